@@ -1,0 +1,500 @@
+//! Events become records: the heart of the tracker, a pure function of the log.
+//!
+//! A [`Forest`] holds the records that a batch needs. Events are folded into it one by one; what changed is then taken
+//! out as [`Changes`] and applied to the store together with the fence. Everything decided here comes from the log
+//! (events, offsets, append times), so folding it again gives the same.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+use super::changes::{Changes, Entry, Index};
+use super::event::{Announcement, Event, Kind};
+use super::id::TaskId;
+use super::node::{HistoryEntry, MAX_MESSAGE_CHARS, Moment, Node};
+use super::rollup::{self, Standing};
+use super::state::State;
+use super::task::OnFailure;
+
+/// The version of this fold. A store written by a higher one is left alone.
+pub const FOLD_VERSION: u32 = 1;
+
+/// Where an event lies in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub offset: i64,
+    /// The highest append time seen in the partition, epoch milliseconds.
+    pub log_time_ms: i64,
+}
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Applied,
+    /// In the history, but it changed nothing: a duplicate, an older run, a report after the end.
+    Ignored,
+    /// It speaks of a task that has no record, and makes none.
+    NoRecord,
+}
+
+/// The records at hand, and what has changed in them.
+#[derive(Default)]
+pub struct Forest {
+    slots: FxHashMap<TaskId, Slot>,
+    /// In the order of their first change.
+    dirty: Vec<TaskId>,
+    logs: Vec<(TaskId, Vec<String>)>,
+}
+
+struct Slot {
+    /// None: the store has no record.
+    node: Option<Node>,
+    /// As the store has it, once the slot is dirty.
+    stored: Option<Stored>,
+    dirty: bool,
+    used: bool,
+}
+
+/// The part of a stored record that indexes and counters depend on.
+struct Stored {
+    task_type: Option<Arc<str>>,
+    state: State,
+}
+
+impl Forest {
+    /// The records that these events need and that are not at hand: each task and everything above it.
+    pub fn missing<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<TaskId> {
+        let mut seen = FxHashSet::default();
+        let mut ids = Vec::new();
+        for event in events {
+            let mut next = Some(event.id.clone());
+            while let Some(id) = next {
+                // What is above a record at hand is at hand too: it was loaded with it.
+                if self.slots.contains_key(&id) || !seen.insert(id.clone()) {
+                    break;
+                }
+                next = id.parent_id();
+                ids.push(id);
+            }
+        }
+        ids
+    }
+
+    pub fn load(&mut self, id: TaskId, node: Option<Node>) {
+        self.slots.insert(id, Slot { node, stored: None, dirty: false, used: true });
+    }
+
+    pub fn node(&self, id: &str) -> Option<&Node> {
+        self.slots.get(id).and_then(|slot| slot.node.as_ref())
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = (&TaskId, &Node)> {
+        self.slots.iter().filter_map(|(id, slot)| slot.node.as_ref().map(|node| (id, node)))
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Keeps the cache bounded: beyond `limit` records, those not used since the last call go. Whatever lies above a
+    /// record that stays, stays too. Call it between batches only.
+    pub fn shrink(&mut self, limit: usize) {
+        if self.slots.len() <= limit {
+            return;
+        }
+        let used: Vec<TaskId> = self.slots.iter().filter(|(_, slot)| slot.used).map(|(id, _)| id.clone()).collect();
+        if used.len() > limit {
+            self.slots.clear();
+            return;
+        }
+        let mut keep = FxHashSet::default();
+        for id in used {
+            let mut next = Some(id);
+            while let Some(id) = next {
+                next = id.parent_id();
+                if !keep.insert(id) {
+                    break;
+                }
+            }
+        }
+        self.slots.retain(|id, slot| {
+            slot.used = false;
+            keep.contains(id)
+        });
+    }
+
+    /// Folds one event. The records it needs ([`Forest::missing`]) must be at hand.
+    pub fn fold(&mut self, event: &Event, place: Place) -> Verdict {
+        if event.kind == Kind::Tick {
+            return Verdict::Applied;
+        }
+        if self.node(event.id.as_str()).is_none() {
+            if !event.kind.creates() {
+                return Verdict::NoRecord;
+            }
+            self.grow(&event.id, event.run, place);
+        }
+        let Some(node) = self.touch(&event.id) else { return Verdict::NoRecord };
+        let before = standing(node);
+        let step = step(node, event, place);
+        if step.in_history {
+            node.remember(history_entry(event, place, step.verdict));
+        }
+        node.folded_to = place.offset + 1;
+        refresh(node, event.at_ms, &event.id);
+        self.climb(&event.id, Some(before), event.at_ms);
+        if step.started {
+            self.mark_start(event);
+        }
+        self.raise_highest_run(event);
+        if let Some(conflict) = step.conflict {
+            self.tell_conflict(event, place, conflict);
+        }
+        if event.kind == Kind::Log && step.verdict == Verdict::Applied {
+            self.logs.push((event.id.clone(), event.lines.clone()));
+        }
+        step.verdict
+    }
+
+    /// Takes out what has changed since the last call.
+    pub fn take_changes(&mut self) -> Changes {
+        let mut changes = Changes { logs: std::mem::take(&mut self.logs), ..Changes::default() };
+        let mut counts: FxHashMap<(Arc<str>, State), i64> = FxHashMap::default();
+        for id in std::mem::take(&mut self.dirty) {
+            let Some(slot) = self.slots.get_mut(&id) else { continue };
+            let Some(node) = &slot.node else { continue };
+            let stored = slot.stored.take();
+            slot.dirty = false;
+            changes.nodes.push((id.clone(), node.encode()));
+            let entry = Entry { seen_ms: node.seen_ms, id: id.clone() };
+            if stored.is_none() {
+                let index = id.parent_id().map_or(Index::Roots, Index::Children);
+                changes.added.push((index, entry.clone()));
+            }
+            let was = stored.and_then(|stored| Some((stored.task_type?, stored.state)));
+            let is = node.task_type.clone().map(|task_type| (task_type, node.state));
+            if was == is {
+                continue;
+            }
+            for (member, change, index) in [(was, -1, &mut changes.removed), (is, 1, &mut changes.added)] {
+                let Some((task_type, state)) = member else { continue };
+                if state.is_indexed() {
+                    index.push((Index::Members { task_type: task_type.clone(), state }, entry.clone()));
+                }
+                *counts.entry((task_type, state)).or_default() += change;
+            }
+        }
+        changes.counts = counts.into_iter().filter(|(_, change)| *change != 0).map(|((t, s), n)| (t, s, n)).collect();
+        changes.counts.sort();
+        changes
+    }
+
+    /// Makes a record for a task, and for everything above it that has none.
+    fn grow(&mut self, id: &TaskId, run: u32, place: Place) {
+        let mut missing: Vec<TaskId> = Vec::new();
+        let mut next = id.parent_id();
+        while let Some(above) = next {
+            if self.node(above.as_str()).is_some() {
+                break;
+            }
+            next = above.parent_id();
+            missing.push(above);
+        }
+        // From the top down: an expected parent takes the lowest run, so that whatever comes under it counts.
+        for above in missing.into_iter().rev() {
+            self.add(above, Node::expected(1, place.log_time_ms));
+        }
+        self.add(id.clone(), Node::expected(run, place.log_time_ms));
+    }
+
+    fn add(&mut self, id: TaskId, node: Node) {
+        self.slots.insert(id.clone(), Slot { node: Some(node), stored: None, dirty: true, used: true });
+        self.dirty.push(id.clone());
+        self.climb(&id, None, 0);
+    }
+
+    /// A record about to be changed.
+    fn touch(&mut self, id: &TaskId) -> Option<&mut Node> {
+        let slot = self.slots.get_mut(id)?;
+        let node = slot.node.as_mut()?;
+        slot.used = true;
+        if !slot.dirty {
+            slot.dirty = true;
+            slot.stored = Some(Stored { task_type: node.task_type.clone(), state: node.state });
+            self.dirty.push(id.clone());
+        }
+        Some(node)
+    }
+
+    /// Carries a change of a task's standing up to the root.
+    fn climb(&mut self, id: &TaskId, before: Option<Standing>, at_ms: i64) {
+        let mut before = before;
+        let mut child = id.clone();
+        while let Some(parent_id) = child.parent_id() {
+            let Some(now) = self.node(child.as_str()).map(standing) else { return };
+            if before.as_ref() == Some(&now) {
+                return;
+            }
+            let Some(parent) = self.touch(&parent_id) else { return };
+            let parent_before = standing(parent);
+            if let Some(before) = &before {
+                rollup::uncount(&mut parent.below, parent.run, before);
+            }
+            rollup::count(&mut parent.below, parent.run, &now);
+            refresh(parent, at_ms, id);
+            before = Some(parent_before);
+            child = parent_id;
+        }
+    }
+
+    /// The first start in a tree is remembered by everything above it.
+    fn mark_start(&mut self, event: &Event) {
+        let at_ms = event.started_at_ms.unwrap_or(event.at_ms);
+        let mut next = Some(event.id.clone());
+        while let Some(id) = next {
+            if self.node(id.as_str()).is_none_or(|node| node.first_start.is_some()) {
+                return;
+            }
+            if let Some(node) = self.touch(&id) {
+                node.first_start = Some(Box::new(Moment { at_ms, by: event.id.to_string() }));
+            }
+            next = id.parent_id();
+        }
+    }
+
+    fn raise_highest_run(&mut self, event: &Event) {
+        let root = event.id.root();
+        if self.node(root).is_none_or(|node| node.highest_run >= event.run) {
+            return;
+        }
+        let Ok(root) = TaskId::parse(root) else { return };
+        if let Some(node) = self.touch(&root) {
+            node.highest_run = event.run;
+        }
+    }
+
+    /// Two different tasks under one id: told on the parent, or on the root itself.
+    fn tell_conflict(&mut self, event: &Event, place: Place, conflict: String) {
+        let told_on = event.id.parent_id().unwrap_or_else(|| event.id.clone());
+        if let Some(node) = self.touch(&told_on) {
+            let entry =
+                HistoryEntry { kind: Kind::Warned, message: Some(conflict), ..history_entry(event, place, Verdict::Ignored) };
+            node.remember(entry);
+        }
+    }
+}
+
+/// What one event does to its own task.
+struct Step {
+    verdict: Verdict,
+    in_history: bool,
+    started: bool,
+    conflict: Option<String>,
+}
+
+impl Step {
+    fn of(verdict: Verdict) -> Self {
+        Self { verdict, in_history: true, started: false, conflict: None }
+    }
+}
+
+fn step(node: &mut Node, event: &Event, place: Place) -> Step {
+    if event.run < node.run {
+        return Step::of(Verdict::Ignored);
+    }
+    if event.run > node.run {
+        if !event.kind.creates() {
+            return Step::of(Verdict::Ignored);
+        }
+        begin_run(node, event.run);
+    }
+    let conflict = event.task.as_ref().and_then(|task| announce(node, &event.id, task));
+    if conflict.is_some() && event.kind == Kind::Submitted {
+        return Step { conflict, ..Step::of(Verdict::Ignored) };
+    }
+    let was_started = node.started_at_ms.is_some();
+    let verdict = match event.kind {
+        Kind::Progress | Kind::Log => attach(node, event),
+        Kind::Reported => report(node, event),
+        _ => advance(node, event, place),
+    };
+    let in_history = !matches!(event.kind, Kind::Progress | Kind::Log);
+    Step { verdict, in_history, started: !was_started && node.started_at_ms.is_some(), conflict }
+}
+
+/// A new run starts from nothing; the groups of children below it are superseded.
+fn begin_run(node: &mut Node, run: u32) {
+    let fresh = Node::expected(run, node.seen_ms);
+    let old = std::mem::replace(node, fresh);
+    node.task_type = old.task_type;
+    node.position = old.position;
+    node.policy = old.policy;
+    node.created_at_ms = old.created_at_ms;
+    node.first_start = old.first_start;
+    node.highest_run = old.highest_run;
+    node.history = old.history;
+    node.history_dropped = old.history_dropped;
+    node.duplicates = old.duplicates;
+    node.log_lines = old.log_lines;
+    node.log_dropped = old.log_dropped;
+    node.below = old.below;
+    node.below.retain(|group| group.run >= run);
+}
+
+/// The first announcement of a run counts; another task under the same id and run is a conflict.
+fn announce(node: &mut Node, id: &TaskId, task: &Announcement) -> Option<String> {
+    if node.announced {
+        let other_type = node.task_type.as_deref() != Some(&*task.task_type);
+        let other_hash = node.hash.is_some() && task.hash.is_some() && node.hash != task.hash;
+        return (other_type || other_hash).then(|| {
+            let have = node.task_type.as_deref().unwrap_or_default();
+            format!(
+                "spawn_conflict: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
+                task.task_type
+            )
+        });
+    }
+    node.announced = true;
+    node.task_type = Some(task.task_type.clone());
+    node.created_at_ms = Some(task.created_at_ms);
+    node.position = task.position;
+    node.hash = task.hash.clone();
+    node.policy = task.policy.clone();
+    None
+}
+
+/// Progress and log: they tell something of a task and move nothing.
+fn attach(node: &mut Node, event: &Event) -> Verdict {
+    if event.kind == Kind::Log {
+        node.log_lines = node.log_lines.saturating_add(event.lines.len() as u32);
+        node.log_dropped = node.log_dropped.saturating_add(event.dropped);
+        return Verdict::Applied;
+    }
+    if node.own.is_terminal() {
+        return Verdict::Ignored;
+    }
+    node.progress = event.output.clone();
+    Verdict::Applied
+}
+
+/// The events of workers, producers and trackers. Within a run the first terminal event wins, before it the last event.
+fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
+    let Some(next) = target(node, event, place) else { return Verdict::Applied };
+    if node.own.is_terminal() {
+        if next.is_terminal() {
+            node.duplicates = node.duplicates.saturating_add(1);
+        }
+        return Verdict::Ignored;
+    }
+    if event.kind == Kind::Submitted && node.own != State::Expected {
+        return Verdict::Ignored;
+    }
+    node.own = next;
+    node.due_ms = event.due_ms;
+    if event.attempt > 0 {
+        node.attempt = event.attempt;
+    }
+    if event.worker.is_some() {
+        node.worker = event.worker.clone();
+    }
+    let started = if event.kind == Kind::Started { Some(event.at_ms) } else { event.started_at_ms };
+    node.started_at_ms = node.started_at_ms.or(started);
+    match event.kind {
+        Kind::Succeeded => {
+            node.output = event.output.clone();
+            node.error = None;
+        }
+        Kind::Retrying | Kind::Failed | Kind::Cancelled | Kind::Expired => node.error = event.error.clone(),
+        _ => {}
+    }
+    Verdict::Applied
+}
+
+/// The own state that an event asks for; None where it asks for none.
+fn target(node: &Node, event: &Event, place: Place) -> Option<State> {
+    Some(match event.kind {
+        Kind::Submitted => {
+            let not_before = node.policy.as_ref().and_then(|policy| policy.not_before_ms);
+            if not_before.is_some_and(|at| at > place.log_time_ms) { State::Scheduled } else { State::Queued }
+        }
+        Kind::Scheduled => State::Scheduled,
+        Kind::Released => State::Queued,
+        Kind::Started => State::Running,
+        Kind::Warned => State::Warning,
+        Kind::Retrying => State::Retrying,
+        Kind::Succeeded => State::Succeeded,
+        Kind::Failed => State::Failed,
+        Kind::Cancelled => State::Cancelled,
+        Kind::Expired => State::Expired,
+        _ => return None,
+    })
+}
+
+/// A report on an external task: applied in order, also backwards, until the computed state is terminal.
+fn report(node: &mut Node, event: &Event) -> Verdict {
+    let Some(state) = event.state else { return Verdict::Ignored };
+    if !node.is_external() || (node.state.is_terminal() && node.blocks_when_done()) {
+        return Verdict::Ignored;
+    }
+    node.fault |= state == State::Failed;
+    node.own = match state {
+        State::Queued | State::Running | State::Warning => state,
+        // "My own work is done": what the children do is the rollup's business. A reported failure sticks.
+        State::WaitingForChildren | State::Succeeded if node.fault => State::Failed,
+        State::WaitingForChildren | State::Succeeded => State::Succeeded,
+        State::Failed => State::Failed,
+        _ => return Verdict::Ignored,
+    };
+    if state == State::Running {
+        node.started_at_ms = node.started_at_ms.or(Some(event.at_ms));
+    }
+    if event.output.is_some() {
+        node.output = event.output.clone();
+    }
+    if event.error.is_some() {
+        node.error = event.error.clone();
+    }
+    Verdict::Applied
+}
+
+fn standing(node: &Node) -> Standing {
+    let (_, _, tree) = rollup::children_of(&node.below);
+    Standing { run: node.run, state: node.state, ignored: node.on_failure() == OnFailure::Ignore, tree }
+}
+
+/// Computes the state again and keeps the times that hang on it.
+fn refresh(node: &mut Node, at_ms: i64, cause: &TaskId) {
+    let state = rollup::combine(node.own, &node.below);
+    if state.is_terminal() != node.state.is_terminal() {
+        let ended = state.is_terminal();
+        node.ended_at_ms = ended.then_some(at_ms);
+        node.last_end = ended.then(|| Box::new(Moment { at_ms, by: cause.to_string() }));
+    }
+    node.state = state;
+}
+
+fn history_entry(event: &Event, place: Place, verdict: Verdict) -> HistoryEntry {
+    let message = event.message.as_deref().or(event.error.as_ref().map(|error| error.message.as_str()));
+    let reported = event.state.map(|state| state.name());
+    let message = match (reported, message) {
+        (Some(state), Some(message)) => Some(format!("{state}: {message}")),
+        (Some(state), None) => Some(state.to_owned()),
+        (None, message) => message.map(str::to_owned),
+    };
+    HistoryEntry {
+        kind: event.kind,
+        at_ms: event.at_ms,
+        offset: place.offset,
+        run: event.run,
+        attempt: event.attempt,
+        worker: event.worker.clone(),
+        message: message.map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
+        ignored: verdict == Verdict::Ignored,
+    }
+}
+
+#[cfg(test)]
+mod tests;

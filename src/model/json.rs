@@ -1,0 +1,89 @@
+//! JSON that is carried but not looked into: checked once, kept as text.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+/// A JSON text, known to be valid.
+#[derive(Clone)]
+pub struct RawJson(Box<RawValue>);
+
+impl RawJson {
+    pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(text).map(Self)
+    }
+
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
+        serde_json::value::to_raw_value(value).map(Self)
+    }
+
+    pub fn null() -> Self {
+        Self(RawValue::NULL.to_owned())
+    }
+
+    pub fn text(&self) -> &str {
+        self.0.get()
+    }
+
+    pub fn value(&self) -> serde_json::Value {
+        serde_json::from_str(self.0.get()).unwrap_or_default()
+    }
+
+    pub fn into_raw(self) -> Box<RawValue> {
+        self.0
+    }
+}
+
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.text() == other.text()
+    }
+}
+impl Eq for RawJson {}
+
+impl std::fmt::Debug for RawJson {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// In JSON the text itself; in a binary format a string.
+impl Serialize for RawJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() { self.0.serialize(serializer) } else { serializer.serialize_str(self.text()) }
+    }
+}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            return Box::<RawValue>::deserialize(deserializer).map(Self);
+        }
+        let text = String::deserialize(deserializer)?;
+        RawValue::from_string(text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+impl schemars::JsonSchema for RawJson {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "AnyJson".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"description": "Any JSON value."})
+    }
+}
+
+/// For binary formats: an optional value as its JSON text.
+pub mod as_text {
+    use serde::de::DeserializeOwned;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<T: Serialize, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = value.as_ref().map(serde_json::to_string).transpose().map_err(serde::ser::Error::custom)?;
+        text.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+        let text = Option::<&str>::deserialize(deserializer)?;
+        text.map(serde_json::from_str).transpose().map_err(serde::de::Error::custom)
+    }
+}

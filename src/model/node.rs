@@ -1,0 +1,152 @@
+//! What the store keeps of a task: one compact value, written once per changed task and batch.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::event::{ErrorInfo, Kind};
+use super::json::RawJson;
+use super::rollup::RunCounts;
+use super::state::State;
+use super::task::{OnFailure, Policy, Position};
+
+/// Entries of history that a record keeps; the oldest after the first go first.
+pub const MAX_HISTORY: usize = 64;
+/// The longest message kept in history, in characters.
+pub const MAX_MESSAGE_CHARS: usize = 2_000;
+
+/// The record of one task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// None while the task is only expected.
+    pub task_type: Option<Arc<str>>,
+    /// What the task itself reached.
+    pub own: State,
+    /// Own state combined with the children's.
+    pub state: State,
+    pub run: u32,
+    pub attempt: u32,
+    pub worker: Option<Arc<str>>,
+    /// Where the task's record is.
+    pub position: Option<Position>,
+    pub hash: Option<Box<str>>,
+    /// The policy has been seen; before that nothing is triggered.
+    pub announced: bool,
+    /// Kept as JSON text, because a policy leaves out what is not set.
+    #[serde(with = "super::json::as_text")]
+    pub policy: Option<Box<Policy>>,
+    /// Log time of the first event about it: the order of lists.
+    pub seen_ms: i64,
+    pub created_at_ms: Option<i64>,
+    pub started_at_ms: Option<i64>,
+    pub ended_at_ms: Option<i64>,
+    pub due_ms: Option<i64>,
+    pub progress: Option<RawJson>,
+    pub output: Option<RawJson>,
+    pub error: Option<Box<ErrorInfo>>,
+    /// A reported failure sticks within its run.
+    pub fault: bool,
+    /// Counts of what is below, grouped by the run of the direct child.
+    pub below: Vec<RunCounts>,
+    /// First start and last end of anything in this subtree.
+    pub first_start: Option<Box<Moment>>,
+    pub last_end: Option<Box<Moment>>,
+    /// The highest run in the tree (kept at the root).
+    pub highest_run: u32,
+    pub history: Vec<HistoryEntry>,
+    pub history_dropped: u32,
+    /// Terminal events after the first of a run.
+    pub duplicates: u32,
+    pub log_lines: u32,
+    pub log_dropped: u32,
+    /// The place after the last event folded into it.
+    pub folded_to: i64,
+}
+
+/// A time and the task that caused it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    pub at_ms: i64,
+    pub by: String,
+}
+
+/// One accepted event, as people read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryEntry {
+    pub kind: Kind,
+    pub at_ms: i64,
+    pub offset: i64,
+    pub run: u32,
+    pub attempt: u32,
+    pub worker: Option<Arc<str>>,
+    pub message: Option<String>,
+    /// The fold did not act on it.
+    pub ignored: bool,
+}
+
+impl Node {
+    /// A task that something named and nobody announced yet.
+    pub fn expected(run: u32, seen_ms: i64) -> Self {
+        Self {
+            task_type: None,
+            own: State::Expected,
+            state: State::Expected,
+            run,
+            attempt: 0,
+            worker: None,
+            position: None,
+            hash: None,
+            announced: false,
+            policy: None,
+            seen_ms,
+            created_at_ms: None,
+            started_at_ms: None,
+            ended_at_ms: None,
+            due_ms: None,
+            progress: None,
+            output: None,
+            error: None,
+            fault: false,
+            below: Vec::new(),
+            first_start: None,
+            last_end: None,
+            highest_run: run,
+            history: Vec::new(),
+            history_dropped: 0,
+            duplicates: 0,
+            log_lines: 0,
+            log_dropped: 0,
+            folded_to: 0,
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    /// None for bytes of another version: the caller treats the store as one to fold anew.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+
+    pub fn is_external(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.rules.external)
+    }
+
+    pub fn blocks_when_done(&self) -> bool {
+        self.policy.as_ref().is_none_or(|policy| policy.rules.block_when_done)
+    }
+
+    pub fn on_failure(&self) -> OnFailure {
+        self.policy.as_ref().map_or(OnFailure::Fail, |policy| policy.on_failure)
+    }
+
+    pub fn remember(&mut self, entry: HistoryEntry) {
+        if self.history.len() >= MAX_HISTORY {
+            // The first entry tells where the task came from; it stays.
+            self.history.remove(1);
+            self.history_dropped += 1;
+        }
+        self.history.push(entry);
+    }
+}

@@ -1,0 +1,184 @@
+//! How the states of children become the state of their parent.
+
+use serde::{Deserialize, Serialize};
+
+use super::state::{Category, State};
+
+/// Tasks by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts(pub [u64; State::COUNT]);
+
+impl Counts {
+    pub fn get(&self, state: State) -> u64 {
+        self.0[state.index()]
+    }
+
+    pub fn add(&mut self, state: State, number: u64) {
+        self.0[state.index()] += number;
+    }
+
+    /// Takes off what was added before; an underflow would be a defect of the fold, and stays visible as zero.
+    pub fn sub(&mut self, state: State, number: u64) {
+        let count = &mut self.0[state.index()];
+        debug_assert!(*count >= number, "count of {state} would become negative");
+        *count = count.saturating_sub(number);
+    }
+
+    pub fn add_all(&mut self, other: &Counts) {
+        State::ALL.into_iter().for_each(|state| self.add(state, other.get(state)));
+    }
+
+    pub fn sub_all(&mut self, other: &Counts) {
+        State::ALL.into_iter().for_each(|state| self.sub(state, other.get(state)));
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub fn in_category(&self, category: Category) -> u64 {
+        State::ALL.into_iter().filter(|state| state.category() == category).map(|state| self.get(state)).sum()
+    }
+}
+
+/// What lies below a task, through those direct children that have this run. A parent that is started anew drops the
+/// groups below its new run: those children are superseded and do not count.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunCounts {
+    pub run: u32,
+    pub children: Counts,
+    /// Of the children: failed ones that do not matter to the parent.
+    pub ignored: Counts,
+    /// The children and everything below them.
+    pub tree: Counts,
+}
+
+/// What a task contributes to its parent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub run: u32,
+    pub state: State,
+    /// Its failure does not matter to the parent.
+    pub ignored: bool,
+    /// Everything below it.
+    pub tree: Counts,
+}
+
+/// Sums over the groups that count for a parent in this run.
+pub fn children_of(below: &[RunCounts]) -> (Counts, Counts, Counts) {
+    let mut sums = (Counts::default(), Counts::default(), Counts::default());
+    for group in below {
+        sums.0.add_all(&group.children);
+        sums.1.add_all(&group.ignored);
+        sums.2.add_all(&group.tree);
+    }
+    sums
+}
+
+/// Adds a child to its parent's groups, unless it is superseded (its run is below the parent's).
+pub fn count(below: &mut Vec<RunCounts>, parent_run: u32, child: &Standing) {
+    if child.run < parent_run {
+        return;
+    }
+    let place = match below.iter().position(|group| group.run == child.run) {
+        Some(place) => place,
+        None => {
+            below.push(RunCounts { run: child.run, ..RunCounts::default() });
+            below.len() - 1
+        }
+    };
+    let group = &mut below[place];
+    group.children.add(child.state, 1);
+    group.tree.add(child.state, 1);
+    group.tree.add_all(&child.tree);
+    if child.ignored && child.state.category() == Category::Failed {
+        group.ignored.add(child.state, 1);
+    }
+}
+
+/// Takes off what [`count`] added.
+pub fn uncount(below: &mut Vec<RunCounts>, parent_run: u32, child: &Standing) {
+    if child.run < parent_run {
+        return;
+    }
+    let Some(place) = below.iter().position(|group| group.run == child.run) else {
+        debug_assert!(false, "a child is taken off that was never counted");
+        return;
+    };
+    let group = &mut below[place];
+    group.children.sub(child.state, 1);
+    group.tree.sub(child.state, 1);
+    group.tree.sub_all(&child.tree);
+    if child.ignored && child.state.category() == Category::Failed {
+        group.ignored.sub(child.state, 1);
+    }
+    if group.children.total() == 0 {
+        below.swap_remove(place);
+    }
+}
+
+/// The state of a task from its own state and its children's.
+///
+/// Own pending: own, whatever the children are. Own done and a child pending: waiting for children. Otherwise the worst
+/// of own and children, in the order succeeded < cancelled < expired < failed.
+pub fn combine(own: State, below: &[RunCounts]) -> State {
+    if !own.is_terminal() || below.is_empty() {
+        return own;
+    }
+    let (children, ignored, _) = children_of(below);
+    if children.in_category(Category::Pending) > 0 {
+        return State::WaitingForChildren;
+    }
+    let worst = [State::Failed, State::Expired, State::Cancelled]
+        .into_iter()
+        .find(|&state| children.get(state) > ignored.get(state))
+        .unwrap_or(State::Succeeded);
+    own.max(worst)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn below(states: &[(State, bool)]) -> Vec<RunCounts> {
+        let mut groups = Vec::new();
+        for &(state, ignored) in states {
+            count(&mut groups, 1, &Standing { run: 1, state, ignored, tree: Counts::default() });
+        }
+        groups
+    }
+
+    #[test]
+    fn the_state_table() {
+        use State::*;
+        for (own, children, state) in [
+            (Succeeded, vec![], Succeeded),
+            (Running, vec![(Failed, false)], Running),
+            (Queued, vec![(Running, false)], Queued),
+            (Succeeded, vec![(Running, false), (Failed, false)], WaitingForChildren),
+            (Failed, vec![(Queued, false)], WaitingForChildren),
+            (Failed, vec![(Succeeded, false)], Failed),
+            (Succeeded, vec![(Succeeded, false), (Failed, false)], Failed),
+            (Succeeded, vec![(Cancelled, false), (Expired, false)], Expired),
+            (Succeeded, vec![(Cancelled, false)], Cancelled),
+            (Cancelled, vec![(Succeeded, false)], Cancelled),
+            (Succeeded, vec![(Failed, true)], Succeeded),
+            (Succeeded, vec![(Failed, true), (Cancelled, false)], Cancelled),
+            (Succeeded, vec![(Failed, true), (Failed, false)], Failed),
+            (Succeeded, vec![(Expected, false)], WaitingForChildren),
+        ] {
+            assert_eq!(combine(own, &below(&children)), state, "own {own}, children {children:?}");
+        }
+    }
+
+    #[test]
+    fn superseded_children_do_not_count() {
+        let old = Standing { run: 1, state: State::Failed, ignored: false, tree: Counts::default() };
+        let mut groups = Vec::new();
+        count(&mut groups, 2, &old);
+        assert!(groups.is_empty());
+        count(&mut groups, 1, &old);
+        uncount(&mut groups, 1, &old);
+        assert!(groups.is_empty());
+    }
+}

@@ -1,0 +1,127 @@
+//! Where the tracker keeps records and the api reads them: Redis, or memory. The only folder that names redis.
+//!
+//! Everything of one events partition, its *fence* included, changes in one atomic step. The fence is the place up to
+//! which the partition is folded; whoever applies a batch names the fence it started from, and is refused when the store
+//! has another: a zombie tracker cannot write, and a store that lost writes is noticed.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+
+use crate::model::changes::Changes;
+pub use crate::model::changes::{Entry, Index};
+use crate::model::id::TaskId;
+use crate::model::node::Node;
+use crate::model::state::State;
+
+pub mod keys;
+pub mod memory;
+pub mod redis;
+
+/// Up to where a partition is folded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fence {
+    /// The next offset of the events partition to fold.
+    pub offset: i64,
+    /// The version of the fold that wrote it ([`crate::model::fold::FOLD_VERSION`]).
+    pub version: u32,
+    /// The highest broker append time folded, epoch milliseconds.
+    pub log_time_ms: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The fence is not the one the batch started from: another owner, or a store that lost writes.
+    #[error("the fence stands at {found:?}, not where this tracker left it")]
+    Conflict { found: Option<Fence> },
+    /// Not reachable, or no answer in time: try again. For an apply: it may or may not have happened.
+    #[error("store unavailable: {0}")]
+    Unavailable(String),
+    /// The store is not set up as it must be.
+    #[error("store misconfigured: {0}")]
+    Misconfigured(String),
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// What readers and trackers share.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Opens the one writer of an events partition with a connection of its own. Also returns the fence found there
+    /// (None: never folded).
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError>;
+
+    /// Reads records; one answer per id, in order. All ids lie in this partition.
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError>;
+
+    /// The fences of these partitions.
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError>;
+
+    /// A page of an index of one partition, in the index's order, beginning after `after`.
+    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError>;
+
+    /// Tasks by type and state, over these partitions: exact as of their fences.
+    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError>;
+
+    /// The log lines of a task from `from` (0 is the oldest ever; what is no longer kept is skipped), at most `limit`.
+    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError>;
+
+    /// Reserves an id for 2 minutes, or tells what it is reserved with.
+    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError>;
+
+    /// Replaces the reservation of an id (once its publish is acknowledged); None gives it up.
+    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError>;
+
+    /// Change notices from now on. A hint only: some may be missing, and after a cut the stream yields [`Notice::Gap`].
+    async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError>;
+
+    /// Reachable and set up as it must be (Redis: `noeviction`, version).
+    async fn check(&self) -> Result<(), StoreError>;
+}
+
+/// The writer of one partition. Used by one task at a time; after any error it is dropped and opened anew.
+#[async_trait]
+pub trait PartitionWriter: Send {
+    /// Reads records through the writer's own connection.
+    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError>;
+
+    /// Applies a batch and moves the fence from `from` to `to`, all or nothing. Publishes the notice.
+    async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError>;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeCount {
+    pub task_type: Arc<str>,
+    pub state: State,
+    pub count: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogPage {
+    /// The number of the first line of this page.
+    pub from: u64,
+    pub lines: Vec<String>,
+}
+
+/// A guard against two producers that use one id at once; not truth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// Hash of type and params.
+    pub hash: String,
+    /// Where the `submitted` event lies, once it is acknowledged (`partition:offset`).
+    pub position: Option<crate::model::task::Position>,
+}
+
+/// One per batch and partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    Changed {
+        partition: u32,
+        offset: i64,
+        /// None: too many to name.
+        ids: Option<Vec<TaskId>>,
+    },
+    /// Notices may have been missed.
+    Gap,
+}
