@@ -3,8 +3,16 @@
 //! Producers publish typed tasks to per-type Kafka topics, stateless workers consume them and publish what happened, a
 //! tracker folds those events into Redis, and an api answers from there. The folder list is the data's path:
 //!
-//! [`model`] → [`config`] → [`handlers`] → [`broker`] → [`worker`] → [`tracker`] → [`store`] → [`api`] → [`cli`].
+//! [`model`] → [`config`] → [`handlers`] → [`publish`] → [`broker`] → [`worker`] → [`tracker`] → [`store`] → [`api`] → `cli`.
 
+pub mod api;
 pub mod broker;
+pub mod config;
+pub mod handlers;
 pub mod model;
+pub mod publish;
+pub mod runtime;
 pub mod store;
+pub mod telemetry;
+pub mod tracker;
+pub mod worker;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub mod kafka;
+pub mod link;
 pub mod memory;
 
 /// A partition of a topic.

@@ -1,0 +1,303 @@
+//! What the api takes and gives, as types: the server, the command line and the published schemas share them.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::model::duration::Millis;
+use crate::model::event::ErrorInfo;
+use crate::model::state::State;
+use crate::model::task::OnFailure;
+
+/// `POST /v1/tasks`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateTask {
+    #[serde(rename = "type")]
+    pub task_type: String,
+    #[serde(default)]
+    pub params: Value,
+    /// Default: a UUIDv7. With a parent: one segment, or the whole path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// Ordering key; default: the id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creator: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// A JSON object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<Value>,
+    /// Start so long after now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Millis>,
+    /// Start at this time (RFC 3339); not together with `delay`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// Not to be started later than so long after creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_backoff: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_backoff: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Millis>,
+    #[serde(default)]
+    pub on_failure: OnFailure,
+    /// Run by someone else, who reports its state; needs no topic and no handler.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub external: bool,
+    /// External tasks: reports after the end are ignored. Default true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_when_done: Option<bool>,
+}
+
+/// The status of a task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Status {
+    pub id: String,
+    pub parent: Option<String>,
+    pub root: String,
+    #[serde(rename = "type")]
+    pub task_type: Option<String>,
+    /// Own state combined with the children's.
+    pub state: State,
+    /// What the task itself reached.
+    pub own_state: State,
+    pub run: u32,
+    pub attempt: u32,
+    pub name: Option<String>,
+    pub creator: Option<String>,
+    pub tags: Vec<String>,
+    pub link: Option<String>,
+    pub options: Option<Value>,
+    pub external: bool,
+    pub created_at: Option<String>,
+    pub started_at: Option<String>,
+    pub ended_at: Option<String>,
+    /// When the next attempt, or the first, is due.
+    pub due_at: Option<String>,
+    pub progress: Option<Value>,
+    pub result: Option<Value>,
+    pub error: Option<ErrorInfo>,
+    pub children: Children,
+    pub tree: Tree,
+    pub worker: Option<String>,
+    /// Where the task's record lies in its topic (`partition:offset`).
+    pub record: Option<String>,
+    /// Up to where this answer is folded (`partition:offset` of the events topic).
+    pub position: String,
+    /// Terminal events after the first of a run.
+    pub duplicates: u32,
+    /// Its run is below its parent's: it does not count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub superseded: bool,
+}
+
+/// Direct children.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Children {
+    pub total: u64,
+    pub pending: u64,
+    pub successful: u64,
+    pub failed: u64,
+    pub by_state: BTreeMap<State, u64>,
+}
+
+/// The task and everything below it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Tree {
+    /// The task itself included.
+    pub total: u64,
+    pub pending: u64,
+    pub successful: u64,
+    pub failed: u64,
+    /// First start of anything in it, and the task that was it.
+    pub started_at: Option<String>,
+    pub started_by: Option<String>,
+    /// When it all was done, and the task that ended last.
+    pub ended_at: Option<String>,
+    pub ended_by: Option<String>,
+    pub execution_ms: Option<i64>,
+}
+
+/// `GET /v1/tasks/{id}/state`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StateDocument {
+    pub id: String,
+    pub state: State,
+    pub position: String,
+}
+
+/// A page of tasks, with the cursor of the next one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TaskPage {
+    pub tasks: Vec<Status>,
+    /// None: this is the last page.
+    pub next: Option<String>,
+    /// Records looked at to fill this page, where a filter had to scan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scanned: Option<u64>,
+}
+
+/// `GET /v1/tasks/{id}/tree`: a task with what is below it, cut at a depth and a number of tasks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TreeNode {
+    pub id: String,
+    #[serde(rename = "type")]
+    pub task_type: Option<String>,
+    pub state: State,
+    pub name: Option<String>,
+    pub attempt: u32,
+    pub error: Option<ErrorInfo>,
+    pub progress: Option<Value>,
+    pub started_at: Option<String>,
+    pub ended_at: Option<String>,
+    pub children: Children,
+    pub tree: Tree,
+    pub below: Vec<TreeNode>,
+    /// Children that are not in `below`.
+    pub cut: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryItem {
+    pub kind: String,
+    pub at: String,
+    pub run: u32,
+    pub attempt: u32,
+    pub worker: Option<String>,
+    pub message: Option<String>,
+    /// The fold did not act on it.
+    pub ignored: bool,
+    /// Where the event lies (`partition:offset`).
+    pub position: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct History {
+    pub id: String,
+    pub events: Vec<HistoryItem>,
+    /// Older events that are no longer kept.
+    pub dropped: u32,
+    pub duplicates: u32,
+}
+
+/// `GET /v1/tasks/{id}/log`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogDocument {
+    pub id: String,
+    /// The number of the first line of this page; the oldest line ever is 0.
+    pub from: u64,
+    pub lines: Vec<String>,
+    pub total: u64,
+    /// Lines that the worker had to drop.
+    pub dropped: u32,
+}
+
+/// `GET /v1/tasks/{id}/params`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Params {
+    pub id: String,
+    pub params: Value,
+}
+
+/// `PUT /v1/tasks/{id}/state`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// queued, running, warning, waiting_for_children, succeeded or failed.
+    pub state: State,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReportOutcome {
+    pub status: Status,
+    /// The task had already ended: the report is in the history and changed nothing.
+    pub ignored: bool,
+}
+
+/// The outcome of one item of a batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchItem {
+    /// Its place in the request, from 0.
+    pub index: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Where its `submitted` event lies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchOutcome {
+    pub accepted: usize,
+    pub refused: usize,
+    pub items: Vec<BatchItem>,
+}
+
+/// `GET /v1/types`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Types {
+    pub types: Vec<TypeDocument>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TypeDocument {
+    #[serde(rename = "type")]
+    pub name: String,
+    /// It has a topic.
+    pub topic: bool,
+    pub counts: BTreeMap<State, u64>,
+    /// Queued and running: what scaling should follow.
+    pub backlog: u64,
+    /// The schema of its params, where this api knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
+}
+
+/// `GET /v1/types/{type}/backlog`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Backlog {
+    pub backlog: u64,
+}
+
+/// An RFC 9457 problem document (`application/problem+json`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Problem {
+    /// `about:blank`: the code says it.
+    #[serde(rename = "type")]
+    pub problem_type: String,
+    pub title: String,
+    pub status: u16,
+    pub detail: String,
+    /// Stable, for programs: `not_found`, `duplicate_id`, `schema`, …
+    pub code: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Where in the request (JSON pointer).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pointer: Option<String>,
+    /// The task that is in the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub existing: Option<String>,
+}

@@ -1,0 +1,377 @@
+//! What may be written in kafleet.toml, and what it means.
+//!
+//! The structs here are the file's contract: `schemas/config.json` is generated from them. A file that does not fit is
+//! answered with the whole list of its problems, never with the first one only and never with a panic.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::duration::Millis;
+use crate::model::retry::RetryPolicy;
+
+mod bytes;
+pub use bytes::Bytes;
+
+/// kafleet.toml. Every key has a default; an empty file is a valid one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Passed to librdkafka as it is: any of its keys (TLS, SASL and the rest).
+    pub kafka: BTreeMap<String, Scalar>,
+    pub redis: RedisConfig,
+    pub topics: TopicsConfig,
+    pub worker: WorkerConfig,
+    pub tracker: TrackerConfig,
+    pub api: ApiConfig,
+    pub ops: OpsConfig,
+    /// The task types, by name.
+    pub types: BTreeMap<String, TypeConfig>,
+}
+
+/// A value of `[kafka]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Scalar {
+    Bool(bool),
+    Integer(i64),
+    Float(f64),
+    Text(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RedisConfig {
+    /// `redis://`, `rediss://` (TLS), `redis-cluster://host,host`, `redis-sentinel://host,host/master`.
+    pub url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    /// How long to wait for an answer.
+    pub response_timeout: Millis,
+}
+
+impl Default for RedisConfig {
+    fn default() -> Self {
+        Self { url: "redis://127.0.0.1:6379".into(), username: None, password: None, response_timeout: Millis::secs(10) }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TopicsConfig {
+    /// Every topic and Redis key begins with it.
+    pub prefix: String,
+    /// Partitions of the events topic. Fixed once topics are applied.
+    #[schemars(range(min = 1, max = 1024))]
+    pub events_partitions: u32,
+    /// Partitions of a task topic, unless the type says otherwise.
+    #[schemars(range(min = 1, max = 1024))]
+    pub task_partitions: u32,
+    /// Copies of each partition; default: 3, or as many as there are brokers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 15))]
+    pub replication: Option<u32>,
+    /// How long task topics keep records.
+    pub task_retention: Millis,
+    /// How long dead letters are kept.
+    pub dead_retention: Millis,
+    /// A tree may be open at most this long.
+    pub max_tree_age: Millis,
+    /// How long records of finished trees are kept.
+    pub record_retention: Millis,
+}
+
+impl Default for TopicsConfig {
+    fn default() -> Self {
+        const DAY: u64 = 86_400;
+        Self {
+            prefix: "kafleet".into(),
+            events_partitions: 16,
+            task_partitions: 8,
+            replication: None,
+            task_retention: Millis::secs(30 * DAY),
+            dead_retention: Millis::secs(90 * DAY),
+            max_tree_age: Millis::secs(30 * DAY),
+            record_retention: Millis::secs(7 * DAY),
+        }
+    }
+}
+
+impl TopicsConfig {
+    /// The retention of the events topic: every tree that the store shows is whole in the log.
+    pub fn events_retention(&self) -> Millis {
+        Millis(self.max_tree_age.0.saturating_add(self.record_retention.0).saturating_add(86_400_000))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// Bytes of everything held: prefetched, waiting, running, retrying and unreported tasks.
+    pub memory_limit: Bytes,
+    /// How long running attempts may finish on shutdown and on rebalance.
+    pub drain_timeout: Millis,
+    /// How often finished work is committed.
+    pub commit_interval: Millis,
+    /// How long a cancelled or timed-out attempt may take to stop by itself.
+    pub grace: Millis,
+    /// How long `started` waits for the result that would make it needless.
+    pub started_delay: Millis,
+    /// Params larger than this are refused.
+    pub max_params: Bytes,
+    /// Results larger than this fail as `result_too_large`.
+    pub max_output: Bytes,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            memory_limit: Bytes(128 << 20),
+            drain_timeout: Millis::secs(30),
+            commit_interval: Millis(200),
+            grace: Millis::secs(5),
+            started_delay: Millis(5),
+            max_params: Bytes(1 << 20),
+            max_output: Bytes(256 << 10),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrackerConfig {
+    /// Events folded in one step at most.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub batch_events: usize,
+    /// Records kept in memory per partition, between batches.
+    #[schemars(range(min = 1_000, max = 10_000_000))]
+    pub cache_records: usize,
+    /// Events waiting per partition before it is paused.
+    #[schemars(range(min = 1_000, max = 1_000_000))]
+    pub queue_events: usize,
+}
+
+impl Default for TrackerConfig {
+    fn default() -> Self {
+        Self { batch_events: 2_000, cache_records: 20_000, queue_events: 20_000 }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApiConfig {
+    /// Address to listen on. Outside loopback it needs `tokens`.
+    pub listen: String,
+    /// Who may call. None on loopback: everybody may do everything.
+    pub tokens: Vec<TokenConfig>,
+    /// Serve outside loopback without tokens. Only behind something else that keeps people out.
+    pub insecure_without_tokens: bool,
+    /// The largest request body.
+    pub max_body: Bytes,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        Self { listen: "127.0.0.1:8080".into(), tokens: Vec::new(), insecure_without_tokens: false, max_body: Bytes(8 << 20) }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenConfig {
+    /// Shown in logs instead of the token.
+    pub name: String,
+    /// At least 16 characters; `${VARIABLE}` takes it from the environment.
+    pub token: String,
+    pub role: Role,
+}
+
+/// What a token may do; each role includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Read,
+    Submit,
+    Operate,
+    Admin,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OpsConfig {
+    /// Where a worker or tracker serves `/healthz`, `/readyz` and `/metrics`. Empty: nowhere.
+    pub listen: String,
+}
+
+impl Default for OpsConfig {
+    fn default() -> Self {
+        Self { listen: String::new() }
+    }
+}
+
+/// One `[types.<name>]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TypeConfig {
+    /// What runs it: `echo`, `foreach`, `exec` or `http`. Left out for a type that is registered in Rust.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handler: Option<HandlerKind>,
+    /// Attempts at once in one worker; default: the number of cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub concurrency: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    /// Attempts after the first. Default 5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 1000))]
+    pub retries: Option<u32>,
+    /// Default 1s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_backoff: Option<Millis>,
+    /// Default 3s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_backoff: Option<Millis>,
+    /// Of one attempt. Default 120s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Millis>,
+    /// A file with the JSON Schema of the params, relative to kafleet.toml.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<PathBuf>,
+    /// Also publish results to the type's results topic.
+    pub publish_results: bool,
+    /// Partitions of the task topic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub partitions: Option<u32>,
+    /// `exec`: the program and its arguments. No shell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// `exec`: variables added to the program's environment.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// `exec`: the program's working directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<PathBuf>,
+    /// `exec`: exit codes that mean "try again". Default 75 (EX_TEMPFAIL); every other but 0 fails the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_exit_codes: Option<Vec<i32>>,
+    /// `http`: where to send the params.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// `http`: POST (default), PUT or PATCH.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// `http`: headers; `${VARIABLE}` keeps secrets out of the file.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HandlerKind {
+    Echo,
+    Foreach,
+    Exec,
+    Http,
+}
+
+/// In which order the tasks of a type run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Any; the fastest.
+    #[default]
+    None,
+    /// One at a time per key; keys run in parallel.
+    Key,
+    /// One at a time per partition.
+    Partition,
+}
+
+/// How one type is run: what the type's own code says, overridden by `[types.<name>]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TypePolicy {
+    pub concurrency: u32,
+    pub order: Order,
+    pub retry: RetryPolicy,
+    pub timeout: Millis,
+    pub publish_results: bool,
+}
+
+impl Default for TypePolicy {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        Self {
+            concurrency: cores,
+            order: Order::None,
+            retry: RetryPolicy::default(),
+            timeout: Millis::secs(120),
+            publish_results: false,
+        }
+    }
+}
+
+impl TypePolicy {
+    pub fn with(self, config: &TypeConfig) -> Self {
+        Self {
+            concurrency: config.concurrency.unwrap_or(self.concurrency),
+            order: config.order.unwrap_or(self.order),
+            retry: RetryPolicy {
+                retries: config.retries.unwrap_or(self.retry.retries),
+                min_backoff: config.min_backoff.unwrap_or(self.retry.min_backoff),
+                max_backoff: config.max_backoff.unwrap_or(self.retry.max_backoff),
+            },
+            timeout: config.timeout.unwrap_or(self.timeout),
+            publish_results: config.publish_results || self.publish_results,
+        }
+    }
+}
+
+/// The names of topics under a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    pub prefix: String,
+}
+
+impl Names {
+    pub fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned() }
+    }
+    pub fn tasks(&self, task_type: &str) -> String {
+        format!("{}.tasks.{task_type}", self.prefix)
+    }
+    pub fn results(&self, task_type: &str) -> String {
+        format!("{}.results.{task_type}", self.prefix)
+    }
+    pub fn dead(&self, task_type: &str) -> String {
+        format!("{}.dead.{task_type}", self.prefix)
+    }
+    pub fn events(&self) -> String {
+        format!("{}.events", self.prefix)
+    }
+    pub fn control(&self) -> String {
+        format!("{}.control", self.prefix)
+    }
+    pub fn workers(&self) -> String {
+        format!("{}.workers", self.prefix)
+    }
+    /// The worker group of a type is named as its topic.
+    pub fn group(&self, task_type: &str) -> String {
+        self.tasks(task_type)
+    }
+    pub fn tracker_group(&self) -> String {
+        format!("{}.tracker", self.prefix)
+    }
+    pub fn observer_group(&self) -> String {
+        format!("{}.observer", self.prefix)
+    }
+    /// The type whose task topic this is.
+    pub fn type_of<'a>(&self, topic: &'a str) -> Option<&'a str> {
+        topic.strip_prefix(&self.prefix)?.strip_prefix(".tasks.")
+    }
+}

@@ -1,0 +1,75 @@
+//! How an attempt can end other than well.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+/// What a handler returns.
+pub type TaskResult<T> = Result<T, Failure>;
+
+/// Why an attempt did not succeed, and what is to be done about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub then: Fail,
+    pub message: String,
+    /// Stable word for programs (`ErrorInfo::kind`).
+    pub kind: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fail {
+    /// Try again, after the backoff of the type or after this time.
+    Retry { after: Option<Duration> },
+    /// The task has failed; another attempt is of no use.
+    Final,
+    /// Failed, and kept as a dead letter for redrive.
+    Dead,
+    /// The attempt stopped because it was told to.
+    Cancelled,
+}
+
+impl Failure {
+    pub fn retry(message: impl Into<String>) -> Self {
+        Self { then: Fail::Retry { after: None }, message: message.into(), kind: "error" }
+    }
+
+    pub fn retry_after(message: impl Into<String>, after: Duration) -> Self {
+        Self { then: Fail::Retry { after: Some(after) }, message: message.into(), kind: "error" }
+    }
+
+    pub fn fail(message: impl Into<String>) -> Self {
+        Self { then: Fail::Final, message: message.into(), kind: "error" }
+    }
+
+    pub fn dead(message: impl Into<String>) -> Self {
+        Self { then: Fail::Dead, message: message.into(), kind: "error" }
+    }
+
+    pub fn cancelled() -> Self {
+        Self { then: Fail::Cancelled, message: "Job was cancelled.".into(), kind: "cancelled" }
+    }
+
+    pub fn of_kind(self, kind: &'static str) -> Self {
+        Self { kind, ..self }
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Says of an error whether another attempt is worth it: `….retry()?` or `….fail()?`.
+pub trait OrFail<T> {
+    fn retry(self) -> TaskResult<T>;
+    fn fail(self) -> TaskResult<T>;
+}
+
+impl<T, E: Display> OrFail<T> for Result<T, E> {
+    fn retry(self) -> TaskResult<T> {
+        self.map_err(|error| Failure::retry(format!("{error:#}")))
+    }
+    fn fail(self) -> TaskResult<T> {
+        self.map_err(|error| Failure::fail(format!("{error:#}")))
+    }
+}

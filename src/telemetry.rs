@@ -1,0 +1,121 @@
+//! Logs and metrics.
+
+use std::io::IsTerminal;
+
+use prometheus::{Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use tracing_subscriber::EnvFilter;
+
+/// Logs for people on a terminal, JSON otherwise; `KAFLEET_LOG` filters (default `info`). To stderr.
+pub fn init_logs() {
+    let filter = EnvFilter::try_from_env("KAFLEET_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second call in one process (tests) keeps the first subscriber.
+    let _ = if std::io::stderr().is_terminal() {
+        logs.with_target(false).compact().try_init()
+    } else {
+        logs.json().flatten_event(true).try_init()
+    };
+}
+
+/// Seconds, from half a millisecond to ten minutes.
+const SECONDS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0];
+const EVENTS: &[f64] = &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
+
+/// Every metric of a process. Names begin with `kafleet_`, units are base units.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Registry,
+    pub started: IntCounterVec,
+    pub finished: IntCounterVec,
+    pub in_flight: IntGaugeVec,
+    pub queue_wait: HistogramVec,
+    pub run_time: HistogramVec,
+    pub retries: IntCounterVec,
+    pub dead_letters: IntCounterVec,
+    /// Where the poll loop's time goes, by part: `poll`, `decode`, `dispatch`, `commit`, `idle`.
+    pub poll_loop: prometheus::CounterVec,
+    pub held_bytes: IntGaugeVec,
+    pub lag: IntGaugeVec,
+    pub fold_batch: HistogramVec,
+    pub fold_time: HistogramVec,
+    pub events_skipped: IntCounterVec,
+    pub rewinds: IntCounterVec,
+    pub http_requests: IntCounterVec,
+    pub http_time: HistogramVec,
+}
+
+impl Metrics {
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
+            let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok(metric)
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| -> Result<IntGaugeVec, prometheus::Error> {
+            let metric = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok(metric)
+        };
+        let histogram = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| -> Result<HistogramVec, prometheus::Error> {
+            let metric = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok(metric)
+        };
+        let poll_loop = prometheus::CounterVec::new(
+            Opts::new("kafleet_worker_loop_seconds_total", "Time of the poll loop, by what it was spent on."),
+            &["type", "part"],
+        )?;
+        registry.register(Box::new(poll_loop.clone()))?;
+        Ok(Self {
+            started: counter("kafleet_tasks_started_total", "Attempts started.", &["type"])?,
+            finished: counter("kafleet_tasks_finished_total", "Attempts ended, by outcome.", &["type", "outcome"])?,
+            in_flight: gauge("kafleet_tasks_in_flight", "Attempts running now.", &["type"])?,
+            queue_wait: histogram("kafleet_task_queue_wait_seconds", "From creation to start.", &["type"], SECONDS)?,
+            run_time: histogram("kafleet_task_run_seconds", "Duration of an attempt.", &["type"], SECONDS)?,
+            retries: counter("kafleet_task_retries_total", "Attempts that will be tried again.", &["type"])?,
+            dead_letters: counter("kafleet_dead_letters_total", "Records sent to the dead-letter topic.", &["type", "code"])?,
+            poll_loop,
+            held_bytes: gauge("kafleet_worker_held_bytes", "Bytes of tasks held by the worker.", &["type"])?,
+            lag: gauge(
+                "kafleet_partition_lag_records",
+                "Records between the place read and the partition's end.",
+                &["topic", "partition"],
+            )?,
+            fold_batch: histogram("kafleet_fold_batch_events", "Events in a batch.", &["partition"], EVENTS)?,
+            fold_time: histogram(
+                "kafleet_fold_batch_seconds",
+                "From a batch's first event to its acknowledgement by the store.",
+                &["partition"],
+                SECONDS,
+            )?,
+            events_skipped: counter(
+                "kafleet_events_skipped_total",
+                "Records on the events topic that are no events.",
+                &["partition"],
+            )?,
+            rewinds: counter(
+                "kafleet_tracker_rewinds_total",
+                "Times a partition was read again from the store's fence.",
+                &["partition", "reason"],
+            )?,
+            http_requests: counter(
+                "kafleet_http_requests_total",
+                "Requests to the api, by route and status.",
+                &["route", "status"],
+            )?,
+            http_time: histogram("kafleet_http_request_seconds", "Duration of api requests.", &["route"], SECONDS)?,
+            registry,
+        })
+    }
+
+    /// The Prometheus text format.
+    pub fn render(&self) -> String {
+        let mut text = Vec::new();
+        if TextEncoder::new().encode(&self.registry.gather(), &mut text).is_err() {
+            text.clear();
+        }
+        String::from_utf8(text).unwrap_or_default()
+    }
+}
