@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Failure, SharedState, Task, TaskResult};
 use crate::model::duration::Millis;
 use crate::model::event::Kind;
-use crate::model::id::TaskId;
+use crate::model::hash::spawn_hash;
+use crate::model::id::{IdError, TaskId};
 use crate::model::json::RawJson;
 use crate::model::task::{OnFailure, Policy, Trace};
 
@@ -38,6 +40,8 @@ pub struct Attempt {
     pub outlet: Arc<dyn Outlet>,
     cancel: OnceLock<CancellationToken>,
     spawned: Mutex<Vec<Child>>,
+    /// How many children of this attempt have each default segment.
+    named: Mutex<FxHashMap<String, u32>>,
 }
 
 /// The worker's side of a context.
@@ -137,8 +141,8 @@ pub struct Beginning {
 impl Context {
     pub fn begin(with: Beginning) -> Self {
         let Beginning { id, task_type, run, number, worker, deadline, trace, state, outlet } = with;
-        let (cancel, spawned) = (OnceLock::new(), Mutex::new(Vec::new()));
-        Self(Arc::new(Attempt { id, task_type, run, number, worker, deadline, trace, state, outlet, cancel, spawned }))
+        let (cancel, spawned, named) = Default::default();
+        Self(Arc::new(Attempt { id, task_type, run, number, worker, deadline, trace, state, outlet, cancel, spawned, named }))
     }
 
     /// Tells where the task is; the newest value counts. Shown in its status.
@@ -199,6 +203,21 @@ impl Context {
         match self.0.state.get::<T>() {
             Some(state) => state,
             None => panic!("no state of type `{}` was given to the app: add `.state(…)`", std::any::type_name::<T>()),
+        }
+    }
+
+    /// The id of a child: its own segment, or type and hash, numbered from the second equal one of this attempt on.
+    pub fn name_child(&self, child: &Child) -> Result<TaskId, IdError> {
+        if let Some(segment) = &child.segment {
+            return self.id.child(segment);
+        }
+        let segment = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &child.params));
+        let mut named = self.named.lock();
+        let number = named.entry(segment.clone()).or_default();
+        *number += 1;
+        match *number {
+            1 => self.id.child(&segment),
+            number => self.id.child(&format!("{segment}-{number}")),
         }
     }
 

@@ -1,1 +1,354 @@
-//! stub
+//! Which offsets of a partition are done, and how that travels in the metadata of a commit.
+//!
+//! Tasks complete out of order; the committed offset is the watermark below which everything is done. What is done above
+//! it goes into the commit's metadata, so that a successor repeats only what was not finished.
+//!
+//! The metadata is text, at most 4096 bytes, five fields with a space between:
+//!
+//! ```text
+//! kf1 open 10500 0 r:AwEEAg
+//! │   │    │     │ └ the map: `-` nothing done above the offset; `r:` runs; `b:` bitmap (base64url without padding)
+//! │   │    │     └ unclean takeovers in a row
+//! │   │    └ the window's end: offsets from here on have not been handed out
+//! │   └ `open` while owned, `clean` when given back with nothing running
+//! └ format
+//! ```
+//!
+//! Runs are LEB128 numbers from the committed offset on: so many not done, so many done, so many not done, … The bitmap
+//! has bit 0 of byte 0 for the committed offset. Offsets behind the map's end are not done. Whatever cannot be read means
+//! an empty map and an unclean end.
+
+use std::collections::VecDeque;
+
+use data_encoding::BASE64URL_NOPAD;
+
+/// Kafka's limit on a commit's metadata, in bytes.
+pub const MAX_METADATA_BYTES: usize = 4096;
+/// New work stops when the map takes this much.
+pub const FULL_METADATA_BYTES: usize = MAX_METADATA_BYTES * 3 / 4;
+/// New work stops when this many offsets lie above the watermark (8 MiB of bits).
+pub const MAX_SPAN: i64 = 1 << 26;
+
+/// The done offsets of one partition. It runs over delivered offsets: gaps in the log count as done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// Everything below is done.
+    watermark: i64,
+    /// The place after the last delivered offset.
+    next: i64,
+    /// The offset of the first bit of `words`.
+    base: i64,
+    words: VecDeque<u64>,
+}
+
+impl Completed {
+    /// Nothing done at or above `offset`.
+    pub fn starting_at(offset: i64) -> Self {
+        Self { watermark: offset, next: offset, base: offset, words: VecDeque::new() }
+    }
+
+    pub fn watermark(&self) -> i64 {
+        self.watermark
+    }
+
+    /// The place after the last delivered offset.
+    pub fn next(&self) -> i64 {
+        self.next
+    }
+
+    /// Notes that an offset was delivered, and that everything skipped before it does not exist. False: it is done already.
+    pub fn deliver(&mut self, offset: i64) -> bool {
+        if offset > self.next {
+            self.set_range(self.next.max(self.watermark), offset);
+        }
+        self.next = self.next.max(offset + 1);
+        self.advance();
+        !self.is_done(offset)
+    }
+
+    pub fn complete(&mut self, offset: i64) {
+        if offset >= self.watermark {
+            self.set_range(offset, offset + 1);
+            self.advance();
+        }
+    }
+
+    pub fn is_done(&self, offset: i64) -> bool {
+        if offset < self.watermark {
+            return true;
+        }
+        let bit = (offset - self.base) as usize;
+        self.words.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 == 1)
+    }
+
+    /// Offsets above the watermark that are done.
+    pub fn done_above(&self) -> u64 {
+        let below = (self.watermark - self.base) as u64;
+        let all: u64 = self.words.iter().map(|word| u64::from(word.count_ones())).sum();
+        all - below.min(all)
+    }
+
+    fn set_range(&mut self, from: i64, to: i64) {
+        let mut bit = (from - self.base) as usize;
+        let end = (to - self.base) as usize;
+        if end.div_ceil(64) > self.words.len() {
+            self.words.resize(end.div_ceil(64), 0);
+        }
+        while bit < end {
+            let (word, shift) = (bit / 64, bit % 64);
+            let count = (64 - shift).min(end - bit);
+            let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << shift };
+            self.words[word] |= mask;
+            bit += count;
+        }
+    }
+
+    /// Moves the watermark over everything done, and drops full words.
+    fn advance(&mut self) {
+        while self.words.front() == Some(&u64::MAX) {
+            self.words.pop_front();
+            self.base += 64;
+        }
+        self.watermark = self.watermark.max(self.base);
+        let first = self.words.front().map_or(0, |word| i64::from(word.trailing_ones()));
+        self.watermark = self.watermark.max(self.base + first);
+    }
+
+    /// The offset just behind the last done one, or the watermark.
+    fn end(&self) -> i64 {
+        let Some(last) = self.words.iter().rposition(|&word| word != 0) else { return self.watermark };
+        let high = 64 - i64::from(self.words[last].leading_zeros());
+        self.watermark.max(self.base + 64 * last as i64 + high)
+    }
+
+    /// The map as text, in at most `room` bytes: the shorter of runs and bitmap. What does not fit is left out, and so
+    /// repeated after a crash.
+    fn encode_map(&self, room: usize) -> String {
+        if self.end() == self.watermark {
+            return "-".into();
+        }
+        let bytes = room.saturating_sub(2) / 4 * 3;
+        let runs = self.encode_runs(bytes);
+        let bits = self.encode_bits(bytes);
+        match (runs.len() <= bits.len() || bits.len() >= bytes, &runs, &bits) {
+            (true, runs, _) => format!("r:{}", BASE64URL_NOPAD.encode(runs)),
+            (false, _, bits) => format!("b:{}", BASE64URL_NOPAD.encode(bits)),
+        }
+    }
+
+    fn encode_runs(&self, room: usize) -> Vec<u8> {
+        let (mut out, mut at, end) = (Vec::new(), self.watermark, self.end());
+        let mut done = false;
+        while at < end && out.len() + 20 <= room {
+            let run_end = self.run_end(at, done, end);
+            leb128(&mut out, (run_end - at) as u64);
+            (at, done) = (run_end, !done);
+        }
+        out
+    }
+
+    /// Where the run of equal bits that begins at `at` ends.
+    fn run_end(&self, at: i64, done: bool, end: i64) -> i64 {
+        let mut bit = (at - self.base) as usize;
+        let last = (end - self.base) as usize;
+        while bit < last {
+            let word = self.words[bit / 64];
+            let same = if done { word } else { !word } >> (bit % 64);
+            let count = (same.trailing_ones() as usize).min(64 - bit % 64);
+            bit += count;
+            if bit % 64 != 0 || count == 0 {
+                break;
+            }
+        }
+        self.base + bit.min(last) as i64
+    }
+
+    fn encode_bits(&self, room: usize) -> Vec<u8> {
+        let count = ((self.end() - self.watermark) as usize).div_ceil(8).min(room);
+        let bit = |n: usize| u8::from(self.is_done(self.watermark + n as i64));
+        (0..count).map(|byte| (0..8).fold(0, |bits, n| bits | bit(8 * byte + n) << n)).collect()
+    }
+
+    fn decode_map(watermark: i64, text: &str) -> Option<Self> {
+        if !(0..i64::MAX - 4 * MAX_SPAN).contains(&watermark) {
+            return None;
+        }
+        let mut map = Self::starting_at(watermark);
+        match text.split_once(':') {
+            None if text == "-" => {}
+            Some(("r", runs)) => {
+                let (mut at, mut done) = (watermark, false);
+                for run in read_leb128(&BASE64URL_NOPAD.decode(runs.as_bytes()).ok()?)? {
+                    let end = at.checked_add(i64::try_from(run).ok()?).filter(|end| end - watermark <= 2 * MAX_SPAN)?;
+                    if done {
+                        map.set_range(at, end);
+                    }
+                    (at, done) = (end, !done);
+                }
+            }
+            Some(("b", bits)) => {
+                for (n, byte) in BASE64URL_NOPAD.decode(bits.as_bytes()).ok()?.into_iter().enumerate() {
+                    let first = watermark + 8 * n as i64;
+                    (0..8).filter(|bit| byte >> bit & 1 == 1).for_each(|bit| map.set_range(first + bit, first + bit + 1));
+                }
+            }
+            _ => return None,
+        }
+        map.advance();
+        Some(map)
+    }
+}
+
+/// What a commit's metadata says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    pub completed: Completed,
+    /// Given back with nothing running.
+    pub clean: bool,
+    /// Offsets from here on have not been handed out.
+    pub window_end: i64,
+    /// Unclean takeovers in a row.
+    pub unclean: u32,
+}
+
+impl Metadata {
+    pub fn encode(completed: &Completed, clean: bool, window_end: i64, unclean: u32) -> String {
+        let mark = if clean { "clean" } else { "open" };
+        let head = format!("kf1 {mark} {window_end} {unclean} ");
+        let map = completed.encode_map(MAX_METADATA_BYTES - head.len());
+        head + &map
+    }
+
+    /// None: not in this format. The caller takes the map as empty and the end as unclean.
+    pub fn decode(offset: i64, text: &str) -> Option<Self> {
+        let fields: Vec<&str> = text.split(' ').collect();
+        let ["kf1", mark, window_end, unclean, map] = fields[..] else { return None };
+        let clean = match mark {
+            "clean" => true,
+            "open" => false,
+            _ => return None,
+        };
+        let (window_end, unclean) = (window_end.parse().ok()?, unclean.parse().ok()?);
+        let completed = Completed::decode_map(offset, map)?;
+        Some(Self { completed, clean, window_end, unclean })
+    }
+}
+
+fn leb128(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn read_leb128(bytes: &[u8]) -> Option<Vec<u64>> {
+    let (mut numbers, mut number, mut shift) = (Vec::new(), 0u64, 0);
+    for &byte in bytes {
+        if shift > 56 {
+            return None;
+        }
+        number |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            numbers.push(number);
+            (number, shift) = (0, 0);
+        }
+    }
+    (shift == 0).then_some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The format as documented, written by hand.
+    #[test]
+    fn metadata_written_by_hand_is_read() {
+        let meta = Metadata::decode(100, "kf1 open 10500 2 r:AwEEAg").unwrap();
+        assert_eq!((meta.clean, meta.window_end, meta.unclean), (false, 10_500, 2));
+        let done: Vec<i64> = (100..120).filter(|&offset| meta.completed.is_done(offset)).collect();
+        assert_eq!(done, [103, 108, 109]);
+        let bitmap = Metadata::decode(7, "kf1 clean 7 0 b:BQ").unwrap();
+        assert_eq!((bitmap.completed.watermark(), bitmap.completed.is_done(9), bitmap.clean), (8, true, true));
+        for bad in [
+            "",
+            "kf2 open 1 0 -",
+            "kf1 maybe 1 0 -",
+            "kf1 open x 0 -",
+            "kf1 open 1 0 r:!!",
+            "kf1 open 1 0 q:AA",
+            "\u{0}ä",
+            "kf1 open 1 0 r:_____w",
+        ] {
+            assert_eq!(Metadata::decode(1, bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn gaps_count_as_done() {
+        let mut map = Completed::starting_at(10);
+        assert!(map.deliver(12));
+        assert_eq!(map.watermark(), 12);
+        assert!(map.deliver(15));
+        map.complete(15);
+        assert_eq!(map.watermark(), 12);
+        map.complete(12);
+        assert_eq!(map.watermark(), 16);
+        assert!(!map.deliver(15));
+    }
+
+    proptest! {
+        /// Against a plain set: the watermark, every answer, and the round trip through the metadata.
+        #[test]
+        fn agrees_with_a_set(start in 0i64..1000, gaps in prop::collection::vec(0i64..4, 1..400), picks in prop::collection::vec(any::<prop::sample::Index>(), 0..400)) {
+            let mut map = Completed::starting_at(start);
+            let (mut at, mut delivered) = (start, Vec::new());
+            for gap in gaps {
+                at += gap;
+                prop_assert!(map.deliver(at));
+                delivered.push(at);
+                at += 1;
+            }
+            let mut open: BTreeSet<i64> = delivered.iter().copied().collect();
+            for pick in picks {
+                let offset = *pick.get(&delivered);
+                map.complete(offset);
+                open.remove(&offset);
+            }
+            prop_assert_eq!(map.watermark(), open.first().copied().unwrap_or(at));
+            for offset in start..at {
+                prop_assert_eq!(map.is_done(offset), !open.contains(&offset));
+            }
+            let text = Metadata::encode(&map, false, at, 0);
+            prop_assert!(text.len() <= MAX_METADATA_BYTES);
+            let read = Metadata::decode(map.watermark(), &text).unwrap();
+            for offset in start..at + 100 {
+                prop_assert_eq!(read.completed.is_done(offset), offset < at && !open.contains(&offset));
+            }
+        }
+
+        /// However much is done above a stuck offset, the metadata fits and never claims too much.
+        #[test]
+        fn metadata_always_fits(step in 1usize..9, count in 1i64..200_000) {
+            let mut map = Completed::starting_at(5);
+            (5..count + 5).for_each(|offset| { map.deliver(offset); });
+            (6..count + 5).step_by(step).for_each(|offset| map.complete(offset));
+            let text = Metadata::encode(&map, true, count + 5, 1);
+            prop_assert!(text.len() <= MAX_METADATA_BYTES, "{} bytes", text.len());
+            let read = Metadata::decode(map.watermark(), &text).unwrap();
+            for offset in (5..count + 5).step_by(37) {
+                prop_assert!(map.is_done(offset) || !read.completed.is_done(offset));
+            }
+        }
+
+        #[test]
+        fn no_metadata_panics(offset in 0i64..i64::MAX, text in "(kf1 )?(open|clean)? ?[0-9]{0,4} ?[0-9]{0,3} ?[rb]?:?[A-Za-z0-9_-]{0,20}") {
+            let _ = Metadata::decode(offset, &text);
+        }
+    }
+}
