@@ -8,6 +8,7 @@
 pub mod api;
 pub mod broker;
 pub mod config;
+pub mod fleet;
 pub mod handlers;
 pub mod model;
 pub mod publish;

@@ -52,7 +52,7 @@ pub trait Outlet: Send + Sync {
     /// Publishes children at once and waits for the acknowledgement.
     fn spawn_now<'a>(
         &'a self,
-        attempt: &'a Attempt,
+        attempt: &'a Context,
         children: Vec<Child>,
     ) -> futures::future::BoxFuture<'a, Result<Vec<TaskId>, Failure>>;
 }
@@ -219,6 +219,10 @@ impl Context {
             1 => self.id.child(&segment),
             number => self.id.child(&format!("{segment}-{number}")),
         }
+    }
+
+    pub fn has_spawned(&self) -> bool {
+        !self.spawned.lock().is_empty()
     }
 
     /// Takes out what was spawned.

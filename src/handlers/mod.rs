@@ -23,7 +23,7 @@ mod schema;
 
 pub use context::{Child, Context};
 pub use failure::{Fail, Failure, OrFail, TaskResult};
-pub use schema::Schema;
+pub use schema::{Misfit, Schema};
 
 /// A task type. The struct is the task: its fields are the params and the schema, the policy is constants with defaults.
 pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
@@ -55,7 +55,7 @@ pub trait Handler: Send + Sync + 'static {
     fn start(&self, params: RawJson, cx: Context) -> AnswerFuture;
 
     /// Whether params fit beyond their schema (a typed handler reads them). None: they do.
-    fn refuses(&self, _params: &RawJson) -> Option<schema::Misfit> {
+    fn refuses(&self, _params: &RawJson) -> Option<Misfit> {
         None
     }
 }
@@ -66,6 +66,16 @@ pub struct Registered {
     pub handler: Arc<dyn Handler>,
     pub schema: Schema,
     pub policy: TypePolicy,
+}
+
+impl Registered {
+    /// What in the params does not fit: the schema first, then what the handler reads.
+    pub fn misfit(&self, params: &RawJson) -> Option<Misfit> {
+        if self.schema.takes_anything() {
+            return self.handler.refuses(params);
+        }
+        self.schema.misfit(&params.value()).or_else(|| self.handler.refuses(params))
+    }
 }
 
 /// The types that this process knows, and the state that handlers share.
@@ -139,8 +149,8 @@ impl<T: Task> Handler for Typed<T> {
         })
     }
 
-    fn refuses(&self, params: &RawJson) -> Option<schema::Misfit> {
+    fn refuses(&self, params: &RawJson) -> Option<Misfit> {
         let why = serde_json::from_str::<T>(params.text()).err()?;
-        Some(schema::Misfit { pointer: String::new(), message: why.to_string() })
+        Some(Misfit { pointer: String::new(), message: why.to_string() })
     }
 }

@@ -8,6 +8,7 @@
 //! arithmetic).
 
 pub mod changes;
+pub mod dead;
 pub mod duration;
 pub mod event;
 pub mod fold;

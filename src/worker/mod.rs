@@ -1,11 +1,48 @@
-//! stub
-use std::sync::Arc;
+//! The worker: task topics in, attempts in slots, events out. It never touches the store.
+//!
+//! The data's path: [`lane`] polls one type's topic on a thread of its own and keeps each partition's [`share`];
+//! [`intake`] makes work of records; [`dispatch`] gives it to slots, where an [`attempt`] runs; [`settle`] publishes what
+//! it spawned; [`report`] writes what happened; [`bury`] keeps what cannot be done. A [`ticket`] goes with each input and
+//! comes back when its last word is acknowledged.
 
-use crate::broker::Broker;
+mod attempt;
+mod bury;
+mod dispatch;
+mod intake;
+mod lane;
+mod meter;
+mod notes;
+mod report;
+mod settle;
+mod share;
+mod spawn;
+mod ticket;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::broker::link::Link;
+use crate::broker::{Broker, ConsumerSpec};
 use crate::config::{Names, WorkerConfig};
-use crate::handlers::Registry;
-use crate::runtime::{Health, Shutdown};
+use crate::handlers::{Registered, Registry};
+use crate::publish::Publisher;
+use crate::runtime::{Health, Shutdown, blocking};
 use crate::telemetry::Metrics;
+use dispatch::{DispatchParts, Dispatcher};
+use intake::Intake;
+use lane::{Lane, LaneParts, LoopTime};
+use meter::Meter;
+use report::{Deliveries, Reporter};
+use ticket::{Inbox, MAX_LANES};
+
+/// Batches between a lane and its dispatcher.
+const BATCHES: usize = 4;
+/// How long the last events may take to be acknowledged at the end.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What a worker needs.
 pub struct WorkerSetup {
@@ -21,7 +58,165 @@ pub struct WorkerSetup {
 }
 
 /// Works until told to stop; returns when everything is drained and left.
-pub async fn run(_setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
-    shutdown.drain.cancelled().await;
+pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
+    let types = chosen_types(&setup)?;
+    let worker = incarnation();
+    let inboxes: Vec<Arc<Inbox>> = types.iter().map(|_| Arc::default()).collect();
+    let (deliveries, undelivered) = Deliveries::new(inboxes.clone());
+    let (broker, sink) = (setup.broker.clone(), deliveries.clone());
+    let link = blocking(move || Link::open(broker, Some(sink)))
+        .await
+        .map_err(anyhow::Error::msg)?
+        .context("the producer cannot be opened")?;
+    let publisher = Publisher::new(link.clone(), setup.names.clone(), setup.events_partitions, &format!("kafleet/{worker}"));
+    let reporter = Reporter::new(link.clone(), publisher, worker.clone());
+    let resending = tokio::spawn(reporter.clone().resend(undelivered));
+    tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker starts");
+    let held = Arc::new(AtomicUsize::new(0));
+    let mut ends = Vec::new();
+    for (index, (task_type, registered)) in types.iter().enumerate() {
+        let lane = Start {
+            setup: &setup,
+            index,
+            lanes: types.len(),
+            task_type,
+            registered,
+            inbox: &inboxes[index],
+            reporter: &reporter,
+            held: &held,
+        };
+        ends.push(lane.start(&shutdown).await?);
+    }
+    for (lane, dispatcher) in ends {
+        // A lane that panicked has dropped its end: its partitions go to others when its session ends.
+        if lane.await.is_err() {
+            tracing::error!("a poll loop ended without leaving its group");
+            shutdown.begin();
+        }
+        if !shutdown.abort.is_cancelled() {
+            dispatcher.await.context("a dispatcher did not end well")?;
+        }
+    }
+    let last = link.clone();
+    let flushed = blocking(move || last.flush(FLUSH_DEADLINE)).await.map_err(anyhow::Error::msg)?;
+    if let Err(error) = flushed {
+        tracing::warn!(%error, "not everything was acknowledged at the end: it will be repeated");
+    }
+    resending.abort();
+    tracing::info!(%worker, "worker has stopped");
     Ok(())
+}
+
+fn chosen_types(setup: &WorkerSetup) -> anyhow::Result<Vec<(Arc<str>, Registered)>> {
+    let known = || setup.registry.types().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
+    if let Some(unknown) = setup.types.iter().find(|name| setup.registry.get(name).is_none()) {
+        bail!("there is no handler for the type `{unknown}`; known are: {}", known());
+    }
+    let chosen = |name: &str| setup.types.is_empty() || setup.types.iter().any(|wanted| wanted == name);
+    let types: Vec<_> = setup
+        .registry
+        .types()
+        .filter(|(name, _)| chosen(name))
+        .map(|(name, registered)| (name.clone(), registered.clone()))
+        .collect();
+    match types.len() {
+        0 => bail!("there is no task type to work on: register one, or add a `[types.<name>]` section"),
+        number if number > MAX_LANES => {
+            bail!("{number} task types in one worker: at most {MAX_LANES}; start more workers with `--types`")
+        }
+        _ => Ok(types),
+    }
+}
+
+/// This process's name in events: the host, and what tells it from its predecessors.
+fn incarnation() -> Arc<str> {
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "worker".into());
+    let host: String = host.chars().filter(|c| c.is_ascii_graphic()).take(40).collect();
+    let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(6).collect();
+    format!("{host}-{}", tail.to_ascii_lowercase()).into()
+}
+
+/// Everything that one lane is started with.
+struct Start<'a> {
+    setup: &'a WorkerSetup,
+    index: usize,
+    lanes: usize,
+    task_type: &'a Arc<str>,
+    registered: &'a Registered,
+    inbox: &'a Arc<Inbox>,
+    reporter: &'a Reporter,
+    held: &'a Arc<AtomicUsize>,
+}
+
+impl Start<'_> {
+    async fn start(&self, shutdown: &Shutdown) -> anyhow::Result<(oneshot::Receiver<()>, tokio::task::JoinHandle<()>)> {
+        let setup = self.setup;
+        let names = &setup.names;
+        let memory_limit = setup.config.memory_limit.as_usize();
+        let spec = ConsumerSpec {
+            group: Some(names.group(self.task_type)),
+            topics: vec![names.tasks(self.task_type)],
+            // A quarter of the memory lies prefetched in the clients, half of it is held here; the rest is reports.
+            prefetch_bytes: (memory_limit / 4 / self.lanes).max(1 << 20),
+            ..ConsumerSpec::default()
+        };
+        let broker = setup.broker.clone();
+        let consumer = blocking(move || broker.consumer(&spec)).await.map_err(anyhow::Error::msg)?;
+        let consumer = consumer.with_context(|| format!("the consumer of `{}` cannot be opened", self.task_type))?;
+        let (work_out, work_in) = mpsc::channel(BATCHES);
+        let (commands_out, commands_in) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(DispatchParts {
+            task_type: self.task_type.clone(),
+            registered: self.registered.clone(),
+            state: setup.registry.state().clone(),
+            config: setup.config.clone(),
+            reporter: self.reporter.clone(),
+            undertaker: bury::Undertaker { broker: setup.broker.clone(), reporter: self.reporter.clone() },
+            inbox: self.inbox.clone(),
+            work: work_in,
+            commands: commands_in,
+            meter: Meter::new(&setup.metrics, self.task_type),
+        });
+        let policy = &self.registered.policy;
+        let lane = Lane::new(LaneParts {
+            index: self.index,
+            task_type: self.task_type.clone(),
+            names: names.clone(),
+            broker: setup.broker.clone(),
+            link: self.reporter.link().clone(),
+            consumer,
+            intake: Intake {
+                task_type: self.task_type.clone(),
+                order: policy.order,
+                max_params: setup.config.max_params.as_usize(),
+                held: self.held.clone(),
+            },
+            inbox: self.inbox.clone(),
+            work: work_out,
+            commands: commands_out,
+            held: self.held.clone(),
+            memory_limit: memory_limit / 2,
+            window: (u64::from(policy.concurrency) * 4).clamp(256, 10_000),
+            drain_timeout: setup.config.drain_timeout.into(),
+            commit_interval: setup.config.commit_interval.into(),
+            shutdown: shutdown.clone(),
+            health: setup.health.clone(),
+            loop_time: loop_time(&setup.metrics, self.task_type),
+            runtime: tokio::runtime::Handle::current(),
+        });
+        let (ended, end) = oneshot::channel();
+        let thread = std::thread::Builder::new().name(format!("kafleet-{}", self.task_type));
+        let running = thread.spawn(move || {
+            lane.run();
+            // Nobody waits for it any more only when the worker aborts.
+            let _ = ended.send(());
+        });
+        running.context("a thread for the poll loop cannot be started")?;
+        Ok((end, tokio::spawn(dispatcher.run())))
+    }
+}
+
+fn loop_time(metrics: &Metrics, task_type: &str) -> LoopTime {
+    let part = |part| metrics.poll_loop.with_label_values(&[task_type, part]);
+    LoopTime { poll: part("poll"), dispatch: part("dispatch"), commit: part("commit"), idle: part("idle") }
 }

@@ -1,0 +1,646 @@
+//! One type's dispatcher: gives work to slots, and says what became of it.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::attempt::{self, Ended};
+use super::bury::{Body, Burial, Undertaker};
+use super::intake::{Held, Rejected, Work};
+use super::meter::Meter;
+use super::notes::{Desk, FLUSH_INTERVAL};
+use super::report::Reporter;
+use super::settle::{self, Deps};
+use super::ticket::{Inbox, Ticket};
+use crate::config::WorkerConfig;
+use crate::handlers::context::Beginning;
+use crate::handlers::{Answer, AnswerFuture, Context, Fail, Failure, Registered, SharedState};
+use crate::model::event::{Announcement, ErrorInfo, Event, Kind};
+use crate::model::json::RawJson;
+use crate::model::retry::RetryPolicy;
+use crate::runtime::now_ms;
+
+/// Work handed over at once.
+pub const HAND_OUT: usize = 512;
+/// Dead letters being written at once.
+const BURIALS: usize = 64;
+/// A first poll that takes longer than this is work for a task of its own; so many attempts are then not tried on the spot.
+const SLOW_POLL: Duration = Duration::from_micros(100);
+const NOT_ON_THE_SPOT: u32 = 256;
+
+/// What a lane tells its dispatcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A new assignment uses this slot.
+    Open { slot: u32 },
+    /// Give back what has not begun.
+    Recall { slot: u32 },
+    /// Also stop what runs; its results no longer count.
+    Cancel { slot: u32 },
+}
+
+/// What a dispatcher is made of.
+pub struct DispatchParts {
+    pub task_type: Arc<str>,
+    pub registered: Registered,
+    pub state: SharedState,
+    pub config: WorkerConfig,
+    pub reporter: Reporter,
+    pub undertaker: Undertaker,
+    pub inbox: Arc<Inbox>,
+    pub work: mpsc::Receiver<Vec<Work>>,
+    pub commands: mpsc::UnboundedReceiver<Command>,
+    pub meter: Meter,
+}
+
+pub struct Dispatcher {
+    parts: DispatchParts,
+    desk: Arc<Desk>,
+    deps: Arc<Deps>,
+    queue: VecDeque<Work>,
+    /// Attempts under way, by number.
+    running: FxHashMap<u64, Running>,
+    next_attempt: u64,
+    /// Tasks that wait for a time: a retry, or `not before`.
+    sleeping: BinaryHeap<Reverse<Sleeping>>,
+    /// Keys with a task under way, and the tasks behind it.
+    keys: FxHashMap<u64, VecDeque<Box<Held>>>,
+    closed_slots: FxHashSet<u32>,
+    cancelled_slots: FxHashSet<u32>,
+    ended: mpsc::UnboundedReceiver<(u64, Ended)>,
+    ending: mpsc::UnboundedSender<(u64, Ended)>,
+    /// Attempts that run long enough to deserve a `started`, in the order of their beginning.
+    unstarted: VecDeque<(Instant, u64)>,
+    next_flush: Option<Instant>,
+    burials: Arc<Semaphore>,
+    not_on_the_spot: u32,
+    scratch: Vec<u8>,
+    open: bool,
+}
+
+struct Running {
+    held: Box<Held>,
+    cx: Context,
+    began: Instant,
+    began_ms: i64,
+    /// `started` is written.
+    started: bool,
+}
+
+struct Sleeping {
+    until: Instant,
+    held: Box<Held>,
+}
+
+impl Dispatcher {
+    pub fn new(parts: DispatchParts) -> Self {
+        let (ending, ended) = mpsc::unbounded_channel();
+        let publisher = parts.reporter.publisher().clone();
+        let desk = Arc::new(Desk::new(publisher, parts.reporter.worker.clone()));
+        let deps = Arc::new(Deps {
+            publisher: parts.reporter.publisher().clone(),
+            task_type: parts.task_type.clone(),
+            publish_results: parts.registered.policy.publish_results,
+        });
+        Self {
+            parts,
+            desk,
+            deps,
+            queue: VecDeque::new(),
+            running: FxHashMap::default(),
+            next_attempt: 0,
+            sleeping: BinaryHeap::new(),
+            keys: FxHashMap::default(),
+            closed_slots: FxHashSet::default(),
+            cancelled_slots: FxHashSet::default(),
+            ended,
+            ending,
+            unstarted: VecDeque::new(),
+            next_flush: None,
+            burials: Arc::new(Semaphore::new(BURIALS)),
+            not_on_the_spot: 0,
+            scratch: Vec::with_capacity(1024),
+            open: true,
+        }
+    }
+
+    /// Runs until its lane is gone and nothing is under way.
+    pub async fn run(mut self) {
+        while self.open || !self.running.is_empty() {
+            self.start_what_fits().await;
+            let due = self.next_due();
+            tokio::select! {
+                biased;
+                Some(command) = self.parts.commands.recv() => self.obey(command),
+                Some((number, ended)) = self.ended.recv() => self.attempt_ended(number, ended).await,
+                work = self.parts.work.recv(), if self.open && self.queue.len() < HAND_OUT => match work {
+                    Some(work) => self.queue.extend(work),
+                    None => self.close(),
+                },
+                () = sleep_until(due) => self.do_due().await,
+            }
+        }
+        self.parts.meter.flush();
+    }
+
+    /// The lane has left: what runs ends now, its results belong to a successor.
+    fn close(&mut self) {
+        self.open = false;
+        self.queue.clear();
+        self.sleeping.clear();
+        self.keys.clear();
+        self.running.values().for_each(|running| running.cx.cancelled().cancel());
+    }
+
+    // ---- starting
+
+    async fn start_what_fits(&mut self) {
+        let slots = self.parts.registered.policy.concurrency as usize;
+        let mut turns = 0;
+        while self.running.len() < slots
+            && let Some(work) = self.queue.pop_front()
+        {
+            match work {
+                Work::Task(held) => self.take(held).await,
+                Work::Rejected(rejected) => self.reject(*rejected).await,
+            }
+            turns += 1;
+            if turns >= HAND_OUT {
+                // Commands and ended attempts get their turn.
+                self.parts.meter.flush();
+                tokio::task::yield_now().await;
+                return;
+            }
+        }
+    }
+
+    async fn take(&mut self, mut held: Box<Held>) {
+        if self.closed_slots.contains(&held.ticket.slot()) {
+            self.give_back(held);
+            return;
+        }
+        if held.key != 0 && !held.has_turn {
+            if let Some(followers) = self.keys.get_mut(&held.key) {
+                followers.push_back(held);
+                return;
+            }
+            self.keys.insert(held.key, VecDeque::new());
+            held.has_turn = true;
+        }
+        let now = now_ms();
+        let policy = held.task.policy.as_deref();
+        if policy.and_then(|policy| policy.expires_at_ms).is_some_and(|at| at <= now) && held.attempts == held.task.attempts_used
+        {
+            return self.expire(held, now).await;
+        }
+        if let Some(wait) = policy.and_then(|policy| policy.not_before_ms).filter(|at| *at > now) {
+            return self.put_off(held, wait, now).await;
+        }
+        if let Some(burial) = self.misfit(&held) {
+            return self.refuse(held, burial).await;
+        }
+        self.start(held, now).await;
+    }
+
+    async fn start(&mut self, held: Box<Held>, now: i64) {
+        let began = Instant::now();
+        let policy = &self.parts.registered.policy;
+        let timeout = held.task.policy.as_ref().and_then(|policy| policy.timeout).unwrap_or(policy.timeout);
+        let deadline = began + Duration::from(timeout);
+        let cx = Context::begin(Beginning {
+            id: held.task.id.clone(),
+            task_type: self.parts.task_type.clone(),
+            run: held.task.run,
+            number: held.attempts + 1,
+            worker: self.parts.reporter.worker.clone(),
+            deadline: Some(deadline),
+            trace: held.task.trace.clone(),
+            state: self.parts.state.clone(),
+            outlet: self.desk.clone(),
+        });
+        self.parts.meter.started(now - held.task.created_at_ms);
+        let running = Running { held, cx, began, began_ms: now, started: false };
+        let handler = self.parts.registered.handler.clone();
+        match attempt::begin(&*handler, running.held.task.params.clone(), &running.cx) {
+            Err(failure) => self.finish(running, Err(failure)).await,
+            Ok(future) => self.drive(running, future, deadline).await,
+        }
+    }
+
+    /// On the spot if the type's attempts are quick, else in a task of its own.
+    async fn drive(&mut self, running: Running, mut future: AnswerFuture, deadline: Instant) {
+        if self.not_on_the_spot == 0 {
+            let answer = attempt::poll_once(&mut future);
+            if running.began.elapsed() > SLOW_POLL {
+                self.not_on_the_spot = NOT_ON_THE_SPOT;
+            }
+            if let Some(answer) = answer {
+                return self.answered(running, answer).await;
+            }
+        } else {
+            self.not_on_the_spot -= 1;
+        }
+        let (number, ending) = (self.next_attempt, self.ending.clone());
+        self.next_attempt += 1;
+        let (cx, grace, deps) = (running.cx.clone(), self.parts.config.grace.into(), self.deps.clone());
+        tokio::spawn(async move {
+            let ended = attempt::drive(future, cx.clone(), deadline, grace).await;
+            let ended = settle::settle(ended, &cx, &deps).await;
+            // The dispatcher waits for every attempt it has begun.
+            let _ = ending.send((number, ended));
+        });
+        self.unstarted.push_back((running.began + self.parts.config.started_delay.into(), number));
+        self.running.insert(number, running);
+        self.parts.meter.in_flight(self.running.len());
+    }
+
+    /// An attempt that was done on the spot; what it spawned is published from a task of its own.
+    async fn answered(&mut self, running: Running, answer: Answer) {
+        if answer.is_err() || !self.deps.has_work_after(&running.cx) {
+            return self.finish(running, answer).await;
+        }
+        let (number, ending) = (self.next_attempt, self.ending.clone());
+        self.next_attempt += 1;
+        let (cx, deps) = (running.cx.clone(), self.deps.clone());
+        tokio::spawn(async move {
+            let ended = settle::settle(Ended::Answered(answer), &cx, &deps).await;
+            let _ = ending.send((number, ended));
+        });
+        self.running.insert(number, running);
+    }
+
+    // ---- ending
+
+    async fn attempt_ended(&mut self, number: u64, ended: Ended) {
+        let Some(running) = self.running.remove(&number) else { return };
+        self.parts.meter.in_flight(self.running.len());
+        let cancelled = !self.open || self.cancelled_slots.contains(&running.held.ticket.slot());
+        match ended {
+            // Late: the partition has another owner, or the worker is gone.
+            _ if cancelled => self.interrupted(running),
+            Ended::Interrupted => self.interrupted(running),
+            Ended::Answered(answer) => self.finish(running, answer).await,
+            Ended::TimedOut => {
+                let took = running.began.elapsed().as_secs_f32();
+                let failure = Failure::retry(format!("the attempt had not ended after {took:.1} s")).of_kind("timeout");
+                self.finish(running, Err(failure)).await;
+            }
+        }
+    }
+
+    fn interrupted(&mut self, running: Running) {
+        self.parts.meter.finished("interrupted", running.began.elapsed());
+        self.desk.close(&running.held.task.id);
+        self.give_back(running.held);
+    }
+
+    async fn finish(&mut self, mut running: Running, answer: Answer) {
+        self.flush_notes(&mut running).await;
+        match answer {
+            Ok(output) if output.text().len() as u64 > self.parts.config.max_output.0 => {
+                let (size, limit) = (output.text().len(), self.parts.config.max_output);
+                let why = format!("the result has {size} bytes: at most {limit} are allowed; return a link instead");
+                self.fail(running, Failure::fail(why).of_kind("result_too_large")).await;
+            }
+            Ok(output) => self.succeed(running, output).await,
+            Err(failure) => self.fail(running, failure).await,
+        }
+    }
+
+    async fn succeed(&mut self, running: Running, output: RawJson) {
+        self.parts.meter.finished("succeeded", running.began.elapsed());
+        let mut event = self.event(Kind::Succeeded, &running.held);
+        event.attempt = running.held.attempts + 1;
+        event.started_at_ms = (!running.started).then_some(running.began_ms);
+        event.output = Some(output);
+        self.end(running.held, event).await;
+    }
+
+    async fn fail(&mut self, mut running: Running, failure: Failure) {
+        let attempt = running.held.attempts + 1;
+        let retry = self.retry_policy(&running.held);
+        let error = ErrorInfo::new(failure.kind, failure.message.clone(), attempt);
+        if let Fail::Retry { after } = failure.then
+            && retry.allows(attempt)
+        {
+            self.parts.meter.finished("retried", running.began.elapsed());
+            let wait = after.unwrap_or_else(|| retry.backoff(attempt, fastrand::f64()).into());
+            let mut event = self.event(Kind::Retrying, &running.held);
+            event.attempt = attempt;
+            event.started_at_ms = (!running.started).then_some(running.began_ms);
+            event.due_ms = Some(event.at_ms.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
+            event.error = Some(Box::new(error));
+            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+            running.held.announced = true;
+            running.held.attempts = attempt;
+            self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held: running.held }));
+            return;
+        }
+        let kind = if failure.then == Fail::Cancelled { Kind::Cancelled } else { Kind::Failed };
+        self.parts.meter.finished(if kind == Kind::Failed { "failed" } else { "cancelled" }, running.began.elapsed());
+        let mut event = self.event(kind, &running.held);
+        event.attempt = attempt;
+        event.started_at_ms = (!running.started).then_some(running.began_ms);
+        event.error = Some(Box::new(error));
+        match failure.then {
+            Fail::Dead => self.bury_task(running.held, event, "dead", failure.message).await,
+            Fail::Retry { .. } => self.bury_task(running.held, event, "exhausted", failure.message).await,
+            Fail::Final | Fail::Cancelled => self.end(running.held, event).await,
+        }
+    }
+
+    /// The last word on a task: when Kafka has it, the input is done.
+    async fn end(&mut self, held: Box<Held>, event: Event) {
+        self.desk.forget(&held.task.id, held.task.run);
+        self.parts.reporter.report(&event, held.ticket, &mut self.scratch).await;
+        self.pass_turn(&held);
+    }
+
+    async fn expire(&mut self, held: Box<Held>, now: i64) {
+        self.parts.meter.finished("expired", Duration::ZERO);
+        let mut event = self.event(Kind::Expired, &held);
+        let late = now - held.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now);
+        event.error = Some(Box::new(ErrorInfo::new("expired", format!("it was not started in time: {late} ms late"), 0)));
+        self.end(held, event).await;
+    }
+
+    /// Not before its time: it waits here, without a slot.
+    async fn put_off(&mut self, mut held: Box<Held>, at_ms: i64, now: i64) {
+        if !held.announced {
+            let mut event = self.event(Kind::Scheduled, &held);
+            event.due_ms = Some(at_ms);
+            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+            held.announced = true;
+        }
+        let wait = Duration::from_millis((at_ms - now).max(0) as u64);
+        self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held }));
+    }
+
+    fn give_back(&mut self, held: Box<Held>) {
+        self.parts.inbox.returned(held.ticket);
+        self.desk.forget(&held.task.id, held.task.run);
+        self.pass_turn(&held);
+    }
+
+    /// The next task with the same key has its turn.
+    fn pass_turn(&mut self, held: &Held) {
+        if held.key == 0 || !held.has_turn {
+            return;
+        }
+        let Some(followers) = self.keys.get_mut(&held.key) else { return };
+        match followers.pop_front() {
+            Some(mut next) => {
+                next.has_turn = true;
+                self.queue.push_front(Work::Task(next));
+            }
+            None => {
+                self.keys.remove(&held.key);
+            }
+        }
+    }
+
+    // ---- dead letters
+
+    fn misfit(&self, held: &Held) -> Option<(&'static str, String, Option<String>)> {
+        let misfit = self.parts.registered.misfit(&held.task.params)?;
+        let at = if misfit.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", misfit.pointer) };
+        Some(("schema", format!("{at} do not fit the type: {}", misfit.message), Some(misfit.pointer)))
+    }
+
+    async fn refuse(&mut self, held: Box<Held>, (code, message, pointer): (&'static str, String, Option<String>)) {
+        let mut event = self.event(Kind::Failed, &held);
+        event.error = Some(Box::new(ErrorInfo::new(code, message.clone(), 0)));
+        self.parts.meter.finished("rejected", Duration::ZERO);
+        let burial = self.burial(&held, code, message, pointer);
+        self.bury(burial, Some(event), held.ticket).await;
+        self.pass_turn(&held);
+    }
+
+    async fn bury_task(&mut self, held: Box<Held>, event: Event, code: &str, message: String) {
+        self.desk.forget(&held.task.id, held.task.run);
+        let burial = self.burial(&held, code, message, None);
+        self.bury(burial, Some(event), held.ticket).await;
+        self.pass_turn(&held);
+    }
+
+    fn burial(&self, held: &Held, code: &str, message: String, pointer: Option<String>) -> Burial {
+        Burial {
+            task_type: self.parts.task_type.clone(),
+            key: held.task.id.as_str().as_bytes().to_vec(),
+            code: code.to_owned(),
+            message,
+            pointer,
+            body: Body::Task(Box::new(held.task.clone())),
+        }
+    }
+
+    async fn reject(&mut self, rejected: Rejected) {
+        let Rejected { record, reject, ticket, .. } = rejected;
+        if self.closed_slots.contains(&ticket.slot()) {
+            self.parts.inbox.returned(ticket);
+            return;
+        }
+        tracing::warn!(task_type = %self.parts.task_type, partition = record.partition, offset = record.offset, code = reject.code, reason = %reject.message, "not a task: to the dead letters");
+        self.parts.meter.finished("rejected", Duration::ZERO);
+        let event = reject.task.as_ref().map(|(id, run)| self.rejection(id, *run, &reject, &record));
+        let key = match &reject.task {
+            Some((id, _)) => id.as_str().as_bytes().to_vec(),
+            None => record.key.clone().unwrap_or_default(),
+        };
+        let burial = Burial {
+            task_type: self.parts.task_type.clone(),
+            key,
+            code: reject.code.to_owned(),
+            message: reject.message,
+            pointer: reject.pointer,
+            body: Body::Record(Box::new(record)),
+        };
+        self.bury(burial, event, ticket).await;
+    }
+
+    fn rejection(
+        &self,
+        id: &crate::model::id::TaskId,
+        run: u32,
+        reject: &crate::model::task::Reject,
+        record: &crate::broker::Record,
+    ) -> Event {
+        let mut event = Event::new(Kind::Failed, id.clone(), run, now_ms());
+        event.worker = Some(self.parts.reporter.worker.clone());
+        event.error = Some(Box::new(ErrorInfo::new(reject.code, reject.message.clone(), 0)));
+        event.task = Some(Box::new(Announcement {
+            task_type: self.parts.task_type.clone(),
+            created_at_ms: record.timestamp_ms,
+            position: Some(crate::model::task::Position { partition: record.partition, offset: record.offset }),
+            hash: None,
+            policy: None,
+        }));
+        event
+    }
+
+    /// Writes a dead letter, then the event; waits only while too many are being written.
+    async fn bury(&mut self, burial: Burial, event: Option<Event>, ticket: Ticket) {
+        self.parts.meter.dead_letter(&burial.code);
+        let Ok(permit) = self.burials.clone().acquire_owned().await else { return };
+        let (undertaker, inbox) = (self.parts.undertaker.clone(), self.parts.inbox.clone());
+        tokio::spawn(async move {
+            undertaker.bury(burial).await;
+            match event {
+                Some(event) => undertaker.reporter.report(&event, ticket, &mut Vec::new()).await,
+                None => inbox.done(ticket),
+            }
+            drop(permit);
+        });
+    }
+
+    // ---- what is due
+
+    fn next_due(&self) -> Option<Instant> {
+        let started = self.unstarted.front().map(|(at, _)| *at);
+        let sleeping = self.sleeping.peek().map(|Reverse(next)| next.until);
+        [started, sleeping, self.next_flush].into_iter().flatten().min()
+    }
+
+    async fn do_due(&mut self) {
+        let now = Instant::now();
+        while let Some((_, number)) = self.unstarted.pop_front_if(|(at, _)| *at <= now) {
+            self.report_started(number).await;
+        }
+        while self.sleeping.peek().is_some_and(|Reverse(next)| next.until <= now) {
+            if let Some(Reverse(next)) = self.sleeping.pop() {
+                self.queue.push_front(Work::Task(next.held));
+            }
+        }
+        if self.next_flush.is_some_and(|at| at <= now) {
+            self.next_flush = None;
+            self.flush_all_notes().await;
+            self.parts.meter.flush();
+        }
+        if self.next_flush.is_none() && !self.running.is_empty() {
+            self.next_flush = Some(now + FLUSH_INTERVAL);
+        }
+    }
+
+    async fn report_started(&mut self, number: u64) {
+        let Some(mut running) = self.running.remove(&number) else { return };
+        self.write_started(&mut running).await;
+        self.running.insert(number, running);
+        self.next_flush.get_or_insert(Instant::now() + FLUSH_INTERVAL);
+    }
+
+    async fn write_started(&mut self, running: &mut Running) {
+        if running.started {
+            return;
+        }
+        let mut event = self.event(Kind::Started, &running.held);
+        event.at_ms = running.began_ms;
+        event.attempt = running.held.attempts + 1;
+        self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+        running.started = true;
+        running.held.announced = true;
+    }
+
+    async fn flush_notes(&mut self, running: &mut Running) {
+        let notes = self.desk.close(&running.held.task.id);
+        if !notes.is_empty() {
+            self.write_started(running).await;
+        }
+        for event in notes {
+            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+        }
+    }
+
+    async fn flush_all_notes(&mut self) {
+        for event in self.desk.flush_all() {
+            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+        }
+    }
+
+    // ---- commands
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Open { slot } => {
+                self.closed_slots.remove(&slot);
+                self.cancelled_slots.remove(&slot);
+            }
+            Command::Recall { slot } => self.recall(slot),
+            Command::Cancel { slot } => {
+                self.recall(slot);
+                self.cancelled_slots.insert(slot);
+                let of_slot = self.running.values().filter(|running| running.held.ticket.slot() == slot);
+                of_slot.for_each(|running| running.cx.cancelled().cancel());
+            }
+        }
+    }
+
+    fn recall(&mut self, slot: u32) {
+        self.closed_slots.insert(slot);
+        let (back, stay): (Vec<Work>, Vec<Work>) = self.queue.drain(..).partition(|work| work.ticket().slot() == slot);
+        self.queue.extend(stay);
+        let mut held: Vec<Box<Held>> = Vec::new();
+        for followers in self.keys.values_mut() {
+            let (back, stay): (Vec<_>, Vec<_>) = followers.drain(..).partition(|held| held.ticket.slot() == slot);
+            followers.extend(stay);
+            held.extend(back);
+        }
+        let (asleep, stay): (Vec<_>, Vec<_>) = self.sleeping.drain().partition(|Reverse(next)| next.held.ticket.slot() == slot);
+        self.sleeping.extend(stay);
+        held.extend(asleep.into_iter().map(|Reverse(next)| next.held));
+        for work in back {
+            match work {
+                Work::Task(task) => held.push(task),
+                Work::Rejected(rejected) => self.parts.inbox.returned(rejected.ticket),
+            }
+        }
+        held.into_iter().for_each(|held| self.give_back(held));
+    }
+
+    // ---- small things
+
+    /// An event about a held task. The first one says everything, so that a producer that died has lost nothing.
+    fn event(&self, kind: Kind, held: &Held) -> Event {
+        let mut event = Event::new(kind, held.task.id.clone(), held.task.run, now_ms());
+        event.worker = Some(self.parts.reporter.worker.clone());
+        event.task = (!held.announced).then(|| Box::new(Announcement::of(&held.task)));
+        event
+    }
+
+    fn retry_policy(&self, held: &Held) -> RetryPolicy {
+        let of_type = self.parts.registered.policy.retry;
+        let Some(own) = held.task.policy.as_deref() else { return of_type };
+        RetryPolicy {
+            retries: own.retries.unwrap_or(of_type.retries),
+            min_backoff: own.min_backoff.unwrap_or(of_type.min_backoff),
+            max_backoff: own.max_backoff.unwrap_or(of_type.max_backoff),
+        }
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl PartialEq for Sleeping {
+    fn eq(&self, other: &Self) -> bool {
+        self.until == other.until
+    }
+}
+impl Eq for Sleeping {}
+impl PartialOrd for Sleeping {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Sleeping {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.until.cmp(&other.until)
+    }
+}

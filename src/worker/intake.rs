@@ -1,0 +1,132 @@
+//! From a record to work: a task, or something that cannot be one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::ticket::Ticket;
+use crate::broker::{Record, RecordRef};
+use crate::config;
+use crate::model::partition::partition_of;
+use crate::model::task::{Position, Reject, Source, Task, read_task};
+
+/// Bytes that a held task costs beyond its record, roughly.
+const OVERHEAD: usize = 512;
+
+/// One input on its way through the worker.
+pub enum Work {
+    Task(Box<Held>),
+    Rejected(Box<Rejected>),
+}
+
+/// A task that the worker holds, from delivery to acknowledgement.
+pub struct Held {
+    pub task: Task,
+    pub ticket: Ticket,
+    /// Given back when the work is dropped.
+    pub _charge: Charge,
+    /// Hash of the ordering key; 0 where there is no order.
+    pub key: u64,
+    /// Attempts used in this run, earlier workers' included where the record tells.
+    pub attempts: u32,
+    /// This worker has said everything it knows of the task.
+    pub announced: bool,
+    /// It has its turn among the tasks with its key.
+    pub has_turn: bool,
+}
+
+/// A record that is no task.
+pub struct Rejected {
+    pub record: Record,
+    pub reject: Reject,
+    pub ticket: Ticket,
+    /// Given back when the work is dropped.
+    pub _charge: Charge,
+}
+
+/// Bytes counted against the memory limit for as long as this lives.
+pub struct Charge {
+    account: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Charge {
+    pub fn new(account: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        account.fetch_add(bytes, Ordering::Relaxed);
+        Self { account: account.clone(), bytes }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Work {
+    pub fn offset(&self) -> i64 {
+        match self {
+            Self::Task(held) => held.task.position.offset,
+            Self::Rejected(rejected) => rejected.record.offset,
+        }
+    }
+
+    pub fn ticket(&self) -> Ticket {
+        match self {
+            Self::Task(held) => held.ticket,
+            Self::Rejected(rejected) => rejected.ticket,
+        }
+    }
+}
+
+/// How a lane reads its records.
+pub struct Intake {
+    pub task_type: Arc<str>,
+    pub order: config::Order,
+    pub max_params: usize,
+    /// Bytes held by the whole worker.
+    pub held: Arc<AtomicUsize>,
+}
+
+impl Intake {
+    pub fn read(&self, record: &RecordRef<'_>, ticket: Ticket) -> Work {
+        let source = Source {
+            task_type: &self.task_type,
+            position: Position { partition: record.partition, offset: record.offset },
+            timestamp_ms: record.timestamp_ms,
+            value: record.value,
+        };
+        let size = record.value.map_or(0, <[u8]>::len);
+        let read = read_task(&source, record.headers()).and_then(|task| self.fits(task, size));
+        match read {
+            Ok(task) => {
+                let attempts = task.attempts_used;
+                let key = self.order_key(record);
+                let _charge = Charge::new(&self.held, size + OVERHEAD);
+                Work::Task(Box::new(Held { task, ticket, _charge, key, attempts, announced: false, has_turn: false }))
+            }
+            Err(reject) => {
+                let _charge = Charge::new(&self.held, record.size() + OVERHEAD);
+                Work::Rejected(Box::new(Rejected { record: record.to_owned(), reject, ticket, _charge }))
+            }
+        }
+    }
+
+    fn fits(&self, task: Task, size: usize) -> Result<Task, Reject> {
+        if size <= self.max_params {
+            return Ok(task);
+        }
+        let message = format!("the params have {size} bytes: at most {} are allowed; pass a link instead", self.max_params);
+        Err(Reject { task: Some((task.id, task.run)), ..Reject::new("too_large", message) })
+    }
+
+    /// Tasks with the same value run one after the other.
+    fn order_key(&self, record: &RecordRef<'_>) -> u64 {
+        let partition = (record.partition as u64 + 1) << 32;
+        match self.order {
+            config::Order::None => 0,
+            config::Order::Partition => partition,
+            // A collision only makes two keys wait for one another.
+            config::Order::Key => partition | u64::from(partition_of(record.key.unwrap_or_default(), i32::MAX as u32)),
+        }
+    }
+}

@@ -1,0 +1,601 @@
+//! One type's poll loop, on a thread of its own: records in, work out to the dispatcher, completions back, commits.
+//!
+//! The discipline of commits: auto-commit is off, at most one commit is under way, and it names only partitions of this
+//! assignment. Before offsets past a window's end are handed out, a commit of the new end has succeeded, so that a crash
+//! repeats at most a window. A partition that is asked back is drained, committed with the clean mark, and released.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::dispatch::{Command, HAND_OUT};
+use super::intake::{Intake, Work};
+use super::share::{Phase, Promise, Share};
+use super::ticket::{Inbox, SLOTS, Ticket};
+use crate::broker::link::Link;
+use crate::broker::{Broker, BrokerError, Consumer, GroupEvent, Partition, Start};
+use crate::config::Names;
+use crate::fleet;
+use crate::runtime::{Health, Shutdown};
+
+/// Records taken from the client in one turn.
+const POLL_RECORDS: usize = 512;
+/// How long a turn waits for records while something is under way, and while nothing is.
+const BUSY_WAIT: Duration = Duration::from_millis(5);
+const IDLE_WAIT: Duration = Duration::from_millis(50);
+/// Back pressure: how long not to poll before partitions are paused.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Work that waits for its window before the lane stops taking records.
+const MAX_WAITING: usize = 20_000;
+/// The least time between commits, and how long to wait for the outcome of one.
+const COMMIT_SPACING: Duration = Duration::from_millis(3);
+const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
+/// Calls to the broker from this thread.
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// What a lane is made of.
+pub struct LaneParts {
+    pub index: usize,
+    pub task_type: Arc<str>,
+    pub names: Names,
+    pub broker: Arc<dyn Broker>,
+    pub link: Arc<Link>,
+    pub consumer: Box<dyn Consumer>,
+    pub intake: Intake,
+    pub inbox: Arc<Inbox>,
+    pub work: mpsc::Sender<Vec<Work>>,
+    pub commands: mpsc::UnboundedSender<Command>,
+    pub held: Arc<AtomicUsize>,
+    pub memory_limit: usize,
+    pub window: u64,
+    pub drain_timeout: Duration,
+    pub commit_interval: Duration,
+    pub shutdown: Shutdown,
+    pub health: Health,
+    pub loop_time: LoopTime,
+    pub runtime: tokio::runtime::Handle,
+}
+
+/// Where the loop's time goes.
+pub struct LoopTime {
+    pub poll: prometheus::Counter,
+    pub dispatch: prometheus::Counter,
+    pub commit: prometheus::Counter,
+    pub idle: prometheus::Counter,
+}
+
+pub struct Lane {
+    parts: LaneParts,
+    /// By partition number.
+    shares: Vec<Option<Share>>,
+    next_slot: u32,
+    /// Assigned by the group, but where to start could not be read yet.
+    unplaced: Vec<Partition>,
+    place_again: Option<Instant>,
+    batch: Vec<Work>,
+    commit: Option<Pending>,
+    last_commit: Instant,
+    commit_errors: u32,
+    done: Vec<Ticket>,
+    returned: Vec<Ticket>,
+    /// Since when nothing is taken, and whether the partitions are paused for it.
+    holding: Option<Instant>,
+    paused: bool,
+    stopping: bool,
+}
+
+struct Pending {
+    since: Instant,
+    promises: Vec<(i32, Promise)>,
+}
+
+impl Lane {
+    pub fn new(parts: LaneParts) -> Self {
+        parts.health.set(&health_part(&parts.task_type), "waiting for the group");
+        Self {
+            parts,
+            shares: Vec::new(),
+            next_slot: 0,
+            unplaced: Vec::new(),
+            place_again: None,
+            batch: Vec::new(),
+            commit: None,
+            last_commit: Instant::now(),
+            commit_errors: 0,
+            done: Vec::new(),
+            returned: Vec::new(),
+            holding: None,
+            paused: false,
+            stopping: false,
+        }
+    }
+
+    /// Runs until the worker stops; then leaves the group.
+    pub fn run(mut self) {
+        while self.step() {}
+        self.leave();
+    }
+
+    /// One turn. False: everything is given back, or the worker aborts.
+    pub fn step(&mut self) -> bool {
+        let now = Instant::now();
+        if self.parts.shutdown.abort.is_cancelled() {
+            return false;
+        }
+        if self.parts.shutdown.is_draining() && !self.stopping {
+            self.begin_stop(now);
+        }
+        self.take_completions();
+        self.hand_out();
+        self.timed(now, |time| &time.dispatch);
+        let before = Instant::now();
+        self.commit_if_due(before);
+        self.settle_revoked(before);
+        self.place_unplaced(before);
+        self.timed(before, |time| &time.commit);
+        if self.stopping && self.shares.iter().flatten().next().is_none() {
+            return false;
+        }
+        self.poll();
+        true
+    }
+
+    fn timed(&self, since: Instant, part: impl Fn(&LoopTime) -> &prometheus::Counter) {
+        part(&self.parts.loop_time).inc_by(since.elapsed().as_secs_f64());
+    }
+
+    // ---- records in
+
+    fn poll(&mut self) {
+        let before = Instant::now();
+        let Some(wait) = self.appetite(before) else {
+            std::thread::sleep(Duration::from_millis(1));
+            return self.timed(before, |time| &time.idle);
+        };
+        let (shares, intake, lane) = (&mut self.shares, &self.parts.intake, self.parts.index);
+        let mut taken = 0;
+        let polled = self.parts.consumer.poll(POLL_RECORDS, wait, &mut |record| {
+            taken += 1;
+            let share = usize::try_from(record.partition).ok().and_then(|p| shares.get_mut(p)).and_then(Option::as_mut);
+            let Some(share) = share else { return };
+            if share.deliver(record.offset) {
+                let ticket = share.ticket(lane, record.offset);
+                share.push(intake.read(record, ticket));
+            }
+        });
+        self.timed(before, |time| if taken > 0 { &time.poll } else { &time.idle });
+        match polled {
+            Ok(events) => events.into_iter().for_each(|event| self.group_event(event)),
+            Err(error) => self.trouble(&error),
+        }
+    }
+
+    /// How long to wait for records; None: take nothing this time. Beyond a moment the partitions are paused, so that the
+    /// group can still be served.
+    fn appetite(&mut self, now: Instant) -> Option<Duration> {
+        let waiting: usize = self.shares.iter().flatten().map(Share::waiting).sum();
+        let room = self.parts.held.load(Ordering::Relaxed) < self.parts.memory_limit;
+        let hungry = !self.stopping && room && self.batch.is_empty() && waiting < MAX_WAITING;
+        if hungry {
+            self.holding = None;
+            self.set_paused(false);
+            let busy = waiting > 0 || self.commit.is_some() || self.shares.iter().flatten().any(|share| share.outstanding() > 0);
+            return Some(if busy { BUSY_WAIT } else { IDLE_WAIT });
+        }
+        let since = *self.holding.get_or_insert(now);
+        // A commit's outcome and the group's wishes come with the records: never stay away from them for long.
+        let urgent = self.stopping || self.commit.is_some();
+        if urgent || now.duration_since(since) > PATIENCE {
+            self.set_paused(true);
+            return Some(BUSY_WAIT);
+        }
+        None
+    }
+
+    fn set_paused(&mut self, paused: bool) {
+        if self.paused == paused {
+            return;
+        }
+        let working = |share: &&Share| share.phase != Phase::Refused;
+        let partitions: Vec<Partition> =
+            self.shares.iter().flatten().filter(working).map(|share| share.partition.clone()).collect();
+        match self.parts.consumer.pause(&partitions, paused) {
+            Ok(()) => self.paused = paused,
+            Err(error) => self.trouble(&error),
+        }
+    }
+
+    // ---- work out
+
+    fn hand_out(&mut self) {
+        if self.batch.is_empty() {
+            self.fill_batch();
+        }
+        if self.batch.is_empty() {
+            return;
+        }
+        match self.parts.work.try_send(std::mem::take(&mut self.batch)) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(batch) | mpsc::error::TrySendError::Closed(batch)) => self.batch = batch,
+        }
+    }
+
+    /// Takes from the partitions in turn, so that none waits for another.
+    fn fill_batch(&mut self) {
+        let mut more = true;
+        while more && self.batch.len() < HAND_OUT {
+            more = false;
+            for share in self.shares.iter_mut().flatten() {
+                for _ in 0..HAND_OUT / 8 {
+                    let Some(work) = share.pop() else { break };
+                    self.batch.push(work);
+                    more = true;
+                }
+            }
+        }
+    }
+
+    fn take_completions(&mut self) {
+        self.parts.inbox.take(&mut self.done, &mut self.returned);
+        for ticket in self.done.drain(..) {
+            if let Some(share) = self.shares.iter_mut().flatten().find(|share| share.slot == ticket.slot()) {
+                share.done(ticket);
+            }
+        }
+        for ticket in self.returned.drain(..) {
+            if let Some(share) = self.shares.iter_mut().flatten().find(|share| share.slot == ticket.slot()) {
+                share.returned();
+            }
+        }
+    }
+
+    // ---- commits
+
+    fn commit_if_due(&mut self, now: Instant) {
+        if let Some(pending) = &self.commit {
+            if now.duration_since(pending.since) < COMMIT_PATIENCE {
+                return;
+            }
+            self.commit_ended(Err(BrokerError::Unavailable("no outcome of a commit within 60 s".into())));
+        }
+        let since = now.duration_since(self.last_commit);
+        let pause = if self.commit_errors > 0 { RETRY_PAUSE } else { COMMIT_SPACING };
+        if since < pause {
+            return;
+        }
+        let due = since >= self.parts.commit_interval;
+        let urgent = self.shares.iter().flatten().any(Share::wants_window);
+        if !due && !urgent {
+            return;
+        }
+        let (mut commits, mut promises) = (Vec::new(), Vec::new());
+        for share in self.shares.iter_mut().flatten().filter(|share| share.needs_commit() || share.wants_window()) {
+            let was_full = share.is_full();
+            let (commit, promise) = share.commit();
+            if share.is_full() && !was_full {
+                let (partition, offset) = (&share.partition, share.watermark());
+                tracing::warn!(%partition, offset, "the task at this offset holds back its partition: nothing new until it ends");
+            }
+            promises.push((commit.partition.index, promise));
+            commits.push(commit);
+        }
+        if commits.is_empty() {
+            return;
+        }
+        self.last_commit = now;
+        self.commit = Some(Pending { since: now, promises });
+        if let Err(error) = self.parts.consumer.commit(&commits) {
+            self.commit_ended(Err(error));
+        }
+    }
+
+    fn commit_ended(&mut self, result: Result<(), BrokerError>) {
+        let Some(pending) = self.commit.take() else { return };
+        match &result {
+            Ok(()) => self.commit_errors = 0,
+            Err(error) => {
+                self.commit_errors += 1;
+                tracing::warn!(task_type = %self.parts.task_type, %error, "a commit failed and will be made again");
+            }
+        }
+        let mut unmarked = Vec::new();
+        for (partition, promise) in pending.promises {
+            let Some(share) = self.share(partition).filter(|share| share.slot == promise.slot) else { continue };
+            if result.is_err() {
+                share.commit_failed();
+                continue;
+            }
+            share.keep(promise);
+            if share.unmarked {
+                unmarked.push(partition);
+            }
+        }
+        unmarked.into_iter().for_each(|partition| self.mark_consumed(partition));
+    }
+
+    /// Writes that a partition has been consumed; only then it is worked on. A later "no commit" then means that the
+    /// commit is gone, not that everything is new.
+    fn mark_consumed(&mut self, partition: i32) {
+        let parts = &self.parts;
+        let mark = fleet::mark_consumed(&parts.link, &parts.names, &parts.task_type, partition);
+        match parts.runtime.block_on(mark) {
+            Ok(()) => {
+                if let Some(share) = self.share(partition) {
+                    share.marked();
+                }
+            }
+            Err(error) => {
+                // Not at once again: the next commit, and so the next try, waits a moment.
+                self.commit_errors = self.commit_errors.max(1);
+                self.trouble(&error);
+            }
+        }
+    }
+
+    // ---- the group
+
+    fn group_event(&mut self, event: GroupEvent) {
+        match event {
+            GroupEvent::Assigned(partitions) => {
+                tracing::info!(task_type = %self.parts.task_type, partitions = ?numbers(&partitions), "partitions assigned");
+                self.parts.health.clear(&health_part(&self.parts.task_type));
+                self.unplaced.extend(partitions);
+                self.place_again = Some(Instant::now());
+            }
+            GroupEvent::Revoked(partitions) => {
+                tracing::info!(task_type = %self.parts.task_type, partitions = ?numbers(&partitions), "partitions asked back");
+                self.revoke(&partitions);
+            }
+            GroupEvent::Lost(partitions) => {
+                tracing::warn!(task_type = %self.parts.task_type, partitions = ?numbers(&partitions), "partitions lost");
+                self.lose(&partitions);
+            }
+            GroupEvent::Committed { result, .. } => self.commit_ended(result),
+            GroupEvent::OutOfRange(partition) => self.out_of_range(&partition),
+            GroupEvent::Trouble(error) => self.trouble(&error),
+        }
+    }
+
+    fn place_unplaced(&mut self, now: Instant) {
+        if self.unplaced.is_empty() || self.place_again.is_some_and(|at| now < at) {
+            return;
+        }
+        let partitions = std::mem::take(&mut self.unplaced);
+        if let Err(error) = self.place(&partitions) {
+            self.trouble(&error);
+            self.unplaced = partitions;
+            self.place_again = Some(now + RETRY_PAUSE);
+        }
+    }
+
+    /// Finds where each partition was left, and takes it up there.
+    fn place(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
+        let committed = self.parts.consumer.committed(partitions, CALL_DEADLINE)?;
+        let consumed = if committed.iter().all(Option::is_some) {
+            Default::default()
+        } else {
+            fleet::read_control(&*self.parts.broker, &self.parts.names, CALL_DEADLINE)?.consumed
+        };
+        let mut starts = Vec::new();
+        for (partition, committed) in partitions.iter().zip(&committed) {
+            let slot = self.next_slot;
+            self.next_slot = (self.next_slot + 1) % SLOTS;
+            self.command(Command::Open { slot });
+            let marked = consumed.contains(&(self.parts.task_type.to_string(), partition.index));
+            let share = if committed.is_none() && marked {
+                self.refuse(partition, "its commit is gone, though it has been consumed before");
+                Share::refused(partition.clone(), slot)
+            } else {
+                let first = match committed {
+                    Some(committed) => committed.offset,
+                    None => self.parts.broker.ends(partition, CALL_DEADLINE)?.first,
+                };
+                Share::take_up(partition.clone(), slot, first, committed.as_ref(), self.parts.window)
+            };
+            if share.unclean() > 0 {
+                tracing::warn!(%partition, in_a_row = share.unclean(), "taken over from a worker that did not give it back");
+            }
+            let start = if share.phase == Phase::Refused { Start::End } else { Start::At(share.start()) };
+            starts.push((partition.clone(), start));
+            self.put(share);
+        }
+        self.parts.consumer.assign(&starts)?;
+        let refused: Vec<Partition> = self
+            .shares
+            .iter()
+            .flatten()
+            .filter(|share| share.phase == Phase::Refused)
+            .map(|share| share.partition.clone())
+            .collect();
+        if !refused.is_empty() {
+            self.parts.consumer.pause(&refused, true)?;
+        }
+        self.paused = false;
+        Ok(())
+    }
+
+    fn refuse(&self, partition: &Partition, why: &str) {
+        let Partition { topic, index } = partition;
+        let task_type = &self.parts.task_type;
+        let told = format!("partition {index} of `{topic}` is not worked on: {why}");
+        tracing::error!(hint = %format!("kafleet offsets init {task_type}/{index} --at earliest|OFFSET|TIME"), "{told}");
+        self.parts.health.set(&format!("{}/{index}", health_part(task_type)), told);
+    }
+
+    fn revoke(&mut self, partitions: &[Partition]) {
+        let deadline = Instant::now() + self.parts.drain_timeout;
+        self.unplaced.retain(|unplaced| !partitions.contains(unplaced));
+        let mut unknown = Vec::new();
+        for partition in partitions {
+            match self.share(partition.index) {
+                Some(share) => {
+                    share.revoke(deadline);
+                    let slot = share.slot;
+                    self.command(Command::Recall { slot });
+                }
+                None => unknown.push(partition.clone()),
+            }
+        }
+        self.recall_batch();
+        if !unknown.is_empty() {
+            self.release(&unknown);
+        }
+    }
+
+    /// What waits in the batch for revoked partitions was counted as handed out, and is not.
+    fn recall_batch(&mut self) {
+        for work in std::mem::take(&mut self.batch) {
+            let share = self.shares.iter_mut().flatten().find(|share| share.slot == work.ticket().slot());
+            match share {
+                Some(share) if share.phase == Phase::Active => self.batch.push(work),
+                Some(share) => share.returned(),
+                None => {}
+            }
+        }
+    }
+
+    fn lose(&mut self, partitions: &[Partition]) {
+        self.unplaced.retain(|unplaced| !partitions.contains(unplaced));
+        for partition in partitions {
+            if let Some(share) = self.take(partition.index) {
+                self.command(Command::Cancel { slot: share.slot });
+            }
+        }
+        self.recall_batch();
+        self.release(partitions);
+    }
+
+    /// Gives back what has been drained, or whose time is over: one last commit, then nothing.
+    fn settle_revoked(&mut self, now: Instant) {
+        let settled: Vec<i32> = self
+            .shares
+            .iter()
+            .flatten()
+            .filter(|share| share.is_settled(now) && self.is_wanted_back(share))
+            .map(|share| share.partition.index)
+            .collect();
+        // The outstanding commit first: two must not overtake one another.
+        if settled.is_empty() || self.commit.is_some() {
+            return;
+        }
+        let (mut commits, mut partitions) = (Vec::new(), Vec::new());
+        for index in settled {
+            let Some(mut share) = self.take(index) else { continue };
+            if share.outstanding() > 0 {
+                self.command(Command::Cancel { slot: share.slot });
+            }
+            if share.phase != Phase::Refused {
+                commits.push(share.final_commit());
+            }
+            partitions.push(share.partition);
+        }
+        if !commits.is_empty()
+            && let Err(error) = self.parts.consumer.commit_sync(&commits)
+        {
+            tracing::warn!(task_type = %self.parts.task_type, %error, "the last commit of a partition failed: its successor repeats what it named");
+        }
+        self.release(&partitions);
+    }
+
+    /// A refused partition stays until the worker stops or the group takes it.
+    fn is_wanted_back(&self, share: &Share) -> bool {
+        share.phase != Phase::Refused || self.stopping
+    }
+
+    fn out_of_range(&mut self, partition: &Partition) {
+        let ends = match self.parts.broker.ends(partition, CALL_DEADLINE) {
+            Ok(ends) => ends,
+            Err(error) => return self.trouble(&error),
+        };
+        let Some(read_to) = self.share(partition.index).map(|share| share.read_to()) else { return };
+        if read_to < ends.first {
+            let lost = ends.first - read_to;
+            tracing::error!(%partition, records = lost, "retention has removed tasks that nobody had worked on; going on at the log's start");
+            if let Err(error) = self.parts.consumer.assign(&[(partition.clone(), Start::At(ends.first))]) {
+                self.trouble(&error);
+            }
+            return;
+        }
+        self.refuse(partition, &format!("offset {read_to} lies behind its end {}: was the topic made anew?", ends.end));
+        if let Some(share) = self.take(partition.index) {
+            self.command(Command::Cancel { slot: share.slot });
+            self.put(Share::refused(partition.clone(), share.slot));
+        }
+        if let Err(error) = self.parts.consumer.pause(std::slice::from_ref(partition), true) {
+            self.trouble(&error);
+        }
+    }
+
+    // ---- stopping
+
+    fn begin_stop(&mut self, now: Instant) {
+        self.stopping = true;
+        let deadline = now + self.parts.drain_timeout;
+        let slots: Vec<u32> = self
+            .shares
+            .iter_mut()
+            .flatten()
+            .map(|share| {
+                share.revoke(deadline);
+                share.slot
+            })
+            .collect();
+        slots.into_iter().for_each(|slot| self.command(Command::Recall { slot }));
+        self.recall_batch();
+    }
+
+    fn leave(mut self) {
+        let commits: Vec<_> =
+            self.shares.iter_mut().flatten().filter(|share| share.phase != Phase::Refused).map(Share::final_commit).collect();
+        if !commits.is_empty() && !self.parts.shutdown.abort.is_cancelled() {
+            // Whatever was not drained is repeated by the successor; a failure here changes nothing about that.
+            let _ = self.parts.consumer.commit_sync(&commits);
+        }
+        self.parts.consumer.close(Duration::from_secs(5));
+    }
+
+    // ---- small things
+
+    fn share(&mut self, partition: i32) -> Option<&mut Share> {
+        usize::try_from(partition).ok().and_then(|p| self.shares.get_mut(p)).and_then(Option::as_mut)
+    }
+
+    fn take(&mut self, partition: i32) -> Option<Share> {
+        usize::try_from(partition).ok().and_then(|p| self.shares.get_mut(p)).and_then(Option::take)
+    }
+
+    fn put(&mut self, share: Share) {
+        let Ok(place) = usize::try_from(share.partition.index) else { return };
+        if self.shares.len() <= place {
+            self.shares.resize_with(place + 1, || None);
+        }
+        self.shares[place] = Some(share);
+    }
+
+    fn release(&mut self, partitions: &[Partition]) {
+        if let Err(error) = self.parts.consumer.release(partitions) {
+            self.trouble(&error);
+        }
+    }
+
+    fn command(&self, command: Command) {
+        // The dispatcher outlives its lane; if it is gone, so is everything that could be recalled.
+        let _ = self.parts.commands.send(command);
+    }
+
+    fn trouble(&self, error: &BrokerError) {
+        tracing::warn!(task_type = %self.parts.task_type, %error, "trouble with the broker; going on");
+    }
+}
+
+/// How a lane is named in the health report.
+fn health_part(task_type: &str) -> String {
+    format!("type {task_type}")
+}
+
+fn numbers(partitions: &[Partition]) -> Vec<i32> {
+    partitions.iter().map(|partition| partition.index).collect()
+}

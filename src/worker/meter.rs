@@ -1,0 +1,62 @@
+//! The metrics of one type, gathered locally and passed on in bulk.
+
+use std::time::Duration;
+
+use prometheus::IntGauge;
+use prometheus::local::{LocalHistogram, LocalIntCounter, LocalIntCounterVec};
+
+use crate::telemetry::Metrics;
+
+pub struct Meter {
+    task_type: String,
+    metrics: Metrics,
+    started: LocalIntCounter,
+    finished: LocalIntCounterVec,
+    queue_wait: LocalHistogram,
+    run_time: LocalHistogram,
+    in_flight: IntGauge,
+}
+
+impl Meter {
+    pub fn new(metrics: &Metrics, task_type: &str) -> Self {
+        let label = &[task_type];
+        Self {
+            started: metrics.started.with_label_values(label).local(),
+            finished: metrics.finished.local(),
+            queue_wait: metrics.queue_wait.with_label_values(label).local(),
+            run_time: metrics.run_time.with_label_values(label).local(),
+            in_flight: metrics.in_flight.with_label_values(label),
+            task_type: task_type.to_owned(),
+            metrics: metrics.clone(),
+        }
+    }
+
+    pub fn started(&mut self, waited_ms: i64) {
+        self.started.inc();
+        self.queue_wait.observe(waited_ms.max(0) as f64 / 1000.0);
+    }
+
+    pub fn finished(&mut self, outcome: &str, took: Duration) {
+        self.finished.with_label_values(&[&self.task_type, outcome]).inc();
+        self.run_time.observe(took.as_secs_f64());
+        if outcome == "retried" {
+            self.metrics.retries.with_label_values(&[&self.task_type]).inc();
+        }
+    }
+
+    pub fn dead_letter(&self, code: &str) {
+        self.metrics.dead_letters.with_label_values(&[self.task_type.as_str(), code]).inc();
+    }
+
+    pub fn in_flight(&self, number: usize) {
+        self.in_flight.set(number as i64);
+    }
+
+    /// Passes on what has gathered.
+    pub fn flush(&mut self) {
+        self.started.flush();
+        self.finished.flush();
+        self.queue_wait.flush();
+        self.run_time.flush();
+    }
+}

@@ -1,0 +1,163 @@
+//! Progress, log lines and warnings of running attempts, merged so that a talkative task costs few events.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::spawn::{child_task, publish_children};
+use crate::handlers::context::{Attempt, Note, Outlet};
+use crate::handlers::{Child, Context, Failure};
+use crate::model::event::{Event, Kind};
+use crate::model::id::TaskId;
+use crate::model::json::RawJson;
+use crate::publish::Publisher;
+use crate::runtime::now_ms;
+
+/// How often what has gathered is written.
+pub const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
+/// Log bytes in one event, and in one attempt.
+const MAX_EVENT_BYTES: usize = 64 << 10;
+const MAX_ATTEMPT_BYTES: usize = 1 << 20;
+/// The largest progress value; a larger one is dropped and logged.
+const MAX_PROGRESS_BYTES: usize = 16 << 10;
+
+/// The worker's side of the contexts of one type.
+pub struct Desk {
+    publisher: Publisher,
+    worker: Arc<str>,
+    pending: Mutex<FxHashMap<TaskId, Pending>>,
+    /// Attempts with something pending: the common case, none, costs no lock.
+    count: AtomicUsize,
+    /// What `spawn_now` has published, by task and run, for as long as the task is held.
+    early: Mutex<FxHashMap<(TaskId, u32), FxHashSet<TaskId>>>,
+}
+
+#[derive(Default)]
+struct Pending {
+    run: u32,
+    attempt: u32,
+    progress: Option<RawJson>,
+    warning: Option<String>,
+    lines: Vec<String>,
+    bytes: usize,
+    /// Log bytes of this attempt that are written already.
+    logged: usize,
+    dropped: u32,
+}
+
+impl Desk {
+    pub fn new(publisher: Publisher, worker: Arc<str>) -> Self {
+        let (pending, early) = Default::default();
+        Self { publisher, worker, pending, count: AtomicUsize::new(0), early }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// The events for everything that has gathered.
+    pub fn flush_all(&self) -> Vec<Event> {
+        let mut pending = self.pending.lock();
+        pending.iter_mut().flat_map(|(id, pending)| pending.take_events(id, &self.worker)).collect()
+    }
+
+    /// The last events of an attempt, which has ended.
+    pub fn close(&self, id: &TaskId) -> Vec<Event> {
+        if self.is_idle() {
+            return Vec::new();
+        }
+        let Some(mut pending) = self.pending.lock().remove(id) else { return Vec::new() };
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        pending.take_events(id, &self.worker)
+    }
+
+    /// The worker no longer holds this task.
+    pub fn forget(&self, id: &TaskId, run: u32) {
+        let mut early = self.early.lock();
+        if !early.is_empty() {
+            early.remove(&(id.clone(), run));
+        }
+    }
+}
+
+impl Pending {
+    fn add(&mut self, note: Note) {
+        match note {
+            Note::Progress(state) if state.text().len() > MAX_PROGRESS_BYTES => {
+                self.log(format!(
+                    "a progress value of {} bytes was dropped: at most {MAX_PROGRESS_BYTES} are kept",
+                    state.text().len()
+                ));
+            }
+            Note::Progress(state) => self.progress = Some(state),
+            Note::Warning(message) => self.warning = Some(message),
+            Note::Log(line) => self.log(line),
+        }
+    }
+
+    fn log(&mut self, line: String) {
+        let room = MAX_EVENT_BYTES.saturating_sub(self.bytes);
+        if line.len() > room || self.logged + self.bytes + line.len() > MAX_ATTEMPT_BYTES {
+            self.dropped += 1;
+            return;
+        }
+        self.bytes += line.len();
+        self.lines.push(line);
+    }
+
+    fn take_events(&mut self, id: &TaskId, worker: &Arc<str>) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut add = |kind, fill: &mut dyn FnMut(&mut Event)| {
+            let mut event = Event::new(kind, id.clone(), self.run, now_ms());
+            event.attempt = self.attempt;
+            event.worker = Some(worker.clone());
+            fill(&mut event);
+            events.push(event);
+        };
+        if let Some(message) = self.warning.take() {
+            add(Kind::Warned, &mut |event| event.message = Some(message.clone()));
+        }
+        if let Some(state) = self.progress.take() {
+            add(Kind::Progress, &mut |event| event.output = Some(state.clone()));
+        }
+        if !self.lines.is_empty() || self.dropped > 0 {
+            self.logged += std::mem::take(&mut self.bytes);
+            let (lines, dropped) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.dropped));
+            add(Kind::Log, &mut |event| (event.lines, event.dropped) = (lines.clone(), dropped));
+        }
+        events
+    }
+}
+
+impl Outlet for Desk {
+    fn note(&self, attempt: &Attempt, note: Note) {
+        let mut pending = self.pending.lock();
+        let entry = pending.entry(attempt.id.clone()).or_insert_with(|| {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            Pending { run: attempt.run, attempt: attempt.number, ..Pending::default() }
+        });
+        entry.add(note);
+    }
+
+    fn spawn_now<'a>(&'a self, attempt: &'a Context, children: Vec<Child>) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {
+        async move {
+            let named = children.into_iter().map(|child| child_task(attempt, child)).collect::<Result<Vec<_>, _>>()?;
+            let ids: Vec<TaskId> = named.iter().filter_map(|task| task.id.clone()).collect();
+            let key = (attempt.id.clone(), attempt.run);
+            // What an earlier attempt has published is not published again.
+            let known = self.early.lock().entry(key.clone()).or_default().clone();
+            let new = named.into_iter().filter(|task| task.id.as_ref().is_some_and(|id| !known.contains(id))).collect();
+            publish_children(&self.publisher, new, |id| {
+                self.early.lock().entry(key.clone()).or_default().insert(id);
+            })
+            .await?;
+            Ok(ids)
+        }
+        .boxed()
+    }
+}

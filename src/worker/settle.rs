@@ -1,0 +1,79 @@
+//! What follows a good answer before it may be told: the children it spawned, then the result for other systems.
+
+use std::sync::Arc;
+
+use super::attempt::Ended;
+use super::spawn::{child_task, publish_children};
+use crate::broker::{BrokerError, Outgoing};
+use crate::handlers::context::MAX_CHILDREN;
+use crate::handlers::{Context, Failure};
+use crate::model::json::RawJson;
+use crate::model::task::header;
+use crate::publish::{PUBLISH_DEADLINE, Publisher};
+
+/// What settling needs of its type.
+pub struct Deps {
+    pub publisher: Publisher,
+    pub task_type: Arc<str>,
+    pub publish_results: bool,
+}
+
+impl Deps {
+    /// A good answer of this attempt has something to publish first.
+    pub fn has_work_after(&self, cx: &Context) -> bool {
+        self.publish_results || cx.has_spawned()
+    }
+}
+
+/// Publishes children and result of an attempt that answered well. A parent never looks finished before its children are
+/// known, and a failed attempt has spawned nothing.
+pub async fn settle(ended: Ended, cx: &Context, deps: &Deps) -> Ended {
+    let Ended::Answered(Ok(output)) = ended else { return ended };
+    if !deps.has_work_after(cx) {
+        return Ended::Answered(Ok(output));
+    }
+    let token = cx.cancelled().clone();
+    tokio::select! {
+        biased;
+        settled = publish(output, cx, deps) => Ended::Answered(settled),
+        // The partition is gone or the worker stops: a successor runs the task again.
+        () = token.cancelled() => Ended::Interrupted,
+    }
+}
+
+async fn publish(output: RawJson, cx: &Context, deps: &Deps) -> Result<RawJson, Failure> {
+    let children = cx.take_spawned();
+    if children.len() > MAX_CHILDREN {
+        let why = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
+        return Err(Failure::fail(why).of_kind("bad_child"));
+    }
+    let tasks = children.into_iter().map(|child| child_task(cx, child)).collect::<Result<Vec<_>, _>>()?;
+    publish_children(&deps.publisher, tasks, drop).await?;
+    if deps.publish_results {
+        publish_result(&output, cx, deps).await?;
+    }
+    Ok(output)
+}
+
+async fn publish_result(output: &RawJson, cx: &Context, deps: &Deps) -> Result<(), Failure> {
+    let topic = deps.publisher.names().results(&deps.task_type);
+    let run = cx.run.to_string();
+    let id = cx.id.as_str().as_bytes();
+    let headers: [(&str, &[u8]); 4] = [
+        (header::SPEC_VERSION, b"1.0"),
+        (header::ID, id),
+        (header::TYPE, deps.task_type.as_bytes()),
+        (header::RUN, run.as_bytes()),
+    ];
+    let record =
+        Outgoing { topic: &topic, partition: None, key: Some(id), value: Some(output.text().as_bytes()), headers: &headers };
+    loop {
+        match deps.publisher.link().deliver(record, PUBLISH_DEADLINE).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_transient() || matches!(error, BrokerError::Fatal(_)) => {
+                tracing::warn!(task = %cx.id, %error, "a result is not acknowledged yet");
+            }
+            Err(error) => return Err(Failure::fail(format!("the result cannot be published to `{topic}`: {error}"))),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Children of an attempt: named, published, and acknowledged before the result that speaks of them.
+
+use crate::broker::BrokerError;
+use crate::handlers::{Child, Context, Failure};
+use crate::model::id::{TaskId, check_type};
+use crate::model::json::RawJson;
+use crate::publish::{NewTask, PublishError, Publisher};
+use crate::runtime::now_ms;
+
+/// A child as a task to be published, in its parent's run.
+pub fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
+    let invalid = |why: String| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
+    check_type(&child.task_type).map_err(invalid)?;
+    let id = cx.name_child(&child).map_err(|why| invalid(why.to_string()))?;
+    let params = RawJson::of(&child.params).map_err(|why| invalid(why.to_string()))?;
+    let mut task = NewTask::new(&child.task_type, params);
+    task.id = Some(id);
+    task.key = child.key;
+    task.run = cx.run;
+    task.policy = child.policy;
+    task.trace = cx.trace.clone();
+    Ok(task)
+}
+
+/// Publishes children, pipelined. What fails in passing is tried again: the ids are the same, and the handler is not run
+/// again for it. Only a child that can never be published fails the attempt.
+pub async fn publish_children(
+    publisher: &Publisher,
+    tasks: Vec<NewTask>,
+    mut published: impl FnMut(TaskId),
+) -> Result<(), Failure> {
+    let mut left = tasks;
+    while !left.is_empty() {
+        let outcomes = publisher.publish_all(left.clone(), now_ms()).await;
+        let mut again = Vec::new();
+        for (task, outcome) in left.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(done) => published(done.id),
+                Err(PublishError::Out { task, error }) => {
+                    tracing::warn!(task = %task.id, %error, "a child is published but not announced; announcing it again");
+                    let id = task.id.clone();
+                    if let Err(error) = publisher.announce(*task, now_ms()).await {
+                        // Its record is out and says everything: the child's worker announces it.
+                        tracing::warn!(task = %id, %error, "a child stays unannounced until it is started");
+                    }
+                    published(id);
+                }
+                Err(PublishError::NotOut(error)) if error.is_transient() || matches!(error, BrokerError::Fatal(_)) => {
+                    again.push(task)
+                }
+                Err(error) => return Err(Failure::fail(format!("a child cannot be published: {error}")).of_kind("bad_child")),
+            }
+        }
+        left = again;
+    }
+    Ok(())
+}
