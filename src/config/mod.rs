@@ -157,7 +157,7 @@ pub struct TrackerConfig {
 
 impl Default for TrackerConfig {
     fn default() -> Self {
-        Self { batch_events: 2_000, cache_records: 20_000, queue_events: 20_000 }
+        Self { batch_events: 2_000, cache_records: 4_000, queue_events: 20_000 }
     }
 }
 

@@ -1,11 +1,30 @@
-//! stub
-use std::sync::Arc;
+//! The tracker: folds the events topic into the store. The offset it trusts is the store's own fence.
+//!
+//! A [`reader`] thread polls the partitions that the group gives it and, through a bounded [`feed`], hands their events to
+//! one [`folder`] per partition, which has a store connection of its own. Whatever goes wrong (a lost connection, another
+//! owner, a store that lost writes), the folder reads the fence again and goes on from there.
 
-use crate::broker::Broker;
+mod feed;
+mod folder;
+mod reader;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::sync::oneshot;
+
+use crate::broker::{Broker, ConsumerSpec, Partition};
 use crate::config::{Names, TrackerConfig};
-use crate::runtime::{Health, Shutdown};
+use crate::runtime::{Health, Shutdown, blocking};
 use crate::store::Store;
 use crate::telemetry::Metrics;
+use reader::Reader;
+
+/// Bytes of events that may lie prefetched in the client.
+const PREFETCH_BYTES: usize = 32 << 20;
+/// How often lag is measured.
+const LAG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What a tracker needs.
 pub struct TrackerSetup {
@@ -19,7 +38,47 @@ pub struct TrackerSetup {
 }
 
 /// Tracks until told to stop.
-pub async fn run(_setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
-    shutdown.drain.cancelled().await;
-    Ok(())
+pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
+    let setup = Arc::new(setup);
+    let spec = ConsumerSpec {
+        group: Some(setup.names.tracker_group()),
+        topics: vec![setup.names.events()],
+        prefetch_bytes: PREFETCH_BYTES,
+        ..ConsumerSpec::default()
+    };
+    let broker = setup.broker.clone();
+    let consumer = blocking(move || broker.consumer(&spec)).await.map_err(anyhow::Error::msg)?;
+    let reader = Reader::new(setup.clone(), consumer.context("the consumer of events cannot be opened")?, shutdown.clone());
+    let (ended, end) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("kafleet-tracker".into());
+    thread
+        .spawn(move || {
+            reader.run();
+            // Nobody waits for it any more only when the process ends.
+            let _ = ended.send(());
+        })
+        .context("a thread for the poll loop cannot be started")?;
+    tracing::info!("tracker starts");
+    let measuring = tokio::spawn(measure_lag(setup.clone()));
+    let outcome = end.await.context("the tracker's poll loop ended without leaving its group");
+    measuring.abort();
+    shutdown.begin();
+    tracing::info!("tracker has stopped");
+    outcome
+}
+
+/// How far the store is behind the log, per partition. Whoever tracks measures all of them: it is the fleet's lag.
+async fn measure_lag(setup: Arc<TrackerSetup>) {
+    let topic: Arc<str> = setup.names.events().into();
+    let partitions: Vec<u32> = (0..setup.events_partitions).collect();
+    loop {
+        tokio::time::sleep(LAG_INTERVAL).await;
+        let Ok(fences) = setup.store.fences(&partitions).await else { continue };
+        for (number, fence) in partitions.iter().zip(fences) {
+            let (broker, partition) = (setup.broker.clone(), Partition::new(topic.clone(), *number as i32));
+            let Ok(Ok(ends)) = blocking(move || broker.ends(&partition, Duration::from_secs(5))).await else { continue };
+            let lag = ends.end - fence.map_or(ends.first, |fence| fence.offset);
+            setup.metrics.lag.with_label_values(&[&*topic, &number.to_string()]).set(lag.max(0));
+        }
+    }
 }

@@ -1,0 +1,195 @@
+//! Folds one events partition into the store: batches of events in, records, indexes and the fence out, in one step.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::TrackerSetup;
+use super::feed::Batch;
+use crate::broker::Partition;
+use crate::model::fold::{FOLD_VERSION, Forest, Place};
+use crate::runtime::{Backoff, blocking};
+use crate::store::{Fence, PartitionWriter, StoreError};
+
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// How often a partition that cannot go on looks whether it can.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Asks the reader to read a partition from an offset on.
+pub struct Ask {
+    pub partition: i32,
+    pub generation: u64,
+    pub offset: i64,
+}
+
+pub struct Folder {
+    setup: Arc<TrackerSetup>,
+    number: i32,
+    batches: mpsc::Receiver<Batch>,
+    asking: mpsc::UnboundedSender<Ask>,
+    stop: CancellationToken,
+    generation: u64,
+}
+
+/// Why a fold ended.
+enum End {
+    /// The partition was given back, or the tracker stops.
+    Stopped,
+    /// Read the fence again and go on from there.
+    Rewind { reason: &'static str, told: String },
+    /// Nothing can be done until somebody acts.
+    Stuck(String),
+}
+
+impl From<StoreError> for End {
+    fn from(error: StoreError) -> Self {
+        let told = error.to_string();
+        match error {
+            StoreError::Conflict { .. } => Self::Rewind { reason: "fence", told },
+            StoreError::Unavailable(_) => Self::Rewind { reason: "store", told },
+            StoreError::Misconfigured(_) | StoreError::Invalid(_) => Self::Stuck(told),
+        }
+    }
+}
+
+impl Folder {
+    pub fn new(
+        setup: Arc<TrackerSetup>,
+        number: i32,
+        batches: mpsc::Receiver<Batch>,
+        asking: mpsc::UnboundedSender<Ask>,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { setup, number, batches, asking, stop, generation: 0 }
+    }
+
+    /// Folds until the partition is given back. Whatever goes wrong, it begins again at the store's own fence.
+    pub async fn run(mut self) {
+        let stop = self.stop.clone();
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+        loop {
+            let end = tokio::select! {
+                biased;
+                () = stop.cancelled() => End::Stopped,
+                end = self.session(&mut backoff) => end,
+            };
+            let wait = match end {
+                End::Stopped => break,
+                End::Rewind { reason, told } => {
+                    tracing::warn!(partition = self.number, reason = %told, "reading the fence again");
+                    self.setup.metrics.rewinds.with_label_values(&[self.number.to_string().as_str(), reason]).inc();
+                    self.setup.health.set(&self.part(), told);
+                    backoff.next_wait()
+                }
+                End::Stuck(told) => {
+                    tracing::error!(partition = self.number, reason = %told, "the partition is not folded");
+                    self.setup.health.set(&self.part(), told);
+                    LOOK_AGAIN
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+        self.setup.health.clear(&self.part());
+    }
+
+    /// From one reading of the fence to the next.
+    async fn session(&mut self, backoff: &mut Backoff) -> End {
+        match self.fold(backoff).await {
+            Err(end) => end,
+            Ok(never) => match never {},
+        }
+    }
+
+    async fn fold(&mut self, backoff: &mut Backoff) -> Result<std::convert::Infallible, End> {
+        let partition = u32::try_from(self.number).map_err(|_| End::Stopped)?;
+        let (mut writer, found) = self.setup.store.open(partition).await?;
+        let start = self.check_fence(found).await?;
+        self.generation += 1;
+        let ask = Ask { partition: self.number, generation: self.generation, offset: start };
+        self.asking.send(ask).map_err(|_| End::Stopped)?;
+        tracing::info!(partition = self.number, offset = start, "folding from here");
+        let (mut fence, mut forest) = (found, Forest::default());
+        let mut log_time_ms = found.map_or(0, |fence| fence.log_time_ms);
+        loop {
+            let Some(batch) = self.batches.recv().await else { return Err(End::Stopped) };
+            if batch.generation != self.generation {
+                continue;
+            }
+            let stop = batch.stop.clone();
+            if batch.next > fence.map_or(start, |fence| fence.offset) || fence.is_none() {
+                let to = self.fold_batch(&mut *writer, &mut forest, batch, fence, &mut log_time_ms).await?;
+                fence = Some(to);
+            }
+            match stop {
+                Some(why) => return Err(End::Stuck(why)),
+                None => self.setup.health.clear(&self.part()),
+            }
+            backoff.reset();
+            forest.shrink(self.setup.config.cache_records);
+        }
+    }
+
+    async fn fold_batch(
+        &self,
+        writer: &mut dyn PartitionWriter,
+        forest: &mut Forest,
+        batch: Batch,
+        from: Option<Fence>,
+        log_time_ms: &mut i64,
+    ) -> Result<Fence, End> {
+        let began = Instant::now();
+        let missing = forest.missing(batch.events.iter().map(|logged| &logged.event));
+        let found = writer.nodes(&missing).await?;
+        missing.into_iter().zip(found).for_each(|(id, node)| forest.load(id, node));
+        for logged in &batch.events {
+            *log_time_ms = logged.timestamp_ms.max(*log_time_ms);
+            forest.fold(&logged.event, Place { offset: logged.offset, log_time_ms: *log_time_ms });
+        }
+        let to = Fence { offset: batch.next, version: FOLD_VERSION, log_time_ms: *log_time_ms };
+        writer.apply(&forest.take_changes(), from, to).await?;
+        let label = self.number.to_string();
+        self.setup.metrics.fold_batch.with_label_values(&[&label]).observe(batch.events.len() as f64);
+        self.setup.metrics.fold_time.with_label_values(&[&label]).observe(began.elapsed().as_secs_f64());
+        Ok(to)
+    }
+
+    /// Where to begin. A fence that does not fit this build or this log stops the partition: guessing would lose events.
+    async fn check_fence(&self, found: Option<Fence>) -> Result<i64, End> {
+        let partition = Partition::new(self.setup.names.events(), self.number);
+        let (broker, at) = (self.setup.broker.clone(), partition.clone());
+        let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await.map_err(End::Stuck)?;
+        let ends = ends.map_err(|error| End::Rewind { reason: "broker", told: error.to_string() })?;
+        let Some(fence) = found else { return Ok(ends.first) };
+        if fence.version > FOLD_VERSION {
+            let told = format!(
+                "the store was folded by version {} and this build has {FOLD_VERSION}: upgrade trackers first",
+                fence.version
+            );
+            return Err(End::Stuck(told));
+        }
+        if fence.version < FOLD_VERSION {
+            let told = format!(
+                "the store was folded by version {}, older than this build's {FOLD_VERSION}: fold into an empty store",
+                fence.version
+            );
+            return Err(End::Stuck(told));
+        }
+        if fence.offset < ends.first || fence.offset > ends.end {
+            let told = format!(
+                "the store is folded up to offset {} of {partition}, but the log holds {} to {}: was the topic made anew, or has retention removed what was not folded? (hint: fold into an empty store)",
+                fence.offset, ends.first, ends.end
+            );
+            return Err(End::Stuck(told));
+        }
+        Ok(fence.offset)
+    }
+
+    fn part(&self) -> String {
+        format!("events partition {}", self.number)
+    }
+}

@@ -1,0 +1,206 @@
+//! The tracker's poll loop, on a thread of its own: reads the partitions that the group gives it and feeds their folders.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::TrackerSetup;
+use super::feed::{BATCHES, Feed};
+use super::folder::{Ask, Folder};
+use crate::broker::{BrokerError, Commit, Consumer, GroupEvent, Partition, RecordRef, Start};
+use crate::model::event::{DecodeError, Event};
+use crate::runtime::Shutdown;
+
+const POLL_RECORDS: usize = 2_000;
+const BUSY_WAIT: Duration = Duration::from_millis(2);
+const IDLE_WAIT: Duration = Duration::from_millis(50);
+/// How often the group is told how far the fold is. For people who look at lag; the truth is the fence.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+
+pub struct Reader {
+    setup: Arc<TrackerSetup>,
+    consumer: Box<dyn Consumer>,
+    topic: Arc<str>,
+    feeds: BTreeMap<i32, (Feed, CancellationToken)>,
+    /// What folders ask for; bounded by their number.
+    asked: mpsc::UnboundedReceiver<Ask>,
+    asking: mpsc::UnboundedSender<Ask>,
+    committing: bool,
+    last_commit: Instant,
+    shutdown: Shutdown,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Reader {
+    pub fn new(setup: Arc<TrackerSetup>, consumer: Box<dyn Consumer>, shutdown: Shutdown) -> Self {
+        let (asking, asked) = mpsc::unbounded_channel();
+        let topic = setup.names.events().into();
+        let (feeds, runtime) = (BTreeMap::new(), tokio::runtime::Handle::current());
+        setup.health.set("tracker", "waiting for the group");
+        Self { setup, consumer, topic, feeds, asked, asking, committing: false, last_commit: Instant::now(), shutdown, runtime }
+    }
+
+    /// Runs until the tracker stops; then leaves the group.
+    pub fn run(mut self) {
+        while !self.shutdown.is_draining() {
+            self.step();
+        }
+        self.feeds.values().for_each(|(_, stop)| stop.cancel());
+        self.consumer.close(Duration::from_secs(5));
+    }
+
+    pub fn step(&mut self) {
+        while let Ok(ask) = self.asked.try_recv() {
+            self.obey(ask);
+        }
+        let batch = self.setup.config.batch_events;
+        self.feeds.values_mut().for_each(|(feed, _)| feed.pass_on(batch));
+        self.balance();
+        self.commit_if_due();
+        let pending = self.feeds.values().any(|(feed, _)| feed.has_pending());
+        self.poll(if pending { BUSY_WAIT } else { IDLE_WAIT });
+    }
+
+    fn poll(&mut self, wait: Duration) {
+        let (feeds, setup) = (&mut self.feeds, &self.setup);
+        let polled = self.consumer.poll(POLL_RECORDS, wait, &mut |record| {
+            if let Some((feed, _)) = feeds.get_mut(&record.partition) {
+                take(feed, record, setup);
+            }
+        });
+        match polled {
+            Ok(events) => events.into_iter().for_each(|event| self.group_event(event)),
+            Err(error) => trouble(&error),
+        }
+    }
+
+    fn group_event(&mut self, event: GroupEvent) {
+        match event {
+            GroupEvent::Assigned(partitions) => self.take_up(&partitions),
+            GroupEvent::Revoked(partitions) | GroupEvent::Lost(partitions) => self.give_back(&partitions),
+            GroupEvent::Committed { result, .. } => {
+                self.committing = false;
+                if let Err(error) = result {
+                    tracing::debug!(%error, "the group was not told how far the fold is");
+                }
+            }
+            GroupEvent::OutOfRange(partition) => self.out_of_range(&partition),
+            GroupEvent::Trouble(error) => trouble(&error),
+        }
+    }
+
+    /// Each partition gets a folder, which finds the fence and says where to start. Until then nothing is read.
+    fn take_up(&mut self, partitions: &[Partition]) {
+        let numbers: Vec<i32> = partitions.iter().map(|partition| partition.index).collect();
+        tracing::info!(partitions = ?numbers, "events partitions assigned");
+        self.setup.health.clear("tracker");
+        let starts: Vec<_> = partitions.iter().map(|partition| (partition.clone(), Start::End)).collect();
+        if let Err(error) = self.consumer.assign(&starts).and_then(|()| self.consumer.pause(partitions, true)) {
+            trouble(&error);
+        }
+        for number in numbers {
+            let (out, batches) = mpsc::channel(BATCHES);
+            let stop = CancellationToken::new();
+            let folder = Folder::new(self.setup.clone(), number, batches, self.asking.clone(), stop.clone());
+            self.runtime.spawn(folder.run());
+            self.feeds.insert(number, (Feed::new(out), stop));
+        }
+    }
+
+    /// The folder may still be in the middle of a batch: the fence keeps it from writing over its successor.
+    fn give_back(&mut self, partitions: &[Partition]) {
+        let numbers: Vec<i32> = partitions.iter().map(|partition| partition.index).collect();
+        tracing::info!(partitions = ?numbers, "events partitions given back");
+        for number in numbers {
+            if let Some((_, stop)) = self.feeds.remove(&number) {
+                stop.cancel();
+            }
+        }
+        if let Err(error) = self.consumer.release(partitions) {
+            trouble(&error);
+        }
+    }
+
+    fn obey(&mut self, ask: Ask) {
+        let partition = Partition::new(self.topic.clone(), ask.partition);
+        let Some((feed, stop)) = self.feeds.get_mut(&ask.partition) else { return };
+        if stop.is_cancelled() || ask.generation <= feed.generation {
+            return;
+        }
+        feed.start(ask.generation, ask.offset);
+        feed.paused = false;
+        let partitions = std::slice::from_ref(&partition);
+        let moved = self.consumer.assign(&[(partition.clone(), Start::At(ask.offset))]);
+        if let Err(error) = moved.and_then(|()| self.consumer.pause(partitions, false)) {
+            trouble(&error);
+        }
+    }
+
+    /// Pauses what its folder cannot keep up with, and resumes it when it has.
+    fn balance(&mut self) {
+        let limit = self.setup.config.queue_events;
+        for (number, (feed, _)) in &mut self.feeds {
+            let pause = !feed.flowing || feed.is_full(limit);
+            let resume = feed.flowing && !feed.has_pending();
+            if (pause && !feed.paused) || (resume && feed.paused) {
+                let partition = Partition::new(self.topic.clone(), *number);
+                match self.consumer.pause(std::slice::from_ref(&partition), pause) {
+                    Ok(()) => feed.paused = pause,
+                    Err(error) => trouble(&error),
+                }
+            }
+        }
+    }
+
+    fn out_of_range(&mut self, partition: &Partition) {
+        let Some((feed, _)) = self.feeds.get_mut(&partition.index) else { return };
+        let at = feed.next();
+        feed.stop_at(
+            at,
+            format!("offset {at} lies outside the log: events that were never folded are gone, or the topic was made anew"),
+        );
+    }
+
+    fn commit_if_due(&mut self) {
+        if self.committing || self.last_commit.elapsed() < COMMIT_INTERVAL {
+            return;
+        }
+        self.last_commit = Instant::now();
+        let flowing = self.feeds.iter().filter(|(_, (feed, _))| feed.generation > 0);
+        let commits: Vec<Commit> = flowing
+            .map(|(number, (feed, _))| Commit {
+                partition: Partition::new(self.topic.clone(), *number),
+                offset: feed.next(),
+                metadata: String::new(),
+            })
+            .collect();
+        if !commits.is_empty() {
+            self.committing = self.consumer.commit(&commits).is_ok();
+        }
+    }
+}
+
+fn take(feed: &mut Feed, record: &RecordRef<'_>, setup: &TrackerSetup) {
+    // What was on its way before a start elsewhere does not belong to it.
+    if !feed.flowing || record.offset < feed.next() {
+        return;
+    }
+    let value = record.value.unwrap_or_default();
+    match Event::decode(value) {
+        Ok(event) => feed.push(event, record.offset, record.timestamp_ms, value.len()),
+        Err(DecodeError::Newer(version)) => feed.stop_at(record.offset, DecodeError::Newer(version).to_string()),
+        Err(DecodeError::Malformed(why)) => {
+            let partition = record.partition.to_string();
+            tracing::warn!(partition, offset = record.offset, reason = %why, "a record on the events topic is no event and is skipped");
+            setup.metrics.events_skipped.with_label_values(&[&partition]).inc();
+            feed.skip(record.offset);
+        }
+    }
+}
+
+fn trouble(error: &BrokerError) {
+    tracing::warn!(%error, "trouble with the broker; going on");
+}
