@@ -1,0 +1,194 @@
+//! What librdkafka says, in the broker's words.
+
+use rdkafka::error::KafkaError;
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaErrorCode as Code};
+
+use crate::broker::BrokerError;
+
+/// An error with a code: `what` says what was being done.
+pub(super) fn of_code(code: Code, what: &str) -> BrokerError {
+    classified(code, format!("{what}: {}", describe(code)))
+}
+
+/// An error with a code and the client's or broker's own reason for it.
+pub(super) fn classified(code: Code, text: String) -> BrokerError {
+    match code {
+        Code::QueueFull => BrokerError::Full(text),
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize | Code::OffsetMetadataTooLarge => {
+            BrokerError::TooLarge(text)
+        }
+        Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition | Code::UnknownTopicId => {
+            BrokerError::Unknown(text)
+        }
+        Code::Fenced
+        | Code::ProducerFenced
+        | Code::InvalidProducerEpoch
+        | Code::TransactionCoordinatorFenced
+        | Code::FencedInstanceId => BrokerError::Fenced(text),
+        Code::IllegalGeneration
+        | Code::UnknownMemberId
+        | Code::RebalanceInProgress
+        | Code::NonEmptyGroup
+        | Code::AssignmentLost
+        | Code::StaleMemberEpoch
+        | Code::FencedMemberEpoch => BrokerError::Refused(text),
+        Code::PurgeQueue => BrokerError::Purged,
+        _ if is_denied(code) => BrokerError::Denied(text),
+        _ if is_transient(code) => BrokerError::Unavailable(text),
+        Code::Fatal
+        | Code::GaplessGuarantee
+        | Code::OutOfOrderSequenceNumber
+        | Code::UnknownProducerId
+        | Code::InvalidProducerIdMapping
+        | Code::InvalidTransactionalState
+        | Code::Inconsistent
+        | Code::State => BrokerError::Fatal(text),
+        _ => BrokerError::Invalid(text),
+    }
+}
+
+/// What became of a record that was accepted, and of which it may be unknown whether it lies in the log.
+pub(super) fn of_delivery(code: Code, topic: &str) -> BrokerError {
+    let text = || format!("sending to `{topic}`: {}", describe(code));
+    match code {
+        Code::MessageTimedOut | Code::RequestTimedOut | Code::PurgeInflight | Code::NotEnoughReplicasAfterAppend => {
+            BrokerError::InDoubt(text())
+        }
+        _ => classified(code, text()),
+    }
+}
+
+pub(super) fn of(error: &KafkaError, what: &str) -> BrokerError {
+    match (code_of(error), error) {
+        (Some(code), _) => of_code(code, what),
+        (None, KafkaError::ClientCreation(reason) | KafkaError::AdminOpCreation(reason)) => {
+            BrokerError::Invalid(format!("{what}: {reason}"))
+        }
+        (None, KafkaError::Canceled) => BrokerError::Unavailable(format!("{what}: the client was closed")),
+        (None, other) => BrokerError::Invalid(format!("{what}: {other}")),
+    }
+}
+
+pub(super) fn code_of(error: &KafkaError) -> Option<RDKafkaErrorCode> {
+    match error {
+        KafkaError::AdminOp(code) => Some(*code),
+        other => other.rdkafka_error_code(),
+    }
+}
+
+fn is_denied(code: Code) -> bool {
+    matches!(
+        code,
+        Code::TopicAuthorizationFailed
+            | Code::GroupAuthorizationFailed
+            | Code::ClusterAuthorizationFailed
+            | Code::TransactionalIdAuthorizationFailed
+            | Code::DelegationTokenAuthorizationFailed
+            | Code::Authentication
+            | Code::SaslAuthenticationFailed
+            | Code::UnsupportedSASLMechanism
+            | Code::IllegalSASLState
+            | Code::SecurityDisabled
+    )
+}
+
+fn is_transient(code: Code) -> bool {
+    is_transient_here(code) || is_transient_there(code)
+}
+
+/// The client could not get through.
+fn is_transient_here(code: Code) -> bool {
+    matches!(
+        code,
+        Code::BrokerTransportFailure
+            | Code::AllBrokersDown
+            | Code::Resolve
+            | Code::SSL
+            | Code::MessageTimedOut
+            | Code::OperationTimedOut
+            | Code::TimedOutQueue
+            | Code::WaitingForCoordinator
+            | Code::WaitCache
+            | Code::Retry
+            | Code::InProgress
+            | Code::PreviousInProgress
+            | Code::Outdated
+            | Code::PollExceeded
+            | Code::BrokerDestroy
+            | Code::DestroyBroker
+            | Code::NodeUpdate
+            | Code::CriticalSystemResource
+            | Code::PurgeInflight
+    )
+}
+
+/// The cluster is busy with itself.
+fn is_transient_there(code: Code) -> bool {
+    matches!(
+        code,
+        Code::LeaderNotAvailable
+            | Code::NotLeaderForPartition
+            | Code::RequestTimedOut
+            | Code::BrokerNotAvailable
+            | Code::ReplicaNotAvailable
+            | Code::StaleControllerEpoch
+            | Code::NetworkException
+            | Code::CoordinatorLoadInProgress
+            | Code::CoordinatorNotAvailable
+            | Code::NotCoordinator
+            | Code::NotEnoughReplicas
+            | Code::NotEnoughReplicasAfterAppend
+            | Code::NotController
+            | Code::ConcurrentTransactions
+            | Code::KafkaStorageError
+            | Code::ReassignmentInProgress
+            | Code::FetchSessionIdNotFound
+            | Code::InvalidFetchSessionEpoch
+            | Code::ListenerNotFound
+            | Code::FencedLeaderEpoch
+            | Code::UnknownLeaderEpoch
+            | Code::StaleBrokerEpoch
+            | Code::OffsetNotAvailable
+            | Code::PreferredLeaderNotAvailable
+            | Code::EligibleLeadersNotAvailable
+            | Code::UnstableOffsetCommit
+            | Code::ThrottlingQuotaExceeded
+            | Code::RebootstrapRequired
+    )
+}
+
+/// librdkafka's text for a code, without its "Broker: " or "Local: ", as a part of a sentence.
+pub(super) fn describe(code: Code) -> String {
+    let shown = code.to_string();
+    let inner = shown.split_once('(').map_or(shown.as_str(), |(_, rest)| rest.strip_suffix(')').unwrap_or(rest));
+    let inner = inner.strip_prefix("Broker: ").or_else(|| inner.strip_prefix("Local: ")).unwrap_or(inner);
+    let mut letters = inner.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn describes_codes_as_parts_of_a_sentence() {
+        assert_eq!(describe(Code::UnknownTopicOrPartition), "unknown topic or partition");
+        assert_eq!(describe(Code::BrokerTransportFailure), "broker transport failure");
+    }
+
+    #[test]
+    fn tells_apart_what_is_worth_another_try() {
+        assert!(of_code(Code::NotEnoughReplicas, "x").is_transient());
+        assert!(of_code(Code::QueueFull, "x").is_transient());
+        assert!(matches!(of_code(Code::TopicAuthorizationFailed, "x"), BrokerError::Denied(_)));
+        assert!(matches!(of_code(Code::UnknownMemberId, "x"), BrokerError::Refused(_)));
+        assert!(matches!(of_code(Code::ProducerFenced, "x"), BrokerError::Fenced(_)));
+    }
+
+    #[test]
+    fn a_send_without_an_answer_is_in_doubt() {
+        assert!(matches!(of_delivery(Code::MessageTimedOut, "t"), BrokerError::InDoubt(_)));
+        assert_eq!(of_delivery(Code::PurgeQueue, "t"), BrokerError::Purged);
+        assert!(matches!(of_delivery(Code::MessageSizeTooLarge, "t"), BrokerError::TooLarge(_)));
+    }
+}

@@ -1,0 +1,98 @@
+//! Committed offsets: of the own group, and of groups seen from outside.
+
+use std::time::Duration;
+
+use rdkafka::Offset;
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode;
+
+use super::settings::Settings;
+use super::{committed, error, list, list_of_commits, native};
+use crate::broker::{BrokerError, Commit, Committed, Partition};
+
+pub(super) fn offsets(
+    settings: &Settings,
+    group: &str,
+    partitions: &[Partition],
+    deadline: Duration,
+) -> Result<Vec<Option<Committed>>, BrokerError> {
+    committed_of(&outsider(settings, group)?, partitions, deadline)
+}
+
+pub(super) fn set_offsets(settings: &Settings, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
+    let client = outsider(settings, group)?;
+    commit_and_wait(client.client(), commits, deadline, &format!("setting the offsets of `{group}`"))
+}
+
+/// A client that knows the group's name and never joins it.
+fn outsider(settings: &Settings, group: &str) -> Result<BaseConsumer<Outside>, BrokerError> {
+    if group.is_empty() || group.contains('\0') {
+        return Err(BrokerError::Invalid(format!("bad group name `{}`", group.escape_debug())));
+    }
+    settings.outsider(group).create_with_context(Outside).map_err(|error| error::of(&error, "[kafka]"))
+}
+
+/// What a group has committed, in the order of `partitions`.
+pub(super) fn committed_of<C: ConsumerContext>(
+    client: &BaseConsumer<C>,
+    partitions: &[Partition],
+    deadline: Duration,
+) -> Result<Vec<Option<Committed>>, BrokerError> {
+    if partitions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let wanted = list(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
+    let told = client.committed_offsets(wanted, deadline).map_err(|error| error::of(&error, "asking for commits"))?;
+    let mut told = native::entries(&told);
+    if let Some(entry) = told.iter().find(|entry| entry.error != RDKafkaErrorCode::NoError) {
+        return Err(error::of_code(entry.error, &format!("asking for the commit of {}", entry.partition)));
+    }
+    partitions
+        .iter()
+        .map(|partition| match told.iter().position(|entry| entry.partition == *partition) {
+            Some(n) => Ok(committed(told.swap_remove(n))),
+            None => Err(BrokerError::Unavailable(format!("no answer about the commit of {partition}"))),
+        })
+        .collect()
+}
+
+pub(super) fn commit_and_wait<C: ClientContext>(
+    client: &Client<C>,
+    commits: &[Commit],
+    deadline: Duration,
+    what: &str,
+) -> Result<(), BrokerError> {
+    if commits.is_empty() {
+        return Ok(());
+    }
+    match native::commit(client, &list_of_commits(commits)?, deadline) {
+        None => Err(BrokerError::InDoubt(format!("{what}: no answer after {deadline:?}"))),
+        Some((code, entries)) => commit_result(code, &entries, what),
+    }
+}
+
+/// The outcome of a commit: its own, or that of the first partition that failed.
+pub(super) fn commit_result(code: RDKafkaErrorCode, entries: &[native::Entry], what: &str) -> Result<(), BrokerError> {
+    if let Some(entry) = entries.iter().find(|entry| entry.error != RDKafkaErrorCode::NoError) {
+        return Err(error::of_code(entry.error, &format!("{what}, {}", entry.partition)));
+    }
+    match code {
+        RDKafkaErrorCode::NoError => Ok(()),
+        code => Err(error::of_code(code, what)),
+    }
+}
+
+struct Outside;
+
+impl ClientContext for Outside {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        super::log(level, facility, message);
+    }
+    fn stats_raw(&self, _: &[u8]) {}
+    fn error(&self, _: KafkaError, _: &str) {}
+}
+
+impl ConsumerContext for Outside {}

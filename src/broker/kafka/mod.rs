@@ -1,0 +1,176 @@
+//! The real Kafka, through librdkafka.
+//!
+//! Group events come out of [`Consumer::poll`] as values, and partitions are taken and given back later with
+//! [`Consumer::assign`] and [`Consumer::release`]: the callback of a rebalance only writes down what happened.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::admin::AdminClient;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Message};
+use rdkafka::{Offset, Timestamp, TopicPartitionList};
+
+use self::consumer::KafkaConsumer;
+use self::producer::{KafkaAtomicProducer, KafkaProducer};
+use self::reader::Reader;
+use self::settings::Settings;
+use super::{
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Partition, Producer,
+    Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+};
+
+mod admin;
+mod consumer;
+mod error;
+mod groups;
+mod native;
+mod producer;
+mod reader;
+mod settings;
+
+/// A Kafka cluster.
+pub struct Kafka {
+    settings: Settings,
+    admin: AdminClient<Silent>,
+    reader: Reader,
+}
+
+impl Kafka {
+    /// `section` is the configuration's `[kafka]`: any librdkafka key, handed to every client it concerns. An unknown key,
+    /// a bad value, or a file that is named but missing gives [`BrokerError::Invalid`]. No connection is awaited.
+    pub fn new(section: &BTreeMap<String, String>) -> Result<Self, BrokerError> {
+        let settings = Settings::new(section)?;
+        let admin = settings.admin().create_with_context(Silent).map_err(|error| error::of(&error, "[kafka]"))?;
+        Ok(Self { settings, admin, reader: Reader::default() })
+    }
+}
+
+impl Broker for Kafka {
+    fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
+        Ok(Box::new(KafkaConsumer::new(&self.settings, spec)?))
+    }
+
+    fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
+        Ok(Arc::new(KafkaProducer::new(&self.settings, sink)?))
+    }
+
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+        Ok(Box::new(KafkaAtomicProducer::new(&self.settings, name)?))
+    }
+
+    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
+        admin::topics(&self.admin, prefix, deadline)
+    }
+
+    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
+        admin::apply_topics(&self.admin, topics, deadline)
+    }
+
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+        admin::ends(&self.admin, partition, deadline)
+    }
+
+    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
+        let ends = self.ends(partition, deadline)?;
+        if offset < ends.first || offset >= ends.end {
+            return Ok(None);
+        }
+        self.reader.read(&self.settings, partition, offset, deadline)
+    }
+
+    fn group_offsets(
+        &self,
+        group: &str,
+        partitions: &[Partition],
+        deadline: Duration,
+    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+        groups::offsets(&self.settings, group, partitions, deadline)
+    }
+
+    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
+        groups::set_offsets(&self.settings, group, commits, deadline)
+    }
+}
+
+/// For clients whose events nobody reads.
+struct Silent;
+
+impl ClientContext for Silent {
+    fn log(&self, _: RDKafkaLogLevel, _: &str, _: &str) {}
+    fn stats_raw(&self, _: &[u8]) {}
+    fn error(&self, _: KafkaError, _: &str) {}
+}
+
+/// librdkafka's log lines, into ours.
+fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    if facility == "CONFWARN" && message.contains("will be ignored by this") {
+        // The section is for all clients: some keys concern only the other kind.
+        return;
+    }
+    match level {
+        RDKafkaLogLevel::Info | RDKafkaLogLevel::Notice => tracing::info!(target: "kafleet::kafka", facility, "{message}"),
+        RDKafkaLogLevel::Debug => tracing::debug!(target: "kafleet::kafka", facility, "{message}"),
+        _ => tracing::warn!(target: "kafleet::kafka", facility, "{message}"),
+    }
+}
+
+/// Lends a record of librdkafka's to `take`.
+fn lend<T>(message: &BorrowedMessage<'_>, take: impl FnOnce(&RecordRef<'_>) -> T) -> T {
+    let headers = native::Headers(message.headers());
+    let timestamp = message.timestamp();
+    take(&RecordRef {
+        topic: message.topic(),
+        partition: message.partition(),
+        offset: message.offset(),
+        timestamp_ms: timestamp.to_millis().unwrap_or(-1),
+        log_append_time: matches!(timestamp, Timestamp::LogAppendTime(_)),
+        key: message.key(),
+        value: message.payload(),
+        headers: &headers,
+    })
+}
+
+/// A list of partitions for librdkafka.
+fn list<'a>(items: impl IntoIterator<Item = (&'a Partition, Offset)>) -> Result<TopicPartitionList, BrokerError> {
+    let mut list = TopicPartitionList::new();
+    for (partition, offset) in items {
+        check_topic(&partition.topic)?;
+        list.add_partition(&partition.topic, partition.index)
+            .set_offset(offset)
+            .map_err(|_| BrokerError::Invalid(format!("`{offset:?}` is no place in {partition}")))?;
+    }
+    Ok(list)
+}
+
+fn list_of_commits(commits: &[Commit]) -> Result<TopicPartitionList, BrokerError> {
+    let mut list = list(commits.iter().map(|commit| (&commit.partition, Offset::Offset(commit.offset))))?;
+    for (mut elem, commit) in list.elements().into_iter().zip(commits) {
+        elem.set_metadata(&commit.metadata);
+    }
+    Ok(std::mem::take(&mut list))
+}
+
+/// librdkafka's names are C strings.
+fn check_topic(topic: &str) -> Result<(), BrokerError> {
+    match topic.contains('\0') {
+        true => Err(BrokerError::Invalid(format!("bad topic name `{}`", topic.escape_debug()))),
+        false => Ok(()),
+    }
+}
+
+fn offset_of(start: Start) -> Offset {
+    match start {
+        Start::Beginning => Offset::Beginning,
+        Start::End => Offset::End,
+        Start::At(offset) => Offset::Offset(offset),
+    }
+}
+
+/// What is committed according to an entry of a list.
+fn committed(entry: native::Entry) -> Option<Committed> {
+    (entry.offset >= 0).then_some(Committed { offset: entry.offset, metadata: entry.metadata })
+}

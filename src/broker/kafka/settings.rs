@@ -1,0 +1,291 @@
+//! From the `[kafka]` section to the configuration of each kind of client.
+
+use std::collections::BTreeMap;
+
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
+
+use crate::broker::{BrokerError, ConsumerSpec};
+
+const COMMON: [(&str, &str); 3] =
+    [("client.id", "kafleet"), ("statistics.interval.ms", "0"), ("topic.metadata.refresh.interval.ms", "30000")];
+
+const CONSUMER: [(&str, &str); 6] = [
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    ("auto.offset.reset", "error"),
+    ("partition.assignment.strategy", "cooperative-sticky"),
+    ("isolation.level", "read_committed"),
+    // librdkafka's own 1000 starves a fast consumer: a fetch is postponed that long once the queue was full.
+    ("fetch.queue.backoff.ms", "10"),
+];
+
+const PRODUCER: [(&str, &str); 6] = [
+    ("enable.idempotence", "true"),
+    ("acks", "all"),
+    ("partitioner", "murmur2_random"),
+    ("linger.ms", "5"),
+    // The dead-letter topic's 5 MiB, and room for headers.
+    ("message.max.bytes", "5308416"),
+    // librdkafka's own is 1 GiB.
+    ("queue.buffering.max.kbytes", "65536"),
+];
+
+/// What kafleet itself must set.
+const RESERVED: [&str; 3] = ["group.id", "transactional.id", "enable.partition.eof"];
+
+/// Second names: where both were set, the last in no particular order would win.
+const ALIASES: [(&str, &str); 11] = [
+    ("metadata.broker.list", "bootstrap.servers"),
+    ("max.in.flight", "max.in.flight.requests.per.connection"),
+    ("sasl.mechanism", "sasl.mechanisms"),
+    ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id"),
+    ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret"),
+    ("max.partition.fetch.bytes", "fetch.message.max.bytes"),
+    ("queue.buffering.max.ms", "linger.ms"),
+    ("retries", "message.send.max.retries"),
+    ("compression.type", "compression.codec"),
+    ("request.required.acks", "acks"),
+    ("delivery.timeout.ms", "message.timeout.ms"),
+];
+
+const TRANSACTION_TIMEOUT_MS: &str = "10000";
+
+/// The group of consumers that belong to none: librdkafka wants a name, nothing is ever committed under it.
+const NO_GROUP: &str = "kafleet.reader";
+
+/// A queued record costs librdkafka about this many bytes besides its own.
+const RECORD_OVERHEAD: usize = 300;
+
+/// The checked `[kafka]` section.
+#[derive(Clone)]
+pub(super) struct Settings {
+    user: BTreeMap<String, String>,
+    log_level: RDKafkaLogLevel,
+}
+
+impl Settings {
+    pub fn new(section: &BTreeMap<String, String>) -> Result<Self, BrokerError> {
+        let mut user = BTreeMap::new();
+        for (key, value) in section {
+            check(key, value)?;
+            let name = ALIASES.iter().find(|(alias, _)| alias == key).map_or(key.as_str(), |(_, name)| *name);
+            if user.insert(name.to_owned(), value.clone()).is_some() {
+                return Err(BrokerError::Invalid(format!("`{key}` and `{name}` in [kafka] are the same; leave one of them out")));
+            }
+        }
+        if user.get("bootstrap.servers").is_none_or(|servers| servers.trim().is_empty()) {
+            let hint = "hint: set it to the addresses of the brokers, such as `localhost:9092`";
+            return Err(BrokerError::Invalid(format!("`bootstrap.servers` is missing in [kafka]\n\n{hint}")));
+        }
+        let log_level = user.get("log_level").map_or(RDKafkaLogLevel::Notice, |level| log_level(level));
+        Ok(Self { user, log_level })
+    }
+
+    /// A client that asks and changes the cluster's own things. Its logs would pile up unread: it has none.
+    pub fn admin(&self) -> ClientConfig {
+        let mut config = self.base(&COMMON);
+        // Ends of partitions are asked for with this client: open transactions are to count.
+        config.set("isolation.level", "read_uncommitted").set_log_level(RDKafkaLogLevel::Emerg);
+        // As a producer that never produces, it needs no producer id.
+        config.set("enable.idempotence", "false").remove("group.instance.id");
+        config
+    }
+
+    /// A consumer that fetches single records.
+    pub fn reader(&self) -> ClientConfig {
+        let mut config = self.unsubscribed(NO_GROUP);
+        config
+            .set("isolation.level", "read_uncommitted")
+            .set("enable.partition.eof", "true")
+            .set("queued.min.messages", "1")
+            .set("fetch.message.max.bytes", "65536")
+            .set_log_level(RDKafkaLogLevel::Emerg);
+        config
+    }
+
+    /// A consumer that reads or writes a group's offsets without being a member.
+    pub fn outsider(&self, group: &str) -> ClientConfig {
+        self.unsubscribed(group)
+    }
+
+    pub fn consumer(&self, spec: &ConsumerSpec) -> ClientConfig {
+        let mut config = match (&spec.group, spec.topics.is_empty()) {
+            (Some(group), false) => self.member(group),
+            (Some(group), true) => self.unsubscribed(group),
+            (None, _) => self.unsubscribed(NO_GROUP),
+        };
+        if spec.read_uncommitted {
+            config.set("isolation.level", "read_uncommitted");
+        }
+        if spec.prefetch_bytes > 0 {
+            bound_prefetch(&mut config, spec.prefetch_bytes);
+        }
+        config
+    }
+
+    pub fn producer(&self) -> ClientConfig {
+        self.base(&PRODUCER)
+    }
+
+    /// A producer for transactions under a name.
+    pub fn atomic(&self, name: &str) -> ClientConfig {
+        let mut config = self.base(&PRODUCER);
+        config
+            .set("transactional.id", name)
+            .set("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+            .set("message.timeout.ms", TRANSACTION_TIMEOUT_MS)
+            .set("enable.idempotence", "true")
+            .set("acks", "all")
+            // All records of a transaction come in one burst: there is nothing to wait for.
+            .set("linger.ms", "0");
+        config
+    }
+
+    fn member(&self, group: &str) -> ClientConfig {
+        let mut config = self.base(&CONSUMER);
+        config.set("group.id", group);
+        if self.user.get("group.protocol").is_some_and(|protocol| protocol.eq_ignore_ascii_case("consumer"))
+            && !self.user.contains_key("partition.assignment.strategy")
+        {
+            // The newer protocol assigns on the broker, and librdkafka refuses the two together.
+            config.remove("partition.assignment.strategy");
+        }
+        config
+    }
+
+    fn unsubscribed(&self, group: &str) -> ClientConfig {
+        let mut config = self.member(group);
+        config.remove("group.instance.id");
+        config
+    }
+
+    fn base(&self, defaults: &[(&str, &str)]) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        for (key, value) in COMMON.iter().chain(defaults) {
+            config.set(*key, *value);
+        }
+        config.extend(self.user.clone());
+        config.set_log_level(self.log_level);
+        config
+    }
+}
+
+/// librdkafka stops fetching when as many bytes or records lie queued; the byte bound shall rule, and small records not
+/// cost many times their size.
+fn bound_prefetch(config: &mut ClientConfig, bytes: usize) {
+    let records = (bytes / RECORD_OVERHEAD).clamp(1_000, 100_000);
+    // One fetch may overshoot the bound; keep it to a part. A larger record still comes, alone.
+    let per_fetch = (bytes / 4).clamp(65_536, 1_048_576);
+    config
+        .set("queued.max.messages.kbytes", (bytes / 1024).clamp(1, 2_097_151).to_string())
+        .set("queued.min.messages", records.to_string())
+        .set("fetch.message.max.bytes", per_fetch.to_string());
+}
+
+fn check(key: &str, value: &str) -> Result<(), BrokerError> {
+    if RESERVED.contains(&key) {
+        return Err(BrokerError::Invalid(format!("`{key}` in [kafka] is set by kafleet itself\n\nhint: leave it out")));
+    }
+    let Err(error) = ClientConfig::new().set(key, value).create_native_config() else { return Ok(()) };
+    Err(BrokerError::Invalid(match error {
+        KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..) => {
+            format!("unknown key `{key}` in [kafka]\n\nhint: the keys are those of librdkafka's CONFIGURATION.md")
+        }
+        KafkaError::ClientConfig(..) if is_secret(key) => format!("bad value for `{key}` in [kafka]"),
+        KafkaError::ClientConfig(_, reason, ..) => format!("bad value `{value}` for `{key}` in [kafka]: {reason}"),
+        _ => format!("`{key}` in [kafka] contains a zero byte"),
+    }))
+}
+
+/// The value is not to be repeated in a message.
+fn is_secret(key: &str) -> bool {
+    ["password", "secret", "pem", "jaas", "token"].iter().any(|part| key.contains(part))
+}
+
+fn log_level(level: &str) -> RDKafkaLogLevel {
+    match level.trim() {
+        "0" => RDKafkaLogLevel::Emerg,
+        "1" => RDKafkaLogLevel::Alert,
+        "2" => RDKafkaLogLevel::Critical,
+        "3" => RDKafkaLogLevel::Error,
+        "4" => RDKafkaLogLevel::Warning,
+        "5" => RDKafkaLogLevel::Notice,
+        "6" => RDKafkaLogLevel::Info,
+        _ => RDKafkaLogLevel::Debug,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(extra: &[(&str, &str)]) -> Result<Settings, BrokerError> {
+        let servers = ("bootstrap.servers", "localhost:9092");
+        Settings::new(&std::iter::once(&servers).chain(extra).map(|(k, v)| (k.to_string(), v.to_string())).collect())
+    }
+
+    fn refusal(extra: &[(&str, &str)]) -> String {
+        settings(extra).err().expect("refused").to_string()
+    }
+
+    #[test]
+    fn names_an_unknown_key() {
+        assert!(refusal(&[("bootstrap.server", "x")]).starts_with("unknown key `bootstrap.server` in [kafka]"));
+    }
+
+    #[test]
+    fn names_a_bad_value_and_its_key() {
+        let told = refusal(&[("linger.ms", "soon")]);
+        assert!(told.starts_with("bad value `soon` for `linger.ms` in [kafka]"), "{told}");
+    }
+
+    #[test]
+    fn keeps_secrets_out_of_messages() {
+        let told = refusal(&[("ssl.key.pem", "hush\0hush")]);
+        assert!(told.contains("`ssl.key.pem`") && !told.contains("hush"), "{told}");
+    }
+
+    #[test]
+    fn refuses_what_it_sets_itself() {
+        assert!(refusal(&[("group.id", "mine")]).contains("`group.id`"));
+        assert!(refusal(&[("transactional.id", "mine")]).contains("`transactional.id`"));
+    }
+
+    #[test]
+    fn wants_to_know_the_brokers() {
+        let told = Settings::new(&BTreeMap::new()).err().expect("refused").to_string();
+        assert!(told.starts_with("`bootstrap.servers` is missing"), "{told}");
+    }
+
+    #[test]
+    fn a_users_key_wins_under_either_name() {
+        let settings = settings(&[("queue.buffering.max.ms", "50"), ("auto.offset.reset", "earliest")]).expect("good");
+        assert_eq!(settings.producer().get("linger.ms"), Some("50"));
+        assert_eq!(settings.producer().get("queue.buffering.max.ms"), None);
+        assert_eq!(settings.consumer(&ConsumerSpec::default()).get("auto.offset.reset"), Some("earliest"));
+    }
+
+    #[test]
+    fn refuses_one_setting_under_two_names() {
+        assert!(refusal(&[("linger.ms", "5"), ("queue.buffering.max.ms", "50")]).contains("are the same"));
+    }
+
+    #[test]
+    fn the_newer_group_protocol_goes_without_an_assignor() {
+        let settings = settings(&[("group.protocol", "consumer")]).expect("good");
+        let spec = ConsumerSpec { group: Some("g".into()), topics: vec!["t".into()], ..Default::default() };
+        assert_eq!(settings.consumer(&spec).get("partition.assignment.strategy"), None);
+    }
+
+    #[test]
+    fn bounds_the_prefetch_in_bytes() {
+        let spec = ConsumerSpec { prefetch_bytes: 1 << 20, ..Default::default() };
+        let config = settings(&[]).expect("good").consumer(&spec);
+        assert_eq!(config.get("queued.max.messages.kbytes"), Some("1024"));
+        assert_eq!(config.get("fetch.message.max.bytes"), Some("262144"));
+        assert_eq!(config.get("queued.min.messages"), Some("3495"));
+    }
+}
