@@ -1,6 +1,7 @@
 //! Topics: listing, creating, growing, configuring; and where partitions begin and end.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
@@ -8,31 +9,125 @@ use rdkafka::admin::{
     AdminClient, AdminOptions, ConfigSource, NewPartitions, NewTopic, OwnedResourceSpecifier, ResourceSpecifier,
     TopicReplication, TopicResult,
 };
-use rdkafka::error::KafkaResult;
-use rdkafka::metadata::MetadataTopic;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::metadata::{Metadata, MetadataTopic};
+use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 
+use super::settings::Settings;
 use super::{Silent, check_topic, error, native};
 use crate::broker::{BrokerError, Ends, Partition, TopicChange, TopicInfo, TopicOutcome, TopicSpec};
-
-type Admin = AdminClient<Silent>;
 
 /// Replicas of a new topic, where the cluster has as many brokers.
 const REPLICATION: u32 = 3;
 
-pub(super) fn topics(admin: &Admin, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
-    let until = Instant::now() + deadline;
-    let metadata = admin.inner().fetch_metadata(None, deadline).map_err(|error| error::of(&error, "listing topics"))?;
-    let mut found: Vec<TopicInfo> =
-        metadata.topics().iter().filter(|topic| topic.name().starts_with(prefix)).map(described).collect();
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    let names: Vec<&str> = found.iter().map(|topic| topic.name.as_str()).collect();
-    let mut configs = configs(admin, &names, left(until))?;
-    for topic in &mut found {
-        topic.config = configs.remove(&topic.name).unwrap_or_default();
-    }
-    Ok(found)
+/// How long ago a client's complaint may lie to be taken for the cause of a failure.
+const RECENT: Duration = Duration::from_secs(60);
+
+/// The cluster's own things, asked and changed.
+pub(super) struct Cluster {
+    settings: Settings,
+    /// A producer that never produces: the lightest client that serves its own events.
+    client: ThreadedProducer<Diary>,
 }
+
+impl Cluster {
+    pub fn new(settings: Settings) -> Result<Self, BrokerError> {
+        let client = settings.admin().create_with_context(Diary::default()).map_err(|error| error::of(&error, "[kafka]"))?;
+        Ok(Self { settings, client })
+    }
+
+    pub fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
+        let until = Instant::now() + deadline;
+        let metadata = self.metadata(None, "listing topics", until)?;
+        let mut found: Vec<TopicInfo> =
+            metadata.topics().iter().filter(|topic| topic.name().starts_with(prefix)).map(described).collect();
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        let names: Vec<&str> = found.iter().map(|topic| topic.name.as_str()).collect();
+        let mut configs = configs(&self.admin()?, &names, left(until))?;
+        for topic in &mut found {
+            topic.config = configs.remove(&topic.name).unwrap_or_default();
+        }
+        Ok(found)
+    }
+
+    pub fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+        check_topic(&partition.topic)?;
+        let told = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
+        let (first, end) = told.map_err(|error| self.explained(&error, &format!("asking for the ends of {partition}")))?;
+        Ok(Ends { first, end })
+    }
+
+    pub fn apply_topics(&self, specs: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
+        let until = Instant::now() + deadline;
+        let metadata = self.metadata(None, "listing topics", until)?;
+        let present: BTreeMap<String, TopicInfo> =
+            metadata.topics().iter().map(|topic| (topic.name().to_owned(), described(topic))).collect();
+        let change = Change { cluster: self, admin: self.admin()?, brokers: metadata.brokers().len() as u32, until };
+        Ok(specs
+            .iter()
+            .map(|spec| {
+                let change = change.apply(spec, present.get(&spec.name)).unwrap_or_else(TopicChange::Failed);
+                TopicOutcome { name: spec.name.clone(), change }
+            })
+            .collect())
+    }
+
+    /// For one round of calls: nobody serves the events of rdkafka's admin client, so it does not live long.
+    fn admin(&self) -> Result<Admin, BrokerError> {
+        let mut config = self.settings.admin();
+        config.set_log_level(RDKafkaLogLevel::Emerg);
+        config.create_with_context(Silent).map_err(|error| error::of(&error, "[kafka]"))
+    }
+
+    fn metadata(&self, topic: Option<&str>, what: &str, until: Instant) -> Result<Metadata, BrokerError> {
+        self.client.client().fetch_metadata(topic, left(until)).map_err(|error| self.explained(&error, what))
+    }
+
+    /// An error with what the client complained of meanwhile: "timed out" alone helps nobody.
+    fn explained(&self, error: &KafkaError, what: &str) -> BrokerError {
+        let complaint = self.client.context().recent();
+        match (error::of(error, what), complaint) {
+            (BrokerError::Unavailable(text), Some((code, reason))) => error::classified(code, format!("{text}: {reason}")),
+            (error, _) => error,
+        }
+    }
+}
+
+/// The client's last complaint.
+#[derive(Default)]
+struct Diary(Mutex<Option<(Instant, RDKafkaErrorCode, String)>>);
+
+impl Diary {
+    fn recent(&self) -> Option<(RDKafkaErrorCode, String)> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, code, reason) = last.as_ref()?;
+        (at.elapsed() < RECENT).then(|| (*code, reason.clone()))
+    }
+}
+
+impl ClientContext for Diary {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        super::log(level, facility, message);
+    }
+    fn stats_raw(&self, _: &[u8]) {}
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        let code = error::code_of(&error).unwrap_or(RDKafkaErrorCode::Fail);
+        if code != RDKafkaErrorCode::AllBrokersDown {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), code, reason.to_owned()));
+        }
+    }
+}
+
+impl ProducerContext for Diary {
+    type DeliveryOpaque = ();
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}
+
+type Admin = AdminClient<Silent>;
 
 fn described(topic: &MetadataTopic) -> TopicInfo {
     let replication = topic.partitions().iter().map(|partition| partition.replicas().len()).max().unwrap_or(0);
@@ -65,76 +160,80 @@ fn configs(admin: &Admin, topics: &[&str], deadline: Duration) -> Result<BTreeMa
         .collect())
 }
 
-pub(super) fn ends(admin: &Admin, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
-    let told = admin.inner().fetch_watermarks(&partition.topic, partition.index, deadline);
-    let (first, end) = told.map_err(|error| error::of(&error, &format!("asking for the ends of {partition}")))?;
-    Ok(Ends { first, end })
+/// One call of `apply_topics`.
+struct Change<'a> {
+    cluster: &'a Cluster,
+    admin: Admin,
+    brokers: u32,
+    until: Instant,
 }
 
-pub(super) fn apply_topics(admin: &Admin, specs: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
-    let until = Instant::now() + deadline;
-    let metadata = admin.inner().fetch_metadata(None, deadline).map_err(|error| error::of(&error, "listing topics"))?;
-    let brokers = metadata.brokers().len() as u32;
-    let present: BTreeMap<String, TopicInfo> =
-        metadata.topics().iter().map(|topic| (topic.name().to_owned(), described(topic))).collect();
-    let apply = |spec: &TopicSpec| -> Result<TopicChange, BrokerError> {
+impl Change<'_> {
+    fn apply(&self, spec: &TopicSpec, present: Option<&TopicInfo>) -> Result<TopicChange, BrokerError> {
         check_topic(&spec.name)?;
-        match present.get(&spec.name) {
-            Some(info) => change(admin, spec, info, until),
-            None => create(admin, spec, brokers, until),
+        match present {
+            Some(info) => self.alter(spec, info),
+            None => self.create(spec),
         }
-    };
-    Ok(specs
-        .iter()
-        .map(|spec| TopicOutcome { name: spec.name.clone(), change: apply(spec).unwrap_or_else(TopicChange::Failed) })
-        .collect())
-}
+    }
 
-fn create(admin: &Admin, spec: &TopicSpec, brokers: u32, until: Instant) -> Result<TopicChange, BrokerError> {
-    let replication = spec.replication.unwrap_or(REPLICATION.min(brokers.max(1)));
-    let config = wanted_config(spec, replication);
-    let count = i32::try_from(spec.partitions).map_err(|_| too_many(spec))?;
-    let mut new = NewTopic::new(&spec.name, count, TopicReplication::Fixed(replication as i32));
-    new.config = config.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let told = block_on(admin.create_topics([&new], &options(left(until))));
-    match single(told) {
-        Ok(()) => {
-            await_leaders(admin, spec, until)?;
-            Ok(TopicChange::Created)
+    fn create(&self, spec: &TopicSpec) -> Result<TopicChange, BrokerError> {
+        let replication = spec.replication.unwrap_or(REPLICATION.min(self.brokers.max(1)));
+        let config = wanted_config(spec, replication);
+        let count = i32::try_from(spec.partitions).map_err(|_| too_many(spec))?;
+        let mut new = NewTopic::new(&spec.name, count, TopicReplication::Fixed(replication as i32));
+        new.config = config.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        match single(block_on(self.admin.create_topics([&new], &options(left(self.until))))) {
+            Ok(()) => self.await_leaders(spec).map(|()| TopicChange::Created),
+            // Another process was faster.
+            Err(Refusal { code: Some(RDKafkaErrorCode::TopicAlreadyExists), .. }) => {
+                let metadata = self.cluster.metadata(Some(&spec.name), "listing topics", self.until)?;
+                let info = metadata.topics().first().map(described);
+                info.map_or(Ok(TopicChange::Unchanged), |info| self.alter(spec, &info))
+            }
+            Err(refusal) => Err(refusal.told(&format!("creating `{}` with {}", spec.name, shown(&config)))),
         }
-        // Another process was faster.
-        Err(Some(RDKafkaErrorCode::TopicAlreadyExists)) => {
-            let metadata = admin.inner().fetch_metadata(Some(&spec.name), left(until));
-            let metadata = metadata.map_err(|error| error::of(&error, "listing topics"))?;
-            let info = metadata.topics().first().map(described);
-            info.map_or(Ok(TopicChange::Unchanged), |info| change(admin, spec, &info, until))
+    }
+
+    fn alter(&self, spec: &TopicSpec, info: &TopicInfo) -> Result<TopicChange, BrokerError> {
+        let mut changes = Vec::new();
+        if info.partitions < spec.partitions {
+            self.grow(spec)?;
+            changes.push(format!("partitions {} → {}", info.partitions, spec.partitions));
         }
-        Err(code) => Err(refused(code, &format!("creating `{}` with {}", spec.name, shown(&config)))),
+        let present = configs(&self.admin, &[&spec.name], left(self.until))?.remove(&spec.name).unwrap_or_default();
+        let mut wanted = wanted_config(spec, info.replication);
+        wanted.retain(|entry| !present.contains(entry));
+        if !wanted.is_empty() {
+            native::set_topic_config(self.cluster.client.client(), &spec.name, &wanted, left(self.until))
+                .map_err(|(code, reason)| error::classified(code, format!("configuring `{}`: {reason}", spec.name)))?;
+            changes.extend(wanted.iter().map(|(key, value)| format!("{key}={value}")));
+        }
+        Ok(if changes.is_empty() { TopicChange::Unchanged } else { TopicChange::Altered(changes) })
     }
-}
 
-fn change(admin: &Admin, spec: &TopicSpec, info: &TopicInfo, until: Instant) -> Result<TopicChange, BrokerError> {
-    let mut changes = Vec::new();
-    if info.partitions < spec.partitions {
-        grow(admin, spec, until)?;
-        changes.push(format!("partitions {} → {}", info.partitions, spec.partitions));
+    fn grow(&self, spec: &TopicSpec) -> Result<(), BrokerError> {
+        let new = NewPartitions::new(&spec.name, spec.partitions as usize);
+        single(block_on(self.admin.create_partitions([&new], &options(left(self.until)))))
+            .map_err(|refusal| refusal.told(&format!("adding partitions to `{}`", spec.name)))?;
+        self.await_leaders(spec)
     }
-    let present = configs(admin, &[&spec.name], left(until))?.remove(&spec.name).unwrap_or_default();
-    let mut wanted = wanted_config(spec, info.replication);
-    wanted.retain(|entry| !present.contains(entry));
-    if !wanted.is_empty() {
-        native::set_topic_config(admin.inner(), &spec.name, &wanted, left(until))
-            .map_err(|(code, reason)| error::classified(code, format!("configuring `{}`: {reason}", spec.name)))?;
-        changes.extend(wanted.iter().map(|(key, value)| format!("{key}={value}")));
-    }
-    Ok(if changes.is_empty() { TopicChange::Unchanged } else { TopicChange::Altered(changes) })
-}
 
-fn grow(admin: &Admin, spec: &TopicSpec, until: Instant) -> Result<(), BrokerError> {
-    let new = NewPartitions::new(&spec.name, spec.partitions as usize);
-    let told = block_on(admin.create_partitions([&new], &options(left(until))));
-    single(told).map_err(|code| refused(code, &format!("adding partitions to `{}`", spec.name)))?;
-    await_leaders(admin, spec, until)
+    /// A topic is told as created before every broker knows of it; who sends at once would be refused.
+    fn await_leaders(&self, spec: &TopicSpec) -> Result<(), BrokerError> {
+        loop {
+            let metadata = self.cluster.metadata(Some(&spec.name), &format!("waiting for `{}`", spec.name), self.until)?;
+            let led = |topic: &MetadataTopic| topic.partitions().iter().filter(|partition| partition.leader() >= 0).count();
+            if metadata.topics().first().is_some_and(|topic| led(topic) >= spec.partitions as usize) {
+                return Ok(());
+            }
+            if Instant::now() >= self.until {
+                let text = format!("`{}` was made, but has partitions without a leader", spec.name);
+                return Err(BrokerError::Unavailable(text));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 /// The spec's configuration, and that a record must lie on two of three replicas where the number was left to us.
@@ -147,32 +246,25 @@ fn wanted_config(spec: &TopicSpec, replication: u32) -> Vec<(String, String)> {
     config
 }
 
-/// A topic is told as created before every broker knows of it; who sends at once would be refused.
-fn await_leaders(admin: &Admin, spec: &TopicSpec, until: Instant) -> Result<(), BrokerError> {
-    loop {
-        let metadata = admin.inner().fetch_metadata(Some(&spec.name), left(until));
-        let metadata = metadata.map_err(|error| error::of(&error, &format!("waiting for `{}`", spec.name)))?;
-        let led = |topic: &MetadataTopic| topic.partitions().iter().filter(|partition| partition.leader() >= 0).count();
-        if metadata.topics().first().is_some_and(|topic| led(topic) >= spec.partitions as usize) {
-            return Ok(());
-        }
-        if Instant::now() >= until {
-            return Err(BrokerError::Unavailable(format!("`{}` was made, but has partitions without a leader", spec.name)));
-        }
-        std::thread::sleep(Duration::from_millis(20));
+/// Why a request about one topic failed. The code is missing where the client itself refused it.
+struct Refusal {
+    code: Option<RDKafkaErrorCode>,
+    text: String,
+}
+
+impl Refusal {
+    fn told(self, what: &str) -> BrokerError {
+        let Self { code, text } = self;
+        code.map_or_else(|| BrokerError::Invalid(format!("{what}: {text}")), |code| error::of_code(code, what))
     }
 }
 
-/// The outcome of a request about one topic; the code is missing where the client itself refused it.
-fn single(told: KafkaResult<Vec<TopicResult>>) -> Result<(), Option<RDKafkaErrorCode>> {
-    match told {
-        Err(error) => Err(error::code_of(&error)),
-        Ok(results) => results.into_iter().try_for_each(|result| result.map(|_| ()).map_err(|(_, code)| Some(code))),
-    }
-}
-
-fn refused(code: Option<RDKafkaErrorCode>, what: &str) -> BrokerError {
-    code.map_or_else(|| BrokerError::Invalid(format!("{what}: refused by the client")), |code| error::of_code(code, what))
+fn single(told: KafkaResult<Vec<TopicResult>>) -> Result<(), Refusal> {
+    let results = told.map_err(|error| Refusal { code: error::code_of(&error), text: error.to_string() })?;
+    results.into_iter().try_for_each(|result| match result {
+        Ok(_) => Ok(()),
+        Err((_, code)) => Err(Refusal { code: Some(code), text: String::new() }),
+    })
 }
 
 fn shown(config: &[(String, String)]) -> String {

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::admin::AdminClient;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::{Offset, Timestamp, TopicPartitionList};
 
+use self::admin::Cluster;
 use self::consumer::KafkaConsumer;
 use self::producer::{KafkaAtomicProducer, KafkaProducer};
 use self::reader::Reader;
@@ -35,7 +35,7 @@ mod settings;
 /// A Kafka cluster.
 pub struct Kafka {
     settings: Settings,
-    admin: AdminClient<Silent>,
+    cluster: Cluster,
     reader: Reader,
 }
 
@@ -44,8 +44,7 @@ impl Kafka {
     /// a bad value, or a file that is named but missing gives [`BrokerError::Invalid`]. No connection is awaited.
     pub fn new(section: &BTreeMap<String, String>) -> Result<Self, BrokerError> {
         let settings = Settings::new(section)?;
-        let admin = settings.admin().create_with_context(Silent).map_err(|error| error::of(&error, "[kafka]"))?;
-        Ok(Self { settings, admin, reader: Reader::default() })
+        Ok(Self { cluster: Cluster::new(settings.clone())?, settings, reader: Reader::default() })
     }
 }
 
@@ -63,15 +62,15 @@ impl Broker for Kafka {
     }
 
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
-        admin::topics(&self.admin, prefix, deadline)
+        self.cluster.topics(prefix, deadline)
     }
 
     fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
-        admin::apply_topics(&self.admin, topics, deadline)
+        self.cluster.apply_topics(topics, deadline)
     }
 
     fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
-        admin::ends(&self.admin, partition, deadline)
+        self.cluster.ends(partition, deadline)
     }
 
     fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {

@@ -84,11 +84,11 @@ impl Settings {
         Ok(Self { user, log_level })
     }
 
-    /// A client that asks and changes the cluster's own things. Its logs would pile up unread: it has none.
+    /// A client that asks and changes the cluster's own things.
     pub fn admin(&self) -> ClientConfig {
         let mut config = self.base(&COMMON);
         // Ends of partitions are asked for with this client: open transactions are to count.
-        config.set("isolation.level", "read_uncommitted").set_log_level(RDKafkaLogLevel::Emerg);
+        config.set("isolation.level", "read_uncommitted");
         // As a producer that never produces, it needs no producer id.
         config.set("enable.idempotence", "false").remove("group.instance.id");
         config

@@ -1,0 +1,82 @@
+//! Kafka behind TLS and SASL. Runs where `KAFLEET_TEST_KAFKA_SASL` is set, as `tests/services run` does.
+
+use std::collections::BTreeMap;
+use std::env::var;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kafleet::broker::kafka::Kafka;
+use kafleet::broker::{Broker, BrokerError, DeliverySink, Outgoing, Partition, RecordRef, TopicChange, TopicSpec};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+struct Outcomes(Sender<Result<(i32, i64), BrokerError>>);
+
+impl DeliverySink for Outcomes {
+    fn delivered(&self, _: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>) {
+        let _ = self.0.send(outcome.map_err(|(error, _)| error));
+    }
+}
+
+/// None where no such listener was started.
+fn section(password: Option<&str>) -> Option<BTreeMap<String, String>> {
+    let password = password.map_or_else(|| var("KAFLEET_TEST_KAFKA_PASSWORD").expect("the password"), str::to_owned);
+    let entries = [
+        ("bootstrap.servers", var("KAFLEET_TEST_KAFKA_SASL").ok()?),
+        ("security.protocol", "SASL_SSL".to_owned()),
+        ("ssl.ca.location", var("KAFLEET_TEST_KAFKA_CA").expect("the certificate")),
+        ("sasl.mechanism", "PLAIN".to_owned()),
+        ("sasl.username", var("KAFLEET_TEST_KAFKA_USER").expect("the user")),
+        ("sasl.password", password),
+    ];
+    Some(entries.map(|(key, value)| (key.to_owned(), value)).into())
+}
+
+fn new_topic(kafka: &Kafka) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos();
+    let name = format!("kafleet-tls-{now}");
+    let spec = TopicSpec { name: name.clone(), partitions: 1, replication: None, config: Vec::new() };
+    let outcomes = kafka.apply_topics(&[spec], DEADLINE).expect("an answer about the topic");
+    assert_eq!(outcomes[0].change, TopicChange::Created);
+    name
+}
+
+#[test]
+fn publishes_and_reads_over_sasl_ssl() {
+    let Some(section) = section(None) else { return eprintln!("skipped: KAFLEET_TEST_KAFKA_SASL is not set") };
+    let kafka = Kafka::new(&section).expect("a client");
+    let topic = new_topic(&kafka);
+    let (sender, outcomes) = channel();
+    let producer = kafka.producer(Arc::new(Outcomes(sender))).expect("a producer");
+    let headers: &[(&str, &[u8])] = &[("ce_id", b"t1")];
+    let record = Outgoing { topic: &topic, partition: Some(0), key: Some(b"k"), value: Some(b"over tls"), headers };
+    producer.send(&record, 7).expect("room");
+
+    let place = outcomes.recv_timeout(DEADLINE).expect("an outcome").expect("delivered");
+
+    assert_eq!(place, (0, 0));
+    let read = kafka.read_at(&Partition::new(topic, 0), 0, DEADLINE).expect("an answer").expect("the record");
+    assert_eq!(read.value.as_deref(), Some(&b"over tls"[..]));
+    assert_eq!(read.headers, vec![("ce_id".to_owned(), Some(b"t1".to_vec()))]);
+}
+
+#[test]
+fn a_wrong_password_is_told_in_time() {
+    let Some(section) = section(Some("wrong")) else { return eprintln!("skipped: KAFLEET_TEST_KAFKA_SASL is not set") };
+    let kafka = Kafka::new(&section).expect("a client");
+
+    let error = kafka.topics("", Duration::from_secs(3)).expect_err("nobody gets in without the password");
+
+    assert!(matches!(error, BrokerError::Denied(_)), "{error:?}");
+}
+
+#[test]
+fn a_missing_certificate_file_is_named() {
+    let Some(mut section) = section(None) else { return eprintln!("skipped: KAFLEET_TEST_KAFKA_SASL is not set") };
+    section.insert("ssl.ca.location".to_owned(), "/nowhere/ca.pem".to_owned());
+
+    let error = Kafka::new(&section).err().expect("refused").to_string();
+
+    assert!(error.contains("/nowhere/ca.pem") || error.contains("ssl.ca.location"), "{error}");
+}
