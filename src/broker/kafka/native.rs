@@ -276,3 +276,46 @@ unsafe fn text(text: *const c_char) -> String {
 fn millis(wait: Duration) -> i32 {
     wait.as_millis().min(3_600_000) as i32
 }
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::Offset;
+    use rdkafka::message::{Header, OwnedHeaders};
+
+    use super::*;
+
+    #[test]
+    fn leaves_out_a_header_whose_name_is_not_utf8() {
+        let owned = OwnedHeaders::new().insert(Header { key: "good", value: Some("1") });
+        let borrowed = owned.as_borrowed();
+        let name = [0xff_u8, 0xfe];
+        // SAFETY: the list is ours and alive; name and value are copied.
+        unsafe {
+            let raw = ptr::from_ref(borrowed).cast_mut().cast::<sys::rd_kafka_headers_t>();
+            sys::rd_kafka_header_add(raw, name.as_ptr().cast(), 2, ptr::null(), 0);
+        }
+        let headers = Headers(Some(borrowed));
+        assert_eq!(headers.len(), 2);
+        assert_eq!(headers.get(0), Some(("good", Some(&b"1"[..]))));
+        assert_eq!(headers.get(1), None);
+        assert_eq!(headers.get(2), None);
+    }
+
+    #[test]
+    fn reads_metadata_that_is_not_utf8() {
+        let mut list = TopicPartitionList::new();
+        let mut elem = list.add_partition("t", 3);
+        elem.set_offset(Offset::Offset(5)).expect("an offset");
+        elem.set_metadata("?x");
+        // SAFETY: the first of two bytes that set_metadata has allocated.
+        unsafe { *(*(*list.ptr()).elems).metadata.cast::<u8>() = 0xff };
+        let entry = entries(&list).remove(0);
+        assert_eq!((entry.partition, entry.offset), (Partition::new("t", 3), 5));
+        assert_eq!(entry.metadata, "\u{fffd}x");
+    }
+
+    #[test]
+    fn an_empty_list_has_no_entries() {
+        assert!(entries(&TopicPartitionList::new()).is_empty());
+    }
+}

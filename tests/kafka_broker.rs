@@ -1,0 +1,390 @@
+//! What only a real Kafka can show, beside the conformance suite. Runs where `KAFLEET_TEST_KAFKA` is set, as
+//! `tests/services run` does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use kafleet::broker::kafka::Kafka;
+use kafleet::broker::{
+    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Outgoing, Partition, Producer, RecordRef,
+    Start, TopicChange, TopicSpec,
+};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+type Outcome = (u64, Result<(i32, i64), BrokerError>);
+
+struct Outcomes(Sender<Outcome>);
+
+impl DeliverySink for Outcomes {
+    fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>) {
+        let _ = self.0.send((token, outcome.map_err(|(error, _)| error)));
+    }
+}
+
+struct Fixture {
+    kafka: Kafka,
+    topic: String,
+}
+
+fn section(servers: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("bootstrap.servers".to_owned(), servers.to_owned())])
+}
+
+fn unique(what: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_micros();
+    format!("kafleet-{what}-{now}-{}", COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn spec(name: &str, partitions: u32, config: &[(&str, &str)]) -> TopicSpec {
+    let config = config.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    TopicSpec { name: name.to_owned(), partitions, replication: None, config }
+}
+
+/// None, with a word about it, where no Kafka was started.
+fn fixture(partitions: u32) -> Option<Fixture> {
+    let Ok(servers) = std::env::var("KAFLEET_TEST_KAFKA") else {
+        eprintln!("skipped: KAFLEET_TEST_KAFKA is not set");
+        return None;
+    };
+    let kafka = Kafka::new(&section(&servers)).expect("a client");
+    let topic = unique("broker");
+    let fixture = Fixture { kafka, topic };
+    assert_eq!(fixture.apply(&spec(&fixture.topic, partitions, &[])), TopicChange::Created);
+    Some(fixture)
+}
+
+impl Fixture {
+    fn apply(&self, spec: &TopicSpec) -> TopicChange {
+        self.kafka.apply_topics(std::slice::from_ref(spec), DEADLINE).expect("an answer").remove(0).change
+    }
+
+    fn partition(&self, index: i32) -> Partition {
+        Partition::new(self.topic.as_str(), index)
+    }
+
+    fn producer(&self) -> (Arc<dyn Producer>, Receiver<Outcome>) {
+        let (sender, outcomes) = channel();
+        (self.kafka.producer(Arc::new(Outcomes(sender))).expect("a producer"), outcomes)
+    }
+
+    /// Publishes the numbers of a range to partition 0.
+    fn publish(&self, numbers: std::ops::Range<u64>) {
+        let (producer, _outcomes) = self.producer();
+        for number in numbers {
+            let value = number.to_string();
+            producer.send(&record(&self.topic, 0, value.as_bytes()), number).expect("room");
+        }
+        producer.flush(DEADLINE).expect("flushed");
+    }
+
+    fn reader(&self) -> Box<dyn Consumer> {
+        self.kafka.consumer(&ConsumerSpec::default()).expect("a consumer")
+    }
+
+    fn member(&self, group: &str) -> Box<dyn Consumer> {
+        let spec = ConsumerSpec { group: Some(group.to_owned()), topics: vec![self.topic.clone()], ..Default::default() };
+        self.kafka.consumer(&spec).expect("a consumer")
+    }
+}
+
+fn record<'a>(topic: &'a str, partition: i32, value: &'a [u8]) -> Outgoing<'a> {
+    Outgoing { topic, partition: Some(partition), key: None, value: Some(value), headers: &[] }
+}
+
+/// Polls until `done` says so about all values and events so far.
+fn poll_until(consumer: &mut dyn Consumer, mut done: impl FnMut(&[u64], &[GroupEvent]) -> bool) -> (Vec<u64>, Vec<GroupEvent>) {
+    let until = Instant::now() + DEADLINE;
+    let (mut values, mut events) = (Vec::new(), Vec::new());
+    while !done(&values, &events) {
+        assert!(Instant::now() < until, "deadline; got {} values, last {:?}, and {events:?}", values.len(), values.last());
+        let told = consumer.poll(100, Duration::from_millis(100), &mut |record| {
+            values.push(std::str::from_utf8(record.value.expect("a value")).expect("text").parse().expect("a number"));
+        });
+        events.extend(told.expect("a poll"));
+    }
+    (values, events)
+}
+
+fn assigned(events: &[GroupEvent]) -> Vec<Partition> {
+    let all = events.iter().filter_map(|event| match event {
+        GroupEvent::Assigned(partitions) => Some(partitions.clone()),
+        _ => None,
+    });
+    all.flatten().collect()
+}
+
+#[test]
+fn a_moved_partition_never_gives_records_of_its_old_place() {
+    let Some(fixture) = fixture(1) else { return };
+    fixture.publish(0..20_000);
+    let mut reader = fixture.reader();
+    reader.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    for target in [15_000, 3, 19_990, 0, 7_777] {
+        poll_until(&mut *reader, |values, _| values.len() >= 300);
+        reader.assign(&[(fixture.partition(0), Start::At(target))]).expect("moved");
+
+        let (values, _) = poll_until(&mut *reader, |values, _| !values.is_empty());
+
+        let expected: Vec<u64> = (target as u64..).take(values.len()).collect();
+        assert_eq!(values, expected, "after moving to {target}");
+        reader.assign(&[(fixture.partition(0), Start::At(1_000))]).expect("moved");
+    }
+    reader.close(DEADLINE);
+}
+
+#[test]
+fn names_the_partition_that_is_out_of_range_and_reads_on_after_a_move() {
+    let Some(fixture) = fixture(3) else { return };
+    fixture.publish(0..5);
+    let mut reader = fixture.reader();
+    let starts =
+        [(fixture.partition(0), Start::At(99)), (fixture.partition(1), Start::Beginning), (fixture.partition(2), Start::End)];
+    reader.assign(&starts).expect("assigned");
+
+    let (_, events) = poll_until(&mut *reader, |_, events| !events.is_empty());
+
+    assert_eq!(events, vec![GroupEvent::OutOfRange(fixture.partition(0))]);
+    reader.assign(&[(fixture.partition(0), Start::At(3))]).expect("moved");
+    let (values, events) = poll_until(&mut *reader, |values, _| values.len() >= 2);
+    assert_eq!((values, events), (vec![3, 4], vec![]));
+    reader.close(DEADLINE);
+}
+
+#[test]
+fn a_member_that_takes_nothing_does_not_hold_up_what_it_has() {
+    let Some(fixture) = fixture(2) else { return };
+    fixture.publish(0..10);
+    let mut member = fixture.member(&unique("group"));
+    let (_, events) = poll_until(&mut *member, |_, events| assigned(events).len() == 2);
+    assert_eq!(assigned(&events).len(), 2);
+
+    // Partition 1 is refused; partition 0 is taken late and alone.
+    poll_until(&mut *member, {
+        let mut rounds = 0;
+        move |_, _| {
+            rounds += 1;
+            rounds > 3
+        }
+    });
+    member.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+
+    let (values, _) = poll_until(&mut *member, |values, _| values.len() >= 10);
+    assert_eq!(values, (0..10).collect::<Vec<u64>>());
+    member.close(DEADLINE);
+}
+
+#[test]
+fn a_partition_changes_hands_only_when_it_is_released() {
+    let Some(fixture) = fixture(4) else { return };
+    let group = unique("group");
+    let mut first = fixture.member(&group);
+    let (_, events) = poll_until(&mut *first, |_, events| assigned(events).len() == 4);
+    let starts: Vec<_> = assigned(&events).into_iter().map(|partition| (partition, Start::Beginning)).collect();
+    first.assign(&starts).expect("assigned");
+    let mut second = fixture.member(&group);
+
+    // Both poll, until the first is asked for two of its four.
+    let until = Instant::now() + DEADLINE;
+    let mut wanted = Vec::new();
+    while wanted.is_empty() {
+        assert!(Instant::now() < until, "no revocation");
+        for event in first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll") {
+            if let GroupEvent::Revoked(partitions) = event {
+                wanted = partitions;
+            }
+        }
+        assert_eq!(assigned(&second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll")), vec![]);
+    }
+    assert_eq!(wanted.len(), 2);
+    first.release(&wanted[..1]).expect("released");
+    poll_until(&mut *first, {
+        let mut rounds = 0;
+        move |_, _| {
+            rounds += 1;
+            rounds > 5
+        }
+    });
+    let early = second.poll(10, Duration::from_millis(500), &mut |_| {}).expect("a poll");
+    assert_eq!(assigned(&early), vec![], "given to another before all of it was released");
+    first.release(&wanted[1..]).expect("released");
+
+    let mut given = Vec::new();
+    while given.len() < 2 {
+        assert!(Instant::now() < until, "nothing given");
+        first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
+        given.extend(assigned(&second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll")));
+    }
+    given.sort();
+    wanted.sort();
+    assert_eq!(given, wanted);
+    first.close(DEADLINE);
+    second.close(DEADLINE);
+}
+
+#[test]
+fn closing_with_an_unanswered_question_ends_in_time_and_leaves_the_group() {
+    let Some(fixture) = fixture(2) else { return };
+    let group = unique("group");
+    let mut first = fixture.member(&group);
+    let (_, events) = poll_until(&mut *first, |_, events| assigned(events).len() == 2);
+    first.assign(&assigned(&events).into_iter().map(|partition| (partition, Start::End)).collect::<Vec<_>>()).expect("assigned");
+    let mut second = fixture.member(&group);
+    let until = Instant::now() + DEADLINE;
+    let mut asked = false;
+    while !asked {
+        assert!(Instant::now() < until, "no revocation");
+        let events = first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
+        asked = events.iter().any(|event| matches!(event, GroupEvent::Revoked(_)));
+        second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
+    }
+
+    let begun = Instant::now();
+    first.close(DEADLINE);
+
+    assert!(begun.elapsed() < Duration::from_secs(10), "closing took {:?}", begun.elapsed());
+    // Both partitions go to the second at once, not after a session timeout.
+    poll_until(&mut *second, |_, events| assigned(events).len() == 2);
+    assert!(begun.elapsed() < Duration::from_secs(20), "the group noticed after {:?}", begun.elapsed());
+    second.close(DEADLINE);
+}
+
+#[test]
+fn commits_tell_their_outcome_and_refusals_name_the_partition() {
+    let Some(fixture) = fixture(1) else { return };
+    let group = unique("group");
+    let mut member = fixture.member(&group);
+    poll_until(&mut *member, |_, events| assigned(events).len() == 1);
+    member.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    let commit = |metadata: String| [Commit { partition: fixture.partition(0), offset: 0, metadata }];
+
+    member.commit(&commit("note".into())).expect("begun");
+    let (_, events) = poll_until(&mut *member, |_, events| !events.is_empty());
+    assert_eq!(events, vec![GroupEvent::Committed { result: Ok(()), partitions: vec![fixture.partition(0)] }]);
+    let told = member.commit_sync(&commit("x".repeat(4097))).expect_err("too much metadata");
+    assert!(matches!(told, BrokerError::TooLarge(_)), "{told:?}");
+    assert!(told.to_string().contains(&fixture.topic), "{told}");
+    member.commit_sync(&commit("y".repeat(4096))).expect("as much as fits");
+
+    let outside = fixture.kafka.set_group_offsets(&group, &commit(String::new()), DEADLINE);
+    assert!(matches!(outside, Err(BrokerError::Refused(_))), "{outside:?}");
+    member.close(DEADLINE);
+    fixture.kafka.set_group_offsets(&group, &commit("moved".into()), DEADLINE).expect("nobody is in the group");
+    let told = fixture.kafka.group_offsets(&group, &[fixture.partition(0)], DEADLINE).expect("an answer");
+    assert_eq!(told[0].as_ref().map(|committed| committed.metadata.as_str()), Some("moved"));
+}
+
+#[test]
+fn configuration_is_changed_without_losing_what_others_have_set() {
+    let Some(fixture) = fixture(1) else { return };
+    let topic = fixture.topic.as_str();
+
+    let first = fixture.apply(&spec(topic, 1, &[("retention.ms", "1000000")]));
+    let second = fixture.apply(&spec(topic, 3, &[("max.message.bytes", "2000000")]));
+    let third = fixture.apply(&spec(topic, 2, &[("max.message.bytes", "2000000"), ("retention.ms", "1000000")]));
+    let bad = fixture.apply(&spec(topic, 1, &[("retention.ms", "soon")]));
+
+    assert_eq!(first, TopicChange::Altered(vec!["retention.ms=1000000".into()]));
+    assert_eq!(second, TopicChange::Altered(vec!["partitions 1 → 3".into(), "max.message.bytes=2000000".into()]));
+    assert_eq!(third, TopicChange::Unchanged);
+    let TopicChange::Failed(error) = bad else { panic!("{bad:?}") };
+    assert!(error.to_string().contains("soon") && error.to_string().contains("retention.ms"), "{error}");
+    let info = fixture.kafka.topics(topic, DEADLINE).expect("topics").remove(0);
+    assert_eq!((info.partitions, info.replication), (3, 1));
+    let mut config = info.config;
+    config.sort();
+    assert_eq!(config, [("max.message.bytes", "2000000"), ("retention.ms", "1000000")].map(|(k, v)| (k.into(), v.into())));
+}
+
+#[test]
+fn a_transaction_is_quick_and_a_second_producer_fences_the_first() {
+    let Some(fixture) = fixture(2) else { return };
+    let name = unique("atomic");
+    let mut first = fixture.kafka.atomic_producer(&name).expect("opened");
+    let records = [record(&fixture.topic, 0, b"1"), record(&fixture.topic, 1, b"2")];
+    first.send_all(&records, DEADLINE).expect("committed");
+
+    let begun = Instant::now();
+    for _ in 0..10 {
+        first.send_all(&records, DEADLINE).expect("committed");
+    }
+    let each = begun.elapsed() / 10;
+    assert!(each < Duration::from_millis(90), "a transaction takes {each:?}");
+    let mut second = fixture.kafka.atomic_producer(&name).expect("opened");
+
+    let told = first.send_all(&records, DEADLINE).expect_err("fenced");
+    assert!(matches!(told, BrokerError::Fenced(_)), "{told:?}");
+    let again = first.send_all(&records, DEADLINE).expect_err("still fenced");
+    assert!(matches!(again, BrokerError::Fenced(_)), "{again:?}");
+    second.send_all(&records, DEADLINE).expect("the second goes on");
+}
+
+#[test]
+fn a_burst_with_a_bad_record_leaves_nothing_and_the_next_one_works() {
+    let Some(fixture) = fixture(1) else { return };
+    let mut producer = fixture.kafka.atomic_producer(&unique("atomic")).expect("opened");
+    let large = vec![b'x'; 6 << 20];
+    let told = producer.send_all(&[record(&fixture.topic, 0, b"1"), record(&fixture.topic, 0, &large)], DEADLINE);
+    assert!(matches!(told, Err(BrokerError::TooLarge(_))), "{told:?}");
+
+    let places = producer.send_all(&[record(&fixture.topic, 0, b"2")], DEADLINE).expect("committed");
+
+    assert_eq!(places.len(), 1);
+    let mut reader = fixture.reader();
+    reader.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    let (values, _) = poll_until(&mut *reader, |values, _| !values.is_empty());
+    assert_eq!(values, vec![2]);
+    reader.close(DEADLINE);
+}
+
+#[test]
+fn a_record_is_read_at_its_place_and_a_marker_is_none() {
+    let Some(fixture) = fixture(1) else { return };
+    let mut atomic = fixture.kafka.atomic_producer(&unique("atomic")).expect("opened");
+    atomic.send_all(&[record(&fixture.topic, 0, b"7")], DEADLINE).expect("committed");
+    fixture.publish(8..1_000);
+    let read = |offset| fixture.kafka.read_at(&fixture.partition(0), offset, DEADLINE).expect("an answer");
+
+    assert_eq!(read(0).and_then(|record| record.value), Some(b"7".to_vec()));
+    assert_eq!(read(1), None, "the transaction's marker");
+    assert_eq!(read(500).map(|record| (record.offset, record.value)), Some((500, Some(b"506".to_vec()))));
+    assert_eq!(read(100_000), None);
+    let begun = Instant::now();
+    (0..20).for_each(|n| assert!(read(100 + n).is_some()));
+    assert!(begun.elapsed() < Duration::from_secs(2), "20 reads took {:?}", begun.elapsed());
+}
+
+#[test]
+fn every_accepted_record_has_one_outcome_when_the_brokers_are_away() {
+    let kafka = Kafka::new(&section("127.0.0.1:9")).expect("a client");
+    let (sender, outcomes) = channel();
+    let producer = kafka.producer(Arc::new(Outcomes(sender))).expect("a producer");
+    (0..50).for_each(|token| producer.send(&record("nowhere", 0, b"x"), token).expect("room"));
+
+    assert!(matches!(producer.flush(Duration::from_millis(200)), Err(BrokerError::Unavailable(_))));
+    producer.purge();
+
+    let mut tokens: Vec<u64> = (0..50)
+        .map(|_| {
+            let (token, outcome) = outcomes.recv_timeout(DEADLINE).expect("an outcome");
+            assert_eq!(outcome, Err(BrokerError::Purged));
+            token
+        })
+        .collect();
+    tokens.sort();
+    assert_eq!(tokens, (0..50).collect::<Vec<u64>>());
+    producer.flush(DEADLINE).expect("nothing left");
+    drop(producer);
+    assert!(outcomes.recv_timeout(DEADLINE).is_err(), "a second outcome");
+}
+
+#[test]
+fn an_unreachable_cluster_is_explained() {
+    let kafka = Kafka::new(&section("127.0.0.1:9")).expect("a client");
+    let error = kafka.topics("", Duration::from_secs(1)).expect_err("nobody there");
+    assert!(error.is_transient() && error.to_string().contains("127.0.0.1:9"), "{error}");
+}
