@@ -47,11 +47,17 @@ fn spec(name: &str, partitions: u32, config: &[(&str, &str)]) -> TopicSpec {
 
 /// None, with a word about it, where no Kafka was started.
 fn fixture(partitions: u32) -> Option<Fixture> {
+    fixture_with(partitions, &[])
+}
+
+fn fixture_with(partitions: u32, settings: &[(&str, &str)]) -> Option<Fixture> {
     let Ok(servers) = std::env::var("KAFLEET_TEST_KAFKA") else {
         eprintln!("skipped: KAFLEET_TEST_KAFKA is not set");
         return None;
     };
-    let kafka = Kafka::new(&section(&servers)).expect("a client");
+    let mut section = section(&servers);
+    section.extend(settings.iter().map(|(key, value)| (key.to_string(), value.to_string())));
+    let kafka = Kafka::new(&section).expect("a client");
     let topic = unique("broker");
     let fixture = Fixture { kafka, topic };
     assert_eq!(fixture.apply(&spec(&fixture.topic, partitions, &[])), TopicChange::Created);
@@ -180,7 +186,16 @@ fn a_member_that_takes_nothing_does_not_hold_up_what_it_has() {
 
 #[test]
 fn a_partition_changes_hands_only_when_it_is_released() {
-    let Some(fixture) = fixture(4) else { return };
+    changes_hands(fixture(4));
+}
+
+#[test]
+fn a_partition_changes_hands_only_when_it_is_released_under_the_newer_protocol() {
+    changes_hands(fixture_with(4, &[("group.protocol", "consumer")]));
+}
+
+fn changes_hands(fixture: Option<Fixture>) {
+    let Some(fixture) = fixture else { return };
     let group = unique("group");
     let mut first = fixture.member(&group);
     let (_, events) = poll_until(&mut *first, |_, events| assigned(events).len() == 4);
@@ -251,6 +266,92 @@ fn closing_with_an_unanswered_question_ends_in_time_and_leaves_the_group() {
     poll_until(&mut *second, |_, events| assigned(events).len() == 2);
     assert!(begun.elapsed() < Duration::from_secs(20), "the group noticed after {:?}", begun.elapsed());
     second.close(DEADLINE);
+}
+
+#[test]
+fn the_eager_protocol_takes_all_back_and_gives_anew() {
+    let Some(fixture) = fixture_with(2, &[("partition.assignment.strategy", "range")]) else { return };
+    fixture.publish(0..10);
+    let group = unique("group");
+    let mut first = fixture.member(&group);
+    poll_until(&mut *first, |_, events| assigned(events).len() == 2);
+    // One by one: what is held already keeps its place.
+    first.assign(&[(fixture.partition(0), Start::At(4))]).expect("assigned");
+    let (values, _) = poll_until(&mut *first, |values, _| values.len() >= 6);
+    assert_eq!(values, (4..10).collect::<Vec<u64>>());
+    first.assign(&[(fixture.partition(1), Start::Beginning)]).expect("assigned");
+    fixture.publish(10..12);
+    let (values, _) = poll_until(&mut *first, |values, _| values.len() >= 2);
+    assert_eq!(values, vec![10, 11]);
+    let mut second = fixture.member(&group);
+
+    let (mut first_has, mut second_has) = (Vec::new(), Vec::new());
+    let until = Instant::now() + DEADLINE;
+    while first_has.len() != 1 || second_has.len() != 1 {
+        assert!(Instant::now() < until, "first has {first_has:?}, second {second_has:?}");
+        for (member, has) in [(&mut first, &mut first_has), (&mut second, &mut second_has)] {
+            for event in member.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll") {
+                match event {
+                    GroupEvent::Revoked(partitions) => {
+                        has.clear();
+                        member.release(&partitions).expect("released");
+                    }
+                    GroupEvent::Assigned(partitions) => has.clone_from(&partitions),
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert_ne!(first_has, second_has);
+    first.close(DEADLINE);
+    second.close(DEADLINE);
+}
+
+#[test]
+fn a_member_that_stays_away_loses_its_partitions_and_gets_them_back() {
+    let settings = [("session.timeout.ms", "6000"), ("max.poll.interval.ms", "6000"), ("heartbeat.interval.ms", "500")];
+    let Some(fixture) = fixture_with(1, &settings) else { return };
+    let mut member = fixture.member(&unique("group"));
+    poll_until(&mut *member, |_, events| assigned(events).len() == 1);
+    member.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    // The absence itself is what is tested.
+    std::thread::sleep(Duration::from_secs(8));
+
+    let (_, events) = poll_until(&mut *member, |_, events| events.iter().any(|event| matches!(event, GroupEvent::Lost(_))));
+
+    assert_eq!(events.last(), Some(&GroupEvent::Lost(vec![fixture.partition(0)])), "{events:?}");
+    member.release(&[fixture.partition(0)]).expect("released");
+    fixture.publish(0..3);
+    poll_until(&mut *member, |_, events| assigned(events).len() == 1);
+    member.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    let (values, _) = poll_until(&mut *member, |values, _| values.len() >= 3);
+    assert_eq!(values, vec![0, 1, 2]);
+    member.close(DEADLINE);
+}
+
+#[test]
+fn a_paused_partition_gives_nothing_and_goes_on_where_it_was() {
+    let Some(fixture) = fixture(2) else { return };
+    fixture.publish(0..1_000);
+    let mut reader = fixture.reader();
+    let starts = [(fixture.partition(0), Start::Beginning), (fixture.partition(1), Start::Beginning)];
+    reader.assign(&starts).expect("assigned");
+    let (before, _) = poll_until(&mut *reader, |values, _| values.len() >= 100);
+    reader.pause(&[fixture.partition(0)], true).expect("paused");
+    let silent = reader.poll(10, Duration::from_millis(500), &mut |record| panic!("got {}", record.offset)).expect("a poll");
+    assert_eq!(silent, vec![]);
+    reader.pause(&[fixture.partition(0)], false).expect("resumed");
+
+    let (after, _) = poll_until(&mut *reader, |values, _| before.len() + values.len() >= 1_000);
+
+    assert_eq!([before, after].concat(), (0..1_000).collect::<Vec<u64>>());
+    // A pause does not outlive the assignment.
+    reader.pause(&[fixture.partition(0)], true).expect("paused");
+    reader.release(&[fixture.partition(0)]).expect("released");
+    reader.assign(&[(fixture.partition(0), Start::At(990))]).expect("assigned");
+    let (values, _) = poll_until(&mut *reader, |values, _| values.len() >= 10);
+    assert_eq!(values, (990..1_000).collect::<Vec<u64>>());
+    reader.close(DEADLINE);
 }
 
 #[test]

@@ -146,11 +146,11 @@ fn list<'a>(items: impl IntoIterator<Item = (&'a Partition, Offset)>) -> Result<
 }
 
 fn list_of_commits(commits: &[Commit]) -> Result<TopicPartitionList, BrokerError> {
-    let mut list = list(commits.iter().map(|commit| (&commit.partition, Offset::Offset(commit.offset))))?;
+    let list = list(commits.iter().map(|commit| (&commit.partition, Offset::Offset(commit.offset))))?;
     for (mut elem, commit) in list.elements().into_iter().zip(commits) {
         elem.set_metadata(&commit.metadata);
     }
-    Ok(std::mem::take(&mut list))
+    Ok(list)
 }
 
 /// librdkafka's names are C strings.

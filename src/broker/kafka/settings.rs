@@ -121,7 +121,11 @@ impl Settings {
             config.set("isolation.level", "read_uncommitted");
         }
         if spec.prefetch_bytes > 0 {
-            bound_prefetch(&mut config, spec.prefetch_bytes);
+            for (key, value) in prefetch(spec.prefetch_bytes) {
+                if !self.user.contains_key(key) {
+                    config.set(key, value.to_string());
+                }
+            }
         }
         config
     }
@@ -175,14 +179,13 @@ impl Settings {
 
 /// librdkafka stops fetching when as many bytes or records lie queued; the byte bound shall rule, and small records not
 /// cost many times their size.
-fn bound_prefetch(config: &mut ClientConfig, bytes: usize) {
-    let records = (bytes / RECORD_OVERHEAD).clamp(1_000, 100_000);
-    // One fetch may overshoot the bound; keep it to a part. A larger record still comes, alone.
-    let per_fetch = (bytes / 4).clamp(65_536, 1_048_576);
-    config
-        .set("queued.max.messages.kbytes", (bytes / 1024).clamp(1, 2_097_151).to_string())
-        .set("queued.min.messages", records.to_string())
-        .set("fetch.message.max.bytes", per_fetch.to_string());
+fn prefetch(bytes: usize) -> [(&'static str, usize); 3] {
+    [
+        ("queued.max.messages.kbytes", (bytes / 1024).clamp(1, 2_097_151)),
+        ("queued.min.messages", (bytes / RECORD_OVERHEAD).clamp(1_000, 100_000)),
+        // One fetch may overshoot the bound; keep it to a part. A larger record still comes, alone.
+        ("fetch.message.max.bytes", (bytes / 4).clamp(65_536, 1_048_576)),
+    ]
 }
 
 fn check(key: &str, value: &str) -> Result<(), BrokerError> {
