@@ -1,1 +1,159 @@
-//! stub
+//! Every Redis key there is, built here and nowhere else.
+//!
+//! All keys of events partition 12 begin with `kafleet:{p12}:` (`kafleet` is the configurable prefix). The braces are a
+//! hash tag: in a cluster everything of a partition lies in one slot, so that one MULTI can change it.
+//!
+//! | key after `kafleet:{p12}:` | type | holds | written by |
+//! |---|---|---|---|
+//! | `fence` | string | `offset version log_time_ms`: up to where the partition is folded | SET in every batch |
+//! | `t:<id>` | string | the record of a task ([`Node::encode`](crate::model::node::Node::encode)) | MSET |
+//! | `roots` | zset | ids of roots; score: log time of the first event, ms | ZADD, ZREM |
+//! | `c:<parent>` | zset | ids of the direct children of a task; same score | ZADD, ZREM |
+//! | `m:<type>:<state>` | zset | ids of the tasks of a type in an indexed state; same score | ZADD, ZREM |
+//! | `n` | hash | number of tasks by `type/state`; a field at zero goes with the next batch | HINCRBY, HDEL |
+//! | `l:<id>` | list | the newest log lines of a task, bounded in lines and bytes | RPUSH, LTRIM |
+//! | `ln:<id>` | string | how many log lines the task has had ever, so that lines keep their numbers | MSET |
+//! | `r:<id>` | string | a reservation, `position hash`, position `-` while unknown; expires | SET PX, DEL |
+//!
+//! One more lies outside of any partition: the pub/sub channel `kafleet:notices`, with one JSON message per batch.
+
+use std::sync::Arc;
+
+use super::{Index, StoreError};
+use crate::model::id::TaskId;
+use crate::model::state::State;
+
+/// The longest prefix, in characters.
+const MAX_PREFIX_CHARS: usize = 64;
+
+/// The keys of one events partition.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// `kafleet:{p12}:`.
+    base: String,
+}
+
+impl Keys {
+    pub fn new(prefix: &str, partition: u32) -> Self {
+        Self { base: format!("{prefix}:{{p{partition}}}:") }
+    }
+
+    /// Up to where the partition is folded. Every batch is guarded by a WATCH on it.
+    pub fn fence(&self) -> String {
+        self.key("fence", "")
+    }
+
+    /// The record of a task.
+    pub fn record(&self, id: &TaskId) -> String {
+        self.key("t:", id.as_str())
+    }
+
+    /// The sorted set behind an index.
+    pub fn index(&self, index: &Index) -> String {
+        match index {
+            Index::Roots => self.key("roots", ""),
+            Index::Children(parent) => self.key("c:", parent.as_str()),
+            Index::Members { task_type, state } => format!("{}m:{task_type}:{state}", self.base),
+        }
+    }
+
+    /// The counters of the partition.
+    pub fn counts(&self) -> String {
+        self.key("n", "")
+    }
+
+    /// The log lines of a task that are kept.
+    pub fn log(&self, id: &TaskId) -> String {
+        self.key("l:", id.as_str())
+    }
+
+    /// How many log lines a task has had ever.
+    pub fn log_total(&self, id: &TaskId) -> String {
+        self.key("ln:", id.as_str())
+    }
+
+    /// The reservation of an id.
+    pub fn reservation(&self, id: &TaskId) -> String {
+        self.key("r:", id.as_str())
+    }
+
+    /// A pattern over everything of the partition, for messages.
+    pub fn all(&self) -> String {
+        self.key("*", "")
+    }
+
+    fn key(&self, kind: &str, id: &str) -> String {
+        [&self.base, kind, id].concat()
+    }
+}
+
+/// The field of a counter in [`Keys::counts`].
+pub fn counter(task_type: &str, state: State) -> String {
+    format!("{task_type}/{state}")
+}
+
+/// What a field of [`Keys::counts`] counts.
+pub fn parse_counter(field: &str) -> Option<(Arc<str>, State)> {
+    let (task_type, state) = field.rsplit_once('/')?;
+    Some((task_type.into(), State::from_name(state)?))
+}
+
+/// The channel of change notices: one for all partitions.
+pub fn notices(prefix: &str) -> String {
+    format!("{prefix}:notices")
+}
+
+/// Checks a prefix: no braces, because the hash tag must be the partition's.
+pub fn check_prefix(prefix: &str) -> Result<(), StoreError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':');
+    if prefix.is_empty() || prefix.len() > MAX_PREFIX_CHARS || !prefix.bytes().all(allowed) {
+        return Err(StoreError::Misconfigured(format!(
+            "`{}` is not a prefix for redis keys: 1 to {MAX_PREFIX_CHARS} characters of A-Z a-z 0-9 . _ - :",
+            prefix.chars().take(80).collect::<String>()
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_of_a_partition_has_its_hash_tag() {
+        let keys = Keys::new("fleet", 12);
+        let id = TaskId::parse("r:a").unwrap();
+        let members = Index::Members { task_type: "echo".into(), state: State::Failed };
+        for (key, expect) in [
+            (keys.fence(), "fleet:{p12}:fence"),
+            (keys.record(&id), "fleet:{p12}:t:r:a"),
+            (keys.index(&Index::Roots), "fleet:{p12}:roots"),
+            (keys.index(&Index::Children(id.clone())), "fleet:{p12}:c:r:a"),
+            (keys.index(&members), "fleet:{p12}:m:echo:failed"),
+            (keys.counts(), "fleet:{p12}:n"),
+            (keys.log(&id), "fleet:{p12}:l:r:a"),
+            (keys.log_total(&id), "fleet:{p12}:ln:r:a"),
+            (keys.reservation(&id), "fleet:{p12}:r:r:a"),
+            (keys.all(), "fleet:{p12}:*"),
+        ] {
+            assert_eq!(key, expect);
+        }
+    }
+
+    #[test]
+    fn counters_read_back_what_they_count() {
+        for state in State::ALL {
+            assert_eq!(parse_counter(&counter("a-b", state)), Some(("a-b".into(), state)));
+        }
+        assert_eq!(parse_counter("a-b"), None);
+        assert_eq!(parse_counter("a/nonsense"), None);
+    }
+
+    #[test]
+    fn a_prefix_with_a_hash_tag_of_its_own_is_refused() {
+        assert_eq!(check_prefix("kafleet.test:1_a-b"), Ok(()));
+        for bad in ["", "a{b}", "a b", &"x".repeat(65)] {
+            assert!(matches!(check_prefix(bad), Err(StoreError::Misconfigured(_))), "{bad:?}");
+        }
+    }
+}

@@ -1,1 +1,334 @@
-//! stub
+//! The store in memory: for `kafleet dev`, tests and simulation. The same promises as Redis, except that it ends with
+//! the process; bounded, and full means a clear refusal.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt};
+use rustc_hash::FxHashMap;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::time::Instant;
+
+use super::log_tail::LogTail;
+use super::{Changes, Entry, Fence, Index, LogPage, Node, Notice, PartitionWriter, Reservation, Store, StoreError, TypeCount};
+use super::{MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, closed_writer, decode};
+use crate::model::id::TaskId;
+use crate::model::state::State;
+
+#[derive(Clone, Debug)]
+pub struct MemoryOptions {
+    /// The most task records, over all partitions. Default 1,000,000.
+    pub max_records: usize,
+    /// The most bytes of records and log lines. Default 1 GiB.
+    pub max_bytes: usize,
+    /// How long an id stays reserved. Default [`RESERVATION_TTL`].
+    pub reservation_ttl: Duration,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self { max_records: 1_000_000, max_bytes: 1 << 30, reservation_ttl: RESERVATION_TTL }
+    }
+}
+
+/// Cheap to clone; all clones are one store.
+#[derive(Clone)]
+pub struct Memory {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: MemoryOptions,
+    state: Mutex<Contents>,
+    notices: broadcast::Sender<Notice>,
+}
+
+#[derive(Clone, Default)]
+struct Contents {
+    partitions: FxHashMap<u32, Partition>,
+    /// Counts every change of a fence, so that a writer notices one that came back to where it was.
+    revision: u64,
+}
+
+#[derive(Clone, Default)]
+struct Partition {
+    fence: Option<Fence>,
+    revision: u64,
+    records: FxHashMap<TaskId, Vec<u8>>,
+    indexes: FxHashMap<Index, BTreeSet<Entry>>,
+    counts: BTreeMap<(Arc<str>, State), i64>,
+    logs: FxHashMap<TaskId, LogTail<String>>,
+    bytes: usize,
+    reservations: FxHashMap<TaskId, Reserved>,
+    /// In the order of their ends, which all come one `reservation_ttl` later.
+    ends: VecDeque<(Instant, TaskId)>,
+}
+
+#[derive(Clone)]
+struct Reserved {
+    mark: Reservation,
+    end: Instant,
+}
+
+/// Everything a store held at some moment.
+#[derive(Clone)]
+pub struct Snapshot(FxHashMap<u32, Partition>);
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(MemoryOptions::default())
+    }
+}
+
+impl Memory {
+    pub fn new(options: MemoryOptions) -> Self {
+        let (notices, _) = broadcast::channel(NOTICE_BUFFER);
+        Self { shared: Arc::new(Shared { options, state: Mutex::default(), notices }) }
+    }
+
+    /// Forgets everything, as FLUSHALL does.
+    pub fn wipe(&self) {
+        self.lock().partitions.clear();
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.lock().partitions.clone())
+    }
+
+    /// Goes back to a snapshot, as a failover to a replica that lags does.
+    pub fn restore(&self, snapshot: &Snapshot) {
+        let mut contents = self.lock();
+        contents.partitions.clone_from(&snapshot.0);
+        let Contents { partitions, revision } = &mut *contents;
+        for partition in partitions.values_mut() {
+            *revision += 1;
+            partition.revision = *revision;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        // A panic elsewhere leaves no half-done change: each is made under one lock without a fallible step.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read<T: Default>(&self, partition: u32, read: impl FnOnce(&Partition) -> T) -> T {
+        self.lock().partitions.get(&partition).map(read).unwrap_or_default()
+    }
+
+    fn read_nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+        let records: Vec<Option<Vec<u8>>> = {
+            let contents = self.lock();
+            let records = contents.partitions.get(&partition).map(|partition| &partition.records);
+            ids.iter().map(|id| records.and_then(|records| records.get(id)).cloned()).collect()
+        };
+        let wipe = "start with an empty store";
+        ids.iter().zip(records).map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, wipe)).transpose()).collect()
+    }
+}
+
+impl Contents {
+    /// Refuses a batch that may not fit. Counts replaced records as new bytes: exact enough for a limit.
+    fn check_room(&self, partition: u32, changes: &Changes, options: &MemoryOptions) -> Result<(), StoreError> {
+        let here = self.partitions.get(&partition);
+        let is_new = |id: &TaskId| here.is_none_or(|here| !here.records.contains_key(id));
+        let records: usize = self.partitions.values().map(|partition| partition.records.len()).sum();
+        let bytes: usize = self.partitions.values().map(|partition| partition.bytes).sum();
+        let new_records = changes.nodes.iter().filter(|(id, _)| is_new(id)).count();
+        let new_bytes: usize = changes.nodes.iter().map(|(_, record)| record.len()).sum();
+        let new_log_bytes: usize = changes.logs.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
+        if records + new_records > options.max_records {
+            return Err(full(&format!("{records} records of at most {}", options.max_records)));
+        }
+        if bytes + new_bytes + new_log_bytes > options.max_bytes {
+            return Err(full(&format!("{bytes} bytes of at most {}", options.max_bytes)));
+        }
+        Ok(())
+    }
+}
+
+fn full(what: &str) -> StoreError {
+    StoreError::Invalid(format!(
+        "the memory store is full: {what}\n\nhint: it is for development; use redis, or raise its limits"
+    ))
+}
+
+impl Partition {
+    fn apply(&mut self, changes: &Changes) {
+        for (id, record) in &changes.nodes {
+            let old = self.records.insert(id.clone(), record.clone());
+            self.bytes = self.bytes + record.len() - old.map_or(0, |old| old.len());
+        }
+        self.apply_indexes(changes);
+        for (task_type, state, change) in &changes.counts {
+            let key = (task_type.clone(), *state);
+            let count = self.counts.entry(key.clone()).or_default();
+            *count += change;
+            if *count == 0 {
+                self.counts.remove(&key);
+            }
+        }
+        for (id, lines) in &changes.logs {
+            let tail = self.logs.entry(id.clone()).or_default();
+            let before = tail.bytes();
+            lines.iter().for_each(|line| tail.push(line.clone(), line.len()));
+            self.bytes = self.bytes + tail.bytes() - before;
+        }
+    }
+
+    fn apply_indexes(&mut self, changes: &Changes) {
+        for (index, entry) in &changes.removed {
+            if let Some(entries) = self.indexes.get_mut(index) {
+                entries.remove(entry);
+                if entries.is_empty() {
+                    self.indexes.remove(index);
+                }
+            }
+        }
+        for (index, entry) in &changes.added {
+            self.indexes.entry(index.clone()).or_default().insert(entry.clone());
+        }
+    }
+
+    fn page(&self, index: &Index, after: Option<&Entry>, limit: usize) -> Vec<Entry> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let Some(entries) = self.indexes.get(index) else { return Vec::new() };
+        let after = after.map_or(Unbounded, Excluded);
+        match index {
+            Index::Children(_) => entries.range((after, Unbounded)).take(limit).cloned().collect(),
+            Index::Roots | Index::Members { .. } => entries.range((Unbounded, after)).rev().take(limit).cloned().collect(),
+        }
+    }
+
+    fn drop_expired(&mut self, now: Instant) {
+        while self.ends.front().is_some_and(|(end, _)| *end <= now) {
+            let Some((_, id)) = self.ends.pop_front() else { return };
+            // It may have been replaced since, with a later end.
+            if self.reservations.get(&id).is_some_and(|reserved| reserved.end <= now) {
+                self.reservations.remove(&id);
+            }
+        }
+    }
+
+    fn hold(&mut self, id: &TaskId, mark: &Reservation, end: Instant) {
+        self.ends.push_back((end, id.clone()));
+        self.reservations.insert(id.clone(), Reserved { mark: mark.clone(), end });
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError> {
+        let (fence, revision) = self.read(partition, |partition| (partition.fence, partition.revision));
+        Ok((Box::new(Writer { store: self.clone(), partition, revision: Some(revision) }), fence))
+    }
+
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+        self.read_nodes(partition, ids)
+    }
+
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError> {
+        Ok(partitions.iter().map(|&partition| self.read(partition, |partition| partition.fence)).collect())
+    }
+
+    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        Ok(self.read(partition, |partition| partition.page(index, after, limit.min(MAX_PAGE))))
+    }
+
+    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
+        let all = partitions.iter().flat_map(|&partition| self.read(partition, |partition| partition.counts.clone()));
+        super::sum_counts(all)
+    }
+
+    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
+        let page = |tail: &LogTail<String>| {
+            let (from, lines) = tail.page(from, limit);
+            LogPage { from, lines: lines.cloned().collect() }
+        };
+        Ok(self.read(partition, |partition| partition.logs.get(id).map(page).unwrap_or_default()))
+    }
+
+    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
+        let now = Instant::now();
+        let mut contents = self.lock();
+        let partition = contents.partitions.entry(partition).or_default();
+        partition.drop_expired(now);
+        if let Some(reserved) = partition.reservations.get(id) {
+            return Ok(Some(reserved.mark.clone()));
+        }
+        if partition.reservations.len() >= self.shared.options.max_records {
+            return Err(full(&format!("{} reservations", partition.reservations.len())));
+        }
+        partition.hold(id, mark, now + self.shared.options.reservation_ttl);
+        Ok(None)
+    }
+
+    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError> {
+        let now = Instant::now();
+        let mut contents = self.lock();
+        let partition = contents.partitions.entry(partition).or_default();
+        partition.drop_expired(now);
+        match mark {
+            Some(mark) => partition.hold(id, mark, now + self.shared.options.reservation_ttl),
+            None => drop(partition.reservations.remove(id)),
+        }
+        Ok(())
+    }
+
+    async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
+        // The stream holds the store, so that it ends only by being dropped.
+        let listening = (self.clone(), self.shared.notices.subscribe());
+        let later = stream::unfold(listening, |(store, mut receiver)| async move {
+            match receiver.recv().await {
+                Ok(notice) => Some((notice, (store, receiver))),
+                Err(RecvError::Lagged(_)) => Some((Notice::Gap, (store, receiver))),
+                Err(RecvError::Closed) => None,
+            }
+        });
+        Ok(stream::iter([Notice::Gap]).chain(later).boxed())
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+struct Writer {
+    store: Memory,
+    partition: u32,
+    /// The revision of the fence when it was last seen; None once closed.
+    revision: Option<u64>,
+}
+
+#[async_trait]
+impl PartitionWriter for Writer {
+    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+        let revision = self.revision.take().ok_or_else(closed_writer)?;
+        let nodes = self.store.read_nodes(self.partition, ids)?;
+        self.revision = Some(revision);
+        Ok(nodes)
+    }
+
+    async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
+        let seen = self.revision.take().ok_or_else(closed_writer)?;
+        let mut contents = self.store.lock();
+        let (found, revision) =
+            contents.partitions.get(&self.partition).map_or((None, 0), |partition| (partition.fence, partition.revision));
+        if found != from || revision != seen {
+            return Err(StoreError::Conflict { found });
+        }
+        contents.check_room(self.partition, changes, &self.store.shared.options)?;
+        contents.revision += 1;
+        let revision = contents.revision;
+        let partition = contents.partitions.entry(self.partition).or_default();
+        partition.apply(changes);
+        partition.fence = Some(to);
+        partition.revision = revision;
+        drop(contents);
+        self.revision = Some(revision);
+        // An error only says that nobody listens.
+        let _ = self.store.shared.notices.send(Notice::of(self.partition, to, changes));
+        Ok(())
+    }
+}

@@ -4,7 +4,9 @@
 //! which the partition is folded; whoever applies a batch names the fence it started from, and is refused when the store
 //! has another: a zombie tracker cannot write, and a store that lost writes is noticed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -16,8 +18,20 @@ use crate::model::node::Node;
 use crate::model::state::State;
 
 pub mod keys;
+mod log_tail;
 pub mod memory;
 pub mod redis;
+
+pub use log_tail::{MAX_LOG_BYTES, MAX_LOG_LINES};
+
+/// The most entries that one page holds; a higher limit means this one.
+pub const MAX_PAGE: usize = 10_000;
+/// The most ids that a notice names.
+pub const MAX_NOTICE_IDS: usize = 200;
+/// How long an id stays reserved.
+pub const RESERVATION_TTL: Duration = Duration::from_secs(120);
+/// The notices a reader may be behind before it gets a [`Notice::Gap`] instead.
+const NOTICE_BUFFER: usize = 1_024;
 
 /// Up to where a partition is folded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,29 +72,34 @@ pub trait Store: Send + Sync + 'static {
     /// The fences of these partitions.
     async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError>;
 
-    /// A page of an index of one partition, in the index's order, beginning after `after`.
+    /// A page of an index of one partition, in the index's order, beginning after `after`, which need not be there any
+    /// more: whatever was there from the first page to the last is seen once. At most [`MAX_PAGE`] entries.
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError>;
 
-    /// Tasks by type and state, over these partitions: exact as of their fences.
+    /// Tasks by type and state, over these partitions: exact as of their fences. Sorted; what is zero is left out.
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError>;
 
     /// The log lines of a task from `from` (0 is the oldest ever; what is no longer kept is skipped), at most `limit`.
+    /// The newest [`MAX_LOG_LINES`] are kept, up to [`MAX_LOG_BYTES`].
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError>;
 
-    /// Reserves an id for 2 minutes, or tells what it is reserved with.
+    /// Reserves an id for [`RESERVATION_TTL`], or tells what it is reserved with. After a lost answer that is the caller's
+    /// own mark.
     async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError>;
 
     /// Replaces the reservation of an id (once its publish is acknowledged); None gives it up.
     async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError>;
 
-    /// Change notices from now on. A hint only: some may be missing, and after a cut the stream yields [`Notice::Gap`].
+    /// Change notices. A hint only: some may be missing. The stream yields [`Notice::Gap`] whenever it begins to listen
+    /// (first of all, and again after a cut) and when its reader is too slow; it ends only by being dropped.
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError>;
 
     /// Reachable and set up as it must be (Redis: `noeviction`, version).
     async fn check(&self) -> Result<(), StoreError>;
 }
 
-/// The writer of one partition. Used by one task at a time; after any error it is dropped and opened anew.
+/// The writer of one partition. Used by one task at a time. After any error (or a call that was dropped half way) it
+/// answers nothing but "closed": it is dropped and opened anew.
 #[async_trait]
 pub trait PartitionWriter: Send {
     /// Reads records through the writer's own connection.
@@ -124,4 +143,40 @@ pub enum Notice {
     },
     /// Notices may have been missed.
     Gap,
+}
+
+impl Notice {
+    /// What a batch tells those who wait.
+    fn of(partition: u32, to: Fence, changes: &Changes) -> Self {
+        let few = changes.nodes.len() <= MAX_NOTICE_IDS;
+        let ids = few.then(|| changes.nodes.iter().map(|(id, _)| id.clone()).collect());
+        Self::Changed { partition, offset: to.offset, ids }
+    }
+}
+
+/// What a writer says after an error.
+fn closed_writer() -> StoreError {
+    StoreError::Unavailable("the writer is closed: open a new one".into())
+}
+
+/// Reads a record; `wipe` tells how to be rid of what another version wrote.
+fn decode(partition: u32, id: &TaskId, bytes: &[u8], wipe: &str) -> Result<Node, StoreError> {
+    Node::decode(bytes).ok_or_else(|| {
+        StoreError::Invalid(format!(
+            "the record of `{id}` in partition {partition} cannot be read: another version wrote it\n\nhint: {wipe}; a tracker folds the partition again from the log"
+        ))
+    })
+}
+
+/// Adds up the counters of several partitions.
+fn sum_counts(counters: impl IntoIterator<Item = ((Arc<str>, State), i64)>) -> Result<Vec<TypeCount>, StoreError> {
+    let mut sums: BTreeMap<(Arc<str>, State), i64> = BTreeMap::new();
+    for (key, count) in counters {
+        *sums.entry(key).or_default() += count;
+    }
+    let told = sums.into_iter().filter(|(_, count)| *count != 0).map(|((task_type, state), count)| match u64::try_from(count) {
+        Ok(count) => Ok(TypeCount { task_type, state, count }),
+        Err(_) => Err(StoreError::Invalid(format!("the counter of `{task_type}` tasks that are {state} stands at {count}"))),
+    });
+    told.collect()
 }

@@ -1,1 +1,247 @@
-//! stub
+//! The store in Redis: one server, a master behind sentinels, or a cluster.
+//!
+//! [`keys`](super::keys) says what lies where. Each writer has a connection of its own that never reconnects
+//! (`writer`); reads share one that does (`reader`); change notices have a third (`notices`).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::try_join_all;
+use futures::stream::BoxStream;
+
+use ::redis::{Cmd, Value, cmd, pipe};
+
+use super::keys::{self, Keys};
+use super::log_tail::LogTail;
+use super::{Entry, Fence, Index, LogPage, Node, Notice, PartitionWriter, Reservation, Store, StoreError, TypeCount};
+use super::{MAX_PAGE, RESERVATION_TTL};
+use crate::model::id::TaskId;
+use link::Link;
+use page::{Pages, is_newest_first};
+use reader::Reader;
+
+mod address;
+mod checks;
+mod link;
+mod notices;
+mod page;
+mod reader;
+mod values;
+mod writer;
+
+/// Records per MGET.
+const CHUNK: usize = 1_000;
+/// How often something that changed while it was read is read again.
+const ATTEMPTS: usize = 5;
+
+/// How to reach Redis. `Debug` shows no secret.
+#[derive(Clone)]
+pub struct RedisOptions {
+    /// `redis://[user:password@]host:port[/db]`, with `rediss` for TLS; `redis-cluster://host:port,host:port` (also
+    /// `rediss-cluster`) for any nodes of a cluster; `redis-sentinel://host:port,host:port/master-name[/db]` (also
+    /// `rediss-sentinel`), where user and password are the master's; `redis+unix:///path`.
+    pub url: String,
+    /// Instead of the one in the URL.
+    pub username: Option<String>,
+    /// Instead of the one in the URL.
+    pub password: Option<String>,
+    /// The sentinels' own.
+    pub sentinel_password: Option<String>,
+    /// What all keys begin with: `[A-Za-z0-9._:-]{1,64}`. Default `kafleet`.
+    pub prefix: String,
+    /// For a connection to stand. Default 5 s.
+    pub connect_timeout: Duration,
+    /// For the answer to a batch. Default 10 s.
+    pub response_timeout: Duration,
+    /// For a read with all its attempts. Default 5 s.
+    pub read_timeout: Duration,
+    /// How long an id stays reserved. Default [`RESERVATION_TTL`].
+    pub reservation_ttl: Duration,
+}
+
+impl RedisOptions {
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            username: None,
+            password: None,
+            sentinel_password: None,
+            prefix: "kafleet".into(),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(10),
+            read_timeout: Duration::from_secs(5),
+            reservation_ttl: RESERVATION_TTL,
+        }
+    }
+
+    /// The text without any password in it.
+    fn hide(&self, text: &str) -> String {
+        let in_url = address::Address::password(self);
+        let secrets = [in_url.as_deref(), self.password.as_deref(), self.sentinel_password.as_deref()];
+        let secrets = secrets.into_iter().flatten().filter(|secret| !secret.is_empty());
+        secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
+    }
+}
+
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisOptions")
+            .field("url", &self.hide(&address::without_credentials(&self.url)))
+            .field("username", &self.username)
+            .field("prefix", &self.prefix)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
+            .field("read_timeout", &self.read_timeout)
+            .field("reservation_ttl", &self.reservation_ttl)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Cheap to clone; clones share the connection for reads.
+#[derive(Clone)]
+pub struct Redis {
+    link: Arc<Link>,
+    reader: Arc<Reader>,
+}
+
+impl Redis {
+    /// Checks the options. The first call connects, so Redis may be away at start; [`Store::check`] asks it.
+    pub fn connect(options: RedisOptions) -> Result<Self, StoreError> {
+        keys::check_prefix(&options.prefix)?;
+        let link = Arc::new(Link::new(options)?);
+        Ok(Self { reader: Arc::new(Reader::new(link.clone())), link })
+    }
+
+    fn keys(&self, partition: u32) -> Keys {
+        Keys::new(&self.link.options.prefix, partition)
+    }
+
+    /// One command, one answer.
+    async fn ask(&self, command: &mut Cmd) -> Result<Value, StoreError> {
+        let mut commands = pipe();
+        commands.add_command(command.take());
+        Ok(self.reader.query(&commands).await?.pop().unwrap_or_default())
+    }
+
+    async fn fence(&self, partition: u32) -> Result<Option<Fence>, StoreError> {
+        let keys = self.keys(partition);
+        let answer = self.ask(cmd("GET").arg(keys.fence())).await?;
+        values::read_fence(&keys, answer)
+    }
+
+    async fn counters(&self, partition: u32) -> Result<Vec<(String, i64)>, StoreError> {
+        let key = self.keys(partition).counts();
+        let answer = self.ask(cmd("HGETALL").arg(&key)).await?;
+        values::read(&key, answer)
+    }
+
+    /// The log lines kept of a task; None when a write came between.
+    async fn log(&self, keys: &Keys, id: &TaskId) -> Result<Option<LogTail<String>>, StoreError> {
+        let mut commands = pipe();
+        commands.cmd("GET").arg(keys.log_total(id));
+        commands.cmd("LRANGE").arg(keys.log(id)).arg(0).arg(-1);
+        commands.cmd("GET").arg(keys.log_total(id));
+        let answers = Value::Array(self.reader.query(&commands).await?);
+        let (before, lines, after): (Option<u64>, Vec<Vec<u8>>, Option<u64>) = values::read(&keys.log(id), answers)?;
+        let lines = lines.into_iter().map(|line| {
+            let size = line.len();
+            (String::from_utf8_lossy(&line).into_owned(), size)
+        });
+        Ok((before == after).then(|| LogTail::found(lines, after.unwrap_or(0))))
+    }
+}
+
+#[async_trait]
+impl Store for Redis {
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError> {
+        let (writer, fence) = writer::Writer::open(self.link.clone(), partition).await?;
+        Ok((Box::new(writer), fence))
+    }
+
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+        let keys = self.keys(partition);
+        let mut nodes = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(CHUNK) {
+            let answers = self.reader.query(&writer::get_records(&keys, ids)).await?;
+            nodes.extend(values::read_nodes(&keys, partition, ids, answers)?);
+        }
+        Ok(nodes)
+    }
+
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError> {
+        try_join_all(partitions.iter().map(|&partition| self.fence(partition))).await
+    }
+
+    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        let limit = limit.min(MAX_PAGE);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let key = self.keys(partition).index(index);
+        let pages = Pages { reader: &self.reader, key, newest_first: is_newest_first(index) };
+        match after {
+            None => pages.first(limit).await,
+            Some(after) => pages.after(after, limit).await,
+        }
+    }
+
+    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
+        let counters = try_join_all(partitions.iter().map(|&partition| self.counters(partition))).await?;
+        let known = counters.into_iter().flatten().map(|(field, count)| match keys::parse_counter(&field) {
+            Some(counter) => Ok((counter, count)),
+            None => Err(StoreError::Invalid(format!("`{field}` is not the name of a counter: another version wrote it"))),
+        });
+        super::sum_counts(known.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
+        let keys = self.keys(partition);
+        for _ in 0..ATTEMPTS {
+            if let Some(tail) = self.log(&keys, id).await? {
+                let (from, lines) = tail.page(from, limit);
+                return Ok(LogPage { from, lines: lines.cloned().collect() });
+            }
+        }
+        Err(StoreError::Unavailable(format!("the log of `{id}` grows faster than it can be read: try again")))
+    }
+
+    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
+        let key = self.keys(partition).reservation(id);
+        let ttl_ms = self.link.options.reservation_ttl.as_millis() as u64;
+        for _ in 0..ATTEMPTS {
+            let mut commands = pipe();
+            commands.cmd("SET").arg(&key).arg(values::reservation_text(mark)).arg("NX").arg("PX").arg(ttl_ms);
+            commands.cmd("GET").arg(&key);
+            let mut answers = self.reader.query(&commands).await?;
+            let held = answers.pop().unwrap_or_default();
+            if answers.pop() == Some(Value::Okay) {
+                return Ok(None);
+            }
+            // Nothing there: it expired between the two.
+            if let Some(held) = values::read_reservation(&key, held)? {
+                return Ok(Some(held));
+            }
+        }
+        Err(StoreError::Unavailable(format!("the reservation of `{id}` changes faster than it can be read: try again")))
+    }
+
+    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError> {
+        let key = self.keys(partition).reservation(id);
+        let ttl_ms = self.link.options.reservation_ttl.as_millis() as u64;
+        match mark {
+            Some(mark) => self.ask(cmd("SET").arg(&key).arg(values::reservation_text(mark)).arg("PX").arg(ttl_ms)).await?,
+            None => self.ask(cmd("DEL").arg(&key)).await?,
+        };
+        Ok(())
+    }
+
+    async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
+        Ok(notices::stream(self.link.clone()))
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        checks::check(&self.link).await
+    }
+}

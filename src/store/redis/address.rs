@@ -1,0 +1,199 @@
+//! What a redis URL names: one server, a cluster, or a master that sentinels know.
+
+use ::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisResult, TlsMode, io::tcp::TcpSettings};
+
+use super::RedisOptions;
+use crate::store::StoreError;
+
+/// The forms of a URL, for messages.
+const FORMS: &str = "hint: write redis://[user:password@]host:port[/db] (rediss for TLS), redis-cluster://host:port,host:port \
+or redis-sentinel://host:port,host:port/master-name[/db]";
+const SENTINEL_PORT: u16 = 26_379;
+
+pub(super) enum Address {
+    One(Box<ConnectionInfo>),
+    /// Any nodes of a cluster.
+    Cluster(Vec<ConnectionInfo>),
+    Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
+}
+
+/// A URL in its parts: `scheme://user@host,host/path?query#fragment`.
+struct Parts<'a> {
+    tls: bool,
+    kind: &'a str,
+    user: &'a str,
+    hosts: &'a str,
+    path: &'a str,
+    /// With its `?` or `#`.
+    rest: &'a str,
+}
+
+impl Address {
+    pub(super) fn parse(options: &RedisOptions) -> Result<Self, StoreError> {
+        Self::read(options).map_err(|problem| {
+            let url = without_credentials(&options.url);
+            StoreError::Misconfigured(options.hide(&format!("`{url}` is not a redis URL: {problem}\n\n{FORMS}")))
+        })
+    }
+
+    fn read(options: &RedisOptions) -> Result<Self, String> {
+        let Some(parts) = Parts::split(&options.url) else {
+            return Ok(Self::One(Box::new(node(&options.url, options).map_err(|error| error.to_string())?)));
+        };
+        if parts.hosts.split(',').any(str::is_empty) {
+            return Err("a host is empty".into());
+        }
+        match parts.kind {
+            "cluster" => parts.cluster(options),
+            "sentinel" => parts.sentinel(options),
+            other => Err(format!("`redis-{other}` is not known")),
+        }
+    }
+
+    /// The user name and password in force, for hiding them.
+    pub(super) fn password(options: &RedisOptions) -> Option<String> {
+        let single =
+            Parts::split(&options.url).map(|parts| parts.node_url(parts.hosts.split(',').next().unwrap_or_default(), ""));
+        let info = node(single.as_deref().unwrap_or(&options.url), options).ok()?;
+        info.redis_settings().password().map(str::to_owned)
+    }
+}
+
+impl<'a> Parts<'a> {
+    /// None for a URL of a single server.
+    fn split(url: &'a str) -> Option<Self> {
+        let (scheme, after) = url.split_once("://")?;
+        let (tls, kind) = match scheme.split_once('-')? {
+            ("redis", kind) => (false, kind),
+            ("rediss", kind) => (true, kind),
+            _ => return None,
+        };
+        let (user, after) = after.rsplit_once('@').unwrap_or(("", after));
+        let (after, rest) = after.split_at(after.find(['?', '#']).unwrap_or(after.len()));
+        let (hosts, path) = after.split_once('/').unwrap_or((after, ""));
+        Some(Self { tls, kind, user, hosts, path, rest })
+    }
+
+    /// The URL of one of the hosts.
+    fn node_url(&self, host: &str, db: &str) -> String {
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        let at = if self.user.is_empty() { "" } else { "@" };
+        format!("{scheme}://{}{at}{host}/{db}{}", self.user, self.rest)
+    }
+
+    fn cluster(&self, options: &RedisOptions) -> Result<Address, String> {
+        if !matches!(self.path, "" | "0") {
+            return Err(format!("a cluster has no database `{}`", self.path));
+        }
+        let nodes = self.hosts.split(',').map(|host| node(&self.node_url(host, ""), options));
+        Ok(Address::Cluster(nodes.collect::<RedisResult<_>>().map_err(|error| error.to_string())?))
+    }
+
+    fn sentinel(&self, options: &RedisOptions) -> Result<Address, String> {
+        let (master, db) = self.path.split_once('/').unwrap_or((self.path, ""));
+        if master.is_empty() {
+            return Err("the name of the master is missing".into());
+        }
+        let build = || -> RedisResult<SentinelClient> {
+            let sentinels = self.hosts.split(',').map(|host| self.sentinel_node(host, options));
+            let master_node = node(&self.node_url("master", db), options)?;
+            let mut settings = SentinelNodeConnectionInfo::default()
+                .set_redis_connection_info(master_node.redis_settings().clone())
+                .set_tcp_settings(tcp_settings());
+            if let ConnectionAddr::TcpTls { insecure, .. } = master_node.addr() {
+                settings = settings.set_tls_mode(if *insecure { TlsMode::Insecure } else { TlsMode::Secure });
+            }
+            let sentinels = sentinels.collect::<RedisResult<Vec<_>>>()?;
+            SentinelClient::build(sentinels, master.to_owned(), Some(settings), SentinelServerType::Master)
+        };
+        let client = build().map_err(|error| error.to_string())?;
+        Ok(Address::Sentinel(Box::new(tokio::sync::Mutex::new(client))))
+    }
+
+    /// Sentinels have a port and a password of their own.
+    fn sentinel_node(&self, host: &str, options: &RedisOptions) -> RedisResult<ConnectionInfo> {
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && !port.ends_with(']'));
+        let host = if has_port { host.to_owned() } else { format!("{host}:{SENTINEL_PORT}") };
+        let bare = Parts { user: "", ..*self };
+        let info = bare.node_url(&host, "").into_connection_info()?;
+        let mut settings = info.redis_settings().clone();
+        if let Some(password) = &options.sentinel_password {
+            settings = settings.set_password(password);
+        }
+        Ok(info.set_redis_settings(settings).set_tcp_settings(tcp_settings()))
+    }
+}
+
+fn node(url: &str, options: &RedisOptions) -> RedisResult<ConnectionInfo> {
+    let info = url.into_connection_info()?;
+    let mut settings = info.redis_settings().clone();
+    if let Some(username) = &options.username {
+        settings = settings.set_username(username);
+    }
+    if let Some(password) = &options.password {
+        settings = settings.set_password(password);
+    }
+    Ok(info.set_redis_settings(settings).set_tcp_settings(tcp_settings()))
+}
+
+pub(super) fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+/// The URL as it may be shown.
+pub(super) fn without_credentials(url: &str) -> String {
+    match url.rsplit_once('@') {
+        None => url.to_owned(),
+        Some((before, after)) => {
+            let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
+            format!("{scheme}://***@{after}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Address, String> {
+        Address::parse(&RedisOptions::new(url)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_forms_of_a_url() {
+        assert!(matches!(parse("redis://localhost:6379/2"), Ok(Address::One(_))));
+        assert!(matches!(parse("rediss://u:p@host"), Ok(Address::One(_))));
+        assert!(matches!(parse("redis+unix:///run/redis.sock"), Ok(Address::One(_))));
+        let Ok(Address::Cluster(nodes)) = parse("rediss-cluster://u:p%40ss@a:1,b:2/?protocol=resp3#insecure") else { panic!() };
+        let told: Vec<_> = nodes.iter().map(|node| (node.addr().to_string(), node.redis_settings().password())).collect();
+        assert_eq!(told, [("a:1".into(), Some("p@ss")), ("b:2".into(), Some("p@ss"))]);
+        assert!(matches!(nodes[0].addr(), ConnectionAddr::TcpTls { insecure: true, .. }));
+        assert!(matches!(parse("redis-sentinel://:p@a,b:26380/main/3"), Ok(Address::Sentinel(_))));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_url_is_said_without_its_secret() {
+        for (url, said) in [
+            ("http://u:secret@host", "`http://***@host` is not a redis URL"),
+            ("redis://u:secret@host:port", "not a redis URL"),
+            ("redis-cluster://u:secret@a,,b", "a host is empty"),
+            ("redis-cluster://u:secret@a/3", "no database `3`"),
+            ("redis-sentinel://u:secret@a", "the name of the master is missing"),
+            ("redis-ring://u:secret@a", "`redis-ring` is not known"),
+            ("", "not a redis URL"),
+        ] {
+            let told = parse(url).err().unwrap();
+            assert!(told.contains(said) && told.contains("hint: "), "{url} gave {told}");
+            assert!(!told.contains("secret"), "{told}");
+        }
+    }
+
+    #[test]
+    fn credentials_of_their_own_outweigh_the_url() {
+        let mut options = RedisOptions::new("redis-cluster://u:p%40ss@a,b");
+        assert_eq!(Address::password(&options).as_deref(), Some("p@ss"));
+        options.password = Some("other".into());
+        assert_eq!(Address::password(&options).as_deref(), Some("other"));
+    }
+}

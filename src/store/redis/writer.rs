@@ -1,0 +1,290 @@
+//! The writer of a partition: one connection that never reconnects by itself, because a WATCH lost by a silent reconnect
+//! would let two owners write.
+//!
+//! A batch is one pipeline: `MULTI … EXEC`, then `WATCH fence` and `GET fence` for the next batch. The connection is
+//! taken out of the writer for the time of a call and put back only when all went well; whatever else happens to the call
+//! (an error, a deadline, being dropped half way) leaves the writer closed.
+
+use std::collections::hash_map::Entry as Slot;
+use std::sync::Arc;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{Pipeline, RedisResult, Value, cmd, pipe};
+use async_trait::async_trait;
+use rustc_hash::FxHashMap;
+
+use super::link::{Link, within};
+use super::values::{fence_text, notice_text, read, read_fence, read_nodes};
+use crate::model::id::TaskId;
+use crate::store::keys::{self, Keys};
+use crate::store::log_tail::LogTail;
+use crate::store::{Changes, Entry, Fence, Index, Node, Notice, PartitionWriter, StoreError, closed_writer};
+
+/// Records per MSET or MGET, members per ZADD or ZREM: no single command holds Redis for long.
+const CHUNK: usize = 1_000;
+/// Tasks whose log sizes are remembered between batches.
+const MAX_TAILS: usize = 1_000;
+/// How often a cluster may send us on to another node.
+const MAX_MOVES: usize = 5;
+
+pub(super) struct Writer {
+    link: Arc<Link>,
+    keys: Keys,
+    partition: u32,
+    /// None once closed.
+    connection: Option<MultiplexedConnection>,
+    /// As read at the last WATCH.
+    fence: Option<Fence>,
+    /// Sizes of the log lines kept of tasks that logged lately.
+    tails: FxHashMap<TaskId, LogTail<()>>,
+    /// Counters that the last batch brought to zero: they go with the next.
+    zeroed: Vec<String>,
+}
+
+impl Writer {
+    pub(super) async fn open(link: Arc<Link>, partition: u32) -> Result<(Self, Option<Fence>), StoreError> {
+        let keys = Keys::new(&link.options.prefix, partition);
+        let (connection, answer) = watch_at_owner(&link, &keys).await.map_err(|error| link.explain(&error))?;
+        let fence = read_fence(&keys, answer)?;
+        let connection = Some(connection);
+        let tails = FxHashMap::default();
+        Ok((Self { link, keys, partition, connection, fence, tails, zeroed: Vec::new() }, fence))
+    }
+
+    async fn apply_on(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        changes: &Changes,
+        from: Option<Fence>,
+        to: Fence,
+    ) -> Result<(), StoreError> {
+        if self.fence != from {
+            return Err(StoreError::Conflict { found: self.fence });
+        }
+        self.load_tails(connection, changes).await?;
+        let zeroed = std::mem::take(&mut self.zeroed);
+        let batch = Batch::build(self, changes, &zeroed, to);
+        let mut answers = send(&self.link, connection, &batch.commands).await?;
+        self.fence = read_fence(&self.keys, answers.pop().unwrap_or_default())?;
+        let watched = answers.pop().unwrap_or_default();
+        watched.extract_error().map_err(|error| self.link.explain(&error))?;
+        match answers.pop().unwrap_or_default() {
+            Value::Nil => Err(StoreError::Conflict { found: self.fence }),
+            Value::Array(done) => self.finish(connection, done, &batch).await,
+            refused => Err(self.refused(answers, refused)),
+        }
+    }
+
+    /// The batch was executed: nothing in it may have failed, because Redis does not take back the rest.
+    async fn finish(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        done: Vec<Value>,
+        batch: &Batch,
+    ) -> Result<(), StoreError> {
+        for (counter, value) in batch.counters.iter().zip(done.iter().skip(batch.first_counter)) {
+            if *value == Value::Int(0) {
+                self.zeroed.push(counter.clone());
+            }
+        }
+        let Err(error) = done.into_iter().map(Value::extract_error).collect::<RedisResult<Vec<_>>>() else { return Ok(()) };
+        // Only a key of another type gets here. Half of the batch is in: nobody may go on from this fence.
+        let mut spoil = pipe();
+        spoil.cmd("SET").arg(self.keys.fence()).arg("spoilt");
+        send(&self.link, connection, &spoil).await?;
+        Err(self.link.explain(&error))
+    }
+
+    /// EXEC was refused because a command before it was (no memory left, no right): nothing was changed.
+    fn refused(&self, queued: Vec<Value>, exec: Value) -> StoreError {
+        let errors = queued.into_iter().chain([exec]).map(Value::extract_error);
+        match errors.filter_map(Result::err).next() {
+            Some(error) => self.link.explain(&error),
+            None => self.link.unavailable("an answer that makes no sense to EXEC"),
+        }
+    }
+
+    /// Reads how long the logs are that this batch adds to.
+    async fn load_tails(&mut self, connection: &mut MultiplexedConnection, changes: &Changes) -> Result<(), StoreError> {
+        if self.tails.len() > MAX_TAILS {
+            self.tails.clear();
+        }
+        let unknown: Vec<&TaskId> = changes.logs.iter().map(|(id, _)| id).filter(|id| !self.tails.contains_key(*id)).collect();
+        // One by one: each log may hold as much as is kept of it.
+        for id in unknown {
+            if let Slot::Vacant(slot) = self.tails.entry(id.clone()) {
+                let mut commands = pipe();
+                commands.cmd("GET").arg(self.keys.log_total(id)).cmd("LRANGE").arg(self.keys.log(id)).arg(0).arg(-1);
+                let answers = send(&self.link, connection, &commands).await?;
+                let (total, lines): (Option<u64>, Vec<Vec<u8>>) = read(&self.keys.log(id), Value::Array(answers))?;
+                slot.insert(LogTail::found(lines.iter().map(|line| ((), line.len())), total.unwrap_or(0)));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl PartitionWriter for Writer {
+    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+        let mut connection = self.connection.take().ok_or_else(closed_writer)?;
+        let mut nodes = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(CHUNK) {
+            let answers = send(&self.link, &mut connection, &get_records(&self.keys, ids)).await?;
+            nodes.extend(read_nodes(&self.keys, self.partition, ids, answers)?);
+        }
+        self.connection = Some(connection);
+        Ok(nodes)
+    }
+
+    async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
+        let mut connection = self.connection.take().ok_or_else(closed_writer)?;
+        self.apply_on(&mut connection, changes, from, to).await?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+}
+
+/// Sends commands and returns their answers, errors among them.
+async fn send(link: &Link, connection: &mut MultiplexedConnection, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
+    let sent = within(link.options.response_timeout, connection.send_packed_commands(commands, 0, commands.len()));
+    sent.await.map_err(|error| link.explain(&error))
+}
+
+/// One MGET.
+pub(super) fn get_records(keys: &Keys, ids: &[TaskId]) -> Pipeline {
+    let mut commands = pipe();
+    commands.cmd("MGET");
+    for id in ids {
+        commands.arg(keys.record(id));
+    }
+    commands
+}
+
+/// Connects to the node that holds the partition and watches its fence there. A cluster's other nodes name it.
+async fn watch_at_owner(link: &Link, keys: &Keys) -> RedisResult<(MultiplexedConnection, Value)> {
+    let (mut connection, mut info) = link.connect().await?;
+    let mut commands = pipe();
+    watch(&mut commands, keys);
+    for _ in 0..MAX_MOVES {
+        let sent = within(link.options.response_timeout, connection.send_packed_commands(&commands, 0, commands.len()));
+        let answers: RedisResult<Vec<Value>> = sent.await?.into_iter().map(Value::extract_error).collect();
+        match answers {
+            Ok(mut answers) => return Ok((connection, answers.pop().unwrap_or_default())),
+            Err(error) => match error.redirect_node() {
+                Some((node, _)) if link.is_passing(&error) => {
+                    let (host, port) = node.rsplit_once(':').unwrap_or((node, ""));
+                    let Ok(port) = port.parse() else { return Err(error) };
+                    (connection, info) = link.connect_to(host, port, &info).await?;
+                }
+                _ => return Err(error),
+            },
+        }
+    }
+    Err(std::io::Error::other(format!("the cluster's nodes send us on from one to another for `{}`", keys.fence())).into())
+}
+
+fn watch(commands: &mut Pipeline, keys: &Keys) {
+    commands.cmd("WATCH").arg(keys.fence());
+    commands.cmd("GET").arg(keys.fence());
+}
+
+/// The commands of one batch.
+struct Batch {
+    commands: Pipeline,
+    /// The counters in the order of their HINCRBY.
+    counters: Vec<String>,
+    /// The place of the first of these among the transaction's commands.
+    first_counter: usize,
+}
+
+impl Batch {
+    fn build(writer: &mut Writer, changes: &Changes, zeroed: &[String], to: Fence) -> Self {
+        let keys = &writer.keys;
+        let mut commands = pipe();
+        commands.cmd("MULTI");
+        let records = changes.nodes.iter().map(|(id, record)| (keys.record(id), record.as_slice()));
+        set_many(&mut commands, records);
+        add_logs(&mut commands, keys, &mut writer.tails, changes);
+        change_indexes(&mut commands, keys, changes);
+        if !zeroed.is_empty() {
+            commands.cmd("HDEL").arg(keys.counts()).arg(zeroed);
+        }
+        // MULTI itself has no place in what EXEC answers.
+        let first_counter = commands.len() - 1;
+        let counters = change_counts(&mut commands, keys, changes);
+        commands.cmd("SET").arg(keys.fence()).arg(fence_text(to));
+        if let Some(text) = notice_text(Notice::of(writer.partition, to, changes)) {
+            commands.cmd("PUBLISH").arg(keys::notices(&writer.link.options.prefix)).arg(text);
+        }
+        commands.cmd("EXEC");
+        watch(&mut commands, keys);
+        Self { commands, counters, first_counter }
+    }
+}
+
+fn set_many<'a>(commands: &mut Pipeline, pairs: impl Iterator<Item = (String, &'a [u8])>) {
+    let mut command = cmd("MSET");
+    let mut held = 0;
+    for (key, value) in pairs {
+        command.arg(key).arg(value);
+        held += 1;
+        if held == CHUNK {
+            commands.add_command(std::mem::replace(&mut command, cmd("MSET")));
+            held = 0;
+        }
+    }
+    if held > 0 {
+        commands.add_command(command);
+    }
+}
+
+fn add_logs(commands: &mut Pipeline, keys: &Keys, tails: &mut FxHashMap<TaskId, LogTail<()>>, changes: &Changes) {
+    for (id, lines) in changes.logs.iter().filter(|(_, lines)| !lines.is_empty()) {
+        let tail = tails.entry(id.clone()).or_default();
+        let would_hold = tail.len() + lines.len();
+        lines.iter().for_each(|line| tail.push((), line.len()));
+        let key = keys.log(id);
+        commands.cmd("RPUSH").arg(&key).arg(lines);
+        match tail.len() {
+            0 => commands.cmd("DEL").arg(&key),
+            kept if kept < would_hold => commands.cmd("LTRIM").arg(&key).arg(-(kept as i64)).arg(-1),
+            _ => commands,
+        };
+        commands.cmd("SET").arg(keys.log_total(id)).arg(tail.total());
+    }
+}
+
+fn change_indexes(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
+    for (index, entries) in by_index(&changes.removed) {
+        let key = keys.index(index);
+        for chunk in entries.chunks(CHUNK) {
+            let members: Vec<&str> = chunk.iter().map(|entry| entry.id.as_str()).collect();
+            commands.cmd("ZREM").arg(&key).arg(members);
+        }
+    }
+    for (index, entries) in by_index(&changes.added) {
+        let key = keys.index(index);
+        for chunk in entries.chunks(CHUNK) {
+            let members: Vec<(i64, &str)> = chunk.iter().map(|entry| (entry.seen_ms, entry.id.as_str())).collect();
+            commands.cmd("ZADD").arg(&key).arg(members);
+        }
+    }
+}
+
+fn by_index(entries: &[(Index, Entry)]) -> FxHashMap<&Index, Vec<&Entry>> {
+    let mut grouped: FxHashMap<&Index, Vec<&Entry>> = FxHashMap::default();
+    for (index, entry) in entries {
+        grouped.entry(index).or_default().push(entry);
+    }
+    grouped
+}
+
+fn change_counts(commands: &mut Pipeline, keys: &Keys, changes: &Changes) -> Vec<String> {
+    let counters = changes.counts.iter().map(|(task_type, state, change)| {
+        let counter = keys::counter(task_type, *state);
+        commands.cmd("HINCRBY").arg(keys.counts()).arg(&counter).arg(*change);
+        counter
+    });
+    counters.collect()
+}
