@@ -282,7 +282,8 @@ impl Store for Memory {
         let later = stream::unfold(listening, |(store, mut receiver)| async move {
             match receiver.recv().await {
                 Ok(notice) => Some((notice, (store, receiver))),
-                Err(RecvError::Lagged(_)) => Some((Notice::Gap, (store, receiver))),
+                // A gap means reading everything again: what is still queued has nothing to add.
+                Err(RecvError::Lagged(_)) => Some((Notice::Gap, (store, receiver.resubscribe()))),
                 Err(RecvError::Closed) => None,
             }
         });

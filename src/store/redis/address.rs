@@ -51,7 +51,7 @@ impl Address {
         }
     }
 
-    /// The user name and password in force, for hiding them.
+    /// The password in force, so that it can be hidden.
     pub(super) fn password(options: &RedisOptions) -> Option<String> {
         let single =
             Parts::split(&options.url).map(|parts| parts.node_url(parts.hosts.split(',').next().unwrap_or_default(), ""));

@@ -1,0 +1,205 @@
+//! The stores under test, what is done to them from outside, and the data they are fed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kafleet::model::changes::Changes;
+use kafleet::model::id::TaskId;
+use kafleet::model::node::Node;
+use kafleet::model::state::State;
+use kafleet::store::memory::{Memory, MemoryOptions, Snapshot};
+use kafleet::store::redis::{Redis, RedisOptions};
+use kafleet::store::{Entry, Fence, Index, PartitionWriter, Store, StoreError};
+
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+pub struct Bench {
+    pub store: Arc<dyn Store>,
+    kind: Kind,
+}
+
+enum Kind {
+    Memory(Memory),
+    Redis(RedisOptions),
+}
+
+pub enum Saved {
+    Memory(Snapshot),
+    Redis(Vec<(Vec<u8>, Vec<u8>)>),
+}
+
+impl Bench {
+    pub fn memory() -> Self {
+        let memory = Memory::default();
+        Self { store: Arc::new(memory.clone()), kind: Kind::Memory(memory) }
+    }
+
+    /// None where no Redis is named.
+    pub fn redis(case: &str) -> Option<Self> {
+        let mut options = RedisOptions::new(test_redis()?);
+        options.prefix = format!("test-{}-{}", std::process::id(), &case[..case.len().min(40)]);
+        Some(Self::over(options))
+    }
+
+    pub fn over(options: RedisOptions) -> Self {
+        let redis = Redis::connect(options.clone()).unwrap();
+        Self { store: Arc::new(redis), kind: Kind::Redis(options) }
+    }
+
+    /// A store of the same kind whose reservations end sooner.
+    pub fn with_reservation_ttl(&self, reservation_ttl: Duration) -> Arc<dyn Store> {
+        match &self.kind {
+            Kind::Memory(_) => Arc::new(Memory::new(MemoryOptions { reservation_ttl, ..MemoryOptions::default() })),
+            Kind::Redis(options) => Arc::new(Redis::connect(RedisOptions { reservation_ttl, ..options.clone() }).unwrap()),
+        }
+    }
+
+    /// Everything is gone, as after FLUSHALL.
+    pub async fn wipe(&self) {
+        match &self.kind {
+            Kind::Memory(memory) => memory.wipe(),
+            Kind::Redis(options) => {
+                let mut raw = raw(&options.url).await;
+                for key in all_keys(&mut raw, &options.prefix).await {
+                    let () = redis::cmd("DEL").arg(key).query_async(&mut raw).await.unwrap();
+                }
+            }
+        }
+    }
+
+    pub async fn save(&self) -> Saved {
+        match &self.kind {
+            Kind::Memory(memory) => Saved::Memory(memory.snapshot()),
+            Kind::Redis(options) => {
+                let mut raw = raw(&options.url).await;
+                let mut dumps = Vec::new();
+                for key in all_keys(&mut raw, &options.prefix).await {
+                    let dump: Vec<u8> = redis::cmd("DUMP").arg(&key).query_async(&mut raw).await.unwrap();
+                    dumps.push((key, dump));
+                }
+                Saved::Redis(dumps)
+            }
+        }
+    }
+
+    /// Goes back to what was saved, as after a failover to a replica that lags.
+    pub async fn go_back(&self, saved: &Saved) {
+        match (&self.kind, saved) {
+            (Kind::Memory(memory), Saved::Memory(snapshot)) => memory.restore(snapshot),
+            (Kind::Redis(options), Saved::Redis(dumps)) => {
+                self.wipe().await;
+                let mut raw = raw(&options.url).await;
+                for (key, dump) in dumps {
+                    let () = redis::cmd("RESTORE").arg(key).arg(0).arg(dump).query_async(&mut raw).await.unwrap();
+                }
+            }
+            _ => panic!("saved from another store"),
+        }
+    }
+
+    /// A writer, and the fence it found.
+    pub async fn open(&self, partition: u32) -> (Box<dyn PartitionWriter>, Option<Fence>) {
+        self.store.open(partition).await.unwrap()
+    }
+
+    /// Applies changes to a partition wherever it stands.
+    pub async fn put(&self, partition: u32, changes: Changes) -> Fence {
+        let (mut writer, from) = self.open(partition).await;
+        let to = fence(from.map_or(0, |from| from.offset) + 1);
+        writer.apply(&changes, from, to).await.unwrap();
+        to
+    }
+}
+
+/// The Redis that tests are to use.
+pub fn test_redis() -> Option<String> {
+    let url = std::env::var("KAFLEET_TEST_REDIS").ok().filter(|url| !url.is_empty());
+    if url.is_none() {
+        eprintln!("skipped: KAFLEET_TEST_REDIS names no redis");
+    }
+    url
+}
+
+pub async fn raw(url: &str) -> redis::aio::MultiplexedConnection {
+    redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+async fn all_keys(raw: &mut redis::aio::MultiplexedConnection, prefix: &str) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    let mut cursor = 0_u64;
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(format!("{prefix}:*")).arg("COUNT").arg(1_000);
+        let (next, found): (u64, Vec<Vec<u8>>) = scan.query_async(raw).await.unwrap();
+        keys.extend(found);
+        cursor = next;
+        if cursor == 0 {
+            return keys;
+        }
+    }
+}
+
+pub fn fence(offset: i64) -> Fence {
+    Fence { offset, version: 1, log_time_ms: 1_700_000_000_000 + offset }
+}
+
+pub fn id(text: &str) -> TaskId {
+    TaskId::parse(text).unwrap()
+}
+
+pub fn entry(seen_ms: i64, text: &str) -> Entry {
+    Entry { seen_ms, id: id(text) }
+}
+
+pub fn ids(entries: &[Entry]) -> Vec<&str> {
+    entries.iter().map(|entry| entry.id.as_str()).collect()
+}
+
+/// A record that can be told apart.
+pub fn node(run: u32) -> Node {
+    Node { task_type: Some("echo".into()), ..Node::expected(run, 7) }
+}
+
+pub fn record(text: &str, run: u32) -> (TaskId, Vec<u8>) {
+    (id(text), node(run).encode())
+}
+
+/// A batch that touches everything there is.
+pub fn full_batch(text: &str) -> Changes {
+    Changes {
+        nodes: vec![record(text, 1)],
+        added: vec![(Index::Roots, entry(5, text))],
+        counts: vec![("echo".into(), State::Queued, 1)],
+        logs: vec![(id(text), vec!["a line".into()])],
+        ..Changes::default()
+    }
+}
+
+pub fn adds(index: &Index, entries: impl IntoIterator<Item = Entry>) -> Changes {
+    Changes { added: entries.into_iter().map(|entry| (index.clone(), entry)).collect(), ..Changes::default() }
+}
+
+pub fn removes(index: &Index, entries: impl IntoIterator<Item = Entry>) -> Changes {
+    Changes { removed: entries.into_iter().map(|entry| (index.clone(), entry)).collect(), ..Changes::default() }
+}
+
+/// Nothing of [`full_batch`] is there.
+pub async fn expect_untouched(store: &dyn Store, text: &str) {
+    assert_eq!(store.nodes(0, &[id(text)]).await.unwrap(), [None]);
+    assert_eq!(store.page(0, &Index::Roots, None, 10).await.unwrap(), []);
+    assert_eq!(store.counts(&[0]).await.unwrap(), []);
+    assert_eq!(store.log_lines(0, &id(text), 0, 10).await.unwrap().lines, Vec::<String>::new());
+}
+
+pub fn is_unavailable(result: &Result<(), StoreError>, said: &str) -> bool {
+    matches!(result, Err(StoreError::Unavailable(text)) if text.contains(said))
+}
+
+/// Asks again until it holds.
+pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let start = Instant::now();
+    while !holds().await {
+        assert!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

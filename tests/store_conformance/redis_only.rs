@@ -1,0 +1,296 @@
+//! What only Redis can do wrong, against servers that a test may maltreat.
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use kafleet::model::changes::Changes;
+use kafleet::model::state::State;
+use kafleet::store::redis::{Redis, RedisOptions};
+use kafleet::store::{Index, Notice, Store, StoreError};
+
+use crate::bench::*;
+use crate::server::{Server, free_port};
+
+const SECRET: &str = "very-secret-word";
+
+/// None where tests are to go without Redis.
+async fn server(arguments: &[&str]) -> Option<(Server, Bench)> {
+    test_redis()?;
+    let server = Server::start(arguments).await;
+    let bench = Bench::over(RedisOptions::new(server.url()));
+    Some((server, bench))
+}
+
+fn impatient(url: &str) -> RedisOptions {
+    let mut options = RedisOptions::new(url);
+    options.connect_timeout = Duration::from_millis(300);
+    options.response_timeout = Duration::from_millis(300);
+    options.read_timeout = Duration::from_millis(600);
+    options
+}
+
+#[tokio::test]
+async fn a_cut_connection_closes_the_writer_and_the_next_goes_on() {
+    let Some((server, bench)) = server(&[]).await else { return };
+    let (mut writer, _) = bench.open(0).await;
+    writer.apply(&Changes::default(), None, fence(1)).await.unwrap();
+    let _: i64 = server.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    let cut = writer.apply(&full_batch("a"), Some(fence(1)), fence(2)).await;
+    assert!(matches!(cut, Err(StoreError::Unavailable(_))), "{cut:?}");
+    assert!(is_unavailable(&writer.apply(&full_batch("a"), Some(fence(1)), fence(2)).await, "closed"));
+    expect_untouched(&*bench.store, "a").await;
+    let (mut writer, found) = bench.open(0).await;
+    assert_eq!(found, Some(fence(1)));
+    writer.apply(&full_batch("a"), found, fence(2)).await.unwrap();
+}
+
+#[tokio::test]
+async fn flushall_is_noticed() {
+    let Some((server, bench)) = server(&[]).await else { return };
+    let (mut writer, _) = bench.open(0).await;
+    writer.apply(&full_batch("a"), None, fence(1)).await.unwrap();
+    let _: String = server.call(&["FLUSHALL"]).await;
+    assert_eq!(writer.apply(&full_batch("b"), Some(fence(1)), fence(2)).await, Err(StoreError::Conflict { found: None }));
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_without_it() {
+    let Some((server, _)) = server(&["--requirepass", "right"]).await else { return };
+    let options = RedisOptions::new(format!("redis://:{SECRET}@127.0.0.1:{}", server.port));
+    assert!(!format!("{options:?}").contains(SECRET));
+    let with_field = RedisOptions { password: Some(SECRET.into()), ..RedisOptions::new(server.url()) };
+    assert!(!format!("{with_field:?}").contains(SECRET) && !format!("{with_field:?}").contains("right"));
+    for options in [options, with_field] {
+        let redis = Redis::connect(options).unwrap();
+        let errors = [redis.check().await, redis.open(0).await.map(drop), redis.nodes(0, &[id("a")]).await.map(drop)];
+        for error in errors {
+            let Err(StoreError::Misconfigured(told)) = error else { panic!("{error:?}") };
+            assert!(told.contains("refuses the user") && told.contains("hint: ") && !told.contains(SECRET), "{told}");
+        }
+    }
+    let right =
+        RedisOptions { password: Some("right".into()), ..RedisOptions::new(format!("redis://127.0.0.1:{}", server.port)) };
+    assert_eq!(Redis::connect(right).unwrap().check().await, Ok(()));
+}
+
+#[tokio::test]
+async fn nobody_waits_longer_than_the_deadline() {
+    if test_redis().is_none() {
+        return;
+    }
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for port in [free_port(), silent.local_addr().unwrap().port()] {
+        let redis = Redis::connect(impatient(&format!("redis://:{SECRET}@127.0.0.1:{port}"))).unwrap();
+        let start = Instant::now();
+        let errors = [
+            redis.open(0).await.map(drop),
+            redis.nodes(0, &[id("a")]).await.map(drop),
+            redis.page(0, &Index::Roots, None, 1).await.map(drop),
+            redis.check().await,
+        ];
+        for error in errors {
+            let Err(StoreError::Unavailable(told)) = error else { panic!("{error:?}") };
+            assert!(told.contains(&format!("127.0.0.1:{port}")) && !told.contains(SECRET), "{told}");
+        }
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_silent_server_fails_the_batch_within_the_deadline() {
+    let Some((server, _)) = server(&[]).await else { return };
+    let redis = Redis::connect(impatient(&server.url())).unwrap();
+    let (mut writer, _) = redis.open(0).await.unwrap();
+    server.freeze();
+    let start = Instant::now();
+    let silent = writer.apply(&full_batch("a"), None, fence(1)).await;
+    assert!(matches!(silent, Err(StoreError::Unavailable(_))), "{silent:?}");
+    assert!(is_unavailable(&redis.fences(&[0]).await.map(drop), "gave up after 600ms"));
+    assert!(start.elapsed() < Duration::from_secs(3));
+    server.thaw();
+    let is_back = || async { redis.fences(&[0]).await.is_ok() };
+    until("reads work again", is_back).await;
+    // The batch may have been done after all: the fence tells.
+    let (mut writer, found) = redis.open(0).await.unwrap();
+    writer.apply(&full_batch("a"), found, fence(2)).await.unwrap();
+}
+
+#[tokio::test]
+async fn reads_come_back_with_the_server() {
+    let Some((mut server, _)) = server(&[]).await else { return };
+    let redis = Redis::connect(impatient(&server.url())).unwrap();
+    assert_eq!(redis.fences(&[0]).await.unwrap(), [None]);
+    server.stop();
+    let away = redis.fences(&[0]).await;
+    assert!(matches!(&away, Err(StoreError::Unavailable(told)) if told.contains("gave up after 600ms")), "{away:?}");
+    server.start_again().await;
+    let is_back = || async { redis.fences(&[0]).await.is_ok() };
+    until("reads work again", is_back).await;
+}
+
+#[tokio::test]
+async fn a_listener_is_told_of_a_gap_when_it_listens_again() {
+    let Some((server, bench)) = server(&[]).await else { return };
+    let mut notices = bench.store.notices().await.unwrap();
+    let mut next = async || tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice came");
+    assert_eq!(next().await, Some(Notice::Gap));
+    let killed: i64 = server.call(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    assert_eq!(killed, 1);
+    assert_eq!(next().await, Some(Notice::Gap));
+    let at = bench.put(0, full_batch("a")).await;
+    assert_eq!(next().await, Some(Notice::Changed { partition: 0, offset: at.offset, ids: Some(vec![id("a")]) }));
+    drop(notices);
+    let is_gone = || async {
+        let listeners: String = server.call(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        listeners.is_empty()
+    };
+    until("the connection ends with its stream", is_gone).await;
+}
+
+#[tokio::test]
+async fn eviction_is_refused() {
+    let Some((_server, bench)) = server(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await else { return };
+    let Err(StoreError::Misconfigured(told)) = bench.store.check().await else { panic!("accepted") };
+    assert!(told.contains("`allkeys-lru`") && told.contains("hint: set maxmemory-policy to noeviction"), "{told}");
+}
+
+#[tokio::test]
+async fn a_batch_that_finds_no_memory_changes_nothing() {
+    let Some((server, bench)) = server(&["--maxmemory-policy", "noeviction"]).await else { return };
+    let (mut writer, _) = bench.open(0).await;
+    let _: String = server.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let refused = writer.apply(&full_batch("a"), None, fence(1)).await;
+    assert!(is_unavailable(&refused, "OOM"), "{refused:?}");
+    let _: String = server.call(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    expect_untouched(&*bench.store, "a").await;
+    let (mut writer, found) = bench.open(0).await;
+    writer.apply(&full_batch("a"), found, fence(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_named() {
+    let Some((server, bench)) = server(&[]).await else { return };
+    let _: String = server.call(&["SET", "kafleet:{p0}:fence", "12 nonsense"]).await;
+    let _: String = server.call(&["SET", "kafleet:{p0}:t:a", "\u{1}"]).await;
+    let _: i64 = server.call(&["HSET", "kafleet:{p0}:n", "nonsense", "1"]).await;
+    for (error, said) in [
+        (bench.store.open(0).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
+        (bench.store.fences(&[0]).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
+        (bench.store.nodes(0, &[id("a")]).await.map(drop), ["`a` in partition 0", "another version wrote it"]),
+        (bench.store.counts(&[0]).await.map(drop), ["`nonsense`", "counter"]),
+    ] {
+        let Err(StoreError::Invalid(told)) = error else { panic!("{error:?}") };
+        assert!(said.iter().all(|said| told.contains(said)), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_half_done_batch_stops_the_partition() {
+    let Some((server, bench)) = server(&[]).await else { return };
+    let (mut writer, _) = bench.open(0).await;
+    let _: String = server.call(&["SET", "kafleet:{p0}:roots", "of another type"]).await;
+    let broken = writer.apply(&full_batch("a"), None, fence(1)).await;
+    assert!(matches!(&broken, Err(StoreError::Invalid(told)) if told.contains("WRONGTYPE")), "{broken:?}");
+    let Err(StoreError::Invalid(told)) = bench.store.open(0).await.map(drop) else { panic!("went on") };
+    assert!(told.contains("`spoilt`") && told.contains("hint: delete the keys `kafleet:{p0}:*`"), "{told}");
+}
+
+#[tokio::test]
+async fn a_thousand_finished_tasks_cost_few_commands() {
+    let Some((server, bench)) = server(&[]).await else { return };
+    let (mut writer, _) = bench.open(0).await;
+    let _: String = server.call(&["CONFIG", "RESETSTAT"]).await;
+    let mut at = None;
+    for batch in 1..=10 {
+        let ids: Vec<_> = (0..1_000).map(|n| format!("p:{batch}-{n}")).collect();
+        let mut changes = adds(&Index::Children(id("p")), ids.iter().map(|id| entry(batch, id)));
+        changes.nodes = ids.iter().map(|id| record(id, 1)).collect();
+        changes.counts = vec![("echo".into(), State::Running, -1_000), ("echo".into(), State::Succeeded, 1_000)];
+        writer.apply(&changes, at, fence(batch)).await.unwrap();
+        at = Some(fence(batch));
+    }
+    let stats: String = server.call(&["INFO", "commandstats"]).await;
+    let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
+    let ours = stats.lines().filter(|line| !line.contains("|") && !line.contains("hello") && !line.contains("client"));
+    let total: u64 = ours.filter_map(calls).sum();
+    assert!(total <= 110, "{total} commands for 10 batches:\n{stats}");
+}
+
+#[tokio::test]
+async fn a_counter_at_zero_leaves_nothing_behind() {
+    let Some((server, bench)) = server(&[]).await else { return };
+    let (mut writer, _) = bench.open(0).await;
+    let count = |change| Changes { counts: vec![("label".into(), State::Queued, change)], ..Changes::default() };
+    writer.apply(&count(1), None, fence(1)).await.unwrap();
+    writer.apply(&count(-1), Some(fence(1)), fence(2)).await.unwrap();
+    writer.apply(&Changes::default(), Some(fence(2)), fence(3)).await.unwrap();
+    assert_eq!(server.call::<i64>(&["EXISTS", "kafleet:{p0}:n"]).await, 0);
+}
+
+#[tokio::test]
+async fn sentinels_name_the_master() {
+    let Some((master, _)) = server(&["--requirepass", SECRET]).await else { return };
+    let sentinel = Server::sentinel(&master).await;
+    let bench = Bench::over(RedisOptions::new(format!("redis-sentinel://:{SECRET}@127.0.0.1:{}/main", sentinel.port)));
+    assert_eq!(bench.store.check().await, Ok(()));
+    bench.put(0, full_batch("a")).await;
+    assert_eq!(bench.store.nodes(0, &[id("a")]).await.unwrap(), [Some(node(1))]);
+    let unknown = Redis::connect(impatient(&format!("redis-sentinel://127.0.0.1:{}/other", sentinel.port))).unwrap();
+    let told = unknown.check().await;
+    assert!(matches!(&told, Err(StoreError::Unavailable(told)) if told.contains("entinel")), "{told:?}");
+}
+
+/// Three masters that share the slots.
+async fn cluster() -> Option<(Vec<Server>, String)> {
+    test_redis()?;
+    let mut servers = Vec::new();
+    for (first, last) in [("0", "5000"), ("5001", "11000"), ("11001", "16383")] {
+        let server = Server::start(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]).await;
+        let _: String = server.call(&["CLUSTER", "ADDSLOTSRANGE", first, last]).await;
+        servers.push(server);
+    }
+    let seed = servers[0].port.to_string();
+    for server in &servers[1..] {
+        let _: String = server.call(&["CLUSTER", "MEET", "127.0.0.1", &seed]).await;
+    }
+    for server in &servers {
+        let knows_all = || async {
+            let info: String = server.call(&["CLUSTER", "INFO"]).await;
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+        };
+        until("the cluster is formed", knows_all).await;
+    }
+    let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+    Some((servers, format!("redis-cluster://{}", hosts.join(","))))
+}
+
+#[tokio::test]
+async fn a_cluster_serves_every_partition() {
+    let Some((servers, url)) = cluster().await else { return };
+    let bench = Bench::over(RedisOptions::new(url));
+    assert_eq!(bench.store.check().await, Ok(()));
+    let mut notices = bench.store.notices().await.unwrap();
+    assert_eq!(notices.next().await, Some(Notice::Gap));
+    let partitions: Vec<u32> = (0..16).collect();
+    for &partition in &partitions {
+        let (mut writer, found) = bench.open(partition).await;
+        writer.apply(&full_batch("a"), found, fence(1)).await.unwrap();
+        assert_eq!(writer.nodes(&[id("a")]).await.unwrap(), [Some(node(1))]);
+        writer.apply(&full_batch("b"), Some(fence(1)), fence(2)).await.unwrap();
+        assert_eq!(bench.store.nodes(partition, &[id("a"), id("b")]).await.unwrap(), [Some(node(1)), Some(node(1))]);
+        let first = bench.store.page(partition, &Index::Roots, None, 1).await.unwrap();
+        assert_eq!(ids(&bench.store.page(partition, &Index::Roots, first.last(), 9).await.unwrap()), ["a"]);
+        assert_eq!(bench.store.log_lines(partition, &id("a"), 0, 9).await.unwrap().lines, ["a line"]);
+        let mark = kafleet::store::Reservation { hash: "h".into(), position: None };
+        assert_eq!(bench.store.reserve(partition, &id("a"), &mark).await.unwrap(), None);
+    }
+    assert_eq!(bench.store.fences(&partitions).await.unwrap(), vec![Some(fence(2)); 16]);
+    assert_eq!(bench.store.counts(&partitions).await.unwrap()[0].count, 32);
+    for _ in 0..32 {
+        let told = tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice came");
+        assert!(matches!(told, Some(Notice::Changed { .. })), "{told:?}");
+    }
+    let lone = Redis::connect(RedisOptions::new(servers[0].url())).unwrap();
+    let Err(StoreError::Misconfigured(told)) = lone.check().await else { panic!("accepted") };
+    assert!(told.contains("redis-cluster://"), "{told}");
+}
