@@ -1,0 +1,104 @@
+{{/* kafleet.toml as values. It is read here for the ports, the drain time and the checks; pods get the text itself. */}}
+{{- define "kafleet.config" -}}
+{{- $config := fromToml .Values.config -}}
+{{- with $config.Error }}{{ fail (printf "`config` is not TOML: %s" .) }}{{ end -}}
+{{ $config | toJson }}
+{{- end -}}
+
+{{/* The port of a section's `listen` address. Takes root and section. */}}
+{{- define "kafleet.port" -}}
+{{- $config := include "kafleet.config" .root | fromJson -}}
+{{- $listen := dig .section "listen" "" $config -}}
+{{- if not (regexMatch "^(0\\.0\\.0\\.0|\\[::\\]):[0-9]{1,5}$" $listen) -}}
+{{- fail (printf "`config`: [%s] listen is %q, which the kubelet cannot reach\nhint: listen = \"0.0.0.0:%s\"" .section $listen (ternary "8080" "9464" (eq .section "api"))) -}}
+{{- end -}}
+{{ regexFind "[0-9]+$" $listen }}
+{{- end -}}
+
+{{/* Seconds a worker may take to end what it runs, rounded up. */}}
+{{- define "kafleet.drainSeconds" -}}
+{{- $config := include "kafleet.config" . | fromJson -}}
+{{- $text := dig "worker" "drain_timeout" "30s" $config | toString -}}
+{{- if not (regexMatch "^[0-9]+(ms|s|m|h)?$" $text) -}}
+{{- fail (printf "`config`: [worker] drain_timeout is %q\nhint: a number and a unit, as in \"30s\", \"2m\", \"1h\"" $text) -}}
+{{- end -}}
+{{- $number := regexFind "^[0-9]+" $text | int -}}
+{{- $unit := regexFind "[a-z]*$" $text -}}
+{{- if eq $unit "h" }}{{ mul $number 3600 }}
+{{- else if eq $unit "m" }}{{ mul $number 60 }}
+{{- else if eq $unit "s" }}{{ $number }}
+{{- else }}{{ div (add $number 999) 1000 }}{{ end -}}
+{{- end -}}
+
+{{/* Ends the rendering at the first password, secret or token that is written out. Takes node and path. */}}
+{{- define "kafleet.refuseLiteralSecrets" -}}
+{{- range $key, $value := .node -}}
+{{- $path := printf "%s%v" $.path $key -}}
+{{- if or (kindIs "map" $value) (kindIs "slice" $value) -}}
+{{- include "kafleet.refuseLiteralSecrets" (dict "node" $value "path" (printf "%s." $path)) -}}
+{{- else if kindIs "string" $value -}}
+{{- $named := and (kindIs "string" $key) (regexMatch "(?i)(password|passphrase|secret|token|api[-_.]?key|\\.pem)$" (toString $key)) -}}
+{{- $literal := not (regexMatch "^\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}$" $value) -}}
+{{- if and $named $literal (ne $value "") -}}
+{{- fail (printf "`config`: %s holds a secret, and a ConfigMap is no place for one\nhint: write \"${VARIABLE}\" and give the variable a key under `existingSecret.keys`" $path) -}}
+{{- end -}}
+{{- if regexMatch "://[^/@]*:[^/@$]+@" $value -}}
+{{- fail (printf "`config`: the address in %s holds a password\nhint: write it as \"${VARIABLE}\" and give the variable a key under `existingSecret.keys`" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Ends the rendering when `config` names a variable that no pod would have. */}}
+{{- define "kafleet.refuseUnknownVariables" -}}
+{{- $known := keys .Values.existingSecret.keys -}}
+{{- range .Values.pod.extraEnv }}{{ $known = append $known .name }}{{ end -}}
+{{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" (include "kafleet.config" .) -1 -}}
+{{- $variable := regexFind "[A-Za-z_][A-Za-z0-9_]*" . -}}
+{{- if not (has $variable $known) -}}
+{{- fail (printf "`config` names ${%s}, which nothing sets\nhint: add it under `existingSecret.keys` or `pod.extraEnv`" $variable) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What a schema cannot say: names are used once, and what an entry needs is there. */}}
+{{- define "kafleet.checkWorkers" -}}
+{{- $seen := list -}}
+{{- range (include "kafleet.workers" . | fromJson).workers -}}
+{{- if has .name $seen }}{{ fail (printf "two entries of `workers` are named %q" .name) }}{{ end -}}
+{{- $seen = append $seen .name -}}
+{{- $scale := .autoscaling -}}
+{{- if lt (int $scale.maxReplicas) (int $scale.minReplicas) -}}
+{{- fail (printf "worker %q: maxReplicas is below minReplicas" .name) -}}
+{{- end -}}
+{{- if and (eq $scale.kind "hpa") (not (dig "requests" "cpu" "" .resources)) -}}
+{{- fail (printf "worker %q: scaling on CPU needs a CPU request\nhint: resources.requests.cpu" .name) -}}
+{{- end -}}
+{{- if eq $scale.kind "keda" -}}
+{{- if not .types }}{{ fail (printf "worker %q: scaling on the backlog needs `types`, to know whose" .name) }}{{ end -}}
+{{- if not (or $scale.backlogPerReplica .slots) }}{{ fail (printf "worker %q: scaling on the backlog needs `slots` or `autoscaling.backlogPerReplica`" .name) }}{{ end -}}
+{{- if not $.Values.api.enabled }}{{ fail (printf "worker %q: scaling on the backlog asks the api for it\nhint: api.enabled" .name) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The keys of a ConfigMap have no slash: `schemas/a.json` is kept as `schemas.a.json` and mounted at its path. */}}
+{{- define "kafleet.configData" -}}
+kafleet.toml: |
+  {{- .Values.config | nindent 2 }}
+{{- range $path, $text := .Values.configFiles }}
+{{ $path | replace "/" "." }}: |
+  {{- $text | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The whole checked configuration; whatever mounts it includes this, so that nothing is rendered unchecked. */}}
+{{- define "kafleet.checkedConfigData" -}}
+{{- include "kafleet.refuseLiteralSecrets" (dict "node" (include "kafleet.config" . | fromJson) "path" "") -}}
+{{- if regexMatch "://[^/@]*:[^/@]+@" .Values.redis.url -}}
+{{- fail "`redis.url` holds a password\nhint: leave it out here and name a key with the whole address: existingSecret.keys.KAFLEET_REDIS" -}}
+{{- end -}}
+{{- include "kafleet.refuseUnknownVariables" . -}}
+{{- include "kafleet.checkWorkers" . -}}
+{{ include "kafleet.configData" . }}
+{{- end -}}

@@ -1,0 +1,147 @@
+{{/*
+The pod of every role. Takes root, role (its values), component, worker (of workers), args, config (the ConfigMap's name),
+account, and as the role needs them: port (its name and its section in the configuration), grace (seconds), preStop (seconds),
+restart (the restart policy), reap (true where handlers start programs).
+*/}}
+{{- define "kafleet.podTemplate" -}}
+{{- $pod := mergeOverwrite (deepCopy .root.Values.pod) (.role.pod | default dict) -}}
+metadata:
+  labels:
+    {{- include "kafleet.selector" . | nindent 4 }}
+    {{- with .port }}
+    kafleet/metrics: {{ ternary "api" "ops" (eq .name "http") }}
+    {{- end }}
+    {{- with $pod.labels }}{{ toYaml . | nindent 4 }}{{ end }}
+  annotations:
+    # New configuration, new pods: a process reads it once, at its start.
+    kafleet/config: {{ include "kafleet.configData" .root | sha256sum }}
+    {{- with $pod.annotations }}{{ toYaml . | nindent 4 }}{{ end }}
+spec:
+  serviceAccountName: {{ .account }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  {{- with .root.Values.imagePullSecrets }}
+  imagePullSecrets: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .restart }}
+  restartPolicy: {{ . }}
+  {{- end }}
+  {{- with .grace }}
+  terminationGracePeriodSeconds: {{ . }}
+  {{- end }}
+  {{- if .reap }}
+  # The pause container is process 1 and collects what the programs of `exec` types leave behind.
+  shareProcessNamespace: true
+  {{- end }}
+  # No user id: the image names one, by number, and an image of your own or the cluster may name another.
+  securityContext:
+    runAsNonRoot: true
+    seccompProfile: {type: RuntimeDefault}
+  containers:
+    - name: {{ .component }}
+      image: {{ include "kafleet.image" . | quote }}
+      imagePullPolicy: {{ include "kafleet.pullPolicy" . }}
+      args: {{- toYaml .args | nindent 8 }}
+      env: {{- include "kafleet.env" (dict "root" .root "pod" $pod) | nindent 8 }}
+      {{- with .port }}
+      ports:
+        - {name: {{ .name }}, containerPort: {{ include "kafleet.port" (dict "root" $.root "section" .section) }}, protocol: TCP}
+      {{- include "kafleet.probes" .name | nindent 6 }}
+      {{- end }}
+      {{- with .preStop }}
+      lifecycle:
+        preStop: {sleep: {seconds: {{ . }}}}
+      {{- end }}
+      resources: {{- toYaml .role.resources | nindent 8 }}
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL]}
+      volumeMounts:
+        - {name: config, mountPath: /etc/kafleet, readOnly: true}
+        - {name: tmp, mountPath: /tmp}
+        {{- with $pod.extraVolumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
+  volumes:
+    - name: config
+      configMap:
+        name: {{ .config }}
+        items:
+          - {key: kafleet.toml, path: kafleet.toml}
+          {{- range $path, $_ := .root.Values.configFiles }}
+          - {key: {{ $path | replace "/" "." | quote }}, path: {{ $path | quote }}}
+          {{- end }}
+    - name: tmp
+      emptyDir: {sizeLimit: {{ $pod.tmpSizeLimit }}}
+    {{- with $pod.extraVolumes }}{{ toYaml . | nindent 4 }}{{ end }}
+  {{- if .port }}
+  {{- with $pod.topologySpreadConstraints }}
+  topologySpreadConstraints:
+    {{- range . }}
+    - labelSelector:
+        matchLabels: {{- include "kafleet.selector" $ | nindent 10 }}
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+  {{- end }}
+  {{- end }}
+  {{- with $pod.nodeSelector }}
+  nodeSelector: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $pod.tolerations }}
+  tolerations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $pod.affinity }}
+  affinity: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $pod.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+{{- end -}}
+
+{{- define "kafleet.env" -}}
+- {name: KAFLEET_CONFIG, value: /etc/kafleet/kafleet.toml}
+{{- $secret := .root.Values.existingSecret -}}
+{{- range $variable, $value := dict "KAFLEET_BROKERS" .root.Values.kafka.brokers "KAFLEET_REDIS" .root.Values.redis.url }}
+{{- if and $value (not (hasKey $secret.keys $variable)) }}
+- {name: {{ $variable }}, value: {{ $value | quote }}}
+{{- end }}
+{{- end }}
+{{- range $variable, $key := $secret.keys }}
+- name: {{ $variable }}
+  valueFrom:
+    secretKeyRef: {name: {{ $secret.name }}, key: {{ $key }}}
+{{- end }}
+{{- with .pod.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Live: the process answers. Ready: it has its partitions, Kafka and Redis. Waiting for Kafka is no reason to be killed. */}}
+{{- define "kafleet.probes" -}}
+startupProbe:
+  httpGet: {path: /healthz, port: {{ . }}}
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /healthz, port: {{ . }}}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: {{ . }}}
+  periodSeconds: 5
+  timeoutSeconds: 3
+{{- end -}}
+
+{{/* One pod away at a time. Never `minAvailable`, which with a single replica would hold up every drain of a node. */}}
+{{- define "kafleet.disruptionBudget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  labels: {{- include "kafleet.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels: {{- include "kafleet.selector" . | nindent 6 }}
+{{- end -}}
