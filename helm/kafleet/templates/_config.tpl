@@ -19,12 +19,13 @@
 {{- define "kafleet.drainSeconds" -}}
 {{- $config := include "kafleet.config" . | fromJson -}}
 {{- $text := dig "worker" "drain_timeout" "30s" $config | toString -}}
-{{- if not (regexMatch "^[0-9]+(ms|s|m|h)?$" $text) -}}
+{{- if not (regexMatch "^[0-9]+(ms|s|m|h|d)?$" $text) -}}
 {{- fail (printf "`config`: [worker] drain_timeout is %q\nhint: a number and a unit, as in \"30s\", \"2m\", \"1h\"" $text) -}}
 {{- end -}}
 {{- $number := regexFind "^[0-9]+" $text | int -}}
 {{- $unit := regexFind "[a-z]*$" $text -}}
-{{- if eq $unit "h" }}{{ mul $number 3600 }}
+{{- if eq $unit "d" }}{{ mul $number 86400 }}
+{{- else if eq $unit "h" }}{{ mul $number 3600 }}
 {{- else if eq $unit "m" }}{{ mul $number 60 }}
 {{- else if eq $unit "s" }}{{ $number }}
 {{- else }}{{ div (add $number 999) 1000 }}{{ end -}}
@@ -37,8 +38,8 @@
 {{- if or (kindIs "map" $value) (kindIs "slice" $value) -}}
 {{- include "kafleet.refuseLiteralSecrets" (dict "node" $value "path" (printf "%s." $path)) -}}
 {{- else if kindIs "string" $value -}}
-{{- $named := and (kindIs "string" $key) (regexMatch "(?i)(password|passphrase|secret|token|api[-_.]?key|\\.pem)$" (toString $key)) -}}
-{{- $literal := not (regexMatch "^\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}$" $value) -}}
+{{- $named := and (kindIs "string" $key) (regexMatch "(?i)(password|passphrase|secret|token|authorization|api[-_.]?key|\\.pem)$" (toString $key)) -}}
+{{- $literal := not (regexMatch "\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" $value) -}}
 {{- if and $named $literal (ne $value "") -}}
 {{- fail (printf "`config`: %s holds a secret, and a ConfigMap is no place for one\nhint: write \"${VARIABLE}\" and give the variable a key under `existingSecret.keys`" $path) -}}
 {{- end -}}
