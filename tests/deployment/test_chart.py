@@ -1,0 +1,305 @@
+"""The helm chart: what it renders is valid, safe and complete, and what it cannot render right it refuses."""
+
+import json
+import re
+import tomllib
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from rendering import CHART, HERE, KUBERNETES, REFUSED, VALUES, matches, named, objects, of_kind, one, pod_specs, run, template
+
+EVERY = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+BUILT_IN = {"apps/v1", "autoscaling/v2", "batch/v1", "networking.k8s.io/v1", "policy/v1", "v1"}
+
+
+@EVERY
+def test_lint_has_nothing_to_say(values):
+    done = run("helm", "lint", "--strict", CHART, "--kube-version", KUBERNETES[-1], "--values", values)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@EVERY
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_every_object_fits_its_schema(values, version):
+    for document in objects(values, version):
+        if document["apiVersion"] in BUILT_IN:
+            kubernetes_validate.validate(document, version, strict=True)
+        else:
+            schema = HERE / "schemas" / f"{document['apiVersion'].split('/')[0]}_{document['kind']}.json"
+            jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(document)
+
+
+def test_an_older_kubernetes_is_refused():
+    done = template(named("default"), "1.29")
+    assert done.returncode != 0 and "kubeVersion" in done.stderr
+
+
+@EVERY
+def test_names_are_short_and_used_once(values):
+    names = [(document["kind"], document["metadata"]["name"]) for document in objects(values)]
+    assert len(names) == len(set(names))
+    # KEDA puts `keda-hpa-` before the name and uses it as a label.
+    assert all(len(name) <= 63 - len("keda-hpa-") for _, name in names)
+
+
+@EVERY
+def test_pods_have_no_rights_to_spare(values):
+    for name, _, spec in pod_specs(values):
+        assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}, name
+        assert spec["automountServiceAccountToken"] is False, name
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, name
+            assert container["resources"]["requests"] and container["resources"]["limits"]["memory"], name
+
+
+@EVERY
+def test_pods_can_write_to_tmp_only(values):
+    for name, _, spec in pod_specs(values):
+        mounts = {mount["mountPath"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        assert "sizeLimit" in volumes[mounts.pop("/tmp")["name"]]["emptyDir"], name
+        assert all(mount.get("readOnly") for mount in mounts.values()), name
+        assert {mount["name"] for mount in mounts.values()} <= set(volumes), name
+
+
+@EVERY
+def test_pods_are_probed_where_the_configuration_listens(values):
+    for document in of_kind(values, "Deployment"):
+        template = document["spec"]["template"]
+        container = template["spec"]["containers"][0]
+        role = template["metadata"]["labels"]["app.kubernetes.io/component"]
+        listen = configuration(values)["api" if role == "api" else "ops"]["listen"]
+        (port,) = container["ports"]
+        assert listen.endswith(f":{port['containerPort']}")
+        for probe, path in [("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")]:
+            assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
+
+
+@EVERY
+def test_each_deployment_has_a_disruption_budget_of_its_own(values):
+    budgets = of_kind(values, "PodDisruptionBudget")
+    for deployment in of_kind(values, "Deployment"):
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        mine = [budget for budget in budgets if matches(budget["spec"]["selector"]["matchLabels"], labels)]
+        assert len(mine) == 1 and mine[0]["spec"]["maxUnavailable"] == 1, deployment["metadata"]["name"]
+    assert len(budgets) == len(of_kind(values, "Deployment"))
+
+
+@EVERY
+def test_selectors_keep_deployments_apart(values):
+    pods = [labels for _, labels, _ in pod_specs(values)]
+    for deployment in of_kind(values, "Deployment"):
+        selector = deployment["spec"]["selector"]["matchLabels"]
+        assert sum(matches(selector, labels) for labels in pods) == 1, deployment["metadata"]["name"]
+        for constraint in deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]:
+            assert constraint["labelSelector"]["matchLabels"] == selector
+
+
+@EVERY
+def test_secrets_come_by_reference_only(values):
+    assert not of_kind(values, "Secret")
+    for _, _, spec in pod_specs(values):
+        for variable in spec["containers"][0]["env"]:
+            assert not re.search(r"PASSWORD|TOKEN|SECRET", variable["name"]) or "secretKeyRef" in variable["valueFrom"]
+    for config in of_kind(values, "ConfigMap"):
+        for key, value in leaves(tomllib.loads(config["data"]["kafleet.toml"])):
+            assert not re.search(r"password$|token$", key, re.I) or re.fullmatch(r"\$\{\w+\}", value), key
+
+
+@EVERY
+def test_every_variable_of_the_configuration_is_set_in_every_pod(values):
+    wanted = set(re.findall(r"\$\{(\w+)\}", json.dumps(configuration(values))))
+    for name, _, spec in pod_specs(values):
+        variables = [variable["name"] for variable in spec["containers"][0]["env"]]
+        assert wanted <= set(variables), name
+        assert len(variables) == len(set(variables)), name
+
+
+@EVERY
+def test_workers_get_the_time_to_drain(values):
+    text = configuration(values).get("worker", {}).get("drain_timeout", "30s")
+    drain = int(text[:-1]) * {"s": 1, "m": 60}[text[-1]]
+    for deployment in workers(values):
+        assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= drain + 10
+
+
+@EVERY
+def test_one_deployment_per_entry_of_workers(values):
+    given = yaml.safe_load(values.read_text()).get("workers", [{"name": "default"}])
+    found = {deployment["metadata"]["labels"]["kafleet/worker"]: deployment for deployment in workers(values)}
+    assert list(sorted(found)) == sorted(worker["name"] for worker in given)
+    for worker in given:
+        expected = ["worker"]
+        if worker.get("types"):
+            expected += ["--types", ",".join(worker["types"])]
+        if worker.get("slots"):
+            expected += ["--slots", str(worker["slots"])]
+        assert found[worker["name"]]["spec"]["template"]["spec"]["containers"][0]["args"] == expected
+
+
+@EVERY
+def test_a_worker_is_never_scaled_to_nothing(values):
+    scaled = {scaler["spec"]["scaleTargetRef"]["name"]: scaler["spec"] for scaler in of_kind(values, "ScaledObject", "HorizontalPodAutoscaler")}
+    for deployment in workers(values):
+        name, spec = deployment["metadata"]["name"], deployment["spec"]
+        if name in scaled:
+            assert "replicas" not in spec, "two would fight over the number"
+            assert scaled[name].get("minReplicas", scaled[name].get("minReplicaCount")) >= 1
+        else:
+            assert spec["replicas"] >= 1
+        assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert set(scaled) <= {deployment["metadata"]["name"] for deployment in workers(values)}
+
+
+def test_keda_asks_the_api_for_the_backlog_of_each_type():
+    scaler = one(named("keda"), "ScaledObject", "fleet-transcode")["spec"]
+    asked = [trigger["metadata"] for trigger in scaler["triggers"]]
+    assert [trigger["url"] for trigger in asked] == [
+        "http://fleet-api.jobs.svc:8080/v1/types/transcode/backlog",
+        "http://fleet-api.jobs.svc:8080/v1/types/thumbnail/backlog",
+    ]
+    assert {(trigger["valueLocation"], trigger["targetValue"], trigger["authMode"]) for trigger in asked} == {("backlog", "4", "bearer")}
+    assert scaler["fallback"]["replicas"] == 3 and scaler["maxReplicaCount"] == 20
+    login = one(named("keda"), "TriggerAuthentication", scaler["triggers"][0]["authenticationRef"]["name"])
+    assert login["spec"]["secretTargetRef"] == [{"parameter": "token", "name": "fleet-secrets", "key": "keda-token"}]
+    mail = one(named("keda"), "ScaledObject", "fleet-mail")["spec"]
+    assert mail["triggers"][0]["metadata"]["targetValue"] == "5000" and mail["fallback"]["replicas"] == 2
+
+
+def test_the_service_that_keda_and_the_ingress_name_is_there():
+    service = one(named("keda"), "Service", "fleet-api")["spec"]
+    assert service["ports"][0]["port"] == 8080
+    ingress = one(named("hpa"), "Ingress", "demo-kafleet-api")["spec"]
+    backend = ingress["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    service = one(named("hpa"), "Service", backend["name"])["spec"]
+    assert backend["port"]["name"] in [port["name"] for port in service["ports"]]
+    assert ingress["tls"] == [{"hosts": ["tasks.example.org"], "secretName": "tasks-tls"}]
+    assert matches(service["selector"], one(named("hpa"), "Deployment", "demo-kafleet-api")["spec"]["template"]["metadata"]["labels"])
+
+
+def test_hpa_scales_on_cpu():
+    scaler = one(named("hpa"), "HorizontalPodAutoscaler", "demo-kafleet-digest")["spec"]
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 12)
+    assert scaler["metrics"][0]["resource"] == {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}
+
+
+def test_topics_are_applied_before_anything_else_and_bring_what_they_need():
+    job = one(named("keda"), "Job", "fleet-topics")
+    spec = job["spec"]["template"]["spec"]
+    config = one(named("keda"), "ConfigMap", spec["volumes"][0]["configMap"]["name"])
+    account = one(named("keda"), "ServiceAccount", spec["serviceAccountName"])
+    assert spec["containers"][0]["args"] == ["topics", "apply"]
+    for document in (job, config, account):
+        assert document["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    weights = [int(document["metadata"]["annotations"]["helm.sh/hook-weight"]) for document in (job, config, account)]
+    assert weights[0] > max(weights[1:])
+    assert config["data"] == one(named("keda"), "ConfigMap", "fleet")["data"]
+
+
+def test_topics_without_the_hook_are_a_job_of_another_name_for_another_configuration(tmp_path):
+    def job(config):
+        values = tmp_path / "values.yaml"
+        values.write_text(yaml.safe_dump({"topics": {"hook": False}, "pod": {"annotations": {"x": config}}}))
+        (found,) = [doc for doc in yaml.safe_load_all(template(values).stdout) if doc and doc["kind"] == "Job"]
+        assert "annotations" not in found["metadata"] and found["spec"]["ttlSecondsAfterFinished"]
+        return found["metadata"]["name"]
+
+    assert job("a") != job("b")
+
+
+def test_configuration_and_its_files_are_where_the_pods_look():
+    for name, _, spec in pod_specs(named("keda")):
+        volume = spec["volumes"][0]["configMap"]
+        data = one(named("keda"), "ConfigMap", volume["name"])["data"]
+        assert {item["path"]: data[item["key"]] for item in volume["items"]}["schemas/transcode.json"].strip() == '{"type": "object", "required": ["url"]}'
+        assert {"name": "KAFLEET_CONFIG", "value": "/etc/kafleet/kafleet.toml"} in spec["containers"][0]["env"], name
+
+
+def test_another_configuration_is_another_pod(tmp_path):
+    def mark(timeout):
+        values = tmp_path / "values.yaml"
+        config = f'[api]\nlisten = "0.0.0.0:8080"\n[ops]\nlisten = "0.0.0.0:9464"\n[worker]\ndrain_timeout = "{timeout}"\n'
+        values.write_text(yaml.safe_dump({"config": config}))
+        deployments = [doc for doc in yaml.safe_load_all(template(values).stdout) if doc and doc["kind"] == "Deployment"]
+        return [doc["spec"]["template"]["metadata"]["annotations"]["kafleet/config"] for doc in deployments]
+
+    assert len(mark("30s")) == 3 and not set(mark("30s")) & set(mark("31s"))
+
+
+def test_an_address_of_redis_in_the_secret_wins():
+    for _, _, spec in pod_specs(named("keda")):
+        (redis,) = [variable for variable in spec["containers"][0]["env"] if variable["name"] == "KAFLEET_REDIS"]
+        assert redis["valueFrom"]["secretKeyRef"] == {"name": "fleet-secrets", "key": "redis-url"}
+
+
+def test_images_by_digest_and_by_entry():
+    digest = one(named("hpa"), "Deployment", "demo-kafleet-tracker")["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert digest.startswith("registry.example/kafleet@sha256:")
+    own = one(named("keda"), "Deployment", "fleet-transcode")["spec"]["template"]["spec"]
+    assert own["containers"][0]["image"] == "registry.example/media:7"
+    assert own["nodeSelector"] == {"disk": "fast"}
+    assert one(named("keda"), "Deployment", "fleet-echo")["spec"]["template"]["spec"]["containers"][0]["image"] == "kafleet:0.1.0"
+
+
+def test_monitors_find_services_and_services_find_pods():
+    services = of_kind(named("keda"), "Service")
+    watched = set()
+    for monitor in of_kind(named("keda"), "ServiceMonitor"):
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        wanted = monitor["spec"]["selector"]["matchLabels"]
+        (service,) = [service for service in services if matches(wanted, service["metadata"]["labels"])]
+        assert monitor["spec"]["endpoints"][0]["port"] in [port["name"] for port in service["spec"]["ports"]]
+        watched |= {name for name, labels, _ in pod_specs(named("keda")) if matches(service["spec"]["selector"], labels)}
+    assert watched == {deployment["metadata"]["name"] for deployment in of_kind(named("keda"), "Deployment")}
+
+
+def test_closed_networks_leave_a_door_for_each_port():
+    policies = {policy["metadata"]["name"]: policy["spec"] for policy in of_kind(named("hpa"), "NetworkPolicy")}
+    everything = policies.pop("demo-kafleet")
+    assert everything["policyTypes"] == ["Ingress", "Egress"] and "ingress" not in everything
+    assert {port["port"] for rule in everything["egress"] for port in rule["ports"]} == {53, 9092, 6379}
+    for _, labels, spec in pod_specs(named("hpa")):
+        assert matches(everything["podSelector"]["matchLabels"], labels)
+        open_ports = {
+            port["port"]
+            for policy in policies.values()
+            if matches(policy["podSelector"]["matchLabels"], labels)
+            for port in policy["ingress"][0]["ports"]
+        }
+        assert open_ports == {port["name"] for port in spec["containers"][0].get("ports", [])}
+    assert all(policy["ingress"][0]["from"] for policy in policies.values())
+
+
+def test_the_least_that_can_be_installed():
+    kinds = [document["kind"] for document in objects(named("least"))]
+    assert sorted(kinds) == sorted(["ConfigMap", "ServiceAccount", "Pod"] + 2 * ["Deployment", "PodDisruptionBudget"])
+
+
+@pytest.mark.parametrize("values", REFUSED, ids=lambda path: path.stem)
+def test_refused(values):
+    expected = values.read_text().splitlines()[0].removeprefix("# refused: ")
+    done = template(values)
+    assert done.returncode != 0, "it was rendered"
+    assert re.search(expected, done.stderr, re.S), done.stderr
+
+
+def workers(values):
+    return [deployment for deployment in of_kind(values, "Deployment") if "kafleet/worker" in deployment["metadata"]["labels"]]
+
+
+def configuration(values):
+    (config,) = [config for config in of_kind(values, "ConfigMap") if "annotations" not in config["metadata"]]
+    return tomllib.loads(config["data"]["kafleet.toml"])
+
+
+def leaves(node, key=""):
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else None
+    if children is None:
+        return [(key, node)]
+    return [leaf for name, child in children for leaf in leaves(child, f"{key}.{name}")]
