@@ -113,12 +113,17 @@ def test_secrets_come_by_reference_only(values):
 
 
 @EVERY
-def test_every_variable_of_the_configuration_is_set_in_every_pod(values):
-    wanted = set(re.findall(r"\$\{(\w+)\}", json.dumps(configuration(values))))
-    for name, _, spec in pod_specs(values):
+def test_each_pod_has_the_variables_of_its_part_of_the_configuration(values):
+    config = configuration(values)
+    api_only = variables_in(config) - variables_in({key: part for key, part in config.items() if key != "api"})
+    for name, labels, spec in pod_specs(values):
         variables = [variable["name"] for variable in spec["containers"][0]["env"]]
-        assert wanted <= set(variables), name
         assert len(variables) == len(set(variables)), name
+        if labels["app.kubernetes.io/component"] == "api":
+            assert variables_in(config) <= set(variables), name
+        else:
+            # Programs that a worker starts inherit its environment: the api's tokens must not be in it.
+            assert variables_in(config) - api_only <= set(variables) and not api_only & set(variables), name
 
 
 @EVERY
@@ -232,10 +237,11 @@ def test_another_configuration_is_another_pod(tmp_path):
     assert len(mark("30s")) == 3 and not set(mark("30s")) & set(mark("31s"))
 
 
-def test_an_address_of_redis_in_the_secret_wins():
-    for _, _, spec in pod_specs(named("keda")):
-        (redis,) = [variable for variable in spec["containers"][0]["env"] if variable["name"] == "KAFLEET_REDIS"]
-        assert redis["valueFrom"]["secretKeyRef"] == {"name": "fleet-secrets", "key": "redis-url"}
+def test_an_address_of_redis_in_the_secret_wins_and_workers_never_see_it():
+    for name, labels, spec in pod_specs(named("keda")):
+        redis = [variable["valueFrom"]["secretKeyRef"] for variable in spec["containers"][0]["env"] if variable["name"] == "KAFLEET_REDIS"]
+        touches_it = labels["app.kubernetes.io/component"] in ("tracker", "api", "doctor")
+        assert redis == ([{"name": "fleet-secrets", "key": "redis-url"}] if touches_it else []), name
 
 
 def test_images_by_digest_and_by_entry():
@@ -296,6 +302,10 @@ def workers(values):
 def configuration(values):
     (config,) = [config for config in of_kind(values, "ConfigMap") if "annotations" not in config["metadata"]]
     return tomllib.loads(config["data"]["kafleet.toml"])
+
+
+def variables_in(part):
+    return set(re.findall(r"\$\{(\w+)\}", json.dumps(part)))
 
 
 def leaves(node, key=""):

@@ -61,18 +61,24 @@ def test_our_containers_have_no_rights_to_spare(services):
         assert all(volume["read_only"] for volume in service["volumes"]), name
 
 
-def test_the_token_has_to_be_given_and_is_written_nowhere(services):
-    for name in OURS:
-        assert services[name]["environment"]["KAFLEET_API_TOKEN"].startswith("${KAFLEET_API_TOKEN:?"), name
+def test_the_token_has_to_be_given_and_only_the_api_has_it(services):
+    assert services["api"]["environment"]["KAFLEET_API_TOKEN"].startswith("${KAFLEET_API_TOKEN:?")
+    assert not any("KAFLEET_API_TOKEN" in services[name]["environment"] for name in ["topics", "tracker", "worker"])
 
 
 def test_the_mounted_configuration_is_there_and_fits(services):
     volume = services["worker"]["volumes"][0]
-    config = tomllib.loads((ROOT / volume["source"]).read_text())
+    source = re.fullmatch(r"\$\{KAFLEET_FILE:-(.+)\}", volume["source"]).group(1)
+    config = tomllib.loads((ROOT / source).read_text())
     assert volume["target"] == "/etc/kafleet/kafleet.toml"
-    assert config["api"]["listen"] == "0.0.0.0:8080" and config["ops"]["listen"] == "0.0.0.0:9464"
     assert [token["token"] for token in config["api"]["tokens"]] == ["${KAFLEET_API_TOKEN}"]
     assert seconds(services["worker"]["stop_grace_period"]) >= seconds(config["worker"]["drain_timeout"]) + 10
+
+
+def test_containers_listen_where_others_reach_them(services):
+    for name in OURS:
+        environment = services[name]["environment"]
+        assert environment["KAFLEET_API_LISTEN"] == "0.0.0.0:8080" and environment["KAFLEET_OPS_LISTEN"] == "0.0.0.0:9464"
 
 
 @pytest.mark.parametrize("service, port", [("worker", 9464), ("tracker", 9464), ("api", 8080)])

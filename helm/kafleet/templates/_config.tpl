@@ -50,16 +50,42 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The variables that a part of the configuration names, as {variables: […]}; `$${` is no variable. Takes part. */}}
+{{- define "kafleet.variables" -}}
+{{- $found := list -}}
+{{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" (.part | toJson | replace "$${" "") -1 -}}
+{{- $found = append $found (regexFind "[A-Za-z_][A-Za-z0-9_]*" .) -}}
+{{- end -}}
+{{ dict "variables" (uniq $found) | toJson }}
+{{- end -}}
+
 {{/* Ends the rendering when `config` names a variable that no pod would have. */}}
 {{- define "kafleet.refuseUnknownVariables" -}}
 {{- $known := keys .Values.existingSecret.keys -}}
 {{- range .Values.pod.extraEnv }}{{ $known = append $known .name }}{{ end -}}
-{{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" (include "kafleet.config" .) -1 -}}
-{{- $variable := regexFind "[A-Za-z_][A-Za-z0-9_]*" . -}}
-{{- if not (has $variable $known) -}}
-{{- fail (printf "`config` names ${%s}, which nothing sets\nhint: add it under `existingSecret.keys` or `pod.extraEnv`" $variable) -}}
+{{- range (include "kafleet.variables" (dict "part" (include "kafleet.config" . | fromJson)) | fromJson).variables -}}
+{{- if not (has . $known) -}}
+{{- fail (printf "`config` names ${%s}, which nothing sets\nhint: add it under `existingSecret.keys` or `pod.extraEnv`" .) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/*
+The keys of the Secret that a role gets, as {VARIABLE: key}. Programs that a worker starts inherit its environment, so what only
+the api needs goes to the api only: what only its section names, and Redis with its password, which workers never touch.
+Takes root and component.
+*/}}
+{{- define "kafleet.secretKeys" -}}
+{{- $keys := deepCopy .root.Values.existingSecret.keys -}}
+{{- $config := include "kafleet.config" .root | fromJson -}}
+{{- $elsewhere := (include "kafleet.variables" (dict "part" (omit $config "api")) | fromJson).variables -}}
+{{- if ne .component "api" -}}
+{{- range (include "kafleet.variables" (dict "part" (dig "api" dict $config)) | fromJson).variables -}}
+{{- if not (has . $elsewhere) }}{{ $keys = omit $keys . }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if has .component (list "worker" "topics") }}{{ $keys = omit $keys "KAFLEET_REDIS" }}{{ end -}}
+{{ $keys | toJson }}
 {{- end -}}
 
 {{/* What a schema cannot say: names are used once, and what an entry needs is there. */}}

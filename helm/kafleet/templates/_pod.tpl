@@ -42,7 +42,7 @@ spec:
       image: {{ include "kafleet.image" . | quote }}
       imagePullPolicy: {{ include "kafleet.pullPolicy" . }}
       args: {{- toYaml .args | nindent 8 }}
-      env: {{- include "kafleet.env" (dict "root" .root "pod" $pod) | nindent 8 }}
+      env: {{- include "kafleet.env" (dict "root" .root "pod" $pod "component" .component) | nindent 8 }}
       {{- with .port }}
       ports:
         - {name: {{ .name }}, containerPort: {{ include "kafleet.port" (dict "root" $.root "section" .section) }}, protocol: TCP}
@@ -105,7 +105,7 @@ spec:
 - {name: {{ $variable }}, value: {{ $value | quote }}}
 {{- end }}
 {{- end }}
-{{- range $variable, $key := $secret.keys }}
+{{- range $variable, $key := include "kafleet.secretKeys" . | fromJson }}
 - name: {{ $variable }}
   valueFrom:
     secretKeyRef: {name: {{ $secret.name }}, key: {{ $key }}}
