@@ -460,6 +460,25 @@ fn a_record_is_read_at_its_place_and_a_marker_is_none() {
 }
 
 #[test]
+fn what_does_not_exist_is_told_as_unknown() {
+    let Some(fixture) = fixture(1) else { return };
+    let (missing, beyond) = (Partition::new(unique("missing"), 0), fixture.partition(5));
+    let begun = Instant::now();
+    for partition in [&missing, &beyond] {
+        let ends = fixture.kafka.ends(partition, DEADLINE);
+        assert!(matches!(ends, Err(BrokerError::Unknown(_))), "{partition}: {ends:?}");
+        let (producer, outcomes) = fixture.producer();
+        let told = match producer.send(&record(&partition.topic, partition.index, b"x"), 1) {
+            Err(told) => told,
+            Ok(()) => outcomes.recv_timeout(DEADLINE).expect("an outcome").1.expect_err("nowhere to go"),
+        };
+        assert!(matches!(told, BrokerError::Unknown(_)), "{partition}: {told:?}");
+    }
+    assert_eq!(fixture.kafka.group_offsets(&unique("group"), &[fixture.partition(0)], DEADLINE), Ok(vec![None]));
+    assert!(begun.elapsed() < Duration::from_secs(20), "took {:?}", begun.elapsed());
+}
+
+#[test]
 fn every_accepted_record_has_one_outcome_when_the_brokers_are_away() {
     let kafka = Kafka::new(&section("127.0.0.1:9")).expect("a client");
     let (sender, outcomes) = channel();

@@ -9,8 +9,14 @@ use rdkafka::types::RDKafkaConfRes;
 
 use crate::broker::{BrokerError, ConsumerSpec};
 
-const COMMON: [(&str, &str); 3] =
-    [("client.id", "kafleet"), ("statistics.interval.ms", "0"), ("topic.metadata.refresh.interval.ms", "30000")];
+const COMMON: [(&str, &str); 4] = [
+    ("client.id", "kafleet"),
+    ("statistics.interval.ms", "0"),
+    // Added partitions are noticed within this time.
+    ("topic.metadata.refresh.interval.ms", "30000"),
+    // For so long a topic that is missing may still be on its way; who sends to it waits.
+    ("topic.metadata.propagation.max.ms", "5000"),
+];
 
 const CONSUMER: [(&str, &str); 6] = [
     ("enable.auto.commit", "false"),
