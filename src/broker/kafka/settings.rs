@@ -36,7 +36,7 @@ const PRODUCER: [(&str, &str); 6] = [
     // The dead-letter topic's 5 MiB, and room for headers.
     ("message.max.bytes", "5308416"),
     // librdkafka's own is 1 GiB.
-    ("queue.buffering.max.kbytes", "65536"),
+    ("queue.buffering.max.kbytes", "32768"),
 ];
 
 /// What kafleet itself must set.
