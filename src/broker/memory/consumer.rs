@@ -1,0 +1,279 @@
+//! The consumer: its places in the logs, and its standing in its group.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::group::Standing;
+use super::log::Entry;
+use super::topics::{self, Topics};
+use super::{Core, State};
+use crate::broker::{BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, Start};
+
+/// Dropped without `close` it is a member that died: the others get its partitions after the session timeout.
+pub(super) struct MemoryConsumer {
+    core: Arc<Core>,
+    id: u64,
+    group: Option<String>,
+    topics: Vec<String>,
+    read_uncommitted: bool,
+    waiter: Arc<Condvar>,
+    joined: bool,
+    /// What the group has given and the consumer has not released; after `Lost` it has to be released before joining again.
+    given: BTreeSet<Partition>,
+    reads: Vec<Read>,
+    /// Which read comes first in the next poll, so that a full partition does not starve the others.
+    next: usize,
+    events: Vec<GroupEvent>,
+    batch: Vec<(usize, Entry)>,
+}
+
+struct Read {
+    at: Partition,
+    position: i64,
+    paused: bool,
+    /// Out of range, or being given back.
+    halted: bool,
+}
+
+impl MemoryConsumer {
+    pub fn new(core: Arc<Core>, spec: &ConsumerSpec) -> Result<Self, BrokerError> {
+        if spec.group.is_some() == spec.topics.is_empty() {
+            return Err(BrokerError::Invalid("a consumer needs both a group and topics, or neither".to_owned()));
+        }
+        let id = core.lock().new_id();
+        Ok(Self {
+            core,
+            id,
+            group: spec.group.clone(),
+            topics: spec.topics.clone(),
+            read_uncommitted: spec.read_uncommitted,
+            waiter: Arc::new(Condvar::new()),
+            joined: false,
+            given: BTreeSet::new(),
+            reads: Vec::new(),
+            next: 0,
+            events: Vec::new(),
+            batch: Vec::new(),
+        })
+    }
+
+    /// Joins the group where need be, and takes what it has to say.
+    fn visit_group(&mut self, core: &Core, state: &mut State) {
+        let Some(name) = self.group.clone() else { return };
+        core.tend(state, &name);
+        let now_ms = core.now_ms();
+        let group = state.groups.entry(name).or_default();
+        if self.joined {
+            match group.visit(self.id, now_ms) {
+                Standing::Member(events) => return self.take_events(events),
+                Standing::Out => self.lose_all(),
+            }
+        }
+        // A membership that held nothing is renewed at once; the other ones when all that was lost has been released.
+        if !self.joined && self.given.is_empty() {
+            group.join(self.id, &self.topics, &self.waiter, &state.topics, now_ms);
+            self.joined = true;
+            let missing = self.topics.iter().filter(|topic| !state.topics.contains_key(topic.as_str()));
+            self.events.extend(missing.map(|topic| GroupEvent::Trouble(topics::unknown_topic(topic))));
+            if let Standing::Member(events) = group.visit(self.id, now_ms) {
+                self.take_events(events);
+            }
+        }
+    }
+
+    fn take_events(&mut self, events: Vec<GroupEvent>) {
+        for event in &events {
+            match event {
+                GroupEvent::Assigned(partitions) => self.given.extend(partitions.iter().cloned()),
+                GroupEvent::Revoked(partitions) => self.halt(partitions),
+                _ => {}
+            }
+        }
+        self.events.extend(events);
+    }
+
+    fn halt(&mut self, partitions: &[Partition]) {
+        for read in self.reads.iter_mut().filter(|read| partitions.contains(&read.at)) {
+            read.halted = true;
+        }
+    }
+
+    fn lose_all(&mut self) {
+        self.joined = false;
+        self.reads.clear();
+        if !self.given.is_empty() {
+            self.events.push(GroupEvent::Lost(self.given.iter().cloned().collect()));
+        }
+    }
+
+    /// Moves at most `max` records into the batch.
+    fn take(&mut self, topics: &Topics, max: usize) {
+        let count = self.reads.len();
+        let Self { reads, batch, events, .. } = self;
+        for n in 0..count {
+            let slot = (self.next + n) % count;
+            let read = &mut reads[slot];
+            if read.paused || read.halted {
+                continue;
+            }
+            let Ok(log) = topics::log(topics, &read.at) else { continue };
+            if read.position < log.first || read.position > log.end {
+                read.halted = true;
+                events.push(GroupEvent::OutOfRange(read.at.clone()));
+                continue;
+            }
+            let room = max - batch.len();
+            let taken = log.take(&mut read.position, room, self.read_uncommitted, |entry| batch.push((slot, entry.clone())));
+            if taken == room {
+                self.next = slot + 1;
+                return;
+            }
+        }
+    }
+
+    /// Waits for a record, for news of the group, or for `left` to pass.
+    fn wait<'a>(&self, core: &'a Core, mut state: MutexGuard<'a, State>, mut left: Duration) -> MutexGuard<'a, State> {
+        for read in self.reads.iter().filter(|read| !read.paused && !read.halted) {
+            if let Ok(log) = topics::log_mut(&mut state.topics, &read.at) {
+                log.wait_with(&self.waiter);
+            }
+        }
+        let group = self.group.as_ref().and_then(|name| state.groups.get(name));
+        if let Some(silence_ms) = group.and_then(|group| group.next_silence_ms(core.now_ms(), core.session_ms())) {
+            left = left.min(Duration::from_millis(silence_ms));
+        }
+        self.waiter.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Fills the batch and the events, or waits in vain.
+    fn gather(&mut self, max: usize, wait: Duration) {
+        let end = Instant::now() + wait.min(Duration::from_secs(24 * 3600));
+        let core = self.core.clone();
+        let mut state = core.lock();
+        loop {
+            self.visit_group(&core, &mut state);
+            if self.events.is_empty() && max > 0 {
+                self.take(&state.topics, max);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if !self.events.is_empty() || !self.batch.is_empty() || left.is_zero() {
+                break;
+            }
+            state = self.wait(&core, state, left);
+        }
+        if let Some(group) = self.group.as_ref().and_then(|name| state.groups.get_mut(name)) {
+            group.end_visit(self.id, core.now_ms());
+        }
+    }
+
+    fn group_name(&self) -> Result<&str, BrokerError> {
+        self.group.as_deref().ok_or_else(|| BrokerError::Invalid("a consumer without a group has no commits".to_owned()))
+    }
+
+    /// The partition may be read by this consumer.
+    fn may_read(&self, state: &State, at: &Partition) -> Result<(), BrokerError> {
+        let Some(name) = &self.group else { return Ok(()) };
+        let held = state.groups.get(name).is_some_and(|group| group.holds(self.id, at));
+        if held { Ok(()) } else { Err(BrokerError::Refused(format!("`{at}` is not assigned to this member of `{name}`"))) }
+    }
+
+    fn place(&mut self, at: &Partition, position: i64, halted: bool) {
+        match self.reads.iter_mut().find(|read| read.at == *at) {
+            Some(read) => (read.position, read.halted) = (position, halted),
+            None => self.reads.push(Read { at: at.clone(), position, paused: false, halted }),
+        }
+    }
+
+    fn is_revoking(&self, state: &State, at: &Partition) -> bool {
+        let group = self.group.as_ref().and_then(|name| state.groups.get(name));
+        group.is_some_and(|group| group.is_revoking(self.id, at))
+    }
+}
+
+impl Consumer for MemoryConsumer {
+    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+        self.batch.clear();
+        self.gather(max, wait);
+        for (slot, entry) in &self.batch {
+            let at = &self.reads[*slot].at;
+            sink(&entry.payload.record(&at.topic, at.index, entry.place));
+        }
+        self.batch.clear();
+        Ok(std::mem::take(&mut self.events))
+    }
+
+    fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
+        let core = self.core.clone();
+        let state = core.lock();
+        let mut places = Vec::with_capacity(starts.len());
+        for (at, start) in starts {
+            self.may_read(&state, at)?;
+            let log = topics::log(&state.topics, at)?;
+            places.push(match start {
+                Start::Beginning => log.first,
+                Start::End => log.limit(self.read_uncommitted),
+                Start::At(offset) => *offset,
+            });
+        }
+        for ((at, _), position) in starts.iter().zip(places) {
+            let halted = self.is_revoking(&state, at);
+            self.place(at, position, halted);
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
+        self.reads.retain(|read| !partitions.contains(&read.at));
+        self.given.retain(|at| !partitions.contains(at));
+        let mut state = self.core.lock();
+        if let Some(group) = self.group.as_ref().and_then(|name| state.groups.get_mut(name)) {
+            group.release(self.id, partitions);
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
+        self.group_name()?;
+        if self.events.iter().any(|event| matches!(event, GroupEvent::Committed { .. })) {
+            return Err(BrokerError::Invalid("a commit is under way; hint: poll for its outcome first".to_owned()));
+        }
+        let result = self.commit_sync(commits);
+        let partitions = commits.iter().map(|commit| commit.partition.clone()).collect();
+        self.events.push(GroupEvent::Committed { result, partitions });
+        Ok(())
+    }
+
+    fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
+        let name = self.group_name()?;
+        let mut state = self.core.lock();
+        self.core.tend(&mut state, name);
+        state.dice.commit()?;
+        let now_ms = self.core.now_ms();
+        let state = &mut *state;
+        let group = state.groups.entry(name.to_owned()).or_default();
+        group.commit(name, self.id, commits, &state.topics, now_ms)
+    }
+
+    fn committed(&mut self, partitions: &[Partition], _deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+        let name = self.group_name()?;
+        let state = self.core.lock();
+        Ok(state.groups.get(name).map_or_else(|| vec![None; partitions.len()], |group| group.committed(partitions)))
+    }
+
+    fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
+        for read in self.reads.iter_mut().filter(|read| partitions.contains(&read.at)) {
+            read.paused = paused;
+        }
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, _deadline: Duration) {
+        let now_ms = self.core.now_ms();
+        let mut state = self.core.lock();
+        let state = &mut *state;
+        if let Some(group) = self.group.as_ref().and_then(|name| state.groups.get_mut(name)) {
+            group.leave(self.id, &state.topics, now_ms);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! One partition's log: records by offset with gaps, open atomic sends, and a count of the bytes held.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Condvar, Weak};
+
+use crate::broker::{HeaderList, Outgoing, Record, RecordRef};
+
+/// What a record costs beside its own bytes: its place in the log and its allocations.
+const RECORD_OVERHEAD: u64 = 96;
+
+/// The bytes of a record in one piece (key, value, then each header's name and value), shared by the log and its readers.
+#[derive(Debug)]
+pub(super) struct Payload {
+    bytes: Box<[u8]>,
+    key: Option<usize>,
+    value: Option<usize>,
+    headers: Box<[HeaderSpan]>,
+    pub created_ms: i64,
+}
+
+#[derive(Debug)]
+struct HeaderSpan {
+    start: usize,
+    name: usize,
+    value: usize,
+}
+
+impl Payload {
+    pub fn new(record: &Outgoing<'_>, created_ms: i64) -> Self {
+        let mut bytes = Vec::with_capacity(outgoing_size(record));
+        bytes.extend_from_slice(record.key.unwrap_or_default());
+        bytes.extend_from_slice(record.value.unwrap_or_default());
+        let headers = record.headers.iter().map(|(name, value)| {
+            let start = bytes.len();
+            bytes.extend_from_slice(name.as_bytes());
+            bytes.extend_from_slice(value);
+            HeaderSpan { start, name: name.len(), value: value.len() }
+        });
+        let headers = headers.collect();
+        let (key, value) = (record.key.map(<[u8]>::len), record.value.map(<[u8]>::len));
+        Self { bytes: bytes.into(), key, value, headers, created_ms }
+    }
+
+    pub fn key(&self) -> Option<&[u8]> {
+        self.key.map(|len| &self.bytes[..len])
+    }
+
+    pub fn value(&self) -> Option<&[u8]> {
+        let start = self.key.unwrap_or(0);
+        self.value.map(|len| &self.bytes[start..start + len])
+    }
+
+    /// Bytes as a broker counts them against `max.message.bytes`: the record's own, without batch framing.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn record<'a>(&'a self, topic: &'a str, partition: i32, entry: Place) -> RecordRef<'a> {
+        RecordRef {
+            topic,
+            partition,
+            offset: entry.offset,
+            timestamp_ms: entry.timestamp_ms,
+            log_append_time: entry.log_append_time,
+            key: self.key(),
+            value: self.value(),
+            headers: self,
+        }
+    }
+}
+
+impl HeaderList for Payload {
+    fn len(&self) -> usize {
+        self.headers.len()
+    }
+
+    fn get(&self, n: usize) -> Option<(&str, Option<&[u8]>)> {
+        let span = self.headers.get(n)?;
+        let (name, value) = self.bytes[span.start..span.start + span.name + span.value].split_at(span.name);
+        Some((std::str::from_utf8(name).ok()?, Some(value)))
+    }
+}
+
+pub(super) fn outgoing_size(record: &Outgoing<'_>) -> usize {
+    let headers: usize = record.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+    record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len) + headers
+}
+
+/// Where and when a record lies in the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub offset: i64,
+    pub timestamp_ms: i64,
+    pub log_append_time: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub place: Place,
+    pub payload: Arc<Payload>,
+    /// The atomic send that wrote it; 0: none.
+    send: u64,
+    aborted: bool,
+}
+
+impl Entry {
+    fn cost(&self) -> u64 {
+        cost_of(&self.payload)
+    }
+}
+
+pub(super) fn cost_of(payload: &Payload) -> u64 {
+    payload.len() as u64 + RECORD_OVERHEAD
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    entries: VecDeque<Entry>,
+    pub first: i64,
+    /// The offset that the next record gets.
+    pub end: i64,
+    pub bytes: u64,
+    /// What the last compaction left.
+    compacted_bytes: u64,
+    /// Atomic sends that are neither committed nor aborted, with their first offset.
+    open: Vec<(u64, i64)>,
+    /// Consumers that wait for a record here.
+    waiters: Vec<Weak<Condvar>>,
+}
+
+impl Log {
+    pub fn append(&mut self, payload: Arc<Payload>, append_time_ms: Option<i64>, send: u64) -> i64 {
+        let timestamp_ms = append_time_ms.unwrap_or(payload.created_ms);
+        let place = Place { offset: self.end, timestamp_ms, log_append_time: append_time_ms.is_some() };
+        if send != 0 && !self.open.iter().any(|(open, _)| *open == send) {
+            self.open.push((send, self.end));
+        }
+        let entry = Entry { place, payload, send, aborted: false };
+        self.bytes += entry.cost();
+        self.entries.push_back(entry);
+        self.end += 1;
+        self.wake();
+        place.offset
+    }
+
+    /// Ends an atomic send: its marker takes an offset that no reader sees.
+    pub fn close(&mut self, send: u64, committed: bool) {
+        let Some(at) = self.open.iter().position(|(open, _)| *open == send) else { return };
+        let (_, first) = self.open.remove(at);
+        let begin = self.index_of(first);
+        for entry in self.entries.range_mut(begin..).filter(|entry| entry.send == send) {
+            entry.aborted = !committed;
+        }
+        self.end += 1;
+        self.wake();
+    }
+
+    /// The place up to which a reader may go.
+    pub fn limit(&self, read_uncommitted: bool) -> i64 {
+        let held = self.open.iter().map(|(_, first)| *first).min().filter(|_| !read_uncommitted);
+        held.unwrap_or(self.end)
+    }
+
+    /// Hands out at most `max` records from `position` on and returns how many; the position steps over what no reader sees.
+    pub fn take(&self, position: &mut i64, max: usize, read_uncommitted: bool, mut sink: impl FnMut(&Entry)) -> usize {
+        let limit = self.limit(read_uncommitted);
+        let mut taken = 0;
+        for entry in self.entries.range(self.index_of(*position)..) {
+            if taken == max || entry.place.offset >= limit {
+                break;
+            }
+            *position = entry.place.offset + 1;
+            if read_uncommitted || !entry.aborted {
+                sink(entry);
+                taken += 1;
+            }
+        }
+        if taken < max {
+            *position = limit.max(*position);
+        }
+        taken
+    }
+
+    /// The committed record at exactly this offset.
+    pub fn get(&self, offset: i64) -> Option<&Entry> {
+        let entry = self.entries.get(self.index_of(offset))?;
+        (entry.place.offset == offset && !entry.aborted && offset < self.limit(false)).then_some(entry)
+    }
+
+    pub fn record(&self, topic: &str, partition: i32, offset: i64) -> Option<Record> {
+        let entry = self.get(offset)?;
+        Some(entry.payload.record(topic, partition, entry.place).to_owned())
+    }
+
+    /// Removes what lies before an offset.
+    pub fn truncate_before(&mut self, offset: i64) {
+        let keep = self.index_of(offset);
+        self.bytes -= self.entries.drain(..keep).map(|entry| entry.cost()).sum::<u64>();
+        self.first = offset;
+        self.wake();
+    }
+
+    /// Keeps the latest record of each key, and tombstones only while they are younger than `tombstones_after_ms`.
+    pub fn compact(&mut self, tombstones_after_ms: i64) {
+        let limit = self.limit(false);
+        let mut seen: HashSet<Vec<u8>> = HashSet::new();
+        let mut kept = VecDeque::new();
+        for entry in self.entries.drain(..).rev() {
+            let stays = entry.place.offset >= limit
+                || (!entry.aborted
+                    && entry.payload.key().is_none_or(|key| seen.insert(key.to_vec()))
+                    && (entry.payload.value().is_some() || entry.place.timestamp_ms > tombstones_after_ms));
+            if stays {
+                kept.push_front(entry);
+            }
+        }
+        self.bytes = kept.iter().map(Entry::cost).sum();
+        self.compacted_bytes = self.bytes;
+        self.entries = kept;
+    }
+
+    /// Bytes that came since the last compaction.
+    pub fn uncompacted_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(self.compacted_bytes)
+    }
+
+    pub fn wait_with(&mut self, waiter: &Arc<Condvar>) {
+        let waiter = Arc::downgrade(waiter);
+        self.waiters.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&waiter));
+        self.waiters.push(waiter);
+    }
+
+    fn wake(&mut self) {
+        for waiter in self.waiters.drain(..).filter_map(|waiter| waiter.upgrade()) {
+            waiter.notify_all();
+        }
+    }
+
+    /// Where the first record at or after an offset lies. Without gaps that is plain arithmetic.
+    fn index_of(&self, offset: i64) -> usize {
+        let Some(first) = self.entries.front() else { return 0 };
+        let guess = usize::try_from(offset.saturating_sub(first.place.offset)).unwrap_or(0);
+        match self.entries.get(guess) {
+            Some(entry) if entry.place.offset == offset => guess,
+            _ => self.entries.partition_point(|entry| entry.place.offset < offset),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Topics: their configuration, and where a record goes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::log::{Log, Payload};
+use crate::broker::{BrokerError, Partition, TopicChange, TopicInfo, TopicSpec};
+use crate::model::partition::partition_of;
+
+const MAX_PARTITIONS: u32 = 10_000;
+const DAY_MS: i64 = 24 * 3600 * 1000;
+
+#[derive(Debug, Default)]
+pub(super) struct Topic {
+    pub logs: Vec<Log>,
+    config: BTreeMap<String, String>,
+    pub rules: Rules,
+    /// Where the next record without a key goes.
+    next: u32,
+}
+
+/// The configuration that changes what the log does. Other keys are kept and shown, and mean nothing here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub log_append_time: bool,
+    pub max_message_bytes: usize,
+    pub compact: bool,
+    pub delete_retention_ms: i64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { log_append_time: true, max_message_bytes: 1_048_588, compact: false, delete_retention_ms: DAY_MS }
+    }
+}
+
+impl Rules {
+    fn parse(config: &BTreeMap<String, String>) -> Result<Self, BrokerError> {
+        let mut rules = Self::default();
+        for (key, value) in config {
+            match key.as_str() {
+                "message.timestamp.type" => rules.log_append_time = parse_timestamp_type(value)?,
+                "max.message.bytes" => rules.max_message_bytes = parse_number(key, value)?,
+                "delete.retention.ms" => rules.delete_retention_ms = parse_number(key, value)?,
+                "cleanup.policy" => rules.compact = parse_policy(value)?,
+                _ => {}
+            }
+        }
+        Ok(rules)
+    }
+}
+
+fn parse_timestamp_type(value: &str) -> Result<bool, BrokerError> {
+    match value {
+        "LogAppendTime" => Ok(true),
+        "CreateTime" => Ok(false),
+        _ => Err(bad_value("message.timestamp.type", value, "`CreateTime` or `LogAppendTime`")),
+    }
+}
+
+fn parse_policy(value: &str) -> Result<bool, BrokerError> {
+    let known = |word: &str| matches!(word.trim(), "compact" | "delete");
+    if !value.split(',').all(known) {
+        return Err(bad_value("cleanup.policy", value, "`delete`, `compact` or both with a comma"));
+    }
+    Ok(value.contains("compact"))
+}
+
+fn parse_number<T: std::str::FromStr + PartialOrd + Default>(key: &str, value: &str) -> Result<T, BrokerError> {
+    let number = value.parse().ok().filter(|number| *number >= T::default());
+    number.ok_or_else(|| bad_value(key, value, "a whole number from 0 on"))
+}
+
+fn bad_value(key: &str, value: &str, allowed: &str) -> BrokerError {
+    BrokerError::Invalid(format!("`{key}` cannot be `{value}`; hint: it takes {allowed}"))
+}
+
+impl Topic {
+    pub fn info(&self, name: &str) -> TopicInfo {
+        TopicInfo {
+            name: name.to_owned(),
+            partitions: self.logs.len() as u32,
+            replication: 1,
+            config: self.config.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+        }
+    }
+
+    /// Which partition a record goes to.
+    pub fn choose(&mut self, name: &str, wanted: Option<i32>, key: Option<&[u8]>) -> Result<i32, BrokerError> {
+        let count = self.logs.len() as u32;
+        match (wanted, key) {
+            (Some(index), _) if usize::try_from(index).is_ok_and(|index| index < self.logs.len()) => Ok(index),
+            (Some(index), _) => Err(unknown_partition(&Partition::new(name, index))),
+            (None, Some(key)) => Ok(partition_of(key, count) as i32),
+            (None, None) => {
+                self.next = (self.next + 1) % count.max(1);
+                Ok(self.next as i32)
+            }
+        }
+    }
+
+    /// What the topic's own rules have against a record.
+    pub fn admits(&self, name: &str, payload: &Payload) -> Result<(), BrokerError> {
+        let (size, limit) = (payload.len(), self.rules.max_message_bytes);
+        if size > limit {
+            return Err(BrokerError::TooLarge(format!("{size} bytes for `{name}`, which takes {limit} (`max.message.bytes`)")));
+        }
+        if self.rules.compact && payload.key().is_none() {
+            return Err(BrokerError::Invalid(format!("`{name}` is compacted and takes no record without a key")));
+        }
+        Ok(())
+    }
+
+    /// Whether `index` holds `more` bytes within `limit`, compacting first where that is allowed.
+    pub fn has_room(&mut self, index: i32, more: u64, limit: u64, now_ms: i64) -> bool {
+        let rules = self.rules;
+        let Some(log) = self.log_mut(index) else { return false };
+        // Compacting walks the whole log, so a log full of live keys must not be walked again for every record.
+        if log.bytes + more > limit && rules.compact && log.uncompacted_bytes() >= limit / 8 {
+            log.compact(now_ms - rules.delete_retention_ms);
+        }
+        log.bytes + more <= limit
+    }
+
+    pub fn append(&mut self, index: i32, payload: Arc<Payload>, now_ms: i64, send: u64) -> i64 {
+        let append_time = self.rules.log_append_time.then_some(now_ms);
+        self.log_mut(index).map_or(-1, |log| log.append(payload, append_time, send))
+    }
+
+    pub fn log_mut(&mut self, index: i32) -> Option<&mut Log> {
+        self.logs.get_mut(usize::try_from(index).ok()?)
+    }
+
+    /// Brings the topic to what is asked for; nothing changes on an error.
+    fn apply(&mut self, spec: &TopicSpec) -> Result<Vec<String>, BrokerError> {
+        let mut config = self.config.clone();
+        let mut changes = Vec::new();
+        for (key, value) in &spec.config {
+            let old = config.insert(key.clone(), value.clone());
+            if old.as_ref() != Some(value) {
+                changes.push(format!("{key}: {} -> {value}", old.as_deref().unwrap_or("default")));
+            }
+        }
+        self.rules = Rules::parse(&config)?;
+        self.config = config;
+        let (has, wants) = (self.logs.len(), spec.partitions as usize);
+        if has < wants {
+            changes.push(format!("partitions: {has} -> {wants}"));
+            self.logs.resize_with(wants, Log::default);
+        }
+        Ok(changes)
+    }
+}
+
+pub(super) type Topics = BTreeMap<Arc<str>, Topic>;
+
+/// Creates or alters one topic.
+pub(super) fn apply(topics: &mut Topics, spec: &TopicSpec) -> TopicChange {
+    if let Err(error) = check(spec) {
+        return TopicChange::Failed(error);
+    }
+    let known = topics.contains_key(spec.name.as_str());
+    let mut fresh = Topic::default();
+    let topic = topics.get_mut(spec.name.as_str()).unwrap_or(&mut fresh);
+    match topic.apply(spec) {
+        Err(error) => TopicChange::Failed(error),
+        Ok(_) if !known => {
+            topics.insert(spec.name.as_str().into(), fresh);
+            TopicChange::Created
+        }
+        Ok(changes) if changes.is_empty() => TopicChange::Unchanged,
+        Ok(changes) => TopicChange::Altered(changes),
+    }
+}
+
+fn check(spec: &TopicSpec) -> Result<(), BrokerError> {
+    let name = spec.name.as_str();
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || name.len() > 249 || !name.chars().all(legal) || name == "." || name == ".." {
+        let rule = "1 to 249 characters of letters, digits, `.`, `_` and `-`";
+        return Err(BrokerError::Invalid(format!("`{name}` is no topic name; hint: {rule}")));
+    }
+    if spec.partitions == 0 || spec.partitions > MAX_PARTITIONS {
+        return Err(BrokerError::Invalid(format!(
+            "`{name}` cannot have {} partitions; hint: 1 to {MAX_PARTITIONS}",
+            spec.partitions
+        )));
+    }
+    Ok(())
+}
+
+pub(super) fn topic_mut<'a>(topics: &'a mut Topics, name: &str) -> Result<&'a mut Topic, BrokerError> {
+    topics.get_mut(name).ok_or_else(|| unknown_topic(name))
+}
+
+pub(super) fn log<'a>(topics: &'a Topics, at: &Partition) -> Result<&'a Log, BrokerError> {
+    let topic = topics.get(&at.topic).ok_or_else(|| unknown_topic(&at.topic))?;
+    let index = usize::try_from(at.index).ok();
+    index.and_then(|index| topic.logs.get(index)).ok_or_else(|| unknown_partition(at))
+}
+
+pub(super) fn log_mut<'a>(topics: &'a mut Topics, at: &Partition) -> Result<&'a mut Log, BrokerError> {
+    let topic = topic_mut(topics, &at.topic)?;
+    topic.log_mut(at.index).ok_or_else(|| unknown_partition(at))
+}
+
+pub(super) fn unknown_topic(name: &str) -> BrokerError {
+    BrokerError::Unknown(format!("topic `{name}` does not exist; hint: `kafleet topics apply` creates topics"))
+}
+
+fn unknown_partition(at: &Partition) -> BrokerError {
+    BrokerError::Unknown(format!("topic `{}` has no partition {}", at.topic, at.index))
+}
