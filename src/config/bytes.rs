@@ -32,7 +32,7 @@ impl Bytes {
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, factor) =
-            UNITS[4..].iter().rev().find(|(_, factor)| self.0 >= *factor && self.0 % factor == 0).unwrap_or(&UNITS[0]);
+            UNITS[4..].iter().rev().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor)).unwrap_or(&UNITS[0]);
         write!(f, "{}{unit}", self.0 / factor)
     }
 }

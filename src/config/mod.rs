@@ -10,13 +10,27 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::duration::Millis;
-use crate::model::retry::RetryPolicy;
 
 mod bytes;
+mod document;
+mod load;
+mod names;
+mod policy;
+mod problem;
+mod rules;
+mod secrets;
+mod shape;
+
 pub use bytes::Bytes;
+pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with};
+pub use names::Names;
+pub use policy::TypePolicy;
+pub use problem::{Problem, Problems};
+pub use rules::{MAX_PAYLOAD, MIN_TOKEN_CHARS};
+pub use shape::schema;
 
 /// kafleet.toml. Every key has a default; an empty file is a valid one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Passed to librdkafka as it is: any of its keys (TLS, SASL and the rest).
@@ -31,7 +45,7 @@ pub struct Config {
     pub types: BTreeMap<String, TypeConfig>,
 }
 
-/// A value of `[kafka]`.
+/// A text, a whole number, a number, or `true`/`false`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Scalar {
@@ -41,22 +55,46 @@ pub enum Scalar {
     Text(String),
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RedisConfig {
-    /// `redis://`, `rediss://` (TLS), `redis-cluster://host,host`, `redis-sentinel://host,host/master`.
+    /// `redis://`, `redis-cluster://host,host`, `redis-sentinel://host,host/master`, each with `rediss` for TLS;
+    /// `redis+unix:///path`.
     pub url: String,
+    /// Instead of the one in the URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
+    /// Instead of the one in the URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
+    /// The sentinels' own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sentinel_password: Option<String>,
     /// How long to wait for an answer.
     pub response_timeout: Millis,
 }
 
 impl Default for RedisConfig {
     fn default() -> Self {
-        Self { url: "redis://127.0.0.1:6379".into(), username: None, password: None, response_timeout: Millis::secs(10) }
+        Self {
+            url: "redis://127.0.0.1:6379".into(),
+            username: None,
+            password: None,
+            sentinel_password: None,
+            response_timeout: Millis::secs(10),
+        }
+    }
+}
+
+/// As librdkafka takes it.
+impl std::fmt::Display for Scalar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bool(flag) => flag.fmt(f),
+            Self::Integer(number) => number.fmt(f),
+            Self::Float(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
     }
 }
 
@@ -161,7 +199,7 @@ impl Default for TrackerConfig {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApiConfig {
     /// Address to listen on. Outside loopback it needs `tokens`.
@@ -180,7 +218,7 @@ impl Default for ApiConfig {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenConfig {
     /// Shown in logs instead of the token.
@@ -200,21 +238,15 @@ pub enum Role {
     Admin,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpsConfig {
     /// Where a worker or tracker serves `/healthz`, `/readyz` and `/metrics`. Empty: nowhere.
     pub listen: String,
 }
 
-impl Default for OpsConfig {
-    fn default() -> Self {
-        Self { listen: String::new() }
-    }
-}
-
 /// One `[types.<name>]`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TypeConfig {
     /// What runs it: `echo`, `foreach`, `exec` or `http`. Left out for a type that is registered in Rust.
@@ -271,6 +303,7 @@ pub struct TypeConfig {
     pub headers: BTreeMap<String, String>,
 }
 
+/// What runs the tasks of a type that has no Rust code of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HandlerKind {
@@ -278,6 +311,17 @@ pub enum HandlerKind {
     Foreach,
     Exec,
     Http,
+}
+
+impl HandlerKind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Foreach => "foreach",
+            Self::Exec => "exec",
+            Self::Http => "http",
+        }
+    }
 }
 
 /// In which order the tasks of a type run.
@@ -293,85 +337,17 @@ pub enum Order {
     Partition,
 }
 
-/// How one type is run: what the type's own code says, overridden by `[types.<name>]`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TypePolicy {
-    pub concurrency: u32,
-    pub order: Order,
-    pub retry: RetryPolicy,
-    pub timeout: Millis,
-    pub publish_results: bool,
-}
-
-impl Default for TypePolicy {
-    fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        Self {
-            concurrency: cores,
-            order: Order::None,
-            retry: RetryPolicy::default(),
-            timeout: Millis::secs(120),
-            publish_results: false,
+/// Shown without what is secret.
+macro_rules! debug_without_secrets {
+    ($($name:ident),+) => {$(
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                secrets::debug(stringify!($name), self, f)
+            }
         }
-    }
+    )+};
 }
+debug_without_secrets!(Config, RedisConfig, ApiConfig, TokenConfig, TypeConfig);
 
-impl TypePolicy {
-    pub fn with(self, config: &TypeConfig) -> Self {
-        Self {
-            concurrency: config.concurrency.unwrap_or(self.concurrency),
-            order: config.order.unwrap_or(self.order),
-            retry: RetryPolicy {
-                retries: config.retries.unwrap_or(self.retry.retries),
-                min_backoff: config.min_backoff.unwrap_or(self.retry.min_backoff),
-                max_backoff: config.max_backoff.unwrap_or(self.retry.max_backoff),
-            },
-            timeout: config.timeout.unwrap_or(self.timeout),
-            publish_results: config.publish_results || self.publish_results,
-        }
-    }
-}
-
-/// The names of topics under a prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
-    pub prefix: String,
-}
-
-impl Names {
-    pub fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned() }
-    }
-    pub fn tasks(&self, task_type: &str) -> String {
-        format!("{}.tasks.{task_type}", self.prefix)
-    }
-    pub fn results(&self, task_type: &str) -> String {
-        format!("{}.results.{task_type}", self.prefix)
-    }
-    pub fn dead(&self, task_type: &str) -> String {
-        format!("{}.dead.{task_type}", self.prefix)
-    }
-    pub fn events(&self) -> String {
-        format!("{}.events", self.prefix)
-    }
-    pub fn control(&self) -> String {
-        format!("{}.control", self.prefix)
-    }
-    pub fn workers(&self) -> String {
-        format!("{}.workers", self.prefix)
-    }
-    /// The worker group of a type is named as its topic.
-    pub fn group(&self, task_type: &str) -> String {
-        self.tasks(task_type)
-    }
-    pub fn tracker_group(&self) -> String {
-        format!("{}.tracker", self.prefix)
-    }
-    pub fn observer_group(&self) -> String {
-        format!("{}.observer", self.prefix)
-    }
-    /// The type whose task topic this is.
-    pub fn type_of<'a>(&self, topic: &'a str) -> Option<&'a str> {
-        topic.strip_prefix(&self.prefix)?.strip_prefix(".tasks.")
-    }
-}
+#[cfg(test)]
+mod tests;

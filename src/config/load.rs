@@ -1,0 +1,211 @@
+//! From a file, the environment and the command line to a [`Config`], or to the list of everything that is wrong.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::document::{Document, Place, SyntaxError, Unexpanded, dotted, join, keys};
+use super::problem::{Problem, Problems};
+use super::secrets::without_userinfo;
+use super::shape::{Finding, misfits};
+use super::{Config, Scalar, rules};
+
+/// The file that is read where none is named.
+pub const DEFAULT_FILE: &str = "kafleet.toml";
+/// The broker that is used where none is named.
+pub const DEFAULT_BROKERS: &str = "127.0.0.1:9092";
+
+/// What the command line or the environment says over the file.
+#[derive(Clone, Default)]
+pub struct Overrides {
+    /// `--brokers`, `KAFLEET_BROKERS`: `[kafka]` `bootstrap.servers`.
+    pub brokers: Option<String>,
+    /// `--redis`, `KAFLEET_REDIS`: `[redis]` `url`.
+    pub redis: Option<String>,
+    /// `--listen`, `KAFLEET_API_LISTEN`: `[api]` `listen`.
+    pub api_listen: Option<String>,
+    /// `--ops-listen`, `KAFLEET_OPS_LISTEN`: `[ops]` `listen`.
+    pub ops_listen: Option<String>,
+    /// `--prefix`, `KAFLEET_PREFIX`: `[topics]` `prefix`.
+    pub prefix: Option<String>,
+    /// Sections that this process does not use: a variable that is missing there is no problem, so that a worker needs
+    /// none of the api's secrets.
+    pub unused: &'static [&'static str],
+}
+
+impl std::fmt::Debug for Overrides {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Overrides")
+            .field("brokers", &self.brokers)
+            .field("redis", &self.redis.as_deref().map(without_userinfo))
+            .field("api_listen", &self.api_listen)
+            .field("ops_listen", &self.ops_listen)
+            .field("prefix", &self.prefix)
+            .field("unused", &self.unused)
+            .finish()
+    }
+}
+
+/// A configuration and where it came from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    pub config: Config,
+    /// None: there was no file, and all is default.
+    pub path: Option<PathBuf>,
+    /// Where relative paths in it begin: the file's folder, else the working directory. Absolute.
+    pub folder: PathBuf,
+}
+
+/// Reads `path`, or `./kafleet.toml` where there is one; then replaces variables, applies the overrides and checks it all.
+pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Loaded, Problems> {
+    load_with(path, overrides, &|name| std::env::var(name).ok())
+}
+
+/// As [`load`], with an environment of one's own.
+pub fn load_with(path: Option<&Path>, overrides: &Overrides, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Problems> {
+    let found = Path::new(DEFAULT_FILE);
+    let path = path.or_else(|| found.exists().then_some(found));
+    let text = match path.map(std::fs::read_to_string) {
+        Some(Err(why)) => return Err(unreadable(path.unwrap_or(found), &why)),
+        Some(Ok(text)) => text,
+        None => String::new(),
+    };
+    let folder = std::path::absolute(path.unwrap_or(found)).map_err(|why| unreadable(path.unwrap_or(found), &why))?;
+    let folder = folder.parent().map(Path::to_owned).unwrap_or_default();
+    let config = read(&text, path, &folder, overrides, env)?;
+    Ok(Loaded { config, path: path.map(Path::to_owned), folder })
+}
+
+fn read(
+    text: &str,
+    path: Option<&Path>,
+    folder: &Path,
+    overrides: &Overrides,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Config, Problems> {
+    let teller = Teller { file: path.map_or_else(|| "configuration".to_owned(), |path| path.display().to_string()) };
+    let mut document = Document::parse(text).map_err(|errors| teller.syntax(errors))?;
+    let unexpanded = document.expand(env, overrides.unused);
+    give(&mut document, overrides);
+    let mut found: Vec<Finding> = unexpanded.into_iter().map(|(pointer, why)| missing(pointer, &why)).collect();
+    found.extend(misfits(&document));
+    let config = typed(&document.value, &mut found).map(|config| settled(config, folder));
+    if let Some(config) = &config {
+        // What is wrong with a key is told once.
+        let is_told = |rule: &Finding| found.iter().any(|told| told.pointer == rule.pointer);
+        let broken: Vec<_> = rules::broken(&document, config).into_iter().filter(|rule| !is_told(rule)).collect();
+        found.extend(broken);
+    }
+    found.retain(|finding| !document.unset.contains(&finding.pointer));
+    match config {
+        Some(config) if found.is_empty() => Ok(config),
+        _ => Err(teller.problems(&document, found)),
+    }
+}
+
+fn give(document: &mut Document, overrides: &Overrides) {
+    for (value, section, key, from) in [
+        (&overrides.brokers, "kafka", "bootstrap.servers", "--brokers or KAFLEET_BROKERS"),
+        (&overrides.redis, "redis", "url", "--redis or KAFLEET_REDIS"),
+        (&overrides.api_listen, "api", "listen", "--listen or KAFLEET_API_LISTEN"),
+        (&overrides.ops_listen, "ops", "listen", "--ops-listen or KAFLEET_OPS_LISTEN"),
+        (&overrides.prefix, "topics", "prefix", "--prefix or KAFLEET_PREFIX"),
+    ] {
+        if let Some(value) = value {
+            document.give(section, key, value, from);
+        }
+    }
+}
+
+fn missing(pointer: String, why: &Unexpanded) -> Finding {
+    match why {
+        Unexpanded::NotSet(name) => Finding::new(pointer, format!("the environment variable `{name}` is not set"))
+            .hint(format!("set it, or write `$${{{name}}}` to mean the text itself")),
+        Unexpanded::Malformed => Finding::new(pointer, "`${` without the name of a variable and `}`")
+            .hint("write `${NAME}`, or `$${` to mean the text `${`"),
+    }
+}
+
+/// The configuration without the keys that are known to be wrong, so that all others are checked too. Durations and sizes
+/// can be in shape and still too large: those are found here. None: nothing can be read.
+fn typed(value: &Value, found: &mut Vec<Finding>) -> Option<Config> {
+    let mut value = value.clone();
+    for finding in &*found {
+        prune(&mut value, &keys(&finding.pointer));
+    }
+    loop {
+        let error = match serde_path_to_error::deserialize(&value) {
+            Ok(config) => return Some(config),
+            Err(error) => error,
+        };
+        let pointer = error.path().iter().fold(String::new(), |above, segment| join(&above, &segment.to_string()));
+        found.push(Finding::new(&pointer, format!("`{}`: {}", dotted(&pointer), error.inner())));
+        if !prune(&mut value, &keys(&pointer)) {
+            return None;
+        }
+    }
+}
+
+/// Takes out a key; a list goes as a whole.
+fn prune(value: &mut Value, keys: &[String]) -> bool {
+    let ([key, rest @ ..], Value::Object(table)) = (keys, value) else { return false };
+    match table.get_mut(key) {
+        Some(inner @ Value::Object(_)) if !rest.is_empty() => prune(inner, rest),
+        _ => table.remove(key).is_some(),
+    }
+}
+
+/// Makes paths absolute, from the file's folder, and names the brokers that are used by default.
+fn settled(mut config: Config, folder: &Path) -> Config {
+    config.kafka.entry("bootstrap.servers".into()).or_insert_with(|| Scalar::Text(DEFAULT_BROKERS.into()));
+    for kind in config.types.values_mut() {
+        for path in kind.schema.iter_mut().chain(&mut kind.cwd) {
+            *path = folder.join(&*path);
+        }
+        // A program without a `/` is looked up in PATH.
+        if let Some(program) = kind.command.first_mut().filter(|program| program.contains('/')) {
+            *program = folder.join(&*program).to_string_lossy().into_owned();
+        }
+    }
+    config
+}
+
+fn unreadable(path: &Path, why: &std::io::Error) -> Problems {
+    let what = format!("cannot be read: {why}");
+    Problems(vec![Problem { place: path.display().to_string(), key: String::new(), what, hint: None }])
+}
+
+struct Teller {
+    file: String,
+}
+
+impl Teller {
+    fn line(&self, line: Option<usize>) -> String {
+        line.map_or_else(|| self.file.clone(), |line| format!("{}:{line}", self.file))
+    }
+
+    fn syntax(&self, errors: Vec<SyntaxError>) -> Problems {
+        let told = |error: SyntaxError| Problem {
+            place: self.line(error.line),
+            key: String::new(),
+            what: format!("not TOML: {}", error.message),
+            hint: None,
+        };
+        Problems(errors.into_iter().map(told).collect())
+    }
+
+    fn problems(&self, document: &Document, mut found: Vec<Finding>) -> Problems {
+        found.sort_by_key(|finding| document.place(&finding.pointer).cloned());
+        let told = |finding: Finding| Problem {
+            place: match document.place(&finding.pointer) {
+                Some(Place::Line(line)) => self.line(Some(*line)),
+                Some(Place::Given(from)) => (*from).to_owned(),
+                None => self.file.clone(),
+            },
+            key: dotted(&finding.pointer),
+            what: finding.what,
+            hint: finding.hint,
+        };
+        Problems(found.into_iter().map(told).collect())
+    }
+}

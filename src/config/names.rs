@@ -1,0 +1,45 @@
+//! What topics and groups are called.
+
+/// The names of topics under a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    pub prefix: String,
+}
+
+impl Names {
+    pub fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned() }
+    }
+    pub fn tasks(&self, task_type: &str) -> String {
+        format!("{}.tasks.{task_type}", self.prefix)
+    }
+    pub fn results(&self, task_type: &str) -> String {
+        format!("{}.results.{task_type}", self.prefix)
+    }
+    pub fn dead(&self, task_type: &str) -> String {
+        format!("{}.dead.{task_type}", self.prefix)
+    }
+    pub fn events(&self) -> String {
+        format!("{}.events", self.prefix)
+    }
+    pub fn control(&self) -> String {
+        format!("{}.control", self.prefix)
+    }
+    pub fn workers(&self) -> String {
+        format!("{}.workers", self.prefix)
+    }
+    /// The worker group of a type is named as its topic.
+    pub fn group(&self, task_type: &str) -> String {
+        self.tasks(task_type)
+    }
+    pub fn tracker_group(&self) -> String {
+        format!("{}.tracker", self.prefix)
+    }
+    pub fn observer_group(&self) -> String {
+        format!("{}.observer", self.prefix)
+    }
+    /// The type whose task topic this is.
+    pub fn type_of<'a>(&self, topic: &'a str) -> Option<&'a str> {
+        topic.strip_prefix(&self.prefix)?.strip_prefix(".tasks.")
+    }
+}

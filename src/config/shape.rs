@@ -1,0 +1,157 @@
+//! Whether a document has the shape of [`Config`]: its keys and the kinds of its values, by the published schema.
+
+use std::sync::LazyLock;
+
+use jsonschema::error::ValidationErrorKind as Kind;
+use serde_json::Value;
+
+use super::Config;
+use super::document::{Document, dotted, join, keys};
+use super::secrets::{is_secret, shown};
+
+/// The JSON Schema of kafleet.toml (`schemas/config.json`).
+pub fn schema() -> Value {
+    schemars::schema_for!(Config).to_value()
+}
+
+/// A problem before its place is known.
+#[derive(Clone)]
+pub(super) struct Finding {
+    pub pointer: String,
+    pub what: String,
+    pub hint: Option<String>,
+}
+
+impl Finding {
+    pub fn new(pointer: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { pointer: pointer.into(), what: what.into(), hint: None }
+    }
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+/// Everything in the document that does not fit the schema.
+pub(super) fn misfits(document: &Document) -> Vec<Finding> {
+    static SCHEMA: LazyLock<(Value, Option<jsonschema::Validator>)> = LazyLock::new(|| {
+        let schema = schema();
+        let validator = jsonschema::validator_for(&schema).ok();
+        (schema, validator)
+    });
+    let (schema, Some(validator)) = &*SCHEMA else { return Vec::new() };
+    validator.iter_errors(&document.value).flat_map(|error| tell(document, schema, &error)).collect()
+}
+
+fn tell(document: &Document, schema: &Value, error: &jsonschema::ValidationError<'_>) -> Vec<Finding> {
+    let pointer = error.instance_path().as_str();
+    let node = schema_at(schema, &keys(pointer));
+    match error.kind() {
+        Kind::AdditionalProperties { unexpected } => {
+            unexpected.iter().map(|key| unknown_key(pointer, key, properties(node))).collect()
+        }
+        Kind::Required { property } => {
+            let missing = property.as_str().unwrap_or_default();
+            vec![Finding::new(pointer, format!("{} needs `{missing}`", table(pointer)))]
+        }
+        _ => vec![bad_value(document, pointer, &allowed(schema, node))],
+    }
+}
+
+fn unknown_key(pointer: &str, key: &str, known: Vec<&str>) -> Finding {
+    let what = format!("unknown key `{key}` in {}", table(pointer));
+    let near = known.iter().map(|name| (strsim::damerau_levenshtein(name, key), name)).min();
+    let hint = match near {
+        Some((distance, name)) if distance <= (key.len() / 3).max(1) => format!("did you mean `{name}`? "),
+        _ => String::new(),
+    };
+    let names: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
+    Finding::new(join(pointer, key), what).hint(format!("{hint}allowed: {}", names.join(", ")))
+}
+
+/// A value is shown as it is written: what comes from the environment is not.
+pub(super) fn bad_value(document: &Document, pointer: &str, allowed: &str) -> Finding {
+    let written = document.written.pointer(pointer).unwrap_or(&Value::Null);
+    let text = match shown(&keys(pointer), written) {
+        _ if is_secret(&keys(pointer)) => "the value (not shown)".to_owned(),
+        Value::Object(_) => "a table".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        text @ Value::String(_) if !allowed.contains("number") && !allowed.contains("true") => {
+            format!("`{}`", text.as_str().unwrap_or_default())
+        }
+        other => format!("`{other}`"),
+    };
+    Finding::new(pointer, format!("`{}`: {text} is not {allowed}", dotted(pointer)))
+}
+
+pub(super) fn table(pointer: &str) -> String {
+    if pointer.is_empty() { "the file".to_owned() } else { format!("`[{}]`", dotted(pointer)) }
+}
+
+/// The part of the schema that speaks of a key.
+fn schema_at<'a>(root: &'a Value, keys: &[String]) -> &'a Value {
+    keys.iter().fold(resolve(root, root), |node, key| {
+        let part = match node["properties"].get(key) {
+            Some(part) => part,
+            None if node["items"].is_object() => &node["items"],
+            None => &node["additionalProperties"],
+        };
+        resolve(root, part)
+    })
+}
+
+/// Follows references, and through "this or null".
+fn resolve<'a>(root: &'a Value, node: &'a Value) -> &'a Value {
+    if let Some(name) = node["$ref"].as_str() {
+        return root.pointer(name.trim_start_matches('#')).map_or(node, |node| resolve(root, node));
+    }
+    let choices = node["anyOf"].as_array().into_iter().flatten();
+    let mut some = choices.filter(|choice| choice["type"] != "null");
+    match (some.next(), some.next()) {
+        (Some(only), None) => resolve(root, only),
+        _ => node,
+    }
+}
+
+fn properties(node: &Value) -> Vec<&str> {
+    node["properties"].as_object().map(|map| map.keys().map(String::as_str).collect()).unwrap_or_default()
+}
+
+/// What may be written for a part of the schema: `a whole number from 1 to 1024`.
+fn allowed(root: &Value, node: &Value) -> String {
+    let node = resolve(root, node);
+    let options = node["enum"].as_array().cloned().or_else(|| {
+        let consts = node["oneOf"].as_array()?.iter().map(|choice| choice["const"].clone());
+        Some(consts.collect())
+    });
+    if let Some(options) = options {
+        let names: Vec<_> = options.iter().filter_map(Value::as_str).map(|name| format!("`{name}`")).collect();
+        return format!("one of {}", names.join(", "));
+    }
+    // Sizes and durations say in their description how they are written.
+    if node["anyOf"].is_array() {
+        let text = node["description"].as_str().unwrap_or("a text, a number or `true`/`false`").trim_end_matches('.');
+        return text.replacen("A ", "a ", 1);
+    }
+    match scalar_type(node) {
+        "integer" => format!("a whole number{}", range(node)),
+        "number" => format!("a number{}", range(node)),
+        "boolean" => "`true` or `false`".to_owned(),
+        "array" => "a list (`[…]`)".to_owned(),
+        "object" => "a table".to_owned(),
+        _ => "a text (`\"…\"`)".to_owned(),
+    }
+}
+
+fn scalar_type(node: &Value) -> &str {
+    let types = node["type"].as_array().into_iter().flatten().chain([&node["type"]]);
+    types.filter_map(Value::as_str).find(|name| *name != "null").unwrap_or_default()
+}
+
+fn range(node: &Value) -> String {
+    match (node.get("minimum"), node.get("maximum")) {
+        (Some(min), Some(max)) => format!(" from {min} to {max}"),
+        (Some(min), None) => format!(" from {min} on"),
+        (None, Some(max)) => format!(" up to {max}"),
+        (None, None) => String::new(),
+    }
+}

@@ -1,0 +1,236 @@
+use std::path::Path;
+
+use super::*;
+
+/// The problems of a file, one text each, with the folder left out.
+fn problems(text: &str) -> Vec<String> {
+    problems_with(text, &Overrides::default())
+}
+
+fn problems_with(text: &str, overrides: &Overrides) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    match load_text(folder.path(), text, overrides) {
+        Ok(_) => Vec::new(),
+        Err(Problems(list)) => {
+            let within = format!("{}/", folder.path().display());
+            list.iter().map(|problem| problem.to_string().replace(&within, "")).collect()
+        }
+    }
+}
+
+fn load_text(folder: &Path, text: &str, overrides: &Overrides) -> Result<Config, Problems> {
+    let path = folder.join("kafleet.toml");
+    std::fs::write(&path, text).unwrap();
+    let env = |name: &str| (name == "SECRET").then(|| "s3cr3t-from-outside".to_owned());
+    load_with(Some(&path), overrides, &env).map(|loaded| loaded.config)
+}
+
+/// One problem, which says all of this.
+fn refused(text: &str, said: &[&str]) {
+    let told = problems(text);
+    assert_eq!(told.len(), 1, "{text}\ngave {told:#?}");
+    for said in said {
+        assert!(told[0].contains(said), "{text}\ngave {}\nwithout {said}", told[0]);
+    }
+}
+
+#[test]
+fn an_empty_file_is_all_defaults() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = load_text(folder.path(), "", &Overrides::default()).unwrap();
+    assert_eq!(config.kafka.remove("bootstrap.servers"), Some(Scalar::Text(DEFAULT_BROKERS.into())));
+    assert_eq!(config, Config::default());
+}
+
+#[test]
+fn every_problem_is_told_with_its_line() {
+    let told = problems("[topics]\nprefx = \"x\"\nevents_partitions = 0\n\n[types.a]\nhandler = \"exek\"\ntimeout = \"soon\"\n");
+    let starts = ["kafleet.toml:2: ", "kafleet.toml:3: ", "kafleet.toml:6: ", "kafleet.toml:7: "];
+    assert_eq!(told.len(), starts.len(), "{told:#?}");
+    for (told, start) in told.iter().zip(starts) {
+        assert!(told.starts_with(start), "{told} does not begin with {start}");
+    }
+}
+
+#[test]
+fn a_key_that_is_not_known_is_named_with_what_is_allowed() {
+    refused("[typs.echo]", &["kafleet.toml:1: unknown key `typs` in the file", "did you mean `types`?", "`kafka`"]);
+    refused("[worker]\nmemory_limt = 5", &[":2:", "`memory_limt` in `[worker]`", "did you mean `memory_limit`?", "`grace`"]);
+    refused("[types.a]\nschedule = 1", &["unknown key `schedule` in `[types.a]`", "hint: allowed: ", "`concurrency`"]);
+    refused("[[api.tokens]]\nname = \"a\"\ntoken = \"0123456789abcdef\"\nrole = \"read\"\nrol = 1", &["`[api.tokens[0]]`"]);
+}
+
+#[test]
+fn a_bad_value_is_named_with_what_is_allowed() {
+    for (text, said) in [
+        ("[topics]\nevents_partitions = 0", "`topics.events_partitions`: `0` is not a whole number from 1 to 1024"),
+        ("[topics]\nevents_partitions = \"9\"", "`topics.events_partitions`: `\"9\"` is not a whole number"),
+        ("[topics]\nevents_partitions = 99999999999999999999", "whole number"),
+        ("[types.a]\nhandler = \"exek\"", "`exek` is not one of `echo`, `foreach`, `exec`, `http`"),
+        ("[types.a]\norder = 3", "`types.a.order`: `3` is not one of `none`, `key`, `partition`"),
+        ("[types.a]\ntimeout = \"soon\"", "`soon` is not a duration: `1500ms`, `30s`"),
+        ("[types.a]\ntimeout = -1", "`-1` is not a duration"),
+        ("[types.a]\ntimeout = \"99999999999999999999s\"", "is not a duration"),
+        ("[worker]\nmemory_limit = \"1 TiB\"", "`1 TiB` is not a size: `128MiB`"),
+        ("[types.a]\npublish_results = \"yes\"", "is not `true` or `false`"),
+        ("[types.a]\nhandler = \"exec\"\ncommand = \"ls -l\"", "`types.a.command`: `ls -l` is not a list"),
+        ("[worker]\ngrace = 1979-05-27", "`1979-05-27` is not a duration"),
+        ("types = 3", "`types`: `3` is not a table"),
+        ("[kafka]\n\"client.id\" = [1]", "`kafka.\"client.id\"`: a list is not"),
+        ("[[api.tokens]]\nname = \"a\"\ntoken = \"0123456789abcdef\"", "needs `role`"),
+    ] {
+        refused(text, &["kafleet.toml:", said]);
+    }
+}
+
+#[test]
+fn values_that_cannot_work_are_refused() {
+    for (text, said) in [
+        ("[types.\"A b\"]", "`A b` is not a type name: 1 to 64 characters"),
+        ("[types.a]\nhandler = \"exec\"", "has the handler `exec` and no `command`"),
+        ("[types.a]\nhandler = \"http\"", "has the handler `http` and no `url`"),
+        ("[types.a]\nhandler = \"http\"\nurl = \"ftp://x\"", "`ftp://x` is not an address such as `https://host/path`"),
+        ("[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nmethod = \"GET\"", "`GET` is not one of `POST`"),
+        ("[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nheaders = { \"a b\" = \"1\" }", "`a b` cannot name a header"),
+        ("[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nheaders = { a = \"1\\r\\nb: 2\" }", "line break"),
+        ("[types.a]\nurl = \"http://x\"", "`url` in `[types.a]` is read only by the handler `http`"),
+        (
+            "[types.a]\nhandler = \"echo\"\nmin_backoff = \"10s\"",
+            "`min_backoff` 10s is longer than `max_backoff` 3s (the default)",
+        ),
+        ("[types.a]\nmin_backoff = \"2s\"\nmax_backoff = \"1s\"", "`min_backoff` 2s is longer than `max_backoff` 1s in"),
+        ("[types.a]\norder = \"partition\"\nconcurrency = 9", "can never be reached"),
+        ("[types.a]\ntimeout = 0", "`0` is not longer than zero"),
+        ("[types.a]\nhandler = \"exec\"\ncommand = [\"x\"]\nretry_exit_codes = [75, 0]", "`0` is not an exit code"),
+        ("[types.a]\nschema = \"none.json\"", "the schema `none.json` cannot be read"),
+        ("[types.a]\nschema = \"kafleet.toml\"", "the schema `kafleet.toml` is not JSON"),
+        ("[topics]\nprefix = \"a b\"", "`a b` is not a prefix"),
+        ("[topics]\nmax_tree_age = 0", "`topics.max_tree_age`: `0` is not longer than zero"),
+        ("[redis]\nurl = \"http://x\"", "`http://x` is not a Redis URL: it begins with one of `redis://`"),
+        ("[redis]\nusername = \"me\"", "needs `redis.password`"),
+        ("[api]\nlisten = \"8080\"", "`8080` is not an address to listen on"),
+        ("[ops]\nlisten = \"host:99999\"", "`host:99999` is not an address"),
+        ("[worker]\nmemory_limit = \"1MiB\"", "`1MiB` is not at least `16MiB`"),
+        ("[worker]\nmax_output = \"1GiB\"", "`1GiB` is not between `1B` and `3MiB`"),
+        ("[kafka]\n\"bootstrap.servers\" = \"kafka-1\"", "`kafka-1` is not a list of brokers"),
+        ("[kafka]\ngroup.id = \"mine\"", "`group.id` in `[kafka]` belongs to kafleet"),
+        ("[kafka]\n\"enable.auto.commit\" = true", "when its result is acknowledged"),
+        ("[kafka]\n\"transactional.id\" = \"x\"", "belongs to kafleet"),
+    ] {
+        refused(text, &["kafleet.toml:", said]);
+    }
+}
+
+#[test]
+fn a_wrong_shape_hides_no_other_problem() {
+    let told = problems(
+        "[worker]\ngrace = \"99999999999999999999s\"\nmax_output = \"1GiB\"\n[types.a]\nhandler = \"exec\"\ncommand = 5\n\
+         [types.b]\nhandler = \"http\"\nspeed = 5",
+    );
+    let said = ["not a duration", "`1GiB` is not between", "`types.a.command`: `5` is not a list", "no `url`", "`speed`"];
+    assert_eq!(told.len(), said.len(), "{told:#?}");
+    for (told, said) in told.iter().zip(said) {
+        assert!(told.contains(said), "{told} does not say {said}");
+    }
+}
+
+#[test]
+fn tokens_are_long_and_different() {
+    let token = |name: &str, token: &str| format!("[[api.tokens]]\nname = \"{name}\"\ntoken = \"{token}\"\nrole = \"read\"\n");
+    let long = "0123456789abcdef";
+    assert!(problems(&token("a", long)).is_empty());
+    refused(&token("a", "hunter2"), &[":3: the token `a` has 7 characters", "openssl rand"]);
+    assert!(!problems(&token("a", "hunter2"))[0].contains("hunter2"));
+    refused(&(token("a", long) + &token("a", "another-0123456789")), &[":6:", "a name that no other token has"]);
+    refused(&(token("a", long) + &token("b", long)), &[":7: the token `b` is the same as another one"]);
+}
+
+#[test]
+fn what_is_not_toml_is_told_with_its_line() {
+    let told = problems("[worker]\ngrace = \"5s\"\nmemory_limit =\n");
+    assert!(told[0].starts_with("kafleet.toml:3: not TOML: "), "{told:?}");
+    let told = problems("[worker]\ngrace = 1\ngrace = 2\n");
+    assert!(told[0].contains("kafleet.toml:3: not TOML: "), "{told:?}");
+}
+
+#[test]
+fn a_file_that_is_named_must_be_there() {
+    let Problems(list) = load(Some(Path::new("/no/such/kafleet.toml")), &Overrides::default()).unwrap_err();
+    assert!(list[0].to_string().starts_with("/no/such/kafleet.toml: cannot be read: No such file"), "{}", list[0]);
+}
+
+#[test]
+fn variables_come_from_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[redis]\npassword = \"${SECRET}\"\nusername = \"a$${b}\"";
+    let config = load_text(folder.path(), text, &Overrides::default()).unwrap();
+    assert_eq!(config.redis.password.as_deref(), Some("s3cr3t-from-outside"));
+    assert_eq!(config.redis.username.as_deref(), Some("a${b}"));
+    let told = problems("[redis]\npassword = \"${NO_SUCH}\"\nurl = \"redis://${NEITHER}/${NOR}\"");
+    assert_eq!(told.len(), 3, "{told:#?}");
+    assert!(told[0].contains("kafleet.toml:2: the environment variable `NO_SUCH` is not set"), "{told:?}");
+}
+
+#[test]
+fn a_process_needs_no_variables_of_sections_it_does_not_use() {
+    let text = "[api]\nlisten = \"${ADDRESS}\"\n[[api.tokens]]\nname = \"a\"\ntoken = \"${T}\"\nrole = \"read\"";
+    assert_eq!(problems(text).len(), 2);
+    let told = problems_with(text, &Overrides { unused: &["api"], ..Overrides::default() });
+    assert!(told.is_empty(), "{told:?}");
+}
+
+#[test]
+fn secrets_are_never_shown() {
+    let text = "[redis]\nurl = \"http://me:hunter2@host\"\npassword = 5\n[kafka]\n\"sasl.password\" = [\"hunter2\"]\n\
+        \"ssl.key.pem\" = { a = [\"hunter2\"] }\n[types.a]\nhandler = \"http\"\nurl = \"ftp://me:hunter2@x\"\n\
+        headers = { authorization = [\"hunter2\"] }\nenv = { X = [\"hunter2\"] }\n[api]\nlisten = \"${SECRET}\"\n";
+    let told = problems(text).join("\n");
+    assert_eq!(told.lines().filter(|line| line.starts_with("kafleet")).count(), 8, "{told}");
+    assert!(!told.contains("hunter2") && !told.contains("s3cr3t"), "{told}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[redis]\nurl = \"redis://me:hunter2@host\"\npassword = \"hunter2\"\n[kafka]\n\"sasl.password\" = \"hunter2\"\n\
+        [types.a]\nhandler = \"exec\"\ncommand = [\"x\"]\nenv = { X = \"hunter2\" }\n\
+        [[api.tokens]]\nname = \"a\"\ntoken = \"hunter2-hunter2-hunter2\"\nrole = \"read\"";
+    let config = load_text(folder.path(), text, &Overrides::default()).unwrap();
+    let shown = format!("{config:?} {:?} {:?} {:?} {:?}", config.redis, config.api, config.api.tokens[0], config.types["a"]);
+    assert!(shown.contains("***") && !shown.contains("hunter2"), "{shown}");
+    let overrides = Overrides { redis: Some("redis://:hunter2@host".into()), ..Overrides::default() };
+    assert!(!format!("{overrides:?}").contains("hunter2"));
+}
+
+#[test]
+fn the_command_line_is_stronger_than_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let overrides = Overrides {
+        brokers: Some("kafka:9092".into()),
+        redis: Some("rediss://r".into()),
+        api_listen: Some("[::]:80".into()),
+        ops_listen: Some("localhost:81".into()),
+        prefix: Some("mine".into()),
+        unused: &[],
+    };
+    let config = load_text(folder.path(), "[kafka]\nbootstrap.servers = \"x:1\"\n[topics]\nprefix = \"a\"", &overrides).unwrap();
+    assert_eq!(config.kafka["bootstrap.servers"], Scalar::Text("kafka:9092".into()));
+    let given = (&*config.redis.url, &*config.api.listen, &*config.ops.listen, &*config.topics.prefix);
+    assert_eq!(given, ("rediss://r", "[::]:80", "localhost:81", "mine"));
+    let told = problems_with("", &Overrides { redis: Some("nonsense".into()), ..Overrides::default() });
+    assert!(told[0].starts_with("--redis or KAFLEET_REDIS: `redis.url`: `nonsense` is not a Redis URL"), "{told:?}");
+}
+
+#[test]
+fn paths_are_relative_to_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.json"), "{\"type\": \"object\"}").unwrap();
+    let text = "[types.a]\nhandler = \"exec\"\nschema = \"a.json\"\ncwd = \"work\"\ncommand = [\"./run.sh\", \"./x\"]\n\
+        [types.b]\nhandler = \"exec\"\ncommand = [\"sh\"]\n";
+    let config = load_text(folder.path(), text, &Overrides::default()).unwrap();
+    let kind = &config.types["a"];
+    assert_eq!(kind.schema.as_deref(), Some(&*folder.path().join("a.json")));
+    assert_eq!(kind.cwd.as_deref(), Some(&*folder.path().join("work")));
+    assert_eq!(kind.command, [folder.path().join("./run.sh").to_str().unwrap(), "./x"]);
+    assert_eq!(config.types["b"].command, ["sh"]);
+    std::fs::write(folder.path().join("a.json"), "{\"type\": \"objekt\"}").unwrap();
+    let Problems(told) = load_text(folder.path(), text, &Overrides::default()).unwrap_err();
+    assert!(told[0].what.contains("is not a JSON Schema"), "{told:?}");
+}
