@@ -51,7 +51,7 @@ impl fmt::Display for Millis {
     /// The largest unit that keeps it whole, so that what is printed can be written back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, factor) =
-            UNITS.iter().rev().find(|(_, factor)| self.0 >= *factor && self.0 % factor == 0).unwrap_or(&UNITS[0]);
+            UNITS.iter().rev().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor)).unwrap_or(&UNITS[0]);
         write!(f, "{}{unit}", self.0 / factor)
     }
 }

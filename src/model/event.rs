@@ -231,3 +231,6 @@ impl Announcement {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

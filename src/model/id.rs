@@ -160,7 +160,12 @@ fn is_id_char(c: char) -> bool {
 
 /// The start of a text that may be of any length, for messages.
 pub(crate) fn clip(text: &str) -> String {
-    match text.char_indices().nth(80) {
+    clip_to(text, 80)
+}
+
+/// At most so many characters of a text, and a mark where it was cut.
+pub(crate) fn clip_to(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

@@ -156,7 +156,7 @@ impl Completed {
             let same = if done { word } else { !word } >> (bit % 64);
             let count = (same.trailing_ones() as usize).min(64 - bit % 64);
             bit += count;
-            if bit % 64 != 0 || count == 0 {
+            if !bit.is_multiple_of(64) || count == 0 {
                 break;
             }
         }

@@ -201,7 +201,7 @@ pub struct Source<'a> {
 pub fn read_task<'a>(source: &Source<'_>, headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> Result<Task, Reject> {
     let mut draft = Draft::default();
     for (name, value) in headers {
-        draft.header(name, value.unwrap_or_default())?;
+        draft.take(name, value.unwrap_or_default());
     }
     let Some(value) = source.value.filter(|value| !value.is_empty()) else {
         return Err(
@@ -231,6 +231,10 @@ struct Draft {
     trace_parent: Option<String>,
     trace_state: Option<String>,
     structured: bool,
+    /// The first header that cannot be read.
+    refusal: Option<Reject>,
+    /// It is one that the task's name depends on.
+    nameless: bool,
 }
 
 enum Expiry {
@@ -239,6 +243,14 @@ enum Expiry {
 }
 
 impl Draft {
+    /// Goes on after a header that cannot be read: the refusal names the task, and its id may come later.
+    fn take(&mut self, name: &str, value: &[u8]) {
+        if let Err(why) = self.header(name, value) {
+            self.nameless |= matches!(name, header::ID | header::PARENT | header::RUN);
+            self.refusal.get_or_insert(why);
+        }
+    }
+
     fn header(&mut self, name: &str, value: &[u8]) -> Result<(), Reject> {
         // Only kafleet's own names begin so; everything else belongs to somebody else.
         let known = name.starts_with("ce_") || matches!(name, header::CONTENT_TYPE | header::TRACE_PARENT | header::TRACE_STATE);
@@ -330,9 +342,9 @@ impl Draft {
         for (name, value) in &envelope.attributes {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             match name.as_str() {
-                "datacontenttype" => self.content_type(&text)?,
-                "traceparent" | "tracestate" => self.header(name, text.as_bytes())?,
-                name => self.header(&format!("ce_{name}"), text.as_bytes())?,
+                "datacontenttype" => self.take(header::CONTENT_TYPE, text.as_bytes()),
+                "traceparent" | "tracestate" => self.take(name, text.as_bytes()),
+                name => self.take(&format!("ce_{name}"), text.as_bytes()),
             }
         }
         let data = envelope.data.unwrap_or_else(RawJson::null);
@@ -340,6 +352,9 @@ impl Draft {
     }
 
     fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<Task, Reject> {
+        if let Some(refusal) = self.refusal.take() {
+            return Err(self.reject(refusal, source));
+        }
         let id = self.resolve_id(source).map_err(|why| Reject::new("bad_id", why.to_string()))?;
         let run = self.run.unwrap_or(1);
         let known = |reject: Reject| Reject { task: Some((id.clone(), run)), ..reject };
@@ -387,7 +402,8 @@ impl Draft {
 
     /// Adds the id to a refusal, where it can be read.
     fn reject(&self, reject: Reject, source: &Source<'_>) -> Reject {
-        let task = self.resolve_id(source).ok().map(|id| (id, self.run.unwrap_or(1)));
+        let id = if self.nameless { None } else { self.resolve_id(source).ok() };
+        let task = id.map(|id| (id, self.run.unwrap_or(1)));
         Reject { task, ..reject }
     }
 }
@@ -462,6 +478,10 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
     if text.len() > MAX_POLICY_BYTES {
         return Err(bad_header(name, &format!("it has {} bytes: at most {MAX_POLICY_BYTES} are allowed", text.len())));
     }
+    // serde takes a list for a struct, field by field.
+    if !text.trim_start().starts_with('{') {
+        return Err(bad_header(name, "it must be a JSON object"));
+    }
     let rules: Rules =
         serde_json::from_str(text).map_err(|why| bad_header(name, &format!("it is not the JSON expected: {why}")))?;
     if rules.options.as_ref().is_some_and(|options| !options.is_object()) {
@@ -469,3 +489,6 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
     }
     Ok(rules)
 }
+
+#[cfg(test)]
+mod tests;

@@ -82,6 +82,7 @@ impl Undertaker {
             topic: &record.topic,
             partition: record.partition,
             offset: record.offset,
+            key: record.key.as_deref().filter(|key| *key != burial.key),
             worker: &self.reporter.worker,
             at_ms: now_ms(),
         });
