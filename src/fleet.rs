@@ -1,9 +1,14 @@
-//! The fleet's settings, on the compacted control topic: read whole at start by every role.
+//! What the whole fleet agrees on, on the compacted control topic: the number of events partitions, and which task
+//! partitions have been consumed before.
+//!
+//! Keys: `fleet` → `{"v":1,"events_partitions":16}`; `consumed/<type>/<partition>` → `{"v":1,"at_ms":…}`. A record without
+//! a value takes its key back. Other keys belong to others.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::broker::link::Link;
 use crate::broker::{Broker, BrokerError, ConsumerSpec, Outgoing, Partition, RecordRef, Start};
@@ -11,94 +16,211 @@ use crate::config::Names;
 use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
 
-/// The key of the settings record; `consumed/<type>/<partition>` are the keys of the marks.
+/// The version of the settings that this build writes and the highest it can read.
+pub const FLEET_VERSION: u32 = 1;
+
 const FLEET_KEY: &str = "fleet";
 const CONSUMED: &str = "consumed/";
+/// The control topic has one partition.
+const PARTITION: i32 = 0;
+const BATCH: usize = 1_000;
+const POLL: Duration = Duration::from_millis(100);
+/// Silence after which the rest of the topic may hold no records.
+const QUIET: Duration = Duration::from_millis(500);
 
-/// What the control topic says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Control {
-    /// Partitions of the events topic: fixed once topics are applied.
-    pub events_partitions: Option<u32>,
-    /// Task partitions that have been consumed, by type: "no commit" there means that the commit is gone.
-    pub consumed: BTreeSet<(String, i32)>,
-}
-
-/// The value of the `fleet` record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+/// The value of the `fleet` record: settings that `kafleet topics apply` fixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FleetRecord {
     pub v: u32,
     pub events_partitions: u32,
 }
 
-/// Reads the control topic from its beginning to the end it has now.
-pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> Result<Control, BrokerError> {
-    let until = Instant::now() + deadline;
-    let partition = Partition::new(names.control(), 0);
-    let ends = broker.ends(&partition, deadline).map_err(|error| match error {
-        BrokerError::Unknown(_) => BrokerError::Unknown(format!("`{}` (hint: run `kafleet topics apply`)", partition.topic)),
-        error => error,
-    })?;
-    let mut control = Control::default();
-    if ends.end <= ends.first {
-        return Ok(control);
-    }
-    let mut consumer = broker.consumer(&ConsumerSpec { read_uncommitted: true, ..ConsumerSpec::default() })?;
-    consumer.assign(&[(partition.clone(), Start::Beginning)])?;
-    // The last offset may be a gap that compaction left: what counts is that nothing came for a while at the end.
-    let mut next = ends.first;
-    let mut quiet = 0;
-    while next < ends.end && quiet < 5 {
-        let before = next;
-        consumer.poll(1_000, Duration::from_millis(200), &mut |record| {
-            next = record.offset + 1;
-            control.take(record);
-        })?;
-        quiet = if next == before && next > ends.first { quiet + 1 } else { 0 };
-        if Instant::now() >= until {
-            let told = format!("`{}` could not be read to its end within {} s", partition.topic, deadline.as_secs());
-            return Err(BrokerError::Unavailable(told));
+/// What the control topic says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Control {
+    /// None: topics have not been applied.
+    pub events_partitions: Option<u32>,
+    /// Task partitions, by type and number, that some worker has consumed before.
+    pub consumed: BTreeSet<(String, i32)>,
+}
+
+/// Why the control topic cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    #[error("the topic `{0}` does not exist\n\nhint: run `kafleet topics apply`")]
+    Missing(String),
+    #[error("the topic `{0}` does not say how many events partitions there are\n\nhint: run `kafleet topics apply`")]
+    NotApplied(String),
+    #[error("the fleet's settings in `{topic}` have version {version}, this build reads up to {FLEET_VERSION}: upgrade it")]
+    Newer { topic: String, version: u32 },
+    #[error("the record `fleet` at offset {offset} of `{topic}` cannot be read: {why}\n\nhint: run `kafleet topics apply`")]
+    Unreadable { topic: String, offset: i64, why: String },
+    #[error("`{topic}` was read up to offset {next} of {end} only, within {waited_ms} ms")]
+    Late { topic: String, next: i64, end: i64, waited_ms: u128 },
+    #[error("reading the control topic: {0}")]
+    Broker(#[from] BrokerError),
+}
+
+/// For callers that go on trying, and say why they wait.
+impl From<ControlError> for BrokerError {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Broker(error) => error,
+            ControlError::Missing(_) => Self::Unknown(error.to_string()),
+            ControlError::Late { .. } => Self::Unavailable(error.to_string()),
+            _ => Self::Invalid(error.to_string()),
         }
     }
-    consumer.close(Duration::from_secs(1));
-    Ok(control)
 }
 
 impl Control {
-    fn take(&mut self, record: &RecordRef<'_>) {
-        let Some(key) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return };
+    /// The number of events partitions, or the error that says what to do.
+    pub fn require_events_partitions(&self, names: &Names) -> Result<u32, ControlError> {
+        self.events_partitions.ok_or_else(|| ControlError::NotApplied(names.control()))
+    }
+
+    pub fn is_consumed(&self, task_type: &str, partition: i32) -> bool {
+        self.consumed.contains(&(task_type.to_owned(), partition))
+    }
+
+    /// Takes one record in. A later record of the same key is the one that counts.
+    pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), ControlError> {
+        let Some(key) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return Ok(()) };
         if key == FLEET_KEY {
-            let fleet = record.value.and_then(|value| serde_json::from_slice::<FleetRecord>(value).ok());
-            self.events_partitions = fleet.map(|fleet| fleet.events_partitions);
-        } else if let Some(mark) = parse_mark(key) {
+            self.events_partitions = match record.value {
+                Some(value) => Some(read_fleet(value, record)?.events_partitions),
+                None => None,
+            };
+        } else if let Some(partition) = key.strip_prefix(CONSUMED).and_then(read_consumed) {
             match record.value {
-                Some(_) => self.consumed.insert(mark),
-                None => self.consumed.remove(&mark),
+                Some(_) => self.consumed.insert(partition),
+                None => self.consumed.remove(&partition),
             };
         }
+        Ok(())
     }
 }
 
-fn parse_mark(key: &str) -> Option<(String, i32)> {
-    let (task_type, partition) = key.strip_prefix(CONSUMED)?.rsplit_once('/')?;
+/// Reads the whole control topic, up to the end that it has now. Blocks, at the longest for `deadline`.
+pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> Result<Control, ControlError> {
+    let topic = names.control();
+    let begun = Instant::now();
+    let left = || deadline.saturating_sub(begun.elapsed());
+    if !broker.topics(&topic, left())?.iter().any(|info| info.name == topic) {
+        return Err(ControlError::Missing(topic));
+    }
+    let partition = Partition::new(topic.as_str(), PARTITION);
+    let ends = broker.ends(&partition, left())?;
+    let mut control = Control::default();
+    let mut reading = Reading { next: ends.first, end: ends.end, heard: Instant::now() };
+    if reading.is_done() {
+        return Ok(control);
+    }
+    // The keys read here are never written in transactions, and others' open ones are not waited for.
+    let mut consumer = broker.consumer(&ConsumerSpec { read_uncommitted: true, ..ConsumerSpec::default() })?;
+    consumer.assign(&[(partition.clone(), Start::Beginning)])?;
+    while !reading.is_done() {
+        if left().is_zero() {
+            let Reading { next, end, .. } = reading;
+            return Err(ControlError::Late { topic, next, end, waited_ms: deadline.as_millis() });
+        }
+        let mut outcome = Ok(());
+        consumer.poll(BATCH, POLL.min(left()), &mut |record| {
+            if outcome.is_ok() && reading.takes(record) {
+                outcome = control.take(record);
+            }
+        })?;
+        outcome?;
+        reading.skip_gap(broker, &partition, left())?;
+    }
+    consumer.close(left().max(POLL));
+    Ok(control)
+}
+
+/// How far the topic has been read.
+struct Reading {
+    next: i64,
+    end: i64,
+    heard: Instant,
+}
+
+impl Reading {
+    fn is_done(&self) -> bool {
+        self.next >= self.end
+    }
+
+    fn takes(&mut self, record: &RecordRef<'_>) -> bool {
+        let within = record.offset < self.end;
+        self.next = self.next.max(record.offset + 1);
+        self.heard = Instant::now();
+        within
+    }
+
+    /// The last offsets may hold no record: the marks of transactions take one each and are never delivered.
+    fn skip_gap(&mut self, broker: &dyn Broker, partition: &Partition, deadline: Duration) -> Result<(), BrokerError> {
+        if self.heard.elapsed() < QUIET {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        while !self.is_done() && begun.elapsed() < deadline {
+            let left = deadline.saturating_sub(begun.elapsed());
+            if broker.read_at(partition, self.end - 1, left)?.is_some() {
+                break;
+            }
+            self.end -= 1;
+        }
+        self.heard = Instant::now();
+        Ok(())
+    }
+}
+
+fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, ControlError> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        v: u32,
+    }
+    let (topic, offset) = (record.topic.to_owned(), record.offset);
+    let unreadable = |why: String| ControlError::Unreadable { topic: topic.clone(), offset, why };
+    let Versioned { v } = serde_json::from_slice(value).map_err(|why| unreadable(why.to_string()))?;
+    if v > FLEET_VERSION {
+        return Err(ControlError::Newer { topic, version: v });
+    }
+    let fleet: FleetRecord = serde_json::from_slice(value).map_err(|why| unreadable(why.to_string()))?;
+    if fleet.events_partitions == 0 {
+        return Err(unreadable("`events_partitions` is 0".into()));
+    }
+    Ok(fleet)
+}
+
+/// `<type>/<partition>`.
+fn read_consumed(key: &str) -> Option<(String, i32)> {
+    let (task_type, partition) = key.rsplit_once('/')?;
     Some((task_type.to_owned(), partition.parse().ok()?))
 }
 
-/// Records the number of events partitions.
+/// Notes that a task partition has been consumed: from then on a missing commit means that it was lost, not that the
+/// partition is new.
+pub async fn mark_consumed(link: &Link, names: &Names, task_type: &str, partition: i32) -> Result<(), BrokerError> {
+    let value = json!({"v": FLEET_VERSION, "at_ms": now_ms()}).to_string();
+    write(link, names, &format!("{CONSUMED}{task_type}/{partition}"), &value).await
+}
+
+/// Writes the fleet's settings.
 pub async fn set_fleet(link: &Link, names: &Names, events_partitions: u32) -> Result<(), BrokerError> {
-    let value =
-        serde_json::to_vec(&FleetRecord { v: 1, events_partitions }).map_err(|why| BrokerError::Invalid(why.to_string()))?;
+    let value = json!(FleetRecord { v: FLEET_VERSION, events_partitions }).to_string();
     write(link, names, FLEET_KEY, &value).await
 }
 
-/// Records that a task partition has been consumed.
-pub async fn mark_consumed(link: &Link, names: &Names, task_type: &str, partition: i32) -> Result<(), BrokerError> {
-    let value = format!("{{\"at_ms\":{}}}", now_ms());
-    write(link, names, &format!("{CONSUMED}{task_type}/{partition}"), value.as_bytes()).await
-}
-
-async fn write(link: &Link, names: &Names, key: &str, value: &[u8]) -> Result<(), BrokerError> {
-    let topic = names.control();
-    let record = Outgoing { topic: &topic, partition: Some(0), key: Some(key.as_bytes()), value: Some(value), headers: &[] };
+async fn write(link: &Link, names: &Names, key: &str, value: &str) -> Result<(), BrokerError> {
+    let record = Outgoing {
+        topic: &names.control(),
+        partition: Some(PARTITION),
+        key: Some(key.as_bytes()),
+        value: Some(value.as_bytes()),
+        headers: &[],
+    };
     link.deliver(record, PUBLISH_DEADLINE).await.map(drop)
 }
+
+#[cfg(test)]
+mod tests;

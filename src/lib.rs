@@ -15,5 +15,6 @@ pub mod publish;
 pub mod runtime;
 pub mod store;
 pub mod telemetry;
+pub mod topics;
 pub mod tracker;
 pub mod worker;

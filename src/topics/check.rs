@@ -1,0 +1,180 @@
+//! What is wrong with the topics that are there.
+
+use std::time::{Duration, Instant};
+
+use super::{ApplyError, Control, ControlError, find, specs};
+use crate::broker::{Broker, BrokerError, TopicInfo, TopicSpec};
+use crate::config::{Config, Names};
+use crate::handlers::Registry;
+use crate::model::duration::Millis;
+
+const APPLY: &str = "run `kafleet topics apply`";
+/// Kafka's own topic has as many copies as the cluster can hold, up to 3.
+const CLUSTER_TOPIC: &str = "__consumer_offsets";
+const SAFE_REPLICATION: u32 = 3;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// It works, and may not for long or not as configured.
+    Warning,
+    /// It does not work.
+    Error,
+}
+
+/// One thing that somebody should look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub severity: Severity,
+    /// The topic.
+    pub subject: String,
+    pub what: String,
+    pub hint: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}`: {}\n  hint: {}", self.subject, self.what, self.hint)
+    }
+}
+
+/// Compares the topics that are there with those that should be. Empty: all is well. Blocks, at the longest for `deadline`.
+pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline: Duration) -> Result<Vec<Finding>, BrokerError> {
+    let begun = Instant::now();
+    let left = || deadline.saturating_sub(begun.elapsed());
+    let names = Names::new(&config.topics.prefix);
+    let present = broker.topics(&names.prefix, left())?;
+    let cluster = broker.topics(CLUSTER_TOPIC, left())?;
+    let copies = present.iter().chain(&cluster).map(|info| info.replication).max().unwrap_or(1);
+    let mut findings = Vec::new();
+    for spec in specs(config, registry) {
+        let judge = Judge { spec: &spec, is_events: spec.name == names.events() };
+        match find(&present, &spec.name) {
+            None => findings.push(judge.says(Severity::Error, "the topic does not exist".into(), APPLY)),
+            Some(info) => findings.extend(judge.findings(info, copies)),
+        }
+    }
+    if find(&present, &names.control()).is_some() {
+        let control = super::read_control(broker, &names, left());
+        findings.extend(fleet(control, find(&present, &names.events()), config, &names));
+    }
+    Ok(findings)
+}
+
+/// The recorded number of events partitions against the topic and the configuration.
+fn fleet(control: Result<Control, ControlError>, events: Option<&TopicInfo>, config: &Config, names: &Names) -> Option<Finding> {
+    let recorded = match control.and_then(|control| control.require_events_partitions(names)) {
+        Ok(recorded) => recorded,
+        Err(why) => return Some(told(names.control(), &why.to_string())),
+    };
+    let why = super::agree(events, Some(recorded), config.topics.events_partitions).err()?;
+    let subject = if matches!(why, ApplyError::Changed { .. }) { names.events() } else { names.control() };
+    Some(told(subject, &why.to_string()))
+}
+
+/// An error text with its hint.
+fn told(subject: String, text: &str) -> Finding {
+    let (what, hint) = text.split_once("\n\nhint: ").unwrap_or((text, APPLY));
+    Finding { severity: Severity::Error, subject, what: what.to_owned(), hint: hint.to_owned() }
+}
+
+struct Judge<'a> {
+    spec: &'a TopicSpec,
+    is_events: bool,
+}
+
+impl Judge<'_> {
+    fn says(&self, severity: Severity, what: String, hint: &str) -> Finding {
+        Finding { severity, subject: self.spec.name.clone(), what, hint: hint.to_owned() }
+    }
+
+    fn findings(&self, info: &TopicInfo, copies: u32) -> Vec<Finding> {
+        let mut found: Vec<_> = self.partitions(info).into_iter().chain(self.replication(info, copies)).collect();
+        found.extend(self.in_sync(info));
+        for (key, wanted) in &self.spec.config {
+            let present = info.config.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
+            found.extend(self.setting(key, wanted, present));
+        }
+        found
+    }
+
+    /// Those of the events topic are judged by what is recorded.
+    fn partitions(&self, info: &TopicInfo) -> Option<Finding> {
+        let (present, wanted) = (info.partitions, self.spec.partitions);
+        let few = present < wanted && !self.is_events;
+        few.then(|| self.says(Severity::Warning, format!("{present} partitions, {wanted} are configured"), APPLY))
+    }
+
+    fn replication(&self, info: &TopicInfo, copies: u32) -> Option<Finding> {
+        let wanted = self.spec.replication.unwrap_or(copies.min(SAFE_REPLICATION));
+        let what = || format!("replication is {}, wanted is {wanted}: a lost broker may lose records", info.replication);
+        let hint = "raise it with Kafka's `kafka-reassign-partitions.sh`";
+        (info.replication < wanted).then(|| self.says(Severity::Warning, what(), hint))
+    }
+
+    fn in_sync(&self, info: &TopicInfo) -> Option<Finding> {
+        let set = info.config.iter().find(|(name, _)| name == "min.insync.replicas")?;
+        let lonely = info.replication >= SAFE_REPLICATION && set.1.parse::<u32>().is_ok_and(|number| number < 2);
+        let what = "`min.insync.replicas` is 1: a record may be acknowledged with a single copy";
+        lonely.then(|| self.says(Severity::Warning, what.into(), APPLY))
+    }
+
+    fn setting(&self, key: &str, wanted: &str, present: Option<&str>) -> Option<Finding> {
+        let good = match key {
+            "retention.ms" => present.is_some_and(|present| keeps(present, wanted)),
+            "max.message.bytes" => present.is_some_and(|present| at_least(present, wanted)),
+            "cleanup.policy" => same_policies(present.unwrap_or("delete"), wanted),
+            _ => present == Some(wanted),
+        };
+        if good {
+            return None;
+        }
+        let present = present.map_or("not set".to_owned(), |present| format!("`{}`", readable(key, present)));
+        let what = format!("`{key}` is {present}, wanted is `{}`{}", readable(key, wanted), self.consequence(key));
+        Some(self.says(self.severity(key), what, APPLY))
+    }
+
+    fn severity(&self, key: &str) -> Severity {
+        match key {
+            "retention.ms" if !self.is_events => Severity::Warning,
+            _ => Severity::Error,
+        }
+    }
+
+    fn consequence(&self, key: &str) -> &'static str {
+        match key {
+            "retention.ms" if self.is_events => ": trees that are shown would not be whole in the log",
+            "retention.ms" => ": records are removed too early",
+            "max.message.bytes" => ": large records are refused",
+            "message.timestamp.type" => ": the order of time must be the broker's",
+            "cleanup.policy" => ": records are removed that are needed, or kept that are not",
+            _ => "",
+        }
+    }
+}
+
+/// -1 keeps for ever.
+fn keeps(present: &str, wanted: &str) -> bool {
+    present == "-1" || at_least(present, wanted)
+}
+
+fn at_least(present: &str, wanted: &str) -> bool {
+    present.parse::<i64>().ok() >= wanted.parse::<i64>().ok()
+}
+
+fn same_policies(present: &str, wanted: &str) -> bool {
+    let sorted = |text: &str| {
+        let mut names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
+        names.sort();
+        names
+    };
+    sorted(present) == sorted(wanted)
+}
+
+fn readable(key: &str, value: &str) -> String {
+    match value.parse::<u64>() {
+        Ok(span) if key == "retention.ms" => Millis(span).to_string(),
+        Ok(bytes) if key == "max.message.bytes" => crate::config::Bytes(bytes).to_string(),
+        _ => value.to_owned(),
+    }
+}

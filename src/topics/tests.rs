@@ -1,0 +1,193 @@
+use super::*;
+use crate::broker::Partition;
+use crate::broker::memory::{Memory, MemoryOptions};
+use crate::config::{Overrides, load_with};
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn config(text: &str) -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kafleet.toml");
+    std::fs::write(&path, text).unwrap();
+    load_with(Some(&path), &Overrides::default(), &|_| None).unwrap().config
+}
+
+fn small() -> Config {
+    config("[topics]\nprefix = \"t\"\nevents_partitions = 4\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\n")
+}
+
+fn broker() -> Arc<Memory> {
+    Memory::new(MemoryOptions::default())
+}
+
+async fn applied(broker: &Arc<Memory>, config: &Config) -> Result<Vec<TopicOutcome>, ApplyError> {
+    apply(broker.clone(), config, &Registry::default(), DEADLINE).await
+}
+
+fn findings(broker: &Arc<Memory>, config: &Config) -> Vec<String> {
+    let found = check(&**broker, config, &Registry::default(), DEADLINE).unwrap();
+    found.iter().map(|finding| format!("{:?} {finding}", finding.severity)).collect()
+}
+
+/// Changes one topic past `apply`.
+fn tamper(broker: &Arc<Memory>, name: &str, partitions: u32, setting: Option<(&str, &str)>) {
+    let config = setting.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect();
+    let spec = TopicSpec { name: name.to_owned(), partitions, replication: None, config };
+    broker.apply_topics(&[spec], DEADLINE).unwrap();
+}
+
+fn setting<'a>(specs: &'a [TopicSpec], name: &str, key: &str) -> Option<&'a str> {
+    let spec = specs.iter().find(|spec| spec.name == name).unwrap_or_else(|| panic!("no {name}"));
+    spec.config.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
+}
+
+#[test]
+fn every_type_has_its_topics() {
+    let config = config(
+        "[topics]\nreplication = 2\n[types.a]\nhandler = \"echo\"\npartitions = 3\npublish_results = true\n[types.b]\nhandler = \"echo\"\n",
+    );
+    let specs = specs(&config, &Registry::default());
+    let text: Vec<_> = specs.iter().map(|spec| format!("{} {}", spec.name, spec.partitions)).collect();
+    let expected = [
+        "kafleet.control 1",
+        "kafleet.events 16",
+        "kafleet.workers 1",
+        "kafleet.tasks.a 3",
+        "kafleet.dead.a 1",
+        "kafleet.results.a 3",
+        "kafleet.tasks.b 8",
+        "kafleet.dead.b 1",
+    ];
+    assert_eq!(text, expected);
+    assert!(specs.iter().all(|spec| spec.replication == Some(2)));
+    let day = 86_400_000_i64;
+    for (name, key, value) in [
+        ("kafleet.control", "cleanup.policy", Some("compact")),
+        ("kafleet.workers", "cleanup.policy", Some("compact,delete")),
+        ("kafleet.workers", "retention.ms", Some(&*day.to_string())),
+        ("kafleet.events", "message.timestamp.type", Some("LogAppendTime")),
+        ("kafleet.events", "retention.ms", Some(&*(38 * day).to_string())),
+        ("kafleet.tasks.a", "retention.ms", Some(&*(30 * day).to_string())),
+        ("kafleet.tasks.a", "max.message.bytes", Some("4194304")),
+        ("kafleet.tasks.a", "message.timestamp.type", None),
+        ("kafleet.dead.a", "max.message.bytes", Some("5242880")),
+        ("kafleet.dead.a", "retention.ms", Some(&*(90 * day).to_string())),
+    ] {
+        assert_eq!(setting(&specs, name, key), value, "{name} {key}");
+    }
+}
+
+#[tokio::test]
+async fn applying_creates_and_records_once() {
+    let broker = broker();
+    let outcomes = applied(&broker, &small()).await.unwrap();
+    assert_eq!(outcomes.len(), 5);
+    assert!(outcomes.iter().all(|one| one.change == TopicChange::Created), "{outcomes:?}");
+    let control = read_control(&*broker, &Names::new("t"), DEADLINE).unwrap();
+    assert_eq!(control.events_partitions, Some(4));
+    assert_eq!(findings(&broker, &small()), Vec::<String>::new());
+
+    let again = applied(&broker, &small()).await.unwrap();
+    assert!(again.iter().all(|one| one.change == TopicChange::Unchanged), "{again:?}");
+    let end = broker.ends(&Partition::new("t.control", 0), DEADLINE).unwrap().end;
+    assert_eq!(end, 1, "the settings are written once");
+}
+
+#[tokio::test]
+async fn the_number_of_events_partitions_is_fixed() {
+    let broker = broker();
+    applied(&broker, &small()).await.unwrap();
+    let mut other = small();
+    other.topics.events_partitions = 8;
+    let error = applied(&broker, &other).await.unwrap_err();
+    assert_eq!(error, ApplyError::Fixed { recorded: 4, wanted: 8 });
+    assert!(error.to_string().contains("hint: set `events_partitions = 4`"), "{error}");
+    let told = findings(&broker, &other);
+    assert!(told.len() == 1 && told[0].starts_with("Error `t.control`: the events topic has 4 partitions"), "{told:?}");
+
+    tamper(&broker, "t.events", 6, None);
+    let error = applied(&broker, &small()).await.unwrap_err();
+    assert_eq!(error, ApplyError::Changed { topic: "t.events".into(), present: 6, recorded: 4 });
+    let told = findings(&broker, &small());
+    assert!(told.len() == 1 && told[0].starts_with("Error `t.events`: the topic `t.events` has 6 partitions"), "{told:?}");
+}
+
+/// Someone else has created the events topic, and nothing is recorded.
+#[tokio::test]
+async fn an_events_topic_of_unknown_origin_is_taken_only_as_configured() {
+    let broker = broker();
+    tamper(&broker, "t.events", 5, None);
+    assert_eq!(applied(&broker, &small()).await, Err(ApplyError::Fixed { recorded: 5, wanted: 4 }));
+    assert!(find(&broker.topics("t", DEADLINE).unwrap(), "t.control").is_none(), "nothing has been changed");
+    let mut same = small();
+    same.topics.events_partitions = 5;
+    applied(&broker, &same).await.unwrap();
+    assert_eq!(findings(&broker, &same), Vec::<String>::new());
+}
+
+#[test]
+fn missing_topics_are_found() {
+    let told = findings(&broker(), &small());
+    assert_eq!(told.len(), 5, "{told:#?}");
+    assert_eq!(told[0], "Error `t.control`: the topic does not exist\n  hint: run `kafleet topics apply`");
+}
+
+#[tokio::test]
+async fn settings_that_do_harm_are_found() {
+    for (topic, key, value, said) in [
+        (
+            "t.events",
+            "message.timestamp.type",
+            "CreateTime",
+            "Error `t.events`: `message.timestamp.type` is `CreateTime`, wanted is",
+        ),
+        (
+            "t.events",
+            "retention.ms",
+            "604800000",
+            "Error `t.events`: `retention.ms` is `7d`, wanted is `38d`: trees that are shown",
+        ),
+        ("t.events", "cleanup.policy", "compact", "Error `t.events`: `cleanup.policy` is `compact`, wanted is `delete`"),
+        ("t.control", "cleanup.policy", "delete", "Error `t.control`: `cleanup.policy` is `delete`, wanted is `compact`"),
+        ("t.tasks.echo", "retention.ms", "3600000", "Warning `t.tasks.echo`: `retention.ms` is `1h`, wanted is `30d`"),
+        (
+            "t.dead.echo",
+            "max.message.bytes",
+            "1048588",
+            "Error `t.dead.echo`: `max.message.bytes` is `1048588B`, wanted is `5MiB`",
+        ),
+    ] {
+        let broker = broker();
+        applied(&broker, &small()).await.unwrap();
+        tamper(&broker, topic, 1, Some((key, value)));
+        let told = findings(&broker, &small());
+        assert!(told.len() == 1 && told[0].starts_with(said), "{topic} {key}={value} gave {told:#?}");
+        applied(&broker, &small()).await.unwrap();
+        assert_eq!(findings(&broker, &small()), Vec::<String>::new(), "applying puts it right");
+    }
+}
+
+#[tokio::test]
+async fn what_is_better_than_wanted_is_no_finding() {
+    let broker = broker();
+    applied(&broker, &small()).await.unwrap();
+    tamper(&broker, "t.events", 1, Some(("retention.ms", "-1")));
+    tamper(&broker, "t.workers", 1, Some(("cleanup.policy", "delete, compact")));
+    tamper(&broker, "t.tasks.echo", 9, Some(("max.message.bytes", "9999999")));
+    assert_eq!(findings(&broker, &small()), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn too_few_partitions_and_copies_are_found() {
+    let broker = broker();
+    applied(&broker, &small()).await.unwrap();
+    let mut more = small();
+    more.topics.task_partitions = 3;
+    let told = findings(&broker, &more);
+    assert!(told.len() == 1 && told[0].starts_with("Warning `t.tasks.echo`: 2 partitions, 3 are configured"), "{told:?}");
+    let mut safer = small();
+    safer.topics.replication = Some(3);
+    let told = findings(&broker, &safer);
+    assert_eq!(told.len(), 5, "{told:#?}");
+    assert!(told[0].contains("replication is 1, wanted is 3"), "{}", told[0]);
+}

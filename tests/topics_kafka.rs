@@ -1,0 +1,69 @@
+//! Topics and settings on a real Kafka. Runs where `KAFLEET_TEST_KAFKA` is set, as `tests/services run` does.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kafleet::broker::kafka::Kafka;
+use kafleet::broker::link::Link;
+use kafleet::broker::{Broker, Outgoing, TopicChange};
+use kafleet::config::{Config, Names, Overrides, load_with};
+use kafleet::fleet::{ControlError, mark_consumed, read_control};
+use kafleet::handlers::Registry;
+use kafleet::topics::{ApplyError, apply, check};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A prefix of its own; None where no Kafka was started.
+fn config() -> Option<Config> {
+    let Ok(servers) = std::env::var("KAFLEET_TEST_KAFKA") else {
+        eprintln!("skipped: KAFLEET_TEST_KAFKA is not set");
+        return None;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kafleet.toml");
+    let text = "[topics]\nevents_partitions = 3\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\npublish_results = true\n";
+    std::fs::write(&path, text).unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+    let overrides = Overrides { brokers: Some(servers), prefix: Some(format!("topics-{now}")), ..Overrides::default() };
+    Some(load_with(Some(&path), &overrides, &|_| None).unwrap().config)
+}
+
+fn kafka(config: &Config) -> Arc<dyn Broker> {
+    let section = config.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
+    Arc::new(Kafka::new(&section).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_are_applied_checked_and_fixed() {
+    let Some(config) = config() else { return };
+    let (broker, names, registry) = (kafka(&config), Names::new(&config.topics.prefix), Registry::default());
+    assert_eq!(read_control(&*broker, &names, DEADLINE), Err(ControlError::Missing(names.control())));
+    assert_eq!(check(&*broker, &config, &registry, DEADLINE).unwrap().len(), 6, "all are missing");
+
+    let created = apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
+    assert!(created.iter().all(|one| one.change == TopicChange::Created), "{created:?}");
+    assert_eq!(check(&*broker, &config, &registry, DEADLINE).unwrap(), [], "what is applied is as it should be");
+    let again = apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
+    assert!(again.iter().all(|one| one.change == TopicChange::Unchanged), "{again:?}");
+
+    let mut other = config.clone();
+    other.topics.events_partitions = 4;
+    let refused = apply(broker.clone(), &other, &registry, DEADLINE).await;
+    assert_eq!(refused, Err(ApplyError::Fixed { recorded: 3, wanted: 4 }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_control_topic_is_read_over_the_marks_of_transactions() {
+    let Some(config) = config() else { return };
+    let (broker, names) = (kafka(&config), Names::new(&config.topics.prefix));
+    apply(broker.clone(), &config, &Registry::default(), DEADLINE).await.unwrap();
+    let link = Link::open(broker.clone(), None).unwrap();
+    mark_consumed(&link, &names, "echo", 1).await.unwrap();
+    let topic = names.control();
+    let record = Outgoing { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
+    let sent = tokio::task::block_in_place(|| broker.atomic_producer(&topic).unwrap().send_all(&[record], DEADLINE));
+    assert!(sent.is_ok(), "{sent:?}");
+    let control = tokio::task::block_in_place(|| read_control(&*broker, &names, DEADLINE)).unwrap();
+    assert_eq!(control.events_partitions, Some(3));
+    assert!(control.is_consumed("echo", 1) && !control.is_consumed("echo", 0));
+}
