@@ -1,0 +1,331 @@
+//! The published contracts in schemas/ say what the code does.
+//!
+//! What is generated from types is compared with the file; `KAFLEET_UPDATE=1 cargo test --test schemas` writes it anew. What
+//! is written by hand is checked against the code that reads it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kafleet::api::documents;
+use kafleet::config::{Overrides, load_with};
+use kafleet::model::event::{Event, Kind};
+use kafleet::model::offsets::Metadata;
+use kafleet::model::task::{Position, Source, header, read_task};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, schema_for};
+use serde_json::{Value, json};
+
+fn schemas() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas")
+}
+
+fn read(name: &str) -> Value {
+    let text = std::fs::read_to_string(schemas().join(name)).unwrap_or_else(|why| panic!("schemas/{name}: {why}"));
+    serde_json::from_str(&text).unwrap_or_else(|why| panic!("schemas/{name}: {why}"))
+}
+
+fn of<T: JsonSchema>() -> Value {
+    schema_for!(T).to_value()
+}
+
+/// Every document of the api, as definitions of one schema.
+fn api() -> Value {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    macro_rules! add {
+        ($($name:ident),+ $(,)?) => { $(generator.subschema_for::<documents::$name>();)+ };
+    }
+    add!(
+        CreateTask,
+        Status,
+        StateDocument,
+        TaskPage,
+        TreeNode,
+        History,
+        LogDocument,
+        Params,
+        Report,
+        ReportOutcome,
+        BatchOutcome,
+        Types,
+        Backlog,
+        Problem,
+    );
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Documents of the api",
+        "$defs": generator.take_definitions(true),
+    })
+}
+
+/// What is generated: the file and what belongs into it.
+fn generated() -> Vec<(String, Value)> {
+    let mut files = vec![
+        ("config.json".to_owned(), kafleet::config::schema()),
+        ("event.json".to_owned(), of::<Event>()),
+        ("status.json".to_owned(), of::<documents::Status>()),
+        ("problem.json".to_owned(), of::<documents::Problem>()),
+        ("api.json".to_owned(), api()),
+    ];
+    files.extend(built_in_params());
+    files
+}
+
+/// The params of the types that come with kafleet: `params/<type>.json`.
+fn built_in_params() -> Vec<(String, Value)> {
+    let registry = kafleet::handlers::Registry::default();
+    let types = registry.types();
+    types.map(|(name, registered)| (format!("params/{name}.json"), registered.schema.json().clone())).collect()
+}
+
+#[test]
+fn generated_schemas_are_checked_in() {
+    let update = std::env::var_os("KAFLEET_UPDATE").is_some();
+    let mut stale = Vec::new();
+    for (name, schema) in generated() {
+        let path = schemas().join(&name);
+        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        if update {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, text).unwrap();
+        } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
+            stale.push(name);
+        }
+    }
+    assert!(
+        stale.is_empty(),
+        "not as generated: {stale:?}; run `KAFLEET_UPDATE=1 cargo test --test schemas` and look at the diff"
+    );
+}
+
+#[test]
+fn every_file_is_a_schema_or_checked_here() {
+    let known: BTreeSet<String> = generated().into_iter().map(|(name, _)| name).collect();
+    let by_hand = ["task-headers.json", "dead-letter-headers.json"].map(str::to_owned);
+    for folder in ["", "params"] {
+        for entry in std::fs::read_dir(schemas().join(folder)).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(schemas()).unwrap().to_str().unwrap().to_owned();
+            if path.is_dir() || name == "spawn-hash.json" {
+                continue;
+            }
+            assert!(known.contains(&name) || by_hand.contains(&name), "schemas/{name} belongs to nothing: remove it");
+            jsonschema::validator_for(&read(&name)).unwrap_or_else(|why| panic!("schemas/{name}: {why}"));
+        }
+    }
+}
+
+#[test]
+fn every_document_of_the_api_is_published() {
+    let published = api();
+    let source = include_str!("../src/api/documents.rs");
+    for name in
+        source.lines().filter_map(|line| line.strip_prefix("pub struct ")).filter_map(|rest| rest.split([' ', '<', '(']).next())
+    {
+        assert!(published["$defs"].get(name).is_some(), "`{name}` of src/api/documents.rs is not in schemas/api.json");
+    }
+}
+
+/// The header names that a source file declares.
+fn declared(source: &str) -> BTreeSet<&str> {
+    let module = source.split("pub mod header {").nth(1).unwrap().split("\n}").next().unwrap();
+    module.lines().filter_map(|line| line.split('"').nth(1)).collect()
+}
+
+#[test]
+fn every_header_is_described() {
+    for (file, source) in [
+        ("task-headers.json", include_str!("../src/model/task.rs")),
+        ("dead-letter-headers.json", include_str!("../src/model/dead.rs")),
+    ] {
+        let schema = read(file);
+        let described: BTreeSet<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(described, declared(source), "schemas/{file} against the code");
+    }
+    assert!(declared(include_str!("../src/model/task.rs")).contains(header::ID));
+}
+
+fn fits(schema: &str, value: &Value) -> Result<(), String> {
+    let schema = read(schema);
+    let validator = jsonschema::options().build(&schema).unwrap();
+    let wrong: Vec<_> = validator.iter_errors(value).map(|why| format!("{}: {why}", why.instance_path())).collect();
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+}
+
+fn task_of(example: &Value) -> Result<kafleet::model::task::Task, kafleet::model::task::Reject> {
+    let number = |key: &str| example[key].as_i64().unwrap();
+    let source = Source {
+        task_type: &Arc::from(example["type"].as_str().unwrap()),
+        position: Position { partition: number("partition") as i32, offset: number("offset") },
+        timestamp_ms: number("timestamp_ms"),
+        value: example["value"].as_str().map(str::as_bytes),
+    };
+    let headers = example["headers"].as_object().unwrap();
+    read_task(&source, headers.iter().map(|(name, value)| (name.as_str(), value.as_str().map(str::as_bytes))))
+}
+
+#[test]
+fn records_written_by_hand_are_read_as_documented() {
+    for example in read("examples/task-records.json").as_array().unwrap() {
+        let about = &example["about"];
+        let fit = fits("task-headers.json", &example["headers"]);
+        let expected = &example["task"];
+        match task_of(example) {
+            Err(refusal) => {
+                assert_eq!(refusal.code, example["refused"], "{about}: {}", refusal.message);
+                let by_header = matches!(refusal.code, "bad_header" | "unsupported_version");
+                assert_eq!(fit.is_err(), by_header, "{about}: the schema says {fit:?}");
+            }
+            Ok(task) => {
+                assert_eq!(fit, Ok(()), "{about}");
+                assert_eq!(
+                    (task.id.as_str(), task.run),
+                    (expected["id"].as_str().unwrap(), expected["run"].as_u64().unwrap() as u32)
+                );
+                assert_eq!(task.params.value(), expected["params"], "{about}");
+                let policy = task.policy.map_or(Value::Null, |policy| serde_json::to_value(policy).unwrap());
+                assert_eq!(policy, expected["policy"], "{about}");
+                assert!(expected["created_at_ms"].is_null() || expected["created_at_ms"] == task.created_at_ms, "{about}");
+            }
+        }
+    }
+}
+
+/// The published schema of headers and the code that reads them agree.
+#[test]
+fn headers_are_refused_by_code_and_schema_alike() {
+    for (name, good, bad) in [
+        ("ce_specversion", "1.0", "0.3"),
+        ("ce_id", "a.b_c~d@e-f", "a b"),
+        ("ce_type", "echo", "Echo!"),
+        ("ce_time", "2026-01-31T12:00:00Z", "noon"),
+        ("ce_time", "1700000000000", ""),
+        ("content-type", "application/vnd.x+json; charset=utf-8", "text/plain"),
+        ("content-type", "", "json"),
+        ("ce_parent", "r:p", "r::p"),
+        ("ce_run", "3", "-1"),
+        ("ce_attempt", "0", "first"),
+        ("ce_asof", "10", "1.5"),
+        ("ce_notbefore", "2026-01-31T12:00:00+01:00", "10m"),
+        ("ce_expires", "10m", "later"),
+        ("ce_expires", "2026-01-31T12:00:00Z", "-5m"),
+        ("ce_retries", "0", "none"),
+        ("ce_minbackoff", "1500", "1.5s"),
+        ("ce_maxbackoff", "3 s", "3 weeks"),
+        ("ce_timeout", "2h", ""),
+        ("ce_onfailure", "ignore", "FAIL"),
+        ("ce_name", "Ä name", &"x".repeat(513)),
+        ("ce_creator", "", &"x".repeat(513)),
+        ("ce_tags", "a,b", &"x".repeat(129)),
+        ("ce_link", "anything", &"x".repeat(513)),
+        ("ce_policy", "{\"external\":true}", "[]"),
+        ("traceparent", "00-1-2-01", &"x".repeat(513)),
+    ] {
+        for (value, is_good) in [(good, true), (bad, false)] {
+            let example =
+                json!({"type": "echo", "partition": 0, "offset": 1, "timestamp_ms": 1, "value": "1", "headers": {name: value}});
+            let (read, fit) = (task_of(&example), fits("task-headers.json", &example["headers"]));
+            assert_eq!((read.is_ok(), fit.is_ok()), (is_good, is_good), "{name}: {value}: {read:?} {fit:?}");
+        }
+    }
+}
+
+#[test]
+fn events_written_by_hand_are_read() {
+    let text = std::fs::read_to_string(schemas().join("examples/events.jsonl")).unwrap();
+    let schema = read("event.json");
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let mut kinds = BTreeSet::new();
+    for line in text.lines() {
+        let event = Event::decode(line.as_bytes()).unwrap_or_else(|why| panic!("{line}: {why}"));
+        let value: Value = serde_json::from_str(line).unwrap();
+        let wrong: Vec<_> = validator.iter_errors(&value).map(|why| why.to_string()).collect();
+        assert!(wrong.is_empty(), "{line}: {wrong:?}");
+        let mut again = Vec::new();
+        event.encode(&mut again);
+        assert_eq!(serde_json::from_slice::<Value>(&again).unwrap(), value, "nothing is lost");
+        assert_ne!(event.kind, Kind::Unknown, "{line}");
+        kinds.insert(event.kind.name());
+    }
+    let all: BTreeSet<String> = kinds_of(&schema).into_iter().filter(|name| name != "unknown").collect();
+    assert_eq!(kinds, all, "one example at least of each kind");
+}
+
+fn kinds_of(schema: &Value) -> BTreeSet<String> {
+    let kind = &schema["$defs"]["Kind"];
+    let plain = kind["enum"].as_array().into_iter().flatten();
+    let described = kind["oneOf"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|one| one["enum"].as_array().into_iter().flatten().chain(one.get("const")));
+    plain.chain(described).filter_map(|name| name.as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn metadata_written_by_hand_is_read() {
+    for example in read("examples/commit-metadata.json").as_array().unwrap() {
+        let about = &example["about"];
+        let read = Metadata::decode(example["offset"].as_i64().unwrap(), example["metadata"].as_str().unwrap());
+        let Some(read) = read else {
+            assert_eq!(example["unreadable"], true, "{about}");
+            continue;
+        };
+        assert_eq!(
+            (json!(read.clean), json!(read.window_end), json!(read.unclean)),
+            (example["clean"].clone(), example["window_end"].clone(), example["unclean"].clone()),
+            "{about}"
+        );
+        for (list, is_done) in [("done", true), ("open", false)] {
+            for offset in example[list].as_array().unwrap() {
+                assert_eq!(read.completed.is_done(offset.as_i64().unwrap()), is_done, "{about}: offset {offset}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_dead_letter_example_fits() {
+    assert_eq!(fits("dead-letter-headers.json", &read("examples/dead-letter.json")), Ok(()));
+    assert!(fits("dead-letter-headers.json", &json!({"kafleet_code": "schema"})).is_err());
+}
+
+/// The sample at the root, with nothing in the environment.
+#[test]
+fn the_sample_configuration_has_no_problems() {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("kafleet.toml");
+    let loaded = load_with(Some(&sample), &Overrides::default(), &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
+    assert!(["echo", "foreach"].iter().all(|name| loaded.config.types.contains_key(*name)));
+    let program = &loaded.config.types["word-count"].command[0];
+    assert!(Path::new(program).is_file(), "`{program}` of the sample is not there");
+}
+
+/// Every key that may be written is explained, and nothing else is.
+#[test]
+fn the_configuration_is_documented() {
+    let text = include_str!("../docs/configuration.md");
+    let schema = kafleet::config::schema();
+    for (section, part) in schema["properties"].as_object().unwrap() {
+        assert!(text.contains(&format!("`[{section}")), "docs/configuration.md does not speak of `[{section}]`");
+        let name = part["$ref"].as_str().or(part["additionalProperties"]["$ref"].as_str()).unwrap_or_default();
+        let keys = schema.pointer(name.trim_start_matches('#')).and_then(|part| part["properties"].as_object());
+        for key in keys.into_iter().flatten().map(|(key, _)| key) {
+            assert!(text.contains(&format!("`{key}`")), "docs/configuration.md does not explain `{section}.{key}`");
+        }
+    }
+}
+
+/// The published document on the wire names every header and every kind of event.
+#[test]
+fn the_wire_is_documented() {
+    let text = include_str!("../docs/wire.md");
+    let kinds = kinds_of(&read("event.json"));
+    let headers =
+        declared(include_str!("../src/model/task.rs")).into_iter().chain(declared(include_str!("../src/model/dead.rs")));
+    for name in headers.chain(kinds.iter().map(String::as_str)).filter(|name| *name != "unknown") {
+        assert!(text.contains(&format!("`{name}`")), "docs/wire.md does not explain `{name}`");
+    }
+    for field in read("event.json")["properties"].as_object().unwrap().keys() {
+        assert!(text.contains(&format!("`{field}`")), "docs/wire.md does not explain the event's `{field}`");
+    }
+}
