@@ -6,6 +6,7 @@
 //! [`model`] → [`config`] → [`handlers`] → [`publish`] → [`broker`] → [`worker`] → [`tracker`] → [`store`] → [`api`] → `cli`.
 
 pub mod api;
+pub mod bench;
 pub mod broker;
 pub mod config;
 pub mod fleet;

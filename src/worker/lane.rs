@@ -28,7 +28,7 @@ const IDLE_WAIT: Duration = Duration::from_millis(50);
 /// Back pressure: how long not to poll before partitions are paused.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Work that waits for its window before the lane stops taking records.
-const MAX_WAITING: usize = 20_000;
+const MAX_WAITING: usize = 8_192;
 /// The least time between commits, and how long to wait for the outcome of one.
 const COMMIT_SPACING: Duration = Duration::from_millis(3);
 const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
@@ -178,7 +178,7 @@ impl Lane {
     fn appetite(&mut self, now: Instant) -> Option<Duration> {
         let waiting: usize = self.shares.iter().flatten().map(Share::waiting).sum();
         let room = self.parts.held.load(Ordering::Relaxed) < self.parts.memory_limit;
-        let hungry = !self.stopping && room && self.batch.is_empty() && waiting < MAX_WAITING;
+        let hungry = !self.stopping && room && waiting < MAX_WAITING;
         if hungry {
             self.holding = None;
             self.set_paused(false);
@@ -186,9 +186,7 @@ impl Lane {
             return Some(if busy { BUSY_WAIT } else { IDLE_WAIT });
         }
         let since = *self.holding.get_or_insert(now);
-        // A commit's outcome and the group's wishes come with the records: never stay away from them for long.
-        let urgent = self.stopping || self.commit.is_some();
-        if urgent || now.duration_since(since) > PATIENCE {
+        if self.stopping || now.duration_since(since) > PATIENCE {
             self.set_paused(true);
             return Some(BUSY_WAIT);
         }

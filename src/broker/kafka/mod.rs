@@ -29,6 +29,7 @@ mod error;
 mod groups;
 mod native;
 mod producer;
+pub mod raw;
 mod reader;
 mod settings;
 

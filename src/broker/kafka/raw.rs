@@ -1,0 +1,84 @@
+//! The raw loop: what librdkafka itself does with the worker's records, and so the ceiling of the worker's rate.
+//!
+//! Consume a record, produce one of the size, key and topic of the worker's event with the same client settings, and
+//! commit every 200 ms: no JSON, no handlers, no bookkeeping beyond the count.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, DefaultConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message;
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::{Kafka, error};
+use crate::broker::{BrokerError, ConsumerSpec};
+
+/// What the raw loop reads and writes.
+pub struct RawLoop<'a> {
+    pub group: &'a str,
+    pub from: &'a str,
+    pub to: &'a str,
+    pub records: u64,
+    /// Bytes of each record written.
+    pub output_bytes: usize,
+    pub prefetch_bytes: usize,
+    pub commit_interval: Duration,
+}
+
+impl Kafka {
+    /// Runs the loop until so many records are through and acknowledged.
+    pub fn raw_loop(&self, raw: &RawLoop<'_>, deadline: Duration) -> Result<(), BrokerError> {
+        let spec = ConsumerSpec {
+            group: Some(raw.group.to_owned()),
+            topics: vec![raw.from.to_owned()],
+            prefetch_bytes: raw.prefetch_bytes,
+            read_uncommitted: false,
+        };
+        let failed = |what: KafkaError| error::of(&what, "the raw loop");
+        let mut settings = self.settings.consumer(&spec);
+        settings.set("auto.offset.reset", "earliest");
+        let consumer: BaseConsumer<DefaultConsumerContext> = settings.create().map_err(failed)?;
+        let producer: ThreadedProducer<DefaultProducerContext> = self.settings.producer().create().map_err(failed)?;
+        consumer.subscribe(&[raw.from]).map_err(failed)?;
+        let (until, value) = (Instant::now() + deadline, vec![b'x'; raw.output_bytes]);
+        let (mut through, mut places, mut last) = (0, TopicPartitionList::new(), Instant::now());
+        while through < raw.records {
+            if Instant::now() > until {
+                let told = format!("{through} of {} records through after {} s", raw.records, deadline.as_secs());
+                return Err(BrokerError::Unavailable(told));
+            }
+            if last.elapsed() >= raw.commit_interval && places.count() > 0 {
+                consumer.commit(&places, CommitMode::Async).map_err(failed)?;
+                last = Instant::now();
+            }
+            let Some(message) = consumer.poll(Duration::from_millis(50)) else { continue };
+            let message = message.map_err(failed)?;
+            pass_on(&producer, raw.to, message.key().unwrap_or_default(), &value).map_err(failed)?;
+            note(&mut places, &message).map_err(failed)?;
+            through += 1;
+        }
+        producer.flush(Duration::from_secs(30)).map_err(failed)?;
+        consumer.commit(&places, CommitMode::Sync).map_err(failed)
+    }
+}
+
+fn pass_on(producer: &ThreadedProducer<DefaultProducerContext>, topic: &str, key: &[u8], value: &[u8]) -> Result<(), KafkaError> {
+    let mut record = BaseRecord::to(topic).key(key).payload(value);
+    loop {
+        record = match producer.send(record) {
+            Ok(()) => return Ok(()),
+            Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => back,
+            Err((error, _)) => return Err(error),
+        };
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn note(places: &mut TopicPartitionList, message: &impl Message) -> Result<(), KafkaError> {
+    let next = Offset::Offset(message.offset() + 1);
+    if places.find_partition(message.topic(), message.partition()).is_none() {
+        places.add_partition(message.topic(), message.partition());
+    }
+    places.set_partition_offset(message.topic(), message.partition(), next)
+}
