@@ -3,11 +3,13 @@
 //! Producers publish typed tasks to per-type Kafka topics, stateless workers consume them and publish what happened, a
 //! tracker folds those events into Redis, and an api answers from there. The folder list is the data's path:
 //!
-//! [`model`] → [`config`] → [`handlers`] → [`publish`] → [`broker`] → [`worker`] → [`tracker`] → [`store`] → [`api`] → `cli`.
+//! [`model`] → [`config`] → [`handlers`] → [`publish`] → [`broker`] → [`worker`] → [`tracker`] → [`store`] → [`api`] → [`cli`]. A fleet of your own begins with [`app()`].
 
 pub mod api;
+pub mod app;
 pub mod bench;
 pub mod broker;
+pub mod cli;
 pub mod config;
 pub mod fleet;
 pub mod handlers;
@@ -19,3 +21,5 @@ pub mod telemetry;
 pub mod topics;
 pub mod tracker;
 pub mod worker;
+
+pub use app::app;

@@ -14,11 +14,11 @@ use super::{Failure, SharedState, Task, TaskResult};
 use crate::model::duration::Millis;
 use crate::model::event::Kind;
 use crate::model::hash::spawn_hash;
-use crate::model::id::{IdError, TaskId};
+use crate::model::id::{TaskId, check_type, clip};
 use crate::model::json::RawJson;
 use crate::model::task::{OnFailure, Policy, Trace};
 
-/// At most this many children of one attempt.
+/// At most this many children of one attempt; one that spawns more fails.
 pub const MAX_CHILDREN: usize = 100_000;
 
 /// One attempt at one task. Cheap to clone; fresh for every attempt.
@@ -85,34 +85,43 @@ pub struct Child {
     /// The ordering key; by default the child's id.
     pub key: Option<String>,
     pub policy: Policy,
+    /// Why it cannot be published; fails the attempt that spawns it.
+    flaw: Option<String>,
 }
 
 impl Child {
     pub fn new(task_type: &str, params: Value) -> Self {
-        Self { task_type: task_type.into(), params, segment: None, key: None, policy: Policy::default() }
+        let (segment, key, flaw) = (None, None, check_type(task_type).err());
+        Self { task_type: task_type.into(), params, segment, key, policy: Policy::default(), flaw }
     }
 
-    /// A child of a Rust type. Params that are not JSON (a map with keys that are not text) become null and are refused by
-    /// the child's schema.
+    /// A child of a Rust type.
     pub fn of<T: Task>(task: &T) -> Self {
-        Self::new(T::TYPE, serde_json::to_value(task).unwrap_or_default())
+        match serde_json::to_value(task) {
+            Ok(params) => Self::new(T::TYPE, params),
+            Err(why) => Self { flaw: Some(format!("the params are not JSON: {why}")), ..Self::new(T::TYPE, Value::Null) },
+        }
     }
 
+    /// Its id below the parent's: one segment, 1 to 128 characters of `A-Z a-z 0-9 . _ ~ @ -`.
     pub fn id(mut self, segment: impl Into<String>) -> Self {
         self.segment = Some(segment.into());
         self
     }
 
+    /// The ordering key.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
+    /// What people see beside the id.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.policy.name = Some(name.into());
         self
     }
 
+    /// Of one attempt; by default the type's.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.policy.timeout = Some(Millis::from(timeout));
         self
@@ -147,8 +156,9 @@ impl Context {
 
     /// Tells where the task is; the newest value counts. Shown in its status.
     pub fn progress(&self, state: impl Serialize) {
-        if let Ok(state) = RawJson::of(&state) {
-            self.outlet.note(self, Note::Progress(state));
+        match RawJson::of(&state) {
+            Ok(state) => self.outlet.note(self, Note::Progress(state)),
+            Err(why) => self.warn(format!("progress that is not JSON: {why}")),
         }
     }
 
@@ -173,13 +183,23 @@ impl Context {
         }
     }
 
+    /// As [`Context::spawn`], for a child of any type, or with an id, a key, a name or a policy of its own.
     pub fn spawn_child(&self, child: Child) {
-        self.spawned.lock().push(child);
+        let mut spawned = self.spawned.lock();
+        // One more than the limit is enough to fail the attempt.
+        if spawned.len() <= MAX_CHILDREN {
+            spawned.push(child);
+        }
+    }
     }
 
     /// Publishes children at once, for long parents. They stay, also when this attempt fails later; the ids are the same
     /// in every attempt, so that nothing is doubled.
     pub async fn spawn_now(&self, children: Vec<Child>) -> TaskResult<Vec<TaskId>> {
+        if children.len() > MAX_CHILDREN {
+            let told = format!("{} children at once: at most {MAX_CHILDREN} are allowed", children.len());
+            return Err(Failure::fail(told).of_kind("bad_child"));
+        }
         self.outlet.spawn_now(self, children).await
     }
 
@@ -190,6 +210,24 @@ impl Context {
 
     pub fn is_cancelled(&self) -> bool {
         self.cancel.get().is_some_and(CancellationToken::is_cancelled)
+    }
+
+    /// An error when the attempt should stop: `cx.check()?` in long loops.
+    pub fn check(&self) -> TaskResult<()> {
+        if self.is_cancelled() { Err(Failure::cancelled()) } else { Ok(()) }
+    }
+
+    /// Runs blocking work (files, long computations) off the async threads. It cannot be interrupted: long work asks
+    /// `cx.check()?` on a clone of this context now and then. A panic in it is a panic of the attempt.
+    pub async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> TaskResult<T> + Send + 'static) -> TaskResult<T> {
+        self.check()?;
+        match tokio::task::spawn_blocking(work).await {
+            Ok(done) => done,
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Failure::retry("the worker shut down before the work began")),
+            },
+        }
     }
 
     /// The same for every attempt and redelivery of this run: what to give to other systems.
@@ -206,19 +244,23 @@ impl Context {
         }
     }
 
-    /// The id of a child: its own segment, or type and hash, numbered from the second equal one of this attempt on.
-    pub fn name_child(&self, child: &Child) -> Result<TaskId, IdError> {
-        if let Some(segment) = &child.segment {
-            return self.id.child(segment);
+    /// The id of a child: its own segment, or type and hash, numbered from the second equal one of this attempt on. An
+    /// error where the child cannot be published.
+    pub fn name_child(&self, child: &Child) -> TaskResult<TaskId> {
+        let bad = |why: String| Failure::fail(format!("child of type `{}`: {why}", clip(&child.task_type))).of_kind("bad_child");
+        if let Some(flaw) = &child.flaw {
+            return Err(bad(flaw.clone()));
         }
-        let segment = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &child.params));
+        let segment = child.segment.clone().unwrap_or_else(|| self.default_segment(child));
+        self.id.child(&segment).map_err(|why| bad(why.to_string()))
+    }
+
+    fn default_segment(&self, child: &Child) -> String {
+        let base = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &child.params));
         let mut named = self.named.lock();
-        let number = named.entry(segment.clone()).or_default();
+        let number = named.entry(base.clone()).or_default();
         *number += 1;
-        match *number {
-            1 => self.id.child(&segment),
-            number => self.id.child(&format!("{segment}-{number}")),
-        }
+        if *number == 1 { base } else { format!("{base}-{number}") }
     }
 
     pub fn has_spawned(&self) -> bool {

@@ -48,6 +48,7 @@ impl Failure {
         Self { then: Fail::Cancelled, message: "Job was cancelled.".into(), kind: "cancelled" }
     }
 
+    /// With a stable word for programs; the default is `error`.
     pub fn of_kind(self, kind: &'static str) -> Self {
         Self { kind, ..self }
     }
@@ -72,4 +73,16 @@ impl<T, E: Display> OrFail<T> for Result<T, E> {
     fn fail(self) -> TaskResult<T> {
         self.map_err(|error| Failure::fail(format!("{error:#}")))
     }
+}
+
+/// The start of what somebody else has written, for a message: at most so many characters, none of
+/// them a control character but the line break.
+pub(super) fn excerpt(bytes: &[u8], max_chars: usize) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(max_chars * 4)]);
+    let mut excerpt: String =
+        text.trim().chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).take(max_chars).collect();
+    if text.trim().chars().count() > max_chars || bytes.len() > max_chars * 4 {
+        excerpt.push('…');
+    }
+    excerpt
 }

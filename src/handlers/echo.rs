@@ -1,0 +1,13 @@
+//! `echo`: answers its params. For trying out a fleet and for measuring it.
+
+use super::{AnswerFuture, Context, Handler, Misfit};
+use crate::model::json::RawJson;
+
+/// Answers its params, whatever JSON they are, without reading them.
+pub struct Echo;
+
+impl Handler for Echo {
+    fn start(&self, params: RawJson, _cx: Context) -> Result<AnswerFuture, Misfit> {
+        Ok(Box::pin(std::future::ready(Ok(params))))
+    }
+}

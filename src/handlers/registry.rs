@@ -1,0 +1,111 @@
+//! The types that a process knows, and the state that their handlers share.
+
+use std::any::{Any, TypeId};
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::{Handler, Misfit, Schema, Task, Typed};
+use crate::config::TypePolicy;
+use crate::model::id::check_type;
+use crate::model::json::RawJson;
+use crate::model::retry::RetryPolicy;
+
+/// One registered type.
+#[derive(Clone)]
+pub struct Registered {
+    pub handler: Arc<dyn Handler>,
+    pub schema: Schema,
+    pub policy: TypePolicy,
+}
+
+impl Registered {
+    /// A handler that takes any params, under the default policy.
+    pub fn new(handler: impl Handler) -> Self {
+        Self { handler: Arc::new(handler), schema: Schema::any(), policy: TypePolicy::default() }
+    }
+
+    /// A Rust task type.
+    pub fn of<T: Task>() -> Self {
+        let policy = TypePolicy {
+            concurrency: if T::CONCURRENCY == 0 { TypePolicy::default().concurrency } else { T::CONCURRENCY },
+            order: T::ORDER,
+            retry: RetryPolicy { retries: T::RETRIES, min_backoff: T::MIN_BACKOFF.into(), max_backoff: T::MAX_BACKOFF.into() },
+            timeout: T::TIMEOUT.into(),
+            publish_results: false,
+        };
+        Self { handler: Arc::new(Typed::<T>(PhantomData)), schema: Schema::of::<T>(), policy }
+    }
+
+    /// What does not fit in these params, if anything: against the schema first, then as the handler reads them. For
+    /// whoever does not run the task; a worker asks `schema.refuses` and then `handler.start`, which reads them once.
+    pub fn misfit(&self, params: &RawJson) -> Option<Misfit> {
+        self.schema.refuses(params).or_else(|| self.handler.refuses(params))
+    }
+}
+
+/// The types that this process knows, and the state that handlers share.
+#[derive(Clone, Default)]
+pub struct Registry {
+    types: BTreeMap<Arc<str>, Registered>,
+    state: SharedState,
+    problems: Vec<String>,
+}
+
+/// Application state, by type.
+#[derive(Clone, Default)]
+pub struct SharedState(Arc<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>>);
+
+impl SharedState {
+    pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.0.get(&TypeId::of::<T>()).cloned().and_then(|state| state.downcast().ok())
+    }
+}
+
+impl Registry {
+    /// Registers a Rust task type.
+    pub fn task<T: Task>(&mut self) -> &mut Self {
+        self.add(T::TYPE, Registered::of::<T>())
+    }
+
+    /// Registers a type. A name that is not one, or that is taken, is a problem: see [`Registry::problems`].
+    pub fn add(&mut self, name: &str, registered: Registered) -> &mut Self {
+        if let Err(why) = check_type(name) {
+            self.problems.push(why);
+        } else if self.types.contains_key(name) {
+            self.problems.push(format!("the type `{name}` is registered twice: give each its own name"));
+        } else {
+            self.types.insert(name.into(), registered);
+        }
+        self
+    }
+
+    /// Makes application state available to handlers as `cx.state::<T>()`.
+    pub fn share<T: Send + Sync + 'static>(&mut self, state: T) -> &mut Self {
+        let mut shared = (*self.state.0).clone();
+        shared.insert(TypeId::of::<T>(), Arc::new(state));
+        self.state = SharedState(Arc::new(shared));
+        self
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Registered> {
+        self.types.get(name)
+    }
+
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Registered> {
+        self.types.get_mut(name)
+    }
+
+    pub fn types(&self) -> impl Iterator<Item = (&Arc<str>, &Registered)> {
+        self.types.iter()
+    }
+
+    pub fn state(&self) -> &SharedState {
+        &self.state
+    }
+
+    /// What was registered wrongly; whoever runs the registry refuses to where there is any.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+}

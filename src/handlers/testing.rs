@@ -1,0 +1,205 @@
+//! Runs one attempt without a fleet: for tests of your own task types.
+//!
+//! ```
+//! use kafleet::handlers::foreach::Foreach;
+//! use kafleet::handlers::testing::Trial;
+//! use kafleet::model::duration::Millis;
+//! use serde_json::json;
+//!
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! let outcome = Trial::new().run(Foreach { count: 2, pause: Millis(1), fail_at: None }).await;
+//! assert_eq!(outcome.output(), json!({"steps": 2}));
+//! assert_eq!(outcome.progress(), [json!({"step": 1, "of": 2}), json!({"step": 2, "of": 2})]);
+//! # });
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::context::{Attempt, Beginning, Note, Outlet};
+use super::{Answer, Child, Context, Failure, Misfit, Registered, Registry, Task};
+use crate::model::id::TaskId;
+use crate::model::json::RawJson;
+use crate::model::task::Trace;
+
+/// How an attempt is set up: id `test`, run 1, attempt 1, a deadline in 120 s, no state, unless told otherwise.
+pub struct Trial {
+    id: String,
+    number: u32,
+    timeout: Duration,
+    trace: Option<Box<Trace>>,
+    registry: Registry,
+}
+
+/// What an attempt did.
+#[derive(Debug)]
+pub struct Outcome {
+    pub answer: Answer,
+    /// What it spawned with `spawn`, `spawn_all` and `spawn_child`. Empty where the attempt did not answer ok.
+    pub children: Vec<Child>,
+    /// What it published with `spawn_now`.
+    pub early: Vec<Child>,
+    /// Progress, log lines and warnings, in order.
+    pub notes: Vec<Note>,
+}
+
+/// What the handler says and publishes while it runs.
+#[derive(Default)]
+pub struct Tape {
+    notes: Mutex<Vec<Note>>,
+    early: Mutex<Vec<Child>>,
+}
+
+impl Default for Trial {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Trial {
+    pub fn new() -> Self {
+        let (timeout, registry) = (Duration::from_secs(120), Registry::default());
+        Self { id: "test".into(), number: 1, timeout, trace: None, registry }
+    }
+
+    /// The task's id.
+    pub fn id(mut self, id: &str) -> Self {
+        self.id = id.to_owned();
+        self
+    }
+
+    /// Application state, as `kafleet::app().state(…)`.
+    pub fn state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
+        self.registry.share(state);
+        self
+    }
+
+    /// Which attempt this is; the first is 1.
+    pub fn attempt(mut self, number: u32) -> Self {
+        self.number = number;
+        self
+    }
+
+    /// When the attempt's deadline is, from its beginning. Nothing enforces it here.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The producer's `traceparent`.
+    pub fn trace(mut self, parent: &str) -> Self {
+        self.trace = Some(Box::new(Trace { parent: parent.to_owned(), state: None }));
+        self
+    }
+
+    /// A context, and the tape that records what is done with it: for handlers that are driven by hand, for example to
+    /// fire `cx.cancelled()` in the middle. Panics where the id is none.
+    pub fn begin(&self, task_type: &str) -> (Context, Arc<Tape>) {
+        let tape = Arc::new(Tape::default());
+        let id = TaskId::parse(&self.id).unwrap_or_else(|why| panic!("{why}"));
+        let cx = Context::begin(Beginning {
+            id,
+            task_type: task_type.into(),
+            run: 1,
+            number: self.number,
+            worker: "trial".into(),
+            deadline: Instant::now().checked_add(self.timeout),
+            trace: self.trace.clone(),
+            state: self.registry.state().clone(),
+            outlet: tape.clone(),
+        });
+        (cx, tape)
+    }
+
+    /// Runs one attempt at a Rust task, its params taking the way over JSON and schema that they take in a fleet.
+    pub async fn run<T: Task>(&self, task: T) -> Outcome {
+        match RawJson::of(&task) {
+            Ok(params) => self.handle(T::TYPE, &Registered::of::<T>(), params).await,
+            Err(why) => Outcome::failed(Failure::fail(format!("the params are not JSON: {why}"))),
+        }
+    }
+
+    /// Runs one attempt of any registered type. Params that do not fit are a failure of kind `schema`.
+    pub async fn handle(&self, task_type: &str, registered: &Registered, params: RawJson) -> Outcome {
+        let (cx, tape) = self.begin(task_type);
+        let started = match registered.schema.refuses(&params) {
+            Some(misfit) => Err(misfit),
+            None => registered.handler.start(params, cx.clone()),
+        };
+        match started {
+            Ok(attempt) => Outcome::of(attempt.await, &cx, &tape),
+            Err(misfit) => Outcome::failed(refusal(&misfit)),
+        }
+    }
+}
+
+fn refusal(misfit: &Misfit) -> Failure {
+    Failure::dead(misfit.to_string()).of_kind("schema")
+}
+
+impl Outcome {
+    fn failed(failure: Failure) -> Self {
+        Self { answer: Err(failure), children: Vec::new(), early: Vec::new(), notes: Vec::new() }
+    }
+
+    /// As a worker judges it: children that cannot be published fail the attempt.
+    fn of(answer: Answer, cx: &Context, tape: &Tape) -> Self {
+        let (answer, children) = match answer.and_then(|output| Ok((output, cx.take_spawned()?))) {
+            Ok((output, children)) => (Ok(output), children),
+            Err(failure) => (Err(failure), Vec::new()),
+        };
+        Self { answer, children, early: std::mem::take(&mut tape.early.lock()), notes: tape.notes() }
+    }
+
+    /// The result. Panics where the attempt did not answer ok.
+    pub fn output(&self) -> Value {
+        match &self.answer {
+            Ok(output) => output.value(),
+            Err(failure) => panic!("the attempt failed: {failure:?}"),
+        }
+    }
+
+    /// The failure. Panics where the attempt answered ok.
+    pub fn failure(&self) -> &Failure {
+        match &self.answer {
+            Ok(output) => panic!("the attempt succeeded: {output:?}"),
+            Err(failure) => failure,
+        }
+    }
+
+    pub fn progress(&self) -> Vec<Value> {
+        let progress = |note: &Note| if let Note::Progress(state) = note { Some(state.value()) } else { None };
+        self.notes.iter().filter_map(progress).collect()
+    }
+
+    pub fn log(&self) -> Vec<&str> {
+        fn line(note: &Note) -> Option<&str> {
+            if let Note::Log(line) = note { Some(line) } else { None }
+        }
+        self.notes.iter().filter_map(line).collect()
+    }
+}
+
+impl Tape {
+    /// What was said so far.
+    pub fn notes(&self) -> Vec<Note> {
+        self.notes.lock().clone()
+    }
+}
+
+impl Outlet for Tape {
+    fn note(&self, _attempt: &Attempt, note: Note) {
+        self.notes.lock().push(note);
+    }
+
+    fn spawn_now<'a>(&'a self, attempt: &'a Attempt, children: Vec<Child>) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {
+        let id = |child: &Child| attempt.id.child(child.segment.as_deref().unwrap_or_default());
+        let ids = children.iter().map(id).collect::<Result<_, _>>().map_err(|why| Failure::fail(why.to_string()));
+        self.early.lock().extend(children);
+        Box::pin(std::future::ready(ids))
+    }
+}
