@@ -1,0 +1,280 @@
+//! What a task type's author sees: the context, the built-in types, and types from configuration.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use kafleet::config::{Config, Order, TypeConfig, WorkerConfig};
+use kafleet::handlers::builtin::{Surroundings, register_config, register_samples};
+use kafleet::handlers::context::{MAX_CHILDREN, Note};
+use kafleet::handlers::echo::Echo;
+use kafleet::handlers::foreach::Foreach;
+use kafleet::handlers::testing::Trial;
+use kafleet::handlers::{Child, Context, Fail, Failure, Handler, OrFail, Registered, Registry, Task, TaskResult};
+use kafleet::model::duration::Millis;
+use kafleet::model::hash::spawn_hash;
+use kafleet::model::json::RawJson;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Resize {
+    url: String,
+    #[schemars(range(min = 1, max = 4096))]
+    width: u32,
+}
+
+impl Task for Resize {
+    const TYPE: &'static str = "resize";
+    const RETRIES: u32 = 2;
+    const TIMEOUT: Duration = Duration::from_secs(30);
+    type Output = Value;
+
+    async fn run(self, cx: Context) -> TaskResult<Value> {
+        match self.url.as_str() {
+            "retry" => "no".parse::<u32>().retry().map(Value::from),
+            "fail" => "no".parse::<u32>().fail().map(Value::from),
+            "blocking" => cx.blocking(|| Ok(json!(std::thread::current().name()))).await,
+            "panicking" => cx.blocking(|| -> TaskResult<Value> { panic!("from the pool") }).await,
+            "state" => Ok(json!(*cx.state::<u64>())),
+            "family" => {
+                cx.spawn_all([3, 4, 3].map(|width| Resize { url: "x".into(), width }));
+                cx.spawn_child(Child::new("echo", json!([1])).id("own").name("mine").key("k").ignore_failure());
+                let early = cx.spawn_now(vec![Child::of(&Resize { url: "x".into(), width: 3 })]).await?;
+                Ok(json!(early))
+            }
+            "fertile" => {
+                (0..=MAX_CHILDREN).for_each(|n| cx.spawn_child(Child::new("echo", json!(n))));
+                Ok(json!(null))
+            }
+            "bad child" => {
+                cx.spawn_child(Child::new("echo", json!(1)).id("a:b"));
+                Ok(json!(null))
+            }
+            "bad type" => {
+                cx.spawn_child(Child::new("Not A Type", json!(1)));
+                Ok(json!(null))
+            }
+            "bad progress" => {
+                cx.progress(BTreeMap::from([((1, 2), 3)]));
+                Ok(json!(false))
+            }
+            _ => Ok(json!(self.width)),
+        }
+    }
+}
+
+async fn resize(url: &str) -> kafleet::handlers::testing::Outcome {
+    Trial::new().id("r").state(42_u64).run(Resize { url: url.into(), width: 200 }).await
+}
+
+#[tokio::test]
+async fn params_are_checked_against_the_schema_and_then_as_a_type() {
+    let registered = Registered::of::<Resize>();
+    for (params, pointer, told) in [
+        (json!({"url": "x", "width": 0}), "/width", "minimum of 1"),
+        (json!({"url": "x", "width": "wide"}), "/width", "is not of type"),
+        (json!({"url": "x"}), "", "\"width\" is a required property"),
+        (json!(null), "", "is not of type"),
+    ] {
+        let misfit = registered.misfit(&RawJson::of(&params).unwrap()).unwrap();
+        assert_eq!(misfit.pointer, pointer, "{params}");
+        assert!(misfit.message.contains(told), "{misfit}");
+        let outcome = Trial::new().handle("resize", &registered, RawJson::of(&params).unwrap()).await;
+        assert_eq!((outcome.failure().then, outcome.failure().kind), (Fail::Dead, "schema"));
+    }
+    // A schema of one's own may take more than the type does: the type still refuses, before anything runs.
+    let wide = Registered { schema: kafleet::handlers::Schema::any(), ..registered };
+    let params = RawJson::of(&json!({"url": "x", "width": -1})).unwrap();
+    assert_eq!(wide.misfit(&params).unwrap().pointer, "/width");
+    let (cx, _) = Trial::new().begin("resize");
+    assert_eq!(wide.handler.start(params, cx).err().unwrap().pointer, "/width");
+}
+
+#[tokio::test]
+async fn errors_say_whether_another_attempt_is_worth_it() {
+    assert_eq!(*resize("retry").await.failure(), Failure::retry("invalid digit found in string"));
+    assert_eq!(*resize("fail").await.failure(), Failure::fail("invalid digit found in string"));
+}
+
+#[tokio::test]
+async fn state_and_blocking_work_are_at_hand() {
+    assert_eq!(resize("state").await.output(), json!(42));
+    assert!(resize("blocking").await.output().is_string());
+    let panic = tokio::spawn(resize("panicking")).await.unwrap_err().into_panic();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"from the pool"));
+}
+
+#[tokio::test]
+async fn blocking_work_stops_when_it_asks() {
+    let (cx, _) = Trial::new().begin("resize");
+    let inner = cx.clone();
+    let work = cx.blocking(move || {
+        loop {
+            inner.check()?;
+            std::thread::yield_now();
+        }
+    });
+    let work: TaskResult<()> = tokio::join!(work, async { cx.cancelled().cancel() }).0;
+    assert_eq!(work.unwrap_err(), Failure::cancelled());
+    assert_eq!(cx.blocking(|| Ok(())).await.unwrap_err(), Failure::cancelled(), "does not begin when cancelled");
+}
+
+#[tokio::test]
+async fn equal_children_get_the_same_ids_in_every_attempt() {
+    let first = resize("family").await;
+    let hash = |width: u32| spawn_hash("resize", &json!({"url": "x", "width": width}));
+    // The early child took the first name: numbers count within the attempt, whatever way a child goes.
+    let segments: Vec<_> = first.children.iter().map(|child| child.segment.clone().unwrap()).collect();
+    let expected =
+        [format!("resize-{}-2", hash(3)), format!("resize-{}", hash(4)), format!("resize-{}-3", hash(3)), "own".into()];
+    assert_eq!(segments, expected);
+    assert_eq!(first.output(), json!([format!("r:resize-{}", hash(3))]));
+    assert_eq!(resize("family").await.children, first.children);
+    assert_eq!(first.children[3].policy.name.as_deref(), Some("mine"));
+}
+
+#[tokio::test]
+async fn children_that_cannot_be_published_fail_the_attempt() {
+    for (url, kind, told) in [
+        ("fertile", "too_many_children", "100001 children"),
+        ("bad child", "bad_child", "`:`"),
+        ("bad type", "bad_child", "`Not A Type` is not a type name"),
+    ] {
+        let outcome = resize(url).await;
+        assert_eq!((outcome.failure().then, outcome.failure().kind), (Fail::Final, kind));
+        assert!(outcome.failure().message.contains(told), "{}", outcome.failure());
+        assert!(outcome.children.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn an_answer_of_false_is_a_failure_and_progress_that_is_not_json_is_told() {
+    let outcome = resize("bad progress").await;
+    assert_eq!((outcome.failure().then, outcome.failure().kind), (Fail::Final, "answered_false"));
+    assert!(matches!(&outcome.notes[0], Note::Warning(told) if told.contains("progress that is not JSON")));
+}
+
+#[tokio::test]
+async fn echo_answers_its_params_as_they_were_written() {
+    let params = r#"{"b":1.0,  "a":[false,"é"]}"#;
+    let outcome = Trial::new().handle("echo", &Registered::new(Echo), RawJson::parse(params.as_bytes()).unwrap()).await;
+    assert_eq!(outcome.answer.unwrap().text(), params);
+}
+
+#[tokio::test]
+async fn foreach_counts_fails_where_told_and_stops_when_cancelled() {
+    let count = |fail_at| Foreach { count: 3, pause: Millis(1), fail_at };
+    let good = Trial::new().run(count(None)).await;
+    assert_eq!(good.output(), json!({"steps": 3}));
+    assert_eq!(good.progress(), [1, 2, 3].map(|step| json!({"step": step, "of": 3})));
+    let bad = Trial::new().run(count(Some(2))).await;
+    assert_eq!(bad.failure().message, "step 2 of 3 failed, as it was told to");
+    assert_eq!(bad.progress().len(), 1);
+
+    let (cx, tape) = Trial::new().begin("foreach");
+    let params = RawJson::parse(br#"{"count": 1000000, "pause": "1h"}"#).unwrap();
+    let running = tokio::spawn(Registered::of::<Foreach>().handler.start(params, cx.clone()).unwrap());
+    while tape.notes().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    cx.cancelled().cancel();
+    let answer = tokio::time::timeout(Duration::from_secs(20), running).await.expect("it does not sit out its pause");
+    assert_eq!(answer.unwrap().unwrap_err(), Failure::cancelled());
+}
+
+fn types(toml: &str) -> BTreeMap<String, TypeConfig> {
+    toml::from_str::<Config>(toml).unwrap().types
+}
+
+fn register(registry: &mut Registry, toml: &str, dir: &Path) -> Result<(), Vec<String>> {
+    register_config(registry, &types(toml), &Surroundings { dir, worker: &WorkerConfig::default() })
+}
+
+#[test]
+fn configuration_makes_types_and_overrides_the_policy_of_rust_types() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("count.json"), r#"{"type": "object", "required": ["text"]}"#).unwrap();
+    let mut registry = Registry::default();
+    registry.task::<Resize>();
+    let config = r#"
+        [types.resize]
+        concurrency = 7
+        timeout = "3s"
+        [types.count]
+        handler = "exec"
+        command = ["./count", "--fast"]
+        schema = "count.json"
+        order = "key"
+        [types.notify]
+        handler = "http"
+        url = "https://example.org/notify"
+        headers = { authorization = "Bearer x" }
+        [types.e]
+        handler = "echo"
+        [types.f]
+        handler = "foreach""#;
+    register(&mut registry, config, dir.path()).unwrap();
+    assert_eq!(registry.types().map(|(name, _)| &**name).collect::<Vec<_>>(), ["count", "e", "f", "notify", "resize"]);
+    let resize = &registry.get("resize").unwrap().policy;
+    assert_eq!((resize.concurrency, resize.timeout, resize.retry.retries), (7, Millis::secs(3), 2));
+    let count = registry.get("count").unwrap();
+    assert_eq!(count.policy.order, Order::Key);
+    let misfit = count.misfit(&RawJson::parse(b"{}").unwrap()).unwrap();
+    assert!(misfit.message.contains("\"text\" is a required property"), "{misfit}");
+    assert!(registry.get("notify").unwrap().schema.takes_anything());
+    assert!(registry.get("f").unwrap().misfit(&RawJson::parse(b"{}").unwrap()).is_some());
+}
+
+#[test]
+fn every_problem_of_the_configuration_is_told_and_names_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("broken.json"), "{").unwrap();
+    std::fs::write(dir.path().join("no-schema.json"), r#"{"type": "thing"}"#).unwrap();
+    std::fs::write(dir.path().join("remote.json"), r#"{"$ref": "https://example.org/schema.json"}"#).unwrap();
+    let problems = |toml: &str| {
+        let mut registry = Registry::default();
+        registry.task::<Resize>();
+        register(&mut registry, toml, dir.path()).unwrap_err().join("\n")
+    };
+    for (toml, told) in [
+        ("[types.a]", "`types.a.handler`: missing, and no Rust type of this name is registered; hint"),
+        ("[types.A_B]\nhandler = 'echo'", "`types.A_B`: `A_B` is not a type name"),
+        ("[types.a]\nhandler = 'exec'", "`types.a.command`: missing; hint"),
+        ("[types.a]\nhandler = 'exec'\ncommand = ['']", "`types.a.command`: missing; hint"),
+        ("[types.a]\nhandler = 'exec'\ncommand = ['x']\nenv = { 'A=B' = '1' }", "`types.a.env`: `A=B` is not"),
+        ("[types.a]\nhandler = 'exec'\ncommand = ['x']\nurl = 'http://x'", "`types.a.url`: has no effect"),
+        ("[types.a]\nhandler = 'echo'\ncommand = ['x']", "`types.a.command`: has no effect"),
+        ("[types.a]\nhandler = 'http'", "`types.a.url`: missing; hint"),
+        ("[types.a]\nhandler = 'http'\nurl = 'ftp://x'", "`types.a.url`: `ftp://x` is not an http or https url"),
+        ("[types.a]\nhandler = 'http'\nurl = 'http://x'\nmethod = 'GET'", "`types.a.method`: `GET` is unknown: use POST"),
+        ("[types.a]\nhandler = 'http'\nurl = 'http://x'\nheaders = { 'a b' = '1' }", "`types.a.headers`: `a b` is not"),
+        ("[types.a]\nhandler = 'http'\nurl = 'http://x'\nheaders = { a = \"sec\\nret\" }", "`types.a.headers.a`: the value has"),
+        ("[types.a]\nhandler = 'echo'\nschema = 'none.json'", "none.json`: No such file"),
+        ("[types.a]\nhandler = 'echo'\nschema = 'broken.json'", "broken.json`: not JSON"),
+        ("[types.a]\nhandler = 'echo'\nschema = 'no-schema.json'", "no-schema.json`: not a JSON Schema"),
+        ("[types.a]\nhandler = 'echo'\nschema = 'remote.json'", "remote.json`: not a JSON Schema"),
+        ("[types.a]\nhandler = 'foreach'\nschema = 'x.json'", "`types.a.schema`: `foreach` has its own"),
+        ("[types.resize]\nhandler = 'echo'", "`types.resize.handler`: the type is registered in Rust"),
+        ("[types.resize]\nschema = 'x.json'", "`types.resize.schema`: the type is registered in Rust"),
+        ("[types.resize]\ncommand = ['x']", "`types.resize.command`: has no effect"),
+    ] {
+        let told_instead = problems(toml);
+        assert!(told_instead.contains(told), "{toml}\n{told_instead}");
+        assert!(!told_instead.contains("sec"), "a header's value may be a secret: {told_instead}");
+    }
+    assert_eq!(problems("[types.a]\n[types.b]\n[types.c]\nhandler = 'http'\nmethod = 'GET'").lines().count(), 4);
+}
+
+#[test]
+fn a_name_is_registered_once() {
+    let mut registry = Registry::default();
+    registry.task::<Resize>().task::<Resize>().add("No Name", Registered::new(Echo));
+    assert_eq!(registry.problems().len(), 2);
+    assert!(registry.problems()[0].contains("`resize` is registered twice"));
+    let mut samples = Registry::default();
+    samples.add("echo", Registered::new(Echo));
+    register_samples(&mut samples);
+    assert_eq!((samples.types().count(), samples.problems().len()), (2, 0));
+}

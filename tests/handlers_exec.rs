@@ -1,0 +1,363 @@
+//! Programs as task types, with real programs.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kafleet::handlers::context::Note;
+use kafleet::handlers::exec::{Exec, MAX_LINES, Program};
+use kafleet::handlers::testing::{Outcome, Trial};
+use kafleet::handlers::{Fail, Handler, Registered};
+use kafleet::model::json::RawJson;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn sh(script: &str) -> Program {
+    Program {
+        program: "sh".into(),
+        arguments: vec!["-c".into(), script.into()],
+        env: Default::default(),
+        cwd: ".".into(),
+        retry_exit_codes: vec![75],
+        max_output: 64 * 1024,
+        grace: Duration::from_millis(300),
+    }
+}
+
+async fn attempt(program: Program, params: Value) -> Outcome {
+    trial(&Trial::new(), program, params).await
+}
+
+async fn trial(trial: &Trial, program: Program, params: Value) -> Outcome {
+    trial.handle("count", &Registered::new(Exec::new(program)), RawJson::of(&params).unwrap()).await
+}
+
+/// Waits until the condition holds; panics with `what` when it does not in time.
+fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The pids that a script has written, one a line, when there are `count`.
+fn pids(file: &Path, count: usize) -> Vec<Pid> {
+    until("the pids are written", || {
+        let text = std::fs::read_to_string(file).ok().filter(|text| text.ends_with('\n'))?;
+        let pids: Vec<_> = text.lines().filter_map(|line| line.parse().ok().map(Pid::from_raw)).collect();
+        (pids.len() == count).then_some(pids)
+    })
+}
+
+/// True where the process runs. One that is dead and waits for its parent (which may be anybody) is gone.
+fn runs(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+}
+
+fn assert_gone(pids: &[Pid]) {
+    for &pid in pids {
+        until(&format!("process {pid} is gone"), || (!runs(pid)).then_some(()));
+    }
+}
+
+/// A program with a child of its own that ignores everything but SIGKILL, whose pids are written to the file.
+fn stubborn_family(file: &Path) -> Program {
+    let own =
+        format!("trap '' TERM; (trap '' TERM; while :; do sleep 60; done) & echo $! >> {0}; echo $$ >> {0}", file.display());
+    sh(&format!("{own}; while :; do sleep 60; done"))
+}
+
+#[tokio::test]
+async fn params_go_in_and_the_result_comes_out() {
+    let outcome = attempt(sh("cat"), json!({"text": "grüße"})).await;
+    assert_eq!(outcome.output(), json!({"text": "grüße"}));
+    assert_eq!(attempt(sh("exit 0"), json!(null)).await.output(), Value::Null, "no output is null");
+    assert_eq!(attempt(sh("echo '  '"), json!(null)).await.output(), Value::Null, "blank output is null");
+    let large = json!({"text": "x".repeat(900_000)});
+    assert_eq!(attempt(sh("exec 0<&-; echo 1"), large.clone()).await.output(), json!(1), "input that nobody reads");
+    assert_eq!(attempt(sh("wc -c"), large.clone()).await.output(), json!(large.to_string().len()));
+}
+
+#[tokio::test]
+async fn lines_on_stderr_are_progress_warnings_and_log() {
+    let script = r#"
+        echo '{"progress": {"done": 1}}' >&2; echo plain >&2; echo '{"log": "told"}' >&2; echo '{"warn": "hot"}' >&2
+        echo '{"level": "info", "log": "somebody elses"}' >&2; echo '{"log": 3}' >&2; echo >&2; printf 'no newline' >&2"#;
+    let outcome = attempt(sh(script), json!({})).await;
+    assert_eq!(outcome.output(), Value::Null);
+    assert_eq!(outcome.progress(), [json!({"done": 1})]);
+    let log = ["plain", "told", r#"{"level": "info", "log": "somebody elses"}"#, r#"{"log": 3}"#, "no newline"];
+    assert_eq!(outcome.log(), log);
+    assert!(outcome.notes.contains(&Note::Warning("hot".into())));
+}
+
+#[tokio::test]
+async fn exit_codes_say_ok_retry_or_fail() {
+    let failed = attempt(sh("echo working >&2; echo 'disk full' >&2; exit 3"), json!({})).await;
+    assert_eq!((failed.failure().then, failed.failure().kind), (Fail::Final, "exit_code"));
+    assert_eq!(failed.failure().message, "exit code 3: working\ndisk full");
+    let again = attempt(sh("exit 75"), json!({})).await;
+    assert_eq!(again.failure().then, Fail::Retry { after: None });
+    assert_eq!(again.failure().message, "exit code 75, and nothing on stderr");
+    let own_codes = Program { retry_exit_codes: vec![9], ..sh("exit 9") };
+    assert_eq!(attempt(own_codes, json!({})).await.failure().then, Fail::Retry { after: None });
+    let killed = attempt(sh("kill -SEGV $$"), json!({})).await;
+    assert_eq!((killed.failure().then, killed.failure().kind), (Fail::Retry { after: None }, "signal"));
+    assert!(killed.failure().message.contains("SIGSEGV"), "{}", killed.failure());
+}
+
+#[tokio::test]
+async fn output_that_is_not_json_fails_and_is_shown() {
+    let outcome = attempt(sh("echo Hello world"), json!({})).await;
+    assert_eq!((outcome.failure().then, outcome.failure().kind), (Fail::Final, "bad_output"));
+    assert!(outcome.failure().message.ends_with("it begins with `Hello world`"), "{}", outcome.failure());
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_be_started_is_named() {
+    let program = Program { program: "/no/such/program".into(), ..sh("") };
+    let outcome = attempt(program, json!({})).await;
+    assert_eq!((outcome.failure().then, outcome.failure().kind), (Fail::Retry { after: None }, "not_started"));
+    assert!(outcome.failure().message.contains("`/no/such/program` could not be started: No such file"), "{}", outcome.failure());
+}
+
+#[tokio::test]
+async fn a_program_knows_its_task() {
+    let script = r#"echo "[\"$KAFLEET_TASK_ID\",\"$KAFLEET_TYPE\",$KAFLEET_ATTEMPT,$KAFLEET_RUN,\"$KAFLEET_IDEMPOTENCY_KEY\",\"$TRACEPARENT\",\"$COLOUR\",\"$PWD\"]""#;
+    let env = [("COLOUR".to_owned(), "blue".to_owned())].into();
+    let program = Program { env, cwd: "/".into(), ..sh(script) };
+    let outcome = trial(&Trial::new().id("order:9").attempt(2).trace("00-ab-cd-01"), program, json!({})).await;
+    assert_eq!(outcome.output(), json!(["order:9", "count", 2, 1, "order:9/1", "00-ab-cd-01", "blue", "/"]));
+}
+
+#[tokio::test]
+async fn what_a_program_says_is_bounded() {
+    let endless = attempt(sh("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done"), json!({})).await;
+    assert_eq!((endless.failure().then, endless.failure().kind), (Fail::Final, "result_too_large"));
+    let exact = Program { max_output: 5, ..sh("printf 12345") };
+    assert_eq!(attempt(exact, json!({})).await.output(), json!(12345));
+
+    let long_line = attempt(sh("head -c 1000000 /dev/zero | tr '\\0' x >&2; echo >&2; echo after >&2"), json!({})).await;
+    assert_eq!(long_line.log().iter().map(|line| line.len()).collect::<Vec<_>>(), [16 * 1024, 5]);
+
+    let chatty = attempt(sh("seq 1 20000 >&2"), json!({})).await;
+    assert_eq!(chatty.log().len(), MAX_LINES + 1);
+    assert_eq!(*chatty.log().last().unwrap(), "10000 more lines were dropped: an attempt may log 10000");
+}
+
+#[tokio::test]
+async fn what_a_program_leaves_behind_is_killed_and_does_not_hold_up_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pids");
+    // The child keeps stdout and stderr open.
+    let outcome = attempt(sh(&format!("sleep 600 & echo $! > {}; echo 1", file.display())), json!({})).await;
+    assert_eq!(outcome.output(), json!(1));
+    assert_gone(&pids(&file, 1));
+
+    let escaped = attempt(sh(&format!("setsid sleep 600 & echo $! > {}; echo 2", file.display())), json!({})).await;
+    assert_eq!(escaped.output(), json!(2), "one that left the group cannot hold it up either");
+    pids(&file, 1).into_iter().for_each(|pid| kill(pid, Signal::SIGKILL).unwrap());
+}
+
+#[tokio::test]
+async fn a_cancelled_program_may_clean_up_and_is_killed_when_it_does_not_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ready, cleaned) = (dir.path().join("ready"), dir.path().join("cleaned"));
+    let script = "trap 'echo 1 > {cleaned}; exit 1' TERM; echo $$ > {ready}; while :; do sleep 0.05; done";
+    let script = script.replace("{cleaned}", cleaned.to_str().unwrap()).replace("{ready}", ready.to_str().unwrap());
+    assert_eq!(cancel_when_ready(Program { grace: DEADLINE, ..sh(&script) }, &ready, 1).await, Fail::Cancelled);
+    assert!(cleaned.exists(), "it got SIGTERM and the time to heed it");
+
+    let stubborn = dir.path().join("stubborn");
+    assert_eq!(cancel_when_ready(stubborn_family(&stubborn), &stubborn, 2).await, Fail::Cancelled);
+    assert_gone(&pids(&stubborn, 2));
+}
+
+async fn cancel_when_ready(program: Program, ready: &Path, count: usize) -> Fail {
+    let (cx, _) = Trial::new().begin("count");
+    let answer = Exec::new(program).start(RawJson::null(), cx.clone()).unwrap();
+    let file = ready.to_owned();
+    let canceller = tokio::task::spawn_blocking(move || {
+        pids(&file, count);
+        cx.cancelled().cancel();
+    });
+    let answer = tokio::time::timeout(DEADLINE, answer).await.expect("it ends after its grace");
+    canceller.await.unwrap();
+    answer.unwrap_err().then
+}
+
+#[tokio::test]
+async fn a_dropped_attempt_takes_its_whole_family_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pids");
+    let (cx, _) = Trial::new().begin("count");
+    let attempt = tokio::spawn(Exec::new(stubborn_family(&file)).start(RawJson::null(), cx).unwrap());
+    let family = tokio::task::spawn_blocking({
+        let file = file.clone();
+        move || pids(&file, 2)
+    });
+    let family = family.await.unwrap();
+    assert!(family.iter().all(|&pid| runs(pid)));
+    attempt.abort();
+    assert!(attempt.await.unwrap_err().is_cancelled());
+    assert_gone(&family);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_at_once_end_and_leave_no_zombies() {
+    let attempts = (0..60).map(|n| tokio::spawn(async move { attempt(sh("sleep 0.05; cat"), json!(n)).await.output() }));
+    for (n, attempt) in attempts.collect::<Vec<_>>().into_iter().enumerate() {
+        assert_eq!(attempt.await.unwrap(), json!(n));
+    }
+    let own = std::process::id();
+    until("there are no zombies", || (!children(own).into_iter().any(|pid| !runs(pid))).then_some(()));
+}
+
+/// The children of a process, zombies included.
+fn children(parent: u32) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect::<Vec<_>>()).collect()
+}
+
+const WORKER: &str = "KAFLEET_TEST_WORKER";
+const BUSY_WORKER: &str = "KAFLEET_TEST_BUSY_WORKER";
+const ALONE: &str = "KAFLEET_TEST_ALONE";
+
+/// Not a test of its own: what the next tests run as a worker process. Runs three families of programs until it is killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn as_a_worker_process() {
+    let Ok(dir) = std::env::var(WORKER) else { return };
+    let attempts = (0..3).map(|n| tokio::spawn(attempt(stubborn_family(&Path::new(&dir).join(n.to_string())), json!({}))));
+    for attempt in attempts.collect::<Vec<_>>() {
+        attempt.await.unwrap();
+    }
+}
+
+fn start_worker(dir: &Path) -> std::process::Child {
+    start("as_a_worker_process", WORKER, dir)
+}
+
+fn start(test: &str, variable: &str, dir: &Path) -> std::process::Child {
+    let mut worker = Command::new(std::env::current_exe().unwrap());
+    worker.args(["--exact", test]).env(variable, dir).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn families(dir: &Path) -> Vec<Pid> {
+    (0..3).flat_map(|n| pids(&dir.join(n.to_string()), 2)).collect()
+}
+
+fn guard_of(worker: u32) -> Option<Pid> {
+    let is_guard =
+        |pid: &Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "kafleet-guard");
+    children(worker).into_iter().find(is_guard)
+}
+
+#[test]
+fn programs_and_their_children_die_with_a_worker_that_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut worker = start_worker(dir.path());
+    let families = families(dir.path());
+    let guard = guard_of(worker.id()).expect("the worker has a guard");
+    assert!(families.iter().all(|&pid| runs(pid)));
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    assert_gone(&families);
+    assert_gone(&[guard]);
+}
+
+#[test]
+fn the_guard_holds_nothing_of_the_workers_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut worker = start_worker(dir.path());
+    let families = families(dir.path());
+    let guard = guard_of(worker.id()).expect("the worker has a guard");
+    assert_eq!(std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count(), 1);
+    kill(guard, Signal::SIGTERM).unwrap();
+    kill(guard, Signal::SIGINT).unwrap();
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    assert_gone(&families);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_a_busy_worker_process() {
+    let Ok(dir) = std::env::var(BUSY_WORKER) else { return };
+    let once = || async {
+        loop {
+            attempt(sh("sleep 0.01 & sleep 600 & wait $!"), json!({})).await;
+        }
+    };
+    let short = || async {
+        loop {
+            let mark = Path::new(&dir).join("begun");
+            attempt(sh(&format!("echo 1 > {}; sleep 600 &", mark.display())), json!({})).await;
+        }
+    };
+    tokio::join!(once(), once(), short(), short());
+}
+
+/// Whatever the moment of the death: in the middle of a fork, before an exec, after an end.
+#[test]
+fn a_worker_killed_at_any_moment_leaves_nothing() {
+    for round in 0..6 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut worker = start("as_a_busy_worker_process", BUSY_WORKER, dir.path());
+        until("it works", || dir.path().join("begun").exists().then_some(()));
+        std::thread::sleep(Duration::from_millis(round * 7));
+        worker.kill().unwrap();
+        worker.wait().unwrap();
+        let mark = format!("{BUSY_WORKER}={}", dir.path().display());
+        until("nothing is left", || with_environment(&mark).is_empty().then_some(()));
+    }
+}
+
+fn with_environment(mark: &str) -> Vec<Pid> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let has = |pid: &i32| {
+        std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|env| env.split(|&b| b == 0).any(|v| v == mark.as_bytes()))
+    };
+    pids.filter(has).map(Pid::from_raw).collect()
+}
+
+/// Runs a test in a process of its own, because it breaks what the others use. True in that process.
+fn alone(test: &str) -> bool {
+    let inside = std::env::var(ALONE).is_ok_and(|name| name == test);
+    if !inside {
+        let status = Command::new(std::env::current_exe().unwrap()).args(["--exact", test]).env(ALONE, test).status().unwrap();
+        assert!(status.success());
+    }
+    inside
+}
+
+#[tokio::test]
+async fn a_guard_that_dies_is_replaced_by_one_that_knows_what_runs() {
+    if !alone("a_guard_that_dies_is_replaced_by_one_that_knows_what_runs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let handler = Exec::new(sh("echo 1"));
+    handler.prepare().unwrap();
+    let old = guard_of(std::process::id()).expect("prepared");
+    let file = dir.path().join("pids");
+    let (cx, _) = Trial::new().begin("count");
+    let running = tokio::spawn(Exec::new(stubborn_family(&file)).start(RawJson::null(), cx).unwrap());
+    let family = tokio::task::spawn_blocking(move || pids(&file, 2)).await.unwrap();
+    kill(old, Signal::SIGKILL).unwrap();
+    until("the guard is dead", || (!runs(old)).then_some(()));
+    assert_eq!(attempt(sh("echo 1"), json!({})).await.output(), json!(1));
+    let new = guard_of(std::process::id()).expect("there is a new one");
+    assert_ne!(old, new);
+    assert!(family.iter().all(|&pid| runs(pid)), "what ran before goes on");
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    assert_gone(&family);
+}

@@ -1,0 +1,147 @@
+//! HTTP calls as task types, against a real server.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Path;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use kafleet::handlers::http::{Call, Http, client};
+use kafleet::handlers::testing::{Outcome, Trial};
+use kafleet::handlers::{Fail, Handler, Registered};
+use kafleet::model::json::RawJson;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Answers `/status/<code>` with that code, `/seen` with what came, and so on.
+async fn serve() -> SocketAddr {
+    let app = Router::new()
+        .route("/seen", any(seen))
+        .route("/status/{code}", any(|Path(code): Path<u16>| async move { (StatusCode::from_u16(code).unwrap(), "told you so") }))
+        .route("/busy", any(|| async { (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7")], "later") }))
+        .route("/moved", any(|| async { (StatusCode::FOUND, [("location", "/seen")]) }))
+        .route("/empty", any(|| async { StatusCode::NO_CONTENT }))
+        .route("/text", any(|| async { "just text" }))
+        .route("/endless", any(endless))
+        .route("/slow", any(std::future::pending::<()>));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    address
+}
+
+async fn seen(method: axum::http::Method, headers: HeaderMap, body: Bytes) -> Response {
+    let headers: serde_json::Map<_, _> =
+        headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().into())).collect();
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    axum::Json(json!({"method": method.as_str(), "headers": headers, "body": body})).into_response()
+}
+
+async fn endless() -> Body {
+    Body::from_stream(futures::stream::repeat_with(|| Ok::<_, std::io::Error>("x".repeat(1024))))
+}
+
+fn call(address: SocketAddr, path: &str) -> Call {
+    let url = format!("http://{address}{path}").parse().unwrap();
+    Call { url, method: Method::POST, headers: HeaderMap::new(), max_output: 10_000 }
+}
+
+async fn attempt(trial: &Trial, call: Call) -> Outcome {
+    let registered = Registered::new(Http::new(client().unwrap(), call));
+    let attempt = trial.handle("resize", &registered, RawJson::parse(br#"{"width":200}"#).unwrap());
+    tokio::time::timeout(DEADLINE, attempt).await.expect("an attempt ends")
+}
+
+#[tokio::test]
+async fn the_params_are_the_body_and_the_headers_tell_of_the_task() {
+    let mut call = call(serve().await, "/seen");
+    call.method = Method::PUT;
+    call.headers.insert("authorization", "Bearer secret".parse().unwrap());
+    call.headers.insert("content-type", "application/vnd.resize+json".parse().unwrap());
+    let seen = attempt(&Trial::new().id("order:4").attempt(3).trace("00-ab-cd-01"), call).await.output();
+    assert_eq!((&seen["method"], &seen["body"]), (&json!("PUT"), &json!({"width": 200})));
+    for (name, value) in [
+        ("content-type", "application/vnd.resize+json"),
+        ("authorization", "Bearer secret"),
+        ("idempotency-key", "order:4/1"),
+        ("traceparent", "00-ab-cd-01"),
+        ("ce-specversion", "1.0"),
+        ("ce-id", "order:4"),
+        ("ce-type", "resize"),
+        ("kafleet-task-id", "order:4"),
+        ("kafleet-attempt", "3"),
+        ("kafleet-run", "1"),
+    ] {
+        assert_eq!(seen["headers"][name], json!(value), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_good_answer_is_the_result_whatever_it_is() {
+    let address = serve().await;
+    assert_eq!(attempt(&Trial::new(), call(address, "/empty")).await.output(), Value::Null);
+    assert_eq!(attempt(&Trial::new(), call(address, "/text")).await.output(), json!("just text"));
+    assert_eq!(attempt(&Trial::new(), call(address, "/status/201")).await.output(), json!("told you so"));
+}
+
+#[tokio::test]
+async fn the_status_says_whether_another_attempt_is_worth_it() {
+    let address = serve().await;
+    for (code, then) in [
+        (400, Fail::Final),
+        (401, Fail::Final),
+        (404, Fail::Final),
+        (409, Fail::Final),
+        (422, Fail::Final),
+        (408, Fail::Retry { after: None }),
+        (425, Fail::Retry { after: None }),
+        (429, Fail::Retry { after: None }),
+        (500, Fail::Retry { after: None }),
+        (503, Fail::Retry { after: None }),
+    ] {
+        let outcome = attempt(&Trial::new(), call(address, &format!("/status/{code}"))).await;
+        assert_eq!((outcome.failure().then, outcome.failure().kind), (then, "http_status"), "{code}");
+        assert!(outcome.failure().message.starts_with(&format!("`127.0.0.1` answered {code}")), "{}", outcome.failure());
+        assert!(outcome.failure().message.ends_with(": told you so"), "{}", outcome.failure());
+    }
+    let busy = attempt(&Trial::new(), call(address, "/busy")).await;
+    assert_eq!(busy.failure().then, Fail::Retry { after: Some(Duration::from_secs(7)) });
+    let moved = attempt(&Trial::new(), call(address, "/moved")).await;
+    assert_eq!(moved.failure().then, Fail::Final);
+    assert!(moved.failure().message.contains("302 Found to `/seen`; hint: redirects are not followed"), "{}", moved.failure());
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_cut_off() {
+    let outcome = attempt(&Trial::new(), call(serve().await, "/endless")).await;
+    assert_eq!((outcome.failure().then, outcome.failure().kind), (Fail::Final, "result_too_large"));
+}
+
+#[tokio::test]
+async fn who_does_not_answer_is_asked_again() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let refused = attempt(&Trial::new(), call(closed, "/?token=secret")).await;
+    assert_eq!((refused.failure().then, refused.failure().kind), (Fail::Retry { after: None }, "unreachable"));
+    assert!(refused.failure().message.to_lowercase().contains("connection refused"), "{}", refused.failure());
+    assert!(!refused.failure().message.contains("secret"), "the url may hold secrets: {}", refused.failure());
+
+    let slow = attempt(&Trial::new().timeout(Duration::from_millis(100)), call(serve().await, "/slow")).await;
+    assert_eq!(slow.failure().then, Fail::Retry { after: None });
+    assert!(slow.failure().message.contains("timed out"), "{}", slow.failure());
+}
+
+#[tokio::test]
+async fn a_cancelled_call_is_given_up() {
+    let (cx, _) = Trial::new().begin("resize");
+    let http = Http::new(client().unwrap(), call(serve().await, "/slow"));
+    let answer = tokio::spawn(http.start(RawJson::null(), cx.clone()).unwrap());
+    cx.cancelled().cancel();
+    let answer = tokio::time::timeout(DEADLINE, answer).await.expect("it ends").unwrap();
+    assert_eq!(answer.unwrap_err().then, Fail::Cancelled);
+}
