@@ -10,7 +10,7 @@ use kafleet::handlers::context::{MAX_CHILDREN, Note};
 use kafleet::handlers::echo::Echo;
 use kafleet::handlers::foreach::Foreach;
 use kafleet::handlers::testing::Trial;
-use kafleet::handlers::{Child, Context, Fail, Failure, Handler, OrFail, Registered, Registry, Task, TaskResult};
+use kafleet::handlers::{Child, Context, Fail, Failure, OrFail, Registered, Registry, Task, TaskResult};
 use kafleet::model::duration::Millis;
 use kafleet::model::hash::spawn_hash;
 use kafleet::model::json::RawJson;
@@ -138,7 +138,7 @@ async fn equal_children_get_the_same_ids_in_every_attempt() {
 #[tokio::test]
 async fn children_that_cannot_be_published_fail_the_attempt() {
     for (url, kind, told) in [
-        ("fertile", "too_many_children", "100001 children"),
+        ("fertile", "bad_child", "100001 children"),
         ("bad child", "bad_child", "`:`"),
         ("bad type", "bad_child", "`Not A Type` is not a type name"),
     ] {

@@ -266,7 +266,7 @@ fn programs_and_their_children_die_with_a_worker_that_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = start_worker(dir.path());
     let families = families(dir.path());
-    let guard = guard_of(worker.id()).expect("the worker has a guard");
+    let guard = until("the worker has a guard", || guard_of(worker.id()));
     assert!(families.iter().all(|&pid| runs(pid)));
     worker.kill().unwrap();
     worker.wait().unwrap();
@@ -279,7 +279,7 @@ fn the_guard_holds_nothing_of_the_workers_open() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = start_worker(dir.path());
     let families = families(dir.path());
-    let guard = guard_of(worker.id()).expect("the worker has a guard");
+    let guard = until("the worker has a guard", || guard_of(worker.id()));
     assert_eq!(std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count(), 1);
     kill(guard, Signal::SIGTERM).unwrap();
     kill(guard, Signal::SIGINT).unwrap();
@@ -346,7 +346,7 @@ async fn a_guard_that_dies_is_replaced_by_one_that_knows_what_runs() {
     let dir = tempfile::tempdir().unwrap();
     let handler = Exec::new(sh("echo 1"));
     handler.prepare().unwrap();
-    let old = guard_of(std::process::id()).expect("prepared");
+    let old = until("there is a guard", || guard_of(std::process::id()));
     let file = dir.path().join("pids");
     let (cx, _) = Trial::new().begin("count");
     let running = tokio::spawn(Exec::new(stubborn_family(&file)).start(RawJson::null(), cx).unwrap());
@@ -354,7 +354,7 @@ async fn a_guard_that_dies_is_replaced_by_one_that_knows_what_runs() {
     kill(old, Signal::SIGKILL).unwrap();
     until("the guard is dead", || (!runs(old)).then_some(()));
     assert_eq!(attempt(sh("echo 1"), json!({})).await.output(), json!(1));
-    let new = guard_of(std::process::id()).expect("there is a new one");
+    let new = until("there is a new one", || guard_of(std::process::id()));
     assert_ne!(old, new);
     assert!(family.iter().all(|&pid| runs(pid)), "what ran before goes on");
     running.abort();

@@ -191,7 +191,6 @@ impl Context {
             spawned.push(child);
         }
     }
-    }
 
     /// Publishes children at once, for long parents. They stay, also when this attempt fails later; the ids are the same
     /// in every attempt, so that nothing is doubled.

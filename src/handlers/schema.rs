@@ -127,12 +127,12 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
+    #[derive(Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
     struct Resize {
         sizes: Vec<Size>,
     }
 
-    #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
+    #[derive(Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
     struct Size {
         #[schemars(range(min = 1))]
         width: u32,
@@ -152,6 +152,7 @@ mod tests {
         assert_eq!(by_type.pointer, "/sizes/1/width");
         assert_eq!(by_type.message, "invalid value: integer `-1`, expected u32");
         assert_eq!(schema.refuses(&raw(json!({"sizes": [{"width": 3}]}))), None);
+        assert_eq!(read(r#"{"sizes": [{"width": 3}]}"#), Ok(Resize { sizes: vec![Size { width: 3 }] }));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::context::{Attempt, Beginning, Note, Outlet};
+use super::context::{Attempt, Beginning, MAX_CHILDREN, Note, Outlet};
 use super::{Answer, Child, Context, Failure, Misfit, Registered, Registry, Task};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
@@ -39,7 +39,7 @@ pub struct Trial {
 #[derive(Debug)]
 pub struct Outcome {
     pub answer: Answer,
-    /// What it spawned with `spawn`, `spawn_all` and `spawn_child`. Empty where the attempt did not answer ok.
+    /// What it spawned with `spawn`, `spawn_all` and `spawn_child`, each with its segment. Empty where the attempt did not answer ok.
     pub children: Vec<Child>,
     /// What it published with `spawn_now`.
     pub early: Vec<Child>,
@@ -148,7 +148,8 @@ impl Outcome {
 
     /// As a worker judges it: children that cannot be published fail the attempt.
     fn of(answer: Answer, cx: &Context, tape: &Tape) -> Self {
-        let (answer, children) = match answer.and_then(|output| Ok((output, cx.take_spawned()?))) {
+        let settled = answer.and_then(|output| Ok((output, name_all(cx, cx.take_spawned())?)));
+        let (answer, children) = match settled {
             Ok((output, children)) => (Ok(output), children),
             Err(failure) => (Err(failure), Vec::new()),
         };
@@ -196,10 +197,24 @@ impl Outlet for Tape {
         self.notes.lock().push(note);
     }
 
-    fn spawn_now<'a>(&'a self, attempt: &'a Attempt, children: Vec<Child>) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {
-        let id = |child: &Child| attempt.id.child(child.segment.as_deref().unwrap_or_default());
-        let ids = children.iter().map(id).collect::<Result<_, _>>().map_err(|why| Failure::fail(why.to_string()));
-        self.early.lock().extend(children);
-        Box::pin(std::future::ready(ids))
+    fn spawn_now<'a>(&'a self, attempt: &'a Context, children: Vec<Child>) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {
+        Box::pin(async move {
+            let children = name_all(attempt, children)?;
+            let ids = children.iter().map(|child| attempt.name_child(child)).collect();
+            self.early.lock().extend(children);
+            ids
+        })
     }
+}
+
+/// Gives each child the segment of the id under which it would be published.
+fn name_all(cx: &Context, mut children: Vec<Child>) -> Result<Vec<Child>, Failure> {
+    if children.len() > MAX_CHILDREN {
+        let told = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
+        return Err(Failure::fail(told).of_kind("bad_child"));
+    }
+    for child in &mut children {
+        child.segment = Some(cx.name_child(child)?.segment().to_owned());
+    }
+    Ok(children)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 
-use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler};
+use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, Misfit};
 use crate::model::json::RawJson;
 
 /// How an attempt ended.
@@ -18,8 +18,8 @@ pub enum Ended {
     Interrupted,
 }
 
-/// Begins an attempt; a panic is a failed attempt.
-pub fn begin(handler: &dyn Handler, params: RawJson, cx: &Context) -> Result<AnswerFuture, Failure> {
+/// Begins an attempt, unless its params do not fit; a panic is a failed attempt.
+pub fn begin(handler: &dyn Handler, params: RawJson, cx: &Context) -> Result<Result<AnswerFuture, Misfit>, Failure> {
     catch_unwind(AssertUnwindSafe(|| handler.start(params, cx.clone()))).map_err(|panic| panicked(&*panic))
 }
 

@@ -18,7 +18,7 @@ use super::settle::{self, Deps};
 use super::ticket::{Inbox, Ticket};
 use crate::config::WorkerConfig;
 use crate::handlers::context::Beginning;
-use crate::handlers::{Answer, AnswerFuture, Context, Fail, Failure, Registered, SharedState};
+use crate::handlers::{Answer, AnswerFuture, Context, Fail, Failure, Misfit, Registered, SharedState};
 use crate::model::event::{Announcement, ErrorInfo, Event, Kind};
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
@@ -200,8 +200,8 @@ impl Dispatcher {
         if let Some(wait) = policy.and_then(|policy| policy.not_before_ms).filter(|at| *at > now) {
             return self.put_off(held, wait, now).await;
         }
-        if let Some(burial) = self.misfit(&held) {
-            return self.refuse(held, burial).await;
+        if let Some(misfit) = self.parts.registered.schema.refuses(&held.task.params) {
+            return self.refuse(held, burial_of(misfit)).await;
         }
         self.start(held, now).await;
     }
@@ -227,7 +227,8 @@ impl Dispatcher {
         let handler = self.parts.registered.handler.clone();
         match attempt::begin(&*handler, running.held.task.params.clone(), &running.cx) {
             Err(failure) => self.finish(running, Err(failure)).await,
-            Ok(future) => self.drive(running, future, deadline).await,
+            Ok(Err(misfit)) => self.refuse(running.held, burial_of(misfit)).await,
+            Ok(Ok(future)) => self.drive(running, future, deadline).await,
         }
     }
 
@@ -404,12 +405,6 @@ impl Dispatcher {
     }
 
     // ---- dead letters
-
-    fn misfit(&self, held: &Held) -> Option<(&'static str, String, Option<String>)> {
-        let misfit = self.parts.registered.misfit(&held.task.params)?;
-        let at = if misfit.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", misfit.pointer) };
-        Some(("schema", format!("{at} do not fit the type: {}", misfit.message), Some(misfit.pointer)))
-    }
 
     async fn refuse(&mut self, held: Box<Held>, (code, message, pointer): (&'static str, String, Option<String>)) {
         let mut event = self.event(Kind::Failed, &held);
@@ -643,4 +638,10 @@ impl Ord for Sleeping {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.until.cmp(&other.until)
     }
+}
+
+/// Code, message and pointer of a dead letter whose params do not fit.
+fn burial_of(misfit: Misfit) -> (&'static str, String, Option<String>) {
+    let at = if misfit.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", misfit.pointer) };
+    ("schema", format!("{at} do not fit the type: {}", misfit.message), Some(misfit.pointer))
 }

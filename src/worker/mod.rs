@@ -60,6 +60,9 @@ pub struct WorkerSetup {
 /// Works until told to stop; returns when everything is drained and left.
 pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let types = chosen_types(&setup)?;
+    for (name, registered) in &types {
+        registered.handler.prepare().map_err(|why| anyhow::anyhow!("type `{name}`: {why}"))?;
+    }
     let worker = incarnation();
     let inboxes: Vec<Arc<Inbox>> = types.iter().map(|_| Arc::default()).collect();
     let (deliveries, undelivered) = Deliveries::new(inboxes.clone());

@@ -2,7 +2,7 @@
 
 use crate::broker::BrokerError;
 use crate::handlers::{Child, Context, Failure};
-use crate::model::id::{TaskId, check_type};
+use crate::model::id::TaskId;
 use crate::model::json::RawJson;
 use crate::publish::{NewTask, PublishError, Publisher};
 use crate::runtime::now_ms;
@@ -10,8 +10,7 @@ use crate::runtime::now_ms;
 /// A child as a task to be published, in its parent's run.
 pub fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
     let invalid = |why: String| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
-    check_type(&child.task_type).map_err(invalid)?;
-    let id = cx.name_child(&child).map_err(|why| invalid(why.to_string()))?;
+    let id = cx.name_child(&child)?;
     let params = RawJson::of(&child.params).map_err(|why| invalid(why.to_string()))?;
     let mut task = NewTask::new(&child.task_type, params);
     task.id = Some(id);
