@@ -138,6 +138,23 @@ async fn a_program_knows_its_task() {
     assert_eq!(outcome.output(), json!(["order:9", "count", 2, 1, "order:9/1", "00-ab-cd-01", "blue", "/"]));
 }
 
+/// The sample of the documentation; needs Python.
+#[tokio::test]
+async fn the_sample_counts_words() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return eprintln!("not run: there is no `python3` here");
+    }
+    let program = || {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/word-count");
+        Program { program, arguments: Vec::new(), ..sh("") }
+    };
+    let outcome = attempt(program(), json!({"text": "to be or not\nto be"})).await;
+    assert_eq!(outcome.output(), json!({"words": 6, "different": 4, "most": [["to", 2], ["be", 2], ["or", 1]]}));
+    assert_eq!(outcome.progress(), [json!({"line": 1, "of": 2}), json!({"line": 2, "of": 2})]);
+    let empty = attempt(program(), json!({"text": ""})).await;
+    assert!(empty.failure().message.ends_with("there is no word in the text"), "{}", empty.failure());
+}
+
 #[tokio::test]
 async fn what_a_program_says_is_bounded() {
     let endless = attempt(sh("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done"), json!({})).await;

@@ -28,7 +28,8 @@ pub struct Surroundings<'a> {
     pub worker: &'a WorkerConfig,
 }
 
-/// Registers what `[types]` describes. The error lists every problem, each naming its key.
+/// Registers what `[types]` describes. The error lists every problem, each naming its key; those that can be seen in the
+/// file alone have been told with their line when it was read.
 pub fn register_config(
     registry: &mut Registry,
     types: &BTreeMap<String, TypeConfig>,
@@ -80,7 +81,6 @@ impl Section<'_> {
         if self.config.schema.is_some() {
             self.problem("schema", in_code);
         }
-        self.refuse_keys_of(&[HandlerKind::Exec, HandlerKind::Http], "the type is registered in Rust");
         if let Some(registered) = registry.get_mut(self.name) {
             registered.policy = registered.policy.clone().with(self.config);
         }
@@ -110,8 +110,6 @@ impl Section<'_> {
     }
 
     fn handler(&mut self, kind: HandlerKind) -> Option<Registered> {
-        let others: Vec<_> = [HandlerKind::Exec, HandlerKind::Http].into_iter().filter(|other| *other != kind).collect();
-        self.refuse_keys_of(&others, "another handler is set");
         match kind {
             HandlerKind::Echo => Some(Registered::new(Echo)),
             HandlerKind::Foreach => Some(Registered::of::<Foreach>()),
@@ -120,33 +118,11 @@ impl Section<'_> {
         }
     }
 
-    /// A key that would have no effect is a mistake.
-    fn refuse_keys_of(&mut self, kinds: &[HandlerKind], why: &str) {
-        let TypeConfig { command, env, cwd, retry_exit_codes, url, method, headers, .. } = self.config;
-        let set = [
-            ("command", HandlerKind::Exec, !command.is_empty()),
-            ("env", HandlerKind::Exec, !env.is_empty()),
-            ("cwd", HandlerKind::Exec, cwd.is_some()),
-            ("retry_exit_codes", HandlerKind::Exec, retry_exit_codes.is_some()),
-            ("url", HandlerKind::Http, url.is_some()),
-            ("method", HandlerKind::Http, method.is_some()),
-            ("headers", HandlerKind::Http, !headers.is_empty()),
-        ];
-        for (key, kind, _) in set.into_iter().filter(|(_, kind, is_set)| *is_set && kinds.contains(kind)) {
-            let owner = if kind == HandlerKind::Exec { "exec" } else { "http" };
-            self.problem(key, format!("has no effect, because {why}; hint: it belongs to `handler = \"{owner}\"`"));
-        }
-    }
-
     fn program(&mut self) -> Option<Program> {
         let Some((program, arguments)) = self.config.command.split_first().filter(|(program, _)| !program.is_empty()) else {
             self.problem("command", "missing; hint: a program and its arguments, such as [\"python3\", \"count.py\"]");
             return None;
         };
-        if let Some(bad) = self.config.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            self.problem("env", format!("`{}` is not the name of a variable", clip(bad)));
-            return None;
-        }
         // A name without a slash is looked for in PATH; a path starts at kafleet.toml, wherever the worker was started.
         let program = if program.contains('/') { self.path(Path::new(program)) } else { PathBuf::from(program) };
         Some(Program {

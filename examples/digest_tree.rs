@@ -1,0 +1,191 @@
+//! A fleet of your own: SHA-256 digests of all files under a directory, as a tree of tasks that mirrors the directories.
+//!
+//! ```sh
+//! cargo run --example digest_tree -- dev
+//! curl -s localhost:8080/v1/tasks -H 'content-type: application/json' \
+//!      -d '{"type": "digest-tree", "id": "usr-share", "params": {"path": "/usr/share"}}'
+//! curl -s localhost:8080/v1/tasks/usr-share          # `tree` counts every file and directory below
+//! ```
+//!
+//! A directory spawns one child per sub-directory and per file and ends; it is `succeeded` when everything below is, and
+//! `failed` when any file could not be read. Ids are made from the names, so that running a directory again under the same
+//! id is the same tree.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use kafleet::handlers::{Child, Context, Failure, Task, TaskResult};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+/// Read at once.
+const CHUNK_BYTES: usize = 128 * 1024;
+/// Between two notes of progress.
+const PROGRESS_BYTES: u64 = 64 << 20;
+/// Longer names are shortened in ids: a path of 64 directories must fit into 512 bytes often enough.
+const MAX_NAME_CHARS: usize = 40;
+
+/// Digests everything under a directory.
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct DigestTree {
+    path: PathBuf,
+}
+
+/// What a directory holds itself.
+#[derive(Serialize, JsonSchema)]
+struct Listed {
+    directories: usize,
+    files: usize,
+    /// Symbolic links, sockets, pipes and devices.
+    skipped: usize,
+}
+
+impl Task for DigestTree {
+    const TYPE: &'static str = "digest-tree";
+    type Output = Listed;
+
+    async fn run(self, cx: Context) -> TaskResult<Listed> {
+        let inner = cx.clone();
+        cx.blocking(move || list(&self.path, &inner)).await
+    }
+}
+
+fn list(directory: &Path, cx: &Context) -> TaskResult<Listed> {
+    let mut listed = Listed { directories: 0, files: 0, skipped: 0 };
+    for entry in fs::read_dir(directory).map_err(|why| unreadable(directory, &why))? {
+        cx.check()?;
+        let entry = entry.map_err(|why| unreadable(directory, &why))?;
+        let path = entry.path();
+        if path.to_str().is_none() {
+            return Err(Failure::fail(format!("`{}` has a name that is not UTF-8, which params cannot carry", path.display())));
+        }
+        // Of the entry itself: a symbolic link is not followed, so that there are no circles.
+        let kind = entry.file_type().map_err(|why| unreadable(&path, &why))?;
+        let child = if kind.is_dir() {
+            listed.directories += 1;
+            Child::of(&DigestTree { path: path.clone() })
+        } else if kind.is_file() {
+            listed.files += 1;
+            Child::of(&DigestFile { path: path.clone() })
+        } else {
+            listed.skipped += 1;
+            continue;
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        cx.spawn_child(child.id(segment(&name)).name(name.chars().take(200).collect::<String>()));
+    }
+    Ok(listed)
+}
+
+/// The name, where it can be part of an id, else a hash of it.
+fn segment(name: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | '@' | '-');
+    if name.len() <= MAX_NAME_CHARS && name.chars().all(fits) {
+        return name.to_owned();
+    }
+    format!("~{}", &hex(&Sha256::digest(name.as_bytes()))[..16])
+}
+
+/// Digests one file.
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct DigestFile {
+    path: PathBuf,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Digested {
+    sha256: String,
+    bytes: u64,
+}
+
+impl Task for DigestFile {
+    const TYPE: &'static str = "digest-file";
+    type Output = Digested;
+
+    async fn run(self, cx: Context) -> TaskResult<Digested> {
+        let inner = cx.clone();
+        cx.blocking(move || digest(&self.path, &inner)).await
+    }
+}
+
+fn digest(path: &Path, cx: &Context) -> TaskResult<Digested> {
+    let mut file = File::open(path).map_err(|why| unreadable(path, &why))?;
+    let (mut sha, mut bytes, mut chunk) = (Sha256::new(), 0, vec![0; CHUNK_BYTES]);
+    loop {
+        cx.check()?;
+        let read = file.read(&mut chunk).map_err(|why| unreadable(path, &why))?;
+        if read == 0 {
+            return Ok(Digested { sha256: hex(&sha.finalize()), bytes });
+        }
+        sha.update(&chunk[..read]);
+        bytes += read as u64;
+        if bytes % PROGRESS_BYTES < read as u64 {
+            cx.progress(json!({"bytes": bytes}));
+        }
+    }
+}
+
+fn unreadable(path: &Path, why: &io::Error) -> Failure {
+    Failure::fail(format!("`{}` cannot be read: {why}", path.display()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn main() -> ExitCode {
+    kafleet::app().task::<DigestTree>().task::<DigestFile>().main()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use kafleet::handlers::testing::Trial;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_directory_spawns_its_content_under_readable_ids() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        fs::write(dir.path().join("a.txt"), "abc").unwrap();
+        fs::write(dir.path().join("a b"), "").unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("circle")).unwrap();
+        let outcome = Trial::new().run(DigestTree { path: dir.path().into() }).await;
+        assert_eq!(outcome.output(), json!({"directories": 1, "files": 2, "skipped": 1}));
+        let mut children: Vec<_> =
+            outcome.children.iter().map(|c| (c.segment.clone().unwrap(), c.task_type.to_string())).collect();
+        children.sort();
+        let named = |id: &str, kind: &str| (id.to_owned(), kind.to_owned());
+        assert_eq!(children[..2], [named("a.txt", "digest-file"), named("sub", "digest-tree")]);
+        assert!(children[2].0.starts_with('~') && children[2].0.len() == 17, "{children:?}");
+    }
+
+    #[tokio::test]
+    async fn a_file_is_digested() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "abc").unwrap();
+        let outcome = Trial::new().run(DigestFile { path: file.path().into() }).await;
+        let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(outcome.output(), json!({"sha256": sha256, "bytes": 3}));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        for outcome in [
+            Trial::new().run(DigestFile { path: "/no/such/file".into() }).await,
+            Trial::new().run(DigestTree { path: "/no/such/file".into() }).await,
+        ] {
+            assert!(outcome.failure().message.starts_with("`/no/such/file` cannot be read: "), "{}", outcome.failure());
+        }
+        fs::write(dir.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9")), "").unwrap();
+        let outcome = Trial::new().run(DigestTree { path: dir.path().into() }).await;
+        assert!(outcome.failure().message.contains("/caf\u{fffd}` has a name that is not UTF-8"), "{}", outcome.failure());
+    }
+}
