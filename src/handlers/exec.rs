@@ -2,7 +2,7 @@
 //! are progress and log, and its exit code says how it went. No shell is involved.
 //!
 //! A program leads a process group of its own, which never outlives the attempt: it is killed whole when the program has
-//! ended, when the attempt is dropped, and by the [`guard`] when the worker dies.
+//! ended, when the attempt is dropped, and by the guard when the worker dies.
 
 use std::collections::BTreeMap;
 use std::io;
