@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{NOOP, ROUND_DEADLINE, kafka};
 use crate::broker::kafka::raw::RawLoop;
 use crate::config::{Bytes, Names, Order, TrackerConfig, TypePolicy, WorkerConfig};
-use crate::handlers::{AnswerFuture, Context, Handler, Registered, Registry, Schema};
+use crate::handlers::{AnswerFuture, Context, Handler, Misfit, Registered, Registry, Schema};
 use crate::model::json::RawJson;
 use crate::runtime::{Health, Shutdown};
 use crate::store::redis::{Redis, RedisOptions};
@@ -92,7 +92,7 @@ fn noop_registry(slots: u32, order: Order) -> Registry {
 struct Noop;
 
 impl Handler for Noop {
-    fn start(&self, _: RawJson, _: Context) -> AnswerFuture {
-        Box::pin(std::future::ready(Ok(RawJson::null())))
+    fn start(&self, _: RawJson, _: Context) -> Result<AnswerFuture, Misfit> {
+        Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))
     }
 }
