@@ -131,7 +131,7 @@ impl Dispatcher {
     /// Runs until its lane is gone and nothing is under way.
     pub async fn run(mut self) {
         while self.open || !self.running.is_empty() {
-            self.start_what_fits().await;
+            let more = self.start_what_fits().await;
             let due = self.next_due();
             tokio::select! {
                 biased;
@@ -142,6 +142,8 @@ impl Dispatcher {
                     None => self.close(),
                 },
                 () = sleep_until(due) => self.do_due().await,
+                // A turn is over, not the work: the others have been looked at, go on.
+                () = std::future::ready(()), if more => {}
             }
         }
         self.parts.meter.flush();
@@ -158,7 +160,8 @@ impl Dispatcher {
 
     // ---- starting
 
-    async fn start_what_fits(&mut self) {
+    /// Starts at most one turn's worth. True: there is more that could start now.
+    async fn start_what_fits(&mut self) -> bool {
         let slots = self.parts.registered.policy.concurrency as usize;
         let mut turns = 0;
         while self.running.len() < slots
@@ -173,9 +176,10 @@ impl Dispatcher {
                 // Commands and ended attempts get their turn.
                 self.parts.meter.flush();
                 tokio::task::yield_now().await;
-                return;
+                return true;
             }
         }
+        false
     }
 
     async fn take(&mut self, mut held: Box<Held>) {
