@@ -2,7 +2,7 @@
 //!
 //! Every call here may block the calling thread up to the deadline it takes; async code calls through
 //! `tokio::task::spawn_blocking` or from a thread of its own. Two implementations, [`kafka`] and [`memory`], pass the same
-//! conformance suite (`tests/conformance`).
+//! conformance suite (`tests/broker_conformance`).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,10 @@
 //! The consumer: its places in the logs, and its standing in its group.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, MutexGuard};
 
 use super::group::Standing;
 use super::log::Entry;
@@ -133,7 +135,7 @@ impl MemoryConsumer {
     }
 
     /// Waits for a record, for news of the group, or for `left` to pass.
-    fn wait<'a>(&self, core: &'a Core, mut state: MutexGuard<'a, State>, mut left: Duration) -> MutexGuard<'a, State> {
+    fn wait(&self, core: &Core, state: &mut MutexGuard<'_, State>, mut left: Duration) {
         for read in self.reads.iter().filter(|read| !read.paused && !read.halted) {
             if let Ok(log) = topics::log_mut(&mut state.topics, &read.at) {
                 log.wait_with(&self.waiter);
@@ -143,7 +145,7 @@ impl MemoryConsumer {
         if let Some(silence_ms) = group.and_then(|group| group.next_silence_ms(core.now_ms(), core.session_ms())) {
             left = left.min(Duration::from_millis(silence_ms));
         }
-        self.waiter.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+        self.waiter.wait_for(state, left);
     }
 
     /// Fills the batch and the events, or waits in vain.
@@ -160,7 +162,7 @@ impl MemoryConsumer {
             if !self.events.is_empty() || !self.batch.is_empty() || left.is_zero() {
                 break;
             }
-            state = self.wait(&core, state, left);
+            self.wait(&core, &mut state, left);
         }
         if let Some(group) = self.group.as_ref().and_then(|name| state.groups.get_mut(name)) {
             group.end_visit(self.id, core.now_ms());

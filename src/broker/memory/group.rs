@@ -4,7 +4,9 @@
 //! only then to its next owner. Nothing here waits; what a member has to be told lies in its [`Mail`] until it polls.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
+
+use parking_lot::Condvar;
 
 use super::balance::{MemberId, Target, balance};
 use super::topics::{self, Topics};

@@ -1,7 +1,9 @@
 //! One partition's log: records by offset with gaps, open atomic sends, and a count of the bytes held.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Condvar, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Condvar;
 
 use crate::broker::{HeaderList, Outgoing, Record, RecordRef};
 

@@ -1,8 +1,10 @@
 //! The producer: a bounded queue, emptied into the logs in batches by a thread of its own, or inline by its callers.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::faults::{SendFault, injected};
 use super::log::{Payload, Place, cost_of, outgoing_size};
@@ -96,7 +98,7 @@ type Outcome = Result<(i32, i64), BrokerError>;
 
 impl Pipe {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     fn inline(&self) -> bool {
@@ -164,15 +166,14 @@ impl Pipe {
         loop {
             let mut queue = self.lock();
             while queue.items.is_empty() && !queue.closed {
-                queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                self.ready.wait(&mut queue);
             }
             if queue.items.is_empty() {
                 return;
             }
             drop(queue);
             if self.drain() {
-                let queue = self.lock();
-                drop(self.ready.wait_timeout(queue, DELAY));
+                self.ready.wait_for(&mut self.lock(), DELAY);
             }
         }
     }
@@ -272,15 +273,13 @@ impl Producer for MemoryProducer {
         let end = Instant::now() + deadline.min(Duration::from_secs(24 * 3600));
         let mut queue = self.pipe.lock();
         while queue.outstanding > 0 {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if self.pipe.settled.wait_until(&mut queue, end).timed_out() && queue.outstanding > 0 {
                 let count = queue.outstanding;
                 return Err(BrokerError::Unavailable(format!(
                     "{count} records have no outcome after {} ms",
                     deadline.as_millis()
                 )));
             }
-            queue = self.pipe.settled.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }

@@ -1,0 +1,88 @@
+//! Atomic sends: all or nothing, one marker in every partition that was touched, one owner of a name.
+
+use kafleet::broker::{BrokerError, ConsumerSpec, Partition, Start};
+
+use crate::Case;
+use crate::kit::{DEADLINE, Kit, plain};
+
+pub const CASES: &[Case] = &[
+    ("an_atomic_send_takes_one_more_offset_a_partition", an_atomic_send_takes_one_more_offset_a_partition),
+    ("readers_step_over_markers", readers_step_over_markers),
+    ("one_bad_record_stops_all_of_them", one_bad_record_stops_all_of_them),
+    ("opening_a_name_again_fences_the_first", opening_a_name_again_fences_the_first),
+    ("names_do_not_know_each_other", names_do_not_know_each_other),
+    ("nothing_to_send_is_no_error", nothing_to_send_is_no_error),
+];
+
+fn an_atomic_send_takes_one_more_offset_a_partition(kit: &Kit) {
+    let topic = kit.topic(3);
+    let [a, b, untouched] = [0, 1, 2].map(|index| Partition::new(topic.as_str(), index));
+    let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    let places = producer.send_all(&[plain(&a, "1"), plain(&b, "2"), plain(&a, "3")], DEADLINE).unwrap();
+    assert_eq!(places, [(0, 0), (1, 0), (0, 1)]);
+    assert_eq!((kit.ends(&a), kit.ends(&b), kit.ends(&untouched)), ((0, 3), (0, 2), (0, 0)));
+    assert_eq!(kit.broker.read_at(&a, 2, DEADLINE).unwrap(), None, "the marker is no record");
+    assert_eq!(kit.broker.read_at(&a, 1, DEADLINE).unwrap().unwrap().value, Some(b"3".to_vec()));
+    assert_eq!(producer.send_all(&[plain(&a, "4")], DEADLINE).unwrap(), [(0, 3)]);
+    assert_eq!(kit.ends(&a), (0, 5));
+}
+
+fn readers_step_over_markers(kit: &Kit) {
+    let at = Partition::new(kit.topic(1), 0);
+    let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    producer.send_all(&[plain(&at, "0")], DEADLINE).unwrap();
+    kit.fill(&at, ["1"]);
+    producer.send_all(&[plain(&at, "2"), plain(&at, "3")], DEADLINE).unwrap();
+    for read_uncommitted in [false, true] {
+        let spec = ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() };
+        let mut reader = kit.reader_with(&spec, &[(at.clone(), Start::Beginning)]);
+        assert_eq!(reader.read(4), ["0", "1", "2", "3"]);
+        assert_eq!(reader.records.iter().map(|record| record.offset).collect::<Vec<_>>(), [0, 2, 3, 4]);
+        let mut from_the_marker = kit.reader_with(&spec, &[(at.clone(), Start::At(1))]);
+        assert_eq!(from_the_marker.read(3), ["1", "2", "3"]);
+    }
+}
+
+fn one_bad_record_stops_all_of_them(kit: &Kit) {
+    let topic = kit.topic_with(1, &[("max.message.bytes", "2000")]);
+    let at = Partition::new(topic.as_str(), 0);
+    let nowhere = Partition::new(topic.as_str(), 9);
+    let name = kit.name("x");
+    let mut producer = kit.broker.atomic_producer(&name).unwrap();
+    let refused = producer.send_all(&[plain(&at, "a"), plain(&nowhere, "b")], DEADLINE);
+    assert!(matches!(refused, Err(BrokerError::Unknown(_))), "{refused:?}");
+    let mut producer = kit.broker.atomic_producer(&name).unwrap();
+    producer.send_all(&[plain(&at, "whole")], DEADLINE).unwrap();
+    let mut reader = kit.reader(&[(at, Start::Beginning)]);
+    reader.read(1);
+    assert_eq!(reader.settle(), ["whole"]);
+}
+
+fn opening_a_name_again_fences_the_first(kit: &Kit) {
+    let at = Partition::new(kit.topic(1), 0);
+    let name = kit.name("x");
+    let mut first = kit.broker.atomic_producer(&name).unwrap();
+    first.send_all(&[plain(&at, "first")], DEADLINE).unwrap();
+    let mut second = kit.broker.atomic_producer(&name).unwrap();
+    let fenced = first.send_all(&[plain(&at, "zombie")], DEADLINE);
+    assert!(matches!(fenced, Err(BrokerError::Fenced(_))), "{fenced:?}");
+    second.send_all(&[plain(&at, "second")], DEADLINE).unwrap();
+    let mut reader = kit.reader(&[(at, Start::Beginning)]);
+    reader.read(2);
+    assert_eq!(reader.settle(), ["first", "second"]);
+}
+
+fn names_do_not_know_each_other(kit: &Kit) {
+    let at = Partition::new(kit.topic(1), 0);
+    let mut one = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    let mut other = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    one.send_all(&[plain(&at, "1")], DEADLINE).unwrap();
+    other.send_all(&[plain(&at, "2")], DEADLINE).unwrap();
+    one.send_all(&[plain(&at, "3")], DEADLINE).unwrap();
+    assert_eq!(kit.reader(&[(at, Start::Beginning)]).read(3), ["1", "2", "3"]);
+}
+
+fn nothing_to_send_is_no_error(kit: &Kit) {
+    let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    assert_eq!(producer.send_all(&[], DEADLINE), Ok(vec![]));
+}

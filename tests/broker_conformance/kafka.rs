@@ -1,0 +1,14 @@
+//! The Kafka to test, where there is one.
+
+use std::sync::Arc;
+
+use kafleet::broker::Broker;
+
+pub const VARIABLE: &str = "KAFLEET_TEST_KAFKA";
+
+/// # Panics
+/// When the variable is set and no client can be made: a broken set-up must not look like a passed test.
+pub fn from_environment() -> Option<Arc<dyn Broker>> {
+    let servers = std::env::var(VARIABLE).ok().filter(|servers| !servers.is_empty())?;
+    panic!("{VARIABLE} is `{servers}`, but there is no client for Kafka yet");
+}

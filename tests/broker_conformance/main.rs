@@ -1,0 +1,57 @@
+//! What every broker has to do, checked on each that is there: in memory always, and on the Kafka whose bootstrap servers
+//! `KAFLEET_TEST_KAFKA` names (with `auto.create.topics.enable=false`). Topics and groups get names of their own, so the
+//! suite may run on a shared broker.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use kafleet::broker::Broker;
+use kafleet::broker::memory::{Memory, MemoryOptions};
+use libtest_mimic::{Arguments, Trial};
+
+mod atomic;
+mod fleet;
+mod groups;
+mod kafka;
+mod kit;
+mod memory;
+mod produce;
+mod read;
+mod topics;
+
+use kit::Kit;
+
+/// A case that any broker has to pass.
+type Case = (&'static str, fn(&Kit));
+
+fn shared_cases() -> impl Iterator<Item = &'static Case> {
+    [topics::CASES, produce::CASES, read::CASES, groups::CASES, atomic::CASES, fleet::CASES].into_iter().flatten()
+}
+
+fn trials_on(name: &str, broker: &Arc<dyn Broker>) -> Vec<Trial> {
+    let trial = |(case, run): &'static Case| {
+        let broker = broker.clone();
+        Trial::test(format!("{name}::{case}"), move || {
+            run(&Kit::new(broker, case));
+            Ok(())
+        })
+    };
+    shared_cases().map(trial).collect()
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let in_memory: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
+    let mut trials = trials_on("memory", &in_memory);
+    trials.extend(memory::CASES.iter().map(|(case, run)| {
+        Trial::test(format!("memory::{case}"), move || {
+            run();
+            Ok(())
+        })
+    }));
+    match kafka::from_environment() {
+        Some(broker) => trials.extend(trials_on("kafka", &broker)),
+        None => eprintln!("kafka: not tested, as {} is not set", kafka::VARIABLE),
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
