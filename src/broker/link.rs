@@ -61,14 +61,13 @@ impl Link {
 
     /// Sends with a token of the owner's. Never waits.
     pub fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
-        let producer = self.producer.read().clone();
-        match producer.send(record, token) {
-            Err(BrokerError::Fatal(why)) => {
-                self.replace(&producer, &why)?;
-                self.producer.read().send(record, token)
-            }
-            outcome => outcome,
-        }
+        let producer = self.producer.read();
+        let outcome = producer.send(record, token);
+        let Err(BrokerError::Fatal(why)) = outcome else { return outcome };
+        let failed = producer.clone();
+        drop(producer);
+        self.replace(&failed, &why)?;
+        self.producer.read().send(record, token)
     }
 
     /// Sends and returns the place of the record, or why there is none, at the latest at the deadline. What fails in

@@ -216,10 +216,10 @@ pub fn read_task<'a>(source: &Source<'_>, headers: impl Iterator<Item = (&'a str
 
 /// What the headers have said so far.
 #[derive(Default)]
-struct Draft {
-    id: Option<String>,
-    parent: Option<String>,
-    task_type: Option<String>,
+struct Draft<'a> {
+    id: Option<&'a str>,
+    parent: Option<&'a str>,
+    task_type: Option<&'a str>,
     run: Option<u32>,
     attempts_used: u32,
     time_ms: Option<i64>,
@@ -242,16 +242,16 @@ enum Expiry {
     After(Millis),
 }
 
-impl Draft {
+impl<'a> Draft<'a> {
     /// Goes on after a header that cannot be read: the refusal names the task, and its id may come later.
-    fn take(&mut self, name: &str, value: &[u8]) {
+    fn take(&mut self, name: &str, value: &'a [u8]) {
         if let Err(why) = self.header(name, value) {
             self.nameless |= matches!(name, header::ID | header::PARENT | header::RUN);
             self.refusal.get_or_insert(why);
         }
     }
 
-    fn header(&mut self, name: &str, value: &[u8]) -> Result<(), Reject> {
+    fn header(&mut self, name: &str, value: &'a [u8]) -> Result<(), Reject> {
         // Only kafleet's own names begin so; everything else belongs to somebody else.
         let known = name.starts_with("ce_") || matches!(name, header::CONTENT_TYPE | header::TRACE_PARENT | header::TRACE_STATE);
         if !known {
@@ -267,9 +267,9 @@ impl Draft {
                     format!("header `{name}` is `{}`: CloudEvents 1.0 is what this version reads", clip(text)),
                 ));
             }
-            header::ID => self.id = Some(text.to_owned()),
-            header::PARENT => self.parent = Some(text.to_owned()),
-            header::TYPE => self.task_type = Some(text.to_owned()),
+            header::ID => self.id = Some(text),
+            header::PARENT => self.parent = Some(text),
+            header::TYPE => self.task_type = Some(text),
             header::RUN => self.run = Some(number(name, text, 1, u64::from(u32::MAX))? as u32),
             header::ATTEMPT => self.attempts_used = number(name, text, 0, u64::from(u32::MAX))? as u32,
             header::AS_OF => self.asof = Some(number(name, text, 0, i64::MAX as u64)? as i64),
@@ -328,7 +328,7 @@ impl Draft {
     }
 
     /// A structured-mode CloudEvent: its attributes are the headers, its `data` the params.
-    fn read_structured(mut self, source: &Source<'_>, value: &[u8]) -> Result<Task, Reject> {
+    fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<Task, Reject> {
         #[derive(Deserialize)]
         struct Envelope {
             data: Option<RawJson>,
@@ -338,17 +338,19 @@ impl Draft {
         let envelope: Envelope = serde_json::from_slice(value).map_err(|why| {
             self.reject(Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {why}")), source)
         })?;
-        self.structured = false;
-        for (name, value) in &envelope.attributes {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let attributes: Vec<(&String, String)> = envelope.attributes.iter().map(|(name, value)| (name, text(value))).collect();
+        let mut draft: Draft<'_> = self;
+        draft.structured = false;
+        for (name, text) in &attributes {
             match name.as_str() {
-                "datacontenttype" => self.take(header::CONTENT_TYPE, text.as_bytes()),
-                "traceparent" | "tracestate" => self.take(name, text.as_bytes()),
-                name => self.take(&format!("ce_{name}"), text.as_bytes()),
+                "datacontenttype" => draft.take(header::CONTENT_TYPE, text.as_bytes()),
+                "traceparent" | "tracestate" => draft.take(name, text.as_bytes()),
+                name => draft.take(&format!("ce_{name}"), text.as_bytes()),
             }
         }
         let data = envelope.data.unwrap_or_else(RawJson::null);
-        self.finish(source, data.text().as_bytes())
+        draft.finish(source, data.text().as_bytes())
     }
 
     fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<Task, Reject> {

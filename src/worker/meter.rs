@@ -12,6 +12,8 @@ pub struct Meter {
     metrics: Metrics,
     started: LocalIntCounter,
     finished: LocalIntCounterVec,
+    /// The outcome of most, looked up once.
+    succeeded: LocalIntCounter,
     queue_wait: LocalHistogram,
     run_time: LocalHistogram,
     in_flight: IntGauge,
@@ -23,6 +25,7 @@ impl Meter {
         Self {
             started: metrics.started.with_label_values(label).local(),
             finished: metrics.finished.local(),
+            succeeded: metrics.finished.with_label_values(&[task_type, "succeeded"]).local(),
             queue_wait: metrics.queue_wait.with_label_values(label).local(),
             run_time: metrics.run_time.with_label_values(label).local(),
             in_flight: metrics.in_flight.with_label_values(label),
@@ -34,6 +37,11 @@ impl Meter {
     pub fn started(&mut self, waited_ms: i64) {
         self.started.inc();
         self.queue_wait.observe(waited_ms.max(0) as f64 / 1000.0);
+    }
+
+    pub fn succeeded(&mut self, took: Duration) {
+        self.succeeded.inc();
+        self.run_time.observe(took.as_secs_f64());
     }
 
     pub fn finished(&mut self, outcome: &str, took: Duration) {
@@ -56,6 +64,7 @@ impl Meter {
     pub fn flush(&mut self) {
         self.started.flush();
         self.finished.flush();
+        self.succeeded.flush();
         self.queue_wait.flush();
         self.run_time.flush();
     }

@@ -10,6 +10,7 @@ use super::ticket::{Inbox, Ticket};
 use crate::broker::link::Link;
 use crate::broker::{BrokerError, DeliverySink, Outgoing, Record, RecordRef};
 use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::id::TaskId;
 use crate::publish::Publisher;
 
 /// How long to stay away from a producer that has no room or no broker.
@@ -91,11 +92,16 @@ impl Reporter {
     fn try_report(&self, event: &Event, ticket: Ticket, scratch: &mut Vec<u8>) -> Result<(), BrokerError> {
         scratch.clear();
         event.encode(scratch);
+        self.send(&event.id, scratch, ticket)
+    }
+
+    /// Hands an encoded event to the producer; never waits.
+    pub fn send(&self, id: &TaskId, value: &[u8], ticket: Ticket) -> Result<(), BrokerError> {
         let record = Outgoing {
             topic: &self.events_topic,
-            partition: i32::try_from(self.publisher.partition_of(&event.id)).ok(),
-            key: Some(event.id.root().as_bytes()),
-            value: Some(scratch),
+            partition: i32::try_from(self.publisher.partition_of(id)).ok(),
+            key: Some(id.root().as_bytes()),
+            value: Some(value),
             headers: &[],
         };
         self.link.send(&record, ticket.token())
