@@ -135,10 +135,13 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// An outcome, and the record that came along with a failure.
+type Told = (Outcome, Option<Record>);
+
 /// All outcomes of a producer, by token.
 #[derive(Default)]
 pub struct Outcomes {
-    told: Mutex<BTreeMap<u64, Vec<(Outcome, Option<Record>)>>>,
+    told: Mutex<BTreeMap<u64, Vec<Told>>>,
     news: Condvar,
 }
 

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let in_memory: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
     let mut trials = trials_on("memory", &in_memory);
-    trials.extend(memory::CASES.iter().map(|(case, run)| {
+    trials.extend(memory::cases().map(|(case, run)| {
         Trial::test(format!("memory::{case}"), move || {
             run();
             Ok(())

@@ -1,0 +1,69 @@
+//! What only the broker in memory can be made to do on demand: full logs, truncation, compaction, silence, open sends, faults.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use kafleet::broker::memory::{Faults, Memory, MemoryOptions};
+use kafleet::broker::{ConsumerSpec, Partition, Start};
+
+use crate::kit::Kit;
+
+mod atomic;
+mod groups;
+mod logs;
+mod producers;
+
+/// A case that makes its own broker.
+pub type Case = (&'static str, fn());
+
+pub fn cases() -> impl Iterator<Item = &'static Case> {
+    [logs::CASES, groups::CASES, atomic::CASES, producers::CASES].into_iter().flatten()
+}
+
+const SESSION_MS: i64 = 10_000;
+
+/// A broker with a clock that the case moves.
+struct Lab {
+    memory: Arc<Memory>,
+    kit: Kit,
+    now_ms: Arc<AtomicI64>,
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self::with(MemoryOptions::default())
+    }
+
+    fn with(options: MemoryOptions) -> Self {
+        let now_ms = Arc::new(AtomicI64::new(1_700_000_000_000));
+        let clock = now_ms.clone();
+        let options = MemoryOptions {
+            clock: Arc::new(move || clock.load(Ordering::Relaxed)),
+            session_timeout: Duration::from_millis(SESSION_MS as u64),
+            ..options
+        };
+        let memory = Memory::new(options);
+        Self { kit: Kit::new(memory.clone(), "only"), memory, now_ms }
+    }
+
+    fn inline(faults: Faults) -> Self {
+        Self::with(MemoryOptions { inline_delivery: true, faults, ..MemoryOptions::default() })
+    }
+
+    fn advance_ms(&self, ms: i64) {
+        self.now_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    fn partition(&self) -> Partition {
+        Partition::new(self.kit.topic(1), 0)
+    }
+
+    /// All values from the log's first offset on, as a reader sees them now.
+    fn read_all(&self, at: &Partition, read_uncommitted: bool) -> Vec<String> {
+        let spec = ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() };
+        let mut reader = self.kit.reader_with(&spec, &[(at.clone(), Start::Beginning)]);
+        reader.poll(usize::MAX, Duration::ZERO);
+        reader.values()
+    }
+}
