@@ -85,7 +85,10 @@ pub struct Status {
     pub link: Option<String>,
     pub options: Option<Value>,
     pub external: bool,
+    /// When the producer made it.
     pub created_at: Option<String>,
+    /// When the log first spoke of it: the order of lists, and what `from` and `to` are about.
+    pub seen_at: Option<String>,
     pub started_at: Option<String>,
     pub ended_at: Option<String>,
     /// When the next attempt, or the first, is due.
@@ -98,7 +101,8 @@ pub struct Status {
     pub worker: Option<String>,
     /// Where the task's record lies in its topic (`partition:offset`).
     pub record: Option<String>,
-    /// Up to where this answer is folded (`partition:offset` of the events topic).
+    /// The last event that this answer includes (`partition:offset` of the events topic); right after creation the
+    /// task's own `submitted` event. A read with `?after=` this position is at least as new.
     pub position: String,
     /// Terminal events after the first of a run.
     pub duplicates: u32,
@@ -255,6 +259,36 @@ pub struct BatchOutcome {
     pub items: Vec<BatchItem>,
 }
 
+/// The event `changed` of `GET /v1/watch`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FleetChange {
+    /// None: any task may have changed; look again at what you show.
+    pub ids: Option<Vec<String>>,
+    /// The events partition; None: all of them.
+    pub partition: Option<u32>,
+    /// A read with `?after=` this position sees the change.
+    pub position: Option<String>,
+}
+
+/// The last event, `end`, of a stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StreamEnd {
+    pub reason: EndReason,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// The task has ended; this is all.
+    Finished,
+    /// The task's record is no longer kept.
+    Gone,
+    /// The api stops: connect again.
+    Shutdown,
+    /// The client took too long to read: connect again.
+    Slow,
+}
+
 /// `GET /v1/types`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Types {
@@ -268,7 +302,7 @@ pub struct TypeDocument {
     /// It has a topic.
     pub topic: bool,
     pub counts: BTreeMap<State, u64>,
-    /// Queued and running: what scaling should follow.
+    /// Queued and running (with a warning too): what scaling should follow.
     pub backlog: u64,
     /// The schema of its params, where this api knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,14 +1,60 @@
-//! stub
-pub mod documents;
+//! The api: REST and JSON over the store and Kafka. The only folder that names axum. It keeps no state of its own: run
+//! as many as you like.
+//!
+//! Reading order: [`documents`] (what goes in and out) → [`problem`] → `routes` (the one table of calls) → `dispatch`
+//! (a request becomes a call) → `submit`, `create`, `batch` → `fresh` (how new an answer is) → `tasks`, `tree`, `list` →
+//! `report` → `hub` and `watch` (changes as they happen) → `types`, `ops` → `serve`.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use crate::broker::Broker;
+use crate::broker::link::Link;
 use crate::config::{ApiConfig, Names};
 use crate::handlers::Registry;
+use crate::publish::Publisher;
 use crate::runtime::{Health, Shutdown};
 use crate::store::Store;
 use crate::telemetry::Metrics;
+
+mod auth;
+mod batch;
+mod call;
+mod create;
+mod cursor;
+mod dispatch;
+pub mod documents;
+mod fresh;
+mod hub;
+mod list;
+mod merge;
+mod openapi;
+mod ops;
+mod outside;
+pub mod problem;
+mod report;
+mod reserve;
+mod routes;
+mod serve;
+mod status;
+mod submit;
+mod tasks;
+mod tree;
+mod types;
+mod walk;
+mod watch;
+
+pub use openapi::document as openapi_document;
+
+/// Bytes of request bodies held at once, in KiB.
+const BODY_BUDGET_KIB: usize = 256 << 10;
+/// Blocking calls to Kafka under way at once.
+const BROKER_CALLS: usize = 64;
+/// How long the last outcomes of sent records are waited for at the end.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What the api needs.
 pub struct ApiSetup {
@@ -23,19 +69,58 @@ pub struct ApiSetup {
     pub health: Health,
 }
 
-/// Serves on a listener that the caller has bound, until told to stop.
-pub async fn run(_setup: ApiSetup, _listener: tokio::net::TcpListener, shutdown: Shutdown) -> anyhow::Result<()> {
-    shutdown.drain.cancelled().await;
+/// What every call shares.
+struct Api {
+    broker: Arc<dyn Broker>,
+    store: Arc<dyn Store>,
+    registry: Registry,
+    publisher: Publisher,
+    access: auth::Access,
+    ops: ops::Ops,
+    topics: types::Topics,
+    hub: Arc<hub::Hub>,
+    max_body: usize,
+    bodies: Arc<Semaphore>,
+    broker_calls: Arc<Semaphore>,
+    shutdown: Shutdown,
+}
+
+impl Api {
+    fn new(setup: ApiSetup, address: std::net::SocketAddr, shutdown: Shutdown) -> anyhow::Result<Self> {
+        let link = Link::open(setup.broker.clone(), None)?;
+        Ok(Self {
+            access: auth::Access::new(&setup.config, address)?,
+            publisher: Publisher::new(link, setup.names, setup.events_partitions, "kafleet/api"),
+            broker: setup.broker,
+            store: setup.store,
+            registry: setup.registry,
+            ops: ops::Ops { metrics: setup.metrics, health: setup.health, shutdown: shutdown.clone() },
+            topics: types::Topics::default(),
+            hub: Arc::new(hub::Hub::new(setup.events_partitions)),
+            max_body: setup.config.max_body.as_usize(),
+            bodies: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
+            broker_calls: Arc::new(Semaphore::new(BROKER_CALLS)),
+            shutdown,
+        })
+    }
+}
+
+/// Serves on a listener that the caller has bound, until told to stop. Then it takes no new connections, ends streams
+/// and waits, and answers what is under way, for at most 30 s.
+pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> anyhow::Result<()> {
+    let address = listener.local_addr()?;
+    let api = Arc::new(Api::new(setup, address, shutdown.clone())?);
+    let _listening = hub::listen(api.hub.clone(), api.store.clone());
+    tracing::info!(%address, "the api listens");
+    serve::serve(listener, dispatch::router(api.clone()), &shutdown).await;
+    let link = api.publisher.link().clone();
+    crate::runtime::blocking(move || link.flush(FLUSH_DEADLINE)).await.map_err(anyhow::Error::msg)??;
     Ok(())
 }
 
 /// Serves `/healthz`, `/readyz` and `/metrics` for a role without an api.
-pub async fn run_ops(
-    _listener: tokio::net::TcpListener,
-    _metrics: Metrics,
-    _health: Health,
-    shutdown: Shutdown,
-) -> anyhow::Result<()> {
-    shutdown.drain.cancelled().await;
+pub async fn run_ops(listener: TcpListener, metrics: Metrics, health: Health, shutdown: Shutdown) -> anyhow::Result<()> {
+    let ops = ops::Ops { metrics, health, shutdown: shutdown.clone() };
+    serve::serve(listener, ops::router(ops), &shutdown).await;
     Ok(())
 }

@@ -283,7 +283,8 @@ impl Announcement {
         Self {
             task_type: task.task_type.clone(),
             created_at_ms: task.created_at_ms,
-            position: Some(task.position),
+            // An external task has no record.
+            position: (task.position.offset >= 0).then_some(task.position),
             hash: task.hash.clone(),
             policy: task.policy.clone(),
         }

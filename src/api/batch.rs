@@ -1,0 +1,227 @@
+//! `POST /v1/tasks/batch`: many tasks, each for itself.
+//!
+//! A task may name one before it as its parent. Tasks are published level by level, so that no child is out before its
+//! parent is.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use futures::stream::{self, StreamExt};
+use rustc_hash::FxHashMap;
+use serde_json::value::RawValue;
+
+use super::Api;
+use super::call::{Call, is_lines, misread, read_json};
+use super::create::unknown_parent;
+use super::documents::{BatchItem, BatchOutcome, CreateTask};
+use super::outside::detached;
+use super::problem::{Code, Refusal};
+use super::reserve::Submitted;
+use super::status::position;
+use super::submit::{Draft, trace_of};
+use super::tasks::json_answer;
+use crate::model::id::TaskId;
+use crate::model::task::Trace;
+use crate::runtime::now_ms;
+
+/// The most tasks in one batch.
+pub const MAX_ITEMS: usize = 10_000;
+/// Tasks of one batch on their way at once.
+const AT_ONCE: usize = 1_000;
+/// Parents of one batch looked up at once.
+const PARENTS_AT_ONCE: usize = 64;
+
+type Outcome = Result<Submitted, Refusal>;
+
+pub async fn create(call: Call) -> Result<Response, Refusal> {
+    let api = call.api.clone();
+    let items = items_of(&call)?;
+    let trace = trace_of(&call.headers);
+    let room = call.room;
+    let outcomes = detached(async move {
+        let outcomes = Batch::read(&api, items, trace.as_deref()).await.publish(&api).await;
+        drop(room);
+        Ok(outcomes)
+    });
+    Ok(json_answer(200, &told(outcomes.await?)))
+}
+
+fn told(outcomes: Vec<(Option<TaskId>, Outcome)>) -> BatchOutcome {
+    let items: Vec<BatchItem> = outcomes
+        .into_iter()
+        .enumerate()
+        .map(|(index, (id, outcome))| {
+            let id = id.map(|id| id.to_string());
+            match outcome {
+                Ok(Submitted::Created(found) | Submitted::Existing(found)) => {
+                    BatchItem { index, id, position: Some(position(&found)), problem: None }
+                }
+                Err(refusal) => BatchItem { index, id, position: None, problem: Some(refusal.document()) },
+            }
+        })
+        .collect();
+    let refused = items.iter().filter(|item| item.problem.is_some()).count();
+    BatchOutcome { accepted: items.len() - refused, refused, items }
+}
+
+/// The items, each to be read for itself.
+fn items_of(call: &Call) -> Result<Vec<Result<CreateTask, Refusal>>, Refusal> {
+    let texts: Vec<&[u8]> = if is_lines(&call.headers) {
+        let lines = call.body.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+        lines.filter(|line| !line.is_empty()).collect()
+    } else {
+        let items: Vec<&RawValue> = serde_json::from_slice(&call.body).map_err(|why| misread(&why, String::new()))?;
+        items.into_iter().map(|item| item.get().as_bytes()).collect()
+    };
+    if texts.len() > MAX_ITEMS {
+        let told = format!("the batch has {} items: at most {MAX_ITEMS} are allowed", texts.len());
+        return Err(Refusal::new(Code::TooManyItems, told).hint("send several batches"));
+    }
+    Ok(texts.into_iter().map(read_json).collect())
+}
+
+/// A batch on its way.
+struct Batch {
+    /// None: it has been taken, or refused.
+    drafts: Vec<Option<Draft>>,
+    ids: Vec<Option<TaskId>>,
+    outcomes: Vec<Option<Outcome>>,
+    /// Places of items that wait for the one at the index: children for their parent, and a task that is there twice
+    /// for its first.
+    waiting: FxHashMap<usize, Vec<usize>>,
+}
+
+impl Batch {
+    async fn read(api: &Arc<Api>, items: Vec<Result<CreateTask, Refusal>>, trace: Option<&Trace>) -> Self {
+        let count = items.len();
+        let mut batch = Self {
+            drafts: Vec::with_capacity(count),
+            ids: Vec::with_capacity(count),
+            outcomes: (0..count).map(|_| None).collect(),
+            waiting: FxHashMap::default(),
+        };
+        let now_ms = now_ms();
+        for (index, item) in items.into_iter().enumerate() {
+            let draft = match item.and_then(|asked| api.draft(asked, now_ms, trace)) {
+                Ok(draft) => match api.check_type_of(&draft).await {
+                    Ok(()) => Ok(draft),
+                    Err(refusal) => Err((Some(draft.id), refusal)),
+                },
+                Err(refusal) => Err((None, refusal)),
+            };
+            batch.add(index, draft);
+        }
+        batch
+    }
+
+    fn add(&mut self, index: usize, draft: Result<Draft, (Option<TaskId>, Refusal)>) {
+        match draft {
+            Ok(draft) => {
+                self.ids.push(Some(draft.id.clone()));
+                self.drafts.push(Some(draft));
+            }
+            Err((id, refusal)) => {
+                self.ids.push(id);
+                self.drafts.push(None);
+                self.outcomes[index] = Some(Err(refusal));
+            }
+        }
+    }
+
+    async fn publish(mut self, api: &Arc<Api>) -> Vec<(Option<TaskId>, Outcome)> {
+        let mut wave = self.link();
+        self.adopt(api, &mut wave).await;
+        while !wave.is_empty() {
+            let drafts: Vec<(usize, Draft)> =
+                wave.iter().filter_map(|&index| Some((index, self.drafts[index].take()?))).collect();
+            let under_way = drafts.into_iter().map(|(index, draft)| {
+                let origin = (draft.new.asof, draft.new.run);
+                async move { (index, origin, api.submit(draft).await) }
+            });
+            let done: Vec<_> = stream::iter(under_way).buffered(AT_ONCE).collect().await;
+            wave = Vec::new();
+            for (index, origin, outcome) in done {
+                wave.extend(self.release(index, origin, outcome.is_ok()));
+                self.outcomes[index] = Some(outcome);
+            }
+        }
+        let lost = || Err(Refusal::internal());
+        self.ids.into_iter().zip(self.outcomes).map(|(id, outcome)| (id, outcome.unwrap_or_else(lost))).collect()
+    }
+
+    /// Finds what waits for what. Returns the places of items that wait for nothing in this batch.
+    fn link(&mut self) -> Vec<usize> {
+        let mut first: FxHashMap<TaskId, usize> = FxHashMap::default();
+        let mut ready = Vec::new();
+        for index in 0..self.drafts.len() {
+            let Some(draft) = &self.drafts[index] else { continue };
+            let earlier = first.get(&draft.id).or_else(|| first.get(draft.id.parent()?));
+            match earlier {
+                Some(&earlier) => self.waiting.entry(earlier).or_default().push(index),
+                None => ready.push(index),
+            }
+            first.entry(draft.id.clone()).or_insert(index);
+        }
+        ready
+    }
+
+    /// Finds the parents that are not in this batch.
+    async fn adopt(&mut self, api: &Arc<Api>, wave: &mut Vec<usize>) {
+        let mut families: FxHashMap<TaskId, Vec<usize>> = FxHashMap::default();
+        for &index in &*wave {
+            let parent = self.ids[index].as_ref().and_then(TaskId::parent_id);
+            if let Some(parent) = parent {
+                families.entry(parent).or_default().push(index);
+            }
+        }
+        let looked = families.into_iter().map(|(parent, children)| async move { (children, api.find_parent(&parent).await) });
+        let found: Vec<_> = stream::iter(looked).buffer_unordered(PARENTS_AT_ONCE).collect().await;
+        for (children, parent) in found {
+            for index in children {
+                match &parent {
+                    Ok(parent) => self.inherit(index, (Some(parent.fence.offset), parent.node.run)),
+                    Err(refusal) => self.refuse(index, refusal.clone()),
+                }
+            }
+        }
+        wave.retain(|&index| self.drafts[index].is_some());
+    }
+
+    fn inherit(&mut self, index: usize, (asof, run): (Option<i64>, u32)) {
+        if let Some(draft) = &mut self.drafts[index] {
+            draft.new.asof = asof;
+            draft.new.run = run;
+        }
+    }
+
+    /// Lets go what has waited for an item; returns what is ready now.
+    fn release(&mut self, index: usize, origin: (Option<i64>, u32), is_out: bool) -> Vec<usize> {
+        let mut ready = Vec::new();
+        for next in self.waiting.remove(&index).unwrap_or_default() {
+            match self.orphan(index, next) {
+                Some(refusal) if !is_out => self.refuse(next, refusal),
+                _ => {
+                    self.inherit(next, origin);
+                    ready.push(next);
+                }
+            }
+        }
+        ready
+    }
+
+    /// Refuses an item, and what waits for it.
+    fn refuse(&mut self, index: usize, refusal: Refusal) {
+        for next in self.waiting.remove(&index).unwrap_or_default() {
+            let refusal = self.orphan(index, next).unwrap_or_else(|| refusal.clone());
+            self.refuse(next, refusal);
+        }
+        self.drafts[index] = None;
+        self.outcomes[index] = Some(Err(refusal));
+    }
+
+    /// What a child hears whose parent was not published. None: it is the same task once more, and no child.
+    fn orphan(&self, parent: usize, child: usize) -> Option<Refusal> {
+        let id = self.ids[parent].as_ref().filter(|_| self.ids[parent] != self.ids[child])?;
+        Some(unknown_parent(id).hint(format!("item {parent}, its parent, was not published")))
+    }
+}

@@ -1,0 +1,207 @@
+//! One call: its path, query and body, read and checked.
+
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, Uri, header};
+use futures::StreamExt;
+use serde::de::DeserializeOwned;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Api;
+use super::problem::{Code, Refusal};
+use super::routes::Parameter;
+use crate::model::id::{TaskId, clip};
+use crate::model::task::Position;
+
+/// How long a body may take to arrive.
+const BODY_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a request waits for room for its body.
+const ROOM_DEADLINE: Duration = Duration::from_secs(5);
+/// Of a body that is too large so much is read and thrown away, in bytes, so that the client hears why it was refused.
+const THROWN_AWAY: usize = 32 << 20;
+
+/// A request that is allowed and can be read.
+pub struct Call {
+    pub api: Arc<Api>,
+    /// The `{…}` of the path.
+    pub segment: String,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// Room for the body, for as long as the call lasts.
+    pub room: Option<OwnedSemaphorePermit>,
+}
+
+impl Call {
+    /// The task that the path names.
+    pub fn id(&self) -> Result<TaskId, Refusal> {
+        TaskId::parse(&self.segment).map_err(|why| Refusal::new(Code::BadId, why.to_string()))
+    }
+
+    /// The place that the answer must include.
+    pub fn after(&self) -> Result<Option<Position>, Refusal> {
+        let Some(after) = self.query.parsed::<Position>("after")? else { return Ok(None) };
+        let partitions = self.api.publisher.events_partitions();
+        if u32::try_from(after.partition).is_ok_and(|partition| partition < partitions) {
+            return Ok(Some(after));
+        }
+        Err(bad_parameter("after", &format!("the events topic has partitions 0 to {}", partitions.saturating_sub(1))))
+    }
+
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+        read_json(&self.body)
+    }
+}
+
+/// Reads JSON and says what is wrong with it, and where.
+pub fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let pointer = pointer(error.path());
+        misread(error.inner(), pointer)
+    })?;
+    reader.end().map_err(|why| misread(&why, String::new()))?;
+    Ok(value)
+}
+
+pub fn misread(why: &serde_json::Error, pointer: String) -> Refusal {
+    if !why.is_data() {
+        return Refusal::new(Code::BadJson, format!("the body is not JSON: {why}"));
+    }
+    let code = if why.to_string().starts_with("unknown field") { Code::UnknownField } else { Code::BadField };
+    Refusal::new(code, why.to_string()).pointer(pointer)
+}
+
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let mut pointer = String::new();
+    for segment in path.iter() {
+        let name = match segment {
+            Segment::Seq { index } => index.to_string(),
+            Segment::Map { key } => key.replace('~', "~0").replace('/', "~1"),
+            Segment::Enum { variant } => variant.clone(),
+            Segment::Unknown => continue,
+        };
+        pointer.push('/');
+        pointer.push_str(&name);
+    }
+    pointer
+}
+
+/// The query's parameters, all of them known to the call.
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub fn read(uri: &Uri, known: &[Parameter]) -> Result<Self, Refusal> {
+        let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|why| Refusal::new(Code::BadParameter, format!("the query cannot be read: {why}")))?
+            .0;
+        for (n, (name, value)) in pairs.iter().enumerate() {
+            if !known.iter().any(|parameter| parameter.name == name) {
+                return Err(unknown_parameter(name, known));
+            }
+            if value.is_empty() || value.contains('\u{fffd}') {
+                return Err(bad_parameter(name, "it needs a value in UTF-8"));
+            }
+            if pairs[..n].iter().any(|(earlier, _)| earlier == name) {
+                return Err(bad_parameter(name, "it is given twice"));
+            }
+        }
+        Ok(Self(pairs))
+    }
+
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn parsed<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Refusal> {
+        self.text(name).map(|text| text.parse().map_err(|why: T::Err| bad_parameter(name, &why.to_string()))).transpose()
+    }
+
+    /// A whole number within bounds.
+    pub fn number(&self, name: &str, default: usize, bounds: std::ops::RangeInclusive<usize>) -> Result<usize, Refusal> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        text.parse().ok().filter(|number| bounds.contains(number)).ok_or_else(|| {
+            bad_parameter(name, &format!("`{}` is not a whole number from {} to {}", clip(text), bounds.start(), bounds.end()))
+        })
+    }
+}
+
+fn unknown_parameter(name: &str, known: &[Parameter]) -> Refusal {
+    let names: Vec<String> = known.iter().map(|parameter| format!("`{}`", parameter.name)).collect();
+    let hint = if names.is_empty() { "this call has none".to_owned() } else { format!("this call has {}", names.join(", ")) };
+    Refusal::new(Code::UnknownParameter, format!("the query parameter `{}` is not known", clip(name))).hint(hint)
+}
+
+pub fn bad_parameter(name: &str, why: &str) -> Refusal {
+    Refusal::new(Code::BadParameter, format!("query parameter `{name}`: {why}"))
+}
+
+/// Whether a body of this content type is read: JSON, and where `lines` NDJSON too. Anything else is refused, also so
+/// that no form of a web page can send tasks.
+pub fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), Refusal> {
+    let media = media(headers);
+    let known = media == "application/json" || media.ends_with("+json") || (lines && is_lines(headers));
+    if known {
+        return Ok(());
+    }
+    let what =
+        if media.is_empty() { "the body has no content type".to_owned() } else { format!("the body is `{}`", clip(&media)) };
+    let hint = match lines {
+        true => "send `content-type: application/json` for an array, `application/x-ndjson` for one task a line",
+        false => "send `content-type: application/json`",
+    };
+    Err(Refusal::new(Code::UnsupportedMedia, what).hint(hint))
+}
+
+/// The body is NDJSON.
+pub fn is_lines(headers: &HeaderMap) -> bool {
+    matches!(media(headers).as_str(), "application/x-ndjson" | "application/ndjson" | "application/jsonl")
+}
+
+fn media(headers: &HeaderMap) -> String {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+impl Api {
+    /// Reads a body, within its size, its time and the room for all bodies.
+    pub async fn read_body(&self, headers: &HeaderMap, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), Refusal> {
+        let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+        let size = announced.unwrap_or(self.max_body).min(self.max_body);
+        let kib = u32::try_from(size.div_ceil(1024)).unwrap_or(u32::MAX).min(super::BODY_BUDGET_KIB as u32);
+        let room = tokio::time::timeout(ROOM_DEADLINE, self.bodies.clone().acquire_many_owned(kib)).await;
+        let Ok(Ok(room)) = room else {
+            return Err(Refusal::new(Code::Overloaded, "the bodies of other requests take all the room").hint("try again"));
+        };
+        let read = tokio::time::timeout(BODY_DEADLINE, collect(body, self.max_body));
+        let late = |_| Refusal::new(Code::BodyTimeout, format!("the body took longer than {} s", BODY_DEADLINE.as_secs()));
+        Ok((read.await.map_err(late)??, room))
+    }
+}
+
+async fn collect(body: Body, limit: usize) -> Result<Bytes, Refusal> {
+    let mut chunks = body.into_data_stream();
+    let mut all = Vec::new();
+    let mut seen = 0;
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|why| Refusal::new(Code::BadRequest, format!("the body broke off: {why}")))?;
+        seen += chunk.len();
+        if seen <= limit {
+            all.extend_from_slice(&chunk);
+        } else if seen > limit + THROWN_AWAY {
+            break;
+        } else {
+            all = Vec::new();
+        }
+    }
+    if seen > limit {
+        return Err(Refusal::new(Code::TooLarge, format!("the body is larger than {limit} bytes"))
+            .hint("send less at once, or raise `api.max_body`"));
+    }
+    Ok(all.into())
+}

@@ -1,0 +1,107 @@
+//! `POST /v1/tasks`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use tokio::time::Instant;
+
+use super::Api;
+use super::call::{Call, bad_parameter};
+use super::documents::CreateTask;
+use super::fresh::Found;
+use super::hub::Interest;
+use super::outside::detached;
+use super::problem::{Code, Refusal};
+use super::reserve::Submitted;
+use super::status::status;
+use super::submit::trace_of;
+use super::tasks::json_answer;
+use crate::model::duration::Millis;
+use crate::model::id::TaskId;
+use crate::runtime::now_ms;
+
+/// The longest `?wait=`.
+const MAX_WAIT: Millis = Millis::secs(300);
+
+pub async fn create(call: Call) -> Result<Response, Refusal> {
+    let api = call.api.clone();
+    let wait = wait_of(&call)?;
+    let asked: CreateTask = call.json()?;
+    let mut draft = api.draft(asked, now_ms(), trace_of(&call.headers).as_deref())?;
+    api.check_type_of(&draft).await?;
+    if let Some(parent) = draft.id.parent_id() {
+        let parent = api.find_parent(&parent).await?;
+        draft.new.asof = Some(parent.fence.offset);
+        draft.new.run = parent.node.run;
+    }
+    // Before publishing, so that a task is not out when there is no room to wait for it.
+    let partition = api.publisher.partition_of(&draft.id);
+    let interest = wait.map(|wait| api.hub.interest(partition, &draft.id).map(|interest| (wait, interest))).transpose()?;
+    let publisher = api.clone();
+    let submitted = detached(async move { publisher.submit(draft).await }).await?;
+    let (found, created) = match submitted {
+        Submitted::Created(found) => (found, true),
+        Submitted::Existing(found) => (found, false),
+    };
+    let Some((wait, interest)) = interest else { return Ok(answer(if created { 201 } else { 200 }, &found)) };
+    let found = api.wait_finished(found, wait, &interest).await;
+    Ok(answer(if found.node.state.is_terminal() { 200 } else { 202 }, &found))
+}
+
+fn wait_of(call: &Call) -> Result<Option<Duration>, Refusal> {
+    match call.query.parsed::<Millis>("wait")? {
+        Some(wait) if wait > MAX_WAIT => Err(bad_parameter("wait", &format!("at most {MAX_WAIT} is allowed"))),
+        wait => Ok(wait.map(Duration::from)),
+    }
+}
+
+fn answer(status_code: u16, found: &Found) -> Response {
+    let mut response = json_answer(status_code, &status(found));
+    // Ids are made of characters that a path may have.
+    if let Ok(location) = HeaderValue::from_str(&format!("/v1/tasks/{}", found.id)) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
+}
+
+impl Api {
+    /// The parent of a task to be made, which must exist.
+    pub async fn find_parent(&self, parent: &TaskId) -> Result<Found, Refusal> {
+        self.find(parent, None).await.map_err(|refusal| match refusal.is(Code::NotFound) {
+            true => unknown_parent(parent),
+            false => refusal,
+        })
+    }
+
+    /// Waits until a task has finished. Whatever happens meanwhile, the task is published: the answer is its newest
+    /// known state.
+    async fn wait_finished(self: &Arc<Self>, known: Found, wait: Duration, interest: &Interest) -> Found {
+        let end = Instant::now() + wait;
+        let mut known = known;
+        let newest = |known: &Found, seen: &Found| seen.fence.offset >= known.fence.offset;
+        while !self.shutdown.is_draining() {
+            if let Ok(Some(found)) = self.look(&known.id).await
+                && newest(&known, &found)
+            {
+                known = found;
+            }
+            if known.node.state.is_terminal() {
+                break;
+            }
+            tokio::select! {
+                () = interest.changed() => {}
+                () = self.shutdown.drain.cancelled() => break,
+                () = tokio::time::sleep_until(end) => break,
+            }
+        }
+        known
+    }
+}
+
+pub fn unknown_parent(parent: &TaskId) -> Refusal {
+    Refusal::new(Code::UnknownParent, format!("there is no task `{parent}`"))
+        .pointer("/parent")
+        .hint("create the parent first; in a batch, put it before its children")
+}

@@ -1,0 +1,148 @@
+//! How new an answer is. The store lags behind the log by what is not folded yet; a read can ask to include a position,
+//! and "there is no such task" is said only once everything that was in the log on arrival is folded.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Api;
+use super::outside::behind;
+use super::problem::{Code, Refusal};
+use crate::broker::{Ends, Partition};
+use crate::model::id::TaskId;
+use crate::model::node::Node;
+use crate::model::task::Position;
+use crate::store::Fence;
+
+/// How long a read waits for the position it names.
+pub const AFTER_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a read of an unknown id waits for the fold.
+const UNKNOWN_DEADLINE: Duration = Duration::from_millis(500);
+/// How many places before a partition's end are looked at for records that no reader is given.
+const UNDELIVERED: i64 = 8;
+
+/// A task as the store has it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub id: TaskId,
+    pub partition: u32,
+    /// Up to where the partition was folded, or further.
+    pub fence: Fence,
+    pub node: Node,
+    /// Its run is below its parent's.
+    pub superseded: bool,
+}
+
+/// Where waiting for the fold has led.
+pub enum Reached {
+    Yes,
+    /// It is folded only up to here; None: not at all.
+    Not(Option<i64>),
+}
+
+impl Api {
+    /// The record of a task, if it has one, as it is now.
+    pub async fn look(&self, id: &TaskId) -> Result<Option<Found>, Refusal> {
+        let found = self.look_many(self.publisher.partition_of(id), std::slice::from_ref(id)).await?;
+        Ok(found.into_iter().next().flatten())
+    }
+
+    /// The records of tasks of one partition, in order.
+    pub async fn look_many(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Found>>, Refusal> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        // The fence first: the records may only be newer than it says.
+        let fence = self.fence(partition).await?.unwrap_or_default();
+        let mut wanted = ids.to_vec();
+        let mut parents: Vec<TaskId> = ids.iter().filter_map(TaskId::parent_id).collect();
+        parents.sort();
+        parents.dedup();
+        wanted.extend(parents.iter().cloned());
+        let mut nodes = self.nodes(partition, &wanted).await?;
+        let above = nodes.split_off(ids.len());
+        let run_of = |id: &TaskId| {
+            let place = parents.binary_search(&id.parent_id()?).ok()?;
+            Some(above.get(place)?.as_ref()?.run)
+        };
+        let found = ids.iter().zip(nodes).map(|(id, node)| {
+            let node = node?;
+            let superseded = run_of(id).is_some_and(|run| node.run < run);
+            Some(Found { id: id.clone(), partition, fence, node, superseded })
+        });
+        Ok(found.collect())
+    }
+
+    /// The record of a task that must be there.
+    pub async fn find(&self, id: &TaskId, after: Option<Position>) -> Result<Found, Refusal> {
+        self.include(after).await?;
+        if let Some(found) = self.look(id).await? {
+            return Ok(found);
+        }
+        let lag = self.pass_end(self.publisher.partition_of(id)).await?;
+        match (self.look(id).await?, lag) {
+            (Some(found), _) => Ok(found),
+            (None, None) => Err(Refusal::new(Code::NotFound, format!("there is no task `{id}`"))),
+            (None, Some(lag)) => Err(lag),
+        }
+    }
+
+    /// Waits until everything up to a position is folded.
+    pub async fn include(&self, after: Option<Position>) -> Result<(), Refusal> {
+        let Some(after) = after else { return Ok(()) };
+        let partition = u32::try_from(after.partition).unwrap_or_default();
+        let target = after.offset.saturating_add(1);
+        match self.reach(partition, target, AFTER_DEADLINE).await? {
+            Reached::Yes => Ok(()),
+            Reached::Not(folded) => Err(behind(partition, folded.unwrap_or_default(), target)),
+        }
+    }
+
+    /// Waits until the partition is folded to `target`.
+    pub async fn reach(&self, partition: u32, target: i64, within: Duration) -> Result<Reached, Refusal> {
+        let end = Instant::now() + within;
+        loop {
+            let folded = self.fence(partition).await?.map(|fence| fence.offset);
+            if folded.unwrap_or_default() >= target {
+                return Ok(Reached::Yes);
+            }
+            let woken = tokio::time::timeout_at(end, self.hub.folded(partition, target)).await;
+            if woken.is_err() || self.shutdown.is_draining() {
+                return Ok(Reached::Not(folded));
+            }
+        }
+    }
+
+    /// Waits a little until the partition is folded to its present end. Returns the lag if it is not.
+    async fn pass_end(&self, partition: u32) -> Result<Option<Refusal>, Refusal> {
+        let Ends { first, end } = self.event_ends(partition, UNKNOWN_DEADLINE).await?;
+        // A partition that holds nothing needs no fold.
+        if first == end {
+            return Ok(None);
+        }
+        let folded = match self.reach(partition, end, UNKNOWN_DEADLINE).await? {
+            Reached::Yes => return Ok(None),
+            Reached::Not(folded) => folded.unwrap_or(first).max(first),
+        };
+        let passed = self.holds_nothing(partition, folded, end).await?;
+        Ok((!passed).then(|| behind(partition, folded, end)))
+    }
+
+    /// Whether there is no record from `folded` to `end`: an atomic send ends with a marker that no reader is given, so
+    /// the fold can stand just before it.
+    async fn holds_nothing(&self, partition: u32, folded: i64, end: i64) -> Result<bool, Refusal> {
+        if end - folded > UNDELIVERED {
+            return Ok(false);
+        }
+        let events: Partition = self.events(partition);
+        self.kafka(UNKNOWN_DEADLINE, move |broker| {
+            for offset in folded..end {
+                if broker.read_at(&events, offset, UNKNOWN_DEADLINE)?.is_some() {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .await
+    }
+}

@@ -1,0 +1,224 @@
+//! Change notices: one subscription to the store for the whole process, handed to whoever waits. Notices are hints;
+//! everybody who waits also looks again every second, so that nothing hangs while they are missing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::outside::stored;
+use super::problem::{Code, Refusal};
+use crate::model::id::TaskId;
+use crate::runtime::Backoff;
+use crate::store::{Notice, Store};
+
+/// Clients that may wait for or watch tasks at once.
+pub const MAX_WATCHERS: usize = 10_000;
+/// Clients that may watch the whole fleet at once.
+pub const MAX_FLEET_WATCHERS: usize = 1_000;
+/// Changes that a fleet watcher may be behind before it is told to look again at everything.
+const FLEET_BUFFER: usize = 1_024;
+/// Without a notice, look again after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// However many notices come, not sooner than this.
+const NOT_SOONER: Duration = Duration::from_millis(20);
+
+pub struct Hub {
+    /// By events partition.
+    partitions: Vec<Lane>,
+    fleet: broadcast::Sender<Arc<Notice>>,
+    slots: Arc<Semaphore>,
+    fleet_slots: Arc<Semaphore>,
+}
+
+struct Lane {
+    interests: Mutex<FxHashMap<TaskId, Vec<Arc<Notify>>>>,
+    /// The place that notices say the partition is folded to.
+    folded: watch::Sender<i64>,
+}
+
+/// A wish to hear of one task's changes; it ends by being dropped.
+pub struct Interest {
+    hub: Arc<Hub>,
+    partition: u32,
+    id: TaskId,
+    changed: Arc<Notify>,
+    _slot: OwnedSemaphorePermit,
+}
+
+/// What is kept of a fleet watcher's place.
+pub struct FleetWatch {
+    pub notices: broadcast::Receiver<Arc<Notice>>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Hub {
+    pub fn new(partitions: u32) -> Self {
+        let lane = |_| Lane { interests: Mutex::default(), folded: watch::Sender::new(0) };
+        Self {
+            partitions: (0..partitions).map(lane).collect(),
+            fleet: broadcast::Sender::new(FLEET_BUFFER),
+            slots: Arc::new(Semaphore::new(MAX_WATCHERS)),
+            fleet_slots: Arc::new(Semaphore::new(MAX_FLEET_WATCHERS)),
+        }
+    }
+
+    pub fn interest(self: &Arc<Self>, partition: u32, id: &TaskId) -> Result<Interest, Refusal> {
+        let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_WATCHERS))?;
+        let changed = Arc::new(Notify::new());
+        if let Some(lane) = self.lane(partition) {
+            lane.interests.lock().entry(id.clone()).or_default().push(changed.clone());
+        }
+        Ok(Interest { hub: self.clone(), partition, id: id.clone(), changed, _slot: slot })
+    }
+
+    pub fn watch_fleet(&self) -> Result<FleetWatch, Refusal> {
+        let slot = self.fleet_slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_FLEET_WATCHERS))?;
+        Ok(FleetWatch { notices: self.fleet.subscribe(), _slot: slot })
+    }
+
+    /// Waits until a notice says that the partition is folded to `target`, at most until it is time to look oneself.
+    pub async fn folded(&self, partition: u32, target: i64) {
+        let Some(lane) = self.lane(partition) else { return tokio::time::sleep(LOOK_AGAIN).await };
+        let mut folded = lane.folded.subscribe();
+        if *folded.borrow_and_update() >= target {
+            // The notice was there before the store was asked, and the store says otherwise: it has gone back.
+            return tokio::time::sleep(LOOK_AGAIN / 10).await;
+        }
+        let _ = tokio::time::timeout(LOOK_AGAIN, folded.wait_for(|&offset| offset >= target)).await;
+    }
+
+    fn lane(&self, partition: u32) -> Option<&Lane> {
+        self.partitions.get(partition as usize)
+    }
+
+    fn tell(&self, notice: Notice) {
+        match &notice {
+            Notice::Changed { partition, offset, ids } => {
+                let Some(lane) = self.lane(*partition) else { return };
+                lane.folded.send_replace(*offset);
+                lane.wake(ids.as_deref());
+            }
+            Notice::Gap => self.partitions.iter().for_each(|lane| lane.wake(None)),
+        }
+        // An error only says that nobody watches.
+        let _ = self.fleet.send(Arc::new(notice));
+    }
+}
+
+impl Lane {
+    /// None: everybody.
+    fn wake(&self, ids: Option<&[TaskId]>) {
+        let interests = self.interests.lock();
+        match ids {
+            Some(ids) => ids.iter().filter_map(|id| interests.get(id)).flatten().for_each(|waiter| waiter.notify_one()),
+            None => interests.values().flatten().for_each(|waiter| waiter.notify_one()),
+        }
+    }
+}
+
+impl Interest {
+    /// Waits until it is worth looking at the task again.
+    pub async fn changed(&self) {
+        tokio::time::sleep(NOT_SOONER).await;
+        let _ = tokio::time::timeout(LOOK_AGAIN, self.changed.notified()).await;
+    }
+}
+
+impl Drop for Interest {
+    fn drop(&mut self) {
+        let Some(lane) = self.hub.lane(self.partition) else { return };
+        let mut interests = lane.interests.lock();
+        let Some(waiters) = interests.get_mut(&self.id) else { return };
+        waiters.retain(|waiter| !Arc::ptr_eq(waiter, &self.changed));
+        if waiters.is_empty() {
+            interests.remove(&self.id);
+        }
+    }
+}
+
+fn too_many(limit: usize) -> Refusal {
+    Refusal::new(Code::Overloaded, format!("{limit} clients are waiting already"))
+        .hint("try again, at another api if there is one")
+}
+
+/// Subscribes to the store, again and again, until the guard is dropped.
+pub fn listen(hub: Arc<Hub>, store: Arc<dyn Store>) -> DropGuard {
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = subscribe(&hub, &*store) => {}
+            () = stopped.cancelled() => {}
+        }
+    });
+    stop.drop_guard()
+}
+
+async fn subscribe(hub: &Hub, store: &dyn Store) {
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+    loop {
+        if let Ok(mut notices) = stored(store.notices()).await {
+            backoff.reset();
+            hub.tell(Notice::Gap);
+            while let Some(notice) = notices.next().await {
+                hub.tell(notice);
+            }
+            tracing::warn!("the store's change notices have ended; subscribing again");
+        }
+        tokio::time::sleep(backoff.next_wait()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> TaskId {
+        TaskId::parse(text).unwrap()
+    }
+
+    fn changed(ids: Option<&[&str]>) -> Notice {
+        Notice::Changed { partition: 0, offset: 5, ids: ids.map(|ids| ids.iter().map(|text| id(text)).collect()) }
+    }
+
+    async fn wakes(interest: &Interest) -> bool {
+        tokio::time::timeout(Duration::from_millis(100), interest.changed.notified()).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_notice_wakes_those_it_concerns() {
+        let hub = Arc::new(Hub::new(2));
+        let (a, b, other) =
+            (hub.interest(0, &id("a")).unwrap(), hub.interest(0, &id("b")).unwrap(), hub.interest(1, &id("a")).unwrap());
+        hub.tell(changed(Some(&["a"])));
+        assert_eq!((wakes(&a).await, wakes(&b).await, wakes(&other).await), (true, false, false));
+        hub.tell(changed(None));
+        assert_eq!((wakes(&a).await, wakes(&b).await, wakes(&other).await), (true, true, false));
+        hub.tell(Notice::Gap);
+        assert_eq!((wakes(&a).await, wakes(&b).await, wakes(&other).await), (true, true, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_gone_leaves_nothing_behind() {
+        let hub = Arc::new(Hub::new(1));
+        drop((hub.interest(0, &id("a")).unwrap(), hub.interest(0, &id("a")).unwrap()));
+        assert!(hub.partitions[0].interests.lock().is_empty());
+        assert_eq!(hub.slots.available_permits(), MAX_WATCHERS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_notices_one_looks_again_after_a_second() {
+        let hub = Arc::new(Hub::new(1));
+        let interest = hub.interest(0, &id("a")).unwrap();
+        let begun = tokio::time::Instant::now();
+        interest.changed().await;
+        hub.folded(0, 7).await;
+        let waited = begun.elapsed();
+        assert!(waited >= LOOK_AGAIN * 2 && waited < LOOK_AGAIN * 3, "{waited:?}");
+    }
+}

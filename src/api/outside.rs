@@ -1,0 +1,98 @@
+//! The store and Kafka as the api calls them: every call has a deadline, and what goes wrong becomes a refusal.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::Api;
+use super::problem::{Code, Refusal};
+use crate::broker::{Broker, BrokerError, Ends, Partition};
+use crate::model::id::TaskId;
+use crate::model::node::Node;
+use crate::runtime::blocking;
+use crate::store::{Entry, Fence, Index, StoreError};
+
+/// How long the store may take over an answer.
+pub const STORE_DEADLINE: Duration = Duration::from_secs(5);
+/// How long Kafka may take over an answer that is no publish.
+pub const KAFKA_DEADLINE: Duration = Duration::from_secs(5);
+/// Records read from the store in one call.
+const NODES_PER_CALL: usize = 500;
+
+/// Bounds a call to the store.
+pub async fn stored<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
+    let late = |_| StoreError::Unavailable(format!("no answer within {} s", STORE_DEADLINE.as_secs()));
+    Ok(tokio::time::timeout(STORE_DEADLINE, call).await.map_err(late)??)
+}
+
+impl Api {
+    /// Records, one answer per id. All ids lie in this partition.
+    pub async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, Refusal> {
+        let mut nodes = Vec::with_capacity(ids.len());
+        for some in ids.chunks(NODES_PER_CALL) {
+            nodes.extend(stored(self.store.nodes(partition, some)).await?);
+        }
+        Ok(nodes)
+    }
+
+    pub async fn fence(&self, partition: u32) -> Result<Option<Fence>, Refusal> {
+        Ok(stored(self.store.fences(&[partition])).await?.into_iter().next().flatten())
+    }
+
+    pub async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, Refusal> {
+        stored(self.store.page(partition, index, after, limit)).await
+    }
+
+    /// All events partitions.
+    pub fn partitions(&self) -> Vec<u32> {
+        (0..self.publisher.events_partitions()).collect()
+    }
+
+    /// The partition of the events topic as Kafka names it.
+    pub fn events(&self, partition: u32) -> Partition {
+        Partition::new(self.publisher.names().events(), i32::try_from(partition).unwrap_or(i32::MAX))
+    }
+
+    pub async fn event_ends(&self, partition: u32, deadline: Duration) -> Result<Ends, Refusal> {
+        let events = self.events(partition);
+        self.kafka(deadline, move |broker| broker.ends(&events, deadline)).await
+    }
+
+    /// Makes a blocking call to Kafka off the async threads.
+    pub async fn kafka<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        call: impl FnOnce(&dyn Broker) -> Result<T, BrokerError> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let late = |_| Refusal::from(BrokerError::Unavailable(format!("no answer within {} s", deadline.as_secs_f32())));
+        let bounded = tokio::time::timeout(deadline, async {
+            // Never closed; an error would only mean that the api is ending.
+            let permit = self.broker_calls.clone().acquire_owned().await;
+            let broker = self.broker.clone();
+            // The permit goes along: a call that is no longer waited for still holds a thread.
+            blocking(move || (call(&*broker), drop(permit)).0).await
+        });
+        let answer = bounded.await.map_err(late)?.map_err(|why| {
+            tracing::error!(why, "a call to Kafka failed");
+            Refusal::internal()
+        })?;
+        Ok(answer?)
+    }
+}
+
+/// Runs what must not be broken off half-way when the client goes: a record without its announcement, for one.
+pub async fn detached<T: Send + 'static>(work: impl Future<Output = Result<T, Refusal>> + Send + 'static) -> Result<T, Refusal> {
+    tokio::spawn(work).await.unwrap_or_else(|why| {
+        tracing::error!(%why, "a request failed");
+        Err(Refusal::internal())
+    })
+}
+
+/// A refusal that asks for patience: the fold has not got so far.
+pub fn behind(partition: u32, folded: i64, wanted: i64) -> Refusal {
+    let lag = wanted.saturating_sub(folded).max(1);
+    Refusal::new(
+        Code::Behind,
+        format!("partition {partition} of the events is folded up to offset {folded}, wanted is {wanted}: {lag} behind"),
+    )
+    .hint("try again; if it stays so, see that a tracker is running")
+}

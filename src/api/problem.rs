@@ -1,0 +1,154 @@
+//! What the api says instead of succeeding: RFC 9457 problem documents, each with a stable code.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::documents::Problem;
+use crate::broker::BrokerError;
+use crate::store::StoreError;
+
+/// Makes [`Code`] and its table from one list.
+macro_rules! codes {
+    ($($code:ident $name:literal $status:literal $title:literal,)*) => {
+        /// Why a request was refused. The names are stable; programs decide on them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Code { $($code,)* }
+
+        impl Code {
+            pub const ALL: &'static [Code] = &[$(Code::$code,)*];
+
+            pub const fn name(self) -> &'static str {
+                match self { $(Code::$code => $name,)* }
+            }
+
+            pub const fn status(self) -> u16 {
+                match self { $(Code::$code => $status,)* }
+            }
+
+            pub const fn title(self) -> &'static str {
+                match self { $(Code::$code => $title,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    BadJson "bad_json" 400 "The body is not JSON",
+    UnknownField "unknown_field" 400 "The body has a field that is not known",
+    BadField "bad_field" 400 "A field of the body cannot be used",
+    BadId "bad_id" 400 "Not a task id",
+    UnknownParameter "unknown_parameter" 400 "A query parameter that this call does not have",
+    BadParameter "bad_parameter" 400 "A query parameter cannot be used",
+    BadCursor "bad_cursor" 400 "Not a cursor of this list",
+    TooManyItems "too_many_items" 400 "The batch has too many items",
+    BadRequest "bad_request" 400 "The request cannot be read",
+    Unauthorized "unauthorized" 401 "A token is needed",
+    Forbidden "forbidden" 403 "The token does not allow this",
+    ForbiddenHost "forbidden_host" 403 "The request is for another host",
+    NotFound "not_found" 404 "No such task",
+    UnknownParent "unknown_parent" 404 "The parent does not exist",
+    UnknownType "unknown_type" 404 "No such task type",
+    UnknownRoute "unknown_route" 404 "No such call",
+    NoParams "no_params" 404 "The task has no params",
+    MethodNotAllowed "method_not_allowed" 405 "Not with this method",
+    BodyTimeout "body_timeout" 408 "The body did not arrive in time",
+    DuplicateId "duplicate_id" 409 "The id is taken by another task",
+    NotExternal "not_external" 409 "The task is not an external one",
+    ParamsUnreadable "params_unreadable" 409 "The task's record cannot be read",
+    ParamsGone "params_gone" 410 "The params are no longer kept",
+    TooLarge "too_large" 413 "Too large",
+    UnsupportedMedia "unsupported_media_type" 415 "The body must be JSON",
+    Schema "schema" 422 "The params do not fit the type's schema",
+    BadState "bad_state" 422 "A state that cannot be reported",
+    Internal "internal" 500 "An internal error",
+    Behind "behind" 503 "The answer is not there yet",
+    StoreUnavailable "store_unavailable" 503 "The store does not answer",
+    KafkaUnavailable "kafka_unavailable" 503 "Kafka does not answer",
+    NotAnnounced "not_announced" 503 "Published, but not announced",
+    Overloaded "overloaded" 503 "Too much at once",
+    NotReady "not_ready" 503 "Not ready",
+}
+
+/// Seconds after which a refusal for the moment is worth another try.
+const RETRY_AFTER_S: u16 = 1;
+
+/// A refusal on its way to becoming a problem document.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal(Box<Problem>);
+
+impl Refusal {
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self(Box::new(Problem {
+            problem_type: "about:blank".into(),
+            title: code.title().into(),
+            status: code.status(),
+            detail: detail.into(),
+            code: code.name().into(),
+            hint: None,
+            pointer: None,
+            existing: None,
+        }))
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// Where in the request body, as a JSON pointer.
+    pub fn pointer(mut self, pointer: impl Into<String>) -> Self {
+        self.0.pointer = Some(pointer.into());
+        self
+    }
+
+    /// The task that is in the way, or that came of it.
+    pub fn existing(mut self, id: impl ToString) -> Self {
+        self.0.existing = Some(id.to_string());
+        self
+    }
+
+    pub fn is(&self, code: Code) -> bool {
+        self.0.code == code.name()
+    }
+
+    pub fn document(self) -> Problem {
+        *self.0
+    }
+
+    pub fn internal() -> Self {
+        Self::new(Code::Internal, "the api failed over this request; its log says more")
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let mut response = (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
+        let headers = response.headers_mut();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        tracing::warn!(%error, "the store refused a read");
+        Self::new(Code::StoreUnavailable, error.to_string())
+            .hint("try again; nothing is lost, the store is only a view of the log")
+    }
+}
+
+impl From<BrokerError> for Refusal {
+    fn from(error: BrokerError) -> Self {
+        match error {
+            BrokerError::TooLarge(why) => Self::new(Code::TooLarge, why),
+            error => Self::new(Code::KafkaUnavailable, error.to_string()).hint("try again"),
+        }
+    }
+}

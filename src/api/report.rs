@@ -1,0 +1,89 @@
+//! `PUT /v1/tasks/{id}/state`: whoever runs an external task tells where it is.
+
+use axum::response::Response;
+
+use super::Api;
+use super::call::Call;
+use super::documents::{Report, ReportOutcome};
+use super::fresh::{AFTER_DEADLINE, Found, Reached};
+use super::outside::{behind, detached};
+use super::problem::{Code, Refusal};
+use super::status::status;
+use super::tasks::json_answer;
+use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::json::RawJson;
+use crate::model::node::MAX_MESSAGE_CHARS;
+use crate::model::state::State;
+use crate::model::task::Position;
+use crate::runtime::now_ms;
+
+/// The largest result, in bytes of compact JSON.
+const MAX_RESULT_BYTES: usize = 256 << 10;
+const REPORTABLE: [State; 6] =
+    [State::Queued, State::Running, State::Warning, State::WaitingForChildren, State::Succeeded, State::Failed];
+
+pub async fn report(call: Call) -> Result<Response, Refusal> {
+    let report: Report = call.json()?;
+    let result = check(&report)?;
+    let task = call.api.find(&call.id()?, None).await?;
+    if !task.node.is_external() {
+        return Err(Refusal::new(Code::NotExternal, format!("`{}` is run by a worker, which alone says how it goes", task.id))
+            .hint("only a task created with `external: true` takes reports"));
+    }
+    let event = event_of(&task, report, result);
+    let api = call.api.clone();
+    let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
+    Ok(json_answer(200, &call.api.verdict(&task, position).await?))
+}
+
+fn check(report: &Report) -> Result<Option<RawJson>, Refusal> {
+    if !REPORTABLE.contains(&report.state) {
+        let names = REPORTABLE.map(|state| format!("`{state}`")).join(", ");
+        return Err(Refusal::new(Code::BadState, format!("`{}` cannot be reported", report.state))
+            .pointer("/state")
+            .hint(format!("report one of {names}")));
+    }
+    if report.message.as_ref().is_some_and(|message| message.chars().count() > MAX_MESSAGE_CHARS) {
+        return Err(Refusal::new(Code::BadField, format!("it has more than {MAX_MESSAGE_CHARS} characters")).pointer("/message"));
+    }
+    let result = report.result.as_ref().map(RawJson::of).transpose();
+    let result = result.map_err(|why| Refusal::new(Code::BadField, why.to_string()).pointer("/result"))?;
+    match result.as_ref().map(|result| result.text().len()) {
+        Some(bytes) if bytes > MAX_RESULT_BYTES => {
+            let why = format!("the result has {bytes} bytes: at most {MAX_RESULT_BYTES} are allowed");
+            Err(Refusal::new(Code::TooLarge, why).pointer("/result").hint("put it elsewhere and report a link"))
+        }
+        _ => Ok(result),
+    }
+}
+
+fn event_of(task: &Found, report: Report, result: Option<RawJson>) -> Event {
+    let mut event = Event::new(Kind::Reported, task.id.clone(), task.node.run, now_ms());
+    event.state = Some(report.state);
+    event.output = result;
+    if report.state == State::Failed {
+        let message = report.message.clone().unwrap_or_else(|| "reported as failed".into());
+        event.error = Some(Box::new(ErrorInfo::new("reported", message, 0)));
+    }
+    event.message = report.message;
+    event
+}
+
+impl Api {
+    /// What the fold has made of a report.
+    async fn verdict(&self, task: &Found, position: Position) -> Result<ReportOutcome, Refusal> {
+        let later = |refusal: Refusal| {
+            refusal.hint(format!(
+                "the report is written at {position} and will be folded: do not repeat it, read the task with `?after={position}`"
+            ))
+        };
+        let target = position.offset + 1;
+        if let Reached::Not(folded) = self.reach(task.partition, target, AFTER_DEADLINE).await.map_err(later)? {
+            return Err(later(behind(task.partition, folded.unwrap_or_default(), target)));
+        }
+        let gone = || Refusal::new(Code::NotFound, format!("the record of `{}` is no longer kept", task.id));
+        let found = self.look(&task.id).await.map_err(later)?.ok_or_else(gone)?;
+        let entry = found.node.history.iter().rev().find(|entry| entry.offset == position.offset);
+        Ok(ReportOutcome { status: status(&found), ignored: entry.is_some_and(|entry| entry.ignored) })
+    }
+}

@@ -1,0 +1,159 @@
+//! Publishing a draft so that an id given by a client stands for one task.
+//!
+//! An id is reserved before publishing, with a hash of type and params, and gets its position once both publishes are
+//! acknowledged. It is a guard against two clients at the same moment, not truth: that is the log.
+
+use super::Api;
+use super::fresh::Found;
+use super::outside::stored;
+use super::problem::{Code, Refusal};
+use super::submit::Draft;
+use crate::broker::BrokerError;
+use crate::model::node::Node;
+use crate::model::state::State;
+use crate::model::task::Position;
+use crate::publish::{PublishError, Published};
+use crate::runtime::now_ms;
+use crate::store::{Fence, Reservation};
+
+/// What became of a draft.
+pub enum Submitted {
+    Created(Found),
+    /// The same task was there already.
+    Existing(Found),
+}
+
+/// A publish that did not succeed.
+struct Failed {
+    refusal: Refusal,
+    /// Something of it may be in Kafka.
+    perhaps_out: bool,
+}
+
+impl Api {
+    pub async fn submit(&self, draft: Draft) -> Result<Submitted, Refusal> {
+        if draft.generated {
+            let position = self.publish(&draft).await.map_err(|failed| failed.refusal)?;
+            return Ok(Submitted::Created(as_published(&draft, position)));
+        }
+        if let Some(existing) = self.existing(&draft).await? {
+            return Ok(Submitted::Existing(existing));
+        }
+        let partition = self.publisher.partition_of(&draft.id);
+        let mark = Reservation { hash: draft.hash.clone(), position: None };
+        let reserved = stored(self.store.reserve(partition, &draft.id, &mark)).await?;
+        let ours = reserved.is_none();
+        match reserved {
+            Some(other) if other.hash != draft.hash => return Err(taken(&draft)),
+            Some(Reservation { position: Some(position), .. }) => return Ok(Submitted::Existing(as_published(&draft, position))),
+            // Somebody, perhaps this client before, did not get to the end: published again under the same id.
+            Some(_) | None => {}
+        }
+        self.publish_reserved(&draft, mark, ours).await
+    }
+
+    async fn publish_reserved(&self, draft: &Draft, mark: Reservation, ours: bool) -> Result<Submitted, Refusal> {
+        let partition = self.publisher.partition_of(&draft.id);
+        match self.publish(draft).await {
+            Ok(position) => {
+                let mark = Reservation { position: Some(position), ..mark };
+                if let Err(why) = stored(self.store.set_reservation(partition, &draft.id, Some(&mark))).await {
+                    tracing::warn!(id = %draft.id, ?why, "published, but its reservation could not be completed");
+                }
+                Ok(Submitted::Created(as_published(draft, position)))
+            }
+            Err(failed) => {
+                if ours && !failed.perhaps_out {
+                    // It ends by itself if this does not work.
+                    let _ = stored(self.store.set_reservation(partition, &draft.id, None)).await;
+                }
+                Err(failed.refusal)
+            }
+        }
+    }
+
+    /// The task that has the id, if it is the same one; a refusal if it is another.
+    async fn existing(&self, draft: &Draft) -> Result<Option<Found>, Refusal> {
+        let Some(found) = self.look(&draft.id).await? else { return Ok(None) };
+        let node = &found.node;
+        if !node.announced {
+            return Ok(None);
+        }
+        let same_type = node.task_type.as_deref() == Some(&*draft.new.task_type);
+        let same_kind = node.is_external() == draft.is_external();
+        if same_type && same_kind && node.hash.as_deref() == Some(&draft.hash) {
+            return Ok(Some(found));
+        }
+        Err(taken(draft))
+    }
+
+    async fn publish(&self, draft: &Draft) -> Result<Position, Failed> {
+        let outcome = match self.publisher.publish(draft.new.clone(), now_ms()).await {
+            // The record is out; only the announcement is sent again.
+            Err(PublishError::Out { task, .. }) => self.publisher.announce(*task, now_ms()).await,
+            outcome => outcome,
+        };
+        match outcome {
+            Ok(Published { position, .. }) => Ok(position),
+            Err(error) => Err(self.failed(draft, error)),
+        }
+    }
+
+    fn failed(&self, draft: &Draft, error: PublishError) -> Failed {
+        let perhaps_out = match &error {
+            PublishError::Invalid(_) => false,
+            PublishError::NotOut(error) => !matches!(
+                error,
+                BrokerError::TooLarge(_)
+                    | BrokerError::Unknown(_)
+                    | BrokerError::Denied(_)
+                    | BrokerError::Full(_)
+                    | BrokerError::Invalid(_)
+            ),
+            PublishError::Out { .. } => true,
+        };
+        Failed { refusal: self.explain(draft, error), perhaps_out }
+    }
+
+    fn explain(&self, draft: &Draft, error: PublishError) -> Refusal {
+        let id = &draft.id;
+        let again = format!("it is safe to repeat the request with the id `{id}`");
+        let told = error.to_string();
+        match error {
+            PublishError::Invalid(why) => Refusal::new(Code::BadField, why),
+            PublishError::NotOut(BrokerError::TooLarge(why)) => Refusal::new(Code::TooLarge, why),
+            PublishError::NotOut(BrokerError::Unknown(_)) => self.unknown_type(&draft.new.task_type, &[]),
+            PublishError::NotOut(BrokerError::InDoubt(_)) => {
+                Refusal::new(Code::KafkaUnavailable, format!("the task `{id}` may be published or not: {told}"))
+                    .hint(again)
+                    .existing(id)
+            }
+            PublishError::NotOut(_) => Refusal::new(Code::KafkaUnavailable, told).hint("try again"),
+            PublishError::Out { .. } => {
+                Refusal::new(Code::NotAnnounced, format!("the task `{id}` is out and will run: {told}")).hint(again).existing(id)
+            }
+        }
+    }
+}
+
+fn taken(draft: &Draft) -> Refusal {
+    Refusal::new(Code::DuplicateId, format!("`{}` is another task already: its type or its params differ", draft.id))
+        .hint("choose another id; the same id, type and params would give the existing task")
+        .existing(&draft.id)
+}
+
+/// The record that the fold will make of a task that was just published.
+fn as_published(draft: &Draft, position: Position) -> Found {
+    let now_ms = now_ms();
+    let mut node = Node::expected(draft.new.run, now_ms);
+    let scheduled = draft.new.policy.not_before_ms.is_some_and(|at| at > now_ms);
+    node.own = if scheduled { State::Scheduled } else { State::Queued };
+    node.state = node.own;
+    node.due_ms = draft.new.policy.not_before_ms.filter(|_| scheduled);
+    node.task_type = Some(draft.new.task_type.clone());
+    node.created_at_ms = Some(now_ms);
+    node.policy = Some(Box::new(draft.new.policy.clone()));
+    let fence = Fence { offset: position.offset + 1, ..Fence::default() };
+    let partition = u32::try_from(position.partition).unwrap_or_default();
+    Found { id: draft.id.clone(), partition, fence, node, superseded: false }
+}

@@ -1,0 +1,366 @@
+//! The one table of calls: the router and the published description are both made from it.
+
+use std::pin::Pin;
+
+use axum::response::Response;
+use schemars::{Schema, SchemaGenerator};
+
+use super::call::Call;
+use super::documents as doc;
+use super::problem::{Code, Refusal};
+use super::{batch, create, list, ops, report, tasks, tree, types, watch};
+use crate::config::Role;
+
+pub enum Verb {
+    Get,
+    Post,
+    Put,
+}
+
+/// Makes the schema of a document.
+pub type Describe = fn(&mut SchemaGenerator) -> Schema;
+
+/// A query parameter.
+pub struct Parameter {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// JSON Schema, as text.
+    pub schema: &'static str,
+}
+
+/// The body of a request.
+pub enum Takes {
+    Nothing,
+    Json(Describe),
+    /// An array, or NDJSON, of these.
+    JsonOrLines(Describe),
+}
+
+/// The body of an answer.
+#[derive(Clone, Copy)]
+pub enum Gives {
+    Json(Describe),
+    Text,
+    Events,
+    AnyJson,
+}
+
+pub struct Route {
+    pub verb: Verb,
+    pub path: &'static str,
+    /// None: needs no token.
+    pub role: Option<Role>,
+    pub about: &'static str,
+    pub query: &'static [Parameter],
+    pub takes: Takes,
+    /// Statuses of success.
+    pub answers: &'static [(u16, &'static str)],
+    pub gives: Gives,
+    /// What it refuses with, besides what every call may.
+    pub refusals: &'static [Code],
+    pub run: fn(Call) -> Pin<Box<dyn Future<Output = Result<Response, Refusal>> + Send>>,
+}
+
+impl Route {
+    pub fn method(&self) -> &'static str {
+        match self.verb {
+            Verb::Get => "GET",
+            Verb::Post => "POST",
+            Verb::Put => "PUT",
+        }
+    }
+
+    pub fn label(&self) -> String {
+        format!("{} {}", self.method(), self.path)
+    }
+}
+
+fn of<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+const POSITION: &str = r#"{"type": "string", "pattern": "^[0-9]+:[0-9]+$"}"#;
+const DURATION: &str = r#"{"type": "string", "pattern": "^[0-9]+ *(ms|s|m|h|d)?$"}"#;
+const TEXT: &str = r#"{"type": "string", "minLength": 1}"#;
+const TIME: &str = r#"{"type": "string", "format": "date-time"}"#;
+const PAGE_LIMIT: &str = r#"{"type": "integer", "minimum": 1, "maximum": 200, "default": 50}"#;
+
+const AFTER: Parameter = Parameter {
+    name: "after",
+    about: "Answer only when the events up to this position are folded in: one's own writes are seen. Waits up to 5 s.",
+    schema: POSITION,
+};
+const CURSOR: Parameter = Parameter { name: "cursor", about: "`next` of the page before.", schema: TEXT };
+const LIMIT: Parameter = Parameter { name: "limit", about: "Tasks on a page.", schema: PAGE_LIMIT };
+const WAIT: Parameter = Parameter {
+    name: "wait",
+    about: "Wait up to so long, at most 5m, for the task to finish: 200 when it has, 202 when it has not.",
+    schema: DURATION,
+};
+
+const FIND: &[Code] = &[Code::BadId, Code::NotFound, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable];
+
+/// A read of one task, or of what hangs on it.
+const fn read(path: &'static str, about: &'static str, gives: Gives, run: RunFn) -> Route {
+    Route {
+        verb: Verb::Get,
+        path,
+        role: Some(Role::Read),
+        about,
+        query: &[AFTER],
+        takes: Takes::Nothing,
+        answers: &[(200, "Found.")],
+        gives,
+        refusals: FIND,
+        run,
+    }
+}
+
+/// What anybody may see who can reach the process.
+const fn open(path: &'static str, about: &'static str, gives: Gives, run: RunFn) -> Route {
+    Route { role: None, query: &[], answers: &[(200, "So it is.")], refusals: &[], ..read(path, about, gives, run) }
+}
+
+type RunFn = fn(Call) -> Pin<Box<dyn Future<Output = Result<Response, Refusal>> + Send>>;
+
+pub static ROUTES: &[Route] = &[
+    Route {
+        verb: Verb::Post,
+        path: "/v1/tasks",
+        role: Some(Role::Submit),
+        about: "Create a task",
+        query: &[WAIT],
+        takes: Takes::Json(of::<doc::CreateTask>),
+        answers: &[
+            (201, "Created; `position` is where its `submitted` event lies."),
+            (200, "The same task exists already; or, with `wait`, it has finished."),
+            (202, "With `wait`: it has not finished yet."),
+        ],
+        gives: Gives::Json(of::<doc::Status>),
+        refusals: CREATE,
+        run: |call| Box::pin(create::create(call)),
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/tasks/batch",
+        role: Some(Role::Submit),
+        about: "Create up to 10,000 tasks, each with its own outcome",
+        query: &[],
+        takes: Takes::JsonOrLines(of::<doc::CreateTask>),
+        answers: &[(200, "One outcome per item, in order.")],
+        gives: Gives::Json(of::<doc::BatchOutcome>),
+        refusals: &[
+            Code::BadJson,
+            Code::TooManyItems,
+            Code::TooLarge,
+            Code::UnsupportedMedia,
+            Code::Overloaded,
+            Code::BodyTimeout,
+        ],
+        run: |call| Box::pin(batch::create(call)),
+    },
+    Route {
+        query: &[
+            Parameter { name: "type", about: "Only this type.", schema: r#"{"type": "string", "pattern": "^[a-z0-9-]{1,64}$"}"# },
+            Parameter {
+                name: "state",
+                about: "Only this state. With `type`, and a state that is indexed (running, retrying, scheduled, failed, cancelled), \
+                        tasks at any level; otherwise roots.",
+                schema: r##"{"$ref": "#/components/schemas/State"}"##,
+            },
+            Parameter { name: "tag", about: "Only those with this tag.", schema: TEXT },
+            Parameter { name: "creator", about: "Only this creator's.", schema: TEXT },
+            Parameter { name: "name", about: "Only those whose name begins so.", schema: TEXT },
+            Parameter { name: "from", about: "First seen at this time or later.", schema: TIME },
+            Parameter { name: "to", about: "First seen before this time.", schema: TIME },
+            Parameter { name: "root", about: "Only this task and everything below it, parents before children.", schema: TEXT },
+            CURSOR,
+            LIMIT,
+            AFTER,
+        ],
+        refusals: &[
+            Code::BadParameter,
+            Code::BadCursor,
+            Code::NotFound,
+            Code::Behind,
+            Code::StoreUnavailable,
+            Code::KafkaUnavailable,
+        ],
+        ..read("/v1/tasks", "List and search tasks, newest first", Gives::Json(of::<doc::TaskPage>), |call| {
+            Box::pin(list::list(call))
+        })
+    },
+    read("/v1/tasks/{id}", "The status of a task", Gives::Json(of::<doc::Status>), |call| Box::pin(tasks::status(call))),
+    read("/v1/tasks/{id}/state", "Only its state", Gives::Json(of::<doc::StateDocument>), |call| Box::pin(tasks::state(call))),
+    Route {
+        verb: Verb::Put,
+        path: "/v1/tasks/{id}/state",
+        role: Some(Role::Submit),
+        about: "Report the state of an external task",
+        query: &[],
+        takes: Takes::Json(of::<doc::Report>),
+        answers: &[(200, "In the history; `ignored` says whether it changed anything.")],
+        gives: Gives::Json(of::<doc::ReportOutcome>),
+        refusals: REPORT,
+        run: |call| Box::pin(report::report(call)),
+    },
+    Route {
+        query: &[CURSOR, LIMIT, AFTER],
+        ..read("/v1/tasks/{id}/children", "Its direct children, oldest first", Gives::Json(of::<doc::TaskPage>), |call| {
+            Box::pin(tasks::children(call))
+        })
+    },
+    Route {
+        query: &[
+            Parameter {
+                name: "depth",
+                about: "Levels below the task.",
+                schema: r#"{"type": "integer", "minimum": 0, "maximum": 64, "default": 3}"#,
+            },
+            Parameter {
+                name: "limit",
+                about: "Tasks below the task.",
+                schema: r#"{"type": "integer", "minimum": 1, "maximum": 10000, "default": 1000}"#,
+            },
+            AFTER,
+        ],
+        ..read("/v1/tasks/{id}/tree", "The task with what is below it", Gives::Json(of::<doc::TreeNode>), |call| {
+            Box::pin(tree::tree(call))
+        })
+    },
+    read("/v1/tasks/{id}/history", "What happened to it", Gives::Json(of::<doc::History>), |call| Box::pin(tasks::history(call))),
+    Route {
+        query: &[
+            Parameter {
+                name: "from",
+                about: "The number of the first line; the oldest ever is 0.",
+                schema: r#"{"type": "integer", "minimum": 0, "default": 0}"#,
+            },
+            Parameter {
+                name: "limit",
+                about: "Lines at most.",
+                schema: r#"{"type": "integer", "minimum": 1, "maximum": 10000, "default": 1000}"#,
+            },
+            AFTER,
+        ],
+        ..read("/v1/tasks/{id}/log", "Its log lines", Gives::Json(of::<doc::LogDocument>), |call| Box::pin(tasks::log(call)))
+    },
+    Route {
+        refusals: &[
+            Code::BadId,
+            Code::NotFound,
+            Code::NoParams,
+            Code::ParamsGone,
+            Code::ParamsUnreadable,
+            Code::Behind,
+            Code::StoreUnavailable,
+            Code::KafkaUnavailable,
+        ],
+        ..read("/v1/tasks/{id}/params", "Its params, read from Kafka", Gives::Json(of::<doc::Params>), |call| {
+            Box::pin(tasks::params(call))
+        })
+    },
+    Route {
+        refusals: WATCH,
+        ..read("/v1/tasks/{id}/watch", "Its status now and at every change (server-sent events)", Gives::Events, |call| {
+            Box::pin(watch::task(call))
+        })
+    },
+    Route {
+        query: &[],
+        refusals: &[Code::Overloaded],
+        ..read("/v1/watch", "Which tasks change (server-sent events)", Gives::Events, |call| Box::pin(watch::fleet(call)))
+    },
+    Route {
+        query: &[],
+        refusals: &[Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read("/v1/types", "The task types and how many tasks are in which state", Gives::Json(of::<doc::Types>), |call| {
+            Box::pin(types::types(call))
+        })
+    },
+    Route {
+        query: &[],
+        refusals: &[Code::UnknownType, Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read(
+            "/v1/types/{type}/backlog",
+            "Queued and running tasks of a type: what scaling follows",
+            Gives::Json(of::<doc::Backlog>),
+            |call| Box::pin(types::backlog(call)),
+        )
+    },
+    open("/healthz", "Whether the process is alive", Gives::AnyJson, |call| Box::pin(ops::healthz(call))),
+    Route {
+        refusals: &[Code::NotReady],
+        ..open("/readyz", "Whether it is ready for work", Gives::AnyJson, |call| Box::pin(ops::readyz(call)))
+    },
+    open("/metrics", "Metrics in Prometheus' text format", Gives::Text, |call| Box::pin(ops::metrics(call))),
+    open("/openapi.json", "This description of the api", Gives::AnyJson, |call| Box::pin(ops::openapi(call))),
+    open("/", "Where things are", Gives::Text, |call| Box::pin(ops::front(call))),
+];
+
+const CREATE: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::UnknownParent,
+    Code::UnknownType,
+    Code::DuplicateId,
+    Code::TooLarge,
+    Code::UnsupportedMedia,
+    Code::Schema,
+    Code::BodyTimeout,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::NotAnnounced,
+    Code::Overloaded,
+];
+
+const REPORT: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::NotFound,
+    Code::NotExternal,
+    Code::TooLarge,
+    Code::UnsupportedMedia,
+    Code::BadState,
+    Code::BodyTimeout,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+const WATCH: &[Code] =
+    &[Code::BadId, Code::NotFound, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable, Code::Overloaded];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_is_there_twice() {
+        let mut labels: Vec<String> = ROUTES.iter().map(Route::label).collect();
+        labels.sort();
+        assert!(labels.windows(2).all(|pair| pair[0] != pair[1]), "{labels:?}");
+    }
+
+    /// Who changes the table changes the manual.
+    #[test]
+    fn the_manual_has_every_call_and_every_code() {
+        let manual = include_str!("../../docs/api.md");
+        for route in ROUTES {
+            assert!(manual.contains(&format!("`{}`", route.label())), "docs/api.md lacks `{}`", route.label());
+            for parameter in route.query {
+                assert!(manual.contains(&format!("`{}`", parameter.name)), "docs/api.md lacks `{}`", parameter.name);
+            }
+        }
+        for code in Code::ALL {
+            let row = format!("| `{}` | {} |", code.name(), code.status());
+            assert!(manual.contains(&row), "docs/api.md lacks the row `{row}`");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What was asked for becomes a task to publish, or a refusal that says what is wrong with it.
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+
+use super::Api;
+use super::documents::CreateTask;
+use super::problem::{Code, Refusal};
+use crate::config::TopicsConfig;
+use crate::model::hash::spawn_hash;
+use crate::model::id::{TaskId, check_type};
+use crate::model::json::RawJson;
+use crate::model::task::{MAX_POLICY_BYTES, MAX_RETRIES, MAX_TEXT_CHARS, Policy, Rules, Trace, check_tags, parse_time};
+use crate::publish::NewTask;
+
+/// The largest params, in bytes of compact JSON.
+pub const MAX_PARAMS_BYTES: usize = 1 << 20;
+
+/// A task that can be published as far as it can be told without asking anybody.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    pub id: TaskId,
+    /// Nobody else can have this id.
+    pub generated: bool,
+    pub hash: String,
+    pub new: NewTask,
+}
+
+impl Draft {
+    pub fn is_external(&self) -> bool {
+        self.new.policy.rules.external
+    }
+}
+
+impl Api {
+    pub fn draft(&self, asked: CreateTask, now_ms: i64, trace: Option<&Trace>) -> Result<Draft, Refusal> {
+        check_type(&asked.task_type).map_err(|why| bad_field("type", why))?;
+        let (id, generated) = id_of(&asked)?;
+        let params = params_of(&asked)?;
+        if asked.external {
+            check_external(&asked)?;
+        } else {
+            self.check_schema(&asked, &params)?;
+        }
+        let hash = spawn_hash(&asked.task_type, &asked.params);
+        let mut new = NewTask::new(&asked.task_type, params);
+        new.key = short("key", asked.key.clone())?;
+        new.policy = policy_of(asked, now_ms)?;
+        new.id = Some(id.clone());
+        new.trace = trace.cloned().map(Box::new);
+        Ok(Draft { id, generated, hash, new })
+    }
+
+    /// Where this process knows the type: its schema, and what reads the params.
+    fn check_schema(&self, asked: &CreateTask, params: &RawJson) -> Result<(), Refusal> {
+        let Some(known) = self.registry.get(&asked.task_type) else { return Ok(()) };
+        let misfit = known.schema.misfit(&asked.params).or_else(|| known.handler.refuses(params));
+        match misfit {
+            Some(misfit) => Err(Refusal::new(Code::Schema, misfit.message)
+                .pointer(format!("/params{}", misfit.pointer))
+                .hint(format!("GET /v1/types shows the schema of `{}`", asked.task_type))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn id_of(asked: &CreateTask) -> Result<(TaskId, bool), Refusal> {
+    let bad =
+        |pointer: &'static str| move |why: crate::model::id::IdError| Refusal::new(Code::BadId, why.to_string()).pointer(pointer);
+    if let Some(parent) = &asked.parent {
+        TaskId::parse(parent).map_err(bad("/parent"))?;
+    }
+    let made = uuid::Uuid::now_v7().to_string();
+    let id = TaskId::resolve(asked.id.as_deref().unwrap_or(&made), asked.parent.as_deref()).map_err(bad("/id"))?;
+    Ok((id, asked.id.is_none()))
+}
+
+fn params_of(asked: &CreateTask) -> Result<RawJson, Refusal> {
+    let params = RawJson::of(&asked.params).map_err(|why| bad_field("params", why.to_string()))?;
+    let bytes = params.text().len();
+    if bytes > MAX_PARAMS_BYTES {
+        return Err(Refusal::new(
+            Code::TooLarge,
+            format!("the params have {bytes} bytes: at most {MAX_PARAMS_BYTES} are allowed"),
+        )
+        .pointer("/params")
+        .hint("put the data elsewhere and pass a link"));
+    }
+    Ok(params)
+}
+
+/// An external task has no record, no attempts and no start of ours: what would be lost is refused.
+fn check_external(asked: &CreateTask) -> Result<(), Refusal> {
+    let lost = [
+        ("params", !asked.params.is_null()),
+        ("key", asked.key.is_some()),
+        ("delay", asked.delay.is_some()),
+        ("at", asked.at.is_some()),
+        ("expires", asked.expires.is_some()),
+        ("retries", asked.retries.is_some()),
+        ("min_backoff", asked.min_backoff.is_some()),
+        ("max_backoff", asked.max_backoff.is_some()),
+        ("timeout", asked.timeout.is_some()),
+    ];
+    match lost.iter().find(|(_, given)| *given) {
+        Some((field, _)) => {
+            let why = format!("an external task has no `{field}`: whoever runs it keeps it");
+            Err(bad_field(field, why).hint("what belongs to the task can go into `options`"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn policy_of(asked: CreateTask, now_ms: i64) -> Result<Policy, Refusal> {
+    check_attempts(&asked)?;
+    check_tags(&asked.tags).map_err(|why| bad_field("tags", why))?;
+    let not_before_ms = start_of(&asked, now_ms)?;
+    let expires_at_ms = asked.expires.map(|span| now_ms.saturating_add(span.as_i64()));
+    if expires_at_ms.zip(not_before_ms).is_some_and(|(expires, start)| expires <= start) {
+        return Err(bad_field("expires", "the task would expire before it may start".into()));
+    }
+    Ok(Policy {
+        not_before_ms,
+        expires_at_ms,
+        retries: asked.retries,
+        min_backoff: asked.min_backoff,
+        max_backoff: asked.max_backoff,
+        timeout: asked.timeout,
+        on_failure: asked.on_failure,
+        name: short("name", asked.name)?,
+        creator: short("creator", asked.creator)?,
+        tags: asked.tags,
+        link: short("link", asked.link)?,
+        rules: rules_of(asked.options, asked.external, asked.block_when_done)?,
+    })
+}
+
+fn check_attempts(asked: &CreateTask) -> Result<(), Refusal> {
+    if asked.retries.is_some_and(|retries| retries > MAX_RETRIES) {
+        return Err(bad_field("retries", format!("at most {MAX_RETRIES} retries are allowed")));
+    }
+    if asked.timeout.is_some_and(|timeout| timeout.0 == 0) {
+        return Err(bad_field("timeout", "an attempt needs some time".into()));
+    }
+    if asked.min_backoff.zip(asked.max_backoff).is_some_and(|(min, max)| min > max) {
+        return Err(bad_field("min_backoff", "it is longer than `max_backoff`".into()));
+    }
+    Ok(())
+}
+
+/// When the task may start; None: at once.
+fn start_of(asked: &CreateTask, now_ms: i64) -> Result<Option<i64>, Refusal> {
+    let start = match (&asked.delay, &asked.at) {
+        (Some(_), Some(_)) => return Err(bad_field("at", "give `delay` or `at`, not both".into())),
+        (Some(delay), None) => now_ms.saturating_add(delay.as_i64()),
+        (None, Some(at)) => parse_time(at).map_err(|why| bad_field("at", why))?,
+        (None, None) => return Ok(None),
+    };
+    let furthest = TopicsConfig::default().max_tree_age;
+    if start > now_ms.saturating_add(furthest.as_i64()) {
+        let field = if asked.at.is_some() { "at" } else { "delay" };
+        return Err(bad_field(field, format!("the task would start more than {furthest} from now")));
+    }
+    Ok((start > now_ms).then_some(start))
+}
+
+fn rules_of(options: Option<serde_json::Value>, external: bool, block_when_done: Option<bool>) -> Result<Rules, Refusal> {
+    if options.as_ref().is_some_and(|options| !options.is_object()) {
+        return Err(bad_field("options", "it must be a JSON object".into()));
+    }
+    if block_when_done.is_some() && !external {
+        return Err(bad_field("block_when_done", "it is for external tasks only".into()));
+    }
+    let rules = Rules { options, external, block_when_done: block_when_done.unwrap_or(true) };
+    let bytes = serde_json::to_vec(&rules).map_or(0, |text| text.len());
+    if bytes > MAX_POLICY_BYTES {
+        let why = format!("the options have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed");
+        return Err(Refusal::new(Code::TooLarge, why).pointer("/options"));
+    }
+    Ok(rules)
+}
+
+fn short(field: &str, text: Option<String>) -> Result<Option<String>, Refusal> {
+    match text {
+        Some(text) if text.chars().count() > MAX_TEXT_CHARS => {
+            Err(bad_field(field, format!("it has more than {MAX_TEXT_CHARS} characters")))
+        }
+        text => Ok(text),
+    }
+}
+
+fn bad_field(field: &str, why: String) -> Refusal {
+    Refusal::new(Code::BadField, why).pointer(format!("/{field}"))
+}
+
+/// The trace that the request belongs to, where its headers have the W3C form; others are not passed on.
+pub fn trace_of(headers: &HeaderMap) -> Option<Arc<Trace>> {
+    let text = |name: &str| headers.get(name)?.to_str().ok().filter(|text| text.len() <= MAX_TEXT_CHARS).map(str::to_owned);
+    let parent = text("traceparent").filter(|text| text.len() >= 55 && text.is_ascii())?;
+    Some(Arc::new(Trace { parent, state: text("tracestate") }))
+}

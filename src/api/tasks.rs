@@ -1,0 +1,110 @@
+//! What is read of one task.
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::call::Call;
+use super::cursor;
+use super::documents::{LogDocument, Params, TaskPage};
+use super::outside::{KAFKA_DEADLINE, stored};
+use super::problem::{Code, Refusal};
+use super::{fresh::Found, status as documents};
+use crate::broker::Partition;
+use crate::model::task::{Position, Source, Task, read_task};
+use crate::store::Index;
+
+/// The largest page of tasks.
+pub const MAX_PAGE: usize = 200;
+/// Tasks on a page, unless told otherwise.
+pub const PAGE: usize = 50;
+const MAX_LINES: usize = 10_000;
+const LINES: usize = 1_000;
+
+pub fn json_answer<T: Serialize>(status: u16, document: &T) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    match serde_json::to_vec(document) {
+        Ok(body) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            Refusal::internal().into_response()
+        }
+    }
+}
+
+async fn found(call: &Call) -> Result<Found, Refusal> {
+    call.api.find(&call.id()?, call.after()?).await
+}
+
+/// `GET /v1/tasks/{id}`.
+pub async fn status(call: Call) -> Result<Response, Refusal> {
+    Ok(json_answer(200, &documents::status(&found(&call).await?)))
+}
+
+/// `GET /v1/tasks/{id}/state`.
+pub async fn state(call: Call) -> Result<Response, Refusal> {
+    Ok(json_answer(200, &documents::state(&found(&call).await?)))
+}
+
+/// `GET /v1/tasks/{id}/history`.
+pub async fn history(call: Call) -> Result<Response, Refusal> {
+    Ok(json_answer(200, &documents::history(&found(&call).await?)))
+}
+
+/// `GET /v1/tasks/{id}/children`.
+pub async fn children(call: Call) -> Result<Response, Refusal> {
+    let limit = call.query.number("limit", PAGE, 1..=MAX_PAGE)?;
+    let after = call.query.text("cursor").map(cursor::decode).transpose()?;
+    let parent = found(&call).await?;
+    let index = Index::Children(parent.id.clone());
+    // One more than asked for tells whether there is a next page.
+    let mut entries = call.api.page(parent.partition, &index, after.as_ref(), limit + 1).await?;
+    let more = entries.len() > limit;
+    entries.truncate(limit);
+    let next = entries.last().filter(|_| more).map(cursor::encode);
+    let ids: Vec<_> = entries.into_iter().map(|entry| entry.id).collect();
+    let children = call.api.look_many(parent.partition, &ids).await?;
+    let tasks = children.iter().flatten().map(documents::status).collect();
+    Ok(json_answer(200, &TaskPage { tasks, next, scanned: None }))
+}
+
+/// `GET /v1/tasks/{id}/log`.
+pub async fn log(call: Call) -> Result<Response, Refusal> {
+    let from = call.query.number("from", 0, 0..=usize::MAX)? as u64;
+    let limit = call.query.number("limit", LINES, 1..=MAX_LINES)?;
+    let task = found(&call).await?;
+    let page = stored(call.api.store.log_lines(task.partition, &task.id, from, limit)).await?;
+    let total = u64::from(task.node.log_lines).max(page.from + page.lines.len() as u64);
+    let (id, dropped) = (task.id.to_string(), task.node.log_dropped);
+    Ok(json_answer(200, &LogDocument { id, from: page.from, lines: page.lines, total, dropped }))
+}
+
+/// `GET /v1/tasks/{id}/params`: they lie in Kafka alone.
+pub async fn params(call: Call) -> Result<Response, Refusal> {
+    let task = found(&call).await?;
+    if task.node.is_external() {
+        return Err(Refusal::new(Code::NoParams, format!("`{}` is an external task: whoever runs it keeps its params", task.id)));
+    }
+    let (Some(position), Some(task_type)) = (task.node.position, task.node.task_type.clone()) else {
+        return Err(Refusal::new(Code::NoParams, format!("`{}` is only expected: nobody has published it yet", task.id)));
+    };
+    let topic = call.api.publisher.names().tasks(&task_type);
+    let place = Partition::new(topic.as_str(), position.partition);
+    let record = call.api.kafka(KAFKA_DEADLINE, move |broker| broker.read_at(&place, position.offset, KAFKA_DEADLINE)).await?;
+    let Some(record) = record else { return Err(params_gone(&task, &topic, position)) };
+    let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
+    let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
+    match read_task(&source, headers) {
+        Ok(Task { id, params, .. }) if id == task.id => {
+            Ok(json_answer(200, &Params { id: id.to_string(), params: params.value() }))
+        }
+        // The topic was made anew: the place is another record's now.
+        Ok(_) => Err(params_gone(&task, &topic, position)),
+        Err(reject) => Err(Refusal::new(Code::ParamsUnreadable, format!("the record at {topic}/{position}: {}", reject.message))),
+    }
+}
+
+fn params_gone(task: &Found, topic: &str, position: Position) -> Refusal {
+    let why = format!("the record of `{}` at {topic}/{position} is no longer kept", task.id);
+    Refusal::new(Code::ParamsGone, why).hint("`topics.task_retention` says how long task topics keep records")
+}

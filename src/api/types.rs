@@ -1,0 +1,183 @@
+//! Task types: which there are, how much of each there is to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::Response;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::Api;
+use super::call::Call;
+use super::documents::{Backlog, TypeDocument, Types};
+use super::outside::{KAFKA_DEADLINE, stored};
+use super::problem::{Code, Refusal};
+use super::submit::Draft;
+use super::tasks::json_answer;
+use crate::model::id::clip;
+use crate::model::state::State;
+
+/// How long the list of topics counts as new.
+const FRESH: Duration = Duration::from_secs(5);
+/// For a type that is not in the list, and after an error, it is read again after this.
+const RECHECK: Duration = Duration::from_secs(1);
+/// How many letters may differ in a name that is meant.
+const NEAR: usize = 2;
+
+type Known = Arc<BTreeSet<String>>;
+
+/// The types that have a topic, as last read.
+#[derive(Default)]
+pub struct Topics(Mutex<Last>);
+
+#[derive(Default)]
+struct Last {
+    known: Option<(Instant, Known)>,
+    failed: Option<(Instant, Refusal)>,
+}
+
+impl Last {
+    fn known(&self, newer_than: Duration) -> Option<Known> {
+        self.known.as_ref().filter(|(read, _)| read.elapsed() < newer_than).map(|(_, known)| known.clone())
+    }
+}
+
+impl Api {
+    pub async fn check_type_of(&self, draft: &Draft) -> Result<(), Refusal> {
+        if draft.is_external() { Ok(()) } else { self.check_known_type(&draft.new.task_type).await }
+    }
+
+    /// Refuses a type that has no topic.
+    pub async fn check_known_type(&self, name: &str) -> Result<(), Refusal> {
+        let known = self.topics(FRESH).await?;
+        if known.contains(name) {
+            return Ok(());
+        }
+        let known = self.topics(RECHECK).await?;
+        if known.contains(name) {
+            return Ok(());
+        }
+        let names: Vec<&str> = known.iter().map(String::as_str).collect();
+        Err(self.unknown_type(name, &names))
+    }
+
+    pub fn unknown_type(&self, name: &str, known: &[&str]) -> Refusal {
+        let near: Vec<String> = near_names(name, known).iter().map(|name| format!("`{name}`")).collect();
+        let hint = match near.as_slice() {
+            [] => "`kafleet topics apply` makes the topics of configured types; GET /v1/types lists them".to_owned(),
+            near => format!("did you mean {}? If the type is new, `kafleet topics apply` makes its topic", near.join(" or ")),
+        };
+        let topic = self.publisher.names().tasks(name);
+        Refusal::new(Code::UnknownType, format!("the type `{}` has no topic `{}`", clip(name), clip(&topic))).hint(hint)
+    }
+
+    /// The types that have a topic, read not longer ago than this. While Kafka is away, as they were.
+    async fn topics(&self, newer_than: Duration) -> Result<Known, Refusal> {
+        // Held while reading: who comes meanwhile shares the answer, also when it is an error.
+        let mut last = self.topics.0.lock().await;
+        if let Some(known) = last.known(newer_than) {
+            return Ok(known);
+        }
+        if let Some((_, refusal)) = last.failed.as_ref().filter(|(failed, _)| failed.elapsed() < RECHECK) {
+            return last.known.as_ref().map(|(_, known)| known.clone()).ok_or_else(|| refusal.clone());
+        }
+        let prefix = self.publisher.names().tasks("");
+        let topics = self.kafka(KAFKA_DEADLINE, move |broker| broker.topics(&prefix, KAFKA_DEADLINE)).await;
+        match topics {
+            Ok(topics) => {
+                let names = self.publisher.names();
+                let known: Known =
+                    Arc::new(topics.iter().filter_map(|topic| names.type_of(&topic.name)).map(str::to_owned).collect());
+                *last = Last { known: Some((Instant::now(), known.clone())), failed: None };
+                Ok(known)
+            }
+            Err(refusal) => {
+                last.failed = Some((Instant::now(), refusal.clone()));
+                last.known.as_ref().map(|(_, known)| known.clone()).ok_or(refusal)
+            }
+        }
+    }
+
+    /// Tasks by type and state.
+    async fn counts(&self) -> Result<BTreeMap<String, BTreeMap<State, u64>>, Refusal> {
+        let mut counts = BTreeMap::<String, BTreeMap<State, u64>>::new();
+        for count in stored(self.store.counts(&self.partitions())).await? {
+            *counts.entry(count.task_type.to_string()).or_default().entry(count.state).or_default() += count.count;
+        }
+        Ok(counts)
+    }
+}
+
+/// `GET /v1/types`: those that have a topic, that have tasks, or that this process knows.
+pub async fn types(call: Call) -> Result<Response, Refusal> {
+    let api = &call.api;
+    let known = api.topics(FRESH).await?;
+    let mut counts = api.counts().await?;
+    let registered = api.registry.types().map(|(name, _)| name.to_string());
+    let names: BTreeSet<String> = known.iter().cloned().chain(counts.keys().cloned()).chain(registered).collect();
+    let document = |name: String| {
+        let counts = counts.remove(&name).unwrap_or_default();
+        let schema = api.registry.get(&name).map(|registered| registered.schema.json().clone());
+        TypeDocument { topic: known.contains(&name), backlog: backlog_of(&counts), counts, schema, name }
+    };
+    Ok(json_answer(200, &Types { types: names.into_iter().map(document).collect() }))
+}
+
+/// `GET /v1/types/{type}/backlog`.
+pub async fn backlog(call: Call) -> Result<Response, Refusal> {
+    let counts = call.api.counts().await?;
+    match counts.get(&call.segment) {
+        Some(counts) => Ok(json_answer(200, &Backlog { backlog: backlog_of(counts) })),
+        None => {
+            call.api.check_known_type(&call.segment).await?;
+            Ok(json_answer(200, &Backlog { backlog: 0 }))
+        }
+    }
+}
+
+fn backlog_of(counts: &BTreeMap<State, u64>) -> u64 {
+    [State::Queued, State::Running, State::Warning].iter().filter_map(|state| counts.get(state)).sum()
+}
+
+/// At most three names that may have been meant, nearest first.
+fn near_names<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
+    let mut near: Vec<(usize, &str)> = known.iter().map(|known| (distance(name, known), *known)).collect();
+    near.retain(|(distance, known)| *distance <= NEAR || (name.len() >= 3 && known.starts_with(name)));
+    near.sort();
+    near.into_iter().map(|(_, known)| known).take(3).collect()
+}
+
+/// Letters to change, add or take away (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, to) in b.bytes().enumerate() {
+            let change = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_recognised() {
+        let known = ["echo", "foreach", "resize", "resize-video"];
+        for (typed, meant) in [
+            ("ehco", vec!["echo"]),
+            ("resise", vec!["resize"]),
+            ("resize", vec!["resize", "resize-video"]),
+            ("for", vec!["foreach"]),
+            ("transcode", vec![]),
+        ] {
+            assert_eq!(near_names(typed, &known), meant, "{typed}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Changes as they happen, as server-sent events.
+//!
+//! A stream starts with the present state, also when it resumes: whatever was missed is in it. It ends with the event
+//! `end`, which says why. Between client and fleet lies a short queue; a client that leaves it full is let go.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc::{self, OwnedPermit, Sender};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::Api;
+use super::call::Call;
+use super::documents::{EndReason, FleetChange, Status, StreamEnd};
+use super::fresh::Found;
+use super::hub::{FleetWatch, Interest};
+use super::problem::Refusal;
+use super::status::status;
+use crate::store::Notice;
+
+/// Silence after which a comment is sent.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Events that wait for the client to read.
+const QUEUE: usize = 16;
+/// How long a client may leave its queue full.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `GET /v1/tasks/{id}/watch`.
+pub async fn task(call: Call) -> Result<Response, Refusal> {
+    let id = call.id()?;
+    let interest = call.api.hub.interest(call.api.publisher.partition_of(&id), &id)?;
+    let found = call.api.find(&id, call.after()?).await?;
+    let api = call.api.clone();
+    Ok(stream(|events| async move { follow(&api, found, &interest, events).await }))
+}
+
+/// `GET /v1/watch`.
+pub async fn fleet(call: Call) -> Result<Response, Refusal> {
+    let watch = call.api.hub.watch_fleet()?;
+    let api = call.api.clone();
+    Ok(stream(|events| async move { follow_fleet(&api, watch, events).await }))
+}
+
+/// Makes a stream of what a task writes into it.
+fn stream<F>(write: impl FnOnce(Events) -> F) -> Response
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel(QUEUE + 1);
+    // Room for the last event is kept from the start, so that a client that was too slow hears it too.
+    let last = sender.clone().try_reserve_owned().ok();
+    tokio::spawn(write(Events { sender, last }));
+    let events = ReceiverStream::new(receiver).map(Ok::<Event, Infallible>);
+    Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
+}
+
+/// The writing end of a stream.
+struct Events {
+    sender: Sender<Event>,
+    last: Option<OwnedPermit<Event>>,
+}
+
+/// The client has gone, or is too slow: the stream is over.
+struct Over;
+
+impl Events {
+    async fn send(&mut self, name: &str, position: Option<&str>, document: &impl Serialize) -> Result<(), Over> {
+        let mut event = event(name, document);
+        if let Some(position) = position {
+            event = event.id(position);
+        }
+        match self.sender.send_timeout(event, PATIENCE).await {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
+                self.end(EndReason::Slow);
+                Err(Over)
+            }
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(Over),
+        }
+    }
+
+    fn end(&mut self, reason: EndReason) {
+        if let Some(last) = self.last.take() {
+            last.send(event("end", &StreamEnd { reason }));
+        }
+    }
+}
+
+fn event(name: &str, document: &impl Serialize) -> Event {
+    // Documents have no keys that are not text, which is all that could fail.
+    let data = serde_json::to_string(document).unwrap_or_default();
+    Event::default().event(name).data(data)
+}
+
+async fn follow(api: &Arc<Api>, found: Found, interest: &Interest, mut events: Events) {
+    let id = found.id.clone();
+    let mut newest = Some(found);
+    let mut told: Option<Status> = None;
+    loop {
+        if let Some(found) = newest.take() {
+            let status = status(&found);
+            if is_news(told.as_ref(), &status) {
+                if events.send("status", Some(&status.position), &status).await.is_err() {
+                    return;
+                }
+                told = Some(status);
+            }
+            if found.node.state.is_terminal() {
+                return events.end(EndReason::Finished);
+            }
+        }
+        tokio::select! {
+            () = events.sender.closed() => return,
+            () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
+            () = interest.changed() => {}
+        }
+        match api.look(&id).await {
+            Ok(Some(found)) => newest = Some(found),
+            Ok(None) => return events.end(EndReason::Gone),
+            // The store is away: the client keeps what it has until the next look.
+            Err(_) => {}
+        }
+    }
+}
+
+/// The position moves with every event of the partition; that alone is no news of this task.
+fn is_news(told: Option<&Status>, now: &Status) -> bool {
+    told.is_none_or(|told| {
+        let told = Status { position: now.position.clone(), ..told.clone() };
+        told != *now
+    })
+}
+
+async fn follow_fleet(api: &Arc<Api>, mut watch: FleetWatch, mut events: Events) {
+    // The present state of a fleet is what the client reads now.
+    let mut change = FleetChange { ids: None, partition: None, position: None };
+    loop {
+        if events.send("changed", change.position.as_deref(), &change).await.is_err() {
+            return;
+        }
+        let notice = tokio::select! {
+            () = events.sender.closed() => return,
+            () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
+            notice = watch.notices.recv() => notice,
+        };
+        change = match notice {
+            Ok(notice) => fleet_change(&notice),
+            Err(RecvError::Lagged(_)) => FleetChange { ids: None, partition: None, position: None },
+            Err(RecvError::Closed) => return events.end(EndReason::Shutdown),
+        };
+    }
+}
+
+fn fleet_change(notice: &Notice) -> FleetChange {
+    match notice {
+        Notice::Changed { partition, offset, ids } => FleetChange {
+            ids: ids.as_ref().map(|ids| ids.iter().map(ToString::to_string).collect()),
+            partition: Some(*partition),
+            position: Some(format!("{partition}:{}", (offset - 1).max(0))),
+        },
+        Notice::Gap => FleetChange { ids: None, partition: None, position: None },
+    }
+}
