@@ -49,6 +49,8 @@ fn api() -> Value {
         BatchOutcome,
         Types,
         Backlog,
+        FleetChange,
+        StreamEnd,
         Problem,
     );
     json!({
@@ -66,6 +68,7 @@ fn generated() -> Vec<(String, Value)> {
         ("status.json".to_owned(), of::<documents::Status>()),
         ("problem.json".to_owned(), of::<documents::Problem>()),
         ("api.json".to_owned(), api()),
+        ("openapi.json".to_owned(), kafleet::api::openapi_document()),
     ];
     files.extend(built_in_params());
     files

@@ -190,7 +190,7 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(100), interest.changed.notified()).await.is_ok()
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_notice_wakes_those_it_concerns() {
         let hub = Arc::new(Hub::new(2));
         let (a, b, other) =
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!((wakes(&a).await, wakes(&b).await, wakes(&other).await), (true, true, true));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn who_has_gone_leaves_nothing_behind() {
         let hub = Arc::new(Hub::new(1));
         drop((hub.interest(0, &id("a")).unwrap(), hub.interest(0, &id("a")).unwrap()));
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(hub.slots.available_permits(), MAX_WATCHERS);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn without_notices_one_looks_again_after_a_second() {
         let hub = Arc::new(Hub::new(1));
         let interest = hub.interest(0, &id("a")).unwrap();

@@ -32,7 +32,7 @@ pub async fn list(call: Call) -> Result<Response, Refusal> {
     let source = match root {
         Some(root) => {
             let top = call.api.find(&root, position).await?;
-            Source::Tree(Walk::new(&call.api, top, after).await?)
+            Source::Tree(Box::new(Walk::new(&call.api, top, after).await?))
         }
         None => {
             call.api.include(position).await?;
@@ -45,7 +45,7 @@ pub async fn list(call: Call) -> Result<Response, Refusal> {
 }
 
 enum Source<'a> {
-    Tree(Walk<'a>),
+    Tree(Box<Walk<'a>>),
     Index(Merge<'a>),
 }
 

@@ -45,6 +45,10 @@ pub enum Gives {
     AnyJson,
 }
 
+/// Answers a call.
+pub type Run = fn(Call) -> Answer;
+pub type Answer = Pin<Box<dyn Future<Output = Result<Response, Refusal>> + Send>>;
+
 pub struct Route {
     pub verb: Verb,
     pub path: &'static str,
@@ -58,7 +62,7 @@ pub struct Route {
     pub gives: Gives,
     /// What it refuses with, besides what every call may.
     pub refusals: &'static [Code],
-    pub run: fn(Call) -> Pin<Box<dyn Future<Output = Result<Response, Refusal>> + Send>>,
+    pub run: Run,
 }
 
 impl Route {
@@ -101,7 +105,7 @@ const WAIT: Parameter = Parameter {
 const FIND: &[Code] = &[Code::BadId, Code::NotFound, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable];
 
 /// A read of one task, or of what hangs on it.
-const fn read(path: &'static str, about: &'static str, gives: Gives, run: RunFn) -> Route {
+const fn read(path: &'static str, about: &'static str, gives: Gives, run: Run) -> Route {
     Route {
         verb: Verb::Get,
         path,
@@ -117,11 +121,9 @@ const fn read(path: &'static str, about: &'static str, gives: Gives, run: RunFn)
 }
 
 /// What anybody may see who can reach the process.
-const fn open(path: &'static str, about: &'static str, gives: Gives, run: RunFn) -> Route {
+const fn open(path: &'static str, about: &'static str, gives: Gives, run: Run) -> Route {
     Route { role: None, query: &[], answers: &[(200, "So it is.")], refusals: &[], ..read(path, about, gives, run) }
 }
-
-type RunFn = fn(Call) -> Pin<Box<dyn Future<Output = Result<Response, Refusal>> + Send>>;
 
 pub static ROUTES: &[Route] = &[
     Route {

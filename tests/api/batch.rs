@@ -1,0 +1,132 @@
+//! `POST /v1/tasks/batch`.
+
+use kafleet::api::documents::{BatchOutcome, Status, TreeNode};
+use kafleet::model::state::State;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Fleet, fleet, problem};
+
+async fn send(fleet: &Fleet, items: Value) -> BatchOutcome {
+    let (status, outcome) = fleet.post("/v1/tasks/batch", items).await;
+    assert_eq!(status, 200, "{outcome}");
+    serde_json::from_value(outcome).unwrap()
+}
+
+/// `id` or `!code` of every item.
+fn told(outcome: &BatchOutcome) -> Vec<String> {
+    assert!(outcome.items.iter().enumerate().all(|(n, item)| item.index == n));
+    let text = |item: &kafleet::api::documents::BatchItem| match &item.problem {
+        Some(problem) => format!("!{}", problem.code),
+        None => item.id.clone().unwrap(),
+    };
+    outcome.items.iter().map(text).collect()
+}
+
+#[tokio::test]
+async fn every_item_has_its_own_outcome() {
+    let fleet = fleet().await;
+    fleet.echo("taken").await;
+    fleet.echo("there").await;
+    let outcome = send(
+        &fleet,
+        json!([
+            {"type": "echo", "id": "a"},
+            {"type": "echo", "id": "taken", "params": 1},
+            {"type": "nothing"},
+            {"type": "echo", "prio": 1},
+            5,
+            {"type": "resize", "params": {"width": 1}},
+            {"type": "echo", "id": "urn:x"},
+            {"type": "echo", "parent": "nobody"},
+            {"type": "echo", "id": "c", "parent": "there"},
+            {"type": "note", "id": "e", "external": true},
+            {"type": "echo", "id": "taken"},
+        ]),
+    )
+    .await;
+    assert_eq!(
+        told(&outcome),
+        [
+            "a",
+            "!duplicate_id",
+            "!unknown_type",
+            "!unknown_field",
+            "!bad_field",
+            "!schema",
+            "!bad_id",
+            "!unknown_parent",
+            "there:c",
+            "e",
+            "taken"
+        ]
+    );
+    assert_eq!((outcome.accepted, outcome.refused), (4, 7));
+    for item in outcome.items.iter().filter(|item| item.problem.is_none()) {
+        let status: Status =
+            fleet.get(&format!("/v1/tasks/{}?after={}", item.id.as_ref().unwrap(), item.position.as_ref().unwrap())).await;
+        assert_eq!(status.state, State::Queued);
+    }
+}
+
+#[tokio::test]
+async fn a_whole_tree_goes_in_one_batch() {
+    let fleet = fleet().await;
+    let outcome = send(
+        &fleet,
+        json!([
+            {"type": "echo", "id": "r"},
+            {"type": "echo", "id": "a", "parent": "r"},
+            {"type": "echo", "id": "x", "parent": "r:a"},
+            {"type": "echo", "id": "b", "parent": "r"},
+            {"type": "echo", "id": "a", "parent": "r"},
+        ]),
+    )
+    .await;
+    assert_eq!(told(&outcome), ["r", "r:a", "r:a:x", "r:b", "r:a"]);
+    assert_eq!(outcome.items[1].position, outcome.items[4].position, "the same task twice is one task");
+    fleet.folded().await;
+    let tree: TreeNode = fleet.get("/v1/tasks/r/tree").await;
+    assert_eq!((tree.tree.total, tree.tree.pending), (4, 4));
+}
+
+#[tokio::test]
+async fn children_of_a_refused_parent_are_refused() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    let outcome = send(
+        &fleet,
+        json!([
+            {"type": "echo", "id": "r", "params": "other"},
+            {"type": "echo", "id": "p", "parent": "r"},
+            {"type": "echo", "id": "q", "parent": "r:p"},
+            {"type": "echo", "id": "p", "parent": "r"},
+            {"type": "echo", "id": "before", "parent": "late"},
+            {"type": "echo", "id": "late"},
+        ]),
+    )
+    .await;
+    let codes = told(&outcome);
+    assert_eq!(codes, ["!duplicate_id", "!unknown_parent", "!unknown_parent", "!unknown_parent", "!unknown_parent", "late"]);
+    assert!(outcome.items[1].problem.as_ref().unwrap().hint.as_ref().unwrap().contains("item 0"));
+}
+
+#[tokio::test]
+async fn lines_are_a_batch_too() {
+    let fleet = fleet().await;
+    let lines = "{\"type\":\"echo\",\"id\":\"a\"}\n\n{\"type\":\r\n{\"type\":\"echo\",\"id\":\"b\"}\r\n";
+    let request = fleet.request(Method::POST, "/v1/tasks/batch").header("content-type", "application/x-ndjson").body(lines);
+    let outcome: BatchOutcome = request.send().await.unwrap().json().await.unwrap();
+    assert_eq!(told(&outcome), ["a", "!bad_json", "b"]);
+}
+
+#[tokio::test]
+async fn ten_thousand_go_and_one_more_does_not() {
+    let fleet = fleet().await;
+    let items = |count: usize| Value::Array((0..count).map(|n| json!({"type": "echo", "params": n})).collect());
+    let outcome = send(&fleet, items(10_000)).await;
+    assert_eq!((outcome.accepted, outcome.refused), (10_000, 0));
+    let told = problem(fleet.request(Method::POST, "/v1/tasks/batch").json(&items(10_001))).await;
+    assert_eq!((told.status, told.code.as_str()), (400, "too_many_items"));
+    assert_eq!(send(&fleet, json!([])).await.items.len(), 0);
+}

@@ -1,0 +1,299 @@
+//! `POST /v1/tasks`.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use kafleet::api::documents::{History, Params, Status};
+use kafleet::broker::memory::Faults;
+use kafleet::broker::{Broker, Partition};
+use kafleet::config::ApiConfig;
+use kafleet::model::duration::Millis;
+use kafleet::model::event::{Event, Kind};
+use kafleet::model::state::State;
+use kafleet::model::task::{Position, header};
+use kafleet::store::Store;
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use crate::harness::{DEADLINE, Fleet, fleet, problem, unfolded};
+
+/// The events of the whole log, and how many task records of a type there are.
+fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {
+    let read = |topic: String, partitions: i32| {
+        let mut records = Vec::new();
+        for number in 0..partitions {
+            let partition = Partition::new(topic.as_str(), number);
+            let ends = fleet.log.ends(&partition, DEADLINE).unwrap();
+            records.extend((ends.first..ends.end).filter_map(|offset| fleet.log.read_at(&partition, offset, DEADLINE).unwrap()));
+        }
+        records
+    };
+    let events = read(fleet.names.events(), 4);
+    let events = events.iter().map(|record| Event::decode(record.value.as_deref().unwrap()).unwrap()).collect();
+    (events, read(fleet.names.tasks(task_type), 2).len())
+}
+
+#[tokio::test]
+async fn a_task_is_created_without_waiting_for_the_fold() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    let answer = fleet
+        .request(Method::POST, "/v1/tasks")
+        .json(&json!({"type": "echo", "id": "a", "params": {"n": 1}, "name": "first", "tags": ["x"], "creator": "me"}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), StatusCode::CREATED);
+    assert_eq!(answer.headers()["location"], "/v1/tasks/a");
+    let status: Status = answer.json().await.unwrap();
+    assert_eq!((status.state, status.own_state, status.run), (State::Queued, State::Queued, 1));
+    assert_eq!((status.name.as_deref(), status.tags.as_slice()), (Some("first"), &["x".to_owned()][..]));
+    let position: Position = status.position.parse().unwrap();
+    let record = fleet.log.read_at(&fleet.events(position), position.offset, DEADLINE).unwrap().unwrap();
+    let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
+    assert_eq!((event.kind, event.id.as_str()), (Kind::Submitted, "a"), "the position is that of its `submitted`");
+    fleet.track();
+    let folded: Status = fleet.get(&format!("/v1/tasks/a?after={}", status.position)).await;
+    assert_eq!((folded.state, folded.creator.as_deref(), folded.task_type.as_deref()), (State::Queued, Some("me"), Some("echo")));
+    assert!(folded.record.is_some() && folded.seen_at.is_some());
+}
+
+#[tokio::test]
+async fn what_is_asked_for_is_in_the_record() {
+    let fleet = fleet().await;
+    let body = json!({
+        "type": "echo", "id": "a", "key": "k", "params": [1, {"b": null}], "delay": "1h", "expires": "2h", "retries": 7,
+        "min_backoff": "1500ms", "max_backoff": "4s", "timeout": "10m", "on_failure": "ignore", "link": "http://l",
+        "options": {"o": 1},
+    });
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let answer = fleet.request(Method::POST, "/v1/tasks").header("traceparent", trace).json(&body).send().await.unwrap();
+    let made: Status = answer.json().await.unwrap();
+    assert_eq!(made.state, State::Scheduled);
+    assert!(made.due_at.is_some());
+    let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
+    assert_eq!((status.state, status.options), (State::Scheduled, Some(json!({"o": 1}))));
+    let place: Position = status.record.unwrap().parse().unwrap();
+    let topic = Partition::new(fleet.names.tasks("echo"), place.partition);
+    let record = fleet.log.read_at(&topic, place.offset, DEADLINE).unwrap().unwrap();
+    assert_eq!(record.key.as_deref(), Some(&b"k"[..]));
+    let header = |name: &str| {
+        let found = record.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap()).unwrap_or_default()
+    };
+    assert_eq!(
+        (header(header::RETRIES), header(header::TIMEOUT), header(header::ON_FAILURE)),
+        ("7".into(), "10m".into(), "ignore".into())
+    );
+    assert_eq!((header(header::TRACE_PARENT), header(header::ANNOUNCED)), (trace.into(), "1".into()));
+    let params: Params = fleet.get("/v1/tasks/a/params").await;
+    assert_eq!(params.params, json!([1, {"b": null}]));
+}
+
+#[tokio::test]
+async fn the_same_task_again_is_the_same_task() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    let body = json!({"type": "echo", "id": "a", "params": {"x": 1, "y": 2}});
+    let first = fleet.create(body.clone()).await;
+    // Not folded: the reservation knows it. Keys in another order are the same params.
+    let (status, again) = fleet.post("/v1/tasks", json!({"type": "echo", "id": "a", "params": {"y": 2, "x": 1}})).await;
+    assert_eq!((status, again["position"].as_str()), (200, Some(first.position.as_str())));
+    let other = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "a"}))).await;
+    assert_eq!((other.code.as_str(), other.existing.as_deref()), ("duplicate_id", Some("a")));
+    // Folded: the record knows it, also when the reservation has gone.
+    fleet.track();
+    fleet.succeed("a", json!("done")).await;
+    fleet.folded().await;
+    let partition = fleet.publisher.partition_of(&"a".parse().unwrap());
+    fleet.store.real.set_reservation(partition, &"a".parse().unwrap(), None).await.unwrap();
+    let (status, again) = fleet.post("/v1/tasks", body).await;
+    assert_eq!((status, again["state"].as_str(), again["result"].as_str()), (200, Some("succeeded"), Some("done")));
+    assert_eq!(published(&fleet, "echo").1, 1, "it is published once");
+}
+
+#[tokio::test]
+async fn a_task_that_kafka_has_of_somebody_else_is_not_taken_for_ones_own() {
+    let fleet = fleet().await;
+    fleet.announce("a", "echo", None).await;
+    fleet.folded().await;
+    let told = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "a"}))).await;
+    assert_eq!(told.code, "duplicate_id", "without a hash nobody can tell whether it is the same");
+}
+
+#[tokio::test]
+async fn of_many_at_once_with_one_id_one_is_created() {
+    let fleet = fleet().await;
+    let one = |n: usize| fleet.post("/v1/tasks", json!({"type": "echo", "id": "a", "params": n % 2}));
+    let answers = futures::future::join_all((0..20).map(one)).await;
+    let created = answers.iter().filter(|(status, _)| *status == 201).count();
+    let refused = answers.iter().filter(|(status, _)| *status == 409).count();
+    assert!(created >= 1 && refused == 10, "{answers:?}");
+    fleet.folded().await;
+    let history: History = fleet.get("/v1/tasks/a/history").await;
+    let conflicts = history.events.iter().filter(|event| event.kind == "warned").count();
+    assert_eq!(conflicts, 0, "two different tasks never get the same id: {history:?}");
+}
+
+#[tokio::test]
+async fn a_publish_that_did_not_get_through_can_be_repeated() {
+    let fleet = fleet().await;
+    // A reservation without a position: whoever made it did not get to the end.
+    let partition = fleet.publisher.partition_of(&"a".parse().unwrap());
+    let hash = kafleet::model::hash::spawn_hash("echo", &json!(null));
+    let mark = kafleet::store::Reservation { hash, position: None };
+    fleet.store.real.reserve(partition, &"a".parse().unwrap(), &mark).await.unwrap();
+    let made = fleet.create(json!({"type": "echo", "id": "a"})).await;
+    let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
+    assert_eq!(status.state, State::Queued);
+    let other = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "a", "params": 1}))).await;
+    assert_eq!(other.code, "duplicate_id");
+}
+
+#[tokio::test]
+async fn a_task_type_that_has_just_got_its_topic_is_known() {
+    let fleet = fleet().await;
+    assert_eq!(fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0, 404);
+    let topic = kafleet::broker::TopicSpec { name: fleet.names.tasks("fresh"), partitions: 1, replication: None, config: vec![] };
+    fleet.log.apply_topics(&[topic], DEADLINE).unwrap();
+    crate::harness::until("the new topic", async || fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0 == 201).await;
+}
+
+#[tokio::test]
+async fn a_child_takes_what_its_parent_is() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    let named = fleet.create(json!({"type": "echo", "id": "c", "parent": "r"})).await;
+    assert_eq!((named.id.as_str(), named.parent.as_deref(), named.root.as_str()), ("r:c", Some("r"), "r"));
+    let unnamed = fleet.create(json!({"type": "echo", "parent": "r:c"})).await;
+    assert!(unnamed.id.starts_with("r:c:") && unnamed.id.len() > 30, "{}", unnamed.id);
+    fleet.folded().await;
+    let record: Status = fleet.get("/v1/tasks/r:c").await;
+    let place: Position = record.record.unwrap().parse().unwrap();
+    let topic = Partition::new(fleet.names.tasks("echo"), place.partition);
+    let task = fleet.log.read_at(&topic, place.offset, DEADLINE).unwrap().unwrap();
+    assert!(task.headers.iter().any(|(name, _)| name == header::AS_OF), "it says what it knew of cancels: {:?}", task.headers);
+    // A parent that was started anew takes new children into its run.
+    fleet.succeed("r", json!(1)).await;
+    fleet.tell("r", Kind::Started, |event| event.run = 2).await;
+    fleet.folded().await;
+    let child = fleet.create(json!({"type": "echo", "id": "late", "parent": "r"})).await;
+    let child: Status = fleet.get(&format!("/v1/tasks/{}?after={}", child.id, child.position)).await;
+    assert_eq!((child.run, child.superseded), (2, false));
+    let old: Status = fleet.get("/v1/tasks/r:c").await;
+    assert!(old.superseded);
+}
+
+#[tokio::test]
+async fn a_parent_that_is_created_but_not_folded_is_a_parent() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    fleet.create(json!({"type": "echo", "id": "r"})).await;
+    let request = fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": "r"}));
+    let told = problem(request.try_clone().unwrap()).await;
+    assert_eq!(told.code, "behind", "nobody knows yet whether there is such a parent");
+    fleet.track();
+    crate::harness::until("the parent", async || {
+        request.try_clone().unwrap().send().await.unwrap().status() == StatusCode::CREATED
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_external_task_needs_no_topic() {
+    let fleet = fleet().await;
+    let made = fleet.create(json!({"type": "human-review", "external": true, "id": "e", "options": {"who": "me"}})).await;
+    let status: Status = fleet.get(&format!("/v1/tasks/e?after={}", made.position)).await;
+    assert_eq!((status.external, status.state, status.record), (true, State::Queued, None));
+    assert_eq!(fleet.problem("/v1/tasks/e/params").await.code, "no_params");
+}
+
+#[tokio::test]
+async fn waiting_ends_when_the_task_does() {
+    let fleet = fleet().await;
+    let wait = fleet.request(Method::POST, "/v1/tasks?wait=15s").json(&json!({"type": "echo", "id": "a"})).send();
+    let work = async {
+        crate::harness::until("the task", async || {
+            fleet.request(Method::GET, "/v1/tasks/a").send().await.unwrap().status() == StatusCode::OK
+        })
+        .await;
+        fleet.succeed("a", json!({"answer": 42})).await;
+    };
+    let (answer, ()) = tokio::join!(wait, work);
+    let answer = answer.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    let status: Status = answer.json().await.unwrap();
+    assert_eq!((status.state, status.result), (State::Succeeded, Some(json!({"answer": 42}))));
+    // The same again finds it finished.
+    let (code, again) = fleet.post("/v1/tasks?wait=15s", json!({"type": "echo", "id": "a"})).await;
+    assert_eq!((code, again["state"].as_str()), (200, Some("succeeded")));
+}
+
+#[tokio::test]
+async fn waiting_works_without_change_notices() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    fleet.store.mute.store(true, Ordering::SeqCst);
+    fleet.track();
+    let wait = fleet.request(Method::POST, "/v1/tasks?wait=15s").json(&json!({"type": "echo", "id": "a"})).send();
+    let (answer, _) = tokio::join!(wait, fleet.succeed("a", json!(null)));
+    assert_eq!(answer.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn waiting_has_an_end() {
+    let fleet = fleet().await;
+    let begun = Instant::now();
+    let (code, status) = fleet.post("/v1/tasks?wait=300ms", json!({"type": "echo"})).await;
+    assert_eq!((code, status["state"].as_str()), (202, Some("queued")));
+    assert!(begun.elapsed() >= Duration::from(Millis(300)) && begun.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn without_the_store_only_what_needs_it_is_refused() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    fleet.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "an id of our own needs no reservation");
+    let answer = fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "b"})).send().await.unwrap();
+    assert_eq!(answer.headers()["retry-after"], "1");
+    for request in [
+        fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "b"})),
+        fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": "a"})),
+        fleet.request(Method::GET, "/v1/tasks/a"),
+        fleet.request(Method::GET, "/v1/tasks"),
+        fleet.request(Method::GET, "/v1/types"),
+        fleet.request(Method::GET, "/v1/tasks/a/watch"),
+    ] {
+        let told = problem(request).await;
+        assert_eq!((told.status, told.code.as_str()), (503, "store_unavailable"));
+    }
+    fleet.store.away.store(false, Ordering::SeqCst);
+    fleet.echo("b").await;
+}
+
+#[tokio::test]
+async fn without_kafka_the_known_is_answered_and_the_rest_refused() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    fleet.broker.cut.store(true, Ordering::SeqCst);
+    let known: Status = fleet.get("/v1/tasks/a").await;
+    assert_eq!(known.state, State::Queued);
+    for path in ["/v1/tasks/b", "/v1/tasks/a/params"] {
+        let told = fleet.problem(path).await;
+        assert_eq!((told.status, told.code.as_str()), (503, "kafka_unavailable"), "{path}");
+    }
+    assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "the type is remembered");
+}
+
+#[tokio::test]
+async fn a_shaky_way_to_kafka_loses_and_doubles_nothing_that_was_told() {
+    let fleet = fleet().await;
+    fleet.echo("warm-up").await;
+    fleet.log.set_faults(Faults { seed: 7, unavailable: 0.3, lost_acknowledgement: 0.2, delay: 0.2, ..Faults::default() });
+    for n in 0..20 {
+        fleet.create(json!({"type": "echo", "id": format!("t{n}")})).await;
+    }
+    fleet.log.set_faults(Faults::default());
+    fleet.folded().await;
+    for n in 0..20 {
+        let status: Status = fleet.get(&format!("/v1/tasks/t{n}")).await;
+        assert_eq!(status.state, State::Queued);
+    }
+}

@@ -1,0 +1,135 @@
+//! The store and Kafka as they are on bad days.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use kafleet::broker::memory::Memory as Log;
+use kafleet::broker::*;
+use kafleet::model::id::TaskId;
+use kafleet::model::node::Node;
+use kafleet::store::memory::Memory;
+use kafleet::store::{
+    Entry, Fence, Index, LogPage, Notice, PartitionWriter, Reservation, Store as StoreTrait, StoreError, TypeCount,
+};
+
+/// A store that can be taken away.
+pub struct Store {
+    pub real: Memory,
+    pub away: AtomicBool,
+    /// Change notices do not come.
+    pub mute: AtomicBool,
+    pub subscriptions: AtomicUsize,
+}
+
+/// Reading a task of this id panics.
+pub const PANICS: &str = "panics";
+
+impl Store {
+    pub fn new(real: Memory) -> Self {
+        Self { real, away: AtomicBool::new(false), mute: AtomicBool::new(false), subscriptions: AtomicUsize::new(0) }
+    }
+
+    fn here(&self) -> Result<&Memory, StoreError> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable("the test took it away".into()));
+        }
+        Ok(&self.real)
+    }
+}
+
+#[async_trait]
+impl StoreTrait for Store {
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError> {
+        self.here()?.open(partition).await
+    }
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+        assert!(ids.iter().all(|id| id.as_str() != PANICS), "as the test wants it");
+        self.here()?.nodes(partition, ids).await
+    }
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError> {
+        self.here()?.fences(partitions).await
+    }
+    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.here()?.page(partition, index, after, limit).await
+    }
+    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
+        self.here()?.counts(partitions).await
+    }
+    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
+        self.here()?.log_lines(partition, id, from, limit).await
+    }
+    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
+        self.here()?.reserve(partition, id, mark).await
+    }
+    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError> {
+        self.here()?.set_reservation(partition, id, mark).await
+    }
+    async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
+        let notices = self.here()?.notices().await?;
+        self.subscriptions.fetch_add(1, Ordering::SeqCst);
+        if self.mute.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable("no notices".into()));
+        }
+        Ok(notices)
+    }
+    async fn check(&self) -> Result<(), StoreError> {
+        self.here()?.check().await
+    }
+}
+
+/// The way to Kafka, which can be cut; sending is left alone.
+pub struct Uplink {
+    real: Arc<Log>,
+    pub cut: AtomicBool,
+}
+
+impl Uplink {
+    pub fn new(real: Arc<Log>) -> Self {
+        Self { real, cut: AtomicBool::new(false) }
+    }
+
+    fn here(&self) -> Result<&Log, BrokerError> {
+        if self.cut.load(Ordering::SeqCst) {
+            return Err(BrokerError::Unavailable("the test cut it off".into()));
+        }
+        Ok(&self.real)
+    }
+}
+
+impl Broker for Uplink {
+    fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
+        self.here()?.consumer(spec)
+    }
+    fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
+        self.here()?.producer(sink)
+    }
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+        self.here()?.atomic_producer(name)
+    }
+    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
+        self.here()?.topics(prefix, deadline)
+    }
+    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
+        self.here()?.apply_topics(topics, deadline)
+    }
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+        self.here()?.ends(partition, deadline)
+    }
+    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
+        self.here()?.read_at(partition, offset, deadline)
+    }
+    fn group_offsets(
+        &self,
+        group: &str,
+        partitions: &[Partition],
+        deadline: Duration,
+    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+        self.here()?.group_offsets(group, partitions, deadline)
+    }
+    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
+        self.here()?.set_group_offsets(group, commits, deadline)
+    }
+}

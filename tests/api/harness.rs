@@ -1,0 +1,247 @@
+//! A fleet without workers: tests play the worker by writing events.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kafleet::api::documents::{Problem, Status};
+use kafleet::api::{self, ApiSetup};
+use kafleet::broker::link::Link;
+use kafleet::broker::{Broker, Partition, TopicSpec, memory as broker};
+use kafleet::config::{ApiConfig, Names, TrackerConfig};
+use kafleet::handlers::{Context, Registry, Task, TaskResult};
+use kafleet::model::event::{Announcement, ErrorInfo, Event, Kind};
+use kafleet::model::id::TaskId;
+use kafleet::model::json::RawJson;
+use kafleet::model::task::Position;
+use kafleet::publish::Publisher;
+use kafleet::runtime::{Health, Shutdown, now_ms};
+use kafleet::store::{Store, memory as store};
+use kafleet::telemetry::Metrics;
+use kafleet::tracker::{self, TrackerSetup};
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::doubles::{Store as StoreDouble, Uplink};
+
+pub const PARTITIONS: u32 = 4;
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A type with a schema.
+#[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+pub struct Resize {
+    pub url: String,
+    pub width: u32,
+}
+
+impl Task for Resize {
+    const TYPE: &'static str = "resize";
+    type Output = ();
+    async fn run(self, _: Context) -> TaskResult<()> {
+        Ok(())
+    }
+}
+
+pub struct Fleet {
+    pub log: Arc<broker::Memory>,
+    pub broker: Arc<Uplink>,
+    pub store: Arc<StoreDouble>,
+    pub names: Names,
+    pub publisher: Publisher,
+    pub base: String,
+    pub http: reqwest::Client,
+    pub shutdown: Shutdown,
+    pub health: Health,
+    pub metrics: Metrics,
+    pub ended: tokio::task::JoinHandle<anyhow::Result<()>>,
+    tracking: parking_lot::Mutex<Option<(Shutdown, tokio::task::JoinHandle<anyhow::Result<()>>)>>,
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.shutdown.abort();
+        if let Some((tracking, _)) = self.tracking.lock().take() {
+            tracking.abort();
+        }
+    }
+}
+
+/// A fleet whose events are folded.
+pub async fn fleet() -> Fleet {
+    let fleet = unfolded(ApiConfig::default()).await;
+    fleet.track();
+    fleet
+}
+
+/// A fleet whose events lie unread until [`Fleet::track`].
+pub async fn unfolded(config: ApiConfig) -> Fleet {
+    let names = Names::new("t");
+    let log = broker::Memory::new(broker::MemoryOptions::default());
+    let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
+    let log_append_time = vec![("message.timestamp.type".to_owned(), "LogAppendTime".to_owned())];
+    let events = TopicSpec { config: log_append_time, ..topic(names.events(), PARTITIONS) };
+    let topics = [events, topic(names.control(), 1), topic(names.tasks("echo"), 2), topic(names.tasks("resize"), 2)];
+    log.apply_topics(&topics, DEADLINE).unwrap();
+    let broker = Arc::new(Uplink::new(log.clone()));
+    let store = Arc::new(StoreDouble::new(store::Memory::default()));
+    let mut registry = Registry::default();
+    registry.task::<Resize>();
+    let (metrics, health, shutdown) = (Metrics::new().unwrap(), Health::default(), Shutdown::new());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let setup = ApiSetup {
+        broker: broker.clone(),
+        store: store.clone(),
+        registry,
+        config,
+        names: names.clone(),
+        events_partitions: PARTITIONS,
+        metrics: metrics.clone(),
+        health: health.clone(),
+    };
+    let ended = tokio::spawn(api::run(setup, listener, shutdown.clone()));
+    let publisher = Publisher::new(Link::open(log.clone(), None).unwrap(), names.clone(), PARTITIONS, "test");
+    let http = reqwest::Client::builder().timeout(DEADLINE).build().unwrap();
+    let tracking = parking_lot::Mutex::new(None);
+    Fleet { log, broker, store, names, publisher, base, http, shutdown, health, metrics, ended, tracking }
+}
+
+impl Fleet {
+    pub fn track(&self) {
+        let mut tracking = self.tracking.lock();
+        let setup = TrackerSetup {
+            broker: self.log.clone(),
+            store: Arc::new(self.store.real.clone()),
+            config: TrackerConfig::default(),
+            names: self.names.clone(),
+            events_partitions: PARTITIONS,
+            metrics: self.metrics.clone(),
+            health: Health::default(),
+        };
+        let stop = Shutdown::new();
+        let running = tokio::spawn(tracker::run(setup, stop.clone()));
+        *tracking = Some((stop, running));
+    }
+
+    /// Stops folding.
+    pub async fn untrack(&self) {
+        let tracking = self.tracking.lock().take();
+        if let Some((stop, running)) = tracking {
+            stop.begin();
+            running.await.unwrap().unwrap();
+        }
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.base))
+    }
+
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> T {
+        let answer = self.request(Method::GET, path).send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        assert_eq!(status, StatusCode::OK, "GET {path}: {text}");
+        serde_json::from_str(&text).unwrap_or_else(|why| panic!("GET {path}: {why}: {text}"))
+    }
+
+    pub async fn problem(&self, path: &str) -> Problem {
+        problem(self.request(Method::GET, path)).await
+    }
+
+    /// Creates a task, and gives what came back.
+    pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        let answer = self.request(Method::POST, path).json(&body).send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
+
+    /// Creates a task that is new.
+    pub async fn create(&self, body: Value) -> Status {
+        let (status, answer) = self.post("/v1/tasks", body).await;
+        assert_eq!(status, 201, "{answer}");
+        serde_json::from_value(answer).unwrap()
+    }
+
+    /// An `echo` task with this id, folded in.
+    pub async fn echo(&self, id: &str) -> Status {
+        let (parent, id) = id.rsplit_once(':').map_or((None, id), |(parent, id)| (Some(parent), id));
+        let made = self.create(json!({"type": "echo", "id": id, "parent": parent})).await;
+        self.get(&format!("/v1/tasks/{}?after={}", made.id, made.position)).await
+    }
+
+    /// Writes an event as a worker does.
+    pub async fn tell(&self, id: &str, kind: Kind, change: impl FnOnce(&mut Event)) -> Position {
+        let mut event = Event::new(kind, TaskId::parse(id).unwrap(), 1, now_ms());
+        change(&mut event);
+        self.publisher.publish_event(&event).await.unwrap()
+    }
+
+    pub async fn succeed(&self, id: &str, output: Value) -> Position {
+        self.tell(id, Kind::Succeeded, |event| {
+            event.attempt = 1;
+            event.worker = Some("w-1".into());
+            event.started_at_ms = Some(event.at_ms - 5);
+            event.output = Some(RawJson::of(&output).unwrap());
+        })
+        .await
+    }
+
+    pub async fn fail(&self, id: &str, why: &str) -> Position {
+        let error = ErrorInfo::new("error", why, 1);
+        self.tell(id, Kind::Failed, |event| event.error = Some(Box::new(error))).await
+    }
+
+    /// Announces a task as a Kafka producer's observer does, its record at a place of one's choice.
+    pub async fn announce(&self, id: &str, task_type: &str, position: Option<Position>) -> Position {
+        self.tell(id, Kind::Submitted, |event| {
+            event.task = Some(Box::new(Announcement {
+                task_type: task_type.into(),
+                created_at_ms: event.at_ms,
+                position,
+                hash: None,
+                policy: None,
+            }));
+        })
+        .await
+    }
+
+    pub async fn announce_owned(&self, id: String) -> Position {
+        self.announce(&id, "echo", None).await
+    }
+
+    pub fn events(&self, position: Position) -> Partition {
+        Partition::new(self.names.events(), position.partition)
+    }
+
+    /// Waits until everything that is in the log now is folded.
+    pub async fn folded(&self) {
+        for number in 0..PARTITIONS {
+            let end = self.log.ends(&Partition::new(self.names.events(), number as i32), DEADLINE).unwrap().end;
+            until("the fold", async || {
+                let fence = self.store.real.fences(&[number]).await.unwrap()[0];
+                end == 0 || fence.is_some_and(|fence| fence.offset >= end)
+            })
+            .await;
+        }
+    }
+}
+
+/// Sends a request that must be refused, and checks that the refusal is a whole problem document.
+pub async fn problem(request: RequestBuilder) -> Problem {
+    let answer = request.send().await.unwrap();
+    let status = answer.status();
+    let media = answer.headers().get("content-type").map(|value| value.to_str().unwrap().to_owned());
+    let text = answer.text().await.unwrap();
+    assert_eq!(media.as_deref(), Some("application/problem+json"), "{status}: {text}");
+    let problem: Problem = serde_json::from_str(&text).unwrap();
+    assert_eq!(problem.status, status.as_u16(), "{text}");
+    assert!(!problem.title.is_empty() && !problem.detail.is_empty(), "{text}");
+    problem
+}
+
+/// Waits for a condition.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition().await {
+        assert!(begun.elapsed() < DEADLINE, "{what} did not happen within {DEADLINE:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,171 @@
+//! `GET /v1/tasks`.
+
+use kafleet::api::documents::TaskPage;
+use kafleet::model::event::Kind;
+use serde_json::json;
+
+use crate::harness::{Fleet, fleet};
+
+/// Every page of a list.
+async fn all(fleet: &Fleet, query: &str) -> Vec<kafleet::api::documents::Status> {
+    let (mut tasks, mut next) = (Vec::new(), None::<String>);
+    loop {
+        let cursor = next.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
+        let page: TaskPage = fleet.get(&format!("/v1/tasks?{query}{cursor}")).await;
+        tasks.extend(page.tasks);
+        next = page.next;
+        if next.is_none() {
+            return tasks;
+        }
+    }
+}
+
+async fn ids(fleet: &Fleet, query: &str) -> Vec<String> {
+    let mut ids: Vec<String> = all(fleet, query).await.into_iter().map(|task| task.id).collect();
+    ids.sort();
+    ids
+}
+
+#[tokio::test]
+async fn roots_are_listed_newest_first_over_all_partitions() {
+    let fleet = fleet().await;
+    for n in 0..30 {
+        fleet.echo(&format!("t{n:02}")).await;
+    }
+    fleet.echo("t00:child").await;
+    for limit in [1, 7, 30, 200] {
+        let tasks = all(&fleet, &format!("limit={limit}")).await;
+        let seen: Vec<_> = tasks.iter().map(|task| (task.seen_at.clone(), task.id.clone())).collect();
+        assert_eq!(seen.len(), 30, "limit {limit}");
+        assert!(seen.windows(2).all(|pair| pair[0] > pair[1]), "limit {limit}: {seen:?}");
+    }
+    let page: TaskPage = fleet.get("/v1/tasks?limit=30").await;
+    assert_eq!((page.next, page.scanned), (None, None), "a page that is just full is the last one");
+}
+
+#[tokio::test]
+async fn a_list_goes_on_where_it_was_though_tasks_come() {
+    let fleet = fleet().await;
+    for n in 0..10 {
+        fleet.echo(&format!("old{n}")).await;
+    }
+    let first: TaskPage = fleet.get("/v1/tasks?limit=4").await;
+    for n in 0..10 {
+        fleet.echo(&format!("new{n}")).await;
+    }
+    let cursor = first.next.unwrap();
+    let rest: TaskPage = fleet.get(&format!("/v1/tasks?limit=200&cursor={cursor}")).await;
+    let mut seen: Vec<String> = first.tasks.into_iter().chain(rest.tasks).map(|task| task.id).collect();
+    seen.sort();
+    assert_eq!(seen, (0..10).map(|n| format!("old{n}")).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn what_was_asked_for_is_what_comes() {
+    let fleet = fleet().await;
+    for (id, task_type, name, creator, tags) in [
+        ("a", "echo", "nightly build", "ann", vec!["ci", "night"]),
+        ("b", "echo", "nightly test", "bob", vec!["ci"]),
+        ("c", "human", "review", "ann", vec![]),
+    ] {
+        let external = task_type == "human";
+        let body = json!({"type": task_type, "id": id, "name": name, "creator": creator, "tags": tags, "external": external});
+        fleet.create(body).await;
+    }
+    fleet.fail("b", "no").await;
+    fleet.folded().await;
+    for (query, found) in [
+        ("type=echo", vec!["a", "b"]),
+        ("type=human", vec!["c"]),
+        ("type=nothing", vec![]),
+        ("state=failed", vec!["b"]),
+        ("state=queued", vec!["a", "c"]),
+        ("tag=ci", vec!["a", "b"]),
+        ("tag=night", vec!["a"]),
+        ("creator=ann", vec!["a", "c"]),
+        ("creator=an", vec![]),
+        ("name=nightly", vec!["a", "b"]),
+        ("name=nightly%20t", vec!["b"]),
+        ("tag=ci&creator=ann&type=echo&state=queued", vec!["a"]),
+        ("tag=ci&creator=ann&state=failed", vec![]),
+    ] {
+        assert_eq!(ids(&fleet, query).await, found, "{query}");
+        assert_eq!(ids(&fleet, &format!("{query}&limit=1")).await, found, "{query} in pages of one");
+    }
+    let page: TaskPage = fleet.get("/v1/tasks?tag=ci&limit=1").await;
+    assert!(page.scanned.is_some_and(|scanned| scanned >= 1), "a search says how much it looked at");
+}
+
+#[tokio::test]
+async fn a_type_and_an_indexed_state_find_tasks_at_any_depth() {
+    let fleet = fleet().await;
+    for id in ["r", "r:a", "r:a:b", "s"] {
+        fleet.echo(id).await;
+    }
+    fleet.fail("r:a:b", "deep down").await;
+    fleet.fail("s", "too").await;
+    fleet.tell("r:a", Kind::Started, |event| event.attempt = 1).await;
+    fleet.folded().await;
+    assert_eq!(ids(&fleet, "type=echo&state=failed").await, ["r:a:b", "s"]);
+    assert_eq!(ids(&fleet, "type=echo&state=running").await, ["r:a"]);
+    assert_eq!(ids(&fleet, "state=failed").await, ["s"], "without a type, roots");
+    fleet.succeed("r:a", json!(1)).await;
+    fleet.folded().await;
+    assert!(ids(&fleet, "type=echo&state=running").await.is_empty());
+}
+
+#[tokio::test]
+async fn time_ranges_are_exact() {
+    let fleet = fleet().await;
+    let mut seen = Vec::new();
+    for n in 0..8 {
+        let status = fleet.echo(&format!("t{n}")).await;
+        seen.push((status.seen_at.unwrap(), status.id));
+        // The log's clock has to move for the times to differ.
+        tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+    }
+    for (from, to) in [(0, 7), (2, 5), (3, 3), (7, 2)] {
+        let query = format!("from={}&to={}", seen[from].0, seen[to].0).replace('+', "%2B");
+        let within = seen.iter().filter(|(at, _)| *at >= seen[from].0 && *at < seen[to].0);
+        let expected: Vec<String> = within.map(|(_, id)| id.clone()).collect();
+        assert_eq!(ids(&fleet, &query).await, expected, "{query}");
+        assert_eq!(ids(&fleet, &format!("{query}&limit=1")).await, expected, "{query} in pages of one");
+        assert_eq!(ids(&fleet, &format!("{query}&type=echo")).await, expected, "{query} while scanning");
+    }
+}
+
+#[tokio::test]
+async fn a_tree_is_listed_parents_before_children() {
+    let fleet = fleet().await;
+    let tree = ["r", "r:a", "r:a:x", "r:a:x:deep", "r:a:y", "r:b", "r:c", "r:c:z"];
+    for id in tree {
+        fleet.echo(id).await;
+    }
+    fleet.echo("other").await;
+    fleet.fail("r:a:y", "no").await;
+    fleet.fail("r:c", "no").await;
+    fleet.folded().await;
+    for limit in [1, 2, 3, 50] {
+        let found: Vec<String> = all(&fleet, &format!("root=r&limit={limit}")).await.into_iter().map(|task| task.id).collect();
+        assert_eq!(found, tree, "limit {limit}");
+    }
+    assert_eq!(ids(&fleet, "root=r&state=failed").await, ["r:a:y"]);
+    assert_eq!(ids(&fleet, "root=r:a&limit=1").await, ["r:a", "r:a:x", "r:a:x:deep", "r:a:y"]);
+    let page: TaskPage = fleet.get("/v1/tasks?root=r&limit=2").await;
+    let elsewhere = fleet.problem(&format!("/v1/tasks?root=other&cursor={}", page.next.unwrap())).await;
+    assert_eq!(elsewhere.code, "bad_cursor");
+}
+
+#[tokio::test]
+async fn a_search_stops_after_ten_thousand_records_and_goes_on_later() {
+    let fleet = fleet().await;
+    fleet.create(json!({"type": "echo", "id": "needle", "tags": ["needle"]})).await;
+    fleet.folded().await;
+    let events = (0..10_500).map(|n| fleet.announce_owned(format!("hay{n}")));
+    futures::StreamExt::collect::<Vec<_>>(futures::StreamExt::buffered(futures::stream::iter(events), 1_000)).await;
+    fleet.folded().await;
+    let first: TaskPage = fleet.get("/v1/tasks?tag=needle").await;
+    assert_eq!((first.tasks.len(), first.scanned), (0, Some(10_000)));
+    let second: TaskPage = fleet.get(&format!("/v1/tasks?tag=needle&cursor={}", first.next.unwrap())).await;
+    assert_eq!((second.tasks.len(), second.next), (1, None));
+}

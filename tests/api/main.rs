@@ -1,0 +1,13 @@
+//! The api as its clients see it: the real server on a real port, over the in-memory broker and store, with the real
+//! tracker folding where a test wants it.
+
+mod batch;
+mod create;
+mod doubles;
+mod harness;
+mod lists;
+mod operate;
+mod reads;
+mod refusals;
+mod reports;
+mod watches;

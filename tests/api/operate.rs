@@ -1,0 +1,127 @@
+//! Types, health, metrics, the description.
+
+use std::sync::atomic::Ordering;
+
+use kafleet::api::documents::{Backlog, TypeDocument, Types};
+use kafleet::api::run_ops;
+use kafleet::config::ApiConfig;
+use kafleet::model::event::Kind;
+use kafleet::model::state::State;
+use kafleet::runtime::Shutdown;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::harness::{fleet, problem, unfolded};
+
+#[tokio::test]
+async fn types_tell_what_there_is_and_what_there_is_to_do() {
+    let fleet = fleet().await;
+    for id in ["a", "b", "c", "d"] {
+        fleet.echo(id).await;
+    }
+    fleet.create(json!({"type": "review", "external": true})).await;
+    fleet.tell("a", Kind::Started, |event| event.attempt = 1).await;
+    fleet.succeed("b", json!(1)).await;
+    fleet.folded().await;
+    let types: Types = fleet.get("/v1/types").await;
+    let find = |name: &str| -> TypeDocument { types.types.iter().find(|known| known.name == name).unwrap().clone() };
+    let names: Vec<&str> = types.types.iter().map(|known| known.name.as_str()).collect();
+    assert_eq!(names, ["echo", "resize", "review"]);
+    let echo = find("echo");
+    assert_eq!((echo.topic, echo.backlog, echo.counts[&State::Succeeded]), (true, 3, 1));
+    assert_eq!(find("resize").schema.unwrap()["required"], json!(["url", "width"]));
+    assert!(!find("review").topic);
+    for (name, backlog) in [("echo", 3), ("resize", 0), ("review", 1)] {
+        assert_eq!(fleet.get::<Backlog>(&format!("/v1/types/{name}/backlog")).await.backlog, backlog, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn readiness_names_what_is_missing() {
+    let fleet = fleet().await;
+    let ready = async |part: &str| {
+        let told = fleet.problem("/readyz").await;
+        assert_eq!((told.status, told.code.as_str()), (503, "not_ready"));
+        assert!(told.detail.contains(part), "{}", told.detail);
+    };
+    assert_eq!(fleet.get::<Value>("/readyz").await["status"], "ready");
+    fleet.store.away.store(true, Ordering::SeqCst);
+    ready("store unavailable").await;
+    fleet.store.away.store(false, Ordering::SeqCst);
+    fleet.broker.cut.store(true, Ordering::SeqCst);
+    ready("cut it off").await;
+    fleet.broker.cut.store(false, Ordering::SeqCst);
+    fleet.health.set("tracker", "behind by a day");
+    ready("tracker: behind by a day").await;
+    fleet.health.clear("tracker");
+    assert_eq!(fleet.get::<Value>("/readyz").await["status"], "ready");
+    assert_eq!(fleet.get::<Value>("/healthz").await["status"], "ok");
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_route() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    fleet.problem("/v1/tasks/b").await;
+    fleet.problem("/nowhere/at/all").await;
+    let answer = fleet.request(Method::GET, "/metrics").send().await.unwrap();
+    assert!(answer.headers()["content-type"].to_str().unwrap().starts_with("text/plain"));
+    let text = answer.text().await.unwrap();
+    for line in [
+        r#"kafleet_http_requests_total{route="POST /v1/tasks",status="201"} 1"#,
+        r#"kafleet_http_requests_total{route="GET /v1/tasks/{id}",status="200"} 1"#,
+        r#"kafleet_http_requests_total{route="GET /v1/tasks/{id}",status="404"} 1"#,
+        r#"kafleet_http_requests_total{route="unmatched",status="404"} 1"#,
+        r#"kafleet_http_request_seconds_count{route="GET /v1/tasks/{id}"} 2"#,
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("/nowhere"), "what anybody may type is no label");
+}
+
+#[tokio::test]
+async fn the_description_describes_what_the_server_says() {
+    let fleet = fleet().await;
+    let status = serde_json::to_value(fleet.echo("a").await).unwrap();
+    let description: Value = fleet.get("/openapi.json").await;
+    assert_eq!(description["openapi"], "3.1.0");
+    let of = |name: &str| {
+        let schema = json!({"$ref": format!("#/components/schemas/{name}"), "components": description["components"]});
+        jsonschema::validator_for(&schema).unwrap()
+    };
+    assert!(of("Status").is_valid(&status), "{status}");
+    assert!(of("TaskPage").is_valid(&fleet.get("/v1/tasks").await));
+    assert!(of("TreeNode").is_valid(&fleet.get("/v1/tasks/a/tree").await));
+    assert!(of("History").is_valid(&fleet.get("/v1/tasks/a/history").await));
+    assert!(of("Types").is_valid(&fleet.get("/v1/types").await));
+    let refusal = fleet.request(Method::GET, "/v1/tasks/b").send().await.unwrap().json::<Value>().await.unwrap();
+    assert!(of("Problem").is_valid(&refusal), "{refusal}");
+}
+
+#[tokio::test]
+async fn the_front_page_says_where_things_are() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    let page = fleet.request(Method::GET, "/").send().await.unwrap().text().await.unwrap();
+    for place in ["/v1/tasks", "/openapi.json", "/metrics"] {
+        assert!(page.contains(place), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn other_roles_have_the_same_health() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let stop = Shutdown::new();
+    let running = tokio::spawn(run_ops(listener, fleet.metrics.clone(), fleet.health.clone(), stop.clone()));
+    let get = |path: &str| fleet.http.get(format!("{base}{path}"));
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_eq!(get(path).send().await.unwrap().status(), StatusCode::OK, "{path}");
+    }
+    fleet.health.set("worker", "no partitions yet");
+    assert!(problem(get("/readyz")).await.detail.contains("no partitions yet"));
+    assert_eq!(problem(get("/v1/tasks")).await.code, "unknown_route");
+    assert_eq!(problem(fleet.http.post(format!("{base}/healthz"))).await.code, "method_not_allowed");
+    stop.begin();
+    running.await.unwrap().unwrap();
+}

@@ -1,0 +1,243 @@
+//! What is read of one task, and how new it is.
+
+use std::time::Duration;
+
+use kafleet::api::documents::{History, LogDocument, Params, StateDocument, Status, TaskPage, TreeNode};
+use kafleet::broker::{Broker, Outgoing, Partition};
+use kafleet::config::ApiConfig;
+use kafleet::model::event::Kind;
+use kafleet::model::json::RawJson;
+use kafleet::model::state::State;
+use kafleet::model::task::Position;
+use serde_json::json;
+
+use crate::harness::{DEADLINE, fleet, unfolded};
+
+#[tokio::test]
+async fn a_status_tells_the_whole_story() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    for child in ["r:a", "r:b", "r:c"] {
+        fleet.echo(child).await;
+    }
+    fleet.tell("r:a", Kind::Progress, |event| event.output = Some(RawJson::of(&json!({"done": 3})).unwrap())).await;
+    fleet.succeed("r", json!({"n": 3})).await;
+    fleet.succeed("r:b", json!(null)).await;
+    let last = fleet.fail("r:c", "the disk is full").await;
+    let root: Status = fleet.get(&format!("/v1/tasks/r?after={last}")).await;
+    assert_eq!((root.state, root.own_state), (State::WaitingForChildren, State::Succeeded));
+    assert_eq!((root.children.total, root.children.pending, root.children.successful, root.children.failed), (3, 1, 1, 1));
+    assert_eq!(root.children.by_state[&State::Failed], 1);
+    assert_eq!((root.tree.total, root.tree.pending), (4, 2));
+    assert_eq!((root.result, root.worker.as_deref(), root.attempt), (Some(json!({"n": 3})), Some("w-1"), 1));
+    assert!(root.ended_at.is_none() && root.tree.started_at.is_some());
+    let child: Status = fleet.get("/v1/tasks/r:c").await;
+    assert_eq!((child.state, child.error.unwrap().message.as_str()), (State::Failed, "the disk is full"));
+    let end = fleet.succeed("r:a", json!(1)).await;
+    let state: StateDocument = fleet.get(&format!("/v1/tasks/r/state?after={end}")).await;
+    assert_eq!(state.state, State::Failed);
+    let root: Status = fleet.get("/v1/tasks/r").await;
+    assert_eq!((root.tree.ended_by.as_deref(), root.tree.failed), (Some("r:a"), 2));
+    assert!(root.tree.execution_ms.is_some() && root.ended_at.is_some());
+}
+
+#[tokio::test]
+async fn the_position_of_an_answer_can_be_waited_for_at_once() {
+    let fleet = fleet().await;
+    let status = fleet.echo("a").await;
+    let begun = std::time::Instant::now();
+    let again: Status = fleet.get(&format!("/v1/tasks/a?after={}", status.position)).await;
+    assert_eq!(again.id, "a");
+    assert!(begun.elapsed() < Duration::from_secs(2), "it names what is folded, not what is to come");
+}
+
+#[tokio::test]
+async fn a_read_waits_for_the_position_it_names() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    let made = fleet.create(json!({"type": "echo", "id": "a"})).await;
+    let path = format!("/v1/tasks/a?after={}", made.position);
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        fleet.track();
+    };
+    let (status, ()) = tokio::join!(fleet.get::<Status>(&path), late);
+    assert_eq!(status.state, State::Queued);
+    let position: Position = made.position.parse().unwrap();
+    let far = fleet.problem(&format!("/v1/tasks/a?after={}:{}", position.partition, position.offset + 100)).await;
+    assert_eq!((far.status, far.code.as_str()), (503, "behind"));
+    assert!(far.detail.contains("100 behind"), "{}", far.detail);
+}
+
+#[tokio::test]
+async fn no_such_task_is_said_only_when_everything_is_folded() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    assert_eq!(fleet.problem("/v1/tasks/a").await.code, "not_found", "an empty log has no tasks");
+    fleet.create(json!({"type": "echo", "id": "a"})).await;
+    let told = fleet.problem("/v1/tasks/a").await;
+    assert_eq!((told.status, told.code.as_str()), (503, "behind"));
+    assert!(told.detail.contains("1 behind"), "{}", told.detail);
+    fleet.track();
+    fleet.folded().await;
+    assert_eq!(fleet.get::<Status>("/v1/tasks/a").await.state, State::Queued);
+    let same_partition = (0..)
+        .map(|n| format!("no{n}"))
+        .find(|id| fleet.publisher.partition_of(&id.parse().unwrap()) == fleet.publisher.partition_of(&"a".parse().unwrap()));
+    assert_eq!(fleet.problem(&format!("/v1/tasks/{}", same_partition.unwrap())).await.code, "not_found");
+}
+
+#[tokio::test]
+async fn a_marker_at_the_end_of_the_log_holds_no_answer_back() {
+    let fleet = fleet().await;
+    let made = fleet.echo("a").await;
+    let position: Position = made.position.parse().unwrap();
+    let mut atomic = fleet.log.atomic_producer("test").unwrap();
+    let event = kafleet::model::event::Event::new(Kind::Warned, "a".parse().unwrap(), 1, 0);
+    let mut value = Vec::new();
+    event.encode(&mut value);
+    let topic = fleet.names.events();
+    let record =
+        Outgoing { topic: &topic, partition: Some(position.partition), key: Some(b"a"), value: Some(&value), headers: &[] };
+    let sent = atomic.send_all(&[record], DEADLINE).unwrap()[0];
+    let end = fleet.log.ends(&Partition::new(topic.as_str(), sent.0), DEADLINE).unwrap().end;
+    assert!(end > sent.1 + 1, "the marker takes an offset of its own");
+    let _: Status = fleet.get(&format!("/v1/tasks/a?after={}:{}", sent.0, sent.1)).await;
+    let same = (0..).map(|n| format!("no{n}"));
+    let unknown = same.take(1_000).find(|id| fleet.publisher.partition_of(&id.parse().unwrap()) as i32 == sent.0).unwrap();
+    assert_eq!(fleet.problem(&format!("/v1/tasks/{unknown}")).await.code, "not_found");
+}
+
+#[tokio::test]
+async fn history_says_what_happened_and_what_was_ignored() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    fleet.tell("a", Kind::Started, |event| (event.attempt, event.worker) = (1, Some("w-9".into()))).await;
+    fleet.succeed("a", json!(1)).await;
+    let last = fleet.fail("a", "too late").await;
+    let history: History = fleet.get(&format!("/v1/tasks/a/history?after={last}")).await;
+    let kinds: Vec<(&str, bool)> = history.events.iter().map(|event| (event.kind.as_str(), event.ignored)).collect();
+    assert_eq!(kinds, [("submitted", false), ("started", false), ("succeeded", false), ("failed", true)]);
+    assert_eq!((history.duplicates, history.dropped), (1, 0));
+    assert_eq!(history.events[3].position, last.to_string());
+    assert_eq!((history.events[1].worker.as_deref(), history.events[3].message.as_deref()), (Some("w-9"), Some("too late")));
+}
+
+#[tokio::test]
+async fn log_lines_come_in_pages() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let lines: Vec<String> = (0..10).map(|n| format!("line {n}")).collect();
+    let last = fleet.tell("a", Kind::Log, |event| (event.lines, event.dropped) = (lines, 2)).await;
+    let page: LogDocument = fleet.get(&format!("/v1/tasks/a/log?from=4&limit=3&after={last}")).await;
+    assert_eq!(
+        (page.from, page.lines, page.total, page.dropped),
+        (4, vec!["line 4".into(), "line 5".into(), "line 6".into()], 10, 2)
+    );
+    let rest: LogDocument = fleet.get("/v1/tasks/a/log?from=10").await;
+    assert_eq!((rest.lines.len(), rest.total), (0, 10));
+}
+
+#[tokio::test]
+async fn children_come_in_pages_oldest_first() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    let items: Vec<_> = (0..25).map(|n| json!({"type": "echo", "id": format!("c{n}"), "parent": "r"})).collect();
+    let (_, outcome) = fleet.post("/v1/tasks/batch", json!(items)).await;
+    assert_eq!(outcome["accepted"], 25);
+    fleet.folded().await;
+    let (mut seen, mut next, mut pages) = (Vec::new(), None::<String>, 0);
+    loop {
+        let cursor = next.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
+        let page: TaskPage = fleet.get(&format!("/v1/tasks/r/children?limit=10{cursor}")).await;
+        seen.extend(page.tasks.iter().map(|task| (task.seen_at.clone(), task.id.clone())));
+        pages += 1;
+        next = page.next;
+        if next.is_none() {
+            break;
+        }
+    }
+    assert_eq!((seen.len(), pages), (25, 3));
+    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "in order, none twice: {seen:?}");
+}
+
+#[tokio::test]
+async fn a_tree_is_cut_where_it_was_asked() {
+    let fleet = fleet().await;
+    for id in ["r", "r:a", "r:b", "r:a:x", "r:a:y", "r:a:x:deep"] {
+        fleet.echo(id).await;
+    }
+    let shape = |tree: &TreeNode| -> String {
+        fn write(node: &TreeNode, out: &mut String) {
+            out.push_str(node.id.rsplit(':').next().unwrap());
+            if !node.below.is_empty() {
+                out.push('(');
+                node.below.iter().for_each(|child| write(child, out));
+                out.push(')');
+            }
+            if node.cut > 0 {
+                out.push_str(&format!("+{}", node.cut));
+            }
+            out.push(' ');
+        }
+        let mut text = String::new();
+        write(tree, &mut text);
+        text.trim_end().replace(" )", ")")
+    };
+    let whole: TreeNode = fleet.get("/v1/tasks/r/tree").await;
+    assert_eq!(shape(&whole), "r(a(x(deep) y) b)");
+    assert_eq!((whole.tree.total, whole.children.total), (6, 2));
+    for (query, told) in [
+        ("depth=0", "r+2"),
+        ("depth=1", "r(a+2 b)"),
+        ("depth=2", "r(a(x+1 y) b)"),
+        ("depth=64", "r(a(x(deep) y) b)"),
+        ("limit=1", "r(a+2)+1"),
+        ("limit=2", "r(a+2 b)"),
+        ("limit=3", "r(a(x+1)+1 b)"),
+        ("limit=5", "r(a(x(deep) y) b)"),
+    ] {
+        let tree: TreeNode = fleet.get(&format!("/v1/tasks/r/tree?{query}")).await;
+        assert_eq!(shape(&tree), told, "{query}");
+    }
+    let sub: TreeNode = fleet.get("/v1/tasks/r:a/tree").await;
+    assert_eq!(shape(&sub), "a(x(deep) y)");
+}
+
+#[tokio::test]
+async fn params_are_read_from_kafka_while_it_has_them() {
+    let fleet = fleet().await;
+    let made = fleet.create(json!({"type": "resize", "id": "a", "params": {"url": "u", "width": 3}})).await;
+    let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
+    let params: Params = fleet.get("/v1/tasks/a/params").await;
+    assert_eq!(params.params, json!({"url": "u", "width": 3}));
+    let place: Position = status.record.unwrap().parse().unwrap();
+    let topic = Partition::new(fleet.names.tasks("resize"), place.partition);
+    fleet.log.truncate_before(&topic, place.offset + 1).unwrap();
+    let told = fleet.problem("/v1/tasks/a/params").await;
+    assert_eq!((told.status, told.code.as_str()), (410, "params_gone"));
+}
+
+#[tokio::test]
+async fn params_of_other_producers_are_read_too() {
+    let fleet = fleet().await;
+    let link = fleet.publisher.link();
+    let topic = fleet.names.tasks("echo");
+    let send = async |value: &str, headers: &[(&str, &[u8])]| {
+        let record = Outgoing { topic: &topic, partition: Some(0), key: None, value: Some(value.as_bytes()), headers };
+        link.deliver(record, DEADLINE).await.unwrap()
+    };
+    let structured = r#"{"specversion":"1.0","id":"ce","source":"s","type":"echo","data":{"inside":1}}"#;
+    let place = send(structured, &[("content-type", b"application/cloudevents+json")]).await;
+    fleet.announce("ce", "echo", Some(place)).await;
+    let place = send("not json", &[("ce_id", b"bad")]).await;
+    fleet.announce("bad", "echo", Some(place)).await;
+    let place = send("1", &[("ce_id", b"somebody-else")]).await;
+    fleet.announce("moved", "echo", Some(place)).await;
+    fleet.tell("lone:child", Kind::Started, |_| {}).await;
+    fleet.folded().await;
+    let params: Params = fleet.get("/v1/tasks/ce/params").await;
+    assert_eq!(params.params, json!({"inside": 1}));
+    let unreadable = fleet.problem("/v1/tasks/bad/params").await;
+    assert_eq!((unreadable.status, unreadable.code.as_str()), (409, "params_unreadable"));
+    assert_eq!(fleet.problem("/v1/tasks/moved/params").await.code, "params_gone", "another record lies there now");
+    assert_eq!(fleet.problem("/v1/tasks/lone/params").await.code, "no_params", "nobody has published it");
+}

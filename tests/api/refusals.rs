@@ -1,0 +1,200 @@
+//! Bad input is answered with a problem document that says what is wrong; never with a 500.
+
+use kafleet::config::ApiConfig;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::doubles::PANICS;
+use crate::harness::{Fleet, fleet, problem, unfolded};
+
+#[tokio::test]
+async fn every_bad_task_is_refused_with_its_reason() {
+    let fleet = fleet().await;
+    fleet.echo("taken").await;
+    let long = "x".repeat(600);
+    let table: Vec<(Value, u16, &str, &str)> = vec![
+        (json!([]), 400, "bad_field", ""),
+        (json!({}), 400, "bad_field", ""),
+        (json!({"type": "echo", "prio": 1}), 400, "unknown_field", "/prio"),
+        (json!({"type": 5}), 400, "bad_field", "/type"),
+        (json!({"type": "No Type"}), 400, "bad_field", "/type"),
+        (json!({"type": "ehco"}), 404, "unknown_type", ""),
+        (json!({"type": "echo", "id": ""}), 400, "bad_id", "/id"),
+        (json!({"type": "echo", "id": "urn:uuid:1"}), 400, "bad_id", "/id"),
+        (json!({"type": "echo", "id": "a b"}), 400, "bad_id", "/id"),
+        (json!({"type": "echo", "id": "c", "parent": "a/b"}), 400, "bad_id", "/parent"),
+        (json!({"type": "echo", "id": "x:c", "parent": "taken"}), 400, "bad_id", "/id"),
+        (json!({"type": "echo", "parent": "nobody"}), 404, "unknown_parent", "/parent"),
+        (json!({"type": "echo", "id": "taken", "params": {"other": 1}}), 409, "duplicate_id", ""),
+        (json!({"type": "resize", "id": "taken", "params": {"url": "u", "width": 1}}), 409, "duplicate_id", ""),
+        (json!({"type": "resize", "params": {"url": "u", "width": "wide"}}), 422, "schema", "/params/width"),
+        (json!({"type": "resize", "params": {"url": "u"}}), 422, "schema", "/params"),
+        (json!({"type": "resize"}), 422, "schema", "/params"),
+        (json!({"type": "echo", "params": "y".repeat((1 << 20) - 1)}), 413, "too_large", "/params"),
+        (json!({"type": "echo", "delay": "soon"}), 400, "bad_field", "/delay"),
+        (json!({"type": "echo", "delay": "31d"}), 400, "bad_field", "/delay"),
+        (json!({"type": "echo", "at": "tomorrow"}), 400, "bad_field", "/at"),
+        (json!({"type": "echo", "at": "2000-01-01T00:00:00Z", "delay": "1s"}), 400, "bad_field", "/at"),
+        (json!({"type": "echo", "delay": "1h", "expires": "1m"}), 400, "bad_field", "/expires"),
+        (json!({"type": "echo", "retries": -1}), 400, "bad_field", "/retries"),
+        (json!({"type": "echo", "retries": 1001}), 400, "bad_field", "/retries"),
+        (json!({"type": "echo", "min_backoff": "2s", "max_backoff": "1s"}), 400, "bad_field", "/min_backoff"),
+        (json!({"type": "echo", "timeout": 0}), 400, "bad_field", "/timeout"),
+        (json!({"type": "echo", "tags": ["a,b"]}), 400, "bad_field", "/tags"),
+        (json!({"type": "echo", "tags": vec!["t"; 33]}), 400, "bad_field", "/tags"),
+        (json!({"type": "echo", "name": long}), 400, "bad_field", "/name"),
+        (json!({"type": "echo", "key": long}), 400, "bad_field", "/key"),
+        (json!({"type": "echo", "options": [1]}), 400, "bad_field", "/options"),
+        (json!({"type": "echo", "options": {"o": "z".repeat(17_000)}}), 413, "too_large", "/options"),
+        (json!({"type": "echo", "on_failure": "shrug"}), 400, "bad_field", "/on_failure"),
+        (json!({"type": "echo", "block_when_done": true}), 400, "bad_field", "/block_when_done"),
+        (json!({"type": "anything", "external": true, "params": 1}), 400, "bad_field", "/params"),
+        (json!({"type": "anything", "external": true, "delay": 1}), 400, "bad_field", "/delay"),
+    ];
+    for (body, status, code, pointer) in table {
+        let told = problem(fleet.request(Method::POST, "/v1/tasks").json(&body)).await;
+        let body: String = body.to_string().chars().take(120).collect();
+        assert_eq!((told.status, told.code.as_str()), (status, code), "{body}: {told:?}");
+        assert_eq!(told.pointer.unwrap_or_default(), pointer, "{body}: {}", told.detail);
+    }
+}
+
+#[tokio::test]
+async fn every_bad_request_is_refused_with_its_reason() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let json = "application/json";
+    let echo = r#"{"type":"echo"}"#;
+    let get = Method::GET;
+    let table = [
+        (Method::POST, "/v1/tasks", json, "", 400, "bad_json"),
+        (Method::POST, "/v1/tasks", json, "{\"type\":", 400, "bad_json"),
+        (Method::POST, "/v1/tasks", json, "{\"type\":\"echo\"} {}", 400, "bad_json"),
+        (Method::POST, "/v1/tasks", "text/plain", echo, 415, "unsupported_media_type"),
+        (Method::POST, "/v1/tasks", "application/x-www-form-urlencoded", echo, 415, "unsupported_media_type"),
+        (Method::POST, "/v1/tasks", "application/x-ndjson", echo, 415, "unsupported_media_type"),
+        (Method::POST, "/v1/tasks", "", echo, 415, "unsupported_media_type"),
+        (Method::POST, "/v1/tasks?wait=6m", json, echo, 400, "bad_parameter"),
+        (Method::POST, "/v1/tasks?wait=soon", json, echo, 400, "bad_parameter"),
+        (Method::POST, "/v1/tasks?wait=1s&wait=2s", json, echo, 400, "bad_parameter"),
+        (Method::POST, "/v1/tasks?dry_run=true", json, echo, 400, "unknown_parameter"),
+        (Method::POST, "/v1/tasks/batch?atomic=true", json, "[]", 400, "unknown_parameter"),
+        (Method::POST, "/v1/tasks/batch", json, "[", 400, "bad_json"),
+        (Method::POST, "/v1/tasks/batch", json, "{}", 400, "bad_field"),
+        (Method::DELETE, "/v1/tasks/a", "", "", 405, "method_not_allowed"),
+        (Method::PUT, "/v1/tasks", json, echo, 405, "method_not_allowed"),
+        (Method::PUT, "/v1/tasks/a/state", json, "{\"state\":\"running\"}", 409, "not_external"),
+        (Method::PUT, "/v1/tasks/a/state", json, "{\"state\":\"sleeping\"}", 400, "bad_field"),
+        (Method::PUT, "/v1/tasks/a/state", json, "{\"state\":\"cancelled\"}", 422, "bad_state"),
+        (Method::PUT, "/v1/tasks/a/state", json, "{\"state\":\"running\",\"x\":1}", 400, "unknown_field"),
+        (Method::PUT, "/v1/tasks/nobody/state", json, "{\"state\":\"running\"}", 404, "not_found"),
+        (get.clone(), "/nowhere", "", "", 404, "unknown_route"),
+        (get.clone(), "/v1/tasks/a/b/c", "", "", 404, "unknown_route"),
+        (get.clone(), "/v1/tasks/nobody", "", "", 404, "not_found"),
+        (get.clone(), "/v1/tasks/nobody/state", "", "", 404, "not_found"),
+        (get.clone(), "/v1/tasks/nobody/children", "", "", 404, "not_found"),
+        (get.clone(), "/v1/tasks/nobody/tree", "", "", 404, "not_found"),
+        (get.clone(), "/v1/tasks/nobody/history", "", "", 404, "not_found"),
+        (get.clone(), "/v1/tasks/nobody/log", "", "", 404, "not_found"),
+        (get.clone(), "/v1/tasks/nobody/params", "", "", 404, "not_found"),
+        (get.clone(), "/v1/tasks/nobody/watch", "", "", 404, "not_found"),
+        (get.clone(), "/v1/tasks?root=nobody", "", "", 404, "not_found"),
+        (get.clone(), "/v1/tasks/a%20b", "", "", 400, "bad_id"),
+        (get.clone(), "/v1/tasks/a%FF", "", "", 400, "bad_request"),
+        (get.clone(), "/v1/tasks/a?after=soon", "", "", 400, "bad_parameter"),
+        (get.clone(), "/v1/tasks/a?after=99:0", "", "", 400, "bad_parameter"),
+        (get.clone(), "/v1/tasks/a?verbose=1", "", "", 400, "unknown_parameter"),
+        (get.clone(), "/v1/tasks/a/tree?depth=65", "", "", 400, "bad_parameter"),
+        (get.clone(), "/v1/tasks/a/children?cursor=%21", "", "", 400, "bad_cursor"),
+        (get.clone(), "/v1/tasks?limit=0", "", "", 400, "bad_parameter"),
+        (get.clone(), "/v1/tasks?limit=201", "", "", 400, "bad_parameter"),
+        (get.clone(), "/v1/tasks?limit", "", "", 400, "bad_parameter"),
+        (get.clone(), "/v1/tasks?state=sleeping", "", "", 400, "bad_parameter"),
+        (get.clone(), "/v1/tasks?tag=%FF", "", "", 400, "bad_parameter"),
+        (get.clone(), "/v1/tasks?from=yesterday", "", "", 400, "bad_parameter"),
+        (get.clone(), "/v1/tasks?cursor=abc", "", "", 400, "bad_cursor"),
+        (get.clone(), "/v1/types/nothing/backlog", "", "", 404, "unknown_type"),
+        (get, "/healthz?x=1", "", "", 400, "unknown_parameter"),
+    ];
+    for (method, path, media, body, status, code) in table {
+        let mut request = fleet.request(method.clone(), path).body(body);
+        if !media.is_empty() {
+            request = request.header("content-type", media);
+        }
+        let told = problem(request).await;
+        assert_eq!((told.status, told.code.as_str()), (status, code), "{method} {path} {body}: {told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_helps() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let hint = async |body: Value| problem(fleet.request(Method::POST, "/v1/tasks").json(&body)).await;
+    let typo = hint(json!({"type": "ehco"})).await;
+    assert!(typo.hint.unwrap().contains("did you mean `echo`"));
+    let strange = hint(json!({"type": "transcode"})).await;
+    assert!(strange.detail.contains("t.tasks.transcode") && strange.hint.unwrap().contains("kafleet topics apply"));
+    let taken = hint(json!({"type": "echo", "id": "a", "params": 1})).await;
+    assert_eq!(taken.existing.as_deref(), Some("a"));
+    let wrong = fleet.request(Method::DELETE, "/v1/tasks/a").send().await.unwrap();
+    let allowed = wrong.headers()["allow"].to_str().unwrap().to_owned();
+    assert!(allowed.contains("GET") && !allowed.contains("DELETE"), "{allowed}");
+    let unknown = fleet.problem("/v1/tasks/a?wait=1s").await;
+    assert!(unknown.hint.unwrap().contains("`after`"));
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_whether_announced_or_not() {
+    let fleet = unfolded(ApiConfig { max_body: kafleet::config::Bytes(10_000), ..ApiConfig::default() }).await;
+    let body = json!({"type": "echo", "params": "x".repeat(20_000)}).to_string();
+    let request = || fleet.request(Method::POST, "/v1/tasks").header("content-type", "application/json");
+    let announced = problem(request().body(body.clone())).await;
+    let chunks = body.as_bytes().chunks(1_000).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect::<Vec<_>>();
+    let streamed = problem(request().body(reqwest::Body::wrap_stream(futures::stream::iter(chunks)))).await;
+    for told in [announced, streamed] {
+        assert_eq!((told.status, told.code.as_str()), (413, "too_large"));
+        assert!(told.detail.contains("10000 bytes"), "{}", told.detail);
+    }
+    assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "the next one goes through");
+}
+
+#[tokio::test]
+async fn a_panic_is_a_problem_document_too_and_ends_nothing_else() {
+    let fleet = fleet().await;
+    let told = fleet.problem(&format!("/v1/tasks/{PANICS}")).await;
+    assert_eq!((told.status, told.code.as_str()), (500, "internal"));
+    assert!(!told.detail.contains("as the test wants it"), "a panic's message stays in the log");
+    let told = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": PANICS}))).await;
+    assert_eq!(told.code, "internal");
+    fleet.echo("b").await;
+}
+
+#[tokio::test]
+async fn only_whoever_has_a_token_with_the_role_gets_in() {
+    let token =
+        |name: &str, role| kafleet::config::TokenConfig { name: name.into(), token: format!("{name}-0123456789abcdef"), role };
+    let tokens = vec![token("reader", kafleet::config::Role::Read), token("producer", kafleet::config::Role::Submit)];
+    let fleet = unfolded(ApiConfig { tokens, ..ApiConfig::default() }).await;
+    let submit = |fleet: &Fleet| fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo"}));
+    let nobody = problem(submit(&fleet)).await;
+    assert_eq!((nobody.status, nobody.code.as_str()), (401, "unauthorized"));
+    let answer = submit(&fleet).bearer_auth("wrong").send().await.unwrap();
+    assert_eq!((answer.status(), answer.headers()["www-authenticate"].as_bytes()), (StatusCode::UNAUTHORIZED, &b"Bearer"[..]));
+    let reader = problem(submit(&fleet).bearer_auth("reader-0123456789abcdef")).await;
+    assert_eq!((reader.status, reader.code.as_str()), (403, "forbidden"));
+    assert!(reader.detail.contains("`reader`") && !reader.detail.contains("0123456789"), "{}", reader.detail);
+    let producer = submit(&fleet).bearer_auth("producer-0123456789abcdef").send().await.unwrap();
+    assert_eq!(producer.status(), StatusCode::CREATED);
+    for open in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/"] {
+        assert_eq!(fleet.request(Method::GET, open).send().await.unwrap().status(), StatusCode::OK, "{open}");
+    }
+    assert_eq!(fleet.problem("/v1/types").await.status, 401);
+}
+
+#[tokio::test]
+async fn a_web_page_of_another_name_does_not_get_in() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    let told = problem(fleet.request(Method::GET, "/v1/types").header("host", "evil.example")).await;
+    assert_eq!((told.status, told.code.as_str()), (403, "forbidden_host"));
+}

@@ -1,0 +1,201 @@
+//! Server-sent events.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kafleet::api::documents::{EndReason, FleetChange, Status, StreamEnd};
+use kafleet::model::event::Kind;
+use kafleet::model::json::RawJson;
+use kafleet::model::state::State;
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use crate::harness::{DEADLINE, Fleet, fleet, until};
+
+#[derive(Debug, Default)]
+struct Frame {
+    name: String,
+    id: Option<String>,
+    data: String,
+}
+
+struct Stream {
+    bytes: std::pin::Pin<Box<dyn futures::Stream<Item = reqwest::Result<bytes::Bytes>> + Send>>,
+    held: String,
+}
+
+impl Stream {
+    async fn open(fleet: &Fleet, path: &str) -> Self {
+        let client = reqwest::Client::new();
+        let answer = client.get(format!("{}{path}", fleet.base)).header("last-event-id", "0:0").send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        Self { bytes: Box::pin(answer.bytes_stream()), held: String::new() }
+    }
+
+    /// The next event; None: the stream has ended.
+    async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some((frame, rest)) = self.held.split_once("\n\n") {
+                let (frame, rest) = (frame.to_owned(), rest.to_owned());
+                self.held = rest;
+                if !frame.starts_with(':') {
+                    return Some(read(&frame));
+                }
+                continue;
+            }
+            let chunk = tokio::time::timeout(DEADLINE, self.bytes.next()).await.expect("an event in time")?;
+            self.held.push_str(std::str::from_utf8(&chunk.unwrap()).unwrap());
+        }
+    }
+
+    async fn status(&mut self) -> Status {
+        let frame = self.next().await.unwrap();
+        assert_eq!(frame.name, "status", "{frame:?}");
+        let status: Status = serde_json::from_str(&frame.data).unwrap();
+        assert_eq!(frame.id.as_deref(), Some(status.position.as_str()));
+        status
+    }
+
+    async fn end(&mut self) -> EndReason {
+        let frame = self.next().await.unwrap();
+        assert_eq!(frame.name, "end", "{frame:?}");
+        assert!(self.next().await.is_none(), "nothing comes after the end");
+        serde_json::from_str::<StreamEnd>(&frame.data).unwrap().reason
+    }
+}
+
+fn read(text: &str) -> Frame {
+    let mut frame = Frame::default();
+    for line in text.lines() {
+        match line.split_once(": ").unwrap() {
+            ("event", name) => frame.name = name.into(),
+            ("id", id) => frame.id = Some(id.into()),
+            ("data", data) => frame.data.push_str(data),
+            other => panic!("{other:?}"),
+        }
+    }
+    frame
+}
+
+#[tokio::test]
+async fn a_watch_tells_every_change_until_the_end() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
+    assert_eq!(stream.status().await.state, State::Queued, "it starts with the present state");
+    fleet.tell("a", Kind::Started, |event| event.attempt = 1).await;
+    assert_eq!(stream.status().await.state, State::Running);
+    fleet.tell("a", Kind::Progress, |event| event.output = Some(RawJson::of(&json!(50)).unwrap())).await;
+    assert_eq!(stream.status().await.progress, Some(json!(50)));
+    fleet.echo("a:child").await;
+    assert_eq!(stream.status().await.children.total, 1, "children are news too");
+    fleet.succeed("a", json!("ok")).await;
+    assert_eq!(stream.status().await.state, State::WaitingForChildren);
+    fleet.succeed("a:child", json!(1)).await;
+    let last = stream.status().await;
+    assert_eq!((last.state, last.result), (State::Succeeded, Some(json!("ok"))));
+    assert_eq!(stream.end().await, EndReason::Finished);
+}
+
+#[tokio::test]
+async fn what_happens_elsewhere_is_no_news() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
+    stream.status().await;
+    for n in 0..20 {
+        fleet.echo(&format!("other{n}")).await;
+    }
+    fleet.succeed("a", json!(1)).await;
+    assert_eq!(stream.status().await.state, State::Succeeded);
+}
+
+#[tokio::test]
+async fn a_watch_of_a_finished_task_ends_at_once() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    fleet.fail("a", "no").await;
+    fleet.folded().await;
+    let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
+    assert_eq!(stream.status().await.state, State::Failed);
+    assert_eq!(stream.end().await, EndReason::Finished);
+}
+
+#[tokio::test]
+async fn a_watch_outlives_the_store() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
+    stream.status().await;
+    fleet.store.away.store(true, Ordering::SeqCst);
+    fleet.succeed("a", json!(1)).await;
+    fleet.folded().await;
+    fleet.store.away.store(false, Ordering::SeqCst);
+    assert_eq!(stream.status().await.state, State::Succeeded);
+}
+
+#[tokio::test]
+async fn many_watches_share_one_subscription() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let streams = futures::future::join_all((0..200).map(|_| Stream::open(&fleet, "/v1/tasks/a/watch"))).await;
+    fleet.succeed("a", json!(1)).await;
+    let ends = futures::future::join_all(streams.into_iter().map(|mut stream| async move {
+        while stream.status().await.state != State::Succeeded {}
+        stream.end().await
+    }));
+    assert!(ends.await.into_iter().all(|reason| reason == EndReason::Finished));
+    assert_eq!(fleet.store.subscriptions.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn the_fleet_can_be_watched() {
+    let fleet = fleet().await;
+    let mut stream = Stream::open(&fleet, "/v1/watch").await;
+    let change = |frame: Frame| -> FleetChange {
+        assert_eq!(frame.name, "changed");
+        serde_json::from_str(&frame.data).unwrap()
+    };
+    assert_eq!(change(stream.next().await.unwrap()).ids, None, "it starts with: look at everything");
+    fleet.create(json!({"type": "echo", "id": "a"})).await;
+    let told = loop {
+        let told = change(stream.next().await.unwrap());
+        if told.ids.is_some() {
+            break told;
+        }
+    };
+    assert_eq!(told.ids, Some(vec!["a".to_owned()]));
+    let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", told.position.unwrap())).await;
+    assert_eq!(status.state, State::Queued);
+}
+
+#[tokio::test]
+async fn stopping_ends_streams_and_waits_and_answers_what_is_under_way() {
+    let mut fleet = fleet().await;
+    fleet.echo("a").await;
+    let mut task = Stream::open(&fleet, "/v1/tasks/a/watch").await;
+    task.status().await;
+    let mut all = Stream::open(&fleet, "/v1/watch").await;
+    all.next().await.unwrap();
+    let wait = fleet.request(Method::POST, "/v1/tasks?wait=5m").json(&json!({"type": "echo", "id": "b"})).send();
+    let stop = async {
+        until("the waiting task", async || {
+            fleet.request(Method::GET, "/v1/tasks/b").send().await.unwrap().status() == StatusCode::OK
+        })
+        .await;
+        fleet.shutdown.begin();
+    };
+    let (waited, ()) = tokio::join!(wait, stop);
+    assert_eq!(waited.unwrap().status(), StatusCode::ACCEPTED);
+    assert_eq!(task.end().await, EndReason::Shutdown);
+    loop {
+        let frame = all.next().await.unwrap();
+        if frame.name == "end" {
+            break assert!(frame.data.contains("shutdown"), "{frame:?}");
+        }
+    }
+    tokio::time::timeout(Duration::from_secs(10), &mut fleet.ended).await.expect("it ends").unwrap().unwrap();
+    assert!(fleet.request(Method::GET, "/healthz").send().await.is_err(), "nobody listens any more");
+}
