@@ -173,15 +173,22 @@ impl Api {
     pub async fn read_body(&self, headers: &HeaderMap, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), Refusal> {
         let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
         let size = announced.unwrap_or(self.max_body).min(self.max_body);
-        let kib = u32::try_from(size.div_ceil(1024)).unwrap_or(u32::MAX).min(super::BODY_BUDGET_KIB as u32);
-        let room = tokio::time::timeout(ROOM_DEADLINE, self.bodies.clone().acquire_many_owned(kib)).await;
-        let Ok(Ok(room)) = room else {
+        let room = tokio::time::timeout(ROOM_DEADLINE, self.bodies.clone().acquire_many_owned(kib(size))).await;
+        let Ok(Ok(mut room)) = room else {
             return Err(Refusal::new(Code::Overloaded, "the bodies of other requests take all the room").hint("try again"));
         };
         let read = tokio::time::timeout(BODY_DEADLINE, collect(body, self.max_body));
         let late = |_| Refusal::new(Code::BodyTimeout, format!("the body took longer than {} s", BODY_DEADLINE.as_secs()));
-        Ok((read.await.map_err(late)??, room))
+        let body = read.await.map_err(late)??;
+        // A body of unknown size has taken room for the largest.
+        let surplus = room.num_permits().saturating_sub(kib(body.len()) as usize);
+        drop(room.split(surplus));
+        Ok((body, room))
     }
+}
+
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1024).min(super::BODY_BUDGET_KIB)).unwrap_or(u32::MAX)
 }
 
 async fn collect(body: Body, limit: usize) -> Result<Bytes, Refusal> {

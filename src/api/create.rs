@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use tokio::time::Instant;
@@ -25,7 +26,7 @@ use crate::runtime::now_ms;
 /// The longest `?wait=`.
 const MAX_WAIT: Millis = Millis::secs(300);
 
-pub async fn create(call: Call) -> Result<Response, Refusal> {
+pub async fn create(mut call: Call) -> Result<Response, Refusal> {
     let api = call.api.clone();
     let wait = wait_of(&call)?;
     let asked: CreateTask = call.json()?;
@@ -40,7 +41,15 @@ pub async fn create(call: Call) -> Result<Response, Refusal> {
     let partition = api.publisher.partition_of(&draft.id);
     let interest = wait.map(|wait| api.hub.interest(partition, &draft.id).map(|interest| (wait, interest))).transpose()?;
     let publisher = api.clone();
-    let submitted = detached(async move { publisher.submit(draft).await }).await?;
+    // The body is read; its room is needed until the task is out, not while somebody waits for its end.
+    call.body = Bytes::new();
+    let room = call.room.take();
+    let submitted = detached(async move {
+        let submitted = publisher.submit(draft).await;
+        drop(room);
+        submitted
+    });
+    let submitted = submitted.await?;
     let (found, created) = match submitted {
         Submitted::Created(found) => (found, true),
         Submitted::Existing(found) => (found, false),

@@ -52,11 +52,10 @@ impl Api {
         Ok(Draft { id, generated, hash, new })
     }
 
-    /// Where this process knows the type: its schema, and what reads the params.
+    /// Where this process knows the type: its schema, and whether its handler can read the params.
     fn check_schema(&self, asked: &CreateTask, params: &RawJson) -> Result<(), Refusal> {
         let Some(known) = self.registry.get(&asked.task_type) else { return Ok(()) };
-        let misfit = known.schema.misfit(&asked.params).or_else(|| known.handler.refuses(params));
-        match misfit {
+        match known.misfit(params) {
             Some(misfit) => Err(Refusal::new(Code::Schema, misfit.message)
                 .pointer(format!("/params{}", misfit.pointer))
                 .hint(format!("GET /v1/types shows the schema of `{}`", asked.task_type))),

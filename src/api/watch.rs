@@ -55,7 +55,7 @@ where
     let (sender, receiver) = mpsc::channel(QUEUE + 1);
     // Room for the last event is kept from the start, so that a client that was too slow hears it too.
     let last = sender.clone().try_reserve_owned().ok();
-    tokio::spawn(write(Events { sender, last }));
+    tokio::spawn(write(Events { sender, last, patience: PATIENCE }));
     let events = ReceiverStream::new(receiver).map(Ok::<Event, Infallible>);
     Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
 }
@@ -64,6 +64,7 @@ where
 struct Events {
     sender: Sender<Event>,
     last: Option<OwnedPermit<Event>>,
+    patience: Duration,
 }
 
 /// The client has gone, or is too slow: the stream is over.
@@ -75,7 +76,7 @@ impl Events {
         if let Some(position) = position {
             event = event.id(position);
         }
-        match self.sender.send_timeout(event, PATIENCE).await {
+        match self.sender.send_timeout(event, self.patience).await {
             Ok(()) => Ok(()),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
                 self.end(EndReason::Slow);
@@ -165,5 +166,26 @@ fn fleet_change(notice: &Notice) -> FleetChange {
             position: Some(format!("{partition}:{}", (offset - 1).max(0))),
         },
         Notice::Gap => FleetChange { ids: None, partition: None, position: None },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_does_not_read_is_let_go_and_told_so() {
+        let (sender, mut receiver) = mpsc::channel(3);
+        let last = sender.clone().try_reserve_owned().ok();
+        let mut events = Events { sender, last, patience: Duration::from_millis(20) };
+        assert!(events.send("status", None, &1).await.is_ok() && events.send("status", None, &2).await.is_ok());
+        assert!(events.send("status", None, &3).await.is_err(), "the third place is kept for the end");
+        drop(events);
+        let mut told = Vec::new();
+        while let Some(event) = receiver.recv().await {
+            told.push(format!("{event:?}"));
+        }
+        assert_eq!(told.len(), 3);
+        assert!(told[2].contains("slow"), "{told:?}");
     }
 }
