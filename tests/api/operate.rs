@@ -108,6 +108,14 @@ async fn the_front_page_says_where_things_are() {
 }
 
 #[tokio::test]
+async fn http_2_is_spoken_too() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let answer = client.post(format!("{}/v1/tasks", fleet.base)).json(&json!({"type": "echo"})).send().await.unwrap();
+    assert_eq!((answer.status(), answer.version()), (StatusCode::CREATED, reqwest::Version::HTTP_2));
+}
+
+#[tokio::test]
 async fn other_roles_have_the_same_health() {
     let fleet = unfolded(ApiConfig::default()).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
