@@ -77,7 +77,7 @@ impl Metrics {
             retries: counter("kafleet_task_retries_total", "Attempts that will be tried again.", &["type"])?,
             dead_letters: counter("kafleet_dead_letters_total", "Records sent to the dead-letter topic.", &["type", "code"])?,
             poll_loop,
-            held_bytes: gauge("kafleet_worker_held_bytes", "Bytes of tasks held by the worker.", &["type"])?,
+            held_bytes: gauge("kafleet_worker_held_bytes", "Bytes of tasks held by the worker, all types together.", &[])?,
             lag: gauge(
                 "kafleet_partition_lag_records",
                 "Records between the place read and the partition's end.",

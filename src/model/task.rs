@@ -360,7 +360,7 @@ impl<'a> Draft<'a> {
         let id = self.resolve_id(source).map_err(|why| Reject::new("bad_id", why.to_string()))?;
         let run = self.run.unwrap_or(1);
         let known = |reject: Reject| Reject { task: Some((id.clone(), run)), ..reject };
-        if let Some(named) = self.task_type.as_deref().filter(|named| *named != &**source.task_type) {
+        if let Some(named) = self.task_type.filter(|named| *named != &**source.task_type) {
             let why = format!("`{}` does not match the topic, which holds tasks of type `{}`", clip(named), source.task_type);
             return Err(known(bad_header(header::TYPE, &why)));
         }
@@ -393,11 +393,11 @@ impl<'a> Draft<'a> {
 
     fn resolve_id(&self, source: &Source<'_>) -> Result<TaskId, super::id::IdError> {
         match &self.id {
-            Some(id) => TaskId::resolve(id, self.parent.as_deref()),
+            Some(id) => TaskId::resolve(id, self.parent),
             None => {
                 let Position { partition, offset } = source.position;
                 let made = TaskId::from_position(source.task_type, partition, offset, source.timestamp_ms);
-                TaskId::resolve(&made, self.parent.as_deref())
+                TaskId::resolve(&made, self.parent)
             }
         }
     }

@@ -4,10 +4,12 @@
 //! assignment. Before offsets past a window's end are handed out, a commit of the new end has succeeded, so that a crash
 //! repeats at most a window. A partition that is asked back is drained, committed with the clean mark, and released.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::dispatch::{Command, HAND_OUT};
@@ -36,6 +38,9 @@ const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
+/// The watermark of each partition that this worker has.
+pub type Places = Arc<Mutex<BTreeMap<Partition, i64>>>;
+
 /// What a lane is made of.
 pub struct LaneParts {
     pub index: usize,
@@ -56,6 +61,8 @@ pub struct LaneParts {
     pub shutdown: Shutdown,
     pub health: Health,
     pub loop_time: LoopTime,
+    /// How far each partition is done, for whoever measures lag.
+    pub places: Places,
     pub runtime: tokio::runtime::Handle,
 }
 
@@ -277,6 +284,7 @@ impl Lane {
                 let (partition, offset) = (&share.partition, share.watermark());
                 tracing::warn!(%partition, offset, "the task at this offset holds back its partition: nothing new until it ends");
             }
+            self.parts.places.lock().insert(commit.partition.clone(), commit.offset);
             promises.push((commit.partition.index, promise));
             commits.push(commit);
         }
@@ -574,6 +582,7 @@ impl Lane {
     }
 
     fn release(&mut self, partitions: &[Partition]) {
+        self.parts.places.lock().retain(|partition, _| !partitions.contains(partition));
         if let Err(error) = self.parts.consumer.release(partitions) {
             self.trouble(&error);
         }

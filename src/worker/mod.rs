@@ -19,7 +19,7 @@ mod spawn;
 mod ticket;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -34,7 +34,7 @@ use crate::runtime::{Health, Shutdown, blocking};
 use crate::telemetry::Metrics;
 use dispatch::{DispatchParts, Dispatcher};
 use intake::Intake;
-use lane::{Lane, LaneParts, LoopTime};
+use lane::{Lane, LaneParts, LoopTime, Places};
 use meter::Meter;
 use report::{Deliveries, Reporter};
 use ticket::{Inbox, MAX_LANES};
@@ -76,6 +76,8 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let resending = tokio::spawn(reporter.clone().resend(undelivered));
     tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker starts");
     let held = Arc::new(AtomicUsize::new(0));
+    let places = Places::default();
+    let measuring = tokio::spawn(measure(setup.broker.clone(), setup.metrics.clone(), places.clone(), held.clone()));
     let mut ends = Vec::new();
     for (index, (task_type, registered)) in types.iter().enumerate() {
         let lane = Start {
@@ -87,6 +89,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
             inbox: &inboxes[index],
             reporter: &reporter,
             held: &held,
+            places: &places,
         };
         ends.push(lane.start(&shutdown).await?);
     }
@@ -106,8 +109,27 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
         tracing::warn!(%error, "not everything was acknowledged at the end: it will be repeated");
     }
     resending.abort();
+    measuring.abort();
     tracing::info!(%worker, "worker has stopped");
     Ok(())
+}
+
+/// What is held, every second, and how far each partition is behind its end, every ten.
+async fn measure(broker: Arc<dyn Broker>, metrics: Metrics, places: Places, held: Arc<AtomicUsize>) {
+    for second in 0u64.. {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        metrics.held_bytes.with_label_values::<&str>(&[]).set(held.load(Ordering::Relaxed) as i64);
+        if second % 10 != 0 {
+            continue;
+        }
+        let now = places.lock().clone();
+        for (partition, done) in now {
+            let (broker, at) = (broker.clone(), partition.clone());
+            let Ok(Ok(ends)) = blocking(move || broker.ends(&at, Duration::from_secs(5))).await else { continue };
+            let label = partition.index.to_string();
+            metrics.lag.with_label_values(&[&*partition.topic, &label]).set((ends.end - done).max(0));
+        }
+    }
 }
 
 fn chosen_types(setup: &WorkerSetup) -> anyhow::Result<Vec<(Arc<str>, Registered)>> {
@@ -149,6 +171,7 @@ struct Start<'a> {
     inbox: &'a Arc<Inbox>,
     reporter: &'a Reporter,
     held: &'a Arc<AtomicUsize>,
+    places: &'a Places,
 }
 
 impl Start<'_> {
@@ -205,6 +228,7 @@ impl Start<'_> {
             shutdown: shutdown.clone(),
             health: setup.health.clone(),
             loop_time: loop_time(&setup.metrics, self.task_type),
+            places: self.places.clone(),
             runtime: tokio::runtime::Handle::current(),
         });
         let (ended, end) = oneshot::channel();
