@@ -1,5 +1,8 @@
 //! One type's dispatcher: gives work to slots, and says what became of it.
 
+mod due;
+mod refuse;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
@@ -8,17 +11,19 @@ use std::time::{Duration, Instant};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Semaphore, mpsc};
 
+use refuse::burial_of;
+
 use super::attempt::{self, Ended};
-use super::bury::{Body, Burial, Undertaker};
-use super::intake::{Held, Rejected, Work};
+use super::bury::Undertaker;
+use super::intake::{Held, Work};
 use super::meter::Meter;
-use super::notes::{Desk, FLUSH_INTERVAL};
+use super::notes::Desk;
 use super::report::Reporter;
 use super::settle::{self, Deps};
 use super::ticket::{Inbox, Ticket};
 use crate::config::WorkerConfig;
 use crate::handlers::context::Beginning;
-use crate::handlers::{Answer, AnswerFuture, Context, Fail, Failure, Misfit, Registered, SharedState};
+use crate::handlers::{Answer, AnswerFuture, Context, Fail, Failure, Registered, SharedState};
 use crate::model::event::{Announcement, ErrorInfo, Event, Kind, Success};
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
@@ -431,157 +436,6 @@ impl Dispatcher {
         }
     }
 
-    // ---- dead letters
-
-    async fn refuse(&mut self, held: Box<Held>, (code, message, pointer): (&'static str, String, Option<String>)) {
-        let mut event = self.event(Kind::Failed, &held);
-        event.error = Some(Box::new(ErrorInfo::new(code, message.clone(), 0)));
-        self.parts.meter.finished("rejected", Duration::ZERO);
-        let burial = self.burial(&held, code, message, pointer);
-        self.bury(burial, Some(event), held.ticket).await;
-        self.pass_turn(&held);
-    }
-
-    async fn bury_task(&mut self, held: Box<Held>, event: Event, code: &str, message: String) {
-        self.desk.forget(&held.task.id, held.task.run);
-        let burial = self.burial(&held, code, message, None);
-        self.bury(burial, Some(event), held.ticket).await;
-        self.pass_turn(&held);
-    }
-
-    fn burial(&self, held: &Held, code: &str, message: String, pointer: Option<String>) -> Burial {
-        Burial {
-            task_type: self.parts.task_type.clone(),
-            key: held.task.id.as_str().as_bytes().to_vec(),
-            code: code.to_owned(),
-            message,
-            pointer,
-            body: Body::Task(Box::new(held.task.clone())),
-        }
-    }
-
-    async fn reject(&mut self, rejected: Rejected) {
-        let Rejected { record, reject, ticket, .. } = rejected;
-        if self.closed_slots.contains(&ticket.slot()) {
-            self.parts.inbox.returned(ticket);
-            return;
-        }
-        tracing::warn!(task_type = %self.parts.task_type, partition = record.partition, offset = record.offset, code = reject.code, reason = %reject.message, "not a task: to the dead letters");
-        self.parts.meter.finished("rejected", Duration::ZERO);
-        let event = reject.task.as_ref().map(|(id, run)| self.rejection(id, *run, &reject, &record));
-        let key = match &reject.task {
-            Some((id, _)) => id.as_str().as_bytes().to_vec(),
-            None => record.key.clone().unwrap_or_default(),
-        };
-        let burial = Burial {
-            task_type: self.parts.task_type.clone(),
-            key,
-            code: reject.code.to_owned(),
-            message: reject.message,
-            pointer: reject.pointer,
-            body: Body::Record(Box::new(record)),
-        };
-        self.bury(burial, event, ticket).await;
-    }
-
-    fn rejection(
-        &self,
-        id: &crate::model::id::TaskId,
-        run: u32,
-        reject: &crate::model::task::Reject,
-        record: &crate::broker::Record,
-    ) -> Event {
-        let mut event = Event::new(Kind::Failed, id.clone(), run, now_ms());
-        event.worker = Some(self.parts.reporter.worker.clone());
-        event.error = Some(Box::new(ErrorInfo::new(reject.code, reject.message.clone(), 0)));
-        event.task = Some(Box::new(Announcement {
-            task_type: self.parts.task_type.clone(),
-            created_at_ms: record.timestamp_ms,
-            position: Some(crate::model::task::Position { partition: record.partition, offset: record.offset }),
-            hash: None,
-            policy: None,
-        }));
-        event
-    }
-
-    /// Writes a dead letter, then the event; waits only while too many are being written.
-    async fn bury(&mut self, burial: Burial, event: Option<Event>, ticket: Ticket) {
-        self.parts.meter.dead_letter(&burial.code);
-        let Ok(permit) = self.burials.clone().acquire_owned().await else { return };
-        let (undertaker, inbox) = (self.parts.undertaker.clone(), self.parts.inbox.clone());
-        tokio::spawn(async move {
-            undertaker.bury(burial).await;
-            match event {
-                Some(event) => undertaker.reporter.report(&event, ticket, &mut Vec::new()).await,
-                None => inbox.done(ticket),
-            }
-            drop(permit);
-        });
-    }
-
-    // ---- what is due
-
-    fn next_due(&self) -> Option<Instant> {
-        let started = self.unstarted.front().map(|(at, _)| *at);
-        let sleeping = self.sleeping.peek().map(|Reverse(next)| next.until);
-        [started, sleeping, self.next_flush].into_iter().flatten().min()
-    }
-
-    async fn do_due(&mut self) {
-        let now = Instant::now();
-        while let Some((_, number)) = self.unstarted.pop_front_if(|(at, _)| *at <= now) {
-            self.report_started(number).await;
-        }
-        while self.sleeping.peek().is_some_and(|Reverse(next)| next.until <= now) {
-            if let Some(Reverse(next)) = self.sleeping.pop() {
-                self.queue.push_front(Work::Task(next.held));
-            }
-        }
-        if self.next_flush.is_some_and(|at| at <= now) {
-            self.next_flush = None;
-            self.flush_all_notes().await;
-            self.parts.meter.flush();
-        }
-        if self.next_flush.is_none() && !self.running.is_empty() {
-            self.next_flush = Some(now + FLUSH_INTERVAL);
-        }
-    }
-
-    async fn report_started(&mut self, number: u64) {
-        let Some(mut running) = self.running.remove(&number) else { return };
-        self.write_started(&mut running).await;
-        self.running.insert(number, running);
-        self.next_flush.get_or_insert(Instant::now() + FLUSH_INTERVAL);
-    }
-
-    async fn write_started(&mut self, running: &mut Running) {
-        if running.started {
-            return;
-        }
-        let mut event = self.event(Kind::Started, &running.held);
-        event.at_ms = running.began_ms;
-        event.attempt = running.held.attempts + 1;
-        self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
-        running.started = true;
-        running.held.announced = true;
-    }
-
-    async fn flush_notes(&mut self, running: &mut Running) {
-        let notes = self.desk.close(&running.held.task.id);
-        if !notes.is_empty() {
-            self.write_started(running).await;
-        }
-        for event in notes {
-            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
-        }
-    }
-
-    async fn flush_all_notes(&mut self) {
-        for event in self.desk.flush_all() {
-            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
-        }
-    }
-
     // ---- commands
 
     fn obey(&mut self, command: Command) {
@@ -665,10 +519,4 @@ impl Ord for Sleeping {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.until.cmp(&other.until)
     }
-}
-
-/// Code, message and pointer of a dead letter whose params do not fit.
-fn burial_of(misfit: Misfit) -> (&'static str, String, Option<String>) {
-    let at = if misfit.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", misfit.pointer) };
-    ("schema", format!("{at} do not fit the type: {}", misfit.message), Some(misfit.pointer))
 }

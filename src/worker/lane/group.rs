@@ -1,0 +1,204 @@
+//! What the group gives, asks back and takes away.
+
+use std::time::Instant;
+
+use super::{CALL_DEADLINE, Lane, RETRY_PAUSE, health_part, numbers};
+use crate::broker::{BrokerError, GroupEvent, Partition, Start};
+use crate::fleet;
+use crate::worker::dispatch::Command;
+use crate::worker::share::{Phase, Share};
+use crate::worker::ticket::SLOTS;
+
+impl Lane {
+    pub(super) fn group_event(&mut self, event: GroupEvent) {
+        match event {
+            GroupEvent::Assigned(partitions) => {
+                tracing::info!(task_type = %self.parts.task_type, partitions = ?numbers(&partitions), "partitions assigned");
+                self.parts.health.clear(&health_part(&self.parts.task_type));
+                self.unplaced.extend(partitions);
+                self.place_again = Some(Instant::now());
+            }
+            GroupEvent::Revoked(partitions) => {
+                tracing::info!(task_type = %self.parts.task_type, partitions = ?numbers(&partitions), "partitions asked back");
+                self.revoke(&partitions);
+            }
+            GroupEvent::Lost(partitions) => {
+                tracing::warn!(task_type = %self.parts.task_type, partitions = ?numbers(&partitions), "partitions lost");
+                self.lose(&partitions);
+            }
+            GroupEvent::Committed { result, .. } => self.commit_ended(result),
+            GroupEvent::OutOfRange(partition) => self.out_of_range(&partition),
+            GroupEvent::Trouble(error) => self.trouble(&error),
+        }
+    }
+
+    pub(super) fn place_unplaced(&mut self, now: Instant) {
+        if self.unplaced.is_empty() || self.place_again.is_some_and(|at| now < at) {
+            return;
+        }
+        let partitions = std::mem::take(&mut self.unplaced);
+        if let Err(error) = self.place(&partitions) {
+            self.trouble(&error);
+            self.unplaced = partitions;
+            self.place_again = Some(now + RETRY_PAUSE);
+        }
+    }
+
+    /// Finds where each partition was left, and takes it up there.
+    pub(super) fn place(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
+        let committed = self.parts.consumer.committed(partitions, CALL_DEADLINE)?;
+        let consumed = if committed.iter().all(Option::is_some) {
+            Default::default()
+        } else {
+            fleet::read_control(&*self.parts.broker, &self.parts.names, CALL_DEADLINE)?.consumed
+        };
+        let mut starts = Vec::new();
+        for (partition, committed) in partitions.iter().zip(&committed) {
+            let slot = self.next_slot;
+            self.next_slot = (self.next_slot + 1) % SLOTS;
+            self.command(Command::Open { slot });
+            let marked = consumed.contains(&(self.parts.task_type.to_string(), partition.index));
+            let share = if committed.is_none() && marked {
+                self.refuse(partition, "its commit is gone, though it has been consumed before");
+                Share::refused(partition.clone(), slot)
+            } else {
+                let first = match committed {
+                    Some(committed) => committed.offset,
+                    None => self.parts.broker.ends(partition, CALL_DEADLINE)?.first,
+                };
+                Share::take_up(partition.clone(), slot, first, committed.as_ref(), self.parts.window)
+            };
+            if share.unclean() > 0 {
+                tracing::warn!(%partition, in_a_row = share.unclean(), "taken over from a worker that did not give it back");
+            }
+            let start = if share.phase == Phase::Refused { Start::End } else { Start::At(share.start()) };
+            starts.push((partition.clone(), start));
+            self.put(share);
+        }
+        self.parts.consumer.assign(&starts)?;
+        let refused: Vec<Partition> = self
+            .shares
+            .iter()
+            .flatten()
+            .filter(|share| share.phase == Phase::Refused)
+            .map(|share| share.partition.clone())
+            .collect();
+        if !refused.is_empty() {
+            self.parts.consumer.pause(&refused, true)?;
+        }
+        self.paused = false;
+        Ok(())
+    }
+
+    pub(super) fn refuse(&self, partition: &Partition, why: &str) {
+        let Partition { topic, index } = partition;
+        let task_type = &self.parts.task_type;
+        let told = format!("partition {index} of `{topic}` is not worked on: {why}");
+        tracing::error!(hint = %format!("kafleet offsets init {task_type}/{index} --at earliest|OFFSET|TIME"), "{told}");
+        self.parts.health.set(&format!("{}/{index}", health_part(task_type)), told);
+    }
+
+    pub(super) fn revoke(&mut self, partitions: &[Partition]) {
+        let deadline = Instant::now() + self.parts.drain_timeout;
+        self.unplaced.retain(|unplaced| !partitions.contains(unplaced));
+        let mut unknown = Vec::new();
+        for partition in partitions {
+            match self.share(partition.index) {
+                Some(share) => {
+                    share.revoke(deadline);
+                    let slot = share.slot;
+                    self.command(Command::Recall { slot });
+                }
+                None => unknown.push(partition.clone()),
+            }
+        }
+        self.recall_batch();
+        if !unknown.is_empty() {
+            self.release(&unknown);
+        }
+    }
+
+    /// What waits in the batch for revoked partitions was counted as handed out, and is not.
+    pub(super) fn recall_batch(&mut self) {
+        for work in std::mem::take(&mut self.batch) {
+            let share = self.shares.iter_mut().flatten().find(|share| share.slot == work.ticket().slot());
+            match share {
+                Some(share) if share.phase == Phase::Active => self.batch.push(work),
+                Some(share) => share.returned(),
+                None => {}
+            }
+        }
+    }
+
+    pub(super) fn lose(&mut self, partitions: &[Partition]) {
+        self.unplaced.retain(|unplaced| !partitions.contains(unplaced));
+        for partition in partitions {
+            if let Some(share) = self.take(partition.index) {
+                self.command(Command::Cancel { slot: share.slot });
+            }
+        }
+        self.recall_batch();
+        self.release(partitions);
+    }
+
+    /// Gives back what has been drained, or whose time is over: one last commit, then nothing.
+    pub(super) fn settle_revoked(&mut self, now: Instant) {
+        let settled: Vec<i32> = self
+            .shares
+            .iter()
+            .flatten()
+            .filter(|share| share.is_settled(now) && self.is_wanted_back(share))
+            .map(|share| share.partition.index)
+            .collect();
+        // The outstanding commit first: two must not overtake one another.
+        if settled.is_empty() || self.commit.is_some() {
+            return;
+        }
+        let (mut commits, mut partitions) = (Vec::new(), Vec::new());
+        for index in settled {
+            let Some(mut share) = self.take(index) else { continue };
+            if share.outstanding() > 0 {
+                self.command(Command::Cancel { slot: share.slot });
+            }
+            if share.phase != Phase::Refused {
+                commits.push(share.final_commit());
+            }
+            partitions.push(share.partition);
+        }
+        if !commits.is_empty()
+            && let Err(error) = self.parts.consumer.commit_sync(&commits)
+        {
+            tracing::warn!(task_type = %self.parts.task_type, %error, "the last commit of a partition failed: its successor repeats what it named");
+        }
+        self.release(&partitions);
+    }
+
+    /// A refused partition stays until the worker stops or the group takes it.
+    pub(super) fn is_wanted_back(&self, share: &Share) -> bool {
+        share.phase != Phase::Refused || self.stopping
+    }
+
+    pub(super) fn out_of_range(&mut self, partition: &Partition) {
+        let ends = match self.parts.broker.ends(partition, CALL_DEADLINE) {
+            Ok(ends) => ends,
+            Err(error) => return self.trouble(&error),
+        };
+        let Some(read_to) = self.share(partition.index).map(|share| share.read_to()) else { return };
+        if read_to < ends.first {
+            let lost = ends.first - read_to;
+            tracing::error!(%partition, records = lost, "retention has removed tasks that nobody had worked on; going on at the log's start");
+            if let Err(error) = self.parts.consumer.assign(&[(partition.clone(), Start::At(ends.first))]) {
+                self.trouble(&error);
+            }
+            return;
+        }
+        self.refuse(partition, &format!("offset {read_to} lies behind its end {}: was the topic made anew?", ends.end));
+        if let Some(share) = self.take(partition.index) {
+            self.command(Command::Cancel { slot: share.slot });
+            self.put(Share::refused(partition.clone(), share.slot));
+        }
+        if let Err(error) = self.parts.consumer.pause(std::slice::from_ref(partition), true) {
+            self.trouble(&error);
+        }
+    }
+}
