@@ -5,9 +5,9 @@ use std::io::IsTerminal;
 use prometheus::{Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use tracing_subscriber::EnvFilter;
 
-/// Logs for people on a terminal, JSON otherwise; `KAFLEET_LOG` filters (default `info`). To stderr.
-pub fn init_logs() {
-    let filter = EnvFilter::try_from_env("KAFLEET_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+/// Logs for people on a terminal, JSON otherwise; `KAFLEET_LOG` filters, else `default` (`info`, `warn`, …). To stderr.
+pub fn init_logs(default: &str) {
+    let filter = EnvFilter::try_from_env("KAFLEET_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second call in one process (tests) keeps the first subscriber.
     let _ = if std::io::stderr().is_terminal() {

@@ -25,9 +25,6 @@ const EVENTS_PARTITIONS: u32 = 4;
 pub struct E2e {
     #[command(flatten)]
     pub common: Common,
-    /// Redis.
-    #[arg(long, env = "KAFLEET_REDIS", default_value = "redis://127.0.0.1:6379")]
-    pub redis: String,
 }
 
 struct Round {
@@ -40,7 +37,7 @@ struct Round {
     worker_peak: u64,
 }
 
-pub async fn e2e(bench: &E2e) -> anyhow::Result<Report> {
+pub async fn e2e(bench: &E2e, brokers: &str, redis: &str) -> anyhow::Result<Report> {
     let common = &bench.common;
     let settings = [
         ("tasks", common.tasks.to_string()),
@@ -54,7 +51,7 @@ pub async fn e2e(bench: &E2e) -> anyhow::Result<Report> {
     let mut rounds = Vec::new();
     for round in 1..=common.rounds {
         eprintln!("round {round} of {}", common.rounds);
-        rounds.push(one_round(bench).await?);
+        rounds.push(one_round(&bench.common, brokers, redis).await?);
     }
     let micros = |cpu: Duration| cpu.as_secs_f64() * 1e6 / common.tasks as f64;
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
@@ -70,13 +67,12 @@ pub async fn e2e(bench: &E2e) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-async fn one_round(bench: &E2e) -> anyhow::Result<Round> {
-    let common = &bench.common;
-    let (prepare, events) = (common.clone(), EVENTS_PARTITIONS);
-    let ground = tokio::task::spawn_blocking(move || Ground::prepare(&prepare, events)).await??;
+async fn one_round(common: &Common, brokers: &str, redis: &str) -> anyhow::Result<Round> {
+    let (prepare, at, events) = (common.clone(), brokers.to_owned(), EVENTS_PARTITIONS);
+    let ground = tokio::task::spawn_blocking(move || Ground::prepare(&prepare, &at, events)).await??;
     let prefix = ground.names.prefix.clone();
-    let brokers = common.brokers.clone();
-    let store = Redis::connect(RedisOptions { prefix: prefix.clone(), ..RedisOptions::new(bench.redis.clone()) })?;
+    let brokers = brokers.to_owned();
+    let store = Redis::connect(RedisOptions { prefix: prefix.clone(), ..RedisOptions::new(redis.to_owned()) })?;
     let mut worker = Process::start(
         "worker",
         &Role::Worker {
@@ -88,7 +84,7 @@ async fn one_round(bench: &E2e) -> anyhow::Result<Round> {
             order: Order::None,
         },
     )?;
-    let role = Role::Tracker { brokers, redis: bench.redis.clone(), prefix: prefix.clone(), events_partitions: events };
+    let role = Role::Tracker { brokers, redis: redis.to_owned(), prefix: prefix.clone(), events_partitions: events };
     let mut tracker = Process::start("tracker", &role)?;
     let broker = ground.broker.clone();
     let link = tokio::task::spawn_blocking(move || Link::open(broker, None)).await??;

@@ -27,9 +27,6 @@ pub use worker::{WorkerBench, worker};
 /// What every benchmark needs to know.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Common {
-    /// Kafka's bootstrap servers.
-    #[arg(long, env = "KAFLEET_BROKERS", default_value = "127.0.0.1:9092")]
-    pub brokers: String,
     /// Tasks in each round.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     pub tasks: u64,
@@ -58,8 +55,8 @@ struct Ground {
 }
 
 impl Ground {
-    fn prepare(common: &Common, events_partitions: u32) -> anyhow::Result<Self> {
-        let broker = Arc::new(kafka(&common.brokers)?);
+    fn prepare(common: &Common, brokers: &str, events_partitions: u32) -> anyhow::Result<Self> {
+        let broker = Arc::new(kafka(brokers)?);
         let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
         let names = Names::new(&format!("kafleet-bench-{}", tail.to_lowercase()));
         let spec = |name: String, partitions, append_time: bool| TopicSpec {

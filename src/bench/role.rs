@@ -29,7 +29,7 @@ pub enum Role {
 pub fn run() -> anyhow::Result<()> {
     let role = std::env::var(super::process::ROLE).context("this verb is for the benchmark's own processes")?;
     let role: Role = serde_json::from_str(&role)?;
-    crate::telemetry::init_logs();
+    crate::telemetry::init_logs("warn");
     match role {
         Role::Raw { brokers, prefix, group, to, records, output_bytes } => {
             let raw = RawLoop {

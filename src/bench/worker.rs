@@ -25,7 +25,7 @@ struct Pass {
     cost: Cost,
 }
 
-pub fn worker(bench: &WorkerBench) -> anyhow::Result<Report> {
+pub fn worker(bench: &WorkerBench, brokers: &str) -> anyhow::Result<Report> {
     let common = &bench.common;
     let settings = [
         ("tasks", common.tasks.to_string()),
@@ -41,14 +41,14 @@ pub fn worker(bench: &WorkerBench) -> anyhow::Result<Report> {
     for round in 1..=common.rounds {
         eprintln!("round {round} of {}", common.rounds);
         // One backlog, worked off by both; which one begins changes from round to round.
-        let ground = Ground::prepare(common, common.partitions)?;
+        let ground = Ground::prepare(common, brokers, common.partitions)?;
         load::fill(&ground, common.tasks)?;
         if round % 2 == 1 {
-            raw.push(raw_pass(&ground, common)?);
-            work.push(worker_pass(&ground, bench)?);
+            raw.push(raw_pass(&ground, common, brokers)?);
+            work.push(worker_pass(&ground, bench, brokers)?);
         } else {
-            work.push(worker_pass(&ground, bench)?);
-            raw.push(raw_pass(&ground, common)?);
+            work.push(worker_pass(&ground, bench, brokers)?);
+            raw.push(raw_pass(&ground, common, brokers)?);
         }
         load::check_events(&ground, common.partitions, common.tasks)?;
     }
@@ -67,13 +67,13 @@ pub fn worker(bench: &WorkerBench) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn raw_pass(ground: &Ground, common: &Common) -> anyhow::Result<Pass> {
+fn raw_pass(ground: &Ground, common: &Common, brokers: &str) -> anyhow::Result<Pass> {
     let to = format!("{}.raw", ground.names.prefix);
     let config = vec![("message.timestamp.type".into(), "LogAppendTime".into())];
     let topic = TopicSpec { name: to.clone(), partitions: common.partitions, replication: None, config };
     ground.broker.apply_topics(&[topic], super::CALL_DEADLINE)?;
     let role = Role::Raw {
-        brokers: common.brokers.clone(),
+        brokers: brokers.to_owned(),
         prefix: ground.names.prefix.clone(),
         group: format!("{}.raw", ground.names.prefix),
         to: to.clone(),
@@ -84,10 +84,10 @@ fn raw_pass(ground: &Ground, common: &Common) -> anyhow::Result<Pass> {
     measure(process, common.tasks, || Ok((ground.records(&to, common.partitions)?, true)))
 }
 
-fn worker_pass(ground: &Ground, bench: &WorkerBench) -> anyhow::Result<Pass> {
+fn worker_pass(ground: &Ground, bench: &WorkerBench, brokers: &str) -> anyhow::Result<Pass> {
     let common = &bench.common;
     let role = Role::Worker {
-        brokers: common.brokers.clone(),
+        brokers: brokers.to_owned(),
         prefix: ground.names.prefix.clone(),
         events_partitions: common.partitions,
         slots: common.slots,

@@ -1,10 +1,179 @@
-//! The command line.
+//! The command line: one thin function per verb, in two stages: what was typed, then what it means.
+//!
+//! Client verbs (`submit`, `status`, `tree`, …) talk REST to an api and know neither Kafka nor Redis. Roles (`dev`,
+//! `worker`, `tracker`, `api`) and set-up (`topics`, `offsets`, `doctor`) are wired in [`roles`], and only there. Data goes
+//! to stdout, talk to stderr; the exit codes are [`outcome::Code`].
 
 use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
 
 use crate::handlers::Registry;
 
-/// Runs the verb on the command line.
-pub fn run(_registry: Registry) -> ExitCode {
-    ExitCode::SUCCESS
+mod bench;
+mod card;
+mod client;
+mod completions;
+mod dev;
+mod doctor;
+mod globals;
+mod list;
+mod look;
+mod offsets;
+mod outcome;
+mod roles;
+mod screen;
+mod serve;
+mod submit;
+mod topics;
+mod tree;
+mod types;
+mod wait;
+mod watch;
+
+use globals::Globals;
+use outcome::{Code, Failure, Outcome};
+
+/// How long work that ignores the shutdown may hold up the exit.
+const EXIT_GRACE: Duration = Duration::from_secs(1);
+
+/// A Kafka-native task fleet: typed tasks, trees of tasks, live status.
+#[derive(Debug, Parser)]
+#[command(name = "kafleet", version, max_term_width = 110, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const AFTER_HELP: &str = "\
+Try it, with nothing else installed:  kafleet dev
+
+Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 5 timed out, 6 not allowed";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run a whole fleet in this process, in memory, and show a first task's result
+    Dev(dev::DevArgs),
+    /// Run tasks
+    Worker(serve::WorkerArgs),
+    /// Fold events into Redis
+    Tracker(serve::TrackerArgs),
+    /// Serve the REST api
+    Api(serve::ApiArgs),
+    /// Create and correct the fleet's topics
+    #[command(subcommand)]
+    Topics(topics::TopicsVerb),
+    /// Say where workers begin
+    #[command(subcommand)]
+    Offsets(offsets::OffsetsVerb),
+    /// Check configuration, Kafka, topics, Redis and api
+    Doctor(doctor::DoctorArgs),
+    /// Submit a task, or many from a file or stdin
+    Submit(Box<submit::SubmitArgs>),
+    /// Show a task
+    Status(look::StatusArgs),
+    /// List tasks, newest first
+    List(list::ListArgs),
+    /// Draw a task and what is below it
+    Tree(tree::TreeArgs),
+    /// Follow a task until it ends
+    Watch(watch::WatchArgs),
+    /// Show what happened to a task
+    History(look::HistoryArgs),
+    /// Show what a task has logged
+    Log(look::LogArgs),
+    /// Show the task types and their counts
+    Types,
+    /// Measure this build on this machine
+    #[command(subcommand)]
+    Bench(bench::BenchVerb),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+}
+
+/// Runs the verb on the command line with these Rust types; those of the configuration come on top.
+pub fn run(registry: Registry) -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(why) => {
+            // Help and version come this way too; a closed pipe is nobody's loss.
+            let _ = why.print();
+            return ExitCode::from(if why.use_stderr() { Code::Usage as u8 } else { Code::Ok as u8 });
+        }
+    };
+    let outcome = runtime(&cli.verb).and_then(|runtime| {
+        let outcome = runtime.block_on(dispatch(cli, registry));
+        runtime.shutdown_timeout(EXIT_GRACE);
+        outcome
+    });
+    finish(outcome)
+}
+
+fn finish(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Ok(code) => ExitCode::from(code as u8),
+        Err(failure) => {
+            let text = failure.text();
+            if !text.is_empty() {
+                screen::tell(text.trim_end());
+            }
+            ExitCode::from(failure.code as u8)
+        }
+    }
+}
+
+/// Roles use all cores; whoever only asks needs none of its own.
+fn runtime(verb: &Verb) -> Result<tokio::runtime::Runtime, Failure> {
+    let mut builder = match verb {
+        Verb::Dev(_) | Verb::Worker(_) | Verb::Tracker(_) | Verb::Api(_) | Verb::Bench(_) => {
+            tokio::runtime::Builder::new_multi_thread()
+        }
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    builder.enable_all().build().map_err(|why| Failure::failed(format_args!("no runtime: {why}")))
+}
+
+async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
+    let globals = &cli.globals;
+    match cli.verb {
+        Verb::Dev(args) => dev::dev(args, globals, registry).await,
+        Verb::Worker(args) => serve::worker(args, globals, registry).await,
+        Verb::Tracker(args) => serve::tracker(args, globals, registry).await,
+        Verb::Api(args) => serve::api(args, globals, registry).await,
+        Verb::Bench(verb) => bench::bench(verb, globals).await,
+        Verb::Topics(verb) => topics::topics(verb, globals, registry).await,
+        Verb::Offsets(verb) => offsets::offsets(verb, globals, registry).await,
+        Verb::Doctor(args) => doctor::doctor(args, globals, registry).await,
+        Verb::Submit(args) => submit::submit(*args, globals).await,
+        Verb::Status(args) => look::status(args, globals).await,
+        Verb::List(args) => list::list(args, globals).await,
+        Verb::Tree(args) => tree::tree(args, globals).await,
+        Verb::Watch(args) => watch::watch(args, globals).await,
+        Verb::History(args) => look::history(args, globals).await,
+        Verb::Log(args) => look::log(args, globals).await,
+        Verb::Types => types::types(globals).await,
+        Verb::Completions(args) => completions::completions(&args, &globals.screen()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_parser_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_says_what_it_does() {
+        for verb in Cli::command().get_subcommands() {
+            let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(!about.is_empty() && !about.ends_with('.'), "`{}`: {about:?}", verb.get_name());
+        }
+    }
 }

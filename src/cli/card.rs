@@ -1,0 +1,229 @@
+//! A task as a card: one fact a line, only the facts there are.
+
+use serde_json::Value;
+
+use super::screen::{Paint, one_line};
+use crate::api::documents::{Children, Status, Tree};
+use crate::model::event::ErrorInfo;
+use crate::model::state::State;
+
+/// JSON longer than this is shown over several lines.
+const INLINE_JSON_CHARS: usize = 100;
+/// Between a fact's name and the fact.
+const INDENT: usize = 10;
+
+/// The lines of a task's card.
+pub fn card(task: &Status, paint: Paint) -> String {
+    let mut facts = Facts { lines: Vec::new(), paint };
+    facts.add("id", &task.id);
+    facts.maybe("type", task.task_type.as_deref());
+    facts.paint_add("state", &state_text(task, paint));
+    facts.maybe("name", task.name.as_deref());
+    facts.maybe("creator", task.creator.as_deref());
+    facts.maybe("tags", Some(task.tags.join(", ")).filter(|tags| !tags.is_empty()).as_deref());
+    facts.maybe("link", task.link.as_deref());
+    facts.json("options", task.options.as_ref());
+    facts.maybe("attempt", attempt_text(task).as_deref());
+    facts.maybe("created", task.created_at.as_deref());
+    facts.maybe("due", task.due_at.as_deref());
+    facts.maybe("started", task.started_at.as_deref());
+    facts.maybe("ended", ended_text(task).as_deref());
+    facts.maybe("worker", task.worker.as_deref());
+    facts.json("progress", task.progress.as_ref());
+    facts.json("result", task.result.as_ref());
+    facts.maybe("error", task.error.as_ref().map(error_text).as_deref());
+    facts.maybe("children", children_text(&task.children).as_deref());
+    facts.maybe("tree", tree_text(task).as_deref());
+    facts.lines.join("\n")
+}
+
+struct Facts {
+    lines: Vec<String>,
+    paint: Paint,
+}
+
+impl Facts {
+    fn add(&mut self, name: &str, value: &str) {
+        self.paint_add(name, &one_line(value));
+    }
+
+    /// A value that may hold colours.
+    fn paint_add(&mut self, name: &str, value: &str) {
+        let name = self.paint.dim(&format!("{name:<INDENT$}"));
+        self.lines.push(format!("{name}{value}"));
+    }
+
+    fn maybe(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.add(name, value);
+        }
+    }
+
+    fn json(&mut self, name: &str, value: Option<&Value>) {
+        let Some(value) = value else { return };
+        let short = value.to_string();
+        if short.chars().count() <= INLINE_JSON_CHARS {
+            return self.add(name, &short);
+        }
+        let long = format!("{value:#}");
+        self.paint_add(name, &long.lines().map(one_line).collect::<Vec<_>>().join(&format!("\n{:INDENT$}", "")));
+    }
+}
+
+fn state_text(task: &Status, paint: Paint) -> String {
+    let mut text = paint.state(task.state);
+    if task.own_state != task.state {
+        text.push_str(&format!(" (the task itself: {})", task.own_state));
+    }
+    if task.superseded {
+        text.push_str(" (superseded: a later run of its parent did not spawn it again)");
+    }
+    text
+}
+
+fn attempt_text(task: &Status) -> Option<String> {
+    match (task.attempt, task.run) {
+        (0 | 1, 0 | 1) => None,
+        (attempt, 0 | 1) => Some(attempt.to_string()),
+        (attempt, run) => Some(format!("{attempt} of run {run}")),
+    }
+}
+
+fn ended_text(task: &Status) -> Option<String> {
+    let ended = task.ended_at.as_deref()?;
+    let took = task.started_at.as_deref().and_then(|started| took_text(started, ended));
+    Some(took.map_or_else(|| ended.to_owned(), |took| format!("{ended} (took {took})")))
+}
+
+/// The span between two RFC 3339 times, for people.
+pub fn took_text(from: &str, to: &str) -> Option<String> {
+    let at = |text: &str| text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond);
+    Some(span_text(at(to)?.saturating_sub(at(from)?).max(0)))
+}
+
+/// Milliseconds for people: the two largest units.
+pub fn span_text(ms: i64) -> String {
+    let secs = ms / 1_000;
+    match secs {
+        0 => format!("{ms} ms"),
+        1..60 => format!("{}.{} s", secs, ms % 1_000 / 100),
+        60..3_600 => format!("{} m {} s", secs / 60, secs % 60),
+        3_600..86_400 => format!("{} h {} m", secs / 3_600, secs % 3_600 / 60),
+        _ => format!("{} d {} h", secs / 86_400, secs % 86_400 / 3_600),
+    }
+}
+
+/// An error on one line.
+pub fn error_text(error: &ErrorInfo) -> String {
+    let attempt = if error.attempt > 0 { format!(" (attempt {})", error.attempt) } else { String::new() };
+    one_line(&format!("{}: {}{attempt}", error.kind, error.message))
+}
+
+fn children_text(children: &Children) -> Option<String> {
+    if children.total == 0 {
+        return None;
+    }
+    let states: Vec<String> =
+        State::ALL.iter().filter_map(|state| Some(format!("{} {state}", children.by_state.get(state)?))).collect();
+    Some(format!("{}: {}", children.total, states.join(", ")))
+}
+
+fn tree_text(task: &Status) -> Option<String> {
+    (task.tree.total > 1).then(|| tree_counts(&task.tree))
+}
+
+/// How far a whole tree is.
+pub fn tree_counts(tree: &Tree) -> String {
+    let mut text =
+        format!("{} tasks: {} successful, {} pending, {} failed", tree.total, tree.successful, tree.pending, tree.failed);
+    if let Some(ms) = tree.execution_ms {
+        text.push_str(&format!(", took {}", span_text(ms)));
+    }
+    text
+}
+
+#[cfg(test)]
+pub mod samples {
+    use super::*;
+
+    /// A finished echo task.
+    pub fn status() -> Status {
+        let text = r#"{
+            "id": "cover-42", "parent": null, "root": "cover-42", "type": "echo", "state": "succeeded", "own_state": "succeeded",
+            "run": 1, "attempt": 1, "name": null, "creator": null, "tags": [], "link": null, "options": null, "external": false,
+            "created_at": "2026-01-31T12:00:00.000Z", "started_at": "2026-01-31T12:00:01.000Z",
+            "ended_at": "2026-01-31T12:00:02.250Z", "due_at": null, "progress": null, "result": {"hello": "world"}, "error": null,
+            "children": {"total": 0, "pending": 0, "successful": 0, "failed": 0, "by_state": {}},
+            "tree": {"total": 1, "pending": 0, "successful": 1, "failed": 0},
+            "worker": "w-1", "record": "0:7", "position": "3:12", "duplicates": 0
+        }"#;
+        serde_json::from_str(text).expect("a status document")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finished_task() {
+        let expected = "\
+id        cover-42
+type      echo
+state     succeeded
+created   2026-01-31T12:00:00.000Z
+started   2026-01-31T12:00:01.000Z
+ended     2026-01-31T12:00:02.250Z (took 1.2 s)
+worker    w-1
+result    {\"hello\":\"world\"}";
+        assert_eq!(card(&samples::status(), Paint(false)), expected);
+    }
+
+    #[test]
+    fn a_parent_held_open_by_its_children() {
+        let mut task = samples::status();
+        task.state = State::WaitingForChildren;
+        task.attempt = 2;
+        (task.name, task.tags) = (Some("a\u{1b}[31mname".into()), vec!["x".into(), "y".into()]);
+        (task.started_at, task.ended_at, task.result, task.worker) = (None, None, None, None);
+        task.error = Some(ErrorInfo::new("timeout", "took longer\nthan 1s", 1));
+        task.children.total = 5;
+        task.children.by_state = [(State::Failed, 1), (State::Queued, 4)].into();
+        task.tree = Tree { total: 9, pending: 5, successful: 3, failed: 1, execution_ms: Some(61_000), ..Tree::default() };
+        let expected = "\
+id        cover-42
+type      echo
+state     waiting_for_children (the task itself: succeeded)
+name      a [31mname
+tags      x, y
+attempt   2
+created   2026-01-31T12:00:00.000Z
+error     timeout: took longer than 1s (attempt 1)
+children  5: 4 queued, 1 failed
+tree      9 tasks: 3 successful, 5 pending, 1 failed, took 1 m 1 s";
+        assert_eq!(card(&task, Paint(false)), expected);
+    }
+
+    #[test]
+    fn long_json_is_spread_out() {
+        let mut task = samples::status();
+        task.result = Some(serde_json::json!({"words": vec!["lorem ipsum"; 9]}));
+        let text = card(&task, Paint(false));
+        assert!(text.contains("result    {\n            \"words\": ["), "{text}");
+    }
+
+    #[test]
+    fn spans_have_two_units() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_050, "1.0 s"),
+            (59_999, "59.9 s"),
+            (61_000, "1 m 1 s"),
+            (3_720_000, "1 h 2 m"),
+            (90_000_000, "1 d 1 h"),
+        ] {
+            assert_eq!(span_text(ms), text);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Server-sent events: the stream of a task's changes.
+
+use std::time::Duration;
+
+use reqwest::Response;
+
+use crate::api::documents::Status;
+
+/// Silence after which the connection counts as lost: the api sends a comment more often than that.
+const SILENCE: Duration = Duration::from_secs(45);
+/// The longest event. A status document with the largest result fits.
+const MAX_EVENT_BYTES: usize = 4 << 20;
+
+/// An open stream.
+pub struct Watch {
+    answer: Response,
+    parser: Parser,
+}
+
+/// What the stream says.
+#[derive(Debug, PartialEq)]
+pub enum WatchEvent {
+    Status(Box<Status>),
+    /// Nothing will change any more.
+    End,
+    /// The connection is gone: resume behind this event.
+    Lost {
+        reason: String,
+    },
+}
+
+impl Watch {
+    pub fn new(answer: Response) -> Self {
+        Self { answer, parser: Parser::default() }
+    }
+
+    /// Behind which event to resume.
+    pub fn last_id(&self) -> Option<&str> {
+        self.parser.last_id.as_deref()
+    }
+
+    pub async fn next(&mut self) -> WatchEvent {
+        loop {
+            if let Some(event) = self.parser.next() {
+                match meaning(&event) {
+                    Some(known) => return known,
+                    None => continue,
+                }
+            }
+            let chunk = match tokio::time::timeout(SILENCE, self.answer.chunk()).await {
+                Ok(Ok(Some(chunk))) => chunk,
+                Ok(Ok(None)) => return WatchEvent::Lost { reason: "the api closed the stream".into() },
+                Ok(Err(why)) => return WatchEvent::Lost { reason: super::innermost(&why) },
+                Err(_) => return WatchEvent::Lost { reason: format!("nothing was heard for {} s", SILENCE.as_secs()) },
+            };
+            if !self.parser.push(&chunk) {
+                return WatchEvent::Lost { reason: format!("an event is larger than {MAX_EVENT_BYTES} bytes") };
+            }
+        }
+    }
+}
+
+/// None for events of a kind that this version does not know.
+fn meaning(event: &Frame) -> Option<WatchEvent> {
+    match event.name.as_str() {
+        "status" => match serde_json::from_str(&event.data) {
+            Ok(status) => Some(WatchEvent::Status(Box::new(status))),
+            Err(why) => Some(WatchEvent::Lost { reason: format!("an event is no status document: {why}") }),
+        },
+        "end" => Some(WatchEvent::End),
+        _ => None,
+    }
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Frame {
+    name: String,
+    data: String,
+}
+
+/// Cuts bytes into events (WHATWG HTML, 9.2.6).
+#[derive(Default)]
+struct Parser {
+    bytes: Vec<u8>,
+    last_id: Option<String>,
+}
+
+impl Parser {
+    /// False: what is held without being a whole event is too large.
+    fn push(&mut self, chunk: &[u8]) -> bool {
+        self.bytes.extend(chunk.iter().filter(|&&byte| byte != b'\r'));
+        self.bytes.len() <= MAX_EVENT_BYTES
+    }
+
+    fn next(&mut self) -> Option<Frame> {
+        loop {
+            let end = self.bytes.windows(2).position(|pair| pair == b"\n\n")? + 2;
+            let block: Vec<u8> = self.bytes.drain(..end).collect();
+            let frame = self.frame(&String::from_utf8_lossy(&block));
+            if !frame.data.is_empty() || !frame.name.is_empty() {
+                return Some(frame);
+            }
+        }
+    }
+
+    fn frame(&mut self, block: &str) -> Frame {
+        let mut frame = Frame::default();
+        for line in block.lines() {
+            let (field, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "event" => frame.name = value.to_owned(),
+                "id" => self.last_id = Some(value.to_owned()),
+                "data" if frame.data.is_empty() => frame.data = value.to_owned(),
+                "data" => {
+                    frame.data.push('\n');
+                    frame.data.push_str(value);
+                }
+                _ => {}
+            }
+        }
+        frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(name: &str, data: &str) -> Option<Frame> {
+        Some(Frame { name: name.into(), data: data.into() })
+    }
+
+    #[test]
+    fn events_are_cut_wherever_the_chunks_end() {
+        let stream =
+            ": hello\n\nid: 3:17\r\nevent: status\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\nretry: 10\n\nevent: end\ndata: {}\n\nrest";
+        for size in [1, 2, 7, 1000] {
+            let (mut parser, mut frames) = (Parser::default(), Vec::new());
+            for chunk in stream.as_bytes().chunks(size) {
+                assert!(parser.push(chunk));
+                frames.extend(std::iter::from_fn(|| parser.next()));
+            }
+            let expected = [frame("status", "{\"a\":\n1}"), frame("end", "{}")];
+            assert_eq!(frames.into_iter().map(Some).collect::<Vec<_>>(), expected, "chunks of {size}");
+            assert_eq!(parser.last_id.as_deref(), Some("3:17"));
+        }
+    }
+
+    #[test]
+    fn an_endless_event_is_refused() {
+        let mut parser = Parser::default();
+        let chunk = vec![b'x'; 1 << 20];
+        assert!((0..4).all(|_| parser.push(&chunk)));
+        assert!(!parser.push(&chunk));
+    }
+
+    #[test]
+    fn unknown_events_are_passed_over() {
+        assert_eq!(meaning(&frame("log", "{}").unwrap()), None);
+        assert_eq!(meaning(&frame("end", "").unwrap()), Some(WatchEvent::End));
+        assert!(matches!(meaning(&frame("status", "{}").unwrap()), Some(WatchEvent::Lost { .. })));
+    }
+}

@@ -1,0 +1,129 @@
+//! `dev`: a whole fleet in this process, on the broker and store in memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::client::Client;
+use super::globals::Globals;
+use super::outcome::{Code, Failure, Outcome};
+use super::roles::{CALL_DEADLINE, Parts, Wants, bind, told};
+use super::screen::tell;
+use super::wait::finish;
+use crate::api::documents::CreateTask;
+use crate::broker::{Broker, TopicChange, memory};
+use crate::config::{Role, TokenConfig};
+use crate::handlers::Registry;
+use crate::handlers::builtin::register_samples;
+use crate::model::duration::Millis;
+use crate::store::{Store, memory::Memory};
+use crate::telemetry::init_logs;
+use crate::topics::apply;
+
+/// How long the first task may take, the start of all roles included.
+const SAMPLE_WAIT: Millis = Millis::secs(30);
+/// Enough to see how trees are spread, and quick to start.
+const EVENTS_PARTITIONS: u32 = 4;
+const TASK_PARTITIONS: u32 = 2;
+
+#[derive(Debug, Args)]
+pub struct DevArgs {
+    /// Address of the api and its web pages; port 0 takes any that is free
+    #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_API_LISTEN")]
+    pub listen: Option<String>,
+    /// Stop after the first task's result; the exit code says how it ended
+    #[arg(long, conflicts_with = "no_sample")]
+    pub once: bool,
+    /// Submit no first task
+    #[arg(long)]
+    pub no_sample: bool,
+}
+
+pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Outcome {
+    init_logs("warn");
+    let wants = Wants { api_listen: args.listen, unused: &["kafka", "redis", "ops"], handlers: true, ..Wants::default() };
+    let mut parts = Parts::load(globals, std::mem::take(&mut registry), wants)?;
+    register_samples(&mut parts.registry);
+    parts.config.ops.listen.clear();
+    (parts.config.topics.events_partitions, parts.config.topics.task_partitions) = (EVENTS_PARTITIONS, TASK_PARTITIONS);
+    let listener = bind(&parts.config.api.listen, "--listen").await?;
+    let url = format!("http://{}", listener.local_addr().map_err(Failure::failed)?);
+    let mut running = parts.enter().await?;
+    let broker: Arc<dyn Broker> = memory::Memory::new(memory::MemoryOptions::default());
+    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    create_topics(&parts, broker.clone()).await?;
+    parts.start_tracker(&mut running, parts.tracker(broker.clone(), store.clone(), EVENTS_PARTITIONS));
+    parts.start_worker(&mut running, parts.worker(broker.clone(), Vec::new(), EVENTS_PARTITIONS));
+    parts.start_api(&mut running, parts.api(broker, store, EVENTS_PARTITIONS), listener);
+    tell(banner(&url, &parts.registry));
+    let first = async {
+        let outcome = if args.no_sample { Ok(Code::Ok) } else { sample(&url, &parts, globals).await };
+        if args.once || outcome.is_err() {
+            parts.shutdown.begin();
+        } else {
+            tell("\nserving until ctrl-c");
+        }
+        outcome
+    };
+    let (outcome, stopped) = tokio::join!(first, parts.until_stopped(running));
+    stopped?;
+    outcome.map(|code| if args.once { code } else { Code::Ok })
+}
+
+async fn create_topics(parts: &Parts, broker: Arc<dyn Broker>) -> Result<(), Failure> {
+    let outcomes = apply(broker, &parts.config, &parts.registry, CALL_DEADLINE).await;
+    let outcomes = outcomes.map_err(|why| told(Code::Failed, &why.to_string()))?;
+    let failed = outcomes.into_iter().find_map(|outcome| match outcome.change {
+        TopicChange::Failed(why) => Some(Failure::failed(format_args!("the topic `{}` was not created: {why}", outcome.name))),
+        _ => None,
+    });
+    failed.map_or(Ok(()), Err)
+}
+
+/// A first task: submitted over the api as anybody's, waited for, and shown.
+async fn sample(url: &str, parts: &Parts, globals: &Globals) -> Outcome {
+    let client = Client::new(url, submitter(&parts.config.api.tokens))?;
+    let params = json!({"hello": "world"});
+    let task = CreateTask { task_type: "echo".into(), params, name: Some("a first task".into()), ..CreateTask::default() };
+    let begun = Instant::now();
+    let created = tokio::select! {
+        created = client.create(&task, Duration::from(SAMPLE_WAIT)) => created?,
+        () = parts.shutdown.drain.cancelled() => return Ok(Code::Ok),
+    };
+    finish(&client, &globals.screen(), created, SAMPLE_WAIT, begun).await
+}
+
+/// A token of the configuration that may submit.
+fn submitter(tokens: &[TokenConfig]) -> Option<&str> {
+    tokens.iter().find(|token| token.role >= Role::Submit).map(|token| token.token.as_str())
+}
+
+fn banner(url: &str, registry: &Registry) -> String {
+    let types: Vec<&str> = registry.types().map(|(name, _)| &**name).collect();
+    format!(
+        "a whole fleet in this process; its memory goes with it\n\n  \
+         api    {url}\n  \
+         types  {}\n  \
+         try    curl -s '{url}/v1/tasks?wait=10s' -H 'content-type: application/json' \
+         -d '{{\"type\":\"echo\",\"params\":{{\"hello\":\"world\"}}}}'\n",
+        types.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_banner_can_be_pasted() {
+        let mut registry = Registry::default();
+        register_samples(&mut registry);
+        let text = banner("http://127.0.0.1:8080", &registry);
+        assert!(text.contains("  types  echo, foreach\n"), "{text}");
+        let line = r#"curl -s 'http://127.0.0.1:8080/v1/tasks?wait=10s' -H 'content-type: application/json' -d '{"type":"echo","params":{"hello":"world"}}'"#;
+        assert!(text.contains(line), "{text}");
+    }
+}

@@ -1,0 +1,362 @@
+//! `doctor`: looks at everything a fleet stands on, and says what to do about what is wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::globals::Globals;
+use super::outcome::{Code, Failure, Outcome};
+use super::roles::{CALL_DEADLINE, Parts, Wants, load_config};
+use super::screen::{Paint, one_line};
+use crate::broker::{Broker, BrokerError, Ends, Partition};
+use crate::config::Config;
+use crate::fleet::read_control;
+use crate::handlers::Registry;
+use crate::model::state::State;
+use crate::runtime::{blocking, now_ms};
+use crate::store::{Fence, Store};
+use crate::telemetry::init_logs;
+use crate::topics::{self, Severity};
+
+/// A broker's clock may be ahead of this machine's by this much.
+const CLOCK_SLACK_MS: i64 = 5_000;
+/// More events than this waiting to be folded are worth a word.
+const LAG_EVENTS: i64 = 100_000;
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Leave the api out
+    #[arg(long)]
+    pub no_api: bool,
+    /// Leave Redis out
+    #[arg(long)]
+    pub no_redis: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Ok,
+    Warning,
+    Error,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    verdict: Verdict,
+    subject: String,
+    what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+impl Finding {
+    fn new(verdict: Verdict, subject: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { verdict, subject: subject.into(), what: what.into(), hint: None }
+    }
+
+    fn ok(subject: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::new(Verdict::Ok, subject, what)
+    }
+
+    fn error(subject: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::new(Verdict::Error, subject, what)
+    }
+
+    fn warning(subject: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::new(Verdict::Warning, subject, what)
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    fn of(subject: &str, failure: Failure) -> Self {
+        Self { verdict: Verdict::Error, subject: subject.into(), what: failure.message, hint: failure.hint }
+    }
+}
+
+pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
+    init_logs("error");
+    let mut found = configuration(globals);
+    if let Ok(parts) = Parts::load(globals, registry, Wants { unused: &["api", "types"], ..Wants::default() }) {
+        let ends = match parts.kafka() {
+            Ok(broker) => kafka(&parts, broker, &mut found).await,
+            Err(why) => {
+                found.push(Finding::of("kafka", why));
+                None
+            }
+        };
+        if !args.no_redis {
+            match parts.redis() {
+                Ok(store) => found.extend(redis(store, ends.as_deref()).await),
+                Err(why) => found.push(Finding::of("redis", why)),
+            }
+        }
+    }
+    if !args.no_api {
+        found.push(api(globals).await);
+    }
+    show(&found, globals)
+}
+
+fn configuration(globals: &Globals) -> Vec<Finding> {
+    match load_config(globals, &Wants { unused: &["api", "types"], ..Wants::default() }) {
+        Ok(loaded) => {
+            let file = loaded.path.map_or_else(|| "no file: all is default".to_owned(), |path| path.display().to_string());
+            vec![Finding::ok("configuration", file)]
+        }
+        Err(failure) => vec![Finding::of("configuration", failure)],
+    }
+}
+
+/// Returns the ends of the events partitions, where Kafka has told them.
+async fn kafka(parts: &Parts, broker: Arc<dyn Broker>, found: &mut Vec<Finding>) -> Option<Vec<Ends>> {
+    let (config, registry, brokers) = (parts.config.clone(), parts.registry.clone(), parts.brokers());
+    let looked = blocking(move || look_at_kafka(&*broker, &config, &registry, &brokers)).await;
+    let (findings, ends) = looked.unwrap_or_else(|why| (vec![Finding::error("kafka", why)], None));
+    found.extend(findings);
+    ends
+}
+
+fn look_at_kafka(broker: &dyn Broker, config: &Config, registry: &Registry, brokers: &str) -> (Vec<Finding>, Option<Vec<Ends>>) {
+    let names = crate::config::Names::new(&config.topics.prefix);
+    let count = match broker.topics(&names.prefix, CALL_DEADLINE) {
+        Ok(topics) => topics.len(),
+        Err(why) => {
+            let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka runs";
+            return (vec![Finding::error("kafka", format!("`{brokers}`: {why}")).hint(hint)], None);
+        }
+    };
+    let mut found = vec![Finding::ok("kafka", format!("`{brokers}` answers"))];
+    found.extend(topic_findings(broker, config, registry, count));
+    match partitions_of_types(broker, config, registry) {
+        Ok(findings) => found.extend(findings),
+        Err(why) => found.push(Finding::error("offsets", why.to_string())),
+    }
+    let events = |index: u32| Partition::new(names.events(), i32::try_from(index).unwrap_or(i32::MAX));
+    let ends: Result<Vec<Ends>, _> =
+        (0..config.topics.events_partitions).map(|index| broker.ends(&events(index), CALL_DEADLINE)).collect();
+    let Ok(ends) = ends else { return (found, None) };
+    let newest = ends.iter().zip(0..).filter_map(|(ends, index)| newest_ms(broker, &events(index), *ends)).max();
+    found.extend(newest.and_then(|newest_ms| clock(newest_ms, now_ms())));
+    (found, Some(ends))
+}
+
+fn topic_findings(broker: &dyn Broker, config: &Config, registry: &Registry, count: usize) -> Vec<Finding> {
+    match topics::check(broker, config, registry, CALL_DEADLINE * 2) {
+        Ok(findings) if findings.is_empty() => {
+            vec![Finding::ok("topics", format!("{count} with the prefix, all as they should be"))]
+        }
+        Ok(findings) => findings.into_iter().map(Finding::from).collect(),
+        Err(why) => vec![Finding::error("topics", why.to_string())],
+    }
+}
+
+impl From<topics::Finding> for Finding {
+    fn from(given: topics::Finding) -> Self {
+        let verdict = match given.severity {
+            Severity::Error => Verdict::Error,
+            Severity::Warning => Verdict::Warning,
+        };
+        Self { verdict, subject: given.subject, what: given.what, hint: Some(given.hint) }
+    }
+}
+
+/// Commits that Kafka has dropped, or that its retention has overtaken.
+fn partitions_of_types(broker: &dyn Broker, config: &Config, registry: &Registry) -> Result<Vec<Finding>, BrokerError> {
+    let names = crate::config::Names::new(&config.topics.prefix);
+    let Ok(control) = read_control(broker, &names, CALL_DEADLINE) else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    let types = config.types.keys().cloned().chain(registry.types().map(|(name, _)| name.to_string()));
+    for task_type in types.collect::<std::collections::BTreeSet<_>>() {
+        let topic: Arc<str> = names.tasks(&task_type).into();
+        let numbers = control.consumed.iter().filter(|(name, _)| *name == task_type).map(|(_, number)| *number);
+        let partitions: Vec<Partition> = numbers.map(|number| Partition::new(topic.clone(), number)).collect();
+        if partitions.is_empty() {
+            continue;
+        }
+        let committed = broker.group_offsets(&names.group(&task_type), &partitions, CALL_DEADLINE)?;
+        for (partition, committed) in partitions.iter().zip(committed) {
+            let ends = broker.ends(partition, CALL_DEADLINE)?;
+            found.extend(place(&task_type, partition, committed.map(|committed| committed.offset), ends));
+        }
+    }
+    Ok(found)
+}
+
+fn place(task_type: &str, partition: &Partition, committed: Option<i64>, ends: Ends) -> Option<Finding> {
+    let what = match committed {
+        None => "it was consumed before, but Kafka has dropped the commit: workers refuse it".to_owned(),
+        Some(offset) if offset < ends.first => {
+            format!("retention has removed {} tasks that were not consumed yet", ends.first - offset)
+        }
+        Some(offset) if offset > ends.end => format!("committed up to {offset}, but the log ends at {}", ends.end),
+        Some(_) => return None,
+    };
+    let target = format!("{task_type}/{}", partition.index);
+    Some(Finding::error(partition.to_string(), what).hint(format!("run `kafleet offsets init {target} --at earliest`")))
+}
+
+/// When the last event was appended, if it can be seen.
+fn newest_ms(broker: &dyn Broker, partition: &Partition, ends: Ends) -> Option<i64> {
+    // The last offsets may be markers of transactions.
+    (ends.first..ends.end)
+        .rev()
+        .take(3)
+        .find_map(|offset| broker.read_at(partition, offset, CALL_DEADLINE).ok().flatten())
+        .map(|record| record.timestamp_ms)
+}
+
+/// Only a clock that is ahead can be told from a quiet log.
+fn clock(newest_ms: i64, now_ms: i64) -> Option<Finding> {
+    let ahead_ms = newest_ms - now_ms;
+    (ahead_ms > CLOCK_SLACK_MS).then(|| {
+        Finding::warning("clock", format!("the brokers' clock is {} s ahead of this machine's", ahead_ms / 1_000))
+            .hint("synchronise the clocks: delays and expiries are off by the difference")
+    })
+}
+
+async fn redis(store: Arc<dyn Store>, ends: Option<&[Ends]>) -> Vec<Finding> {
+    if let Err(why) = timed(store.check()).await {
+        return vec![Finding::error("redis", why).hint("check --redis, KAFLEET_REDIS or `[redis]`")];
+    }
+    let mut found = vec![Finding::ok("redis", "answers, and keeps what it is given (noeviction)")];
+    let Some(ends) = ends else { return found };
+    let partitions: Vec<u32> = (0..).take(ends.len()).collect();
+    match timed(store.fences(&partitions)).await {
+        Ok(fences) => found.extend(folding(&fences, ends)),
+        Err(why) => found.push(Finding::error("redis", why)),
+    }
+    found
+}
+
+async fn timed<T>(call: impl Future<Output = Result<T, crate::store::StoreError>>) -> Result<T, String> {
+    let limit = Duration::from_secs(15);
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => answer.map_err(|why| why.to_string()),
+        Err(_) => Err(format!("no answer within {} s", limit.as_secs())),
+    }
+}
+
+/// How far the trackers are, and fences that do not fit the log.
+fn folding(fences: &[Option<Fence>], ends: &[Ends]) -> Vec<Finding> {
+    let (mut found, mut behind) = (Vec::new(), 0);
+    for (index, (fence, ends)) in fences.iter().zip(ends).enumerate() {
+        let offset = fence.map_or(ends.first, |fence| fence.offset);
+        behind += (ends.end - offset).max(0);
+        if offset < ends.first || offset > ends.end {
+            let what = format!("Redis is folded up to {offset}, the log holds {} to {}", ends.first, ends.end);
+            let hint = "is it the Redis of another fleet? if not, delete the keys of the prefix: trackers fold the log again";
+            found.push(Finding::error(format!("events/{index}"), what).hint(hint));
+        }
+    }
+    if behind > LAG_EVENTS {
+        found.push(
+            Finding::warning("folding", format!("{behind} events wait to be folded"))
+                .hint("run more trackers, or look at their logs"),
+        );
+    } else {
+        found.push(Finding::ok("folding", format!("{behind} events wait to be folded")));
+    }
+    found
+}
+
+async fn api(globals: &Globals) -> Finding {
+    let client = match globals.client() {
+        Ok(client) => client,
+        Err(why) => return Finding::of("api", why),
+    };
+    match client.get::<Value>(&["v1", "types"], &Vec::new()).await {
+        Ok(_) => Finding::ok("api", format!("`{}` answers", client.base())),
+        Err(why) if why.code == Code::Denied => Finding::of("api", why),
+        Err(why) => Finding { verdict: Verdict::Warning, ..Finding::of("api", why) },
+    }
+}
+
+fn show(found: &[Finding], globals: &Globals) -> Outcome {
+    let screen = globals.screen();
+    if screen.is_json() {
+        screen.json(&found)?
+    } else {
+        screen.line(&text(found, screen.paint))?
+    }
+    Ok(if found.iter().any(|one| one.verdict == Verdict::Error) { Code::Failed } else { Code::Ok })
+}
+
+fn text(found: &[Finding], paint: Paint) -> String {
+    let width = found.iter().map(|one| one.subject.chars().count()).max().unwrap_or(0);
+    let mut lines = Vec::new();
+    for one in found {
+        let (word, hue) = match one.verdict {
+            Verdict::Ok => ("ok     ", State::Succeeded),
+            Verdict::Warning => ("warning", State::Warning),
+            Verdict::Error => ("error  ", State::Failed),
+        };
+        let what: Vec<String> = one.what.lines().map(one_line).collect();
+        let indent = format!("\n{:1$}", "", width + 11);
+        lines.push(format!("{}  {:width$}  {}", paint.hue(hue, word), one.subject, what.join(&indent)));
+        lines.extend(one.hint.as_ref().map(|hint| format!("{:2$}hint: {}", "", one_line(hint), width + 11)));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_lined_up_with_their_hints() {
+        let found =
+            [Finding::ok("configuration", "kafleet.toml"), Finding::error("redis", "no answer\n  at all").hint("start it")];
+        let expected = "\
+ok       configuration  kafleet.toml
+error    redis          no answer
+                          at all
+                        hint: start it";
+        assert_eq!(text(&found, Paint(false)), expected);
+    }
+
+    #[test]
+    fn commits_that_do_not_fit_the_log_are_found() {
+        let (partition, ends) = (Partition::new("kafleet.tasks.echo", 3), Ends { first: 10, end: 20 });
+        for (committed, told) in [
+            (None, Some("dropped the commit")),
+            (Some(4), Some("removed 6 tasks")),
+            (Some(21), Some("the log ends at 20")),
+            (Some(10), None),
+            (Some(20), None),
+        ] {
+            let finding = place("echo", &partition, committed, ends);
+            assert_eq!(finding.is_some(), told.is_some(), "{committed:?}");
+            if let (Some(finding), Some(told)) = (finding, told) {
+                assert!(finding.what.contains(told), "{finding:?}");
+                assert_eq!(finding.hint.as_deref(), Some("run `kafleet offsets init echo/3 --at earliest`"));
+            }
+        }
+    }
+
+    #[test]
+    fn fences_outside_the_log_and_lag_are_found() {
+        let fence = |offset| Some(Fence { offset, version: 1, log_time_ms: 0 });
+        let ends = |first, end| Ends { first, end };
+        let healthy = folding(&[fence(7), None], &[ends(0, 10), ends(0, 5)]);
+        assert_eq!(healthy, [Finding::ok("folding", "8 events wait to be folded")]);
+        let foreign = folding(&[fence(700), fence(1)], &[ends(0, 10), ends(5, 9)]);
+        let errors: Vec<&str> =
+            foreign.iter().filter(|one| one.verdict == Verdict::Error).map(|one| one.subject.as_str()).collect();
+        assert_eq!(errors, ["events/0", "events/1"]);
+        assert_eq!(folding(&[fence(0)], &[ends(0, 200_000)])[0].verdict, Verdict::Warning);
+    }
+
+    #[test]
+    fn only_a_clock_ahead_is_told() {
+        assert_eq!(clock(1_000, 1_000_000), None);
+        assert!(clock(60_000, 0).is_some_and(|finding| finding.what.contains("60 s ahead")));
+    }
+}

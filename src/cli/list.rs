@@ -1,0 +1,162 @@
+//! `list`: tasks, newest first, with filters.
+
+use clap::Args;
+
+use super::client::Query;
+use super::globals::Globals;
+use super::outcome::{Code, Failure, Outcome};
+use super::screen::{Field, Rows, tell};
+use crate::api::documents::{Status, TaskPage};
+use crate::model::duration::Millis;
+use crate::model::state::State;
+use crate::model::task::parse_time;
+use crate::publish::time_text;
+use crate::runtime::now_ms;
+
+/// Tasks asked for in one request.
+const PAGE: usize = 100;
+
+#[derive(Debug, Default, Args)]
+pub struct ListArgs {
+    /// Only tasks of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    pub task_type: Option<String>,
+    /// Only tasks in this state
+    #[arg(long)]
+    pub state: Option<State>,
+    /// Only tasks with this tag
+    #[arg(long)]
+    pub tag: Option<String>,
+    /// Only tasks of this creator
+    #[arg(long)]
+    pub creator: Option<String>,
+    /// Only tasks of this name
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Only this task and what is below it
+    #[arg(long, value_name = "ID")]
+    pub root: Option<String>,
+    /// Created at or after: a time (RFC 3339), or so long ago, such as 2h
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<String>,
+    /// Created before: a time (RFC 3339), or so long ago
+    #[arg(long, value_name = "TIME")]
+    pub to: Option<String>,
+    /// How many tasks
+    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+    /// Go on where an earlier list ended
+    #[arg(long)]
+    pub cursor: Option<String>,
+}
+
+/// Lists tasks, over as many pages as it takes.
+pub async fn list(args: ListArgs, globals: &Globals) -> Outcome {
+    let (client, screen) = (globals.client()?, globals.screen());
+    let (filters, limit) = (filters(&args, now_ms())?, args.limit as usize);
+    let mut found = TaskPage { tasks: Vec::new(), next: args.cursor, scanned: None };
+    loop {
+        let mut query = filters.clone();
+        query.push(("limit", PAGE.min(limit - found.tasks.len()).to_string()));
+        query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
+        let page: TaskPage = client.get(&["v1", "tasks"], &query).await?;
+        found.tasks.extend(page.tasks);
+        found.next = page.next;
+        found.scanned = found.scanned.max(page.scanned);
+        if found.next.is_none() || found.tasks.len() >= limit {
+            break;
+        }
+    }
+    if screen.is_json() {
+        screen.json(&found)?;
+        return Ok(Code::Ok);
+    }
+    screen.table(rows(&found.tasks))?;
+    if let Some(cursor) = &found.next {
+        tell(format_args!("there are more: --cursor {cursor}"));
+    }
+    Ok(Code::Ok)
+}
+
+fn filters(args: &ListArgs, now_ms: i64) -> Result<Query, Failure> {
+    let given = [
+        ("type", args.task_type.clone()),
+        ("state", args.state.map(|state| state.name().to_owned())),
+        ("tag", args.tag.clone()),
+        ("creator", args.creator.clone()),
+        ("name", args.name.clone()),
+        ("root", args.root.clone()),
+        ("from", args.from.as_deref().map(|text| moment(text, now_ms)).transpose()?),
+        ("to", args.to.as_deref().map(|text| moment(text, now_ms)).transpose()?),
+    ];
+    Ok(given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
+}
+
+/// A time as RFC 3339: given as one, or as a duration before now.
+fn moment(text: &str, now_ms: i64) -> Result<String, Failure> {
+    if text.ends_with(['s', 'm', 'h', 'd'])
+        && let Ok(ago) = Millis::parse(text)
+    {
+        return Ok(time_text(now_ms.saturating_sub(ago.as_i64())));
+    }
+    parse_time(text).map(time_text).map_err(|why| Failure::usage(why).hint("or write how long ago it was, such as 2h"))
+}
+
+fn rows(tasks: &[Status]) -> Rows {
+    let mut rows = Rows::new(["ID", "TYPE", "STATE", "CHILDREN", "CREATED", "NAME"]);
+    for task in tasks {
+        rows.add([
+            Field::Text(task.id.clone()),
+            task.task_type.clone().into(),
+            Field::State(task.state),
+            children(task),
+            task.created_at.clone().into(),
+            task.name.clone().into(),
+        ]);
+    }
+    rows
+}
+
+fn children(task: &Status) -> Field {
+    match task.children.total {
+        0 => Field::Nothing,
+        total => Field::Text(format!("{}/{total}", total - task.children.pending.min(total))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::card::samples;
+    use crate::cli::screen::Paint;
+
+    const NOON: i64 = 1_769_860_800_000;
+
+    #[test]
+    fn filters_say_what_was_typed() {
+        let args = ListArgs {
+            state: Some(State::WaitingForChildren),
+            from: Some("2h".into()),
+            to: Some("2026-01-31T11:30:00+01:00".into()),
+            ..ListArgs::default()
+        };
+        let query = filters(&args, NOON).unwrap();
+        let expected =
+            [("state", "waiting_for_children"), ("from", "2026-01-31T10:00:00.000Z"), ("to", "2026-01-31T10:30:00.000Z")];
+        assert_eq!(query, expected.map(|(name, value)| (name, value.to_owned())));
+        let wrong = filters(&ListArgs { from: Some("yesterday".into()), ..ListArgs::default() }, NOON).unwrap_err();
+        assert_eq!(wrong.code, Code::Usage);
+        assert!(wrong.message.contains("`yesterday` is not a time"), "{}", wrong.message);
+    }
+
+    #[test]
+    fn a_line_per_task() {
+        let mut parent = samples::status();
+        (parent.name, parent.children.total, parent.children.pending) = (Some("cover".into()), 3, 1);
+        let expected = "\
+ID        TYPE  STATE      CHILDREN  CREATED                   NAME
+cover-42  echo  succeeded  -         2026-01-31T12:00:00.000Z  -
+cover-42  echo  succeeded  2/3       2026-01-31T12:00:00.000Z  cover";
+        assert_eq!(rows(&[samples::status(), parent]).draw(Paint(false), false), expected);
+    }
+}

@@ -1,0 +1,136 @@
+//! `status`, `history`, `log`: one task, looked at.
+
+use clap::Args;
+use tokio::time::Instant;
+
+use super::card::card;
+use super::globals::Globals;
+use super::outcome::{Code, Outcome};
+use super::screen::{Field, Rows, one_line, tell};
+use crate::api::documents::{History, LogDocument};
+use crate::model::duration::Millis;
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The task's id
+    pub id: String,
+    /// Wait for the task's end, at most so long [default: 5m]
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
+    pub wait: Option<Millis>,
+}
+
+/// Shows a task. With `--wait` the exit code says how it ended.
+pub async fn status(args: StatusArgs, globals: &Globals) -> Outcome {
+    let (client, screen) = (globals.client()?, globals.screen());
+    let begun = Instant::now();
+    let status = client.status(&args.id).await?;
+    if let Some(wait) = args.wait {
+        return super::wait::finish(&client, &screen, status, wait, begun).await;
+    }
+    if screen.is_json() {
+        screen.json(&status)?
+    } else {
+        screen.line(&card(&status, screen.paint))?
+    }
+    Ok(Code::Ok)
+}
+
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// The task's id
+    pub id: String,
+}
+
+/// Every event of a task that is kept.
+pub async fn history(args: HistoryArgs, globals: &Globals) -> Outcome {
+    let screen = globals.screen();
+    let history: History = globals.client()?.get(&["v1", "tasks", &args.id, "history"], &Vec::new()).await?;
+    if screen.is_json() {
+        screen.json(&history)?;
+        return Ok(Code::Ok);
+    }
+    screen.table(history_rows(&history))?;
+    if history.dropped > 0 {
+        tell(format_args!("{} older events are no longer kept", history.dropped));
+    }
+    Ok(Code::Ok)
+}
+
+fn history_rows(history: &History) -> Rows {
+    let mut rows = Rows::new(["AT", "EVENT", "RUN", "ATTEMPT", "WORKER", "POSITION", "MESSAGE"]);
+    for item in &history.events {
+        let kind = if item.ignored { format!("{} (ignored)", item.kind) } else { item.kind.clone() };
+        rows.add([
+            Field::Text(item.at.clone()),
+            Field::Text(kind),
+            Field::Number(item.run.into()),
+            Field::Number(item.attempt.into()),
+            item.worker.clone().into(),
+            Field::Text(item.position.clone()),
+            item.message.clone().into(),
+        ]);
+    }
+    rows
+}
+
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// The task's id
+    pub id: String,
+    /// Begin at this line; the oldest is 0
+    #[arg(long, default_value_t = 0, value_name = "LINE")]
+    pub from: u64,
+}
+
+/// The lines a task has logged, page after page.
+pub async fn log(args: LogArgs, globals: &Globals) -> Outcome {
+    let (client, screen) = (globals.client()?, globals.screen());
+    let mut from = args.from;
+    loop {
+        let query = vec![("from", from.to_string())];
+        let page: LogDocument = client.get(&["v1", "tasks", &args.id, "log"], &query).await?;
+        if page.from > from {
+            tell(format_args!("{} lines before line {} are no longer kept", page.from - from, page.from));
+        }
+        if screen.is_json() {
+            screen.json_line(&page)?;
+        } else {
+            page.lines.iter().try_for_each(|line| screen.line(&one_line(line)))?;
+        }
+        from = page.from + page.lines.len() as u64;
+        if page.lines.is_empty() || from >= page.total {
+            if page.dropped > 0 {
+                tell(format_args!("{} lines were dropped by the worker: the task logged more than is kept", page.dropped));
+            }
+            return Ok(Code::Ok);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::documents::HistoryItem;
+    use crate::cli::screen::Paint;
+
+    #[test]
+    fn history_says_what_was_ignored() {
+        let item = |kind: &str, ignored| HistoryItem {
+            kind: kind.into(),
+            at: "2026-01-31T12:00:00.000Z".into(),
+            run: 1,
+            attempt: 2,
+            worker: None,
+            message: Some("two\nlines".into()),
+            ignored,
+            position: "3:12".into(),
+        };
+        let events = vec![item("started", false), item("failed", true)];
+        let history = History { id: "x".into(), events, dropped: 0, duplicates: 1 };
+        let expected = "\
+AT                        EVENT             RUN  ATTEMPT  WORKER  POSITION  MESSAGE
+2026-01-31T12:00:00.000Z  started             1        2  -       3:12      two lines
+2026-01-31T12:00:00.000Z  failed (ignored)    1        2  -       3:12      two lines";
+        assert_eq!(history_rows(&history).draw(Paint(false), false), expected);
+    }
+}

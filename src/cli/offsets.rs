@@ -1,0 +1,224 @@
+//! `offsets init`: says where workers of a type begin, when Kafka has forgotten or somebody knows better.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::globals::Globals;
+use super::outcome::{Code, Failure, Outcome};
+use super::roles::{CALL_DEADLINE, Parts, Wants};
+use super::screen::{Field, Rows};
+use crate::broker::{Broker, BrokerError, Commit, Ends, Partition};
+use crate::handlers::Registry;
+use crate::model::duration::Millis;
+use crate::model::offsets::{Completed, Metadata};
+use crate::model::task::parse_time;
+use crate::runtime::{blocking, now_ms};
+use crate::telemetry::init_logs;
+
+/// Offsets without a record (markers of transactions) that a search steps over at most.
+const LONGEST_GAP: i64 = 1_000;
+
+#[derive(Debug, Subcommand)]
+pub enum OffsetsVerb {
+    /// Set where the workers of a type begin; they must be stopped
+    Init(InitArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// The type, or one partition of it, such as echo/3
+    #[arg(value_name = "TYPE[/PARTITION]")]
+    pub target: Target,
+    /// earliest, latest, an offset, a time (RFC 3339), or so long ago, such as 2h
+    #[arg(long, value_name = "WHERE")]
+    pub at: At,
+}
+
+/// A type, and perhaps one of its partitions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    task_type: String,
+    partition: Option<i32>,
+}
+
+impl std::str::FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, partition) = match text.split_once('/') {
+            Some((name, partition)) => (name, Some(partition)),
+            None => (text, None),
+        };
+        crate::model::id::check_type(name)?;
+        let number = |text: &str| text.parse().ok().filter(|number| *number >= 0);
+        let partition = match partition.map(|text| number(text).ok_or(text)).transpose() {
+            Ok(partition) => partition,
+            Err(text) => return Err(format!("`{text}` is not the number of a partition: write echo/3")),
+        };
+        Ok(Self { task_type: name.to_owned(), partition })
+    }
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    Earliest,
+    Latest,
+    Offset(i64),
+    /// At the first record that is not older. Epoch milliseconds.
+    Time(i64),
+}
+
+impl std::str::FromStr for At {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "earliest" => return Ok(Self::Earliest),
+            "latest" => return Ok(Self::Latest),
+            _ => {}
+        }
+        if let Ok(offset) = text.parse::<u32>().map(i64::from).or_else(|_| text.parse::<i64>()) {
+            return if offset >= 0 { Ok(Self::Offset(offset)) } else { Err(format!("`{offset}` is below zero")) };
+        }
+        if let Ok(ago) = Millis::parse(text) {
+            return Ok(Self::Time(now_ms().saturating_sub(ago.as_i64())));
+        }
+        parse_time(text).map(Self::Time).map_err(|_| {
+            format!("`{text}` is no place in a log: write earliest, latest, an offset, an RFC 3339 time, or 2h for so long ago")
+        })
+    }
+}
+
+/// What was set.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Placed {
+    partition: i32,
+    before: Option<i64>,
+    now: i64,
+    first: i64,
+    end: i64,
+}
+
+pub async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -> Outcome {
+    let OffsetsVerb::Init(args) = verb;
+    init_logs("warn");
+    let parts = Parts::load(globals, registry, Wants { unused: &["redis", "api", "types"], ..Wants::default() })?;
+    let (topic, group) = (parts.names.tasks(&args.target.task_type), parts.names.group(&args.target.task_type));
+    let broker = parts.kafka()?;
+    let target = args.target.clone();
+    let placed = blocking(move || init(&broker, &topic, &group, &target, args.at)).await.map_err(Failure::failed)??;
+    let screen = globals.screen();
+    if screen.is_json() {
+        screen.json(&placed)?
+    } else {
+        screen.table(rows(&placed))?
+    }
+    Ok(Code::Ok)
+}
+
+fn init(broker: &Arc<dyn Broker>, topic: &str, group: &str, target: &Target, at: At) -> Result<Vec<Placed>, Failure> {
+    let partitions = partitions(&**broker, topic, target)?;
+    let told = |why: BrokerError| failure(why, &target.task_type, group);
+    let committed = broker.group_offsets(group, &partitions, CALL_DEADLINE).map_err(told)?;
+    let mut placed = Vec::new();
+    for (partition, committed) in partitions.iter().zip(committed) {
+        let ends = broker.ends(partition, CALL_DEADLINE).map_err(told)?;
+        let now = place(&**broker, partition, ends, at)?;
+        let before = committed.map(|committed| committed.offset);
+        placed.push(Placed { partition: partition.index, before, now, first: ends.first, end: ends.end });
+    }
+    let commits: Vec<Commit> =
+        partitions.into_iter().zip(&placed).map(|(partition, placed)| commit(partition, placed.now)).collect();
+    broker.set_group_offsets(group, &commits, CALL_DEADLINE).map_err(told)?;
+    Ok(placed)
+}
+
+/// A clean start: nothing was running, so nothing can have crashed.
+fn commit(partition: Partition, offset: i64) -> Commit {
+    Commit { partition, offset, metadata: Metadata::encode(&Completed::starting_at(offset), true, offset, 0) }
+}
+
+fn partitions(broker: &dyn Broker, topic: &str, target: &Target) -> Result<Vec<Partition>, Failure> {
+    let topics = broker.topics(topic, CALL_DEADLINE).map_err(|why| failure(why, &target.task_type, topic))?;
+    let Some(info) = topics.into_iter().find(|info| info.name == topic) else {
+        return Err(Failure::new(Code::NotFound, format_args!("there is no topic `{topic}`"))
+            .hint("check the type's name, or run `kafleet topics apply`"));
+    };
+    let count = i32::try_from(info.partitions).unwrap_or(i32::MAX);
+    match target.partition {
+        None => Ok((0..count).map(|index| Partition::new(topic, index)).collect()),
+        Some(index) if index < count => Ok(vec![Partition::new(topic, index)]),
+        Some(index) => Err(Failure::new(Code::NotFound, format_args!("`{topic}` has no partition {index}"))
+            .hint(format_args!("its partitions are 0 to {}", count - 1))),
+    }
+}
+
+fn place(broker: &dyn Broker, partition: &Partition, ends: Ends, at: At) -> Result<i64, Failure> {
+    match at {
+        At::Earliest => Ok(ends.first),
+        At::Latest => Ok(ends.end),
+        At::Offset(offset) if (ends.first..=ends.end).contains(&offset) => Ok(offset),
+        At::Offset(offset) => Err(Failure::usage(format_args!("`{partition}` does not hold offset {offset}"))
+            .hint(format_args!("it holds {} to {}", ends.first, ends.end))),
+        At::Time(at_ms) => search(broker, partition, ends, at_ms).map_err(|why| failure(why, &partition.topic, &partition.topic)),
+    }
+}
+
+/// The first record that is not older than a time, by halving: records lie nearly in the order of their times.
+fn search(broker: &dyn Broker, partition: &Partition, ends: Ends, at_ms: i64) -> Result<i64, BrokerError> {
+    let (mut low, mut high) = (ends.first, ends.end);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match record_time(broker, partition, middle, high)? {
+            Some((offset, time_ms)) if time_ms < at_ms => low = offset + 1,
+            // It is young enough, or there is no record from the middle on.
+            _ => high = middle,
+        }
+    }
+    Ok(low)
+}
+
+/// Offset and time of the first record at or after an offset.
+fn record_time(broker: &dyn Broker, partition: &Partition, from: i64, until: i64) -> Result<Option<(i64, i64)>, BrokerError> {
+    for offset in from..until.min(from + LONGEST_GAP) {
+        if let Some(record) = broker.read_at(partition, offset, Duration::from_secs(5))? {
+            return Ok(Some((offset, record.timestamp_ms)));
+        }
+    }
+    Ok(None)
+}
+
+fn failure(why: BrokerError, task_type: &str, group: &str) -> Failure {
+    match why {
+        BrokerError::Refused(why) => Failure::failed(format_args!(
+            "the group `{group}` has members, and Kafka takes no commits from outside while it has: {why}"
+        ))
+        .hint(format_args!("stop the workers of `{task_type}`, run this again, then start them")),
+        BrokerError::Unknown(_) => Failure::new(Code::NotFound, why),
+        BrokerError::Denied(_) => Failure::new(Code::Denied, why).hint("check the rights of this user on Kafka"),
+        why if why.is_transient() => Failure::unavailable(why).hint("check --brokers, KAFLEET_BROKERS or `[kafka]`"),
+        why => Failure::failed(why),
+    }
+}
+
+fn rows(placed: &[Placed]) -> Rows {
+    let mut rows = Rows::new(["PARTITION", "BEFORE", "NOW", "LOG START", "LOG END"]);
+    let number = |offset: i64| Field::Number(u64::try_from(offset).unwrap_or(0));
+    for one in placed {
+        rows.add([
+            number(one.partition.into()),
+            one.before.map_or(Field::Nothing, number),
+            number(one.now),
+            number(one.first),
+            number(one.end),
+        ]);
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests;

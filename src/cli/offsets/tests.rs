@@ -1,0 +1,106 @@
+use super::*;
+use crate::broker::link::Link;
+use crate::broker::memory::{Memory, MemoryOptions};
+use crate::broker::{ConsumerSpec, GroupEvent, Outgoing, TopicSpec};
+use crate::cli::screen::Paint;
+
+const TOPIC: &str = "kafleet.tasks.echo";
+
+/// A broker with one topic of two partitions, ten records in the first, at the times 0, 10, 20, …
+async fn broker() -> Arc<dyn Broker> {
+    let ticks = Arc::new(std::sync::atomic::AtomicI64::new(0));
+    let clock = ticks.clone();
+    let options =
+        MemoryOptions { clock: Arc::new(move || clock.load(std::sync::atomic::Ordering::Relaxed)), ..MemoryOptions::default() };
+    let broker: Arc<dyn Broker> = Memory::new(options);
+    let spec = TopicSpec { name: TOPIC.into(), partitions: 2, replication: None, config: Vec::new() };
+    broker.apply_topics(&[spec], CALL_DEADLINE).unwrap();
+    let link = Link::open(broker.clone(), None).unwrap();
+    for n in 0..10 {
+        ticks.store(n * 10, std::sync::atomic::Ordering::Relaxed);
+        let record = Outgoing { topic: TOPIC, partition: Some(0), key: None, value: Some(b"1"), headers: &[] };
+        link.deliver(record, CALL_DEADLINE).await.unwrap();
+    }
+    broker
+}
+
+fn target(text: &str) -> Target {
+    text.parse().unwrap()
+}
+
+async fn set(broker: &Arc<dyn Broker>, to: &str, at: At) -> Result<Vec<Placed>, Failure> {
+    let (broker, to) = (broker.clone(), target(to));
+    blocking(move || init(&broker, TOPIC, TOPIC, &to, at)).await.unwrap()
+}
+
+#[test]
+fn targets_and_places_are_read() {
+    assert_eq!(target("echo"), Target { task_type: "echo".into(), partition: None });
+    assert_eq!(target("echo/3"), Target { task_type: "echo".into(), partition: Some(3) });
+    for bad in ["", "echo/", "echo/x", "echo/-1", "Echo Echo"] {
+        assert!(bad.parse::<Target>().is_err(), "{bad}");
+    }
+    for (text, at) in
+        [("earliest", At::Earliest), ("latest", At::Latest), ("17", At::Offset(17)), ("1970-01-01T00:00:05Z", At::Time(5_000))]
+    {
+        assert_eq!(text.parse(), Ok(at), "{text}");
+    }
+    assert!(matches!("2h".parse(), Ok(At::Time(_))));
+    for bad in ["", "-1", "yesterday"] {
+        assert!(bad.parse::<At>().is_err(), "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn every_kind_of_place_is_committed() {
+    let broker = broker().await;
+    for (at, expected) in [
+        (At::Earliest, 0),
+        (At::Latest, 10),
+        (At::Offset(7), 7),
+        (At::Time(35), 4),
+        (At::Time(40), 4),
+        (At::Time(0), 0),
+        (At::Time(91), 10),
+    ] {
+        let placed = set(&broker, "echo/0", at).await.unwrap();
+        assert_eq!(placed[0].now, expected, "{at:?}");
+        let committed = broker.group_offsets(TOPIC, &[Partition::new(TOPIC, 0)], CALL_DEADLINE).unwrap();
+        let committed = committed[0].clone().unwrap();
+        assert_eq!(committed.offset, expected);
+        assert!(Metadata::decode(expected, &committed.metadata).unwrap().clean, "no crash is suspected at the start");
+    }
+    let placed = set(&broker, "echo", At::Earliest).await.unwrap();
+    let expected = "\
+PARTITION  BEFORE  NOW  LOG START  LOG END
+        0      10    0          0       10
+        1  -         0          0        0";
+    assert_eq!(rows(&placed).draw(Paint(false), false), expected);
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said() {
+    let broker = broker().await;
+    let outside = set(&broker, "echo/0", At::Offset(11)).await.unwrap_err();
+    assert_eq!((outside.code, outside.hint.as_deref()), (Code::Usage, Some("it holds 0 to 10")));
+    let partition = set(&broker, "echo/2", At::Earliest).await.unwrap_err();
+    assert_eq!((partition.code, partition.hint.as_deref()), (Code::NotFound, Some("its partitions are 0 to 1")));
+}
+
+#[tokio::test]
+async fn a_group_with_members_is_left_alone() {
+    let broker = broker().await;
+    let spec = ConsumerSpec { group: Some(TOPIC.into()), topics: vec![TOPIC.into()], ..ConsumerSpec::default() };
+    let mut member = broker.consumer(&spec).unwrap();
+    let deadline = std::time::Instant::now() + CALL_DEADLINE;
+    let mut joined = false;
+    while !joined && std::time::Instant::now() < deadline {
+        let events = member.poll(1, Duration::from_millis(10), &mut |_| {}).unwrap();
+        joined = events.iter().any(|event| matches!(event, GroupEvent::Assigned(_)));
+    }
+    assert!(joined);
+    let refused = set(&broker, "echo", At::Earliest).await.unwrap_err();
+    assert_eq!(refused.code, Code::Failed);
+    assert!(refused.message.contains("has members"), "{refused:?}");
+    assert_eq!(refused.hint.as_deref(), Some("stop the workers of `echo`, run this again, then start them"));
+}

@@ -1,0 +1,362 @@
+//! The only wiring: from what was typed and configured to brokers, stores, registries and running roles.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::globals::Globals;
+use super::outcome::{Code, Failure};
+use crate::api::{self, ApiSetup};
+use crate::broker::kafka::Kafka;
+use crate::broker::{Broker, BrokerError};
+use crate::config::{self, Config, Names, Overrides};
+use crate::fleet::{ControlError, read_control};
+use crate::handlers::Registry;
+use crate::handlers::builtin::{Surroundings, register_config, register_samples};
+use crate::runtime::{Backoff, Health, Shutdown, blocking};
+use crate::store::redis::{Redis, RedisOptions};
+use crate::store::{Store, StoreError};
+use crate::telemetry::Metrics;
+use crate::tracker::{self, TrackerSetup};
+use crate::worker::{self, WorkerSetup};
+
+/// For one answer of Kafka's or the store's.
+pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// On top of what running attempts may take at shutdown: for the last reports and for leaving the groups.
+const LEAVE_GRACE: Duration = Duration::from_secs(15);
+/// Between an abort and giving up on what does not stop.
+const ABORT_GRACE: Duration = Duration::from_secs(5);
+
+/// What the roles of a process share.
+pub struct Parts {
+    pub config: Config,
+    pub registry: Registry,
+    pub names: Names,
+    pub metrics: Metrics,
+    pub health: Health,
+    pub shutdown: Shutdown,
+}
+
+/// What a verb makes of the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Wants {
+    pub api_listen: Option<String>,
+    pub ops_listen: Option<String>,
+    /// Sections that are of no concern: their secrets may be missing.
+    pub unused: &'static [&'static str],
+    /// Make the handlers of the configuration's types, with all that they need.
+    pub handlers: bool,
+    /// Attempts at once, for these types (none: all).
+    pub slots: Option<(u32, Vec<String>)>,
+}
+
+/// Reads the configuration as this command line means it.
+pub fn load_config(globals: &Globals, wants: &Wants) -> Result<config::Loaded, Failure> {
+    let overrides = Overrides {
+        brokers: globals.brokers.clone(),
+        redis: globals.redis.clone(),
+        prefix: globals.prefix.clone(),
+        api_listen: wants.api_listen.clone(),
+        ops_listen: wants.ops_listen.clone(),
+        unused: wants.unused,
+    };
+    config::load(globals.config.as_deref(), &overrides)
+        .map_err(|problems| Failure::usage(format_args!("the configuration cannot be used\n{problems}")))
+}
+
+impl Parts {
+    pub fn load(globals: &Globals, mut registry: Registry, wants: Wants) -> Result<Self, Failure> {
+        let mut config = load_config(globals, &wants)?.config;
+        if config.types.is_empty() && registry.types().next().is_none() {
+            register_samples(&mut registry);
+        }
+        if let Some((slots, types)) = &wants.slots {
+            set_slots(&mut config, &registry, *slots, types);
+        }
+        if wants.handlers {
+            register(&mut registry, &config)?;
+        }
+        let metrics = Metrics::new().map_err(|why| Failure::failed(format_args!("no metrics: {why}")))?;
+        let (names, health, shutdown) = (Names::new(&config.topics.prefix), Health::default(), Shutdown::new());
+        Ok(Self { config, registry, names, metrics, health, shutdown })
+    }
+
+    /// Starts a role of a process that others look after: signals stop it, `/healthz` and the rest are served.
+    pub async fn enter(&self) -> Result<JoinSet<Ended>, Failure> {
+        self.shutdown.on_signals().map_err(|why| Failure::failed(format_args!("no signal handler: {why}")))?;
+        let mut running = JoinSet::new();
+        if !self.config.ops.listen.is_empty() {
+            let listener = bind(&self.config.ops.listen, "--ops-listen").await?;
+            let (metrics, health, shutdown) = (self.metrics.clone(), self.health.clone(), self.shutdown.clone());
+            running.spawn(async move { ("ops", api::run_ops(listener, metrics, health, shutdown).await) });
+        }
+        Ok(running)
+    }
+
+    pub fn kafka(&self) -> Result<Arc<dyn Broker>, Failure> {
+        let section = self.config.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
+        let kafka = Kafka::new(&section).map_err(|why| Failure::usage(format_args!("`[kafka]` cannot be used: {why}")))?;
+        Ok(Arc::new(kafka))
+    }
+
+    pub fn redis(&self) -> Result<Arc<dyn Store>, Failure> {
+        let given = &self.config.redis;
+        let options = RedisOptions {
+            username: given.username.clone(),
+            password: given.password.clone(),
+            sentinel_password: given.sentinel_password.clone(),
+            prefix: self.config.topics.prefix.clone(),
+            response_timeout: given.response_timeout.into(),
+            ..RedisOptions::new(given.url.clone())
+        };
+        let redis = Redis::connect(options).map_err(|why| Failure::usage(format_args!("`[redis]` cannot be used: {why}")))?;
+        Ok(Arc::new(redis))
+    }
+
+    /// Kafka's addresses, for messages.
+    pub fn brokers(&self) -> String {
+        self.config.kafka.get("bootstrap.servers").map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Waits until Kafka answers and the topics are applied; returns the number of events partitions.
+    pub async fn wait_for_kafka(&self, broker: &Arc<dyn Broker>, timeout: Duration) -> Result<u32, Failure> {
+        let (what, hint) = (format!("kafka at `{}`", self.brokers()), "check --brokers, KAFLEET_BROKERS or `[kafka]`");
+        self.wait_for("kafka", &what, hint, timeout, || {
+            let (broker, names) = (broker.clone(), self.names.clone());
+            async move {
+                let read = blocking(move || {
+                    let control = read_control(&*broker, &names, CALL_DEADLINE)?;
+                    control.require_events_partitions(&names)
+                });
+                read.await.map_err(Trouble::Lasting)?.map_err(Trouble::from)
+            }
+        })
+        .await
+    }
+
+    /// Waits until the store answers.
+    pub async fn wait_for_store(&self, store: &Arc<dyn Store>, timeout: Duration) -> Result<(), Failure> {
+        let hint = "check --redis, KAFLEET_REDIS or `[redis]`";
+        self.wait_for("redis", "redis", hint, timeout, || {
+            let store = store.clone();
+            async move { store.check().await.map_err(Trouble::from) }
+        })
+        .await
+    }
+
+    /// Tries until it works, says what it waits for, and gives up at the deadline or when told to stop.
+    pub async fn wait_for<T, F: Future<Output = Result<T, Trouble>>>(
+        &self,
+        part: &str,
+        what: &str,
+        hint: &str,
+        timeout: Duration,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, Failure> {
+        let end = Instant::now() + timeout;
+        let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
+        self.health.set(part, format!("waiting for {what}"));
+        loop {
+            let tried = tokio::select! {
+                tried = attempt() => tried,
+                () = self.shutdown.drain.cancelled() => return Err(Failure::new(Code::Ok, "")),
+            };
+            let why = match tried {
+                Ok(answer) => {
+                    self.health.clear(part);
+                    return Ok(answer);
+                }
+                Err(Trouble::Lasting(why)) => return Err(told(Code::Failed, &why)),
+                Err(Trouble::Passing(why)) => why,
+            };
+            if Instant::now() >= end {
+                let failure = told(Code::Unavailable, &format!("{what} was not ready within {} s: {why}", timeout.as_secs()));
+                return Err(if failure.hint.is_some() { failure } else { failure.hint(hint) });
+            }
+            tracing::warn!(reason = %why.replace("\n\n", " ("), "waiting for {what}");
+            let pause = backoff.next_wait().min(end.saturating_duration_since(Instant::now()));
+            tokio::select! { () = tokio::time::sleep(pause) => {}, () = self.shutdown.drain.cancelled() => {} }
+        }
+    }
+
+    pub fn worker(&self, broker: Arc<dyn Broker>, types: Vec<String>, events_partitions: u32) -> WorkerSetup {
+        WorkerSetup {
+            broker,
+            registry: self.registry.clone(),
+            types,
+            config: self.config.worker.clone(),
+            names: self.names.clone(),
+            events_partitions,
+            metrics: self.metrics.clone(),
+            health: self.health.clone(),
+        }
+    }
+
+    pub fn tracker(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, events_partitions: u32) -> TrackerSetup {
+        TrackerSetup {
+            broker,
+            store,
+            config: self.config.tracker.clone(),
+            names: self.names.clone(),
+            events_partitions,
+            metrics: self.metrics.clone(),
+            health: self.health.clone(),
+        }
+    }
+
+    pub fn api(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, events_partitions: u32) -> ApiSetup {
+        ApiSetup {
+            broker,
+            store,
+            registry: self.registry.clone(),
+            config: self.config.api.clone(),
+            names: self.names.clone(),
+            events_partitions,
+            metrics: self.metrics.clone(),
+            health: self.health.clone(),
+        }
+    }
+
+    pub fn start_worker(&self, running: &mut JoinSet<Ended>, setup: WorkerSetup) {
+        let shutdown = self.shutdown.clone();
+        running.spawn(async move { ("worker", worker::run(setup, shutdown).await) });
+    }
+
+    pub fn start_tracker(&self, running: &mut JoinSet<Ended>, setup: TrackerSetup) {
+        let shutdown = self.shutdown.clone();
+        running.spawn(async move { ("tracker", tracker::run(setup, shutdown).await) });
+    }
+
+    pub fn start_api(&self, running: &mut JoinSet<Ended>, setup: ApiSetup, listener: TcpListener) {
+        let shutdown = self.shutdown.clone();
+        running.spawn(async move { ("api", api::run(setup, listener, shutdown).await) });
+    }
+
+    /// Until all roles have ended: when told to stop, or because one of them cannot go on, which stops the others.
+    pub async fn until_stopped(&self, mut running: JoinSet<Ended>) -> Result<(), Failure> {
+        let mut failed = None;
+        loop {
+            let ended = tokio::select! {
+                ended = running.join_next() => ended,
+                () = self.overdue(), if self.shutdown.is_draining() => {
+                    running.shutdown().await;
+                    return Err(failed.unwrap_or_else(|| Failure::failed("some work did not stop in time and was given up")));
+                }
+                () = self.shutdown.drain.cancelled(), if !self.shutdown.is_draining() => continue,
+            };
+            let Some(ended) = ended else { return failed.map_or(Ok(()), Err) };
+            failed = failed.or_else(|| failure_of(ended, self.shutdown.is_draining()));
+            if failed.is_some() {
+                self.shutdown.begin();
+            }
+        }
+    }
+
+    /// Pends through the drain and the abort, then ends: what runs then does not stop by itself.
+    async fn overdue(&self) {
+        let drain = Duration::from(self.config.worker.drain_timeout) + LEAVE_GRACE;
+        let _ = tokio::time::timeout(drain, self.shutdown.abort.cancelled()).await;
+        self.shutdown.abort();
+        tokio::time::sleep(ABORT_GRACE).await;
+    }
+}
+
+/// A role's name and how it ended.
+pub type Ended = (&'static str, anyhow::Result<()>);
+
+fn failure_of(ended: Result<Ended, tokio::task::JoinError>, draining: bool) -> Option<Failure> {
+    match ended {
+        Ok((_, Ok(()))) if draining => None,
+        Ok((role, Ok(()))) => Some(Failure::failed(format_args!("the {role} ended although nobody stopped it"))),
+        Ok((role, Err(why))) => Some(told(Code::Failed, &format!("the {role} cannot go on: {why:#}"))),
+        Err(why) => Some(Failure::failed(format_args!("a role ended with a panic: {why}"))),
+    }
+}
+
+/// Why something does not work yet, or will not.
+pub enum Trouble {
+    Passing(String),
+    Lasting(String),
+}
+
+impl From<ControlError> for Trouble {
+    /// Missing topics may be about to be applied.
+    fn from(error: ControlError) -> Self {
+        match &error {
+            ControlError::Missing(_) | ControlError::NotApplied(_) | ControlError::Late { .. } => {
+                Self::Passing(error.to_string())
+            }
+            ControlError::Broker(inner) => Self::of_broker(inner, &error),
+            ControlError::Newer { .. } | ControlError::Unreadable { .. } => Self::Lasting(error.to_string()),
+        }
+    }
+}
+
+impl From<BrokerError> for Trouble {
+    fn from(error: BrokerError) -> Self {
+        Self::of_broker(&error, &error)
+    }
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        match &error {
+            StoreError::Unavailable(_) => Self::Passing(error.to_string()),
+            _ => Self::Lasting(error.to_string()),
+        }
+    }
+}
+
+impl Trouble {
+    fn of_broker(error: &BrokerError, text: &dyn Display) -> Self {
+        match error {
+            BrokerError::Denied(_) | BrokerError::Invalid(_) => Self::Lasting(text.to_string()),
+            _ => Self::Passing(text.to_string()),
+        }
+    }
+}
+
+/// A message that may bring its own hint.
+pub fn told(code: Code, text: &str) -> Failure {
+    match text.split_once("\n\nhint: ") {
+        Some((message, hint)) => Failure::new(code, message).hint(hint.trim_end()),
+        None => Failure::new(code, text),
+    }
+}
+
+/// Adds the types of the configuration.
+fn register(registry: &mut Registry, config: &Config) -> Result<(), Failure> {
+    // Paths are relative to the file already.
+    let around = Surroundings { dir: Path::new(""), worker: &config.worker };
+    register_config(registry, &config.types, &around)
+        .map_err(|problems| Failure::usage(format_args!("the configuration cannot be used\n{}", problems.join("\n"))))
+}
+
+/// Slots typed on the command line win over the configuration.
+fn set_slots(config: &mut Config, registry: &Registry, slots: u32, types: &[String]) {
+    let in_code = registry.types().map(|(name, _)| name.to_string());
+    let known: Vec<String> = in_code.chain(config.types.keys().cloned()).collect();
+    for name in known.into_iter().filter(|name| types.is_empty() || types.contains(name)) {
+        config.types.entry(name).or_default().concurrency = Some(slots);
+    }
+}
+
+/// Opens a listener, or says what to do about it.
+pub async fn bind(address: &str, flag: &str) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|why| {
+        let failure = |text: String| Failure::failed(text);
+        match why.kind() {
+            std::io::ErrorKind::AddrInUse => failure(format!("`{address}` is taken by another process"))
+                .hint(format_args!("choose another address with {flag}, or port 0 for any that is free")),
+            std::io::ErrorKind::PermissionDenied => failure(format!("`{address}` may not be listened on: {why}"))
+                .hint(format_args!("choose a port above 1023 with {flag}")),
+            _ => Failure::usage(format_args!("cannot listen on `{address}`: {why}"))
+                .hint(format_args!("write {flag} as 127.0.0.1:8080")),
+        }
+    })
+}

@@ -1,0 +1,262 @@
+//! `submit`: one task from the command line, or many from a file or stdin.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::client::Client;
+use super::globals::Globals;
+use super::outcome::{Code, Failure, Outcome};
+use super::screen::{Screen, tell};
+use crate::api::documents::CreateTask;
+use crate::model::duration::Millis;
+use crate::model::task::{OnFailure, parse_time};
+use crate::publish::time_text;
+
+mod lines;
+mod many;
+
+use lines::{Shape, Source};
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct SubmitArgs {
+    /// The task's type; `-` alone reads tasks from stdin, one JSON document a line
+    #[arg(value_name = "TYPE", required_unless_present = "file")]
+    pub task_type: Option<String>,
+    /// The task's params, as JSON [default: {}]; `-` reads params from stdin, one JSON value a line
+    #[arg(value_name = "PARAMS", allow_hyphen_values = true)]
+    pub params: Option<String>,
+    /// Read lines from a file: tasks as JSON documents, or with a TYPE bare params
+    #[arg(long, value_name = "FILE", conflicts_with = "params")]
+    pub file: Option<PathBuf>,
+    /// With lines: requests under way at once; 1 keeps the order of the lines
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub parallel: u8,
+    /// Wait for the task's end, at most so long [default: 5m]; the exit code says how it ended
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
+    pub wait: Option<Millis>,
+    #[command(flatten)]
+    pub options: TaskOptions,
+}
+
+/// What can be said of a task besides its type and params.
+#[derive(Clone, Debug, Default, PartialEq, Args)]
+#[command(next_help_heading = "Task options")]
+pub struct TaskOptions {
+    /// The task's id [default: a UUID]; the same id, type and params is the same task
+    #[arg(long)]
+    pub id: Option<String>,
+    /// Make it a child of this task
+    #[arg(long, value_name = "ID")]
+    pub parent: Option<String>,
+    /// Ordering key [default: the id]
+    #[arg(long)]
+    pub key: Option<String>,
+    /// A name for people
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Who asked for it
+    #[arg(long)]
+    pub creator: Option<String>,
+    /// A tag; may be given several times
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// A link for people
+    #[arg(long, value_name = "URL")]
+    pub link: Option<String>,
+    /// Start so long after now
+    #[arg(long, value_name = "DURATION", conflicts_with = "at")]
+    pub delay: Option<Millis>,
+    /// Start at this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<String>,
+    /// Do not start later than so long after now
+    #[arg(long, value_name = "DURATION")]
+    pub expires: Option<Millis>,
+    /// Attempts after the first
+    #[arg(long, value_name = "N")]
+    pub retries: Option<u32>,
+    /// Time limit of one attempt
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<Millis>,
+    /// Its failure does not fail its parent
+    #[arg(long)]
+    pub ignore_failure: bool,
+    /// Run by someone else, who reports its state; needs no handler
+    #[arg(long)]
+    pub external: bool,
+}
+
+/// What was meant by what was typed.
+#[derive(Debug, PartialEq)]
+enum Meaning {
+    One(Box<CreateTask>),
+    Many { source: Source, shape: Shape },
+}
+
+pub async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
+    let (wait, parallel) = (args.wait, args.parallel);
+    let meaning = meaning(args)?;
+    let (client, screen) = (globals.client()?, globals.screen());
+    match meaning {
+        Meaning::One(task) => one(&task, wait, &client, &screen).await,
+        Meaning::Many { source, shape } => many::submit(source, shape, parallel.into(), &client, &screen).await,
+    }
+}
+
+async fn one(task: &CreateTask, wait: Option<Millis>, client: &Client, screen: &Screen) -> Outcome {
+    let begun = Instant::now();
+    let status = client.create(task, wait.map_or(Duration::ZERO, Duration::from)).await?;
+    if let Some(wait) = wait {
+        return super::wait::finish(client, screen, status, wait, begun).await;
+    }
+    if screen.is_json() {
+        screen.json(&status)?
+    } else {
+        screen.line(&status.id)?
+    }
+    if screen.terminal {
+        tell(format_args!("follow it with `kafleet watch {}`", status.id));
+    }
+    Ok(Code::Ok)
+}
+
+fn meaning(args: SubmitArgs) -> Result<Meaning, Failure> {
+    let stdin = |text: &Option<String>| text.as_deref() == Some("-");
+    let source = match &args.file {
+        Some(path) if path.as_os_str() != "-" => Some(Source::File(path.clone())),
+        Some(_) => Some(Source::Stdin),
+        None if stdin(&args.task_type) && args.params.is_none() => Some(Source::Stdin),
+        None if stdin(&args.params) => Some(Source::Stdin),
+        None => None,
+    };
+    let task_type = args.task_type.clone().filter(|name| name != "-");
+    match (source, task_type) {
+        (Some(source), task_type) => Ok(Meaning::Many { source, shape: shape(&args, task_type)? }),
+        (None, Some(task_type)) => {
+            let params = args.params.as_deref().map_or(Ok(json!({})), params)?;
+            let id = args.options.id.clone().or_else(|| Some(lines::fresh_id()));
+            Ok(Meaning::One(Box::new(CreateTask { params, id, ..document(args.options, task_type)? })))
+        }
+        (None, None) => Err(Failure::usage("the type of the task is missing").hint("write `kafleet submit TYPE PARAMS`")),
+    }
+}
+
+fn shape(args: &SubmitArgs, task_type: Option<String>) -> Result<Shape, Failure> {
+    if args.wait.is_some() {
+        return Err(Failure::usage("`--wait` is for one task, not for lines of tasks")
+            .hint("give the lines a common parent, and follow it with `kafleet tree --watch`"));
+    }
+    if args.options.id.is_some() {
+        return Err(Failure::usage("`--id` is for one task, not for lines of tasks")
+            .hint("write `\"id\"` into each document, and leave TYPE out"));
+    }
+    match task_type {
+        Some(task_type) => Ok(Shape::Params(Box::new(document(args.options.clone(), task_type)?))),
+        None if args.options == TaskOptions::default() => Ok(Shape::Documents),
+        None => Err(Failure::usage("task options do not go with lines that are whole tasks")
+            .hint("write them into each document, or name a TYPE and give bare params")),
+    }
+}
+
+fn params(text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|why| {
+        Failure::usage(format_args!("`{}` is not JSON: {why}", crate::model::id::clip(text)))
+            .hint(r#"quote it for the shell: kafleet submit echo '{"hello": "world"}'"#)
+    })
+}
+
+fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failure> {
+    let at = options.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
+    Ok(CreateTask {
+        task_type,
+        id: options.id,
+        parent: options.parent,
+        key: options.key,
+        name: options.name,
+        creator: options.creator,
+        tags: options.tags,
+        link: options.link,
+        delay: options.delay,
+        at: at.map(time_text),
+        expires: options.expires,
+        retries: options.retries,
+        timeout: options.timeout,
+        on_failure: if options.ignore_failure { OnFailure::Ignore } else { OnFailure::Fail },
+        external: options.external,
+        ..CreateTask::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        args: SubmitArgs,
+    }
+
+    fn typed(line: &str) -> Result<Meaning, Failure> {
+        let words = std::iter::once("submit").chain(line.split_whitespace());
+        meaning(Typed::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}")).args)
+    }
+
+    #[test]
+    fn one_task() {
+        let Ok(Meaning::One(task)) = typed(r#"echo {"a":1} --id x --tag b --tag c --at 2026-01-31T13:00:00+01:00 --expires 1h"#)
+        else {
+            panic!("one task was meant")
+        };
+        assert_eq!((task.task_type.as_str(), task.id.as_deref(), &task.params), ("echo", Some("x"), &json!({"a": 1})));
+        assert_eq!((task.tags.join(" ").as_str(), task.at.as_deref()), ("b c", Some("2026-01-31T12:00:00.000Z")));
+        assert_eq!(task.expires, Some(Millis::secs(3600)));
+    }
+
+    #[test]
+    fn params_may_be_left_out_or_be_any_json() {
+        for (line, params) in
+            [("echo", json!({})), ("echo -5", json!(-5)), ("echo null", json!(null)), ("echo [1,2]", json!([1, 2]))]
+        {
+            let Ok(Meaning::One(task)) = typed(line) else { panic!("{line}") };
+            assert_eq!(task.params, params, "{line}");
+            assert!(task.id.is_some(), "an id of our own makes a repeated request safe");
+        }
+    }
+
+    #[test]
+    fn lines_of_tasks_or_of_params() {
+        let file = || Source::File("t.ndjson".into());
+        for (line, expected, params) in [
+            ("-", Source::Stdin, false),
+            ("--file -", Source::Stdin, false),
+            ("--file t.ndjson", file(), false),
+            ("echo -", Source::Stdin, true),
+            ("echo --file t.ndjson --tag a", file(), true),
+        ] {
+            let Ok(Meaning::Many { source, shape }) = typed(line) else { panic!("{line}") };
+            assert_eq!(source, expected, "{line}");
+            assert_eq!(matches!(shape, Shape::Params(_)), params, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_a_hint() {
+        for (line, message) in [
+            ("echo {a:1}", "`{a:1}` is not JSON"),
+            ("- --tag a", "task options do not go with lines"),
+            ("echo - --id x", "`--id` is for one task"),
+            ("- --wait", "`--wait` is for one task"),
+        ] {
+            let failure = typed(line).unwrap_err();
+            assert_eq!(failure.code, Code::Usage, "{line}");
+            assert!(failure.message.contains(message) && failure.hint.is_some(), "{line}: {failure:?}");
+        }
+        assert!(typed("echo --at tomorrow").unwrap_err().message.contains("`tomorrow` is not a time"));
+    }
+}

@@ -1,0 +1,165 @@
+//! A tree as lines of text.
+
+use crate::api::documents::TreeNode;
+use crate::cli::card::{error_text, took_text};
+use crate::cli::screen::{Paint, one_line};
+use crate::model::state::State;
+
+/// The longest progress value, or error, on a line.
+const MAX_NOTE_CHARS: usize = 80;
+
+pub fn lines(top: &TreeNode, paint: Paint) -> Vec<String> {
+    let mut lines = vec![label(top, &top.id, paint)];
+    below(top, "", paint, &mut lines);
+    lines
+}
+
+fn below(node: &TreeNode, indent: &str, paint: Paint, lines: &mut Vec<String>) {
+    for (n, child) in node.below.iter().enumerate() {
+        let last = n + 1 == node.below.len() && node.cut == 0;
+        let (branch, trunk) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        let segment = child.id.rsplit(':').next().unwrap_or(&child.id);
+        lines.push(format!("{}{}", paint.dim(&format!("{indent}{branch}")), label(child, segment, paint)));
+        below(child, &format!("{indent}{trunk}"), paint, lines);
+    }
+    if node.cut > 0 {
+        lines.push(paint.dim(&format!("{indent}└─ … {} more", node.cut)));
+    }
+}
+
+/// One task: sign, id, type, state, how many of its children are done, time taken, and what it says.
+fn label(node: &TreeNode, id: &str, paint: Paint) -> String {
+    let mut text = format!("{} {}", paint.hue(node.state, sign(node.state)), paint.bold(&one_line(id)));
+    let mut add = |part: String| text.push_str(&format!("  {part}"));
+    if let Some(name) = &node.name {
+        add(one_line(name));
+    }
+    if let Some(task_type) = &node.task_type {
+        add(paint.dim(task_type));
+    }
+    add(paint.state(node.state));
+    if let Some(counts) = counts(node) {
+        add(counts);
+    }
+    if node.attempt > 1 {
+        add(format!("attempt {}", node.attempt));
+    }
+    if let Some(took) = node.started_at.as_deref().zip(node.ended_at.as_deref()).and_then(|(from, to)| took_text(from, to)) {
+        add(paint.dim(&took));
+    }
+    if let Some(note) = note(node) {
+        add(paint.dim(&note));
+    }
+    text
+}
+
+fn sign(state: State) -> &'static str {
+    match state {
+        State::Succeeded => "✔",
+        State::Failed | State::Expired => "✘",
+        State::Cancelled | State::Cancelling => "⊘",
+        State::Running | State::Warning => "●",
+        State::Retrying => "↻",
+        State::WaitingForChildren => "◐",
+        State::Expected | State::Scheduled | State::Queued => "○",
+    }
+}
+
+fn counts(node: &TreeNode) -> Option<String> {
+    let children = &node.children;
+    if children.total == 0 {
+        return None;
+    }
+    let failed = if children.failed > 0 { format!(", {} failed", children.failed) } else { String::new() };
+    Some(format!("{}/{} done{failed}", children.total.saturating_sub(children.pending), children.total))
+}
+
+fn note(node: &TreeNode) -> Option<String> {
+    let pending = !node.state.is_terminal();
+    let progress = || node.progress.as_ref().filter(|_| pending).map(ToString::to_string);
+    let note = node.error.as_ref().map(error_text).or_else(progress)?;
+    let short: String = note.chars().take(MAX_NOTE_CHARS).collect();
+    Some(one_line(&if short.len() < note.len() { format!("{short}…") } else { short }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::documents::{Children, Tree};
+    use crate::model::event::ErrorInfo;
+
+    fn node(id: &str, state: State, below: Vec<TreeNode>) -> TreeNode {
+        let of = |wanted: fn(&TreeNode) -> bool| below.iter().filter(|child| wanted(child)).count() as u64;
+        let children = Children {
+            total: below.len() as u64,
+            pending: of(|child| !child.state.is_terminal()),
+            failed: of(|child| child.state == State::Failed),
+            successful: of(|child| child.state == State::Succeeded),
+            by_state: Default::default(),
+        };
+        TreeNode {
+            id: id.into(),
+            task_type: Some("digest".into()),
+            state,
+            name: None,
+            attempt: 1,
+            error: None,
+            progress: None,
+            started_at: None,
+            ended_at: None,
+            children,
+            tree: Tree::default(),
+            below,
+            cut: 0,
+        }
+    }
+
+    fn sample() -> TreeNode {
+        let mut failed = node("order:fetch:b", State::Failed, vec![]);
+        failed.attempt = 6;
+        failed.error = Some(ErrorInfo::new("timeout", "took longer than 1s", 6));
+        let mut done = node("order:fetch:a", State::Succeeded, vec![]);
+        done.started_at = Some("2026-01-31T12:00:00.000Z".into());
+        done.ended_at = Some("2026-01-31T12:00:01.250Z".into());
+        let mut running = node("order:pack", State::Running, vec![]);
+        running.name = Some("pack \u{1b}[2Jit".into());
+        running.progress = Some(serde_json::json!({"step": 2}));
+        let mut fetch = node("order:fetch", State::Failed, vec![done, failed]);
+        (fetch.cut, fetch.children.total) = (3, 5);
+        node("order", State::WaitingForChildren, vec![fetch, running])
+    }
+
+    #[test]
+    fn a_tree_with_every_kind_of_branch() {
+        let expected = "\
+◐ order  digest  waiting_for_children  1/2 done, 1 failed
+├─ ✘ fetch  digest  failed  5/5 done, 1 failed
+│  ├─ ✔ a  digest  succeeded  1.2 s
+│  ├─ ✘ b  digest  failed  attempt 6  timeout: took longer than 1s (attempt 6)
+│  └─ … 3 more
+└─ ● pack  pack  [2Jit  digest  running  {\"step\":2}";
+        assert_eq!(lines(&sample(), Paint(false)).join("\n"), expected);
+    }
+
+    #[test]
+    fn colours_change_nothing_but_colour() {
+        let colored = lines(&sample(), Paint(true)).join("\n");
+        assert!(colored.contains("\u{1b}[31m✘"), "{colored:?}");
+        let mut plain = String::new();
+        let mut rest = colored.as_str();
+        while let Some((text, after)) = rest.split_once("\u{1b}[") {
+            plain.push_str(text);
+            rest = after.split_once('m').map_or("", |(_, rest)| rest);
+        }
+        plain.push_str(rest);
+        assert_eq!(plain, lines(&sample(), Paint(false)).join("\n").replace("\u{1b}", ""));
+    }
+
+    #[test]
+    fn a_long_error_is_cut() {
+        let mut top = node("a", State::Failed, vec![]);
+        top.error = Some(ErrorInfo::new("handler", "ä".repeat(500), 1));
+        let line = &lines(&top, Paint(false))[0];
+        assert!(line.ends_with("ä…") && line.chars().count() < 120, "{line}");
+    }
+}
