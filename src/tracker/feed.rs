@@ -9,6 +9,9 @@ pub const BATCHES: usize = 2;
 /// Bytes of events that wait for a folder before its partition is paused, and that make one batch.
 const MAX_PENDING_BYTES: usize = 4 << 20;
 
+/// The place of a feed that was never started.
+const NOWHERE: i64 = -1;
+
 /// Events of one partition, in log order.
 pub struct Batch {
     /// Which start of the partition they belong to.
@@ -42,8 +45,10 @@ pub struct Feed {
 }
 
 impl Feed {
-    pub fn new(out: mpsc::Sender<Batch>) -> Self {
-        Self { out, generation: 0, flowing: false, paused: false, pending: Vec::new(), bytes: 0, next: 0, sent: 0, stop: None }
+    /// Nothing flows before the first start, whose generation is higher than this one.
+    pub fn new(out: mpsc::Sender<Batch>, generation: u64) -> Self {
+        let (pending, stop) = (Vec::new(), None);
+        Self { out, generation, flowing: false, paused: false, pending, bytes: 0, next: NOWHERE, sent: NOWHERE, stop }
     }
 
     /// Begins anew at an offset; whatever was on its way is of an older generation.
@@ -56,8 +61,17 @@ impl Feed {
         self.stop = None;
     }
 
+    /// The consumer could not be moved to the start: what it delivers does not belong here.
+    pub fn hold(&mut self) {
+        self.flowing = false;
+    }
+
     pub fn next(&self) -> i64 {
         self.next
+    }
+
+    pub fn was_started(&self) -> bool {
+        self.next != NOWHERE
     }
 
     pub fn push(&mut self, event: Event, offset: i64, timestamp_ms: i64, bytes: usize) {

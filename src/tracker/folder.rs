@@ -1,8 +1,10 @@
 //! Folds one events partition into the store: batches of events in, records, indexes and the fence out, in one step.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +18,9 @@ use crate::store::{Fence, PartitionWriter, StoreError};
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How often a partition that cannot go on looks whether it can.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// How often the fence of an idle partition is looked at: no batch comes that would show that the store is away or has
+/// lost what was folded.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
 
 /// Asks the reader to read a partition from an offset on.
 pub struct Ask {
@@ -31,6 +36,8 @@ pub struct Folder {
     asking: mpsc::UnboundedSender<Ask>,
     stop: CancellationToken,
     generation: u64,
+    /// Where the record lies that cannot be folded; None once something behind it was.
+    stuck_at: Option<i64>,
 }
 
 /// Why a fold ended.
@@ -55,14 +62,16 @@ impl From<StoreError> for End {
 }
 
 impl Folder {
+    /// `generation` is lower than that of any start to come, and higher than any before this partition was taken up.
     pub fn new(
         setup: Arc<TrackerSetup>,
         number: i32,
         batches: mpsc::Receiver<Batch>,
         asking: mpsc::UnboundedSender<Ask>,
         stop: CancellationToken,
+        generation: u64,
     ) -> Self {
-        Self { setup, number, batches, asking, stop, generation: 0 }
+        Self { setup, number, batches, asking, stop, generation, stuck_at: None }
     }
 
     /// Folds until the partition is given back. Whatever goes wrong, it begins again at the store's own fence.
@@ -99,9 +108,10 @@ impl Folder {
 
     /// From one reading of the fence to the next.
     async fn session(&mut self, backoff: &mut Backoff) -> End {
-        match self.fold(backoff).await {
-            Err(end) => end,
-            Ok(never) => match never {},
+        match AssertUnwindSafe(self.fold(backoff)).catch_unwind().await {
+            Ok(Err(end)) => end,
+            Ok(Ok(never)) => match never {},
+            Err(_) => End::Stuck("folding panicked: a defect of this build; its log says where".into()),
         }
     }
 
@@ -113,10 +123,20 @@ impl Folder {
         let ask = Ask { partition: self.number, generation: self.generation, offset: start };
         self.asking.send(ask).map_err(|_| End::Stopped)?;
         tracing::info!(partition = self.number, offset = start, "folding from here");
+        if self.stuck_at != Some(start) {
+            self.setup.health.clear(&self.part());
+        }
         let (mut fence, mut forest) = (found, Forest::default());
         let mut log_time_ms = found.map_or(0, |fence| fence.log_time_ms);
         loop {
-            let Some(batch) = self.batches.recv().await else { return Err(End::Stopped) };
+            let batch = match tokio::time::timeout(IDLE_LOOK, self.batches.recv()).await {
+                Ok(Some(batch)) => batch,
+                Ok(None) => return Err(End::Stopped),
+                Err(_) => {
+                    self.look_at_fence(partition, fence).await?;
+                    continue;
+                }
+            };
             if batch.generation != self.generation {
                 continue;
             }
@@ -125,10 +145,12 @@ impl Folder {
                 let to = self.fold_batch(&mut *writer, &mut forest, batch, fence, &mut log_time_ms).await?;
                 fence = Some(to);
             }
-            match stop {
-                Some(why) => return Err(End::Stuck(why)),
-                None => self.setup.health.clear(&self.part()),
+            if let Some(why) = stop {
+                self.stuck_at = fence.map(|fence| fence.offset);
+                return Err(End::Stuck(why));
             }
+            self.stuck_at = None;
+            self.setup.health.clear(&self.part());
             backoff.reset();
             forest.shrink(self.setup.config.cache_records);
         }
@@ -156,6 +178,12 @@ impl Folder {
         self.setup.metrics.fold_batch.with_label_values(&[&label]).observe(batch.events.len() as f64);
         self.setup.metrics.fold_time.with_label_values(&[&label]).observe(began.elapsed().as_secs_f64());
         Ok(to)
+    }
+
+    /// The store still is where this folder left it.
+    async fn look_at_fence(&self, partition: u32, left: Option<Fence>) -> Result<(), End> {
+        let found = self.setup.store.fences(&[partition]).await?.pop().flatten();
+        if found == left { Ok(()) } else { Err(StoreError::Conflict { found }.into()) }
     }
 
     /// Where to begin. A fence that does not fit this build or this log stops the partition: guessing would lose events.

@@ -53,9 +53,8 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     let thread = std::thread::Builder::new().name("kafleet-tracker".into());
     thread
         .spawn(move || {
-            reader.run();
             // Nobody waits for it any more only when the process ends.
-            let _ = ended.send(());
+            let _ = ended.send(reader.run());
         })
         .context("a thread for the poll loop cannot be started")?;
     tracing::info!("tracker starts");
@@ -63,8 +62,9 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     let outcome = end.await.context("the tracker's poll loop ended without leaving its group");
     measuring.abort();
     shutdown.begin();
+    outcome?.context("the consumer of events cannot go on")?;
     tracing::info!("tracker has stopped");
-    outcome
+    Ok(())
 }
 
 /// How far the store is behind the log, per partition. Whoever tracks measures all of them: it is the fleet's lag.

@@ -19,6 +19,10 @@ const BUSY_WAIT: Duration = Duration::from_millis(2);
 const IDLE_WAIT: Duration = Duration::from_millis(50);
 /// How often the group is told how far the fold is. For people who look at lag; the truth is the fence.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// Between two tries to move the consumer to where a folder wants it.
+const MOVE_AGAIN: Duration = Duration::from_millis(200);
+/// How trouble with the broker is named in the health report.
+const BROKER_PART: &str = "events topic";
 
 pub struct Reader {
     setup: Arc<TrackerSetup>,
@@ -28,6 +32,11 @@ pub struct Reader {
     /// What folders ask for; bounded by their number.
     asked: mpsc::UnboundedReceiver<Ask>,
     asking: mpsc::UnboundedSender<Ask>,
+    /// Asks that could not be obeyed yet.
+    unmoved: Vec<Ask>,
+    next_move: Instant,
+    /// Goes up with each partition taken up: the generations of different folders of a partition never meet.
+    taken_up: u64,
     committing: bool,
     last_commit: Instant,
     shutdown: Shutdown,
@@ -38,21 +47,41 @@ impl Reader {
     pub fn new(setup: Arc<TrackerSetup>, consumer: Box<dyn Consumer>, shutdown: Shutdown) -> Self {
         let (asking, asked) = mpsc::unbounded_channel();
         let topic = setup.names.events().into();
-        let (feeds, runtime) = (BTreeMap::new(), tokio::runtime::Handle::current());
+        let (feeds, runtime, now) = (BTreeMap::new(), tokio::runtime::Handle::current(), Instant::now());
         setup.health.set("tracker", "waiting for the group");
-        Self { setup, consumer, topic, feeds, asked, asking, committing: false, last_commit: Instant::now(), shutdown, runtime }
+        Self {
+            setup,
+            consumer,
+            topic,
+            feeds,
+            asked,
+            asking,
+            unmoved: Vec::new(),
+            next_move: now,
+            taken_up: 0,
+            committing: false,
+            last_commit: now,
+            shutdown,
+            runtime,
+        }
     }
 
-    /// Runs until the tracker stops; then leaves the group.
-    pub fn run(mut self) {
-        while !self.shutdown.is_draining() {
-            self.step();
+    /// Runs until the tracker stops, or its consumer is of no use any more; then leaves the group.
+    pub fn run(mut self) -> Result<(), BrokerError> {
+        let mut outcome = Ok(());
+        while outcome.is_ok() && !self.shutdown.is_draining() {
+            outcome = self.step();
         }
         self.feeds.values().for_each(|(_, stop)| stop.cancel());
         self.consumer.close(Duration::from_secs(5));
+        outcome
     }
 
-    pub fn step(&mut self) {
+    /// An error means that the consumer is of no use any more.
+    pub fn step(&mut self) -> Result<(), BrokerError> {
+        if Instant::now() >= self.next_move {
+            std::mem::take(&mut self.unmoved).into_iter().for_each(|ask| self.obey(ask));
+        }
         while let Ok(ask) = self.asked.try_recv() {
             self.obey(ask);
         }
@@ -61,20 +90,27 @@ impl Reader {
         self.balance();
         self.commit_if_due();
         let pending = self.feeds.values().any(|(feed, _)| feed.has_pending());
-        self.poll(if pending { BUSY_WAIT } else { IDLE_WAIT });
+        self.poll(if pending { BUSY_WAIT } else { IDLE_WAIT })
     }
 
-    fn poll(&mut self, wait: Duration) {
+    fn poll(&mut self, wait: Duration) -> Result<(), BrokerError> {
         let (feeds, setup) = (&mut self.feeds, &self.setup);
+        let mut heard = false;
         let polled = self.consumer.poll(POLL_RECORDS, wait, &mut |record| {
+            heard = true;
             if let Some((feed, _)) = feeds.get_mut(&record.partition) {
                 take(feed, record, setup);
             }
         });
+        if heard {
+            self.setup.health.clear(BROKER_PART);
+        }
         match polled {
             Ok(events) => events.into_iter().for_each(|event| self.group_event(event)),
-            Err(error) => trouble(&error),
+            Err(error @ (BrokerError::Fatal(_) | BrokerError::Fenced(_))) => return Err(error),
+            Err(error) => self.trouble(&error),
         }
+        Ok(())
     }
 
     fn group_event(&mut self, event: GroupEvent) {
@@ -83,12 +119,13 @@ impl Reader {
             GroupEvent::Revoked(partitions) | GroupEvent::Lost(partitions) => self.give_back(&partitions),
             GroupEvent::Committed { result, .. } => {
                 self.committing = false;
-                if let Err(error) = result {
-                    tracing::debug!(%error, "the group was not told how far the fold is");
+                match result {
+                    Ok(()) => self.setup.health.clear(BROKER_PART),
+                    Err(error) => tracing::debug!(%error, "the group was not told how far the fold is"),
                 }
             }
             GroupEvent::OutOfRange(partition) => self.out_of_range(&partition),
-            GroupEvent::Trouble(error) => trouble(&error),
+            GroupEvent::Trouble(error) => self.trouble(&error),
         }
     }
 
@@ -99,14 +136,16 @@ impl Reader {
         self.setup.health.clear("tracker");
         let starts: Vec<_> = partitions.iter().map(|partition| (partition.clone(), Start::End)).collect();
         if let Err(error) = self.consumer.assign(&starts).and_then(|()| self.consumer.pause(partitions, true)) {
-            trouble(&error);
+            self.trouble(&error);
         }
         for number in numbers {
+            self.taken_up += 1;
+            let generation = self.taken_up << 32;
             let (out, batches) = mpsc::channel(BATCHES);
             let stop = CancellationToken::new();
-            let folder = Folder::new(self.setup.clone(), number, batches, self.asking.clone(), stop.clone());
+            let folder = Folder::new(self.setup.clone(), number, batches, self.asking.clone(), stop.clone(), generation);
             self.runtime.spawn(folder.run());
-            self.feeds.insert(number, (Feed::new(out), stop));
+            self.feeds.insert(number, (Feed::new(out, generation), stop));
         }
     }
 
@@ -120,22 +159,33 @@ impl Reader {
             }
         }
         if let Err(error) = self.consumer.release(partitions) {
-            trouble(&error);
+            self.trouble(&error);
+        }
+        if self.feeds.is_empty() {
+            self.setup.health.clear(BROKER_PART);
         }
     }
 
+    /// Begins at the asked place. Until the consumer has been moved there, what it delivers is not taken: it may lie
+    /// behind events that were never folded.
     fn obey(&mut self, ask: Ask) {
         let partition = Partition::new(self.topic.clone(), ask.partition);
-        let Some((feed, stop)) = self.feeds.get_mut(&ask.partition) else { return };
-        if stop.is_cancelled() || ask.generation <= feed.generation {
+        let Some((feed, _)) = self.feeds.get_mut(&ask.partition) else { return };
+        // The same generation once more is one that could not be obeyed.
+        if ask.generation < feed.generation {
             return;
         }
         feed.start(ask.generation, ask.offset);
-        feed.paused = false;
         let partitions = std::slice::from_ref(&partition);
         let moved = self.consumer.assign(&[(partition.clone(), Start::At(ask.offset))]);
-        if let Err(error) = moved.and_then(|()| self.consumer.pause(partitions, false)) {
-            trouble(&error);
+        match moved.and_then(|()| self.consumer.pause(partitions, false)) {
+            Ok(()) => feed.paused = false,
+            Err(error) => {
+                feed.hold();
+                self.trouble(&error);
+                self.unmoved.push(ask);
+                self.next_move = Instant::now() + MOVE_AGAIN;
+            }
         }
     }
 
@@ -149,7 +199,7 @@ impl Reader {
                 let partition = Partition::new(self.topic.clone(), *number);
                 match self.consumer.pause(std::slice::from_ref(&partition), pause) {
                     Ok(()) => feed.paused = pause,
-                    Err(error) => trouble(&error),
+                    Err(error) => tracing::warn!(%error, "a partition could not be paused or resumed; trying again"),
                 }
             }
         }
@@ -169,7 +219,7 @@ impl Reader {
             return;
         }
         self.last_commit = Instant::now();
-        let flowing = self.feeds.iter().filter(|(_, (feed, _))| feed.generation > 0);
+        let flowing = self.feeds.iter().filter(|(_, (feed, _))| feed.was_started());
         let commits: Vec<Commit> = flowing
             .map(|(number, (feed, _))| Commit {
                 partition: Partition::new(self.topic.clone(), *number),
@@ -179,6 +229,14 @@ impl Reader {
             .collect();
         if !commits.is_empty() {
             self.committing = self.consumer.commit(&commits).is_ok();
+        }
+    }
+
+    /// What the client itself goes on trying. It matters to whoever asks only while there is something to read.
+    fn trouble(&self, error: &BrokerError) {
+        tracing::warn!(%error, "trouble with the broker; going on");
+        if !self.feeds.is_empty() {
+            self.setup.health.set(BROKER_PART, error.to_string());
         }
     }
 }
@@ -199,8 +257,4 @@ fn take(feed: &mut Feed, record: &RecordRef<'_>, setup: &TrackerSetup) {
             feed.skip(record.offset);
         }
     }
-}
-
-fn trouble(error: &BrokerError) {
-    tracing::warn!(%error, "trouble with the broker; going on");
 }

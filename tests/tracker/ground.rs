@@ -1,0 +1,176 @@
+//! A log, a store, and trackers between them.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kafleet::broker::link::Link;
+use kafleet::broker::{Broker, Outgoing, Partition, TopicChange, TopicSpec};
+use kafleet::config::{Names, TrackerConfig};
+use kafleet::model::event::Event;
+use kafleet::model::partition::partition_of;
+use kafleet::runtime::{Health, Shutdown};
+use kafleet::store::Store;
+use kafleet::telemetry::Metrics;
+use kafleet::tracker::{self, TrackerSetup};
+
+pub const DEADLINE: Duration = Duration::from_secs(60);
+const CALL: Duration = Duration::from_secs(20);
+
+/// Waits until a condition holds; fails the test with what it was about.
+pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let end = Instant::now() + DEADLINE;
+    while !holds().await {
+        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A log with events, and a store for what they become.
+#[derive(Clone)]
+pub struct Ground {
+    pub broker: Arc<dyn Broker>,
+    pub store: Arc<dyn Store>,
+    pub names: Names,
+    pub partitions: u32,
+    link: Arc<Link>,
+}
+
+impl Ground {
+    pub fn new(broker: Arc<dyn Broker>, store: Arc<dyn Store>, partitions: u32) -> Self {
+        let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
+        let names = Names::new(&format!("t-{}", tail.to_lowercase()));
+        let config = vec![("message.timestamp.type".to_owned(), "LogAppendTime".to_owned())];
+        let spec = TopicSpec { name: names.events(), partitions, replication: None, config };
+        let outcome = broker.apply_topics(&[spec], CALL).unwrap().remove(0);
+        assert_eq!(outcome.change, TopicChange::Created);
+        let link = Link::open(broker.clone(), None).unwrap();
+        Self { broker, store, names, partitions, link }
+    }
+
+    /// The same log, seen through another broker or kept in another store.
+    pub fn with(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>) -> Self {
+        Self { broker, store, ..self.clone() }
+    }
+
+    pub fn all(&self) -> Vec<u32> {
+        (0..self.partitions).collect()
+    }
+
+    pub fn place(&self, partition: u32) -> Partition {
+        Partition::new(self.names.events(), partition as i32)
+    }
+
+    pub fn partition_of(&self, root: &str) -> u32 {
+        partition_of(root.as_bytes(), self.partitions)
+    }
+
+    /// Writes events in this order.
+    pub async fn write(&self, events: &[Event]) {
+        for chunk in events.chunks(500) {
+            let encoded: Vec<(u32, Vec<u8>)> = chunk
+                .iter()
+                .map(|event| {
+                    let mut value = Vec::new();
+                    event.encode(&mut value);
+                    (self.partition_of(event.id.root()), value)
+                })
+                .collect();
+            futures::future::join_all(encoded.iter().map(|(partition, value)| self.write_raw(*partition, Some(value)))).await;
+        }
+    }
+
+    /// Writes whatever bytes, and returns their offset.
+    pub async fn write_raw(&self, partition: u32, value: Option<&[u8]>) -> i64 {
+        let topic = self.names.events();
+        let record = Outgoing { topic: &topic, partition: Some(partition as i32), key: Some(b"k"), value, headers: &[] };
+        self.link.deliver(record, CALL).await.unwrap().offset
+    }
+
+    pub async fn tracker(&self) -> Tracker {
+        self.tracker_with(TrackerConfig::default()).await
+    }
+
+    pub async fn tracker_with(&self, config: TrackerConfig) -> Tracker {
+        let (health, metrics, shutdown) = (Health::default(), Metrics::new().unwrap(), Shutdown::new());
+        let setup = TrackerSetup {
+            broker: self.broker.clone(),
+            store: self.store.clone(),
+            config,
+            names: self.names.clone(),
+            events_partitions: self.partitions,
+            metrics: metrics.clone(),
+            health: health.clone(),
+        };
+        let running = tokio::spawn(tracker::run(setup, shutdown.clone()));
+        Tracker { health, metrics, shutdown, running }
+    }
+
+    /// The end of a partition's log.
+    pub fn end(&self, partition: u32) -> i64 {
+        self.broker.ends(&self.place(partition), CALL).unwrap().end
+    }
+
+    /// Waits until everything that is in the log now is folded.
+    pub async fn folded(&self) {
+        let ends: Vec<i64> = self.all().into_iter().map(|partition| self.end(partition)).collect();
+        self.folded_to(&ends).await;
+    }
+
+    pub async fn folded_to(&self, ends: &[i64]) {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            let fences = self.store.fences(&self.all()).await;
+            let there = |fences: &Vec<Option<kafleet::store::Fence>>| {
+                fences.iter().zip(ends).all(|(fence, end)| fence.map_or(0, |fence| fence.offset) >= *end)
+            };
+            if fences.as_ref().is_ok_and(there) {
+                return;
+            }
+            assert!(Instant::now() < end, "folded to {fences:?} of {ends:?} within {DEADLINE:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+pub struct Tracker {
+    pub health: Health,
+    pub metrics: Metrics,
+    pub shutdown: Shutdown,
+    pub running: tokio::task::JoinHandle<anyhow::Result<()>>,
+}
+
+impl Tracker {
+    pub async fn stop(self) {
+        self.shutdown.begin();
+        tokio::time::timeout(Duration::from_secs(15), self.running).await.expect("stops in time").unwrap().unwrap();
+    }
+
+    /// Why this part is not ready.
+    pub fn reason(&self, part: &str) -> Option<String> {
+        self.health.reasons().into_iter().find(|(name, _)| name == part).map(|(_, reason)| reason)
+    }
+
+    /// Waits for a reason that contains these words.
+    pub async fn says(&self, part: &str, words: &str) {
+        let what = format!("`{part}` says `{words}`");
+        until(&what, || async { self.reason(part).is_some_and(|reason| reason.contains(words)) }).await;
+    }
+
+    pub async fn is_well(&self) {
+        until("the tracker is ready", || async { self.health.reasons().is_empty() }).await;
+    }
+
+    pub fn skipped(&self, partition: u32) -> u64 {
+        self.metrics.events_skipped.with_label_values(&[&partition.to_string()]).get()
+    }
+
+    pub fn rewinds(&self, partition: u32, reason: &str) -> u64 {
+        self.metrics.rewinds.with_label_values(&[partition.to_string().as_str(), reason]).get()
+    }
+}
+
+/// How the health report names a partition.
+pub fn part(partition: u32) -> String {
+    format!("events partition {partition}")
+}

@@ -1,0 +1,12 @@
+//! The tracker, from the log to the store. Each case ends with the same question: does the store hold what a fold of the
+//! same log into an empty store gives? On the broker and the store in memory, and on real Kafka and Redis where
+//! `KAFLEET_TEST_KAFKA` and `KAFLEET_TEST_REDIS` are set, as `tests/services run` does.
+
+mod cases;
+mod ground;
+mod memory;
+mod oracle;
+mod records;
+mod shaky;
+mod story;
+mod trouble;

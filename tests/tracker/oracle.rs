@@ -1,0 +1,141 @@
+//! What a store has to hold: the same log, folded from its start into an empty store.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kafleet::broker::{Broker, ConsumerSpec, Partition, Start};
+use kafleet::config::Names;
+use kafleet::model::changes::{Entry, Index};
+use kafleet::model::event::Event;
+use kafleet::model::fold::{FOLD_VERSION, Forest, Place};
+use kafleet::model::id::TaskId;
+use kafleet::model::node::Node;
+use kafleet::model::state::State;
+use kafleet::store::memory::Memory;
+use kafleet::store::{Fence, Store};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Events folded at once: not what trackers use, because it must not matter.
+const BATCH: usize = 333;
+/// Small, so that paging is looked at too.
+const PAGE: usize = 700;
+
+/// The log, folded anew.
+pub struct Oracle {
+    pub store: Memory,
+    pub nodes: Vec<Vec<(TaskId, Node)>>,
+    pub events: usize,
+}
+
+/// An event, its offset and its append time.
+type Logged = (Event, i64, i64);
+
+/// All events of a partition, in order; what is none is left out.
+pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64) {
+    let ends = broker.ends(partition, DEADLINE).unwrap();
+    let mut consumer = broker.consumer(&ConsumerSpec::default()).unwrap();
+    consumer.assign(&[(partition.clone(), Start::Beginning)]).unwrap();
+    let (mut events, mut next, begun) = (Vec::new(), ends.first, Instant::now());
+    while next < ends.end {
+        assert!(begun.elapsed() < DEADLINE, "{partition} is read up to {next} of {}", ends.end);
+        let take = &mut |record: &kafleet::broker::RecordRef<'_>| {
+            next = record.offset + 1;
+            if let Ok(event) = Event::decode(record.value.unwrap_or_default()) {
+                events.push((event, record.offset, record.timestamp_ms));
+            }
+        };
+        consumer.poll(5_000, Duration::from_millis(100), take).unwrap();
+    }
+    consumer.close(DEADLINE);
+    (events, ends.end)
+}
+
+impl Oracle {
+    pub async fn of(broker: Arc<dyn Broker>, names: &Names, partitions: u32) -> Self {
+        let (store, mut nodes, mut count) = (Memory::default(), Vec::new(), 0);
+        for number in 0..partitions {
+            let (broker, place) = (broker.clone(), Partition::new(names.events(), number as i32));
+            let (events, end) = tokio::task::spawn_blocking(move || read_log(&*broker, &place)).await.unwrap();
+            count += events.len();
+            nodes.push(fold(&store, number, &events, end).await);
+        }
+        Self { store, nodes, events: count }
+    }
+
+    pub fn tasks(&self) -> usize {
+        self.nodes.iter().map(Vec::len).sum()
+    }
+
+    /// Every record, counter, index and log is the same in this store.
+    pub async fn equals(&self, store: &dyn Store) {
+        let all: Vec<u32> = (0..self.nodes.len() as u32).collect();
+        for (number, nodes) in all.iter().zip(&self.nodes) {
+            equal_nodes(store, *number, nodes).await;
+            equal_pages(store, &self.store, *number, nodes).await;
+            equal_logs(store, &self.store, *number, nodes).await;
+        }
+        assert_eq!(store.counts(&all).await.unwrap(), self.store.counts(&all).await.unwrap(), "counts");
+    }
+}
+
+async fn fold(store: &Memory, number: u32, events: &[Logged], end: i64) -> Vec<(TaskId, Node)> {
+    let (mut writer, mut fence) = store.open(number).await.unwrap();
+    let (mut forest, mut log_time_ms) = (Forest::default(), 0);
+    for batch in events.chunks(BATCH) {
+        for id in forest.missing(batch.iter().map(|(event, ..)| event)) {
+            forest.load(id, None);
+        }
+        for (event, offset, timestamp_ms) in batch {
+            log_time_ms = log_time_ms.max(*timestamp_ms);
+            forest.fold(event, Place { offset: *offset, log_time_ms });
+        }
+        let to = Fence { offset: batch.last().map_or(end, |(_, offset, _)| offset + 1), version: FOLD_VERSION, log_time_ms };
+        writer.apply(&forest.take_changes(), fence, to).await.unwrap();
+        fence = Some(to);
+    }
+    forest.nodes().map(|(id, node)| (id.clone(), node.clone())).collect()
+}
+
+async fn equal_nodes(store: &dyn Store, number: u32, nodes: &[(TaskId, Node)]) {
+    for chunk in nodes.chunks(1_000) {
+        let ids: Vec<TaskId> = chunk.iter().map(|(id, _)| id.clone()).collect();
+        for ((id, expect), found) in chunk.iter().zip(store.nodes(number, &ids).await.unwrap()) {
+            let found = found.unwrap_or_else(|| panic!("`{id}` of partition {number} has no record"));
+            assert_eq!(found, *expect, "the record of `{id}`");
+        }
+    }
+}
+
+async fn equal_pages(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, Node)]) {
+    let parents: BTreeSet<TaskId> = nodes.iter().filter_map(|(id, _)| id.parent_id()).collect();
+    let types: BTreeSet<Arc<str>> = nodes.iter().filter_map(|(_, node)| node.task_type.clone()).collect();
+    let indexed: Vec<State> = State::ALL.into_iter().filter(|state| state.is_indexed()).collect();
+    let members = types
+        .iter()
+        .flat_map(|task_type| indexed.iter().map(|state| Index::Members { task_type: task_type.clone(), state: *state }));
+    let indexes = [Index::Roots].into_iter().chain(parents.into_iter().map(Index::Children)).chain(members);
+    for index in indexes {
+        let (found, expected) = (all_of(store, number, &index).await, all_of(expect, number, &index).await);
+        assert_eq!(found, expected, "{index:?} of partition {number}");
+    }
+}
+
+async fn all_of(store: &dyn Store, number: u32, index: &Index) -> Vec<Entry> {
+    let mut all: Vec<Entry> = Vec::new();
+    loop {
+        let page = store.page(number, index, all.last(), PAGE).await.unwrap();
+        let last = page.len() < PAGE;
+        all.extend(page);
+        if last {
+            return all;
+        }
+    }
+}
+
+async fn equal_logs(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, Node)]) {
+    for (id, _) in nodes.iter().filter(|(_, node)| node.log_lines > 0) {
+        let found = store.log_lines(number, id, 0, 10_000).await.unwrap();
+        assert_eq!(found, expect.log_lines(number, id, 0, 10_000).await.unwrap(), "the log of `{id}`");
+    }
+}

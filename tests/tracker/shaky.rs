@@ -1,0 +1,237 @@
+//! A broker and a store that do on purpose what real ones do at bad moments.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use kafleet::broker::{
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Partition,
+    Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+};
+use kafleet::model::changes::{Changes, Entry, Index};
+use kafleet::model::id::TaskId;
+use kafleet::model::node::Node;
+use kafleet::store::{Fence, LogPage, Notice, PartitionWriter, Reservation, Store, StoreError, TypeCount};
+
+/// Polls without end.
+pub const ANY: u32 = u32::MAX;
+
+/// What the consumers of a [`ShakyBroker`] do.
+pub struct Tricks {
+    /// So many moves of a partition that is held already fail.
+    pub refuse_moves: AtomicU32,
+    /// So many polls more, then they wait.
+    pub polls: AtomicU32,
+    /// A poll waits for that now.
+    pub is_held: AtomicBool,
+    /// What the next poll ends with.
+    pub say: Mutex<Vec<GroupEvent>>,
+    pub fail: Mutex<Option<BrokerError>>,
+    /// Records handed over.
+    pub delivered: AtomicU32,
+}
+
+pub struct ShakyBroker {
+    pub inner: Arc<dyn Broker>,
+    pub tricks: Arc<Tricks>,
+}
+
+impl ShakyBroker {
+    pub fn new(inner: Arc<dyn Broker>) -> (Arc<Self>, Arc<Tricks>) {
+        let tricks = Arc::new(Tricks {
+            refuse_moves: AtomicU32::new(0),
+            polls: AtomicU32::new(ANY),
+            is_held: AtomicBool::new(false),
+            say: Mutex::default(),
+            fail: Mutex::default(),
+            delivered: AtomicU32::new(0),
+        });
+        (Arc::new(Self { inner, tricks: tricks.clone() }), tricks)
+    }
+}
+
+impl Broker for ShakyBroker {
+    fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
+        Ok(Box::new(ShakyConsumer { inner: self.inner.consumer(spec)?, tricks: self.tricks.clone() }))
+    }
+    fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
+        self.inner.producer(sink)
+    }
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+        self.inner.atomic_producer(name)
+    }
+    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
+        self.inner.topics(prefix, deadline)
+    }
+    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
+        self.inner.apply_topics(topics, deadline)
+    }
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+        self.inner.ends(partition, deadline)
+    }
+    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
+        self.inner.read_at(partition, offset, deadline)
+    }
+    fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+        self.inner.group_offsets(group, at, deadline)
+    }
+    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
+        self.inner.set_group_offsets(group, commits, deadline)
+    }
+}
+
+struct ShakyConsumer {
+    inner: Box<dyn Consumer>,
+    tricks: Arc<Tricks>,
+}
+
+impl Consumer for ShakyConsumer {
+    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+        while self.tricks.polls.load(SeqCst) == 0 {
+            self.tricks.is_held.store(true, SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.tricks.is_held.store(false, SeqCst);
+        let counted = self.tricks.polls.load(SeqCst) != ANY;
+        self.tricks.polls.fetch_sub(u32::from(counted), SeqCst);
+        if let Some(error) = self.tricks.fail.lock().unwrap().take() {
+            return Err(error);
+        }
+        let said = std::mem::take(&mut *self.tricks.say.lock().unwrap());
+        if !said.is_empty() {
+            return Ok(said);
+        }
+        let delivered = &self.tricks.delivered;
+        self.inner.poll(max, wait, &mut |record| {
+            delivered.fetch_add(1, SeqCst);
+            sink(record);
+        })
+    }
+    fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
+        let moves = starts.iter().any(|(_, start)| matches!(start, Start::At(_)));
+        if moves && self.tricks.refuse_moves.load(SeqCst) > 0 {
+            self.tricks.refuse_moves.fetch_sub(1, SeqCst);
+            return Err(BrokerError::Unavailable("seeking: no answer in time".into()));
+        }
+        self.inner.assign(starts)
+    }
+    fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
+        self.inner.release(partitions)
+    }
+    fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
+        self.inner.commit(commits)
+    }
+    fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
+        self.inner.commit_sync(commits)
+    }
+    fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+        self.inner.committed(partitions, deadline)
+    }
+    fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
+        self.inner.pause(partitions, paused)
+    }
+    fn close(self: Box<Self>, deadline: Duration) {
+        self.inner.close(deadline);
+    }
+}
+
+/// How a [`ShakyStore`] answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    Well,
+    /// Says that it is not reachable.
+    Away,
+    /// Says nothing.
+    Silent,
+    /// The next read of a writer panics.
+    Panics,
+}
+
+#[derive(Clone)]
+pub struct ShakyStore {
+    pub inner: Arc<dyn Store>,
+    mood: Arc<Mutex<Mood>>,
+    /// How often fences were asked for: the first thing that a folder does when it has asked for its start and waits.
+    pub looks: Arc<AtomicU32>,
+}
+
+impl ShakyStore {
+    pub fn new(inner: Arc<dyn Store>) -> Self {
+        Self { inner, mood: Arc::new(Mutex::new(Mood::Well)), looks: Arc::default() }
+    }
+
+    pub fn set(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+    }
+
+    async fn answer(&self) -> Result<(), StoreError> {
+        let mood = *self.mood.lock().unwrap();
+        match mood {
+            Mood::Away => Err(StoreError::Unavailable("connection refused".into())),
+            Mood::Silent => std::future::pending().await,
+            Mood::Well | Mood::Panics => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for ShakyStore {
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError> {
+        self.answer().await?;
+        let (inner, fence) = self.inner.open(partition).await?;
+        Ok((Box::new(ShakyWriter { inner, store: self.clone() }), fence))
+    }
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+        self.answer().await?;
+        self.inner.nodes(partition, ids).await
+    }
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError> {
+        self.looks.fetch_add(1, SeqCst);
+        self.answer().await?;
+        self.inner.fences(partitions).await
+    }
+    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.inner.page(partition, index, after, limit).await
+    }
+    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
+        self.inner.counts(partitions).await
+    }
+    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
+        self.inner.log_lines(partition, id, from, limit).await
+    }
+    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
+        self.inner.reserve(partition, id, mark).await
+    }
+    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError> {
+        self.inner.set_reservation(partition, id, mark).await
+    }
+    async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
+        self.inner.notices().await
+    }
+    async fn check(&self) -> Result<(), StoreError> {
+        self.inner.check().await
+    }
+}
+
+struct ShakyWriter {
+    inner: Box<dyn PartitionWriter>,
+    store: ShakyStore,
+}
+
+#[async_trait]
+impl PartitionWriter for ShakyWriter {
+    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+        self.store.answer().await?;
+        if *self.store.mood.lock().unwrap() == Mood::Panics {
+            self.store.set(Mood::Well);
+            panic!("a panic on purpose");
+        }
+        self.inner.nodes(ids).await
+    }
+    async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
+        self.store.answer().await?;
+        self.inner.apply(changes, from, to).await
+    }
+}
