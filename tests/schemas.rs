@@ -76,7 +76,8 @@ fn generated() -> Vec<(String, Value)> {
 
 /// The params of the types that come with kafleet: `params/<type>.json`.
 fn built_in_params() -> Vec<(String, Value)> {
-    let registry = kafleet::handlers::Registry::default();
+    let mut registry = kafleet::handlers::Registry::default();
+    kafleet::handlers::builtin::register_samples(&mut registry);
     let types = registry.types();
     types.map(|(name, registered)| (format!("params/{name}.json"), registered.schema.json().clone())).collect()
 }
