@@ -1,0 +1,138 @@
+//! What an attempt spawns, and results for other systems.
+
+use kafleet::handlers::{Child, Failure};
+use kafleet::model::event::Kind as EventKind;
+use serde_json::{Value, json};
+
+use crate::fleet::memory;
+use crate::types::{Gate, Kind, ok};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn children_are_out_before_their_parent_has_ended() {
+    let kind = Kind::new("parent", |_, cx| async move {
+        for _ in 0..3 {
+            cx.spawn_child(Child::new("echo", json!({"b": 1, "a": 2})));
+        }
+        cx.spawn_child(Child::new("echo", json!(1)).id("own").key("k").name("mine"));
+        ok(Value::Null)
+    });
+    // No worker for the children here: only their parent's worker has written anything.
+    let (fleet, _) = memory(1, &[kind.clone(), Kind::echo("echo")]).await;
+    fleet.send_record("parent", None, None, Some(b"0"), &[("ce_id", "p"), ("ce_run", "3")]).await;
+    let worker = fleet.worker_of(&[kind]);
+    fleet.result_of("p").await;
+    worker.stop().await;
+
+    let tasks = fleet.records(&fleet.names.tasks("echo"), 1, 4).await;
+    let header = |n: usize, name: &str| {
+        tasks[n].headers.iter().find(|(own, _)| own == name).map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap())
+    };
+    let ids: Vec<String> = (0..tasks.len()).map(|n| header(n, "ce_id").unwrap()).collect();
+    let base = format!("p:echo-{}", kafleet::model::hash::spawn_hash("echo", &json!({"a": 2, "b": 1})));
+    assert_eq!(ids, [base.clone(), format!("{base}-2"), format!("{base}-3"), "p:own".into()], "equal ones are numbered from 2");
+    assert_eq!((header(3, "ce_parent").as_deref(), header(3, "ce_run").as_deref()), (Some("p"), Some("3")));
+    assert_eq!((header(3, "ce_name").as_deref(), tasks[3].key.as_deref()), (Some("mine"), Some(&b"k"[..])));
+    let events = fleet.events.all();
+    let order: Vec<_> = events.iter().map(|event| event.kind).collect();
+    assert_eq!(order, [vec![EventKind::Submitted; 4], vec![EventKind::Succeeded]].concat(), "one tree, one partition, in order");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_attempt_has_spawned_nothing() {
+    let kind = Kind::new("parent", |params: Value, cx| async move {
+        cx.spawn_child(Child::new("echo", json!(cx.number)));
+        match params.as_str().unwrap() {
+            "retries" if cx.number < 3 => Err(Failure::retry("again")),
+            "fails" => Err(Failure::fail("no")),
+            "panics" => panic!("no"),
+            "too-large" => ok(json!("x".repeat(300 << 10))),
+            "bad-child" => {
+                cx.spawn_child(Child::new("echo", json!(1)).id("not:a:segment"));
+                ok(Value::Null)
+            }
+            "times-out" => std::future::pending().await,
+            _ => ok(Value::Null),
+        }
+    });
+    let kind = kind.timeout(kafleet::model::duration::Millis(40));
+    let (fleet, _) = memory(1, &[kind, Kind::echo("echo")]).await;
+    let ids = ["retries", "fails", "panics", "too-large", "bad-child", "times-out"];
+    for id in ids {
+        fleet.send("parent", id, &format!("\"{id}\"")).await;
+    }
+    let worker = fleet.worker();
+    for id in ids {
+        let kind = fleet.result_of(id).await.kind;
+        assert_eq!(kind, if id == "retries" { EventKind::Succeeded } else { EventKind::Failed }, "{id}");
+    }
+    let bad = fleet.result_of("bad-child").await.error.unwrap();
+    assert!(bad.kind == "bad_child" && bad.message.contains("not:a:segment"), "{bad:?}");
+    let children = fleet.records(&fleet.names.tasks("echo"), 1, 1).await;
+    worker.stop().await;
+    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 1, "{children:?}");
+    assert_eq!(children[0].value.as_deref(), Some(&b"3"[..]), "only the third attempt has spawned");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn early_children_are_there_at_once_and_not_doubled_by_retries() {
+    let gate = Gate::closed();
+    let inner = gate.clone();
+    let kind = Kind::new("parent", move |_, cx| {
+        let gate = inner.clone();
+        async move {
+            let children = vec![Child::new("echo", json!(1)), Child::new("echo", json!(1)), Child::new("echo", json!(2))];
+            let ids = cx.spawn_now(children).await?;
+            gate.pass("go").await;
+            if cx.number < 3 { Err(Failure::retry("again")) } else { ok(json!(ids.len())) }
+        }
+    });
+    let (fleet, _) = memory(1, &[kind, Kind::echo("echo")]).await;
+    fleet.send("parent", "p", "0").await;
+    let worker = fleet.worker();
+    // The parent still runs, and they are done.
+    let three = |events: &[kafleet::model::event::Event]| crate::tail::ended_ids(events) == 3;
+    fleet.events.wait("three children at their end", three).await;
+    gate.open();
+    assert_eq!(fleet.result_of("p").await.output.unwrap().value(), json!(3));
+    worker.stop().await;
+    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 3, "published once, though three attempts asked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_children_do_not_take_a_thousand_round_trips() {
+    let kind = Kind::new("parent", |_, cx| async move {
+        (0..1_000).for_each(|n| cx.spawn_child(Child::new("echo", json!(n))));
+        ok(Value::Null)
+    });
+    let (fleet, _) = memory(4, &[kind, Kind::echo("echo")]).await;
+    fleet.send("parent", "p", "0").await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(1_001).await;
+    worker.stop().await;
+    fleet.assert_clean("echo").await;
+}
+
+pub async fn results_for_others(fleet: crate::fleet::Fleet) {
+    fleet.send("told", "good", "{\"x\":1}").await;
+    fleet.send("told", "bad", "\"fail\"").await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(2).await;
+    worker.stop().await;
+    let results = fleet.records(&fleet.names.results("told"), 1, 1).await;
+    assert_eq!(fleet.end_of(&fleet.names.results("told"), 0).await, 1, "a failure is no result");
+    let header = |wanted: &str| results[0].headers.iter().find(|(name, _)| name == wanted).and_then(|(_, value)| value.clone());
+    assert_eq!((results[0].key.as_deref(), results[0].value.as_deref()), (Some(&b"good"[..]), Some(&b"{\"x\":1}"[..])));
+    assert_eq!((header("ce_id"), header("ce_type")), (Some(b"good".to_vec()), Some(b"told".to_vec())));
+}
+
+pub fn told() -> Kind {
+    let kind = Kind::new("told", |params: Value, _| async move {
+        if params == json!("fail") { Err(Failure::fail("no")) } else { ok(params) }
+    });
+    kind.publish_results()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_are_published_for_a_type_that_asks_for_it() {
+    results_for_others(memory(1, &[told()]).await.0).await;
+}

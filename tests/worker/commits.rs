@@ -1,0 +1,255 @@
+//! What is committed when, what a successor repeats, and where a partition is taken up.
+
+use std::collections::HashSet;
+
+use kafleet::broker::memory::Memory;
+use kafleet::broker::{Broker, Commit, Partition};
+use kafleet::model::offsets::Metadata;
+
+use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::types::{Gate, Journal, Kind, counted, gated};
+
+fn tasks(fleet: &Fleet, task_type: &str) -> Partition {
+    Partition::new(fleet.names.tasks(task_type), 0)
+}
+
+/// One task is stuck at the head, 600 behind it are done: a restart repeats the stuck one only.
+pub async fn restart_with_metadata(fleet: Fleet, journal: Journal, gate: Gate) {
+    fleet.send_to("stuck", 0, "stuck", "0").await;
+    for n in 0..600 {
+        gate.open_for(&format!("t{n}"));
+        fleet.send_to("stuck", 0, &format!("t{n}"), "0").await;
+    }
+    let first = fleet.worker();
+    fleet.wait_for_results(600).await;
+    let done_above = |committed: &kafleet::broker::Committed| {
+        let metadata = Metadata::decode(committed.offset, &committed.metadata).unwrap();
+        (committed.offset, metadata.completed.done_above(), metadata.clean)
+    };
+    let end = std::time::Instant::now() + DEADLINE;
+    while fleet.committed("stuck").await[0].as_ref().map(done_above) != Some((0, 600, false)) {
+        assert!(std::time::Instant::now() < end, "{:?}", fleet.committed("stuck").await[0]);
+        pause().await;
+    }
+    first.kill().await;
+    gate.open();
+    let second = fleet.worker();
+    fleet.result_of("stuck").await;
+    second.stop().await;
+    let repeated: Vec<_> = journal.counts().into_iter().filter(|(_, count)| *count > 1).collect();
+    assert_eq!(repeated, [("stuck".to_owned(), 2)]);
+    fleet.assert_clean("stuck").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_repeats_only_what_was_not_finished() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(1, &[gated("stuck", &journal, &gate).slots(16)]).await;
+    restart_with_metadata(fleet, journal, gate).await;
+}
+
+/// Killed at random moments: whatever was handed out and not committed lies within one window of each partition.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_repeats_at_most_a_window() {
+    const WINDOW: usize = 256;
+    let journal = Journal::default();
+    let (mut fleet, _) = memory(2, &[counted("quick", &journal).slots(8)]).await;
+    // So rarely that only the window makes it commit.
+    fleet.config.commit_interval = kafleet::model::duration::Millis::secs(60);
+    fleet.send_many("quick", "t", 12_000, "0").await;
+    for round in 1..=4 {
+        let worker = fleet.worker();
+        until("more is done", || journal.started() > round * 2_000).await;
+        worker.kill().await;
+    }
+    let repeated_before_the_end = journal.started() - journal.counts().len();
+    let last = fleet.worker();
+    fleet.wait_for_results(12_000).await;
+    last.stop().await;
+    let repeated = journal.started() - 12_000;
+    assert!(repeated_before_the_end <= repeated && repeated <= 4 * 2 * WINDOW, "{repeated} repeated after 4 kills");
+    assert_eq!(journal.counts().len(), 12_000);
+    fleet.assert_clean("quick").await;
+}
+
+/// Below a map that is full nothing new begins, and it goes on when the hole closes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_map_that_is_full_stops_new_work_until_it_shrinks() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    // Every other task is stuck for good; a run-length map or a bitmap of them takes a bit a task.
+    let (fleet, _) = memory(1, &[gated("holes", &journal, &gate).slots(10_000)]).await;
+    for n in 0..1_000 {
+        if n % 2 == 1 {
+            gate.open_for(&format!("t{n}"));
+        }
+    }
+    let sends = (0..1_000).map(|n| {
+        let (fleet, id) = (&fleet, format!("t{n}"));
+        async move { fleet.send_to("holes", 0, &id, "0").await }
+    });
+    futures::future::join_all(sends).await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(500).await;
+    worker.kill().await;
+    let again = journal.started();
+    gate.open();
+    let second = fleet.worker();
+    fleet.wait_for_results(1_000).await;
+    second.stop().await;
+    assert!(journal.started() - again <= 1_000);
+    fleet.assert_clean("holes").await;
+}
+
+/// Records removed by retention, more than a window of them, while the worker was away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_begins_behind_the_commit_is_taken_up_at_its_start() {
+    let journal = Journal::default();
+    let (fleet, broker) = memory(1, &[counted("kept", &journal)]).await;
+    fleet.send("kept", "first", "0").await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(1).await;
+    worker.stop().await;
+    fleet.send_many("kept", "t", 1_000, "0").await;
+    broker.truncate_before(&tasks(&fleet, "kept"), 900).unwrap();
+    let worker = fleet.worker();
+    fleet.wait_for_results(102).await;
+    worker.stop().await;
+    assert_eq!(journal.started(), 102, "offsets 900 to 1000, and the first one before");
+    fleet.assert_clean("kept").await;
+}
+
+/// The same with a gap in the middle of the log, as aborted transactions and compaction leave it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gap_larger_than_the_window_is_stepped_over() {
+    let journal = Journal::default();
+    let (fleet, broker) = memory(1, &[counted("gaps", &journal)]).await;
+    fleet.send("gaps", "before", "0").await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(1).await;
+    fleet.wait_committed("gaps").await;
+    write_gap(&fleet, &broker, "gaps", 2_000).await;
+    fleet.send("gaps", "after", "0").await;
+    fleet.wait_for_results(2).await;
+    worker.stop().await;
+    assert_eq!(journal.starts(), ["before", "after"]);
+    let committed = fleet.committed("gaps").await[0].clone().unwrap();
+    assert_eq!(committed.offset, fleet.end_of(&fleet.names.tasks("gaps"), 0).await);
+}
+
+/// An aborted transaction of so many records.
+async fn write_gap(fleet: &Fleet, broker: &Memory, task_type: &str, records: usize) {
+    let topic = fleet.names.tasks(task_type);
+    broker.hold_atomic("gap", true);
+    let record =
+        kafleet::broker::Outgoing { topic: &topic, partition: Some(0), key: None, value: Some(b"never"), headers: &[] };
+    let all = vec![record; records];
+    tokio::task::block_in_place(|| broker.atomic_producer("gap").unwrap().send_all(&all, DEADLINE)).unwrap_err();
+    assert!(broker.settle_atomic("gap", false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_never_consumed_is_taken_from_its_start_and_marked() {
+    let journal = Journal::default();
+    let (fleet, broker) = memory(2, &[counted("new", &journal)]).await;
+    fleet.send_many("new", "t", 50, "0").await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(50).await;
+    worker.stop().await;
+    let control = tokio::task::block_in_place(|| kafleet::fleet::read_control(&*broker, &fleet.names, DEADLINE)).unwrap();
+    assert!(control.is_consumed("new", 0) && control.is_consumed("new", 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumed_partition_without_a_commit_is_refused_and_says_so() {
+    let journal = Journal::default();
+    let (fleet, broker) = memory(2, &[counted("gone", &journal)]).await;
+    fleet.send_many("gone", "t", 50, "0").await;
+    fleet.worker().stop_after(&fleet, 50).await;
+    broker.expire_groups();
+    fleet.send_many("gone", "more", 10, "0").await;
+    // One of the two partitions is put right by hand; the other one stays refused.
+    let commit = Commit { partition: tasks(&fleet, "gone"), offset: 0, metadata: String::new() };
+    broker.set_group_offsets(&fleet.names.group("gone"), &[commit], DEADLINE).unwrap();
+    let worker = fleet.worker();
+    let refused = || worker.health.reasons().into_iter().find(|(part, _)| part.ends_with("/1"));
+    until("the health names the partition", || refused().is_some()).await;
+    let why = refused().unwrap().1;
+    assert!(why.contains("partition 1 of `kafleet.tasks.gone`") && why.contains("commit is gone"), "{why}");
+    until("the other partition is worked on", || journal.counts().values().any(|count| *count > 1)).await;
+    worker.stop().await;
+    let committed = fleet.committed("gone").await;
+    assert!(committed[0].is_some() && committed[1].is_none(), "nothing is committed for what was refused: {committed:?}");
+}
+
+/// The group wants a refused partition back as any other: whoever comes next must not wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_partition_can_be_taken_by_another_worker() {
+    let journal = Journal::default();
+    let (fleet, broker) = memory(2, &[counted("gone", &journal)]).await;
+    fleet.send_many("gone", "t", 20, "0").await;
+    fleet.worker().stop_after(&fleet, 20).await;
+    broker.expire_groups();
+    let first = fleet.worker();
+    until("both are refused", || first.health.reasons().len() == 2).await;
+    let second = fleet.worker();
+    until("one has gone to the second", || second.health.reasons().iter().any(|(part, _)| part.contains('/'))).await;
+    until("the first has let it go", || first.health.reasons().len() == 1).await;
+    first.stop().await;
+    second.stop().await;
+}
+
+/// Metadata of another program, or none: the offset counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_with_foreign_metadata_is_a_place_to_start() {
+    for metadata in ["", "kf9 open 1 2 3", "something else"] {
+        let journal = Journal::default();
+        let (fleet, broker) = memory(1, &[counted("moved", &journal)]).await;
+        fleet.send_many("moved", "t", 50, "0").await;
+        let commit = Commit { partition: tasks(&fleet, "moved"), offset: 20, metadata: metadata.into() };
+        broker.set_group_offsets(&fleet.names.group("moved"), &[commit], DEADLINE).unwrap();
+        let worker = fleet.worker();
+        fleet.wait_for_results(30).await;
+        worker.stop().await;
+        assert_eq!(journal.started(), 30, "with {metadata:?}");
+        fleet.assert_clean("moved").await;
+    }
+}
+
+/// The documented format, written by hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_written_by_hand_is_obeyed() {
+    let journal = Journal::default();
+    let (fleet, broker) = memory(1, &[counted("hand", &journal)]).await;
+    fleet.send_many("hand", "t", 10, "0").await;
+    // From offset 2 on: 3 not done, 1 done, 4 not done.
+    let commit = Commit { partition: tasks(&fleet, "hand"), offset: 2, metadata: "kf1 open 9 0 r:AwEE".into() };
+    broker.set_group_offsets(&fleet.names.group("hand"), &[commit], DEADLINE).unwrap();
+    let worker = fleet.worker();
+    fleet.wait_for_results(7).await;
+    worker.stop().await;
+    let ran: HashSet<String> = journal.starts().into_iter().collect();
+    assert_eq!(ran, [2, 3, 4, 6, 7, 8, 9].map(|n| format!("t{n}")).into());
+    fleet.assert_clean("hand").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_behind_the_end_is_refused_and_says_so() {
+    let (fleet, broker) = memory(1, &[Kind::echo("anew")]).await;
+    fleet.send_many("anew", "t", 5, "0").await;
+    let commit = Commit { partition: tasks(&fleet, "anew"), offset: 0, metadata: "kf1 clean 0 0 -".into() };
+    broker.set_group_offsets(&fleet.names.group("anew"), &[commit], DEADLINE).unwrap();
+    // A map that ends behind the log: the topic was made anew since.
+    let commit = Commit { partition: tasks(&fleet, "anew"), offset: 500, metadata: "kf1 clean 500 0 -".into() };
+    broker.set_group_offsets(&fleet.names.group("anew"), &[commit], DEADLINE).unwrap();
+    let worker = fleet.worker();
+    until("the health says so", || worker.health.reasons().iter().any(|(_, why)| why.contains("made anew"))).await;
+    worker.stop().await;
+    assert_eq!(fleet.committed("anew").await[0].as_ref().unwrap().offset, 500, "nobody has moved it");
+}
+
+impl crate::fleet::Worker {
+    async fn stop_after(self, fleet: &Fleet, results: usize) {
+        fleet.wait_for_results(results).await;
+        self.stop().await;
+    }
+}

@@ -1,0 +1,77 @@
+//! A broker that fails: sends that do not arrive, acknowledgements that get lost, refused commits.
+
+use kafleet::broker::memory::Faults;
+use kafleet::handlers::{Child, Failure};
+use kafleet::model::event::Kind as EventKind;
+use serde_json::{Value, json};
+
+use crate::fleet::memory;
+use crate::types::{Journal, Kind, counted, ok};
+
+const SHAKY: Faults =
+    Faults { seed: 7, unavailable: 0.1, lost_acknowledgement: 0.05, delay: 0.02, duplicate: 0.02, refuse_commit: 0.1 };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_by_a_shaky_broker() {
+    let journal = Journal::default();
+    let (fleet, broker) = memory(4, &[counted("shaky", &journal)]).await;
+    fleet.send_many("shaky", "t", 3_000, "0").await;
+    broker.set_faults(SHAKY);
+    let worker = fleet.worker();
+    fleet.wait_for_results(3_000).await;
+    fleet.wait_committed("shaky").await;
+    broker.set_faults(Faults::default());
+    worker.stop().await;
+    assert_eq!(journal.started(), 3_000, "a result that did not arrive is sent again, not worked out again");
+    fleet.assert_clean("shaky").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_children_and_dead_letters_survive_a_shaky_broker() {
+    let kind = Kind::new("mixed", |params: Value, cx| async move {
+        match params.as_u64().unwrap() % 4 {
+            0 if cx.number == 1 => Err(Failure::retry("first")),
+            1 => Err(Failure::dead("no")),
+            2 => {
+                cx.spawn_child(Child::new("echo", params).id("kid"));
+                ok(json!(1))
+            }
+            _ => ok(json!(1)),
+        }
+    });
+    let (fleet, broker) = memory(2, &[kind, Kind::echo("echo")]).await;
+    for n in 0..200 {
+        fleet.send("mixed", &format!("t{n}"), &n.to_string()).await;
+        fleet.send("mixed", &format!("bad{n}"), "not JSON").await;
+    }
+    broker.set_faults(Faults { seed: 11, ..SHAKY });
+    let worker = fleet.worker();
+    fleet.wait_for_results(200 + 200 + 50).await;
+    fleet.wait_committed("mixed").await;
+    broker.set_faults(Faults::default());
+    worker.stop().await;
+    let results = fleet.results();
+    let good = |event: &&kafleet::model::event::Event| event.kind == EventKind::Succeeded;
+    let ids: std::collections::HashSet<_> = results.iter().filter(good).map(|event| event.id.as_str()).collect();
+    assert_eq!(ids.len(), 150 + 50);
+    let letters = fleet.dead("mixed", 250).await;
+    let places: std::collections::HashSet<_> = letters.iter().map(|letter| letter.record.key.clone()).collect();
+    assert_eq!(places.len(), 250, "each is there, some of them twice");
+    fleet.assert_clean("mixed").await;
+}
+
+/// The last commit of a drained worker is refused now and then: it is made again, so nothing is repeated.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_last_commit_is_made_again() {
+    let journal = Journal::default();
+    let (fleet, broker) = memory(4, &[counted("work", &journal)]).await;
+    broker.set_faults(Faults { seed: 3, refuse_commit: 0.5, ..Faults::default() });
+    for round in 1..=5 {
+        fleet.send_many("work", &format!("t{round}-"), 100, "0").await;
+        let worker = fleet.worker();
+        fleet.wait_for_results(100 * round).await;
+        worker.stop().await;
+    }
+    assert_eq!(journal.started(), 500);
+    fleet.assert_clean("work").await;
+}

@@ -1,0 +1,292 @@
+//! A fleet for one test: topics, workers that can be stopped and killed, and what they have written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures::stream::{self, StreamExt};
+use kafleet::broker::kafka::Kafka;
+use kafleet::broker::link::Link;
+use kafleet::broker::memory::{Memory, MemoryOptions};
+use kafleet::broker::{Broker, Committed, Outgoing, Partition};
+use kafleet::config::{Bytes, Config, Names, TopicsConfig, TypeConfig, WorkerConfig};
+use kafleet::handlers::Registry;
+use kafleet::model::duration::Millis;
+use kafleet::model::event::Event;
+use kafleet::model::offsets::Metadata;
+use kafleet::model::task::Position;
+use kafleet::runtime::{Health, Shutdown, blocking};
+use kafleet::telemetry::Metrics;
+use kafleet::worker::{self, WorkerSetup};
+use tokio::task::JoinHandle;
+
+use crate::tail::{Dead, Tail, is_end};
+use crate::types::Kind;
+
+/// The longest that anything here may take.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+const EVENTS_PARTITIONS: u32 = 3;
+
+pub struct Fleet {
+    pub broker: Arc<dyn Broker>,
+    pub names: Names,
+    pub events: Tail,
+    /// What workers get, unless a test changes it.
+    pub config: WorkerConfig,
+    partitions: u32,
+    kinds: Vec<Kind>,
+    link: Arc<Link>,
+}
+
+/// A worker that runs.
+pub struct Worker {
+    pub health: Health,
+    pub metrics: Metrics,
+    shutdown: Shutdown,
+    ended: JoinHandle<anyhow::Result<()>>,
+}
+
+/// A fleet in memory, with so many partitions per type.
+pub async fn memory(partitions: u32, kinds: &[Kind]) -> (Fleet, Arc<Memory>) {
+    memory_with(MemoryOptions::default(), partitions, kinds).await
+}
+
+pub async fn memory_with(options: MemoryOptions, partitions: u32, kinds: &[Kind]) -> (Fleet, Arc<Memory>) {
+    let broker = Memory::new(options);
+    (Fleet::open(broker.clone(), "kafleet", partitions, kinds).await, broker)
+}
+
+/// A fleet on the real Kafka under a prefix of its own; None, with a word about it, where there is none.
+pub async fn kafka(partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let Ok(servers) = std::env::var("KAFLEET_TEST_KAFKA") else {
+        eprintln!("skipped: KAFLEET_TEST_KAFKA is not set");
+        return None;
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+    let prefix = format!("worker-{now}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let section = BTreeMap::from([("bootstrap.servers".to_owned(), servers)]);
+    Some(Fleet::open(Arc::new(Kafka::new(&section).unwrap()), &prefix, partitions, kinds).await)
+}
+
+impl Fleet {
+    async fn open(broker: Arc<dyn Broker>, prefix: &str, partitions: u32, kinds: &[Kind]) -> Self {
+        let topics = TopicsConfig {
+            prefix: prefix.into(),
+            events_partitions: EVENTS_PARTITIONS,
+            task_partitions: partitions,
+            ..TopicsConfig::default()
+        };
+        let types = kinds.iter().map(|kind| (kind.name.to_owned(), TypeConfig::default())).collect();
+        let config = Config { topics, types, ..Config::default() };
+        kafleet::topics::apply(broker.clone(), &config, &registry(kinds), DEADLINE).await.unwrap();
+        let names = Names::new(prefix);
+        Self {
+            events: Tail::new(broker.clone(), &names.events(), EVENTS_PARTITIONS),
+            link: Link::open(broker.clone(), None).unwrap(),
+            broker,
+            names,
+            config: WorkerConfig {
+                commit_interval: Millis(20),
+                grace: Millis(200),
+                drain_timeout: Millis::secs(20),
+                ..WorkerConfig::default()
+            },
+            partitions,
+            kinds: kinds.to_vec(),
+        }
+    }
+
+    /// Starts a worker for all types.
+    pub fn worker(&self) -> Worker {
+        self.worker_of(&self.kinds)
+    }
+
+    pub fn worker_of(&self, kinds: &[Kind]) -> Worker {
+        let (health, metrics, shutdown) = (Health::default(), Metrics::new().unwrap(), Shutdown::new());
+        let setup = WorkerSetup {
+            broker: self.broker.clone(),
+            registry: registry(kinds),
+            types: Vec::new(),
+            config: self.config.clone(),
+            names: self.names.clone(),
+            events_partitions: EVENTS_PARTITIONS,
+            metrics: metrics.clone(),
+            health: health.clone(),
+        };
+        let ended = tokio::spawn(worker::run(setup, shutdown.clone()));
+        Worker { health, metrics, shutdown, ended }
+    }
+
+    /// Publishes a bare task, as any Kafka client would: its id is also its key.
+    pub async fn send(&self, task_type: &str, id: &str, params: &str) -> Position {
+        self.send_record(task_type, None, Some(id), Some(params.as_bytes()), &[("ce_id", id)]).await
+    }
+
+    /// Publishes many tasks of one type with the ids `<prefix>0`, `<prefix>1`, …, spread over the partitions.
+    pub async fn send_many(&self, task_type: &str, prefix: &str, count: usize, params: &str) {
+        let sends = (0..count).map(|n| async move { self.send(task_type, &format!("{prefix}{n}"), params).await });
+        stream::iter(sends).buffered(1_000).collect::<Vec<_>>().await;
+    }
+
+    pub async fn send_record(
+        &self,
+        task_type: &str,
+        partition: Option<i32>,
+        key: Option<&str>,
+        value: Option<&[u8]>,
+        headers: &[(&str, &str)],
+    ) -> Position {
+        let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        let topic = self.names.tasks(task_type);
+        let record = Outgoing { topic: &topic, partition, key: key.map(str::as_bytes), value, headers: &headers };
+        self.link.deliver(record, DEADLINE).await.unwrap()
+    }
+
+    /// Publishes to one partition.
+    pub async fn send_to(&self, task_type: &str, partition: i32, id: &str, params: &str) -> Position {
+        self.send_record(task_type, Some(partition), Some(id), Some(params.as_bytes()), &[("ce_id", id)]).await
+    }
+
+    /// The results so far: the terminal events.
+    pub fn results(&self) -> Vec<Event> {
+        self.events.all().into_iter().filter(is_end).collect()
+    }
+
+    /// Waits until so many different tasks are at their end, and returns all terminal events.
+    pub async fn wait_for_results(&self, count: usize) -> Vec<Event> {
+        let what = format!("{count} tasks at their end");
+        self.events.wait(&what, |events| crate::tail::ended_ids(events) >= count).await;
+        self.results()
+    }
+
+    /// The terminal event of one task.
+    pub async fn result_of(&self, id: &str) -> Event {
+        let ends = |event: &&Event| event.id.as_str() == id && is_end(event);
+        self.events.wait(&format!("the end of `{id}`"), |events| events.iter().any(|event| ends(&event))).await;
+        self.events.all().iter().find(ends).unwrap().clone()
+    }
+
+    /// Every event of one task so far, by kind.
+    pub fn kinds_of(&self, id: &str) -> Vec<String> {
+        self.events.all().iter().filter(|event| event.id.as_str() == id).map(|event| event.kind.name()).collect()
+    }
+
+    /// The dead letters of a type.
+    pub async fn dead(&self, task_type: &str, count: usize) -> Vec<Dead> {
+        let tail = Tail::new(self.broker.clone(), &self.names.dead(task_type), 1);
+        tail.wait_records(&format!("{count} dead letters"), |records| records.len() >= count).await;
+        tail.records().iter().map(Dead::of).collect()
+    }
+
+    /// The records of a topic of `partitions` partitions, once there are at least so many.
+    pub async fn records(&self, topic: &str, partitions: u32, count: usize) -> Vec<kafleet::broker::Record> {
+        let tail = Tail::new(self.broker.clone(), topic, partitions);
+        tail.wait_records(&format!("{count} records on {topic}"), |records| records.len() >= count).await;
+        tail.records()
+    }
+
+    pub async fn end_of(&self, topic: &str, partition: i32) -> i64 {
+        let (broker, partition) = (self.broker.clone(), Partition::new(topic, partition));
+        blocking(move || broker.ends(&partition, DEADLINE)).await.unwrap().unwrap().end
+    }
+
+    /// What the group of a type has committed, by partition.
+    pub async fn committed(&self, task_type: &str) -> Vec<Option<Committed>> {
+        let topic = self.names.tasks(task_type);
+        let partitions: Vec<Partition> = (0..self.partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
+        let (broker, group) = (self.broker.clone(), self.names.group(task_type));
+        blocking(move || broker.group_offsets(&group, &partitions, DEADLINE)).await.unwrap().unwrap()
+    }
+
+    /// Asserts that everything ever published for a type is committed as done, and given back clean.
+    pub async fn assert_clean(&self, task_type: &str) {
+        for (index, committed) in self.committed(task_type).await.into_iter().enumerate() {
+            let end = self.end_of(&self.names.tasks(task_type), index as i32).await;
+            let committed = committed.unwrap_or_else(|| panic!("partition {index} has no commit"));
+            let metadata = Metadata::decode(committed.offset, &committed.metadata).unwrap();
+            assert_eq!((metadata.completed.watermark(), metadata.clean), (end, true), "partition {index}: {committed:?}");
+        }
+    }
+
+    /// Waits until the group has committed everything published for a type.
+    pub async fn wait_committed(&self, task_type: &str) {
+        let until = Instant::now() + DEADLINE;
+        for index in 0..self.partitions as usize {
+            let end = self.end_of(&self.names.tasks(task_type), index as i32).await;
+            loop {
+                let committed = self.committed(task_type).await[index].clone();
+                if committed.as_ref().is_some_and(|committed| committed.offset == end) {
+                    break;
+                }
+                assert!(Instant::now() < until, "partition {index} of `{task_type}`: {committed:?}, not {end}");
+                pause().await;
+            }
+        }
+    }
+}
+
+fn registry(kinds: &[Kind]) -> Registry {
+    let mut registry = Registry::default();
+    for kind in kinds {
+        registry.add(kind.name, kind.registered.clone());
+    }
+    registry
+}
+
+/// Between two looks at something that is waited for.
+pub async fn pause() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+/// Waits until a condition holds.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        pause().await;
+    }
+}
+
+impl Worker {
+    /// Asks it to stop; it may still finish what runs.
+    pub fn begin_stop(&self) {
+        self.shutdown.begin();
+    }
+
+    /// Stops it and waits until it is gone.
+    pub async fn stop(self) {
+        self.shutdown.begin();
+        self.gone().await;
+    }
+
+    /// Ends it without a word to its group.
+    pub async fn kill(self) {
+        self.shutdown.abort();
+        self.gone().await;
+    }
+
+    pub async fn gone(self) {
+        tokio::time::timeout(DEADLINE, self.ended).await.expect("the worker ends in time").unwrap().unwrap();
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_finished()
+    }
+
+    pub async fn ready(&self) {
+        until("the worker is ready", || self.health.reasons().is_empty()).await;
+    }
+
+    /// The sum of a metric over all its labels that contain `label`.
+    pub fn metric(&self, name: &str, label: &str) -> f64 {
+        let text = self.metrics.render();
+        let line = |line: &&str| line.split([' ', '{']).next() == Some(name) && line.contains(label);
+        text.lines().filter(line).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+}
+
+pub fn bytes(number: u64) -> Bytes {
+    Bytes(number)
+}

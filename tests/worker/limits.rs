@@ -1,0 +1,146 @@
+//! Slots, memory, and types beside each other.
+
+use std::time::Duration;
+
+use kafleet::handlers::Failure;
+use kafleet::model::duration::Millis;
+use kafleet::model::event::Kind as EventKind;
+use serde_json::Value;
+
+use crate::fleet::{bytes, memory, pause, until};
+use crate::types::{Gate, Journal, Kind, counted, gated, ok};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_are_all_used_and_never_more() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(2, &[gated("slots", &journal, &gate).slots(50)]).await;
+    fleet.send_many("slots", "t", 400, "0").await;
+    let worker = fleet.worker();
+    until("50 run on 2 partitions", || journal.running() == 50).await;
+    until("the metric says so", || worker.metric("kafleet_tasks_in_flight", "slots") == 50.0).await;
+    gate.open();
+    fleet.wait_for_results(400).await;
+    worker.stop().await;
+    assert_eq!((journal.most(), journal.started()), (50, 400));
+    fleet.assert_clean("slots").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_retry_holds_no_slot() {
+    let kind = Kind::new("retry", |params: Value, cx| async move {
+        if params == 0 && cx.number == 1 { Err(Failure::retry_after("wait", Duration::from_millis(500))) } else { ok(params) }
+    });
+    let (fleet, _) = memory(1, &[kind.slots(1)]).await;
+    fleet.send("retry", "waits", "0").await;
+    fleet.send_many("retry", "t", 20, "1").await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(21).await;
+    worker.stop().await;
+    assert_eq!(fleet.results().last().unwrap().id.as_str(), "waits");
+}
+
+/// A due retry must not wait for the end of a backlog of tasks that end at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_due_retry_gets_its_turn_in_a_flood() {
+    let kind = Kind::new("flood", |params: Value, cx| async move {
+        if params == 0 && cx.number == 1 { Err(Failure::retry_after("wait", Duration::from_millis(20))) } else { ok(params) }
+    });
+    let (fleet, _) = memory(1, &[kind]).await;
+    fleet.send("flood", "retried", "0").await;
+    fleet.send_many("flood", "t", 30_000, "1").await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(30_001).await;
+    worker.stop().await;
+    let results = fleet.events.all();
+    let retried = results.iter().find(|event| event.id.as_str() == "retried" && event.kind == EventKind::Succeeded).unwrap();
+    let due = results.iter().find(|event| event.kind == EventKind::Retrying).unwrap().due_ms.unwrap();
+    assert!(retried.at_ms - due < 300, "{} ms late", retried.at_ms - due);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_bounded_with_a_long_backlog() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (mut fleet, _) = memory(4, &[gated("large", &journal, &gate).slots(16)]).await;
+    fleet.config.memory_limit = bytes(16 << 20);
+    let params = format!("\"{}\"", "x".repeat(10 << 10));
+    fleet.send_many("large", "t", 20_000, &params).await;
+    let worker = fleet.worker();
+    let held = || worker.metric("kafleet_worker_held_bytes", "");
+    until("much is held", || held() > f64::from(4 << 20)).await;
+    gate.open();
+    let mut most = 0.0_f64;
+    until("all have run", || {
+        most = most.max(held());
+        assert!(held() < f64::from(16 << 20), "{} bytes", held());
+        journal.started() == 20_000
+    })
+    .await;
+    fleet.wait_for_results(20_000).await;
+    until("nothing is held any more", || held() == 0.0).await;
+    worker.stop().await;
+    assert!(most > 0.0);
+    fleet.assert_clean("large").await;
+}
+
+/// Dead letters on their way are held too.
+#[tokio::test(flavor = "multi_thread")]
+async fn rejected_records_count_as_held_until_they_are_buried() {
+    use kafleet::broker::memory::MemoryOptions;
+    let options = MemoryOptions { log_bytes_per_partition: 24 << 20, ..MemoryOptions::default() };
+    let (mut fleet, _) = crate::fleet::memory_with(options, 4, &[Kind::echo("echo")]).await;
+    fleet.config.drain_timeout = Millis(100);
+    let value = format!("not JSON {}", "x".repeat(1 << 20));
+    for n in 0..40 {
+        fleet.send_record("echo", Some(n % 4), None, Some(value.as_bytes()), &[]).await;
+    }
+    let worker = fleet.worker();
+    // The topic of dead letters has room for 22 of them.
+    fleet.dead("echo", 20).await;
+    until("the rest is held", || worker.metric("kafleet_worker_held_bytes", "") > f64::from(10 << 20)).await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocked_type_does_not_hold_up_another() {
+    let (blocked, gate, free) = (Journal::default(), Gate::closed(), Journal::default());
+    let kinds = [gated("blocked", &blocked, &gate).slots(2), counted("free", &free)];
+    let (mut fleet, _) = memory(2, &kinds).await;
+    fleet.config.memory_limit = bytes(8 << 20);
+    let large = format!("\"{}\"", "x".repeat(10 << 10));
+    fleet.send_many("blocked", "b", 2_000, &large).await;
+    let worker = fleet.worker();
+    until("the blocked type has taken what it may", || worker.metric("kafleet_worker_held_bytes", "blocked") > f64::from(2 << 20)).await;
+    // Longer than a poll loop waits before it pauses.
+    let since = std::time::Instant::now();
+    while since.elapsed() < Duration::from_millis(300) {
+        pause().await;
+    }
+    fleet.send_many("free", "f", 2_000, &large).await;
+    until("the other one has run all of its own", || free.started() == 2_000).await;
+    assert_eq!(blocked.running(), 2);
+    gate.open();
+    fleet.wait_for_results(4_000).await;
+    worker.stop().await;
+}
+
+/// All tasks of one partition wait for their next attempt; what comes to another one runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_partition_does_not_hold_up_another() {
+    let kind = Kind::new("stuck", |params: Value, _| async move {
+        if params == 0 { Err(Failure::retry_after("not today", Duration::from_secs(3_600))) } else { ok(params) }
+    });
+    let (fleet, _) = memory(2, &[kind.slots(4)]).await;
+    let sends = (0..12_000).map(|n| {
+        let (fleet, id) = (&fleet, format!("s{n}"));
+        async move { fleet.send_to("stuck", 0, &id, "0").await }
+    });
+    futures::future::join_all(sends).await;
+    let worker = fleet.worker();
+    let retrying = |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
+    fleet.events.wait("the first ones wait", retrying).await;
+    for n in 0..10 {
+        fleet.send_to("stuck", 1, &format!("free{n}"), "1").await;
+    }
+    fleet.wait_for_results(10).await;
+    worker.stop().await;
+}

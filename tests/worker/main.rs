@@ -1,0 +1,18 @@
+//! Workers as a user sees them: what they write to the events, results and dead-letter topics, and what their group has
+//! committed. On the broker in memory; the core cases also on a real Kafka where `KAFLEET_TEST_KAFKA` is set, as
+//! `tests/services run` does.
+
+mod answers;
+mod children;
+mod commits;
+mod faults;
+mod fleet;
+mod kafka;
+mod limits;
+mod malformed;
+mod notes;
+mod order;
+mod rebalance;
+mod stopping;
+mod tail;
+mod types;

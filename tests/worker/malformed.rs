@@ -1,0 +1,113 @@
+//! Records that are no tasks: each in the dead letters with a reason, and the tasks around them run.
+
+use kafleet::model::event::Kind as EventKind;
+use serde_json::json;
+
+use crate::fleet::{Fleet, memory};
+use crate::types::Kind;
+
+type Headers<'a> = &'a [(&'a str, &'a str)];
+
+/// Name, value, headers, the code and a part of the reason that a person gets.
+fn records(large: &[u8]) -> Vec<(&'static str, Option<&[u8]>, Headers<'static>, &'static str, &'static str)> {
+    vec![
+        ("bad JSON", Some(b"{\"n\": "), &[("ce_id", "r-json")], "bad_json", "not JSON"),
+        ("two values", Some(b"{\"n\":1} {}"), &[("ce_id", "r-two")], "bad_json", "not JSON"),
+        ("garbage", Some(b"\x00\xff\xfe\x80garbage"), &[("ce_id", "r-garbage")], "bad_json", "not JSON"),
+        ("garbage without an id", Some(b"\xc3\x28"), &[], "bad_json", "not JSON"),
+        ("empty value", Some(b""), &[("ce_id", "r-empty")], "empty_value", "no value"),
+        ("no value", None, &[("ce_id", "r-none")], "empty_value", "no value"),
+        ("bad id", Some(b"{\"n\":1}"), &[("ce_id", "with space")], "bad_id", "with space"),
+        ("path without parent", Some(b"{\"n\":1}"), &[("ce_id", "urn:uuid:1")], "bad_id", "parent"),
+        ("version", Some(b"{\"n\":1}"), &[("ce_specversion", "2.0"), ("ce_id", "r-version")], "unsupported_version", "`2.0`"),
+        ("bad header", Some(b"{\"n\":1}"), &[("ce_timeout", "soon"), ("ce_id", "r-header")], "bad_header", "`soon`"),
+        ("other type", Some(b"{\"n\":1}"), &[("ce_type", "other"), ("ce_id", "r-type")], "bad_header", "`other`"),
+        ("schema", Some(b"{\"n\":\"one\"}"), &[("ce_id", "r-schema")], "schema", "`/n`"),
+        ("2 MiB", Some(large), &[("ce_id", "r-large")], "too_large", "pass a link"),
+    ]
+}
+
+pub fn strict() -> Kind {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    Kind::echo("strict").schema(schema)
+}
+
+pub async fn malformed_records(fleet: Fleet) {
+    let large = format!("{{\"n\": 1, \"pad\": \"{}\"}}", "x".repeat(2 << 20)).into_bytes();
+    let records = records(&large);
+    for (n, (_, value, headers, ..)) in records.iter().enumerate() {
+        fleet.send_to("strict", 0, &format!("good-{n}"), "{\"n\": 1}").await;
+        fleet.send_record("strict", Some(0), Some("own-key"), *value, headers).await;
+    }
+    let worker = fleet.worker();
+    let letters = fleet.dead("strict", records.len()).await;
+    for n in 0..records.len() {
+        assert_eq!(fleet.result_of(&format!("good-{n}")).await.kind, EventKind::Succeeded);
+    }
+    fleet.wait_committed("strict").await;
+
+    assert_eq!(letters.len(), records.len());
+    for (n, (name, value, headers, code, reason)) in records.iter().enumerate() {
+        let from = (2 * n + 1).to_string();
+        let at_offset = |letter: &&crate::tail::Dead| letter.record.headers.contains(&("kafleet_offset".into(), Some(from.clone().into_bytes())));
+        let letter = letters.iter().find(at_offset).unwrap_or_else(|| panic!("{name} has no dead letter"));
+        assert_eq!(letter.code, *code, "{name}: {}", letter.error);
+        assert!(letter.error.contains(reason), "{name}: {}", letter.error);
+        assert_eq!(letter.record.value.as_deref().unwrap_or_default(), value.unwrap_or_default(), "{name} is unchanged");
+        assert_eq!(letter.pointer.as_deref(), (*code == "schema").then_some("/n"), "{name}");
+        let id = headers.iter().find(|(name, id)| *name == "ce_id" && id.starts_with("r-"));
+        if let Some((_, id)) = id {
+            let end = fleet.result_of(id).await;
+            assert_eq!((end.kind, &*end.error.unwrap().kind), (EventKind::Failed, *code), "{name}");
+            assert_eq!(&*end.task.unwrap().task_type, "strict", "{name}");
+        }
+    }
+    worker.stop().await;
+    fleet.assert_clean("strict").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_goes_to_the_dead_letters_with_its_reason() {
+    malformed_records(memory(1, &[strict()]).await.0).await;
+}
+
+/// A handler may refuse params beyond what the schema says.
+#[tokio::test(flavor = "multi_thread")]
+async fn params_that_only_the_handler_refuses_are_dead_letters_too() {
+    use kafleet::handlers::Registered;
+    let kind = Kind { name: "foreach", registered: Registered::of::<kafleet::handlers::foreach::Foreach>() };
+    let (fleet, _) = memory(1, &[kind]).await;
+    fleet.send("foreach", "a", "{\"count\": 1, \"pause\": \"soon\"}").await;
+    fleet.send("foreach", "b", "{\"count\": 1, \"other\": 1}").await;
+    fleet.send("foreach", "c", "{\"count\": 1}").await;
+    let worker = fleet.worker();
+    assert_eq!(fleet.result_of("c").await.kind, EventKind::Succeeded);
+    let letters = fleet.dead("foreach", 2).await;
+    worker.stop().await;
+    assert!(letters.iter().all(|letter| letter.code == "schema"), "{letters:?}");
+    assert!(letters.iter().any(|letter| letter.pointer.as_deref() == Some("/pause")), "{letters:?}");
+    fleet.assert_clean("foreach").await;
+}
+
+/// A hundred bad records and no topic that would take them: nothing is lost, and the worker still stops in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_that_cannot_be_written_do_not_hold_up_the_end() {
+    use kafleet::broker::memory::{Memory, MemoryOptions};
+    // Room for the tasks and the events; the large records do not fit a second time.
+    let options = MemoryOptions { log_bytes_per_partition: 150 << 10, ..MemoryOptions::default() };
+    let (mut fleet, _): (Fleet, std::sync::Arc<Memory>) = crate::fleet::memory_with(options, 2, &[Kind::echo("echo")]).await;
+    fleet.config.drain_timeout = kafleet::model::duration::Millis(300);
+    for n in 0..200 {
+        let value = format!("not JSON {}", "x".repeat(1_000));
+        fleet.send_record("echo", Some(n % 2), None, Some(value.as_bytes()), &[]).await;
+    }
+    fleet.send_to("echo", 0, "good", "1").await;
+    let worker = fleet.worker();
+    assert_eq!(fleet.result_of("good").await.kind, EventKind::Succeeded, "what is good goes on");
+    let dead = fleet.dead("echo", 100).await.len();
+    worker.stop().await;
+    assert!(dead < 200);
+    for committed in fleet.committed("echo").await {
+        assert!(committed.unwrap().offset < 101, "what is in no dead letter is not done");
+    }
+}

@@ -1,0 +1,119 @@
+//! Partitions that move between workers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use kafleet::broker::memory::MemoryOptions;
+use kafleet::model::duration::Millis;
+use serde_json::Value;
+
+use crate::fleet::{Fleet, memory, memory_with, pause, until};
+use crate::types::{Gate, Journal, Kind, gated, ok};
+
+/// A few milliseconds of work.
+pub fn brief(journal: &Journal) -> Kind {
+    let journal = journal.clone();
+    let kind = Kind::new("brief", move |_, cx| {
+        let journal = journal.clone();
+        async move {
+            let _run = journal.begin(&cx);
+            tokio::time::sleep(Duration::from_micros(fastrand::u64(0..4_000))).await;
+            ok(Value::Null)
+        }
+    });
+    kind.slots(32)
+}
+
+/// Three workers come, and leave one after the other, while tasks are published.
+pub async fn rolling(fleet: Fleet, journal: Journal, count: usize) {
+    let mut workers = vec![fleet.worker()];
+    for step in 0..6 {
+        fleet.send_many("brief", &format!("t{step}-"), count / 6, "0").await;
+        until("it is being worked on", || journal.started() > step * count / 6).await;
+        match step {
+            0..2 => workers.push(fleet.worker()),
+            _ => {
+                workers.push(fleet.worker());
+                workers.remove(0).stop().await;
+            }
+        }
+    }
+    fleet.wait_for_results(count / 6 * 6).await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    let repeated: Vec<_> = journal.counts().into_iter().filter(|(_, count)| *count != 1).collect();
+    assert_eq!(repeated, [], "nothing is done twice");
+    assert_eq!((journal.started(), fleet.results().len()), (count / 6 * 6, count / 6 * 6));
+    fleet.assert_clean("brief").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_come_and_go_under_load_without_loss_or_doubled_work() {
+    let journal = Journal::default();
+    let (fleet, _) = memory(8, &[brief(&journal)]).await;
+    rolling(fleet, journal, 12_000).await;
+}
+
+/// A handler may run on in the old worker until the drain's end; the partition moves only then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_moves_when_its_work_is_done() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(2, &[gated("slow", &journal, &gate).slots(1_000)]).await;
+    fleet.send_many("slow", "t", 100, "0").await;
+    let first = fleet.worker();
+    until("all run", || journal.running() == 100).await;
+    let second = fleet.worker();
+    fleet.send_many("slow", "more", 100, "0").await;
+    pause().await;
+    gate.open();
+    fleet.wait_for_results(200).await;
+    first.stop().await;
+    second.stop().await;
+    assert_eq!(journal.started(), 200);
+    fleet.assert_clean("slow").await;
+}
+
+/// A worker that hangs loses its partitions; what it says later no longer counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_partition_is_worked_on_by_another() {
+    let skew = Arc::new(AtomicI64::new(0));
+    let clock = {
+        let skew = skew.clone();
+        Arc::new(move || kafleet::runtime::now_ms() + skew.load(Ordering::Relaxed))
+    };
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let options = MemoryOptions { clock, ..MemoryOptions::default() };
+    let (mut fleet, _) = memory_with(options, 2, &[gated("lost", &journal, &gate)]).await;
+    fleet.config.commit_interval = Millis(20);
+    fleet.send_many("lost", "t", 10, "0").await;
+    let (first, second) = (fleet.worker(), fleet.worker());
+    until("something runs", || journal.running() > 0).await;
+    // Time jumps past every session: who is not just polling is put out.
+    for _ in 0..20 {
+        skew.fetch_add(100_000, Ordering::Relaxed);
+        pause().await;
+    }
+    gate.open();
+    fleet.wait_for_results(10).await;
+    first.stop().await;
+    second.stop().await;
+    fleet.assert_clean("lost").await;
+}
+
+/// Partitions that are added later are worked on without a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn added_partitions_are_taken_up() {
+    use kafleet::broker::{Broker, TopicSpec};
+    let journal = Journal::default();
+    let (fleet, broker) = memory(1, &[brief(&journal)]).await;
+    let worker = fleet.worker();
+    worker.ready().await;
+    let spec = TopicSpec { name: fleet.names.tasks("brief"), partitions: 4, replication: None, config: Vec::new() };
+    broker.apply_topics(&[spec], crate::fleet::DEADLINE).unwrap();
+    fleet.send_many("brief", "t", 200, "0").await;
+    fleet.wait_for_results(200).await;
+    worker.stop().await;
+    assert_eq!(journal.started(), 200);
+}

@@ -1,0 +1,152 @@
+//! Stopping: gracefully, late, and at once.
+
+use std::time::{Duration, Instant};
+
+use kafleet::handlers::Failure;
+use kafleet::model::duration::Millis;
+use kafleet::model::event::Kind as EventKind;
+use kafleet::model::offsets::Metadata;
+use serde_json::Value;
+
+use crate::fleet::{memory, until};
+use crate::types::{Gate, Journal, Kind, counted, gated, ok};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_may_finish_and_nothing_is_repeated() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(3, &[gated("work", &journal, &gate).slots(8)]).await;
+    fleet.send_many("work", "t", 500, "0").await;
+    let first = fleet.worker();
+    until("8 run", || journal.running() == 8).await;
+    first.begin_stop();
+    assert!(!first.has_ended());
+    gate.open();
+    first.gone().await;
+    assert_eq!(journal.started(), 8, "nothing new is begun");
+    assert_eq!(fleet.results().len(), 8, "all that ran is reported");
+    for committed in fleet.committed("work").await.into_iter().flatten() {
+        assert!(Metadata::decode(committed.offset, &committed.metadata).unwrap().clean, "{committed:?}");
+    }
+    let second = fleet.worker();
+    fleet.wait_for_results(500).await;
+    second.stop().await;
+    assert_eq!(journal.started(), 500, "nothing is repeated");
+    fleet.assert_clean("work").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_that_outlast_the_drain_are_not_burnt() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (mut fleet, _) = memory(1, &[gated("work", &journal, &gate).retries(0, Millis(1))]).await;
+    fleet.config.drain_timeout = Millis(100);
+    fleet.send_many("work", "t", 3, "0").await;
+    let first = fleet.worker();
+    until("3 run", || journal.running() == 3).await;
+    let begun = Instant::now();
+    first.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!((journal.running(), fleet.results().len()), (0, 0), "dropped, and nothing said of them");
+    gate.open();
+    let second = fleet.worker();
+    let results = fleet.wait_for_results(3).await;
+    second.stop().await;
+    assert!(results.iter().all(|event| event.kind == EventKind::Succeeded && event.attempt == 1), "{results:?}");
+    fleet.assert_clean("work").await;
+}
+
+/// A retry that comes due after the end is the successor's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_does_not_hold_up_the_end() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (inner, hold) = (journal.clone(), gate.clone());
+    let kind = Kind::new("retry", move |params: Value, cx| {
+        let (journal, gate) = (inner.clone(), hold.clone());
+        async move {
+            let _run = journal.begin(&cx);
+            if params == 0 {
+                gate.pass("go").await;
+            }
+            if journal.counts()[cx.id.as_str()] == 1 { Err(Failure::retry("first")) } else { ok(Value::Null) }
+        }
+    });
+    let (fleet, _) = memory(1, &[kind.retries(3, Millis::secs(15))]).await;
+    fleet.send("retry", "waits", "1").await;
+    fleet.send("retry", "runs", "0").await;
+    let first = fleet.worker();
+    until("both have begun", || journal.started() == 2).await;
+    let retrying = |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
+    fleet.events.wait("one waits for its retry", retrying).await;
+    first.begin_stop();
+    gate.open();
+    let begun = Instant::now();
+    first.gone().await;
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    let second = fleet.worker();
+    let results = fleet.wait_for_results(2).await;
+    second.stop().await;
+    assert!(results.iter().all(|event| event.kind == EventKind::Succeeded), "{results:?}");
+    fleet.assert_clean("retry").await;
+}
+
+/// While one drains, the other one ends, and its partitions are offered to the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_stops_takes_up_nothing_new() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(4, &[gated("work", &journal, &gate).slots(2)]).await;
+    let (first, second) = (fleet.worker(), fleet.worker());
+    first.ready().await;
+    second.ready().await;
+    fleet.send_many("work", "t", 40, "0").await;
+    until("both are busy", || journal.running() == 4).await;
+    first.begin_stop();
+    second.kill().await;
+    // The offer has come when the first one hears of nothing else any more.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    gate.open();
+    let begun = Instant::now();
+    first.gone().await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let third = fleet.worker();
+    fleet.wait_for_results(40).await;
+    third.stop().await;
+    fleet.assert_clean("work").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abort_ends_at_once_and_commits_nothing() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(1, &[gated("work", &journal, &gate)]).await;
+    fleet.send_many("work", "t", 20, "0").await;
+    let first = fleet.worker();
+    until("8 run", || journal.running() == 8).await;
+    let begun = Instant::now();
+    first.kill().await;
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    gate.open();
+    assert_eq!(fleet.committed("work").await[0].as_ref().unwrap().offset, 0);
+    let second = fleet.worker();
+    fleet.wait_for_results(20).await;
+    second.stop().await;
+    assert_eq!(fleet.results().len(), 20, "the aborted attempts have told nothing");
+    fleet.assert_clean("work").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_an_idle_worker_takes_no_time() {
+    let (fleet, _) = memory(8, &[counted("idle", &Journal::default())]).await;
+    let worker = fleet.worker();
+    worker.ready().await;
+    let begun = Instant::now();
+    worker.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
+/// Told before it has joined its group.
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_right_after_the_start_works() {
+    let (fleet, _) = memory(8, &[counted("idle", &Journal::default())]).await;
+    for _ in 0..20 {
+        let worker = fleet.worker();
+        worker.stop().await;
+    }
+}

@@ -1,0 +1,116 @@
+//! Reads a topic from its start, and goes on reading as it grows.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, Record, Start};
+use kafleet::model::event::{Event, Kind};
+use parking_lot::Mutex;
+
+use crate::fleet::DEADLINE;
+
+pub struct Tail {
+    state: Mutex<State>,
+}
+
+struct State {
+    consumer: Box<dyn Consumer>,
+    records: Vec<Record>,
+    events: Vec<Event>,
+}
+
+/// A dead letter, read.
+#[derive(Debug)]
+pub struct Dead {
+    pub code: String,
+    pub error: String,
+    pub pointer: Option<String>,
+    pub record: Record,
+}
+
+impl Dead {
+    pub fn of(record: &Record) -> Self {
+        let header = |wanted: &str| {
+            let found = record.headers.iter().find(|(name, _)| name == wanted)?;
+            Some(String::from_utf8(found.1.clone().unwrap()).unwrap())
+        };
+        Self {
+            code: header("kafleet_code").unwrap(),
+            error: header("kafleet_error").unwrap(),
+            pointer: header("kafleet_pointer"),
+            record: record.clone(),
+        }
+    }
+}
+
+impl Tail {
+    pub fn new(broker: Arc<dyn Broker>, topic: &str, partitions: u32) -> Self {
+        let mut consumer = tokio::task::block_in_place(|| broker.consumer(&ConsumerSpec::default())).unwrap();
+        let topic: Arc<str> = topic.into();
+        let starts: Vec<_> =
+            (0..partitions as i32).map(|index| (Partition::new(topic.clone(), index), Start::Beginning)).collect();
+        tokio::task::block_in_place(|| consumer.assign(&starts)).unwrap();
+        Self { state: Mutex::new(State { consumer, records: Vec::new(), events: Vec::new() }) }
+    }
+
+    fn read_on(&self, wait: Duration) {
+        tokio::task::block_in_place(|| {
+            let State { consumer, records, events } = &mut *self.state.lock();
+            consumer
+                .poll(10_000, wait, &mut |record| {
+                    if record.topic.ends_with(".events") {
+                        events.push(Event::decode(record.value.unwrap()).unwrap());
+                    } else {
+                        records.push(record.to_owned());
+                    }
+                })
+                .unwrap();
+        });
+    }
+
+    /// Reads until the events so far satisfy the condition.
+    pub async fn wait(&self, what: &str, holds: impl Fn(&[Event]) -> bool) {
+        let until = Instant::now() + DEADLINE;
+        while !holds(&self.state.lock().events) {
+            if Instant::now() > until {
+                let events = self.all();
+                let last: Vec<_> = events.iter().rev().take(5).collect();
+                panic!("not within {DEADLINE:?}: {what}; {} events, the last ones {last:#?}", events.len());
+            }
+            self.read_on(Duration::from_millis(20));
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub async fn wait_records(&self, what: &str, holds: impl Fn(&[Record]) -> bool) {
+        let until = Instant::now() + DEADLINE;
+        while !holds(&self.state.lock().records) {
+            assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}; {} records", self.state.lock().records.len());
+            self.read_on(Duration::from_millis(20));
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// All events so far.
+    pub fn all(&self) -> Vec<Event> {
+        self.read_on(Duration::ZERO);
+        self.state.lock().events.clone()
+    }
+
+    /// All records so far.
+    pub fn records(&self) -> Vec<Record> {
+        self.state.lock().records.clone()
+    }
+}
+
+/// How many different tasks have a terminal event.
+pub fn ended_ids(events: &[Event]) -> usize {
+    let ended = events.iter().filter(|event| is_end(event));
+    ended.map(|event| event.id.as_str()).collect::<HashSet<_>>().len()
+}
+
+/// A result, good or bad.
+pub fn is_end(event: &Event) -> bool {
+    matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired)
+}

@@ -1,0 +1,193 @@
+//! Task types for the tests: handlers from closures, gates that hold them, and a journal of what ran.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use kafleet::config::{Order, TypePolicy};
+use kafleet::handlers::{Answer, AnswerFuture, Context, Handler, Misfit, Registered, Schema};
+use kafleet::model::duration::Millis;
+use kafleet::model::json::RawJson;
+use kafleet::model::retry::RetryPolicy;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::watch;
+
+/// A task type.
+#[derive(Clone)]
+pub struct Kind {
+    pub name: &'static str,
+    pub registered: Registered,
+}
+
+struct Function<F>(F);
+
+impl<F, R> Handler for Function<F>
+where
+    F: Fn(Value, Context) -> R + Send + Sync + 'static,
+    R: Future<Output = Answer> + Send + 'static,
+{
+    fn start(&self, params: RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
+        Ok(Box::pin((self.0)(params.value(), cx)))
+    }
+}
+
+impl Kind {
+    /// Eight slots, three attempts with next to no wait between, a timeout of 20 s.
+    pub fn new<R>(name: &'static str, run: impl Fn(Value, Context) -> R + Send + Sync + 'static) -> Self
+    where
+        R: Future<Output = Answer> + Send + 'static,
+    {
+        let policy = TypePolicy {
+            concurrency: 8,
+            order: Order::None,
+            retry: RetryPolicy { retries: 2, min_backoff: Millis(20), max_backoff: Millis(80) },
+            timeout: Millis::secs(20),
+            publish_results: false,
+        };
+        Self { name, registered: Registered { handler: Arc::new(Function(run)), schema: Schema::any(), policy } }
+    }
+
+    /// Answers its params.
+    pub fn echo(name: &'static str) -> Self {
+        Self::new(name, |params, _| async move { ok(params) })
+    }
+
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.registered.policy.concurrency = slots;
+        self
+    }
+
+    pub fn order(mut self, order: Order) -> Self {
+        self.registered.policy.order = order;
+        self
+    }
+
+    pub fn timeout(mut self, timeout: Millis) -> Self {
+        self.registered.policy.timeout = timeout;
+        self
+    }
+
+    pub fn retries(mut self, retries: u32, backoff: Millis) -> Self {
+        self.registered.policy.retry = RetryPolicy { retries, min_backoff: backoff, max_backoff: backoff };
+        self
+    }
+
+    pub fn schema(mut self, schema: Value) -> Self {
+        self.registered.schema = Schema::compile(schema).unwrap();
+        self
+    }
+
+    pub fn publish_results(mut self) -> Self {
+        self.registered.policy.publish_results = true;
+        self
+    }
+}
+
+pub fn ok(output: Value) -> Answer {
+    Ok(RawJson::of(&output).unwrap())
+}
+
+/// Holds attempts until it is opened, for all or one by one.
+#[derive(Clone)]
+pub struct Gate(Arc<watch::Sender<Opened>>);
+
+#[derive(Default)]
+struct Opened {
+    all: bool,
+    ids: Vec<String>,
+}
+
+impl Gate {
+    pub fn closed() -> Self {
+        Self(Arc::new(watch::channel(Opened::default()).0))
+    }
+
+    pub fn open(&self) {
+        self.0.send_modify(|opened| opened.all = true);
+    }
+
+    pub fn open_for(&self, id: &str) {
+        self.0.send_modify(|opened| opened.ids.push(id.to_owned()));
+    }
+
+    pub async fn pass(&self, id: &str) {
+        let mut opened = self.0.subscribe();
+        let _ = opened.wait_for(|opened| opened.all || opened.ids.iter().any(|open| open == id)).await;
+    }
+}
+
+/// What has run, over all workers of a test.
+#[derive(Clone, Default)]
+pub struct Journal(Arc<Mutex<Entries>>);
+
+#[derive(Default)]
+struct Entries {
+    /// Ids in the order of their starts.
+    starts: Vec<String>,
+    running: usize,
+    most: usize,
+}
+
+/// An attempt that runs, until it is dropped.
+pub struct Run(Journal);
+
+impl Journal {
+    pub fn begin(&self, cx: &Context) -> Run {
+        let mut entries = self.0.lock();
+        entries.starts.push(cx.id.to_string());
+        entries.running += 1;
+        entries.most = entries.most.max(entries.running);
+        Run(self.clone())
+    }
+
+    pub fn starts(&self) -> Vec<String> {
+        self.0.lock().starts.clone()
+    }
+
+    pub fn started(&self) -> usize {
+        self.0.lock().starts.len()
+    }
+
+    /// How often each task was started.
+    pub fn counts(&self) -> HashMap<String, usize> {
+        let mut counts = HashMap::new();
+        self.starts().into_iter().for_each(|id| *counts.entry(id).or_default() += 1);
+        counts
+    }
+
+    pub fn running(&self) -> usize {
+        self.0.lock().running
+    }
+
+    /// The most attempts that ran at once.
+    pub fn most(&self) -> usize {
+        self.0.lock().most
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.0.0.lock().running -= 1;
+    }
+}
+
+/// A type whose attempts are written down and wait at the gate.
+pub fn gated(name: &'static str, journal: &Journal, gate: &Gate) -> Kind {
+    let (journal, gate) = (journal.clone(), gate.clone());
+    Kind::new(name, move |_, cx| {
+        let (journal, gate) = (journal.clone(), gate.clone());
+        async move {
+            let _run = journal.begin(&cx);
+            gate.pass(cx.id.as_str()).await;
+            ok(Value::Null)
+        }
+    })
+}
+
+/// A type whose attempts are written down and end at once.
+pub fn counted(name: &'static str, journal: &Journal) -> Kind {
+    let gate = Gate::closed();
+    gate.open();
+    gated(name, journal, &gate)
+}
