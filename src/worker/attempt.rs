@@ -5,6 +5,7 @@ use std::task::{Context as PollContext, Poll};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use tokio_util::sync::CancellationToken;
 
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, Misfit};
 use crate::model::json::RawJson;
@@ -23,40 +24,40 @@ pub fn begin(handler: &dyn Handler, params: RawJson, cx: &Context) -> Result<Res
     catch_unwind(AssertUnwindSafe(|| handler.start(params, cx.clone()))).map_err(|panic| panicked(&*panic))
 }
 
-/// The first poll. Most short tasks end here and need no task, timer or wake-up.
-pub fn poll_once(future: &mut AnswerFuture) -> Option<Answer> {
+/// The first poll. Most short tasks end here and need no task, timer or wake-up; what is not done comes back.
+pub fn poll_once(mut future: AnswerFuture) -> Result<Answer, AnswerFuture> {
     // Polled again from its own task if it is not done, so nothing waits on this waker.
     let mut context = PollContext::from_waker(futures::task::noop_waker_ref());
-    match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context))) {
-        Ok(Poll::Ready(answer)) => Some(answer),
-        Ok(Poll::Pending) => None,
-        Err(panic) => Some(Err(panicked(&*panic))),
-    }
+    let answer = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context))) {
+        Ok(Poll::Ready(answer)) => answer,
+        Ok(Poll::Pending) => return Err(future),
+        Err(panic) => Err(panicked(&*panic)),
+    };
+    // Dropping is user code too; it comes after the answer and does not change it.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+    Ok(answer)
 }
 
-/// Runs an attempt to its end. At the deadline, and when it is told to stop, its token fires; after the grace it is dropped.
-pub async fn drive(future: AnswerFuture, cx: Context, deadline: Instant, grace: Duration) -> Ended {
+/// Runs an attempt to its end, whatever it does, also while it is dropped.
+pub async fn run(future: AnswerFuture, cx: Context, stop: CancellationToken, deadline: Instant, grace: Duration) -> Ended {
+    let driven = AssertUnwindSafe(drive(future, cx, stop, deadline, grace)).catch_unwind();
+    driven.await.unwrap_or_else(|panic| Ended::Answered(Err(panicked(&*panic))))
+}
+
+/// At the deadline, and when the worker says `stop`, the attempt's token fires; after the grace it is dropped.
+async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, deadline: Instant, grace: Duration) -> Ended {
     let mut future = AssertUnwindSafe(future).catch_unwind();
-    let answered = |outcome: Result<Answer, Box<dyn std::any::Any + Send>>| {
-        Ended::Answered(outcome.unwrap_or_else(|panic| Err(panicked(&*panic))))
-    };
-    let token = cx.cancelled().clone();
-    tokio::select! {
+    let ended = tokio::select! {
         biased;
-        outcome = &mut future => return answered(outcome),
-        () = tokio::time::sleep_until(deadline.into()) => {}
-        () = token.cancelled() => {
-            // A result in time is a result, also of an attempt that was told to stop.
-            return match tokio::time::timeout(grace, &mut future).await {
-                Ok(Ok(Ok(output))) => Ended::Answered(Ok(output)),
-                _ => Ended::Interrupted,
-            };
-        }
-    }
-    token.cancel();
+        outcome = &mut future => return Ended::Answered(outcome.unwrap_or_else(|panic| Err(panicked(&*panic)))),
+        () = tokio::time::sleep_until(deadline.into()) => Ended::TimedOut,
+        () = stop.cancelled() => Ended::Interrupted,
+    };
+    cx.cancelled().cancel();
+    // A result in time is a result, also of an attempt that was told to stop.
     match tokio::time::timeout(grace, &mut future).await {
         Ok(Ok(Ok(output))) => Ended::Answered(Ok(output)),
-        _ => Ended::TimedOut,
+        _ => ended,
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use refuse::burial_of;
 
@@ -36,6 +37,8 @@ const BURIALS: usize = 64;
 /// A first poll that takes longer than this is work for a task of its own; so many attempts are then not tried on the spot.
 const SLOW_POLL: Duration = Duration::from_micros(100);
 const NOT_ON_THE_SPOT: u32 = 256;
+/// No clock counts further: whoever asks for more is asked again then.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86_400);
 
 /// What a lane tells its dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +93,22 @@ pub struct Dispatcher {
 struct Running {
     held: Box<Held>,
     cx: Context,
+    /// Fires when the attempt's outcome no longer counts. None while it is tried on the spot.
+    stop: Option<CancellationToken>,
     began: Instant,
     began_ms: i64,
     /// `started` is written.
     started: bool,
+}
+
+impl Running {
+    fn stoppable(&mut self) -> CancellationToken {
+        self.stop.get_or_insert_default().clone()
+    }
+
+    fn stop(&self) {
+        self.stop.iter().for_each(CancellationToken::cancel);
+    }
 }
 
 struct Sleeping {
@@ -110,6 +125,7 @@ impl Dispatcher {
             publisher: parts.reporter.publisher().clone(),
             task_type: parts.task_type.clone(),
             publish_results: parts.registered.policy.publish_results,
+            max_output: parts.config.max_output,
         });
         Self {
             parts,
@@ -160,7 +176,7 @@ impl Dispatcher {
         self.queue.clear();
         self.sleeping.clear();
         self.keys.clear();
-        self.running.values().for_each(|running| running.cx.cancelled().cancel());
+        self.running.values().for_each(Running::stop);
     }
 
     // ---- starting
@@ -231,8 +247,8 @@ impl Dispatcher {
             state: self.parts.state.clone(),
             outlet: self.desk.clone(),
         });
-        self.parts.meter.started(now - held.task.created_at_ms);
-        let running = Running { held, cx, began, began_ms: now, started: false };
+        self.parts.meter.started(now.saturating_sub(held.task.created_at_ms));
+        let running = Running { held, cx, stop: None, began, began_ms: now, started: false };
         let handler = self.parts.registered.handler.clone();
         match attempt::begin(&*handler, running.held.task.params.clone(), &running.cx) {
             Err(failure) => self.finish(running, Err(failure)).await,
@@ -242,27 +258,28 @@ impl Dispatcher {
     }
 
     /// On the spot if the type's attempts are quick, else in a task of its own.
-    async fn drive(&mut self, running: Running, mut future: AnswerFuture, deadline: Instant) {
+    async fn drive(&mut self, mut running: Running, mut future: AnswerFuture, deadline: Instant) {
         if self.not_on_the_spot == 0 {
-            let answer = attempt::poll_once(&mut future);
+            let polled = attempt::poll_once(future);
             let took = running.began.elapsed();
             if took > SLOW_POLL {
                 self.not_on_the_spot = NOT_ON_THE_SPOT;
             }
-            match answer {
-                Some(Ok(output)) if self.succeed_at_once(&running, &output, took) => return self.pass_turn(&running.held),
-                Some(answer) => return self.answered(running, answer).await,
-                None => {}
+            match polled {
+                Ok(Ok(output)) if self.succeed_at_once(&running, &output, took) => return self.pass_turn(&running.held),
+                Ok(answer) => return self.answered(running, answer).await,
+                Err(pending) => future = pending,
             }
         } else {
             self.not_on_the_spot -= 1;
         }
         let (number, ending) = (self.next_attempt, self.ending.clone());
         self.next_attempt += 1;
-        let (cx, grace, deps) = (running.cx.clone(), self.parts.config.grace.into(), self.deps.clone());
+        let (cx, stop, deps) = (running.cx.clone(), running.stoppable(), self.deps.clone());
+        let grace = self.parts.config.grace.into();
         tokio::spawn(async move {
-            let ended = attempt::drive(future, cx.clone(), deadline, grace).await;
-            let ended = settle::settle(ended, &cx, &deps).await;
+            let ended = attempt::run(future, cx.clone(), stop.clone(), deadline, grace).await;
+            let ended = settle::settle(ended, &cx, &deps, &stop).await;
             // The dispatcher waits for every attempt it has begun.
             let _ = ending.send((number, ended));
         });
@@ -292,15 +309,15 @@ impl Dispatcher {
     }
 
     /// An attempt that was done on the spot; what it spawned is published from a task of its own.
-    async fn answered(&mut self, running: Running, answer: Answer) {
+    async fn answered(&mut self, mut running: Running, answer: Answer) {
         if answer.is_err() || !self.deps.has_work_after(&running.cx) {
             return self.finish(running, answer).await;
         }
         let (number, ending) = (self.next_attempt, self.ending.clone());
         self.next_attempt += 1;
-        let (cx, deps) = (running.cx.clone(), self.deps.clone());
+        let (cx, stop, deps) = (running.cx.clone(), running.stoppable(), self.deps.clone());
         tokio::spawn(async move {
-            let ended = settle::settle(Ended::Answered(answer), &cx, &deps).await;
+            let ended = settle::settle(Ended::Answered(answer), &cx, &deps, &stop).await;
             let _ = ending.send((number, ended));
         });
         self.running.insert(number, running);
@@ -333,12 +350,7 @@ impl Dispatcher {
 
     async fn finish(&mut self, mut running: Running, answer: Answer) {
         self.flush_notes(&mut running).await;
-        match answer {
-            Ok(output) if output.text().len() as u64 > self.parts.config.max_output.0 => {
-                let (size, limit) = (output.text().len(), self.parts.config.max_output);
-                let why = format!("the result has {size} bytes: at most {limit} are allowed; return a link instead");
-                self.fail(running, Failure::fail(why).of_kind("result_too_large")).await;
-            }
+        match answer.and_then(|output| self.deps.check(output)) {
             Ok(output) => self.succeed(running, output).await,
             Err(failure) => self.fail(running, failure).await,
         }
@@ -361,7 +373,7 @@ impl Dispatcher {
             && retry.allows(attempt)
         {
             self.parts.meter.finished("retried", running.began.elapsed());
-            let wait = after.unwrap_or_else(|| retry.backoff(attempt, fastrand::f64()).into());
+            let wait = after.unwrap_or_else(|| retry.backoff(attempt, fastrand::f64()).into()).min(LONGEST_WAIT);
             let mut event = self.event(Kind::Retrying, &running.held);
             event.attempt = attempt;
             event.started_at_ms = (!running.started).then_some(running.began_ms);
@@ -396,7 +408,7 @@ impl Dispatcher {
     async fn expire(&mut self, held: Box<Held>, now: i64) {
         self.parts.meter.finished("expired", Duration::ZERO);
         let mut event = self.event(Kind::Expired, &held);
-        let late = now - held.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now);
+        let late = now.saturating_sub(held.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now));
         event.error = Some(Box::new(ErrorInfo::new("expired", format!("it was not started in time: {late} ms late"), 0)));
         self.end(held, event).await;
     }
@@ -409,7 +421,7 @@ impl Dispatcher {
             self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
             held.announced = true;
         }
-        let wait = Duration::from_millis((at_ms - now).max(0) as u64);
+        let wait = Duration::from_millis((at_ms - now).max(0) as u64).min(LONGEST_WAIT);
         self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held }));
     }
 
@@ -449,7 +461,7 @@ impl Dispatcher {
                 self.recall(slot);
                 self.cancelled_slots.insert(slot);
                 let of_slot = self.running.values().filter(|running| running.held.ticket.slot() == slot);
-                of_slot.for_each(|running| running.cx.cancelled().cancel());
+                of_slot.for_each(Running::stop);
             }
         }
     }

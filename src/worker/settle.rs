@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+
 use super::attempt::Ended;
 use super::spawn::{child_task, publish_children};
 use crate::broker::{BrokerError, Outgoing};
+use crate::config::Bytes;
 use crate::handlers::context::MAX_CHILDREN;
 use crate::handlers::{Context, Failure};
 use crate::model::json::RawJson;
@@ -16,9 +19,21 @@ pub struct Deps {
     pub publisher: Publisher,
     pub task_type: Arc<str>,
     pub publish_results: bool,
+    /// Bytes of a result at most.
+    pub max_output: Bytes,
 }
 
 impl Deps {
+    /// A result that is too large fails the attempt, before anything of it is published.
+    pub fn check(&self, output: RawJson) -> Result<RawJson, Failure> {
+        let (size, limit) = (output.text().len(), self.max_output);
+        if size as u64 <= limit.0 {
+            return Ok(output);
+        }
+        let why = format!("the result has {size} bytes: at most {limit} are allowed; return a link instead");
+        Err(Failure::fail(why).of_kind("result_too_large"))
+    }
+
     /// A good answer of this attempt has something to publish first.
     pub fn has_work_after(&self, cx: &Context) -> bool {
         self.publish_results || cx.has_spawned()
@@ -27,17 +42,17 @@ impl Deps {
 
 /// Publishes children and result of an attempt that answered well. A parent never looks finished before its children are
 /// known, and a failed attempt has spawned nothing.
-pub async fn settle(ended: Ended, cx: &Context, deps: &Deps) -> Ended {
+pub async fn settle(ended: Ended, cx: &Context, deps: &Deps, stop: &CancellationToken) -> Ended {
     let Ended::Answered(Ok(output)) = ended else { return ended };
-    if !deps.has_work_after(cx) {
-        return Ended::Answered(Ok(output));
-    }
-    let token = cx.cancelled().clone();
+    let output = match deps.check(output) {
+        Ok(output) if deps.has_work_after(cx) => output,
+        checked => return Ended::Answered(checked),
+    };
     tokio::select! {
         biased;
         settled = publish(output, cx, deps) => Ended::Answered(settled),
         // The partition is gone or the worker stops: a successor runs the task again.
-        () = token.cancelled() => Ended::Interrupted,
+        () = stop.cancelled() => Ended::Interrupted,
     }
 }
 
