@@ -7,6 +7,8 @@ mod ground;
 mod memory;
 mod oracle;
 mod records;
+mod redis;
+mod services;
 mod shaky;
 mod story;
 mod trouble;
