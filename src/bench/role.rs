@@ -95,4 +95,8 @@ impl Handler for Noop {
     fn start(&self, _: RawJson, _: Context) -> Result<AnswerFuture, Misfit> {
         Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))
     }
+
+    fn logs(&self) -> bool {
+        false
+    }
 }

@@ -10,4 +10,8 @@ impl Handler for Echo {
     fn start(&self, params: RawJson, _cx: Context) -> Result<AnswerFuture, Misfit> {
         Ok(Box::pin(std::future::ready(Ok(params))))
     }
+
+    fn logs(&self) -> bool {
+        false
+    }
 }

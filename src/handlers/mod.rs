@@ -69,6 +69,12 @@ pub trait Handler: Send + Sync + 'static {
         None
     }
 
+    /// Whether what it logs is worth a span with the task's id, type and attempt. A span costs more than a task that does
+    /// next to nothing: a handler that logs nothing itself says no.
+    fn logs(&self) -> bool {
+        true
+    }
+
     /// Called by a worker before it takes tasks of the type, early in its life. The error says what is missing.
     fn prepare(&self) -> Result<(), String> {
         Ok(())

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, Misfit};
 use crate::model::json::RawJson;
@@ -17,6 +18,15 @@ pub enum Ended {
     TimedOut,
     /// Told to stop, and it did not answer within the grace.
     Interrupted,
+}
+
+/// What the handler's own log lines say besides their message.
+pub fn span(handler: &dyn Handler, cx: &Context) -> Span {
+    if !handler.logs() {
+        return Span::none();
+    }
+    let trace = cx.trace.as_ref().map(|trace| trace.parent.as_str());
+    tracing::info_span!("attempt", task = %cx.id, task_type = %cx.task_type, attempt = cx.number, trace)
 }
 
 /// Begins an attempt, unless its params do not fit; a panic is a failed attempt.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use refuse::burial_of;
 
@@ -21,6 +22,7 @@ use super::meter::Meter;
 use super::notes::Desk;
 use super::report::Reporter;
 use super::settle::{self, Deps};
+use super::throttle::Throttle;
 use super::ticket::{Inbox, Ticket};
 use crate::config::WorkerConfig;
 use crate::handlers::context::Beginning;
@@ -86,6 +88,7 @@ pub struct Dispatcher {
     next_flush: Option<Instant>,
     burials: Arc<Semaphore>,
     not_on_the_spot: u32,
+    failures_logged: Throttle,
     scratch: Vec<u8>,
     open: bool,
 }
@@ -144,6 +147,7 @@ impl Dispatcher {
             next_flush: None,
             burials: Arc::new(Semaphore::new(BURIALS)),
             not_on_the_spot: 0,
+            failures_logged: Throttle::new(),
             scratch: Vec::with_capacity(1024),
             open: true,
         }
@@ -250,17 +254,18 @@ impl Dispatcher {
         self.parts.meter.started(now.saturating_sub(held.task.created_at_ms));
         let running = Running { held, cx, stop: None, began, began_ms: now, started: false };
         let handler = self.parts.registered.handler.clone();
-        match attempt::begin(&*handler, running.held.task.params.clone(), &running.cx) {
+        let span = attempt::span(&*handler, &running.cx);
+        match span.in_scope(|| attempt::begin(&*handler, running.held.task.params.clone(), &running.cx)) {
             Err(failure) => self.finish(running, Err(failure)).await,
             Ok(Err(misfit)) => self.refuse(running.held, burial_of(misfit)).await,
-            Ok(Ok(future)) => self.drive(running, future, deadline).await,
+            Ok(Ok(future)) => self.drive(running, future, span, deadline).await,
         }
     }
 
     /// On the spot if the type's attempts are quick, else in a task of its own.
-    async fn drive(&mut self, mut running: Running, mut future: AnswerFuture, deadline: Instant) {
+    async fn drive(&mut self, mut running: Running, mut future: AnswerFuture, span: Span, deadline: Instant) {
         if self.not_on_the_spot == 0 {
-            let polled = attempt::poll_once(future);
+            let polled = span.in_scope(|| attempt::poll_once(future));
             let took = running.began.elapsed();
             if took > SLOW_POLL {
                 self.not_on_the_spot = NOT_ON_THE_SPOT;
@@ -278,7 +283,7 @@ impl Dispatcher {
         let (cx, stop, deps) = (running.cx.clone(), running.stoppable(), self.deps.clone());
         let grace = self.parts.config.grace.into();
         tokio::spawn(async move {
-            let ended = attempt::run(future, cx.clone(), stop.clone(), deadline, grace).await;
+            let ended = attempt::run(future, cx.clone(), stop.clone(), deadline, grace).instrument(span).await;
             let ended = settle::settle(ended, &cx, &deps, &stop).await;
             // The dispatcher waits for every attempt it has begun.
             let _ = ending.send((number, ended));
@@ -368,6 +373,7 @@ impl Dispatcher {
     async fn fail(&mut self, mut running: Running, failure: Failure) {
         let attempt = running.held.attempts + 1;
         let retry = self.retry_policy(&running.held);
+        self.log_failure(&running, &failure);
         let error = ErrorInfo::new(failure.kind, failure.message.clone(), attempt);
         if let Fail::Retry { after } = failure.then
             && retry.allows(attempt)
@@ -395,6 +401,14 @@ impl Dispatcher {
             Fail::Dead => self.bury_task(running.held, event, "dead", failure.message).await,
             Fail::Retry { .. } => self.bury_task(running.held, event, "exhausted", failure.message).await,
             Fail::Final | Fail::Cancelled => self.end(running.held, event).await,
+        }
+    }
+
+    /// For people who look at the worker; the whole story is in the events.
+    fn log_failure(&mut self, running: &Running, failure: &Failure) {
+        if let Some(left_out) = self.failures_logged.pass() {
+            let (task, task_type, attempt) = (&running.held.task.id, &self.parts.task_type, running.cx.number);
+            tracing::warn!(%task, %task_type, attempt, kind = failure.kind, reason = %failure.message, left_out, "an attempt failed");
         }
     }
 

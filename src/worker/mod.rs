@@ -16,6 +16,7 @@ mod report;
 mod settle;
 mod share;
 mod spawn;
+mod throttle;
 mod ticket;
 
 use std::sync::Arc;

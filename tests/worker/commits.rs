@@ -140,8 +140,7 @@ async fn a_gap_larger_than_the_window_is_stepped_over() {
 async fn write_gap(fleet: &Fleet, broker: &Memory, task_type: &str, records: usize) {
     let topic = fleet.names.tasks(task_type);
     broker.hold_atomic("gap", true);
-    let record =
-        kafleet::broker::Outgoing { topic: &topic, partition: Some(0), key: None, value: Some(b"never"), headers: &[] };
+    let record = kafleet::broker::Outgoing { topic: &topic, partition: Some(0), key: None, value: Some(b"never"), headers: &[] };
     let all = vec![record; records];
     tokio::task::block_in_place(|| broker.atomic_producer("gap").unwrap().send_all(&all, DEADLINE)).unwrap_err();
     assert!(broker.settle_atomic("gap", false));

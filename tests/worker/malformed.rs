@@ -49,7 +49,9 @@ pub async fn malformed_records(fleet: Fleet) {
     assert_eq!(letters.len(), records.len());
     for (n, (name, value, headers, code, reason)) in records.iter().enumerate() {
         let from = (2 * n + 1).to_string();
-        let at_offset = |letter: &&crate::tail::Dead| letter.record.headers.contains(&("kafleet_offset".into(), Some(from.clone().into_bytes())));
+        let at_offset = |letter: &&crate::tail::Dead| {
+            letter.record.headers.contains(&("kafleet_offset".into(), Some(from.clone().into_bytes())))
+        };
         let letter = letters.iter().find(at_offset).unwrap_or_else(|| panic!("{name} has no dead letter"));
         assert_eq!(letter.code, *code, "{name}: {}", letter.error);
         assert!(letter.error.contains(reason), "{name}: {}", letter.error);

@@ -80,7 +80,9 @@ async fn run_through(fleet: Fleet, seed: u64, keys: u64, per_key: u64, partition
             let partition = key as i32 % partitions;
             let params = format!("{{\"k\": {key}, \"p\": {partition}, \"n\": {n}}}");
             let id = format!("{key}-{n}");
-            fleet.send_record("jumpy", Some(partition), Some(&format!("key-{key}")), Some(params.as_bytes()), &[("ce_id", &id)]).await;
+            fleet
+                .send_record("jumpy", Some(partition), Some(&format!("key-{key}")), Some(params.as_bytes()), &[("ce_id", &id)])
+                .await;
         }
         match random.u32(0..6) {
             0 if workers.len() < 4 => workers.push(fleet.worker()),
