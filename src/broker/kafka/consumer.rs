@@ -242,7 +242,7 @@ impl Consumer for KafkaConsumer {
         let mut taken = 0;
         let mut events = Vec::new();
         while taken < max {
-            let wait = if taken == 0 { until.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
+            let wait = if taken == 0 { whole_ms(until.saturating_duration_since(Instant::now())) } else { Duration::ZERO };
             let failed = match self.client.poll(wait) {
                 Some(Ok(message)) => {
                     lend(&message, &mut *sink);
@@ -334,6 +334,11 @@ impl Consumer for KafkaConsumer {
             tracing::warn!(target: "kafleet::kafka", ?deadline, "a consumer is still closing; the group will notice by its session timeout");
         }
     }
+}
+
+/// librdkafka waits in whole milliseconds, and rdkafka spins through a rest below one: rounded up, there is no rest.
+fn whole_ms(wait: Duration) -> Duration {
+    Duration::from_millis(wait.as_micros().div_ceil(1_000) as u64)
 }
 
 impl Drop for KafkaConsumer {
