@@ -1,6 +1,7 @@
 //! What an attempt can see and do.
 
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,7 @@ pub struct Attempt {
     /// Where progress, log lines and early children go while the attempt runs.
     pub outlet: Arc<dyn Outlet>,
     cancel: OnceLock<CancellationToken>,
+    ended: AtomicBool,
     spawned: Mutex<Vec<Child>>,
     /// How many children of this attempt have each default segment.
     named: Mutex<FxHashMap<String, u32>>,
@@ -150,8 +152,22 @@ pub struct Beginning {
 impl Context {
     pub fn begin(with: Beginning) -> Self {
         let Beginning { id, task_type, run, number, worker, deadline, trace, state, outlet } = with;
-        let (cancel, spawned, named) = Default::default();
-        Self(Arc::new(Attempt { id, task_type, run, number, worker, deadline, trace, state, outlet, cancel, spawned, named }))
+        let (cancel, ended, spawned, named) = Default::default();
+        Self(Arc::new(Attempt {
+            id,
+            task_type,
+            run,
+            number,
+            worker,
+            deadline,
+            trace,
+            state,
+            outlet,
+            cancel,
+            ended,
+            spawned,
+            named,
+        }))
     }
 
     /// Tells where the task is; the newest value counts. Shown in its status.
@@ -262,6 +278,11 @@ impl Context {
         if *number == 1 { base } else { format!("{base}-{number}") }
     }
 
+    /// The attempt is over: whatever a clone of this context says from now on is not heard.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+
     pub fn has_spawned(&self) -> bool {
         !self.spawned.lock().is_empty()
     }
@@ -269,6 +290,12 @@ impl Context {
     /// Takes out what was spawned.
     pub fn take_spawned(&self) -> Vec<Child> {
         std::mem::take(&mut self.spawned.lock())
+    }
+}
+
+impl Attempt {
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
     }
 }
 

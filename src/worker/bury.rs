@@ -1,5 +1,6 @@
 //! Dead letters: the original record, unchanged, with the reason in its headers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use crate::model::task::Task;
 use crate::publish::{PUBLISH_DEADLINE, task_headers};
 use crate::runtime::{Backoff, blocking, now_ms};
 
+use super::intake::{Held, Rejected};
 use super::report::Reporter;
 
 const READ_DEADLINE: Duration = Duration::from_secs(10);
@@ -25,10 +27,10 @@ pub struct Burial {
 }
 
 pub enum Body {
-    /// The record itself is at hand.
-    Record(Box<Record>),
+    /// The record itself is at hand, and counted for as long.
+    Record(Box<Rejected>),
     /// It is read again from where the task came from.
-    Task(Box<Task>),
+    Task(Box<Held>),
 }
 
 /// Publishes dead letters.
@@ -63,15 +65,15 @@ impl Undertaker {
         }
     }
 
-    async fn record(&self, burial: &Burial) -> Result<Record, BrokerError> {
+    async fn record<'a>(&self, burial: &'a Burial) -> Result<Cow<'a, Record>, BrokerError> {
         let task = match &burial.body {
-            Body::Record(record) => return Ok((**record).clone()),
-            Body::Task(task) => task,
+            Body::Record(rejected) => return Ok(Cow::Borrowed(&rejected.record)),
+            Body::Task(held) => &held.task,
         };
         let partition = Partition::new(self.reporter.publisher().names().tasks(&burial.task_type), task.position.partition);
         let (broker, offset, at) = (self.broker.clone(), task.position.offset, partition.clone());
         let read = blocking(move || broker.read_at(&at, offset, READ_DEADLINE)).await.map_err(BrokerError::Unavailable)??;
-        Ok(read.unwrap_or_else(|| rebuilt(task, &partition)))
+        Ok(Cow::Owned(read.unwrap_or_else(|| rebuilt(task, &partition))))
     }
 
     async fn send(&self, burial: &Burial, record: &Record) -> Result<(), BrokerError> {

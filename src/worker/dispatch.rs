@@ -19,7 +19,7 @@ use super::attempt::{self, Ended};
 use super::bury::Undertaker;
 use super::intake::{Held, Work};
 use super::meter::Meter;
-use super::notes::Desk;
+use super::notes::{Desk, FLUSH_INTERVAL};
 use super::report::Reporter;
 use super::settle::{self, Deps};
 use super::throttle::Throttle;
@@ -87,6 +87,8 @@ pub struct Dispatcher {
     unstarted: VecDeque<(Instant, u64)>,
     next_flush: Option<Instant>,
     burials: Arc<Semaphore>,
+    /// Fires with the dispatcher's end: what is not buried by then is its successor's.
+    gone: CancellationToken,
     not_on_the_spot: u32,
     failures_logged: Throttle,
     scratch: Vec<u8>,
@@ -146,6 +148,7 @@ impl Dispatcher {
             unstarted: VecDeque::new(),
             next_flush: None,
             burials: Arc::new(Semaphore::new(BURIALS)),
+            gone: CancellationToken::new(),
             not_on_the_spot: 0,
             failures_logged: Throttle::new(),
             scratch: Vec::with_capacity(1024),
@@ -158,6 +161,10 @@ impl Dispatcher {
         while self.open || !self.running.is_empty() {
             let more = self.start_what_fits().await;
             let due = self.next_due();
+            if due.is_some_and(|due| due <= Instant::now()) {
+                // Also where there is always something else to do.
+                self.do_due().await;
+            }
             tokio::select! {
                 biased;
                 Some(command) = self.parts.commands.recv() => self.obey(command),
@@ -171,6 +178,7 @@ impl Dispatcher {
                 () = std::future::ready(()), if more => {}
             }
         }
+        self.gone.cancel();
         self.parts.meter.flush();
     }
 
@@ -194,7 +202,7 @@ impl Dispatcher {
         {
             match work {
                 Work::Task(held) => self.take(held).await,
-                Work::Rejected(rejected) => self.reject(*rejected).await,
+                Work::Rejected(rejected) => self.reject(rejected),
             }
             turns += 1;
             if turns >= HAND_OUT {
@@ -230,7 +238,7 @@ impl Dispatcher {
             return self.put_off(held, wait, now).await;
         }
         if let Some(misfit) = self.parts.registered.schema.refuses(&held.task.params) {
-            return self.refuse(held, burial_of(misfit)).await;
+            return self.refuse(held, burial_of(misfit));
         }
         self.start(held, now).await;
     }
@@ -251,13 +259,17 @@ impl Dispatcher {
             state: self.parts.state.clone(),
             outlet: self.desk.clone(),
         });
+        self.next_flush.get_or_insert(began + FLUSH_INTERVAL);
         self.parts.meter.started(now.saturating_sub(held.task.created_at_ms));
         let running = Running { held, cx, stop: None, began, began_ms: now, started: false };
         let handler = self.parts.registered.handler.clone();
         let span = attempt::span(&*handler, &running.cx);
         match span.in_scope(|| attempt::begin(&*handler, running.held.task.params.clone(), &running.cx)) {
             Err(failure) => self.finish(running, Err(failure)).await,
-            Ok(Err(misfit)) => self.refuse(running.held, burial_of(misfit)).await,
+            Ok(Err(misfit)) => {
+                self.desk.close(&running.cx);
+                self.refuse(running.held, burial_of(misfit));
+            }
             Ok(Ok(future)) => self.drive(running, future, span, deadline).await,
         }
     }
@@ -278,23 +290,30 @@ impl Dispatcher {
         } else {
             self.not_on_the_spot -= 1;
         }
-        let (number, ending) = (self.next_attempt, self.ending.clone());
-        self.next_attempt += 1;
         let (cx, stop, deps) = (running.cx.clone(), running.stoppable(), self.deps.clone());
-        let grace = self.parts.config.grace.into();
+        let (grace, ending) = (self.parts.config.grace.into(), self.ending.clone());
+        let number = self.enlist(running);
         tokio::spawn(async move {
             let ended = attempt::run(future, cx.clone(), stop.clone(), deadline, grace).instrument(span).await;
             let ended = settle::settle(ended, &cx, &deps, &stop).await;
             // The dispatcher waits for every attempt it has begun.
             let _ = ending.send((number, ended));
         });
+    }
+
+    /// An attempt that goes on in a task of its own.
+    fn enlist(&mut self, running: Running) -> u64 {
+        let number = self.next_attempt;
+        self.next_attempt += 1;
         self.unstarted.push_back((running.began + self.parts.config.started_delay.into(), number));
         self.running.insert(number, running);
         self.parts.meter.in_flight(self.running.len());
+        number
     }
 
     /// The common case, kept short: done on the spot, nothing else to say or to publish, and room in the producer's queue.
     fn succeed_at_once(&mut self, running: &Running, output: &RawJson, took: Duration) -> bool {
+        running.cx.end();
         let plain = self.desk.is_idle() && !self.deps.has_work_after(&running.cx);
         if !plain || output.text().len() as u64 > self.parts.config.max_output.0 {
             return false;
@@ -318,14 +337,13 @@ impl Dispatcher {
         if answer.is_err() || !self.deps.has_work_after(&running.cx) {
             return self.finish(running, answer).await;
         }
-        let (number, ending) = (self.next_attempt, self.ending.clone());
-        self.next_attempt += 1;
         let (cx, stop, deps) = (running.cx.clone(), running.stoppable(), self.deps.clone());
+        let ending = self.ending.clone();
+        let number = self.enlist(running);
         tokio::spawn(async move {
             let ended = settle::settle(Ended::Answered(answer), &cx, &deps, &stop).await;
             let _ = ending.send((number, ended));
         });
-        self.running.insert(number, running);
     }
 
     // ---- ending
@@ -349,7 +367,7 @@ impl Dispatcher {
 
     fn interrupted(&mut self, running: Running) {
         self.parts.meter.finished("interrupted", running.began.elapsed());
-        self.desk.close(&running.held.task.id);
+        self.desk.close(&running.cx);
         self.give_back(running.held);
     }
 
@@ -386,6 +404,10 @@ impl Dispatcher {
             event.due_ms = Some(event.at_ms.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
             event.error = Some(Box::new(error));
             self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+            if self.closed_slots.contains(&running.held.ticket.slot()) {
+                // Nobody waits here for it: the successor tries again.
+                return self.give_back(running.held);
+            }
             running.held.announced = true;
             running.held.attempts = attempt;
             self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held: running.held }));
@@ -398,8 +420,8 @@ impl Dispatcher {
         event.started_at_ms = (!running.started).then_some(running.began_ms);
         event.error = Some(Box::new(error));
         match failure.then {
-            Fail::Dead => self.bury_task(running.held, event, "dead", failure.message).await,
-            Fail::Retry { .. } => self.bury_task(running.held, event, "exhausted", failure.message).await,
+            Fail::Dead => self.bury_task(running.held, event, "dead", failure.message),
+            Fail::Retry { .. } => self.bury_task(running.held, event, "exhausted", failure.message),
             Fail::Final | Fail::Cancelled => self.end(running.held, event).await,
         }
     }

@@ -39,7 +39,7 @@ pub struct Rejected {
     pub record: Record,
     pub reject: Reject,
     pub ticket: Ticket,
-    /// Given back when the work is dropped.
+    /// Given back when the dead letter is written.
     pub _charge: Charge,
 }
 
@@ -100,7 +100,9 @@ impl Intake {
         match read {
             Ok(task) => {
                 let attempts = task.attempts_used;
-                let key = self.order_key(record);
+                // Headers are kept as the policy; most tasks have next to none.
+                let size = if task.policy.is_some() { record.size() } else { size };
+                let key = self.order_key(record, &task);
                 let _charge = Charge::new(&self.held, size + OVERHEAD);
                 Work::Task(Box::new(Held { task, ticket, _charge, key, attempts, announced: false, has_turn: false }))
             }
@@ -120,13 +122,16 @@ impl Intake {
     }
 
     /// Tasks with the same value run one after the other.
-    fn order_key(&self, record: &RecordRef<'_>) -> u64 {
+    fn order_key(&self, record: &RecordRef<'_>, task: &Task) -> u64 {
         let partition = (record.partition as u64 + 1) << 32;
         match self.order {
             config::Order::None => 0,
             config::Order::Partition => partition,
             // A collision only makes two keys wait for one another.
-            config::Order::Key => partition | u64::from(partition_of(record.key.unwrap_or_default(), i32::MAX as u32)),
+            config::Order::Key => {
+                let key = record.key.unwrap_or_else(|| task.id.as_str().as_bytes());
+                partition | u64::from(partition_of(key, i32::MAX as u32))
+            }
         }
     }
 }

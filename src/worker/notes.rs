@@ -1,5 +1,6 @@
 //! Progress, log lines and warnings of running attempts, merged so that a talkative task costs few events.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,15 +31,16 @@ const MAX_PROGRESS_BYTES: usize = 16 << 10;
 pub struct Desk {
     publisher: Publisher,
     worker: Arc<str>,
-    pending: Mutex<FxHashMap<TaskId, Pending>>,
+    /// By attempt: several may run at once under one id.
+    pending: Mutex<FxHashMap<usize, Pending>>,
     /// Attempts with something pending: the common case, none, costs no lock.
     count: AtomicUsize,
     /// What `spawn_now` has published, by task and run, for as long as the task is held.
     early: Mutex<FxHashMap<(TaskId, u32), FxHashSet<TaskId>>>,
 }
 
-#[derive(Default)]
 struct Pending {
+    id: TaskId,
     run: u32,
     attempt: u32,
     progress: Option<RawJson>,
@@ -57,23 +59,24 @@ impl Desk {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.count.load(Ordering::Relaxed) == 0
+        self.count.load(Ordering::SeqCst) == 0
     }
 
     /// The events for everything that has gathered.
     pub fn flush_all(&self) -> Vec<Event> {
         let mut pending = self.pending.lock();
-        pending.iter_mut().flat_map(|(id, pending)| pending.take_events(id, &self.worker)).collect()
+        pending.values_mut().flat_map(|pending| pending.take_events(&self.worker)).collect()
     }
 
-    /// The last events of an attempt, which has ended.
-    pub fn close(&self, id: &TaskId) -> Vec<Event> {
+    /// The last events of an attempt, which has ended: nothing more is taken from it.
+    pub fn close(&self, attempt: &Context) -> Vec<Event> {
+        attempt.end();
         if self.is_idle() {
             return Vec::new();
         }
-        let Some(mut pending) = self.pending.lock().remove(id) else { return Vec::new() };
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        pending.take_events(id, &self.worker)
+        let Some(mut pending) = self.pending.lock().remove(&number_of(attempt)) else { return Vec::new() };
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        pending.take_events(&self.worker)
     }
 
     /// The worker no longer holds this task.
@@ -85,7 +88,18 @@ impl Desk {
     }
 }
 
+/// Tells attempts apart. No two have the same one: whoever closes an attempt still has it.
+fn number_of(attempt: &Attempt) -> usize {
+    std::ptr::from_ref(attempt).addr()
+}
+
 impl Pending {
+    fn of(attempt: &Attempt) -> Self {
+        let (id, run, number) = (attempt.id.clone(), attempt.run, attempt.number);
+        let (progress, warning, lines, bytes, logged, dropped) = Default::default();
+        Self { id, run, attempt: number, progress, warning, lines, bytes, logged, dropped }
+    }
+
     fn add(&mut self, note: Note) {
         match note {
             Note::Progress(state) if state.text().len() > MAX_PROGRESS_BYTES => {
@@ -110,10 +124,10 @@ impl Pending {
         self.lines.push(line);
     }
 
-    fn take_events(&mut self, id: &TaskId, worker: &Arc<str>) -> Vec<Event> {
+    fn take_events(&mut self, worker: &Arc<str>) -> Vec<Event> {
         let mut events = Vec::new();
         let mut add = |kind, fill: &mut dyn FnMut(&mut Event)| {
-            let mut event = Event::new(kind, id.clone(), self.run, now_ms());
+            let mut event = Event::new(kind, self.id.clone(), self.run, now_ms());
             event.attempt = self.attempt;
             event.worker = Some(worker.clone());
             fill(&mut event);
@@ -137,11 +151,18 @@ impl Pending {
 impl Outlet for Desk {
     fn note(&self, attempt: &Attempt, note: Note) {
         let mut pending = self.pending.lock();
-        let entry = pending.entry(attempt.id.clone()).or_insert_with(|| {
-            self.count.fetch_add(1, Ordering::Relaxed);
-            Pending { run: attempt.run, attempt: attempt.number, ..Pending::default() }
-        });
-        entry.add(note);
+        // Counted before it is asked whether the attempt has ended: whoever ends it then sees one or the other.
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let entry = pending.entry(number_of(attempt));
+        let known = matches!(entry, Entry::Occupied(_));
+        if attempt.has_ended() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
+        entry.or_insert_with(|| Pending::of(attempt)).add(note);
+        if known {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     fn spawn_now<'a>(&'a self, attempt: &'a Context, children: Vec<Child>) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {

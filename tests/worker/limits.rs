@@ -109,10 +109,7 @@ async fn a_blocked_type_does_not_hold_up_another() {
     let large = format!("\"{}\"", "x".repeat(10 << 10));
     fleet.send_many("blocked", "b", 2_000, &large).await;
     let worker = fleet.worker();
-    until("the blocked type has taken what it may", || {
-        worker.metric("kafleet_worker_held_bytes", "blocked") > f64::from(2 << 20)
-    })
-    .await;
+    until("the blocked type has taken what it may", || worker.metric("kafleet_worker_held_bytes", "") > f64::from(2 << 20)).await;
     // Longer than a poll loop waits before it pauses.
     let since = std::time::Instant::now();
     while since.elapsed() < Duration::from_millis(300) {

@@ -56,7 +56,7 @@ impl Dispatcher {
     }
 
     pub(super) async fn flush_notes(&mut self, running: &mut Running) {
-        let notes = self.desk.close(&running.held.task.id);
+        let notes = self.desk.close(&running.cx);
         if !notes.is_empty() {
             self.write_started(running).await;
         }
@@ -65,7 +65,14 @@ impl Dispatcher {
         }
     }
 
+    /// A note on an attempt comes after its start, also where that would not have been told yet.
     pub(super) async fn flush_all_notes(&mut self) {
+        if self.desk.is_idle() {
+            return;
+        }
+        while let Some((_, number)) = self.unstarted.pop_front() {
+            self.report_started(number).await;
+        }
         for event in self.desk.flush_all() {
             self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
         }

@@ -1,6 +1,6 @@
 //! Records and tasks that cannot be done: to the dead letters, with the reason.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Dispatcher;
 use crate::broker::Record;
@@ -11,45 +11,49 @@ use crate::model::task::{Position, Reject};
 use crate::runtime::now_ms;
 use crate::worker::bury::{Body, Burial};
 use crate::worker::intake::{Held, Rejected};
+use crate::worker::notes::FLUSH_INTERVAL;
 use crate::worker::ticket::Ticket;
 
 impl Dispatcher {
-    pub(super) async fn refuse(&mut self, held: Box<Held>, (code, message, pointer): (&'static str, String, Option<String>)) {
+    pub(super) fn refuse(&mut self, held: Box<Held>, (code, message, pointer): (&'static str, String, Option<String>)) {
         let mut event = self.event(Kind::Failed, &held);
         event.error = Some(Box::new(ErrorInfo::new(code, message.clone(), 0)));
-        self.parts.meter.finished("rejected", Duration::ZERO);
-        let burial = self.burial(&held, code, message, pointer);
-        self.bury(burial, Some(event), held.ticket).await;
+        self.meter_rejected();
         self.pass_turn(&held);
+        let ticket = held.ticket;
+        let burial = self.burial(held, code, message, pointer);
+        self.bury(burial, Some(event), ticket);
     }
 
-    pub(super) async fn bury_task(&mut self, held: Box<Held>, event: Event, code: &str, message: String) {
+    pub(super) fn bury_task(&mut self, held: Box<Held>, event: Event, code: &str, message: String) {
         self.desk.forget(&held.task.id, held.task.run);
-        let burial = self.burial(&held, code, message, None);
-        self.bury(burial, Some(event), held.ticket).await;
         self.pass_turn(&held);
+        let ticket = held.ticket;
+        let burial = self.burial(held, code, message, None);
+        self.bury(burial, Some(event), ticket);
     }
 
-    pub(super) fn burial(&self, held: &Held, code: &str, message: String, pointer: Option<String>) -> Burial {
+    pub(super) fn burial(&self, held: Box<Held>, code: &str, message: String, pointer: Option<String>) -> Burial {
         Burial {
             task_type: self.parts.task_type.clone(),
             key: held.task.id.as_str().as_bytes().to_vec(),
             code: code.to_owned(),
             message,
             pointer,
-            body: Body::Task(Box::new(held.task.clone())),
+            body: Body::Task(held),
         }
     }
 
-    pub(super) async fn reject(&mut self, rejected: Rejected) {
-        let Rejected { record, reject, ticket, .. } = rejected;
+    pub(super) fn reject(&mut self, rejected: Box<Rejected>) {
+        let Rejected { record, reject, ticket, .. } = &*rejected;
+        let ticket = *ticket;
         if self.closed_slots.contains(&ticket.slot()) {
             self.parts.inbox.returned(ticket);
             return;
         }
         tracing::warn!(task_type = %self.parts.task_type, partition = record.partition, offset = record.offset, code = reject.code, reason = %reject.message, "not a task: to the dead letters");
-        self.parts.meter.finished("rejected", Duration::ZERO);
-        let event = reject.task.as_ref().map(|(id, run)| self.rejection(id, *run, &reject, &record));
+        self.meter_rejected();
+        let event = reject.task.as_ref().map(|(id, run)| self.rejection(id, *run, reject, record));
         let key = match &reject.task {
             Some((id, _)) => id.as_str().as_bytes().to_vec(),
             None => record.key.clone().unwrap_or_default(),
@@ -58,11 +62,16 @@ impl Dispatcher {
             task_type: self.parts.task_type.clone(),
             key,
             code: reject.code.to_owned(),
-            message: reject.message,
-            pointer: reject.pointer,
-            body: Body::Record(Box::new(record)),
+            message: reject.message.clone(),
+            pointer: reject.pointer.clone(),
+            body: Body::Record(rejected),
         };
-        self.bury(burial, event, ticket).await;
+        self.bury(burial, event, ticket);
+    }
+
+    fn meter_rejected(&mut self) {
+        self.next_flush.get_or_insert(Instant::now() + FLUSH_INTERVAL);
+        self.parts.meter.finished("rejected", Duration::ZERO);
     }
 
     pub(super) fn rejection(&self, id: &TaskId, run: u32, reject: &Reject, record: &Record) -> Event {
@@ -79,19 +88,21 @@ impl Dispatcher {
         event
     }
 
-    /// Writes a dead letter, then the event; waits only while too many are being written.
-    pub(super) async fn bury(&mut self, burial: Burial, event: Option<Event>, ticket: Ticket) {
+    /// Writes a dead letter, then the event, some at a time. The dispatcher does not wait for it: they are as many as were
+    /// handed out at most, and what they hold is counted.
+    pub(super) fn bury(&mut self, burial: Burial, event: Option<Event>, ticket: Ticket) {
         self.parts.meter.dead_letter(&burial.code);
-        let Ok(permit) = self.burials.clone().acquire_owned().await else { return };
         let (undertaker, inbox) = (self.parts.undertaker.clone(), self.parts.inbox.clone());
-        tokio::spawn(async move {
+        let (burials, gone) = (self.burials.clone(), self.gone.clone());
+        tokio::spawn(gone.run_until_cancelled_owned(async move {
+            let Ok(permit) = burials.acquire_owned().await else { return };
             undertaker.bury(burial).await;
             match event {
                 Some(event) => undertaker.reporter.report(&event, ticket, &mut Vec::new()).await,
                 None => inbox.done(ticket),
             }
             drop(permit);
-        });
+        }));
     }
 }
 
