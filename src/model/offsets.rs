@@ -56,12 +56,19 @@ impl Completed {
         self.next
     }
 
-    /// Notes that an offset was delivered, and that everything skipped before it does not exist. False: it is done already.
+    /// Notes that an offset was delivered, and that everything skipped before it does not exist. False: it is done or
+    /// delivered already.
     pub fn deliver(&mut self, offset: i64) -> bool {
-        if offset > self.next {
+        if offset < self.next {
+            return false;
+        }
+        if self.watermark >= self.next && self.end() <= offset {
+            // Nothing is open: however wide the gap, nothing of it has to be noted.
+            *self = Self::starting_at(offset);
+        } else if offset > self.next {
             self.set_range(self.next.max(self.watermark), offset);
         }
-        self.next = self.next.max(offset + 1);
+        self.next = offset + 1;
         self.advance();
         !self.is_done(offset)
     }
@@ -300,6 +307,25 @@ mod tests {
         map.complete(12);
         assert_eq!(map.watermark(), 16);
         assert!(!map.deliver(15));
+    }
+
+    #[test]
+    fn a_gap_of_any_width_costs_nothing() {
+        let mut map = Completed::starting_at(10);
+        assert!(map.deliver(10));
+        map.complete(10);
+        assert!(map.deliver(1 << 50));
+        assert_eq!((map.watermark(), map.words.len()), (1 << 50, 0));
+        map.complete(1 << 50);
+        assert_eq!(map.watermark(), (1 << 50) + 1);
+    }
+
+    #[test]
+    fn what_is_delivered_again_is_not_handed_out_again() {
+        let mut map = Completed::starting_at(10);
+        assert!(map.deliver(10) && map.deliver(11));
+        assert!(!map.deliver(10) && !map.deliver(11));
+        assert_eq!(map.watermark(), 10);
     }
 
     proptest! {

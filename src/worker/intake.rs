@@ -1,8 +1,8 @@
 //! From a record to work: a task, or something that cannot be one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::memory::{Charge, Memory};
 use super::ticket::Ticket;
 use crate::broker::{Record, RecordRef};
 use crate::config;
@@ -43,25 +43,6 @@ pub struct Rejected {
     pub _charge: Charge,
 }
 
-/// Bytes counted against the memory limit for as long as this lives.
-pub struct Charge {
-    account: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl Charge {
-    pub fn new(account: &Arc<AtomicUsize>, bytes: usize) -> Self {
-        account.fetch_add(bytes, Ordering::Relaxed);
-        Self { account: account.clone(), bytes }
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.account.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
 impl Work {
     pub fn offset(&self) -> i64 {
         match self {
@@ -83,8 +64,8 @@ pub struct Intake {
     pub task_type: Arc<str>,
     pub order: config::Order,
     pub max_params: usize,
-    /// Bytes held by the whole worker.
-    pub held: Arc<AtomicUsize>,
+    pub memory: Arc<Memory>,
+    pub lane: usize,
 }
 
 impl Intake {
@@ -103,11 +84,11 @@ impl Intake {
                 // Headers are kept as the policy; most tasks have next to none.
                 let size = if task.policy.is_some() { record.size() } else { size };
                 let key = self.order_key(record, &task);
-                let _charge = Charge::new(&self.held, size + OVERHEAD);
+                let _charge = Charge::new(&self.memory, self.lane, size + OVERHEAD);
                 Work::Task(Box::new(Held { task, ticket, _charge, key, attempts, announced: false, has_turn: false }))
             }
             Err(reject) => {
-                let _charge = Charge::new(&self.held, record.size() + OVERHEAD);
+                let _charge = Charge::new(&self.memory, self.lane, record.size() + OVERHEAD);
                 Work::Rejected(Box::new(Rejected { record: record.to_owned(), reject, ticket, _charge }))
             }
         }

@@ -8,7 +8,6 @@ mod group;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -16,10 +15,11 @@ use tokio::sync::mpsc;
 
 use super::dispatch::{Command, HAND_OUT};
 use super::intake::{Intake, Work};
+use super::memory::Memory;
 use super::share::{Phase, Promise, Share};
 use super::ticket::{Inbox, Ticket};
 use crate::broker::link::Link;
-use crate::broker::{Broker, BrokerError, Consumer, Partition};
+use crate::broker::{Broker, BrokerError, Commit, Consumer, Partition};
 use crate::config::Names;
 use crate::fleet;
 use crate::runtime::{Health, Shutdown};
@@ -36,6 +36,9 @@ const MAX_WAITING: usize = 8_192;
 /// The least time between commits, and how long to wait for the outcome of one.
 const COMMIT_SPACING: Duration = Duration::from_millis(3);
 const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
+/// For the last commit of a partition: how long it is tried again, and the wait between.
+const LAST_COMMIT_PATIENCE: Duration = Duration::from_secs(3);
+const LAST_COMMIT_PAUSE: Duration = Duration::from_millis(50);
 /// Calls to the broker from this thread.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -55,8 +58,7 @@ pub struct LaneParts {
     pub inbox: Arc<Inbox>,
     pub work: mpsc::Sender<Vec<Work>>,
     pub commands: mpsc::UnboundedSender<Command>,
-    pub held: Arc<AtomicUsize>,
-    pub memory_limit: usize,
+    pub memory: Arc<Memory>,
     pub window: u64,
     pub drain_timeout: Duration,
     pub commit_interval: Duration,
@@ -90,10 +92,11 @@ pub struct Lane {
     commit_errors: u32,
     done: Vec<Ticket>,
     returned: Vec<Ticket>,
-    /// Since when nothing is taken, and whether the partitions are paused for it.
+    /// Since when nothing is taken.
     holding: Option<Instant>,
-    paused: bool,
     stopping: bool,
+    /// The dispatcher is gone.
+    orphaned: bool,
 }
 
 struct Pending {
@@ -117,8 +120,8 @@ impl Lane {
             done: Vec::new(),
             returned: Vec::new(),
             holding: None,
-            paused: false,
             stopping: false,
+            orphaned: false,
         }
     }
 
@@ -131,7 +134,7 @@ impl Lane {
     /// One turn. False: everything is given back, or the worker aborts.
     pub fn step(&mut self) -> bool {
         let now = Instant::now();
-        if self.parts.shutdown.abort.is_cancelled() {
+        if self.parts.shutdown.abort.is_cancelled() || self.orphaned {
             return false;
         }
         if self.parts.shutdown.is_draining() && !self.stopping {
@@ -182,35 +185,36 @@ impl Lane {
         }
     }
 
-    /// How long to wait for records; None: take nothing this time. Beyond a moment the partitions are paused, so that the
-    /// group can still be served.
+    /// How long to wait for records; None: take nothing this time. Beyond a moment partitions are paused, so that the group
+    /// can still be served: all of them where memory is short, else those that have more than their part of what waits.
     fn appetite(&mut self, now: Instant) -> Option<Duration> {
-        let waiting: usize = self.shares.iter().flatten().map(Share::waiting).sum();
-        let room = self.parts.held.load(Ordering::Relaxed) < self.parts.memory_limit;
-        let hungry = !self.stopping && room && waiting < MAX_WAITING;
-        if hungry {
+        let part = MAX_WAITING / 2 / self.shares.iter().flatten().count().max(1);
+        let short = self.stopping || !self.parts.memory.has_room(self.parts.index);
+        let waiting: usize = self.shares.iter().flatten().filter(|share| !share.paused).map(Share::waiting).sum();
+        if !short && waiting < MAX_WAITING {
             self.holding = None;
-            self.set_paused(false);
-            let busy = waiting > 0 || self.commit.is_some() || self.shares.iter().flatten().any(|share| share.outstanding() > 0);
+            self.pause(false, |share| share.waiting() <= part / 2);
+            let busy = |share: &Share| share.waiting() > 0 || share.outstanding() > 0;
+            let busy = self.commit.is_some() || self.shares.iter().flatten().any(busy);
             return Some(if busy { BUSY_WAIT } else { IDLE_WAIT });
         }
         let since = *self.holding.get_or_insert(now);
         if self.stopping || now.duration_since(since) > PATIENCE {
-            self.set_paused(true);
+            self.pause(true, |share| short || share.waiting() > part);
             return Some(BUSY_WAIT);
         }
         None
     }
 
-    fn set_paused(&mut self, paused: bool) {
-        if self.paused == paused {
+    fn pause(&mut self, paused: bool, which: impl Fn(&Share) -> bool) {
+        let concerned = |share: &&mut Share| share.phase != Phase::Refused && share.paused != paused && which(share);
+        let mut shares: Vec<&mut Share> = self.shares.iter_mut().flatten().filter(concerned).collect();
+        if shares.is_empty() {
             return;
         }
-        let working = |share: &&Share| share.phase != Phase::Refused;
-        let partitions: Vec<Partition> =
-            self.shares.iter().flatten().filter(working).map(|share| share.partition.clone()).collect();
+        let partitions: Vec<Partition> = shares.iter().map(|share| share.partition.clone()).collect();
         match self.parts.consumer.pause(&partitions, paused) {
-            Ok(()) => self.paused = paused,
+            Ok(()) => shares.iter_mut().for_each(|share| share.paused = paused),
             Err(error) => self.trouble(&error),
         }
     }
@@ -226,7 +230,8 @@ impl Lane {
         }
         match self.parts.work.try_send(std::mem::take(&mut self.batch)) {
             Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(batch) | mpsc::error::TrySendError::Closed(batch)) => self.batch = batch,
+            Err(mpsc::error::TrySendError::Full(batch)) => self.batch = batch,
+            Err(mpsc::error::TrySendError::Closed(_)) => self.orphaned = true,
         }
     }
 
@@ -347,6 +352,7 @@ impl Lane {
 
     fn begin_stop(&mut self, now: Instant) {
         self.stopping = true;
+        self.unplaced.clear();
         let deadline = now + self.parts.drain_timeout;
         let slots: Vec<u32> = self
             .shares
@@ -364,11 +370,24 @@ impl Lane {
     fn leave(mut self) {
         let commits: Vec<_> =
             self.shares.iter_mut().flatten().filter(|share| share.phase != Phase::Refused).map(Share::final_commit).collect();
-        if !commits.is_empty() && !self.parts.shutdown.abort.is_cancelled() {
-            // Whatever was not drained is repeated by the successor; a failure here changes nothing about that.
-            let _ = self.parts.consumer.commit_sync(&commits);
+        if !self.parts.shutdown.abort.is_cancelled() {
+            self.commit_last(&commits);
         }
         self.parts.consumer.close(Duration::from_secs(5));
+    }
+
+    /// The last word on partitions that are given back. Whatever it cannot say is repeated by their next owners.
+    fn commit_last(&mut self, commits: &[Commit]) {
+        let until = Instant::now() + LAST_COMMIT_PATIENCE;
+        while !commits.is_empty()
+            && let Err(error) = self.parts.consumer.commit_sync(commits)
+        {
+            tracing::warn!(task_type = %self.parts.task_type, %error, "the last commit of partitions that are given back failed");
+            if !error.is_transient() || Instant::now() >= until || self.parts.shutdown.abort.is_cancelled() {
+                return;
+            }
+            std::thread::sleep(LAST_COMMIT_PAUSE);
+        }
     }
 
     // ---- small things
@@ -391,6 +410,9 @@ impl Lane {
 
     fn release(&mut self, partitions: &[Partition]) {
         self.parts.places.lock().retain(|partition, _| !partitions.contains(partition));
+        for partition in partitions {
+            self.parts.health.clear(&refused_part(&self.parts.task_type, partition.index));
+        }
         if let Err(error) = self.parts.consumer.release(partitions) {
             self.trouble(&error);
         }
@@ -409,6 +431,11 @@ impl Lane {
 /// How a lane is named in the health report.
 fn health_part(task_type: &str) -> String {
     format!("type {task_type}")
+}
+
+/// How a partition that is refused is named in it.
+fn refused_part(task_type: &str, partition: i32) -> String {
+    format!("{}/{partition}", health_part(task_type))
 }
 
 fn numbers(partitions: &[Partition]) -> Vec<i32> {

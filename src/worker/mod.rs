@@ -10,6 +10,7 @@ mod bury;
 mod dispatch;
 mod intake;
 mod lane;
+mod memory;
 mod meter;
 mod notes;
 mod report;
@@ -20,10 +21,10 @@ mod throttle;
 mod ticket;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::broker::link::Link;
@@ -36,12 +37,15 @@ use crate::telemetry::Metrics;
 use dispatch::{DispatchParts, Dispatcher};
 use intake::Intake;
 use lane::{Lane, LaneParts, LoopTime, Places};
+use memory::Memory;
 use meter::Meter;
 use report::{Deliveries, Reporter};
 use ticket::{Inbox, MAX_LANES};
 
 /// Batches between a lane and its dispatcher.
 const BATCHES: usize = 4;
+/// How long a dispatcher may take to end when its lane has left, beside the grace of its attempts.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long the last events may take to be acknowledged at the end.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -76,9 +80,10 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let reporter = Reporter::new(link.clone(), publisher, worker.clone());
     let resending = tokio::spawn(reporter.clone().resend(undelivered));
     tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker starts");
-    let held = Arc::new(AtomicUsize::new(0));
+    // A quarter of the memory lies prefetched in the clients, half of it is held here; the rest is reports.
+    let memory = Memory::new(types.len(), setup.config.memory_limit.as_usize() / 2);
     let places = Places::default();
-    let measuring = tokio::spawn(measure(setup.broker.clone(), setup.metrics.clone(), places.clone(), held.clone()));
+    let measuring = tokio::spawn(measure(setup.broker.clone(), setup.metrics.clone(), places.clone(), memory.clone()));
     let mut ends = Vec::new();
     for (index, (task_type, registered)) in types.iter().enumerate() {
         let lane = Start {
@@ -89,21 +94,23 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
             registered,
             inbox: &inboxes[index],
             reporter: &reporter,
-            held: &held,
+            memory: &memory,
             places: &places,
         };
         ends.push(lane.start(&shutdown).await?);
     }
-    for (lane, dispatcher) in ends {
-        // A lane that panicked has dropped its end: its partitions go to others when its session ends.
-        if lane.await.is_err() {
-            tracing::error!("a poll loop ended without leaving its group");
+    let patience = Duration::from(setup.config.grace) + LAST_WORDS;
+    let mut ends: FuturesUnordered<_> =
+        ends.into_iter().map(|(lane, dispatcher)| ended(lane, dispatcher, patience, &shutdown)).collect();
+    let mut failed = None;
+    while let Some(end) = ends.next().await {
+        if let Err(why) = end {
+            tracing::error!(%why, "one type has failed: the worker stops");
             shutdown.begin();
-        }
-        if !shutdown.abort.is_cancelled() {
-            dispatcher.await.context("a dispatcher did not end well")?;
+            failed = Some(why);
         }
     }
+    drop(ends);
     let last = link.clone();
     let flushed = blocking(move || last.flush(FLUSH_DEADLINE)).await.map_err(anyhow::Error::msg)?;
     if let Err(error) = flushed {
@@ -112,14 +119,35 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     resending.abort();
     measuring.abort();
     tracing::info!(%worker, "worker has stopped");
-    Ok(())
+    failed.map_or(Ok(()), Err)
+}
+
+/// Waits until a type's lane and then its dispatcher are at their end. An error: one of them did not come to it in order.
+async fn ended(
+    lane: oneshot::Receiver<()>,
+    mut dispatcher: tokio::task::JoinHandle<()>,
+    patience: Duration,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let left = lane.await;
+    if shutdown.abort.is_cancelled() {
+        dispatcher.abort();
+        return Ok(());
+    }
+    // What it still has to say counts no more: everything is given back.
+    match tokio::time::timeout(patience, &mut dispatcher).await {
+        Ok(done) => done.context("a dispatcher did not end well")?,
+        Err(_) => dispatcher.abort(),
+    }
+    // A lane that panicked has dropped its end: its partitions go to others when its session ends.
+    left.context("a poll loop ended without leaving its group")
 }
 
 /// What is held, every second, and how far each partition is behind its end, every ten.
-async fn measure(broker: Arc<dyn Broker>, metrics: Metrics, places: Places, held: Arc<AtomicUsize>) {
+async fn measure(broker: Arc<dyn Broker>, metrics: Metrics, places: Places, memory: Arc<Memory>) {
     for second in 0u64.. {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        metrics.held_bytes.with_label_values::<&str>(&[]).set(held.load(Ordering::Relaxed) as i64);
+        metrics.held_bytes.with_label_values::<&str>(&[]).set(memory.held() as i64);
         if second % 10 != 0 {
             continue;
         }
@@ -171,7 +199,7 @@ struct Start<'a> {
     registered: &'a Registered,
     inbox: &'a Arc<Inbox>,
     reporter: &'a Reporter,
-    held: &'a Arc<AtomicUsize>,
+    memory: &'a Arc<Memory>,
     places: &'a Places,
 }
 
@@ -183,7 +211,6 @@ impl Start<'_> {
         let spec = ConsumerSpec {
             group: Some(names.group(self.task_type)),
             topics: vec![names.tasks(self.task_type)],
-            // A quarter of the memory lies prefetched in the clients, half of it is held here; the rest is reports.
             prefetch_bytes: (memory_limit / 4 / self.lanes).max(1 << 20),
             ..ConsumerSpec::default()
         };
@@ -216,13 +243,13 @@ impl Start<'_> {
                 task_type: self.task_type.clone(),
                 order: policy.order,
                 max_params: setup.config.max_params.as_usize(),
-                held: self.held.clone(),
+                memory: self.memory.clone(),
+                lane: self.index,
             },
             inbox: self.inbox.clone(),
             work: work_out,
             commands: commands_out,
-            held: self.held.clone(),
-            memory_limit: memory_limit / 2,
+            memory: self.memory.clone(),
             window: (u64::from(policy.concurrency) * 4).clamp(256, 10_000),
             drain_timeout: setup.config.drain_timeout.into(),
             commit_interval: setup.config.commit_interval.into(),

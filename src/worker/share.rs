@@ -26,6 +26,8 @@ pub struct Share {
     /// Tells this assignment from earlier ones of the same partition.
     pub slot: u32,
     pub phase: Phase,
+    /// Delivers nothing for a while: enough waits, or memory is short.
+    pub paused: bool,
     /// The mark that the partition has been consumed is still to be written.
     pub unmarked: bool,
     completed: Completed,
@@ -68,6 +70,7 @@ impl Share {
             partition,
             slot,
             phase: Phase::Starting,
+            paused: false,
             unmarked: committed.is_none(),
             base: completed.watermark(),
             completed,
@@ -183,7 +186,8 @@ impl Share {
     pub fn wants_window(&self) -> bool {
         match self.phase {
             Phase::Starting => true,
-            Phase::Active => !self.full && ((self.window_end - self.next_to_hand_out()) as u64) < self.window / 2 && self.moved(),
+            // Below zero behind a gap in the log: the next offset lies past the window.
+            Phase::Active => !self.full && self.window_end - self.next_to_hand_out() < self.window as i64 / 2 && self.moved(),
             _ => false,
         }
     }

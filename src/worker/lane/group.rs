@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{CALL_DEADLINE, Lane, RETRY_PAUSE, health_part, numbers};
+use super::{CALL_DEADLINE, Lane, RETRY_PAUSE, health_part, numbers, refused_part};
 use crate::broker::{BrokerError, GroupEvent, Partition, Start};
 use crate::fleet;
 use crate::worker::dispatch::Command;
@@ -14,9 +14,7 @@ impl Lane {
         match event {
             GroupEvent::Assigned(partitions) => {
                 tracing::info!(task_type = %self.parts.task_type, partitions = ?numbers(&partitions), "partitions assigned");
-                self.parts.health.clear(&health_part(&self.parts.task_type));
-                self.unplaced.extend(partitions);
-                self.place_again = Some(Instant::now());
+                self.assigned(partitions);
             }
             GroupEvent::Revoked(partitions) => {
                 tracing::info!(task_type = %self.parts.task_type, partitions = ?numbers(&partitions), "partitions asked back");
@@ -32,15 +30,32 @@ impl Lane {
         }
     }
 
+    /// A worker that stops takes up nothing new: it leaves soon, and what it never took has another owner then.
+    fn assigned(&mut self, partitions: Vec<Partition>) {
+        if self.stopping {
+            return;
+        }
+        if partitions.is_empty() && self.unplaced.is_empty() {
+            self.parts.health.clear(&health_part(&self.parts.task_type));
+        }
+        self.unplaced.extend(partitions);
+        self.place_again = Some(Instant::now());
+    }
+
     pub(super) fn place_unplaced(&mut self, now: Instant) {
         if self.unplaced.is_empty() || self.place_again.is_some_and(|at| now < at) {
             return;
         }
         let partitions = std::mem::take(&mut self.unplaced);
-        if let Err(error) = self.place(&partitions) {
-            self.trouble(&error);
-            self.unplaced = partitions;
-            self.place_again = Some(now + RETRY_PAUSE);
+        let part = health_part(&self.parts.task_type);
+        match self.place(&partitions) {
+            Ok(()) => self.parts.health.clear(&part),
+            Err(error) => {
+                self.parts.health.set(&part, format!("its partitions cannot be taken up yet: {error}"));
+                self.trouble(&error);
+                self.unplaced = partitions;
+                self.place_again = Some(now + RETRY_PAUSE);
+            }
         }
     }
 
@@ -54,8 +69,7 @@ impl Lane {
         };
         let mut starts = Vec::new();
         for (partition, committed) in partitions.iter().zip(&committed) {
-            let slot = self.next_slot;
-            self.next_slot = (self.next_slot + 1) % SLOTS;
+            let slot = self.free_slot();
             self.command(Command::Open { slot });
             let marked = consumed.contains(&(self.parts.task_type.to_string(), partition.index));
             let share = if committed.is_none() && marked {
@@ -86,8 +100,15 @@ impl Lane {
         if !refused.is_empty() {
             self.parts.consumer.pause(&refused, true)?;
         }
-        self.paused = false;
         Ok(())
+    }
+
+    /// A number that no share has; one that long ago had it is forgotten.
+    fn free_slot(&mut self) -> u32 {
+        let taken = |slot: u32| self.shares.iter().flatten().any(|share| share.slot == slot);
+        let slot = (0..SLOTS).map(|n| (self.next_slot + n) % SLOTS).find(|slot| !taken(*slot)).unwrap_or_default();
+        self.next_slot = (slot + 1) % SLOTS;
+        slot
     }
 
     pub(super) fn refuse(&self, partition: &Partition, why: &str) {
@@ -95,7 +116,7 @@ impl Lane {
         let task_type = &self.parts.task_type;
         let told = format!("partition {index} of `{topic}` is not worked on: {why}");
         tracing::error!(hint = %format!("kafleet offsets init {task_type}/{index} --at earliest|OFFSET|TIME"), "{told}");
-        self.parts.health.set(&format!("{}/{index}", health_part(task_type)), told);
+        self.parts.health.set(&refused_part(task_type, *index), told);
     }
 
     pub(super) fn revoke(&mut self, partitions: &[Partition]) {
@@ -104,12 +125,16 @@ impl Lane {
         let mut unknown = Vec::new();
         for partition in partitions {
             match self.share(partition.index) {
-                Some(share) => {
+                Some(share) if share.phase != Phase::Refused => {
                     share.revoke(deadline);
                     let slot = share.slot;
                     self.command(Command::Recall { slot });
                 }
-                None => unknown.push(partition.clone()),
+                // Nothing runs there.
+                _ => {
+                    self.take(partition.index);
+                    unknown.push(partition.clone());
+                }
             }
         }
         self.recall_batch();
@@ -165,11 +190,7 @@ impl Lane {
             }
             partitions.push(share.partition);
         }
-        if !commits.is_empty()
-            && let Err(error) = self.parts.consumer.commit_sync(&commits)
-        {
-            tracing::warn!(task_type = %self.parts.task_type, %error, "the last commit of a partition failed: its successor repeats what it named");
-        }
+        self.commit_last(&commits);
         self.release(&partitions);
     }
 
@@ -184,10 +205,10 @@ impl Lane {
             Err(error) => return self.trouble(&error),
         };
         let Some(read_to) = self.share(partition.index).map(|share| share.read_to()) else { return };
-        if read_to < ends.first {
-            let lost = ends.first - read_to;
+        if read_to <= ends.end {
+            let lost = (ends.first - read_to).max(0);
             tracing::error!(%partition, records = lost, "retention has removed tasks that nobody had worked on; going on at the log's start");
-            if let Err(error) = self.parts.consumer.assign(&[(partition.clone(), Start::At(ends.first))]) {
+            if let Err(error) = self.parts.consumer.assign(&[(partition.clone(), Start::At(read_to.max(ends.first)))]) {
                 self.trouble(&error);
             }
             return;

@@ -1,0 +1,88 @@
+//! What a worker holds, in bytes: one limit over everything, with a part for each type that no other one can take.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The account of a worker, by lane.
+pub struct Memory {
+    held: Vec<AtomicUsize>,
+    limit: usize,
+}
+
+/// Bytes counted against the limit for as long as this lives.
+pub struct Charge {
+    memory: Arc<Memory>,
+    lane: usize,
+    bytes: usize,
+}
+
+impl Memory {
+    pub fn new(lanes: usize, limit: usize) -> Arc<Self> {
+        Arc::new(Self { held: (0..lanes).map(|_| AtomicUsize::default()).collect(), limit })
+    }
+
+    /// Bytes of all types.
+    pub fn held(&self) -> usize {
+        self.held.iter().map(|held| held.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The lane may take more. Half of the memory is for whoever needs it, the other half is divided among the lanes: one
+    /// that is stuck does not hold up the others.
+    pub fn has_room(&self, lane: usize) -> bool {
+        let part = self.limit / 2 / self.held.len().max(1);
+        let taken = |held: &AtomicUsize| held.load(Ordering::Relaxed);
+        let within = self.held.get(lane).is_some_and(|held| taken(held) < part);
+        within || self.held.iter().map(|held| taken(held).max(part)).sum::<usize>() < self.limit
+    }
+
+    fn add(&self, lane: usize, bytes: usize) {
+        self.held.get(lane).map(|held| held.fetch_add(bytes, Ordering::Relaxed));
+    }
+
+    fn subtract(&self, lane: usize, bytes: usize) {
+        self.held.get(lane).map(|held| held.fetch_sub(bytes, Ordering::Relaxed));
+    }
+}
+
+impl Charge {
+    pub fn new(memory: &Arc<Memory>, lane: usize, bytes: usize) -> Self {
+        memory.add(lane, bytes);
+        Self { memory: memory.clone(), lane, bytes }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.memory.subtract(self.lane, self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lane_may_have_it_all() {
+        let memory = Memory::new(1, 100);
+        let most = Charge::new(&memory, 0, 99);
+        assert!(memory.has_room(0));
+        let last = Charge::new(&memory, 0, 1);
+        assert!(!memory.has_room(0));
+        drop((most, last));
+        assert_eq!(memory.held(), 0);
+    }
+
+    #[test]
+    fn a_greedy_lane_leaves_the_others_their_parts() {
+        let memory = Memory::new(2, 100);
+        let mut charges = Vec::new();
+        while memory.has_room(0) {
+            charges.push(Charge::new(&memory, 0, 1));
+        }
+        assert_eq!(memory.held(), 75, "its own quarter and the common half");
+        while memory.has_room(1) {
+            charges.push(Charge::new(&memory, 1, 1));
+        }
+        assert_eq!(memory.held(), 100);
+    }
+}
