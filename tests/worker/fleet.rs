@@ -25,7 +25,7 @@ use crate::tail::{Dead, Tail, is_end};
 use crate::types::Kind;
 
 /// The longest that anything here may take.
-pub const DEADLINE: Duration = Duration::from_secs(10);
+pub const DEADLINE: Duration = Duration::from_secs(30);
 const EVENTS_PARTITIONS: u32 = 3;
 
 pub struct Fleet {

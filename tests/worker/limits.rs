@@ -138,6 +138,7 @@ async fn a_stuck_partition_does_not_hold_up_another() {
     let worker = fleet.worker();
     let retrying = |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
     fleet.events.wait("the first ones wait", retrying).await;
+    until("as much waits as may wait", || worker.metric("kafleet_worker_held_bytes", "") > 8_192.0 * 512.0).await;
     for n in 0..10 {
         fleet.send_to("stuck", 1, &format!("free{n}"), "1").await;
     }
