@@ -6,10 +6,11 @@ use serde_json::json;
 use crate::fleet::{Fleet, memory};
 use crate::types::Kind;
 
-type Headers<'a> = &'a [(&'a str, &'a str)];
-
+type Headers = &'static [(&'static str, &'static str)];
 /// Name, value, headers, the code and a part of the reason that a person gets.
-fn records(large: &[u8]) -> Vec<(&'static str, Option<&[u8]>, Headers<'static>, &'static str, &'static str)> {
+type Malformed<'a> = (&'static str, Option<&'a [u8]>, Headers, &'static str, &'static str);
+
+fn records(large: &[u8]) -> Vec<Malformed<'_>> {
     vec![
         ("bad JSON", Some(b"{\"n\": "), &[("ce_id", "r-json")], "bad_json", "not JSON"),
         ("two values", Some(b"{\"n\":1} {}"), &[("ce_id", "r-two")], "bad_json", "not JSON"),

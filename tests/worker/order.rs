@@ -15,7 +15,9 @@ use crate::types::{Gate, Journal, Kind, gated, ok};
 
 /// What a key's tasks were seen doing: params are numbers that count up per key.
 #[derive(Clone, Default)]
-struct Ledger(Arc<Mutex<HashMap<String, Vec<(u64, &'static str)>>>>);
+struct Ledger(Arc<Mutex<HashMap<String, Entries>>>);
+
+type Entries = Vec<(u64, &'static str)>;
 
 impl Ledger {
     fn note(&self, key: &str, number: u64, what: &'static str) {
