@@ -122,7 +122,7 @@ impl Completed {
     }
 
     /// The offset just behind the last done one, or the watermark.
-    fn end(&self) -> i64 {
+    pub fn end(&self) -> i64 {
         let Some(last) = self.words.iter().rposition(|&word| word != 0) else { return self.watermark };
         let high = 64 - i64::from(self.words[last].leading_zeros());
         self.watermark.max(self.base + 64 * last as i64 + high)

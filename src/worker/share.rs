@@ -204,7 +204,8 @@ impl Share {
         let metadata = Metadata::encode(&self.completed, false, window_end, self.unclean);
         let span = self.completed.next() - self.completed.watermark();
         self.full = metadata.len() > FULL_METADATA_BYTES || span > MAX_SPAN;
-        let window_end = if self.full { self.window_end.max(self.next_to_hand_out()) } else { window_end };
+        // What lies within the map, left open by an earlier owner, does not make it longer: only by doing it does it shrink.
+        let window_end = if self.full { self.window_end.max(window_end.min(self.completed.end())) } else { window_end };
         self.changed = false;
         (self.commit_of(metadata), Promise { slot: self.slot, window_end })
     }

@@ -89,12 +89,13 @@ async fn a_lost_partition_is_worked_on_by_another() {
     fleet.config.commit_interval = Millis(20);
     fleet.send_many("lost", "t", 10, "0").await;
     let (first, second) = (fleet.worker(), fleet.worker());
-    until("something runs", || journal.running() > 0).await;
-    // Time jumps past every session: who is not just polling is put out.
-    for _ in 0..20 {
+    until("all run", || journal.running() == 10).await;
+    // Time jumps past every session: who is not just polling is put out, and what ran there begins again elsewhere.
+    until("some are begun again", || {
         skew.fetch_add(100_000, Ordering::Relaxed);
-        pause().await;
-    }
+        journal.started() > 10
+    })
+    .await;
     gate.open();
     fleet.wait_for_results(10).await;
     first.stop().await;
