@@ -1,0 +1,202 @@
+//! A fleet with all its roles in this process.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kafleet::api::{self, ApiSetup};
+use kafleet::broker::kafka::Kafka;
+use kafleet::broker::link::Link;
+use kafleet::broker::{Broker, Outgoing, memory};
+use kafleet::config::{Config, Names};
+use kafleet::handlers::echo::Echo;
+use kafleet::handlers::{Registered, Registry};
+use kafleet::model::id::TaskId;
+use kafleet::model::json::RawJson;
+use kafleet::model::node::Node;
+use kafleet::publish::{NewTask, Published, Publisher};
+use kafleet::runtime::{Health, Shutdown, now_ms};
+use kafleet::store::Store;
+use kafleet::store::memory::Memory;
+use kafleet::telemetry::Metrics;
+use kafleet::tracker::{self, TrackerSetup};
+use kafleet::worker::{self, WorkerSetup};
+use kafleet::{fleet, topics};
+use serde_json::Value;
+
+use crate::oracle::Oracle;
+use crate::redis::Server;
+use crate::tasks::{Branch, Gate, Leaf};
+
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits until there is an answer; fails the test with what it was about.
+pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The addresses of Kafka and Redis, or None with a word about it.
+pub fn brokers() -> Option<String> {
+    match (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) {
+        (Ok(brokers), Ok(_)) => Some(brokers),
+        _ => {
+            eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not both set");
+            None
+        }
+    }
+}
+
+pub fn unique_prefix() -> String {
+    let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
+    format!("f-{}", tail.to_lowercase())
+}
+
+pub struct Fleet {
+    pub broker: Arc<dyn Broker>,
+    pub store: Arc<dyn Store>,
+    pub names: Names,
+    pub publisher: Publisher,
+    pub gate: Gate,
+    pub registry: Registry,
+    pub events_partitions: u32,
+    /// `http://host:port`.
+    pub api: String,
+    shutdown: Shutdown,
+    roles: Vec<tokio::task::JoinHandle<anyhow::Result<()>>>,
+    _redis: Option<Server>,
+}
+
+impl Fleet {
+    pub async fn in_memory() -> Self {
+        let broker = memory::Memory::new(memory::MemoryOptions::default());
+        Self::start(broker, Arc::new(Memory::default()), None).await
+    }
+
+    /// None where no services were started.
+    pub async fn real() -> Option<Self> {
+        let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers()?)])).unwrap();
+        let redis = Server::start();
+        let store = redis.store("kafleet");
+        Some(Self::start(Arc::new(kafka), Arc::new(store), Some(redis)).await)
+    }
+
+    /// Topics, a tracker and an api; workers are started by the tests.
+    async fn start(broker: Arc<dyn Broker>, store: Arc<dyn Store>, redis: Option<Server>) -> Self {
+        let gate = Gate::closed();
+        let mut registry = Registry::default();
+        registry.share(gate.clone()).task::<Branch>().task::<Leaf>().add("echo", Registered::new(Echo));
+        let mut config = Config::default();
+        (config.topics.prefix, config.topics.events_partitions, config.topics.task_partitions) = (unique_prefix(), 3, 4);
+        topics::apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
+        let names = Names::new(&config.topics.prefix);
+        let control = fleet::read_control(&*broker, &names, DEADLINE).unwrap();
+        let events_partitions = control.require_events_partitions(&names).unwrap();
+        let link = Link::open(broker.clone(), None).unwrap();
+        let publisher = Publisher::new(link, names.clone(), events_partitions, "test");
+        let (api, shutdown, roles) = (String::new(), Shutdown::new(), Vec::new());
+        let mut fleet =
+            Self { broker, store, names, publisher, gate, registry, events_partitions, api, shutdown, roles, _redis: redis };
+        fleet.start_tracker();
+        fleet.start_api(config).await;
+        fleet
+    }
+
+    fn start_tracker(&mut self) {
+        let setup = TrackerSetup {
+            broker: self.broker.clone(),
+            store: self.store.clone(),
+            config: Default::default(),
+            names: self.names.clone(),
+            events_partitions: self.events_partitions,
+            metrics: Metrics::new().unwrap(),
+            health: Health::default(),
+        };
+        self.roles.push(tokio::spawn(tracker::run(setup, self.shutdown.clone())));
+    }
+
+    async fn start_api(&mut self, config: Config) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        self.api = format!("http://{}", listener.local_addr().unwrap());
+        let setup = ApiSetup {
+            broker: self.broker.clone(),
+            store: self.store.clone(),
+            registry: self.registry.clone(),
+            config: config.api,
+            names: self.names.clone(),
+            events_partitions: self.events_partitions,
+            metrics: Metrics::new().unwrap(),
+            health: Health::default(),
+        };
+        self.roles.push(tokio::spawn(api::run(setup, listener, self.shutdown.clone())));
+    }
+
+    pub fn start_worker(&mut self) {
+        let setup = WorkerSetup {
+            broker: self.broker.clone(),
+            registry: self.registry.clone(),
+            types: Vec::new(),
+            config: Default::default(),
+            names: self.names.clone(),
+            events_partitions: self.events_partitions,
+            metrics: Metrics::new().unwrap(),
+            health: Health::default(),
+        };
+        self.roles.push(tokio::spawn(worker::run(setup, self.shutdown.clone())));
+    }
+
+    pub async fn stop(self) {
+        self.shutdown.begin();
+        for role in self.roles {
+            tokio::time::timeout(DEADLINE, role).await.expect("a role stops in time").unwrap().unwrap();
+        }
+    }
+
+    pub async fn publish(&self, task_type: &str, id: &str, params: &impl serde::Serialize) -> Published {
+        let mut task = NewTask::new(task_type, RawJson::of(params).unwrap());
+        task.id = Some(TaskId::parse(id).unwrap());
+        self.publisher.publish(task, now_ms()).await.unwrap()
+    }
+
+    /// As any Kafka client would, without a word of kafleet's.
+    pub async fn publish_bare(&self, task_type: &str, headers: &[(&str, &[u8])], value: &str) -> (i32, i64) {
+        let topic = self.names.tasks(task_type);
+        let record = Outgoing { topic: &topic, partition: None, key: None, value: Some(value.as_bytes()), headers };
+        let position = self.publisher.link().deliver(record, DEADLINE).await.unwrap();
+        (position.partition, position.offset)
+    }
+
+    pub async fn node(&self, id: &str) -> Option<Node> {
+        let id = TaskId::parse(id).unwrap();
+        self.store.nodes(self.publisher.partition_of(&id), std::slice::from_ref(&id)).await.unwrap().remove(0)
+    }
+
+    /// The record, once it is terminal.
+    pub async fn ended(&self, id: &str) -> Node {
+        until(&format!("`{id}` has ended"), || async { self.node(id).await.filter(|node| node.state.is_terminal()) }).await
+    }
+
+    /// An answer of the api.
+    pub async fn get(&self, path: &str) -> Value {
+        let answer = reqwest::Client::builder().no_proxy().build().unwrap().get(format!("{}{path}", self.api)).send();
+        let answer = answer.await.unwrap();
+        let status = answer.status();
+        let text = answer.text().await.unwrap();
+        assert!(status.is_success(), "{path}: {status} {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// The store holds what a fold of the log from its start gives.
+    pub async fn agrees(&self) -> Oracle {
+        let oracle = Oracle::of(self.broker.clone(), &self.names, self.events_partitions).await;
+        oracle.equals(&*self.store).await;
+        oracle
+    }
+}

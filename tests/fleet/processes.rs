@@ -1,0 +1,107 @@
+//! Roles as processes of the built binary (or of an example), which may be killed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::redis::Server;
+
+/// What all processes of a fleet go by.
+pub struct Surroundings {
+    pub brokers: String,
+    pub prefix: String,
+    pub redis: Server,
+    pub events_partitions: u32,
+    pub api: String,
+    binary: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+impl Surroundings {
+    /// Writes the configuration and applies the topics. Sessions are as short as Kafka allows: what was killed is missed soon.
+    pub fn new(binary: &Path, brokers: String, prefix: String, types: &str) -> Self {
+        let (redis, folder) = (Server::start(), tempfile::tempdir().unwrap());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let api = listener.local_addr().unwrap().to_string();
+        let events_partitions = 4;
+        let config = format!(
+            "[kafka]\nbootstrap.servers = \"{brokers}\"\nsession.timeout.ms = 6000\nheartbeat.interval.ms = 1000\n\
+             [redis]\nurl = \"{}\"\n\
+             [topics]\nprefix = \"{prefix}\"\nevents_partitions = {events_partitions}\ntask_partitions = 4\n\
+             [api]\nlisten = \"{api}\"\n{types}",
+            redis.url()
+        );
+        std::fs::write(folder.path().join("kafleet.toml"), config).unwrap();
+        let this = Self { brokers, prefix, redis, events_partitions, api: format!("http://{api}"), binary: binary.into(), folder };
+        this.run(&["topics", "apply"]);
+        this
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("KAFLEET_")) {
+            command.env_remove(name);
+        }
+        command.args(arguments).arg("--config").arg(self.folder.path().join("kafleet.toml")).args(["--api", &self.api]);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a verb to its end, which has to be a good one, and returns what it says.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
+        let (said, talk) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+        assert!(status.success(), "`{}` ended with {status}: {said}{talk}", arguments.join(" "));
+        said.into_owned()
+    }
+
+    /// Starts a role, whose talk is kept for [`Process::talk`].
+    pub fn start(&self, role: &str) -> Process {
+        let number = fastrand::u32(..);
+        let log = self.folder.path().join(format!("{role}-{number}.log"));
+        let file = std::fs::File::create(&log).unwrap();
+        let child = self.command(&[role]).stdout(Stdio::null()).stderr(file).spawn().unwrap();
+        Process { child, log }
+    }
+}
+
+/// Killed when it is dropped.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// SIGKILL: it has no chance to do anything more.
+    pub fn kill(&mut self) {
+        self.check();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn is_dead(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// It still runs.
+    pub fn check(&mut self) {
+        if let Some(status) = self.child.try_wait().unwrap() {
+            panic!("a process has ended by itself with {status}:\n{}", self.talk());
+        }
+    }
+
+    pub fn talk(&self) -> String {
+        let talk = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = talk.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.log.display(), self.talk());
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `kill -9` and FLUSHALL in the middle of 20,000 tasks; and the documented way of a bare line through real processes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kafleet::broker::kafka::Kafka;
+use kafleet::broker::link::Link;
+use kafleet::config::Names;
+use kafleet::model::id::TaskId;
+use kafleet::model::json::RawJson;
+use kafleet::model::state::State;
+use kafleet::publish::{NewTask, Publisher};
+use kafleet::runtime::now_ms;
+use kafleet::store::Store;
+use serde_json::{Value, json};
+
+use crate::inside::{brokers, unique_prefix};
+use crate::oracle::Oracle;
+use crate::processes::{Process, Surroundings};
+
+const TASKS: usize = 20_000;
+const DEADLINE: Duration = Duration::from_secs(120);
+
+fn kafleet() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_kafleet"))
+}
+
+fn id(n: usize) -> TaskId {
+    TaskId::parse(&format!("t-{n}")).unwrap()
+}
+
+async fn publish(publisher: Publisher) {
+    for chunk in (0..TASKS).collect::<Vec<_>>().chunks(2_000) {
+        let task = |n: &usize| {
+            let mut task = NewTask::new("echo", RawJson::of(&json!({ "n": n })).unwrap());
+            task.id = Some(id(*n));
+            task
+        };
+        for outcome in publisher.publish_all(chunk.iter().map(task).collect(), now_ms()).await {
+            outcome.unwrap();
+        }
+    }
+}
+
+/// How many tasks are counted as succeeded.
+async fn succeeded(store: &dyn Store, all: &[u32]) -> usize {
+    let counts = store.counts(all).await.unwrap_or_default();
+    counts.iter().filter(|count| count.state == State::Succeeded).map(|count| count.count as usize).sum()
+}
+
+async fn until_succeeded(store: &dyn Store, all: &[u32], number: usize, processes: &mut [Process]) {
+    let end = Instant::now() + DEADLINE;
+    while succeeded(store, all).await < number {
+        processes.iter_mut().for_each(Process::check);
+        let so_far = succeeded(store, all).await;
+        assert!(Instant::now() < end, "{so_far} of {number} tasks within {DEADLINE:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_9_and_flushall_lose_nothing() {
+    let Some(brokers) = brokers() else { return };
+    let types = "[types.echo]\nhandler = \"echo\"\nconcurrency = 8\n";
+    let fleet = Surroundings::new(kafleet(), brokers.clone(), unique_prefix(), types);
+    let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
+    let (names, all) = (Names::new(&fleet.prefix), (0..fleet.events_partitions).collect::<Vec<u32>>());
+    let store = fleet.redis.store(&fleet.prefix);
+    let publisher =
+        Publisher::new(Link::open(kafka.clone(), None).unwrap(), names.clone(), fleet.events_partitions, "test");
+    let mut running = vec![fleet.start("worker"), fleet.start("tracker")];
+    let publishing = tokio::spawn(publish(publisher.clone()));
+    until_succeeded(&store, &all, 2_000, &mut running).await;
+    running.iter_mut().for_each(Process::kill);
+    let mut running = vec![fleet.start("tracker"), fleet.start("worker"), fleet.start("worker"), fleet.start("tracker")];
+    until_succeeded(&store, &all, 6_000, &mut running).await;
+    let () = fleet.redis.call(&["FLUSHALL"]).unwrap();
+    running[1].kill();
+    running[3].kill();
+    running.retain_mut(|process| !process.is_dead());
+    until_succeeded(&store, &all, 10_000, &mut running).await;
+    running.iter_mut().for_each(Process::kill);
+    let () = fleet.redis.call(&["FLUSHALL"]).unwrap();
+    publishing.await.unwrap();
+    let mut running = vec![fleet.start("worker"), fleet.start("tracker")];
+    until_succeeded(&store, &all, TASKS, &mut running).await;
+    let oracle = settled(&kafka, &names, &store, &all).await;
+    assert_eq!(oracle.tasks(), TASKS, "no task more, none less");
+    for nodes in &oracle.nodes {
+        assert!(nodes.iter().all(|(_, node)| node.state == State::Succeeded));
+    }
+}
+
+/// The store holds what the log gives, once its last events (repeats, from the last worker killed) are folded.
+async fn settled(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) -> Oracle {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let oracle = Oracle::of(kafka.clone(), names, all.len() as u32).await;
+        if oracle.store.fences(all).await.unwrap().iter().zip(store.fences(all).await.unwrap()).all(|(a, b)| *a == b) {
+            oracle.equals(store).await;
+            return oracle;
+        }
+        assert!(Instant::now() < end, "the log is folded within {DEADLINE:?}");
+    }
+}
+
+/// The documented first steps against real services: one line with kcat, then the status by command line and over REST.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_from_kcat_shows_up() {
+    let Some(brokers) = brokers() else { return };
+    let fleet = Surroundings::new(kafleet(), brokers, unique_prefix(), "[types.echo]\nhandler = \"echo\"\n");
+    let mut running = [fleet.start("worker"), fleet.start("tracker"), fleet.start("api")];
+    let topic = Names::new(&fleet.prefix).tasks("echo");
+    let mut kcat = Command::new("kcat").args(["-P", "-b", &fleet.brokers, "-t", &topic]).stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(kcat.stdin.as_mut().unwrap(), b"{\"text\":\"hello\"}\n").unwrap();
+    assert!(kcat.wait().unwrap().success());
+    let id = listed(&fleet, &mut running).await;
+    let status: Value = serde_json::from_str(&fleet.run(&["status", &id, "--wait=60s", "-o", "json"])).unwrap();
+    assert_eq!((&status["state"], &status["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
+    assert!(fleet.run(&["status", &id]).contains("succeeded"));
+    let rest = reqwest::Client::builder().no_proxy().build().unwrap();
+    let answer = rest.get(format!("{}/v1/tasks/{id}", fleet.api)).send().await.unwrap();
+    let told: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+    assert_eq!((&told["state"], &told["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
+}
+
+/// The id of the only task, once the api lists it.
+async fn listed(fleet: &Surroundings, processes: &mut [Process]) -> String {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        processes.iter_mut().for_each(Process::check);
+        let listed = fleet.command(&["list", "-o", "json"]).output().unwrap();
+        let page: Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
+        let tasks = page.get("tasks").unwrap_or(&page);
+        if let Some(id) = tasks.pointer("/0/id").or_else(|| page.get("id")).and_then(Value::as_str) {
+            return id.to_owned();
+        }
+        let talk = String::from_utf8_lossy(&listed.stderr).into_owned();
+        assert!(Instant::now() < end, "nothing is listed: {page} {talk}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

@@ -1,0 +1,80 @@
+//! The task types of these tests.
+
+use kafleet::handlers::{Child, Context, Failure, Task, TaskResult};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+/// Holds leaves back until it is opened.
+#[derive(Clone)]
+pub struct Gate(pub watch::Sender<bool>);
+
+impl Gate {
+    pub fn closed() -> Self {
+        Self(watch::Sender::new(false))
+    }
+
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    async fn passed(&self) {
+        let mut open = self.0.subscribe();
+        let _ = open.wait_for(|open| *open).await;
+    }
+}
+
+/// A task with `widths[0]` children, which have `widths[1]` each, and so on; the last ones are leaves.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Branch {
+    pub widths: Vec<u32>,
+    /// The way to the leaf that waits for the gate.
+    pub held: Option<Vec<u32>>,
+    /// The way to the leaf that fails.
+    pub failing: Option<Vec<u32>>,
+}
+
+impl Branch {
+    fn below(&self, n: u32) -> Self {
+        let rest = |way: &Option<Vec<u32>>| way.as_ref().filter(|way| way.first() == Some(&n)).map(|way| way[1..].to_vec());
+        Self { widths: self.widths[1..].to_vec(), held: rest(&self.held), failing: rest(&self.failing) }
+    }
+}
+
+impl Task for Branch {
+    const TYPE: &'static str = "branch";
+    const CONCURRENCY: u32 = 20;
+    type Output = u32;
+
+    async fn run(self, cx: Context) -> TaskResult<u32> {
+        let width = self.widths.first().copied().unwrap_or(0);
+        for n in 0..width {
+            let below = self.below(n);
+            let child = match below.widths.is_empty() {
+                true => Child::of(&Leaf { held: below.held.is_some(), fails: below.failing.is_some() }),
+                false => Child::of(&below),
+            };
+            cx.spawn_child(child.id(n.to_string()));
+        }
+        Ok(width)
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Leaf {
+    pub held: bool,
+    pub fails: bool,
+}
+
+impl Task for Leaf {
+    const TYPE: &'static str = "leaf";
+    const CONCURRENCY: u32 = 50;
+    type Output = String;
+
+    async fn run(self, cx: Context) -> TaskResult<String> {
+        if self.held {
+            cx.state::<Gate>().passed().await;
+        }
+        if self.fails { Err(Failure::fail("this one fails")) } else { Ok("done".into()) }
+    }
+}
