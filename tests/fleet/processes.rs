@@ -56,10 +56,15 @@ impl Surroundings {
 
     /// Starts a role, whose talk is kept for [`Process::talk`].
     pub fn start(&self, role: &str) -> Process {
+        self.start_with(role, &[])
+    }
+
+    pub fn start_with(&self, role: &str, arguments: &[&str]) -> Process {
         let number = fastrand::u32(..);
         let log = self.folder.path().join(format!("{role}-{number}.log"));
         let file = std::fs::File::create(&log).unwrap();
-        let child = self.command(&[role]).stdout(Stdio::null()).stderr(file).spawn().unwrap();
+        let arguments: Vec<&str> = [role].iter().chain(arguments).copied().collect();
+        let child = self.command(&arguments).stdout(Stdio::null()).stderr(file).spawn().unwrap();
         Process { child, log }
     }
 }

@@ -1,0 +1,207 @@
+//! A real job on real input: the example `digest_tree` over thousands of real files of this machine, on real Kafka and
+//! Redis with two worker processes, held against `sha256sum`.
+
+#[path = "fleet/processes.rs"]
+#[allow(dead_code, reason = "the fleet's tests use more of it")]
+mod processes;
+#[path = "tracker/redis.rs"]
+#[allow(dead_code, reason = "the tracker's tests use more of it")]
+mod redis;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kafleet::model::id::TaskId;
+use kafleet::model::node::Node;
+use kafleet::model::partition::partition_of;
+use kafleet::model::rollup::children_of;
+use kafleet::model::state::State;
+use kafleet::store::Store;
+use processes::{Process, Surroundings};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+const MIN_FILES: u64 = 5_000;
+const ROOT: &str = "job";
+
+/// A directory as the test sees it.
+#[derive(Default)]
+struct Tree {
+    files: Vec<PathBuf>,
+    directories: u64,
+    bytes: u64,
+}
+
+/// What is below a directory; symbolic links are not followed. None where it cannot be read or named.
+fn walk(directory: &Path) -> Option<Tree> {
+    let mut tree = Tree { directories: 1, ..Tree::default() };
+    for entry in fs::read_dir(directory).ok()? {
+        let entry = entry.ok()?;
+        let (path, kind) = (entry.path(), entry.file_type().ok()?);
+        path.to_str()?;
+        if kind.is_dir() {
+            let below = walk(&path)?;
+            tree.files.extend(below.files);
+            tree.directories += below.directories;
+            tree.bytes += below.bytes;
+        } else if kind.is_file() {
+            tree.bytes += entry.metadata().ok()?.len();
+            tree.files.push(path);
+        }
+    }
+    Some(tree)
+}
+
+/// The directory with the least bytes among those with files enough, in the Rust toolchain or in what the system shares.
+fn choose() -> (PathBuf, Tree) {
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().unwrap();
+    let sysroot = PathBuf::from(String::from_utf8(sysroot.stdout).unwrap().trim());
+    let mut best: Option<(PathBuf, Tree)> = None;
+    let mut ahead = vec![sysroot, PathBuf::from("/usr/share")];
+    while let Some(directory) = ahead.pop() {
+        let tree = walk(&directory);
+        if tree.as_ref().is_some_and(|tree| (tree.files.len() as u64) < MIN_FILES) {
+            continue;
+        }
+        let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+        ahead.extend(entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
+        if let Some(tree) = tree
+            && best.as_ref().is_none_or(|(_, least)| tree.bytes < least.bytes)
+        {
+            best = Some((directory, tree));
+        }
+    }
+    best.expect("a directory with files enough")
+}
+
+/// What `sha256sum` says.
+fn sha256sum(files: &[PathBuf]) -> BTreeMap<PathBuf, String> {
+    let mut sums = BTreeMap::new();
+    for chunk in files.chunks(500) {
+        let output = Command::new("sha256sum").arg("--zero").args(chunk).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        for line in output.stdout.split(|byte| *byte == 0).filter(|line| !line.is_empty()) {
+            let (sum, path) = std::str::from_utf8(line).unwrap().split_once("  ").unwrap();
+            sums.insert(PathBuf::from(path), sum.to_owned());
+        }
+    }
+    sums
+}
+
+/// The id that the example gives to a file: its path, with names that fit no id, or are long, as the start of their hash.
+fn id_of(base: &Path, file: &Path) -> TaskId {
+    let segments = file.strip_prefix(base).unwrap().iter().map(|name| {
+        let name = name.to_str().unwrap();
+        let fits = |c: char| c.is_ascii_alphanumeric() || "._~@-".contains(c);
+        let hash: String = Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        if name.len() <= 40 && name.chars().all(fits) { name.to_owned() } else { format!("~{}", &hash[..16]) }
+    });
+    let id = segments.fold(ROOT.to_owned(), |id, segment| format!("{id}:{segment}"));
+    TaskId::parse(&id).unwrap()
+}
+
+/// Builds the example as this test was built, and returns the binary.
+fn build_example() -> PathBuf {
+    // …/<target>/<profile>/deps/<this test>
+    let own = std::env::current_exe().unwrap();
+    let profile = own.ancestors().nth(2).unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--example", "digest_tree", "--target-dir"]).arg(profile.parent().unwrap());
+    build.current_dir(env!("CARGO_MANIFEST_DIR"));
+    match profile.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => {}
+        Some(name) => drop(build.args(["--profile", name])),
+    }
+    assert!(build.stdin(Stdio::null()).status().unwrap().success(), "the example builds");
+    profile.join("examples/digest_tree")
+}
+
+fn free_address() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// Waits until a role's own endpoint says that it has its partitions.
+async fn ready(address: &str, process: &mut Process) {
+    let end = Instant::now() + Duration::from_secs(60);
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    loop {
+        process.check();
+        let answer = http.get(format!("http://{address}/readyz")).send().await;
+        if answer.is_ok_and(|answer| answer.status().is_success()) {
+            return;
+        }
+        assert!(Instant::now() < end, "not ready in time:\n{}", process.talk());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn digests_are_those_of_sha256sum() {
+    let (Ok(brokers), Ok(_)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
+        eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not both set");
+        return;
+    };
+    let (base, tree) = choose();
+    eprintln!("{}: {} files, {} directories, {} bytes", base.display(), tree.files.len(), tree.directories, tree.bytes);
+    let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
+    let fleet = Surroundings::new(&build_example(), brokers, format!("d-{}", tail.to_lowercase()), "");
+    let mut running = Vec::new();
+    for role in ["worker", "worker", "tracker"] {
+        let address = free_address();
+        let mut process = fleet.start_with(role, &["--ops-listen", &address]);
+        ready(&address, &mut process).await;
+        running.push(process);
+    }
+    running.push(fleet.start("api"));
+    let params = json!({ "path": base }).to_string();
+    let status = submit(&fleet, &params, &mut running).await;
+    let all = tree.files.len() as u64 + tree.directories;
+    assert_eq!(status["state"], "succeeded", "{status}");
+    assert_eq!((&status["tree"]["total"], &status["tree"]["successful"]), (&json!(all), &json!(all)));
+    let store = fleet.redis.store(&fleet.prefix);
+    let nodes = nodes_of(&store, fleet.events_partitions, &base, &tree.files).await;
+    let workers: BTreeSet<_> = nodes.values().filter_map(|node| node.worker.clone()).collect();
+    assert_eq!(workers.len(), 2, "both workers had their share");
+    let sums = sha256sum(&tree.files);
+    assert_eq!(sums.len(), tree.files.len());
+    for (file, sum) in sums {
+        let (node, bytes) = (&nodes[&file], fs::metadata(&file).unwrap().len());
+        assert_eq!(node.state, State::Succeeded);
+        let digested = node.output.as_ref().map(|output| output.value());
+        assert_eq!(digested, Some(json!({"sha256": sum, "bytes": bytes})), "{}", file.display());
+    }
+    let root = store.nodes(partition_of(ROOT.as_bytes(), fleet.events_partitions), &[TaskId::parse(ROOT).unwrap()]).await;
+    let (_, _, below) = children_of(&root.unwrap().remove(0).unwrap().below);
+    assert_eq!((below.total(), below.get(State::Succeeded)), (all - 1, all - 1));
+    counts_agree(&store, &fleet, &tree).await;
+    running.iter_mut().for_each(Process::check);
+}
+
+/// Submits the job as its documentation says, once the api listens, and waits for its end.
+async fn submit(fleet: &Surroundings, params: &str, running: &mut [Process]) -> Value {
+    ready(fleet.api.strip_prefix("http://").unwrap(), running.last_mut().unwrap()).await;
+    let told = fleet.run(&["submit", "digest-tree", params, "--id", ROOT, "--wait=150s", "-o", "json"]);
+    serde_json::from_str(&told).unwrap()
+}
+
+async fn nodes_of(store: &dyn Store, partitions: u32, base: &Path, files: &[PathBuf]) -> BTreeMap<PathBuf, Node> {
+    let (partition, mut nodes) = (partition_of(ROOT.as_bytes(), partitions), BTreeMap::new());
+    for chunk in files.chunks(1_000) {
+        let ids: Vec<TaskId> = chunk.iter().map(|file| id_of(base, file)).collect();
+        for (file, node) in chunk.iter().zip(store.nodes(partition, &ids).await.unwrap()) {
+            nodes.insert(file.clone(), node.unwrap_or_else(|| panic!("no record of {}", file.display())));
+        }
+    }
+    nodes
+}
+
+async fn counts_agree(store: &dyn Store, fleet: &Surroundings, tree: &Tree) {
+    let counts = store.counts(&(0..fleet.events_partitions).collect::<Vec<_>>()).await.unwrap();
+    let counts: Vec<_> = counts.iter().map(|count| (&*count.task_type, count.state, count.count)).collect();
+    let (files, directories) = (tree.files.len() as u64, tree.directories);
+    let done = State::Succeeded;
+    assert_eq!(counts, [("digest-file", done, files), ("digest-tree", done, directories)]);
+}
