@@ -269,6 +269,33 @@ fn closing_with_an_unanswered_question_ends_in_time_and_leaves_the_group() {
 }
 
 #[test]
+fn a_member_that_has_nothing_leaves_the_group_as_well() {
+    let Some(fixture) = fixture(1) else { return };
+    let group = unique("group");
+    let mut first = fixture.member(&group);
+    poll_until(&mut *first, |_, events| assigned(events).len() == 1);
+    let mut second = fixture.member(&group);
+    let until = Instant::now() + DEADLINE;
+    let mut joined = false;
+    while !joined {
+        assert!(Instant::now() < until, "the second never joins");
+        first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
+        let events = second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
+        joined = events.iter().any(|event| matches!(event, GroupEvent::Assigned(none) if none.is_empty()));
+    }
+    second.close(DEADLINE);
+    first.close(DEADLINE);
+
+    // Commits from outside are taken as soon as the group has no members: long before their sessions time out.
+    let begun = Instant::now();
+    let commit = Commit { partition: fixture.partition(0), offset: 0, metadata: String::new() };
+    while let Err(error) = fixture.kafka.set_group_offsets(&group, std::slice::from_ref(&commit), DEADLINE) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "there still is a member: {error}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
 fn the_eager_protocol_takes_all_back_and_gives_anew() {
     let Some(fixture) = fixture_with(2, &[("partition.assignment.strategy", "range")]) else { return };
     fixture.publish(0..10);

@@ -31,7 +31,8 @@ impl Surroundings {
             redis.url()
         );
         std::fs::write(folder.path().join("kafleet.toml"), config).unwrap();
-        let this = Self { brokers, prefix, redis, events_partitions, api: format!("http://{api}"), binary: binary.into(), folder };
+        let this =
+            Self { brokers, prefix, redis, events_partitions, api: format!("http://{api}"), binary: binary.into(), folder };
         this.run(&["topics", "apply"]);
         this
     }

@@ -69,8 +69,7 @@ async fn kill_9_and_flushall_lose_nothing() {
     let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
     let (names, all) = (Names::new(&fleet.prefix), (0..fleet.events_partitions).collect::<Vec<u32>>());
     let store = fleet.redis.store(&fleet.prefix);
-    let publisher =
-        Publisher::new(Link::open(kafka.clone(), None).unwrap(), names.clone(), fleet.events_partitions, "test");
+    let publisher = Publisher::new(Link::open(kafka.clone(), None).unwrap(), names.clone(), fleet.events_partitions, "test");
     let mut running = vec![fleet.start("worker"), fleet.start("tracker")];
     let publishing = tokio::spawn(publish(publisher.clone()));
     until_succeeded(&store, &all, 2_000, &mut running).await;

@@ -347,6 +347,9 @@ impl Drop for KafkaConsumer {
         self.notes().closing.store(true, Ordering::Release);
         if self.membership.subscribed {
             give_all_back(&self.client);
+            // Closed with nothing assigned, librdkafka does not tell the group that it leaves: its rebalances would wait
+            // for this member until its session times out.
+            self.client.unsubscribe();
         }
     }
 }
