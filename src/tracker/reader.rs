@@ -129,15 +129,12 @@ impl Reader {
         }
     }
 
-    /// Each partition gets a folder, which finds the fence and says where to start. Until then nothing is read.
+    /// Each partition gets a folder, which finds the fence and says where to start. The consumer takes it only then: one
+    /// that was taken at some other place and moved at once may still end up there, behind events that were never folded.
     fn take_up(&mut self, partitions: &[Partition]) {
         let numbers: Vec<i32> = partitions.iter().map(|partition| partition.index).collect();
         tracing::info!(partitions = ?numbers, "events partitions assigned");
         self.setup.health.clear("tracker");
-        let starts: Vec<_> = partitions.iter().map(|partition| (partition.clone(), Start::End)).collect();
-        if let Err(error) = self.consumer.assign(&starts).and_then(|()| self.consumer.pause(partitions, true)) {
-            self.trouble(&error);
-        }
         for number in numbers {
             self.taken_up += 1;
             let generation = self.taken_up << 32;
