@@ -25,6 +25,7 @@ pub fn card(task: &Status, paint: Paint) -> String {
     facts.json("options", task.options.as_ref());
     facts.maybe("attempt", attempt_text(task).as_deref());
     facts.maybe("created", task.created_at.as_deref());
+    facts.maybe("seen", task.seen_at.as_deref());
     facts.maybe("due", task.due_at.as_deref());
     facts.maybe("started", task.started_at.as_deref());
     facts.maybe("ended", ended_text(task).as_deref());
@@ -151,7 +152,7 @@ pub mod samples {
         let text = r#"{
             "id": "cover-42", "parent": null, "root": "cover-42", "type": "echo", "state": "succeeded", "own_state": "succeeded",
             "run": 1, "attempt": 1, "name": null, "creator": null, "tags": [], "link": null, "options": null, "external": false,
-            "created_at": "2026-01-31T12:00:00.000Z", "started_at": "2026-01-31T12:00:01.000Z",
+            "created_at": "2026-01-31T12:00:00.000Z", "seen_at": "2026-01-31T12:00:00.500Z", "started_at": "2026-01-31T12:00:01.000Z",
             "ended_at": "2026-01-31T12:00:02.250Z", "due_at": null, "progress": null, "result": {"hello": "world"}, "error": null,
             "children": {"total": 0, "pending": 0, "successful": 0, "failed": 0, "by_state": {}},
             "tree": {"total": 1, "pending": 0, "successful": 1, "failed": 0},
@@ -172,6 +173,7 @@ id        cover-42
 type      echo
 state     succeeded
 created   2026-01-31T12:00:00.000Z
+seen      2026-01-31T12:00:00.500Z
 started   2026-01-31T12:00:01.000Z
 ended     2026-01-31T12:00:02.250Z (took 1.2 s)
 worker    w-1
@@ -198,6 +200,7 @@ name      a [31mname
 tags      x, y
 attempt   2
 created   2026-01-31T12:00:00.000Z
+seen      2026-01-31T12:00:00.500Z
 error     timeout: took longer than 1s (attempt 1)
 children  5: 4 queued, 1 failed
 tree      9 tasks: 3 successful, 5 pending, 1 failed, took 1 m 1 s";

@@ -11,15 +11,16 @@ use super::outcome::{Code, Failure, innermost};
 use crate::api::documents::{BatchOutcome, CreateTask, Problem, Status};
 
 mod events;
-pub use events::{Watch, WatchEvent};
+mod follow;
+
+use events::{Watch, WatchEvent};
+pub use follow::Follow;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For an answer that needs no waiting.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest wait asked for in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// Between two questions, should the api answer a wait at once.
-const POLL_PAUSE: Duration = Duration::from_millis(200);
 /// The most of an answer that is no document, shown.
 const EXCERPT_CHARS: usize = 200;
 
@@ -35,6 +36,10 @@ pub type Query = Vec<(&'static str, String)>;
 impl Client {
     pub fn new(api: &str, token: Option<&str>) -> Result<Self, Failure> {
         let base = base_url(api)?;
+        if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
+            return Err(Failure::usage("the token has characters that no token may have")
+                .hint("check --token or KAFLEET_TOKEN for line ends and the like"));
+        }
         let mut http = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
         // A proxy cannot reach this machine's loopback.
         if is_loopback(&base) {
@@ -73,30 +78,22 @@ impl Client {
     }
 
     /// The task when it has ended, or as it is at the deadline.
-    pub async fn until_done(&self, mut status: Status, deadline: Instant) -> Result<Status, Failure> {
+    pub async fn until_done(&self, mut status: Box<Status>, deadline: Instant) -> Result<Box<Status>, Failure> {
+        let id = status.id.clone();
+        let mut changes = Follow::new(self, &id);
         while !status.state.is_terminal() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let (wait, asked) = (left.min(LONGEST_WAIT), Instant::now());
-            let query = vec![("wait", millis(wait)), ("after", status.position.clone())];
-            let request = self.request(Method::GET, &["v1", "tasks", &status.id], &query);
-            status = self.document(request.timeout(ANSWER_TIMEOUT + wait)).await?;
-            if !status.state.is_terminal() && asked.elapsed() < POLL_PAUSE {
-                tokio::time::sleep(POLL_PAUSE.min(left)).await;
+            match tokio::time::timeout_at(deadline, changes.next()).await {
+                Ok(changed) => status = changed?,
+                Err(_) => break,
             }
         }
         Ok(status)
     }
 
-    /// Opens the stream of a task's changes; `after` resumes behind an event.
-    pub async fn watch(&self, id: &str, after: Option<&str>) -> Result<Watch, Failure> {
-        let mut request = self.request(Method::GET, &["v1", "tasks", id, "watch"], &Query::new());
-        request = request.header(header::ACCEPT, "text/event-stream");
-        if let Some(after) = after {
-            request = request.header("last-event-id", after);
-        }
+    /// Opens the stream of a task's changes. It starts with the task as it is.
+    async fn watch(&self, id: &str) -> Result<Watch, Failure> {
+        let request = self.request(Method::GET, &["v1", "tasks", id, "watch"], &Query::new());
+        let request = request.header(header::ACCEPT, "text/event-stream");
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await;
         let answer = answer.map_err(|_| self.silent())?.map_err(|why| self.unreachable(&why))?;
         Ok(Watch::new(self.accepted(answer).await?))
@@ -258,6 +255,13 @@ mod tests {
             assert_eq!(failure.code, Code::Usage, "{api}");
             assert!(failure.message.contains(told), "{api}: {}", failure.message);
         }
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_sent_is_refused_and_not_shown() {
+        let failure = Client::new("http://localhost", Some("secret\n")).err().unwrap();
+        assert_eq!(failure.code, Code::Usage);
+        assert!(!failure.text().contains("secret"), "{}", failure.text());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::screen::Screen;
 
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
+    /// The shell to complete for
     pub shell: Shell,
 }
 

@@ -31,7 +31,7 @@ const TASK_PARTITIONS: u32 = 2;
 
 #[derive(Debug, Args)]
 pub struct DevArgs {
-    /// Address of the api and its web pages; port 0 takes any that is free
+    /// Address of the api; port 0 takes any that is free [default: 127.0.0.1:8080, with --once any free port]
     #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_API_LISTEN")]
     pub listen: Option<String>,
     /// Stop after the first task's result; the exit code says how it ended
@@ -44,7 +44,9 @@ pub struct DevArgs {
 
 pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Outcome {
     init_logs("warn");
-    let wants = Wants { api_listen: args.listen, unused: &["kafka", "redis", "ops"], handlers: true, ..Wants::default() };
+    // Nobody but the first task needs to find an api that is gone in a moment.
+    let listen = args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned()));
+    let wants = Wants { api_listen: listen, unused: &["kafka", "redis", "ops"], handlers: true, ..Wants::default() };
     let mut parts = Parts::load(globals, std::mem::take(&mut registry), wants)?;
     register_samples(&mut parts.registry);
     parts.config.ops.listen.clear();
@@ -58,7 +60,7 @@ pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Ou
     parts.start_tracker(&mut running, parts.tracker(broker.clone(), store.clone(), EVENTS_PARTITIONS));
     parts.start_worker(&mut running, parts.worker(broker.clone(), Vec::new(), EVENTS_PARTITIONS));
     parts.start_api(&mut running, parts.api(broker, store, EVENTS_PARTITIONS), listener);
-    tell(banner(&url, &parts.registry));
+    tell(banner(&url, &parts.registry, !parts.config.api.tokens.is_empty()));
     let first = async {
         let outcome = if args.no_sample { Ok(Code::Ok) } else { sample(&url, &parts, globals).await };
         if args.once || outcome.is_err() {
@@ -101,13 +103,14 @@ fn submitter(tokens: &[TokenConfig]) -> Option<&str> {
     tokens.iter().find(|token| token.role >= Role::Submit).map(|token| token.token.as_str())
 }
 
-fn banner(url: &str, registry: &Registry) -> String {
+fn banner(url: &str, registry: &Registry, tokens: bool) -> String {
     let types: Vec<&str> = registry.types().map(|(name, _)| &**name).collect();
+    let token = if tokens { " -H 'authorization: Bearer TOKEN'" } else { "" };
     format!(
         "a whole fleet in this process; its memory goes with it\n\n  \
          api    {url}\n  \
          types  {}\n  \
-         try    curl -s '{url}/v1/tasks?wait=10s' -H 'content-type: application/json' \
+         try    curl -s '{url}/v1/tasks?wait=10s' -H 'content-type: application/json'{token} \
          -d '{{\"type\":\"echo\",\"params\":{{\"hello\":\"world\"}}}}'\n",
         types.join(", ")
     )
@@ -121,9 +124,11 @@ mod tests {
     fn the_banner_can_be_pasted() {
         let mut registry = Registry::default();
         register_samples(&mut registry);
-        let text = banner("http://127.0.0.1:8080", &registry);
+        let text = banner("http://127.0.0.1:8080", &registry, false);
         assert!(text.contains("  types  echo, foreach\n"), "{text}");
         let line = r#"curl -s 'http://127.0.0.1:8080/v1/tasks?wait=10s' -H 'content-type: application/json' -d '{"type":"echo","params":{"hello":"world"}}'"#;
         assert!(text.contains(line), "{text}");
+        let text = banner("http://127.0.0.1:8080", &registry, true);
+        assert!(text.contains("-H 'authorization: Bearer TOKEN' -d"), "{text}");
     }
 }

@@ -84,7 +84,8 @@ impl Finding {
 pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("error");
     let mut found = configuration(globals);
-    if let Ok(parts) = Parts::load(globals, registry, Wants { unused: &["api", "types"], ..Wants::default() }) {
+    if let Ok(mut parts) = Parts::load(globals, registry, Wants { unused: &["api", "types"], ..Wants::default() }) {
+        found.extend(parts.register().err().map(|why| Finding::of("types", why)));
         let ends = match parts.kafka() {
             Ok(broker) => kafka(&parts, broker, &mut found).await,
             Err(why) => {

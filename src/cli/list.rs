@@ -21,7 +21,7 @@ pub struct ListArgs {
     /// Only tasks of this type
     #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
-    /// Only tasks in this state
+    /// Only tasks in this state; with --type and running, retrying, scheduled, failed or cancelled also below the roots
     #[arg(long)]
     pub state: Option<State>,
     /// Only tasks with this tag
@@ -30,16 +30,16 @@ pub struct ListArgs {
     /// Only tasks of this creator
     #[arg(long)]
     pub creator: Option<String>,
-    /// Only tasks of this name
+    /// Only tasks whose name begins so
     #[arg(long)]
     pub name: Option<String>,
     /// Only this task and what is below it
     #[arg(long, value_name = "ID")]
     pub root: Option<String>,
-    /// Created at or after: a time (RFC 3339), or so long ago, such as 2h
+    /// First seen at or after: a time (RFC 3339), or so long ago, such as 2h
     #[arg(long, value_name = "TIME")]
     pub from: Option<String>,
-    /// Created before: a time (RFC 3339), or so long ago
+    /// First seen before: a time (RFC 3339), or so long ago
     #[arg(long, value_name = "TIME")]
     pub to: Option<String>,
     /// How many tasks
@@ -50,7 +50,7 @@ pub struct ListArgs {
     pub cursor: Option<String>,
 }
 
-/// Lists tasks, over as many pages as it takes.
+/// Lists roots, or what the filters name, over as many pages as it takes.
 pub async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let (client, screen) = (globals.client()?, globals.screen());
     let (filters, limit) = (filters(&args, now_ms())?, args.limit as usize);
@@ -62,7 +62,7 @@ pub async fn list(args: ListArgs, globals: &Globals) -> Outcome {
         let page: TaskPage = client.get(&["v1", "tasks"], &query).await?;
         found.tasks.extend(page.tasks);
         found.next = page.next;
-        found.scanned = found.scanned.max(page.scanned);
+        found.scanned = found.scanned.into_iter().chain(page.scanned).reduce(|all, more| all + more);
         if found.next.is_none() || found.tasks.len() >= limit {
             break;
         }
@@ -103,14 +103,14 @@ fn moment(text: &str, now_ms: i64) -> Result<String, Failure> {
 }
 
 fn rows(tasks: &[Status]) -> Rows {
-    let mut rows = Rows::new(["ID", "TYPE", "STATE", "CHILDREN", "CREATED", "NAME"]);
+    let mut rows = Rows::new(["ID", "TYPE", "STATE", "CHILDREN", "SEEN", "NAME"]);
     for task in tasks {
         rows.add([
             Field::Text(task.id.clone()),
             task.task_type.clone().into(),
             Field::State(task.state),
             children(task),
-            task.created_at.clone().into(),
+            task.seen_at.clone().into(),
             task.name.clone().into(),
         ]);
     }
@@ -154,9 +154,9 @@ mod tests {
         let mut parent = samples::status();
         (parent.name, parent.children.total, parent.children.pending) = (Some("cover".into()), 3, 1);
         let expected = "\
-ID        TYPE  STATE      CHILDREN  CREATED                   NAME
-cover-42  echo  succeeded  -         2026-01-31T12:00:00.000Z  -
-cover-42  echo  succeeded  2/3       2026-01-31T12:00:00.000Z  cover";
+ID        TYPE  STATE      CHILDREN  SEEN                      NAME
+cover-42  echo  succeeded  -         2026-01-31T12:00:00.500Z  -
+cover-42  echo  succeeded  2/3       2026-01-31T12:00:00.500Z  cover";
         assert_eq!(rows(&[samples::status(), parent]).draw(Paint(false), false), expected);
     }
 }

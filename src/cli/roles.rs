@@ -1,7 +1,7 @@
 //! The only wiring: from what was typed and configured to brokers, stores, registries and running roles.
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::outcome::{Code, Failure};
 use crate::api::{self, ApiSetup};
 use crate::broker::kafka::Kafka;
 use crate::broker::{Broker, BrokerError};
-use crate::config::{self, Config, Names, Overrides};
+use crate::config::{self, Config, Loaded, Names, Overrides};
 use crate::fleet::{ControlError, read_control};
 use crate::handlers::Registry;
 use crate::handlers::builtin::{Surroundings, register_config, register_samples};
@@ -35,6 +35,10 @@ const ABORT_GRACE: Duration = Duration::from_secs(5);
 /// What the roles of a process share.
 pub struct Parts {
     pub config: Config,
+    /// Where the configuration's relative paths begin.
+    folder: PathBuf,
+    /// The configuration's file, for messages.
+    file: String,
     pub registry: Registry,
     pub names: Names,
     pub metrics: Metrics,
@@ -56,7 +60,7 @@ pub struct Wants {
 }
 
 /// Reads the configuration as this command line means it.
-pub fn load_config(globals: &Globals, wants: &Wants) -> Result<config::Loaded, Failure> {
+pub fn load_config(globals: &Globals, wants: &Wants) -> Result<Loaded, Failure> {
     let overrides = Overrides {
         brokers: globals.brokers.clone(),
         redis: globals.redis.clone(),
@@ -71,19 +75,30 @@ pub fn load_config(globals: &Globals, wants: &Wants) -> Result<config::Loaded, F
 
 impl Parts {
     pub fn load(globals: &Globals, mut registry: Registry, wants: Wants) -> Result<Self, Failure> {
-        let mut config = load_config(globals, &wants)?.config;
+        let Loaded { mut config, path, folder } = load_config(globals, &wants)?;
         if config.types.is_empty() && registry.types().next().is_none() {
             register_samples(&mut registry);
         }
         if let Some((slots, types)) = &wants.slots {
             set_slots(&mut config, &registry, *slots, types);
         }
-        if wants.handlers {
-            register(&mut registry, &config)?;
-        }
+        let file = path.map_or_else(|| "the configuration".to_owned(), |path| path.display().to_string());
         let metrics = Metrics::new().map_err(|why| Failure::failed(format_args!("no metrics: {why}")))?;
         let (names, health, shutdown) = (Names::new(&config.topics.prefix), Health::default(), Shutdown::new());
-        Ok(Self { config, registry, names, metrics, health, shutdown })
+        let mut parts = Self { config, folder, file, registry, names, metrics, health, shutdown };
+        if wants.handlers {
+            parts.register()?;
+        }
+        Ok(parts)
+    }
+
+    /// Makes the handlers of the configuration's types.
+    pub fn register(&mut self) -> Result<(), Failure> {
+        let around = Surroundings { dir: &self.folder, worker: &self.config.worker };
+        register_config(&mut self.registry, &self.config.types, &around).map_err(|problems| {
+            let lines: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", self.file)).collect();
+            Failure::usage(format_args!("the configuration cannot be used\n{}", lines.join("\n")))
+        })
     }
 
     /// Starts a role of a process that others look after: signals stop it, `/healthz` and the rest are served.
@@ -240,14 +255,14 @@ impl Parts {
     /// Until all roles have ended: when told to stop, or because one of them cannot go on, which stops the others.
     pub async fn until_stopped(&self, mut running: JoinSet<Ended>) -> Result<(), Failure> {
         let mut failed = None;
+        let mut overdue = std::pin::pin!(self.overdue());
         loop {
             let ended = tokio::select! {
                 ended = running.join_next() => ended,
-                () = self.overdue(), if self.shutdown.is_draining() => {
+                () = &mut overdue => {
                     running.shutdown().await;
                     return Err(failed.unwrap_or_else(|| Failure::failed("some work did not stop in time and was given up")));
                 }
-                () = self.shutdown.drain.cancelled(), if !self.shutdown.is_draining() => continue,
             };
             let Some(ended) = ended else { return failed.map_or(Ok(()), Err) };
             failed = failed.or_else(|| failure_of(ended, self.shutdown.is_draining()));
@@ -257,8 +272,9 @@ impl Parts {
         }
     }
 
-    /// Pends through the drain and the abort, then ends: what runs then does not stop by itself.
+    /// Pends until told to stop, through the drain and the abort, then ends: what runs then does not stop by itself.
     async fn overdue(&self) {
+        self.shutdown.drain.cancelled().await;
         let drain = Duration::from(self.config.worker.drain_timeout) + LEAVE_GRACE;
         let _ = tokio::time::timeout(drain, self.shutdown.abort.cancelled()).await;
         self.shutdown.abort();
@@ -327,14 +343,6 @@ pub fn told(code: Code, text: &str) -> Failure {
         Some((message, hint)) => Failure::new(code, message).hint(hint.trim_end()),
         None => Failure::new(code, text),
     }
-}
-
-/// Adds the types of the configuration.
-fn register(registry: &mut Registry, config: &Config) -> Result<(), Failure> {
-    // Paths are relative to the file already.
-    let around = Surroundings { dir: Path::new(""), worker: &config.worker };
-    register_config(registry, &config.types, &around)
-        .map_err(|problems| Failure::usage(format_args!("the configuration cannot be used\n{}", problems.join("\n"))))
 }
 
 /// Slots typed on the command line win over the configuration.

@@ -212,9 +212,9 @@ mod tests {
         rows.add([Field::from("echo"), Field::State(State::Succeeded), Field::Number(7)]);
         rows.add([Field::from("evil\u{1b}[2J\nname"), Field::Nothing, Field::Number(12_000)]);
         let expected = "\
-TYPE            STATE      COUNT
-echo            succeeded      7
-evil [2J name   -          12000";
+TYPE           STATE      COUNT
+echo           succeeded      7
+evil [2J name  -          12000";
         assert_eq!(rows.draw(Paint(false), false), expected);
     }
 }

@@ -14,9 +14,9 @@ use crate::model::state::{Category, State};
 
 /// Waits for the end of a task until `wait` after `begun`, prints it as it then is, and answers with its outcome.
 pub async fn finish(client: &Client, screen: &Screen, status: Status, wait: Millis, begun: Instant) -> Outcome {
-    let status = client.until_done(status, deadline(begun, wait)).await?;
+    let status = client.until_done(Box::new(status), deadline(begun, wait)).await?;
     if screen.is_json() {
-        screen.json(&status)?
+        screen.json(&*status)?
     } else {
         screen.line(&card(&status, screen.paint))?
     }

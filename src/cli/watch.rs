@@ -1,23 +1,17 @@
 //! `watch`: a line for every change of a task, until it ends.
 
-use std::time::Duration;
-
 use clap::Args;
-use tokio::time::Instant;
 
 use super::card::error_text;
-use super::client::{Client, Watch, WatchEvent};
+use super::client::{Client, Follow};
 use super::globals::Globals;
 use super::outcome::{Code, Failure, Outcome};
-use super::screen::{Paint, Screen, one_line, tell};
+use super::screen::{Paint, Screen, one_line};
 use super::wait::code_of;
 use crate::api::documents::Status;
 use crate::model::duration::Millis;
 use crate::publish::time_text;
-use crate::runtime::{Backoff, now_ms};
-
-/// How long the api may be out of reach.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::runtime::now_ms;
 
 #[derive(Debug, Args)]
 pub struct WatchArgs {
@@ -37,40 +31,17 @@ pub async fn watch(args: WatchArgs, globals: &Globals) -> Outcome {
 }
 
 async fn follow(client: &Client, screen: &Screen, id: &str) -> Outcome {
-    let mut stream = client.watch(id, None).await?;
+    let mut changes = Follow::open(client, id).await?;
     let mut shown: Option<Box<Status>> = None;
     loop {
-        match stream.next().await {
-            WatchEvent::Status(status) => {
-                if shown.as_deref().is_none_or(|before| differs(before, &status)) {
-                    show(screen, &status)?;
-                }
-                let ended = status.state.is_terminal();
-                let code = code_of(status.state);
-                shown = Some(status);
-                if ended {
-                    return Ok(code);
-                }
-            }
-            // A parent that reopened after the api had seen its end: look once more.
-            WatchEvent::End => return Ok(code_of(client.status(id).await?.state)),
-            WatchEvent::Lost { reason } => {
-                tell(format_args!("connection lost ({reason}), trying again"));
-                stream = reconnect(client, id, stream).await?;
-            }
+        let status = changes.next().await?;
+        if shown.as_deref().is_none_or(|before| differs(before, &status)) {
+            show(screen, &status)?;
         }
-    }
-}
-
-async fn reconnect(client: &Client, id: &str, lost: Watch) -> Result<Watch, Failure> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(3));
-    loop {
-        tokio::time::sleep(backoff.next_wait()).await;
-        match client.watch(id, lost.last_id()).await {
-            Err(why) if why.code == Code::Unavailable && Instant::now() < deadline => {}
-            answer => return answer,
+        if status.state.is_terminal() {
+            return Ok(code_of(status.state));
         }
+        shown = Some(status);
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::Response;
 
-use crate::api::documents::Status;
+use crate::api::documents::{EndReason, Status, StreamEnd};
 
 /// Silence after which the connection counts as lost: the api sends a comment more often than that.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -21,10 +21,10 @@ pub struct Watch {
 #[derive(Debug, PartialEq)]
 pub enum WatchEvent {
     Status(Box<Status>),
-    /// Nothing will change any more.
-    End,
-    /// The connection is gone: resume behind this event.
-    Lost {
+    /// The task's record is no longer kept.
+    Gone,
+    /// The stream is over, and the task may go on: connect again.
+    Over {
         reason: String,
     },
 }
@@ -32,11 +32,6 @@ pub enum WatchEvent {
 impl Watch {
     pub fn new(answer: Response) -> Self {
         Self { answer, parser: Parser::default() }
-    }
-
-    /// Behind which event to resume.
-    pub fn last_id(&self) -> Option<&str> {
-        self.parser.last_id.as_deref()
     }
 
     pub async fn next(&mut self) -> WatchEvent {
@@ -49,12 +44,12 @@ impl Watch {
             }
             let chunk = match tokio::time::timeout(SILENCE, self.answer.chunk()).await {
                 Ok(Ok(Some(chunk))) => chunk,
-                Ok(Ok(None)) => return WatchEvent::Lost { reason: "the api closed the stream".into() },
-                Ok(Err(why)) => return WatchEvent::Lost { reason: super::innermost(&why) },
-                Err(_) => return WatchEvent::Lost { reason: format!("nothing was heard for {} s", SILENCE.as_secs()) },
+                Ok(Ok(None)) => return WatchEvent::Over { reason: "the api closed the stream".into() },
+                Ok(Err(why)) => return WatchEvent::Over { reason: super::innermost(&why) },
+                Err(_) => return WatchEvent::Over { reason: format!("nothing was heard for {} s", SILENCE.as_secs()) },
             };
             if !self.parser.push(&chunk) {
-                return WatchEvent::Lost { reason: format!("an event is larger than {MAX_EVENT_BYTES} bytes") };
+                return WatchEvent::Over { reason: format!("an event is larger than {MAX_EVENT_BYTES} bytes") };
             }
         }
     }
@@ -65,11 +60,22 @@ fn meaning(event: &Frame) -> Option<WatchEvent> {
     match event.name.as_str() {
         "status" => match serde_json::from_str(&event.data) {
             Ok(status) => Some(WatchEvent::Status(Box::new(status))),
-            Err(why) => Some(WatchEvent::Lost { reason: format!("an event is no status document: {why}") }),
+            Err(why) => Some(WatchEvent::Over { reason: format!("an event is no status document: {why}") }),
         },
-        "end" => Some(WatchEvent::End),
+        "end" => Some(end(&event.data)),
         _ => None,
     }
+}
+
+/// Only a record that is gone is the end of all: a parent that has finished may be open again by now.
+fn end(data: &str) -> WatchEvent {
+    let reason = match serde_json::from_str::<StreamEnd>(data).map(|end| end.reason) {
+        Ok(EndReason::Gone) => return WatchEvent::Gone,
+        Ok(EndReason::Shutdown) => "the api stops",
+        Ok(EndReason::Slow) => "changes were not read in time",
+        Ok(EndReason::Finished) | Err(_) => "the api ended the stream",
+    };
+    WatchEvent::Over { reason: reason.into() }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -82,7 +88,6 @@ struct Frame {
 #[derive(Default)]
 struct Parser {
     bytes: Vec<u8>,
-    last_id: Option<String>,
 }
 
 impl Parser {
@@ -96,38 +101,37 @@ impl Parser {
         loop {
             let end = self.bytes.windows(2).position(|pair| pair == b"\n\n")? + 2;
             let block: Vec<u8> = self.bytes.drain(..end).collect();
-            let frame = self.frame(&String::from_utf8_lossy(&block));
+            let frame = frame(&String::from_utf8_lossy(&block));
             if !frame.data.is_empty() || !frame.name.is_empty() {
                 return Some(frame);
             }
         }
     }
+}
 
-    fn frame(&mut self, block: &str) -> Frame {
-        let mut frame = Frame::default();
-        for line in block.lines() {
-            let (field, value) = line.split_once(':').unwrap_or((line, ""));
-            let value = value.strip_prefix(' ').unwrap_or(value);
-            match field {
-                "event" => frame.name = value.to_owned(),
-                "id" => self.last_id = Some(value.to_owned()),
-                "data" if frame.data.is_empty() => frame.data = value.to_owned(),
-                "data" => {
-                    frame.data.push('\n');
-                    frame.data.push_str(value);
-                }
-                _ => {}
+fn frame(block: &str) -> Frame {
+    let mut frame = Frame::default();
+    for line in block.lines() {
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => frame.name = value.to_owned(),
+            "data" if frame.data.is_empty() => frame.data = value.to_owned(),
+            "data" => {
+                frame.data.push('\n');
+                frame.data.push_str(value);
             }
+            _ => {}
         }
-        frame
     }
+    frame
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn frame(name: &str, data: &str) -> Option<Frame> {
+    fn event(name: &str, data: &str) -> Option<Frame> {
         Some(Frame { name: name.into(), data: data.into() })
     }
 
@@ -141,9 +145,8 @@ mod tests {
                 assert!(parser.push(chunk));
                 frames.extend(std::iter::from_fn(|| parser.next()));
             }
-            let expected = [frame("status", "{\"a\":\n1}"), frame("end", "{}")];
+            let expected = [event("status", "{\"a\":\n1}"), event("end", "{}")];
             assert_eq!(frames.into_iter().map(Some).collect::<Vec<_>>(), expected, "chunks of {size}");
-            assert_eq!(parser.last_id.as_deref(), Some("3:17"));
         }
     }
 
@@ -157,8 +160,22 @@ mod tests {
 
     #[test]
     fn unknown_events_are_passed_over() {
-        assert_eq!(meaning(&frame("log", "{}").unwrap()), None);
-        assert_eq!(meaning(&frame("end", "").unwrap()), Some(WatchEvent::End));
-        assert!(matches!(meaning(&frame("status", "{}").unwrap()), Some(WatchEvent::Lost { .. })));
+        assert_eq!(meaning(&event("log", "{}").unwrap()), None);
+        assert!(matches!(meaning(&event("status", "{}").unwrap()), Some(WatchEvent::Over { .. })));
+    }
+
+    #[test]
+    fn only_a_record_that_is_gone_is_final() {
+        let end = |data: &str| meaning(&event("end", data).unwrap()).unwrap();
+        assert_eq!(end(r#"{"reason":"gone"}"#), WatchEvent::Gone);
+        for (data, told) in [
+            (r#"{"reason":"shutdown"}"#, "the api stops"),
+            (r#"{"reason":"slow"}"#, "changes were not read in time"),
+            (r#"{"reason":"finished"}"#, "the api ended the stream"),
+            (r#"{"reason":"moved"}"#, "the api ended the stream"),
+            ("", "the api ended the stream"),
+        ] {
+            assert_eq!(end(data), WatchEvent::Over { reason: told.into() }, "{data}");
+        }
     }
 }

@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(found.iter().map(|line| line.number).collect::<Vec<_>>(), [1, 4]);
         assert_eq!(value(&found[0]), serde_json::json!({"type": "echo", "id": "a", "new": 1}));
         assert!(value(&found[1])["id"].as_str().unwrap().len() == 36);
-        assert_eq!(found[1].end, 54);
+        assert_eq!(found[1].end, 53);
     }
 
     #[test]

@@ -1,0 +1,117 @@
+//! A task's changes, over as many connections as it takes.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Client, Watch, WatchEvent};
+use crate::api::documents::Status;
+use crate::cli::outcome::{Code, Failure};
+use crate::cli::screen::tell;
+use crate::runtime::Backoff;
+
+/// Connections tried one after the other before giving up: about half a minute of an api that is away.
+const TRIES: u32 = 12;
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// A connection that lasted so long was a good one: the count of tries starts again.
+const STEADY: Duration = Duration::from_secs(10);
+
+pub struct Follow<'a> {
+    client: &'a Client,
+    id: &'a str,
+    stream: Option<Watch>,
+    opened: Instant,
+    tries: u32,
+    backoff: Backoff,
+}
+
+impl<'a> Follow<'a> {
+    /// Connects when first asked, and is patient from the start.
+    pub fn new(client: &'a Client, id: &'a str) -> Self {
+        let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        Self { client, id, stream: None, opened: Instant::now(), tries: 0, backoff }
+    }
+
+    /// Connects at once: an api that cannot be reached now is told now.
+    pub async fn open(client: &'a Client, id: &'a str) -> Result<Self, Failure> {
+        let stream = Some(client.watch(id).await?);
+        Ok(Self { stream, ..Self::new(client, id) })
+    }
+
+    /// The task as it is, then as it has changed. What was missed while there was no connection is in the next one.
+    pub async fn next(&mut self) -> Result<Box<Status>, Failure> {
+        loop {
+            let Some(stream) = &mut self.stream else {
+                self.stream = Some(self.connect().await?);
+                self.opened = Instant::now();
+                continue;
+            };
+            match stream.next().await {
+                WatchEvent::Status(status) => return Ok(status),
+                WatchEvent::Gone => return Err(gone(self.id)),
+                WatchEvent::Over { reason } => self.lost(&reason)?,
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Watch, Failure> {
+        loop {
+            if self.tries > 0 {
+                tokio::time::sleep(self.backoff.next_wait()).await;
+            }
+            match self.client.watch(self.id).await {
+                Err(why) if why.code == Code::Unavailable && self.tries < TRIES => self.tries += 1,
+                answer => return answer,
+            }
+        }
+    }
+
+    fn lost(&mut self, reason: &str) -> Result<(), Failure> {
+        self.stream = None;
+        if self.opened.elapsed() >= STEADY {
+            self.tries = 0;
+            self.backoff.reset();
+        }
+        self.tries += 1;
+        if self.tries > TRIES {
+            return Err(Failure::unavailable(format_args!("the connection was lost {TRIES} times in a row: {reason}"))
+                .hint("look at the api's /readyz and log"));
+        }
+        tell(format_args!("connection lost ({reason}), trying again"));
+        Ok(())
+    }
+}
+
+fn gone(id: &str) -> Failure {
+    Failure::new(Code::NotFound, format_args!("the record of task `{id}` is no longer kept"))
+        .hint("`topics.record_retention` says how long finished trees are kept")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_is_lost_again_and_again_is_given_up() {
+        let client = Client::new("http://127.0.0.1:9", None).unwrap();
+        let mut follow = Follow::new(&client, "a");
+        for n in 0..TRIES {
+            assert_eq!(follow.lost("the api stops"), Ok(()), "{n}");
+        }
+        let failure = follow.lost("the api stops").unwrap_err();
+        assert_eq!(failure.code, Code::Unavailable);
+        assert_eq!(failure.message, "the connection was lost 12 times in a row: the api stops");
+    }
+
+    #[test]
+    fn a_connection_that_lasted_is_no_part_of_a_row() {
+        let client = Client::new("http://127.0.0.1:9", None).unwrap();
+        let mut follow = Follow::new(&client, "a");
+        follow.tries = TRIES;
+        let Some(long_ago) = Instant::now().checked_sub(STEADY) else { return };
+        follow.opened = long_ago;
+        assert_eq!(follow.lost("the api stops"), Ok(()));
+        assert_eq!(follow.tries, 1);
+    }
+}
