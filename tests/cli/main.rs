@@ -1,0 +1,8 @@
+//! The command line as a user has it: the built binary, its output and its exit codes.
+
+mod client;
+mod follow;
+mod manual;
+mod offline;
+mod run;
+mod services;

@@ -1,0 +1,156 @@
+//! What needs no fleet: help, completions, and everything that can be wrong before anything is asked.
+
+use std::net::TcpListener;
+
+use crate::run::{Daemon, configured, fed, kafleet, run, write};
+
+/// The verbs, as the help lists them.
+pub fn verbs() -> Vec<String> {
+    let help = run(kafleet(["--help"])).ends(0).out;
+    let commands = help.split("Commands:\n").nth(1).expect("a list of commands").split("\n\n").next().unwrap();
+    let names = commands.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !name.is_empty() && *name != "help").map(str::to_owned).collect()
+}
+
+#[test]
+fn every_verb_has_help_on_stdout() {
+    let verbs = verbs();
+    assert!(verbs.len() >= 17, "{verbs:?}");
+    for verb in &verbs {
+        let help = run(kafleet([verb, "--help"])).ends(0);
+        assert!(help.out.contains("Usage: kafleet") && help.err.is_empty(), "{verb}: {help:?}");
+    }
+    run(kafleet(["--version"])).ends(0).prints(&[env!("CARGO_PKG_VERSION")]);
+}
+
+#[test]
+fn wrong_usage_is_told_on_stderr_with_code_2() {
+    for (line, told) in [
+        ("", "Usage: kafleet"),
+        ("statsu", "a similar subcommand exists: 'status'"),
+        ("status", "<ID>"),
+        ("status a --wiat", "--wait"),
+        ("list --state broken", "`broken` is not a state: use one of expected, scheduled"),
+        ("list --limit 0", "0 is not in 1..=10000"),
+        ("list --from yesterday", "`yesterday` is not a time"),
+        ("tree a --depth x", "invalid value 'x'"),
+        ("watch a --timeout soon", "soon"),
+        ("submit", "required"),
+        ("submit echo {bad", "`{bad` is not JSON"),
+        ("submit echo {} --delay 1s --at 2026-01-31T12:00:00Z", "cannot be used with"),
+        ("submit echo {} --file x", "cannot be used with"),
+        ("submit - --wait", "`--wait` is for one task"),
+        ("offsets init echo", "--at"),
+        ("offsets init echo/x --at latest", "echo/x"),
+        ("offsets init echo --at sometime", "`sometime` is no place in a log"),
+        ("dev --once --no-sample", "cannot be used with"),
+        ("completions cobol", "possible values"),
+        ("status a --api 127.0.0.1:80", "is not the address of an api"),
+        ("status a -o yaml", "possible values: table, json"),
+    ] {
+        let ran = run(kafleet(line.split_whitespace())).ends(2).tells(&[told]);
+        assert!(ran.out.is_empty(), "{line}: {ran:?}");
+    }
+}
+
+#[test]
+fn completions_are_scripts_of_the_shell() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        run(kafleet(["completions", shell])).ends(0).prints(&["kafleet", "submit"]);
+    }
+    let script = run(kafleet(["completions", "bash"])).out;
+    let mut bash = std::process::Command::new("bash");
+    bash.arg("-n");
+    fed(bash, &script).ends(0);
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let folder = configured("");
+    let mut child = kafleet(["completions", "zsh"])
+        .current_dir(folder.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ran = crate::run::ended(child).ends(0);
+    assert_eq!(ran.err, "");
+}
+
+#[test]
+fn every_problem_of_the_configuration_is_told_with_its_line() {
+    let folder =
+        configured("[worker]\ndrain_timeout = \"soon\"\n\n[topic]\nprefix = \"x\"\n\n[types.echo]\nhandler = \"ecko\"\n");
+    for verb in [&["worker"][..], &["tracker"], &["api"], &["dev", "--once"], &["topics", "apply"]] {
+        let mut command = kafleet(verb);
+        command.current_dir(folder.path());
+        run(command).ends(2).tells(&[
+            "the configuration cannot be used",
+            "kafleet.toml:2: ",
+            "soon",
+            "kafleet.toml:4: ",
+            "topics",
+            "kafleet.toml:8: ",
+            "ecko",
+        ]);
+    }
+    let mut doctor = kafleet(["doctor", "--no-api"]);
+    doctor.current_dir(folder.path());
+    run(doctor).ends(1).prints(&["error    configuration", "kafleet.toml:2: ", "kafleet.toml:8: "]);
+}
+
+#[test]
+fn a_schema_that_cannot_be_used_is_told_with_its_line() {
+    let folder = configured("[types.count]\nhandler = \"exec\"\ncommand = [\"wc\"]\nschema = \"count.json\"\n");
+    let role = || {
+        let mut command = kafleet(["worker"]);
+        command.current_dir(folder.path());
+        run(command)
+    };
+    role().ends(2).tells(&["kafleet.toml:4: the schema `", "count.json", "No such file", "hint: "]);
+    write(folder.path(), "count.json", r#"{"type": "nonsense"}"#);
+    role().ends(2).tells(&["kafleet.toml:4: the schema `", "count.json` is not a JSON Schema"]);
+}
+
+#[test]
+fn a_file_that_is_named_must_be_there() {
+    run(kafleet(["worker", "--config", "/no/such.toml"])).ends(2).tells(&["/no/such.toml", "cannot be read"]);
+    run(kafleet(["submit", "--file", "/no/such.ndjson"])).ends(3).tells(&["cannot read `/no/such.ndjson`"]);
+}
+
+#[test]
+fn a_port_in_use_is_told_with_the_way_out() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for verb in ["dev", "api"] {
+        run(kafleet([verb, "--listen", &address])).ends(1).tells(&[
+            &format!("`{address}` is taken by another process"),
+            "hint: choose another address with --listen, or port 0",
+        ]);
+    }
+    run(kafleet(["worker", "--ops-listen", &address])).ends(1).tells(&["hint: choose another address with --ops-listen"]);
+}
+
+#[test]
+fn an_api_that_cannot_be_reached_is_code_4() {
+    // Bound and let go: nothing listens there now.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for line in ["status a", "list", "tree a", "watch a", "history a", "log a", "types", "submit echo {}", "status a --wait"] {
+        let mut command = kafleet(line.split(' '));
+        command.env("KAFLEET_API", format!("http://{free}"));
+        run(command).ends(4).tells(&["cannot be reached", "hint: start one with `kafleet dev` or `kafleet api`"]);
+    }
+}
+
+#[test]
+fn a_role_waits_for_kafka_and_gives_up_or_stops_when_told() {
+    let nothing = "127.0.0.1:1";
+    run(kafleet(["worker", "--brokers", nothing, "--start-timeout", "1ms"]))
+        .ends(4)
+        .tells(&["kafka at `127.0.0.1:1` was not ready", "hint: check --brokers"]);
+    run(kafleet(["worker", "--types", "nope", "--brokers", nothing])).ends(3).tells(&["no type `nope`", "`echo`, `foreach`"]);
+    let mut waiting = Daemon::start(kafleet(["tracker", "--brokers", nothing]));
+    waiting.hears("waiting for kafka");
+    assert_eq!(waiting.stop(), Some(0));
+}

@@ -1,0 +1,112 @@
+//! Every role as a process of its own, on a real Kafka and Redis, as `tests/services run` starts them.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kafleet::broker::kafka::Kafka;
+use kafleet::broker::link::Link;
+use kafleet::broker::{Broker, Outgoing};
+use serde_json::{Value, json};
+
+use crate::run::{DEADLINE, Daemon, configured, kafleet, run, until};
+
+struct Fleet {
+    kafka: String,
+    redis: String,
+    prefix: String,
+    folder: tempfile::TempDir,
+    api: String,
+}
+
+impl Fleet {
+    /// None where no services were started.
+    fn new() -> Option<Self> {
+        let (Ok(kafka), Ok(redis)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
+            eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not set");
+            return None;
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+        let folder = configured("[topics]\nevents_partitions = 3\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\n");
+        Some(Self { kafka, redis, prefix: format!("cli-{now}"), folder, api: "http://127.0.0.1:1".into() })
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = kafleet(words);
+        command.current_dir(self.folder.path()).env("KAFLEET_API", &self.api);
+        command.args(["--brokers", &self.kafka, "--redis", &self.redis, "--prefix", &self.prefix]);
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> crate::run::Ran {
+        run(self.command(words))
+    }
+
+    /// A bare line on the task topic: through kcat if it is there, else as any producer.
+    fn produce(&self, line: &str) {
+        let topic = format!("{}.tasks.echo", self.prefix);
+        let kcat = Command::new("kcat").args(["-P", "-b", &self.kafka, "-t", &topic]).stdin(Stdio::piped()).spawn();
+        let Ok(mut kcat) = kcat else { return self.deliver(&topic, line) };
+        kcat.stdin.take().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
+        assert!(kcat.wait().unwrap().success());
+    }
+
+    fn deliver(&self, topic: &str, line: &str) {
+        let section = [("bootstrap.servers".to_owned(), self.kafka.clone())].into();
+        let broker: std::sync::Arc<dyn Broker> = std::sync::Arc::new(Kafka::new(&section).unwrap());
+        let link = Link::open(broker, None).unwrap();
+        let record = Outgoing { topic, partition: None, key: None, value: Some(line.as_bytes()), headers: &[] };
+        runtime().block_on(link.deliver(record, DEADLINE)).unwrap();
+    }
+
+    fn over_rest(&self, path: &str) -> Value {
+        let url = format!("{}{path}", self.api);
+        runtime().block_on(async { reqwest::get(url).await.unwrap().json().await.unwrap() })
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn a_fleet_of_processes_on_kafka_and_redis() {
+    let Some(mut fleet) = Fleet::new() else { return };
+    fleet.run(&["doctor", "--no-api"]).ends(1).prints(&["error", "kafleet topics apply"]);
+    fleet.run(&["offsets", "init", "echo", "--at", "earliest"]).ends(3).tells(&["there is no topic", "hint: "]);
+    let applied = fleet.run(&["topics", "apply", "-o", "json"]).ends(0).json();
+    let changes = applied.as_array().unwrap();
+    assert!(changes.len() >= 4 && changes.iter().all(|one| one["change"] == "created"), "{applied}");
+    fleet.run(&["topics", "apply"]).ends(0).prints(&["unchanged", &format!("{}.tasks.echo", fleet.prefix)]);
+
+    let mut api = Daemon::start(fleet.command(&["api", "--listen", "127.0.0.1:0"]));
+    let tracker = Daemon::start(fleet.command(&["tracker"]));
+    let worker = Daemon::start(fleet.command(&["worker"]));
+    let listens: Value = serde_json::from_str(&api.hears("the api listens")).expect("a log line as JSON");
+    fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
+
+    fleet.produce(r#"{"hello":"kcat"}"#);
+    let id = until("the bare record is a task that succeeded", || {
+        let page = fleet.run(&["list", "--type", "echo", "-o", "json"]).ends(0).json();
+        let task = page["tasks"].get(0)?.clone();
+        (task["state"] == "succeeded").then(|| task["id"].as_str().unwrap().to_owned())
+    });
+    assert!(id.starts_with("echo-"), "{id}");
+    fleet.run(&["status", &id]).ends(0).prints(&["state     succeeded", r#"result    {"hello":"kcat"}"#]);
+    let document = fleet.over_rest(&format!("/v1/tasks/{id}"));
+    assert_eq!((&document["state"], &document["result"]), (&json!("succeeded"), &json!({"hello": "kcat"})));
+    fleet.run(&["submit", "echo", "[1,2]", "--wait=30s"]).ends(0).prints(&["result    [1,2]"]);
+
+    let healthy = fleet.run(&["doctor"]).ends(0).prints(&["ok       kafka", "ok       redis", "ok       api"]);
+    assert!(!healthy.out.contains("error "), "{healthy:?}");
+    fleet
+        .run(&["offsets", "init", "echo", "--at", "earliest"])
+        .ends(1)
+        .tells(&["has members", "hint: stop the workers of `echo`"]);
+
+    for (role, daemon) in [("worker", worker), ("api", api), ("tracker", tracker)] {
+        assert_eq!(daemon.stop(), Some(0), "{role}");
+    }
+    let placed = fleet.run(&["offsets", "init", "echo/0", "--at", "latest", "-o", "json"]).ends(0).json();
+    assert_eq!((&placed[0]["partition"], &placed[0]["now"]), (&json!(0), &placed[0]["end"]), "{placed}");
+}
