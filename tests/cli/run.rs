@@ -28,7 +28,9 @@ const VARIABLES: [&str; 8] = [
 pub fn kafleet<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kafleet"));
     command.args(words).current_dir(env!("CARGO_TARGET_TMPDIR"));
-    VARIABLES.iter().for_each(|name| drop(command.env_remove(name)));
+    for name in VARIABLES {
+        command.env_remove(name);
+    }
     command
 }
 
