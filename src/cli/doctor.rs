@@ -83,8 +83,10 @@ impl Finding {
 
 pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("error");
-    let mut found = configuration(globals);
-    if let Ok(mut parts) = Parts::load(globals, registry, Wants { unused: &["api", "types"], ..Wants::default() }) {
+    let unused: &[&str] = if args.no_redis { &["api", "types", "redis"] } else { &["api", "types"] };
+    let wants = Wants { unused, ..Wants::default() };
+    let mut found = vec![configuration(globals, &wants)];
+    if let Ok(mut parts) = Parts::load(globals, registry, wants) {
         found.extend(parts.register().err().map(|why| Finding::of("types", why)));
         let ends = match parts.kafka() {
             Ok(broker) => kafka(&parts, broker, &mut found).await,
@@ -106,13 +108,13 @@ pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> 
     show(&found, globals)
 }
 
-fn configuration(globals: &Globals) -> Vec<Finding> {
-    match load_config(globals, &Wants { unused: &["api", "types"], ..Wants::default() }) {
+fn configuration(globals: &Globals, wants: &Wants) -> Finding {
+    match load_config(globals, wants) {
         Ok(loaded) => {
             let file = loaded.path.map_or_else(|| "no file: all is default".to_owned(), |path| path.display().to_string());
-            vec![Finding::ok("configuration", file)]
+            Finding::ok("configuration", file)
         }
-        Err(failure) => vec![Finding::of("configuration", failure)],
+        Err(failure) => Finding::of("configuration", failure),
     }
 }
 

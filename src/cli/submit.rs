@@ -67,6 +67,9 @@ pub struct TaskOptions {
     /// A link for people
     #[arg(long, value_name = "URL")]
     pub link: Option<String>,
+    /// A JSON object that stays with the task, for whoever reads its status
+    #[arg(long, value_name = "JSON")]
+    pub options: Option<String>,
     /// Start so long after now
     #[arg(long, value_name = "DURATION", conflicts_with = "at")]
     pub delay: Option<Millis>,
@@ -137,7 +140,9 @@ fn meaning(args: SubmitArgs) -> Result<Meaning, Failure> {
     match (source, task_type) {
         (Some(source), task_type) => Ok(Meaning::Many { source, shape: shape(&args, task_type)? }),
         (None, Some(task_type)) => {
-            let params = args.params.as_deref().map_or(Ok(json!({})), params)?;
+            // Whoever runs an external task keeps its params.
+            let none = if args.options.external { Value::Null } else { json!({}) };
+            let params = args.params.as_deref().map_or(Ok(none), json)?;
             let id = args.options.id.clone().or_else(|| Some(lines::fresh_id()));
             Ok(Meaning::One(Box::new(CreateTask { params, id, ..document(args.options, task_type)? })))
         }
@@ -162,7 +167,7 @@ fn shape(args: &SubmitArgs, task_type: Option<String>) -> Result<Shape, Failure>
     }
 }
 
-fn params(text: &str) -> Result<Value, Failure> {
+fn json(text: &str) -> Result<Value, Failure> {
     serde_json::from_str(text).map_err(|why| {
         Failure::usage(format_args!("`{}` is not JSON: {why}", crate::model::id::clip(text)))
             .hint(r#"quote it for the shell: kafleet submit echo '{"hello": "world"}'"#)
@@ -170,6 +175,7 @@ fn params(text: &str) -> Result<Value, Failure> {
 }
 
 fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failure> {
+    let own_options = options.options.as_deref().map(json).transpose()?;
     let at = options.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
     Ok(CreateTask {
         task_type,
@@ -180,6 +186,7 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
         creator: options.creator,
         tags: options.tags,
         link: options.link,
+        options: own_options,
         delay: options.delay,
         at: at.map(time_text),
         expires: options.expires,
@@ -227,6 +234,8 @@ mod tests {
             assert_eq!(task.params, params, "{line}");
             assert!(task.id.is_some(), "an id of our own makes a repeated request safe");
         }
+        let Ok(Meaning::One(task)) = typed(r#"job --external --options {"ticket":7}"#) else { panic!("one task") };
+        assert_eq!((&task.params, &task.options), (&Value::Null, &Some(json!({"ticket": 7}))));
     }
 
     #[test]

@@ -90,6 +90,15 @@ fn a_task_from_submission_to_result() {
 }
 
 #[test]
+fn a_task_of_someone_else_needs_no_type_here() {
+    let dev = Dev::start();
+    dev.run(&["submit", "ticket", "--external", "--id", "t", "--options", r#"{"number":7}"#]).ends(0);
+    let status = dev.json(&["status", "t"]);
+    assert_eq!((&status["external"], &status["options"]), (&json!(true), &json!({"number": 7})), "{status}");
+    dev.run(&["submit", "ticket", "{}", "--external"]).ends(2).tells(&["(at `/params`)", "hint: "]);
+}
+
+#[test]
 fn the_exit_code_says_how_a_task_ended() {
     let dev = Dev::start();
     dev.run(&["submit", "broken", "--wait", "--id", "b"]).ends(1).prints(&["state     failed", "no luck"]);

@@ -114,6 +114,22 @@ fn a_schema_that_cannot_be_used_is_told_with_its_line() {
 }
 
 #[test]
+fn a_role_needs_no_secrets_of_others() {
+    let folder = configured("[redis]\npassword = \"${KAFLEET_TEST_NO_SUCH}\"\n");
+    let role = |words: &[&str]| {
+        let mut command = kafleet(words);
+        command.current_dir(folder.path()).args(["--brokers", "127.0.0.1:1"]);
+        command
+    };
+    let told = ["kafleet.toml:2: the environment variable `KAFLEET_TEST_NO_SUCH` is not set", "hint: "];
+    run(role(&["tracker"])).ends(2).tells(&told);
+    run(role(&["api"])).ends(2).tells(&told);
+    let mut worker = Daemon::start(role(&["worker"]));
+    worker.hears("waiting for kafka");
+    assert_eq!(worker.stop(), Some(0));
+}
+
+#[test]
 fn a_file_that_is_named_must_be_there() {
     run(kafleet(["worker", "--config", "/no/such.toml"])).ends(2).tells(&["/no/such.toml", "cannot be read"]);
     run(kafleet(["submit", "--file", "/no/such.ndjson"])).ends(3).tells(&["cannot read `/no/such.ndjson`"]);
