@@ -90,6 +90,24 @@ fn a_task_from_submission_to_result() {
 }
 
 #[test]
+fn who_has_no_right_is_told_with_code_6() {
+    let token = |role: &str| format!("a-long-enough-token-to-{role}");
+    let section = |role: &str| format!("[[api.tokens]]\nname = \"{role}\"\ntoken = \"{}\"\nrole = \"{role}\"\n", token(role));
+    let folder = configured(&(section("read") + &section("submit")));
+    let mut command = kafleet(["dev", "--listen", "127.0.0.1:0"]);
+    command.current_dir(folder.path());
+    let mut daemon = Daemon::start(command);
+    let api = daemon.hears("  api ").split_whitespace().nth(1).unwrap().to_owned();
+    daemon.hears("serving until ctrl-c");
+    let ask = |words: &[&str], token: &str| run(kafleet([words, &["--api", &api, "--token", token]].concat()));
+    run(kafleet(["list", "--api", &api])).ends(6).tells(&["error: "]);
+    ask(&["list"], "another-token-that-nobody-knows").ends(6);
+    ask(&["list"], &token("read")).ends(0).prints(&["a first task"]);
+    ask(&["submit", "echo"], &token("read")).ends(6);
+    ask(&["submit", "echo", "--wait"], &token("submit")).ends(0);
+}
+
+#[test]
 fn a_task_of_someone_else_needs_no_type_here() {
     let dev = Dev::start();
     dev.run(&["submit", "ticket", "--external", "--id", "t", "--options", r#"{"number":7}"#]).ends(0);
