@@ -1,6 +1,8 @@
 //! One type's dispatcher: gives work to slots, and says what became of it.
 
+mod commands;
 mod due;
+mod ending;
 mod refuse;
 
 use std::cmp::Reverse;
@@ -13,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
+pub use commands::Command;
 use refuse::burial_of;
 
 use super::attempt::{self, Ended};
@@ -23,11 +26,11 @@ use super::notes::{Desk, FLUSH_INTERVAL};
 use super::report::Reporter;
 use super::settle::{self, Deps};
 use super::throttle::Throttle;
-use super::ticket::{Inbox, Ticket};
+use super::ticket::Inbox;
 use crate::config::WorkerConfig;
 use crate::handlers::context::Beginning;
-use crate::handlers::{Answer, AnswerFuture, Context, Fail, Failure, Registered, SharedState};
-use crate::model::event::{Announcement, ErrorInfo, Event, Kind, Success};
+use crate::handlers::{Answer, AnswerFuture, Context, Registered, SharedState};
+use crate::model::event::{Announcement, Event, Kind, Success};
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
 use crate::runtime::now_ms;
@@ -41,17 +44,6 @@ const SLOW_POLL: Duration = Duration::from_micros(100);
 const NOT_ON_THE_SPOT: u32 = 256;
 /// No clock counts further: whoever asks for more is asked again then.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86_400);
-
-/// What a lane tells its dispatcher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// A new assignment uses this slot.
-    Open { slot: u32 },
-    /// Give back what has not begun.
-    Recall { slot: u32 },
-    /// Also stop what runs; its results no longer count.
-    Cancel { slot: u32 },
-}
 
 /// What a dispatcher is made of.
 pub struct DispatchParts {
@@ -344,184 +336,6 @@ impl Dispatcher {
             let ended = settle::settle(Ended::Answered(answer), &cx, &deps, &stop).await;
             let _ = ending.send((number, ended));
         });
-    }
-
-    // ---- ending
-
-    async fn attempt_ended(&mut self, number: u64, ended: Ended) {
-        let Some(running) = self.running.remove(&number) else { return };
-        self.parts.meter.in_flight(self.running.len());
-        let cancelled = !self.open || self.cancelled_slots.contains(&running.held.ticket.slot());
-        match ended {
-            // Late: the partition has another owner, or the worker is gone.
-            _ if cancelled => self.interrupted(running),
-            Ended::Interrupted => self.interrupted(running),
-            Ended::Answered(answer) => self.finish(running, answer).await,
-            Ended::TimedOut => {
-                let took = running.began.elapsed().as_secs_f32();
-                let failure = Failure::retry(format!("the attempt had not ended after {took:.1} s")).of_kind("timeout");
-                self.finish(running, Err(failure)).await;
-            }
-        }
-    }
-
-    fn interrupted(&mut self, running: Running) {
-        self.parts.meter.finished("interrupted", running.began.elapsed());
-        self.desk.close(&running.cx);
-        self.give_back(running.held);
-    }
-
-    async fn finish(&mut self, mut running: Running, answer: Answer) {
-        self.flush_notes(&mut running).await;
-        match answer.and_then(|output| self.deps.check(output)) {
-            Ok(output) => self.succeed(running, output).await,
-            Err(failure) => self.fail(running, failure).await,
-        }
-    }
-
-    async fn succeed(&mut self, running: Running, output: RawJson) {
-        self.parts.meter.finished("succeeded", running.began.elapsed());
-        let mut event = self.event(Kind::Succeeded, &running.held);
-        event.attempt = running.held.attempts + 1;
-        event.started_at_ms = (!running.started).then_some(running.began_ms);
-        event.output = Some(output);
-        self.end(running.held, event).await;
-    }
-
-    async fn fail(&mut self, mut running: Running, failure: Failure) {
-        let attempt = running.held.attempts + 1;
-        let retry = self.retry_policy(&running.held);
-        self.log_failure(&running, &failure);
-        let error = ErrorInfo::new(failure.kind, failure.message.clone(), attempt);
-        if let Fail::Retry { after } = failure.then
-            && retry.allows(attempt)
-        {
-            self.parts.meter.finished("retried", running.began.elapsed());
-            let wait = after.unwrap_or_else(|| retry.backoff(attempt, fastrand::f64()).into()).min(LONGEST_WAIT);
-            let mut event = self.event(Kind::Retrying, &running.held);
-            event.attempt = attempt;
-            event.started_at_ms = (!running.started).then_some(running.began_ms);
-            event.due_ms = Some(event.at_ms.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
-            event.error = Some(Box::new(error));
-            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
-            if self.closed_slots.contains(&running.held.ticket.slot()) {
-                // Nobody waits here for it: the successor tries again.
-                return self.give_back(running.held);
-            }
-            running.held.announced = true;
-            running.held.attempts = attempt;
-            self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held: running.held }));
-            return;
-        }
-        let kind = if failure.then == Fail::Cancelled { Kind::Cancelled } else { Kind::Failed };
-        self.parts.meter.finished(if kind == Kind::Failed { "failed" } else { "cancelled" }, running.began.elapsed());
-        let mut event = self.event(kind, &running.held);
-        event.attempt = attempt;
-        event.started_at_ms = (!running.started).then_some(running.began_ms);
-        event.error = Some(Box::new(error));
-        match failure.then {
-            Fail::Dead => self.bury_task(running.held, event, "dead", failure.message),
-            Fail::Retry { .. } => self.bury_task(running.held, event, "exhausted", failure.message),
-            Fail::Final | Fail::Cancelled => self.end(running.held, event).await,
-        }
-    }
-
-    /// For people who look at the worker; the whole story is in the events.
-    fn log_failure(&mut self, running: &Running, failure: &Failure) {
-        if let Some(left_out) = self.failures_logged.pass() {
-            let (task, task_type, attempt) = (&running.held.task.id, &self.parts.task_type, running.cx.number);
-            tracing::warn!(%task, %task_type, attempt, kind = failure.kind, reason = %failure.message, left_out, "an attempt failed");
-        }
-    }
-
-    /// The last word on a task: when Kafka has it, the input is done.
-    async fn end(&mut self, held: Box<Held>, event: Event) {
-        self.desk.forget(&held.task.id, held.task.run);
-        self.parts.reporter.report(&event, held.ticket, &mut self.scratch).await;
-        self.pass_turn(&held);
-    }
-
-    async fn expire(&mut self, held: Box<Held>, now: i64) {
-        self.parts.meter.finished("expired", Duration::ZERO);
-        let mut event = self.event(Kind::Expired, &held);
-        let late = now.saturating_sub(held.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now));
-        event.error = Some(Box::new(ErrorInfo::new("expired", format!("it was not started in time: {late} ms late"), 0)));
-        self.end(held, event).await;
-    }
-
-    /// Not before its time: it waits here, without a slot.
-    async fn put_off(&mut self, mut held: Box<Held>, at_ms: i64, now: i64) {
-        if !held.announced {
-            let mut event = self.event(Kind::Scheduled, &held);
-            event.due_ms = Some(at_ms);
-            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
-            held.announced = true;
-        }
-        let wait = Duration::from_millis((at_ms - now).max(0) as u64).min(LONGEST_WAIT);
-        self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held }));
-    }
-
-    fn give_back(&mut self, held: Box<Held>) {
-        self.parts.inbox.returned(held.ticket);
-        self.desk.forget(&held.task.id, held.task.run);
-        self.pass_turn(&held);
-    }
-
-    /// The next task with the same key has its turn.
-    fn pass_turn(&mut self, held: &Held) {
-        if held.key == 0 || !held.has_turn {
-            return;
-        }
-        let Some(followers) = self.keys.get_mut(&held.key) else { return };
-        match followers.pop_front() {
-            Some(mut next) => {
-                next.has_turn = true;
-                self.queue.push_front(Work::Task(next));
-            }
-            None => {
-                self.keys.remove(&held.key);
-            }
-        }
-    }
-
-    // ---- commands
-
-    fn obey(&mut self, command: Command) {
-        match command {
-            Command::Open { slot } => {
-                self.closed_slots.remove(&slot);
-                self.cancelled_slots.remove(&slot);
-            }
-            Command::Recall { slot } => self.recall(slot),
-            Command::Cancel { slot } => {
-                self.recall(slot);
-                self.cancelled_slots.insert(slot);
-                let of_slot = self.running.values().filter(|running| running.held.ticket.slot() == slot);
-                of_slot.for_each(Running::stop);
-            }
-        }
-    }
-
-    fn recall(&mut self, slot: u32) {
-        self.closed_slots.insert(slot);
-        let (back, stay): (Vec<Work>, Vec<Work>) = self.queue.drain(..).partition(|work| work.ticket().slot() == slot);
-        self.queue.extend(stay);
-        let mut held: Vec<Box<Held>> = Vec::new();
-        for followers in self.keys.values_mut() {
-            let (back, stay): (Vec<_>, Vec<_>) = followers.drain(..).partition(|held| held.ticket.slot() == slot);
-            followers.extend(stay);
-            held.extend(back);
-        }
-        let (asleep, stay): (Vec<_>, Vec<_>) = self.sleeping.drain().partition(|Reverse(next)| next.held.ticket.slot() == slot);
-        self.sleeping.extend(stay);
-        held.extend(asleep.into_iter().map(|Reverse(next)| next.held));
-        for work in back {
-            match work {
-                Work::Task(task) => held.push(task),
-                Work::Rejected(rejected) => self.parts.inbox.returned(rejected.ticket),
-            }
-        }
-        held.into_iter().for_each(|held| self.give_back(held));
     }
 
     // ---- small things

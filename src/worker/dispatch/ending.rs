@@ -1,0 +1,150 @@
+//! What becomes of an attempt: its last word, a retry, or back to the lane.
+
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+use super::super::attempt::Ended;
+use super::super::intake::{Held, Work};
+use super::super::ticket::Ticket;
+use super::{Dispatcher, LONGEST_WAIT, Running, Sleeping};
+use crate::handlers::{Answer, Fail, Failure};
+use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::json::RawJson;
+
+impl Dispatcher {
+    pub(super) async fn attempt_ended(&mut self, number: u64, ended: Ended) {
+        let Some(running) = self.running.remove(&number) else { return };
+        self.parts.meter.in_flight(self.running.len());
+        let cancelled = !self.open || self.cancelled_slots.contains(&running.held.ticket.slot());
+        match ended {
+            // Late: the partition has another owner, or the worker is gone.
+            _ if cancelled => self.interrupted(running),
+            Ended::Interrupted => self.interrupted(running),
+            Ended::Answered(answer) => self.finish(running, answer).await,
+            Ended::TimedOut => {
+                let took = running.began.elapsed().as_secs_f32();
+                let failure = Failure::retry(format!("the attempt had not ended after {took:.1} s")).of_kind("timeout");
+                self.finish(running, Err(failure)).await;
+            }
+        }
+    }
+
+    pub(super) fn interrupted(&mut self, running: Running) {
+        self.parts.meter.finished("interrupted", running.began.elapsed());
+        self.desk.close(&running.cx);
+        self.give_back(running.held);
+    }
+
+    pub(super) async fn finish(&mut self, mut running: Running, answer: Answer) {
+        self.flush_notes(&mut running).await;
+        match answer.and_then(|output| self.deps.check(output)) {
+            Ok(output) => self.succeed(running, output).await,
+            Err(failure) => self.fail(running, failure).await,
+        }
+    }
+
+    pub(super) async fn succeed(&mut self, running: Running, output: RawJson) {
+        self.parts.meter.finished("succeeded", running.began.elapsed());
+        let mut event = self.event(Kind::Succeeded, &running.held);
+        event.attempt = running.held.attempts + 1;
+        event.started_at_ms = (!running.started).then_some(running.began_ms);
+        event.output = Some(output);
+        self.end(running.held, event).await;
+    }
+
+    pub(super) async fn fail(&mut self, mut running: Running, failure: Failure) {
+        let attempt = running.held.attempts + 1;
+        let retry = self.retry_policy(&running.held);
+        self.log_failure(&running, &failure);
+        let error = ErrorInfo::new(failure.kind, failure.message.clone(), attempt);
+        if let Fail::Retry { after } = failure.then
+            && retry.allows(attempt)
+        {
+            self.parts.meter.finished("retried", running.began.elapsed());
+            let wait = after.unwrap_or_else(|| retry.backoff(attempt, fastrand::f64()).into()).min(LONGEST_WAIT);
+            let mut event = self.event(Kind::Retrying, &running.held);
+            event.attempt = attempt;
+            event.started_at_ms = (!running.started).then_some(running.began_ms);
+            event.due_ms = Some(event.at_ms.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
+            event.error = Some(Box::new(error));
+            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+            if self.closed_slots.contains(&running.held.ticket.slot()) {
+                // Nobody waits here for it: the successor tries again.
+                return self.give_back(running.held);
+            }
+            running.held.announced = true;
+            running.held.attempts = attempt;
+            self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held: running.held }));
+            return;
+        }
+        let kind = if failure.then == Fail::Cancelled { Kind::Cancelled } else { Kind::Failed };
+        self.parts.meter.finished(if kind == Kind::Failed { "failed" } else { "cancelled" }, running.began.elapsed());
+        let mut event = self.event(kind, &running.held);
+        event.attempt = attempt;
+        event.started_at_ms = (!running.started).then_some(running.began_ms);
+        event.error = Some(Box::new(error));
+        match failure.then {
+            Fail::Dead => self.bury_task(running.held, event, "dead", failure.message),
+            Fail::Retry { .. } => self.bury_task(running.held, event, "exhausted", failure.message),
+            Fail::Final | Fail::Cancelled => self.end(running.held, event).await,
+        }
+    }
+
+    /// For people who look at the worker; the whole story is in the events.
+    pub(super) fn log_failure(&mut self, running: &Running, failure: &Failure) {
+        if let Some(left_out) = self.failures_logged.pass() {
+            let (task, task_type, attempt) = (&running.held.task.id, &self.parts.task_type, running.cx.number);
+            tracing::warn!(%task, %task_type, attempt, kind = failure.kind, reason = %failure.message, left_out, "an attempt failed");
+        }
+    }
+
+    /// The last word on a task: when Kafka has it, the input is done.
+    pub(super) async fn end(&mut self, held: Box<Held>, event: Event) {
+        self.desk.forget(&held.task.id, held.task.run);
+        self.parts.reporter.report(&event, held.ticket, &mut self.scratch).await;
+        self.pass_turn(&held);
+    }
+
+    pub(super) async fn expire(&mut self, held: Box<Held>, now: i64) {
+        self.parts.meter.finished("expired", Duration::ZERO);
+        let mut event = self.event(Kind::Expired, &held);
+        let late = now.saturating_sub(held.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now));
+        event.error = Some(Box::new(ErrorInfo::new("expired", format!("it was not started in time: {late} ms late"), 0)));
+        self.end(held, event).await;
+    }
+
+    /// Not before its time: it waits here, without a slot.
+    pub(super) async fn put_off(&mut self, mut held: Box<Held>, at_ms: i64, now: i64) {
+        if !held.announced {
+            let mut event = self.event(Kind::Scheduled, &held);
+            event.due_ms = Some(at_ms);
+            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+            held.announced = true;
+        }
+        let wait = Duration::from_millis((at_ms - now).max(0) as u64).min(LONGEST_WAIT);
+        self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held }));
+    }
+
+    pub(super) fn give_back(&mut self, held: Box<Held>) {
+        self.parts.inbox.returned(held.ticket);
+        self.desk.forget(&held.task.id, held.task.run);
+        self.pass_turn(&held);
+    }
+
+    /// The next task with the same key has its turn.
+    pub(super) fn pass_turn(&mut self, held: &Held) {
+        if held.key == 0 || !held.has_turn {
+            return;
+        }
+        let Some(followers) = self.keys.get_mut(&held.key) else { return };
+        match followers.pop_front() {
+            Some(mut next) => {
+                next.has_turn = true;
+                self.queue.push_front(Work::Task(next));
+            }
+            None => {
+                self.keys.remove(&held.key);
+            }
+        }
+    }
+}
