@@ -89,7 +89,7 @@ async fn params_are_checked_against_the_schema_and_then_as_a_type() {
     let params = RawJson::of(&json!({"url": "x", "width": -1})).unwrap();
     assert_eq!(wide.misfit(&params).unwrap().pointer, "/width");
     let (cx, _) = Trial::new().begin("resize");
-    assert_eq!(wide.handler.start(params, cx).err().unwrap().pointer, "/width");
+    assert_eq!(wide.handler.start(&params, cx).err().unwrap().pointer, "/width");
 }
 
 #[tokio::test]
@@ -175,7 +175,7 @@ async fn foreach_counts_fails_where_told_and_stops_when_cancelled() {
 
     let (cx, tape) = Trial::new().begin("foreach");
     let params = RawJson::parse(br#"{"count": 1000000, "pause": "1h"}"#).unwrap();
-    let running = tokio::spawn(Registered::of::<Foreach>().handler.start(params, cx.clone()).unwrap());
+    let running = tokio::spawn(Registered::of::<Foreach>().handler.start(&params, cx.clone()).unwrap());
     while tape.notes().is_empty() {
         tokio::task::yield_now().await;
     }

@@ -200,7 +200,7 @@ async fn a_cancelled_program_may_clean_up_and_is_killed_when_it_does_not_end() {
 
 async fn cancel_when_ready(program: Program, ready: &Path, count: usize) -> Fail {
     let (cx, _) = Trial::new().begin("count");
-    let answer = Exec::new(program).start(RawJson::null(), cx.clone()).unwrap();
+    let answer = Exec::new(program).start(&RawJson::null(), cx.clone()).unwrap();
     let file = ready.to_owned();
     let canceller = tokio::task::spawn_blocking(move || {
         pids(&file, count);
@@ -216,7 +216,7 @@ async fn a_dropped_attempt_takes_its_whole_family_along() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pids");
     let (cx, _) = Trial::new().begin("count");
-    let attempt = tokio::spawn(Exec::new(stubborn_family(&file)).start(RawJson::null(), cx).unwrap());
+    let attempt = tokio::spawn(Exec::new(stubborn_family(&file)).start(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking({
         let file = file.clone();
         move || pids(&file, 2)
@@ -366,7 +366,7 @@ async fn a_guard_that_dies_is_replaced_by_one_that_knows_what_runs() {
     let old = until("there is a guard", || guard_of(std::process::id()));
     let file = dir.path().join("pids");
     let (cx, _) = Trial::new().begin("count");
-    let running = tokio::spawn(Exec::new(stubborn_family(&file)).start(RawJson::null(), cx).unwrap());
+    let running = tokio::spawn(Exec::new(stubborn_family(&file)).start(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking(move || pids(&file, 2)).await.unwrap();
     kill(old, Signal::SIGKILL).unwrap();
     until("the guard is dead", || (!runs(old)).then_some(()));

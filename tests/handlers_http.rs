@@ -140,7 +140,7 @@ async fn who_does_not_answer_is_asked_again() {
 async fn a_cancelled_call_is_given_up() {
     let (cx, _) = Trial::new().begin("resize");
     let http = Http::new(client().unwrap(), call(serve().await, "/slow"));
-    let answer = tokio::spawn(http.start(RawJson::null(), cx.clone()).unwrap());
+    let answer = tokio::spawn(http.start(&RawJson::null(), cx.clone()).unwrap());
     cx.cancelled().cancel();
     let answer = tokio::time::timeout(DEADLINE, answer).await.expect("it ends").unwrap();
     assert_eq!(answer.unwrap_err().then, Fail::Cancelled);

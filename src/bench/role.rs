@@ -92,7 +92,7 @@ fn noop_registry(slots: u32, order: Order) -> Registry {
 struct Noop;
 
 impl Handler for Noop {
-    fn start(&self, _: RawJson, _: Context) -> Result<AnswerFuture, Misfit> {
+    fn start(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, Misfit> {
         Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))
     }
 

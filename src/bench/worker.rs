@@ -10,6 +10,9 @@ use super::{Common, Ground, NOOP, ROUND_DEADLINE, Report, load};
 use crate::broker::{Broker, TopicSpec};
 use crate::config::{Bytes, Order, WorkerConfig};
 
+/// The tasks of the warm-up: one in so many.
+const WARM_UP_PART: u64 = 4;
+
 #[derive(Clone, Debug, clap::Args)]
 pub struct WorkerBench {
     #[command(flatten)]
@@ -38,6 +41,7 @@ pub fn worker(bench: &WorkerBench, brokers: &str) -> anyhow::Result<Report> {
     ];
     let mut report = Report::new("worker", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let (mut raw, mut work) = (Vec::new(), Vec::new());
+    warm_up(bench, brokers)?;
     for round in 1..=common.rounds {
         eprintln!("round {round} of {}", common.rounds);
         // One backlog, worked off by both; which one begins changes from round to round.
@@ -65,6 +69,18 @@ pub fn worker(bench: &WorkerBench, brokers: &str) -> anyhow::Result<Report> {
     report.ratio = report.figures.last().map(|figure| figure.median);
     report.checked = true;
     Ok(report)
+}
+
+/// A broker that has just started is slow at first: both loops run once over a part of the tasks, and are not counted.
+fn warm_up(bench: &WorkerBench, brokers: &str) -> anyhow::Result<()> {
+    eprintln!("warming up");
+    let common = Common { tasks: (bench.common.tasks / WARM_UP_PART).max(1), ..bench.common.clone() };
+    let bench = WorkerBench { common, ..bench.clone() };
+    let ground = Ground::prepare(&bench.common, brokers, bench.common.partitions)?;
+    load::fill(&ground, bench.common.tasks)?;
+    raw_pass(&ground, &bench.common, brokers)?;
+    worker_pass(&ground, &bench, brokers)?;
+    Ok(())
 }
 
 fn raw_pass(ground: &Ground, common: &Common, brokers: &str) -> anyhow::Result<Pass> {

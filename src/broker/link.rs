@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-use super::{Broker, BrokerError, DeliverySink, Outgoing, Producer, RecordRef};
+use super::{Broker, BrokerError, DeliverySink, Outgoing, Plain, Producer, RecordRef};
 use crate::model::task::Position;
 
 /// Tokens with this bit belong to [`Waiters`]; all others are the owner's.
@@ -68,6 +68,12 @@ impl Link {
         drop(producer);
         self.replace(&failed, &why)?;
         self.producer.read().send(record, token)
+    }
+
+    /// Sends several records with tokens of the owner's. Never waits; returns which were not accepted, and why.
+    pub fn send_batch(&self, topic: &str, partition: i32, records: &[Plain<'_>]) -> Vec<(usize, BrokerError)> {
+        let producer = self.producer.read().clone();
+        producer.send_batch(topic, partition, records)
     }
 
     /// Sends and returns the place of the record, or why there is none, at the latest at the deadline. What fails in

@@ -112,6 +112,15 @@ pub struct Outgoing<'a> {
     pub headers: &'a [(&'a str, &'a [u8])],
 }
 
+/// One of several records for one partition: no headers.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    /// Comes back with the outcome.
+    pub token: u64,
+}
+
 /// What a call to the broker can say instead of succeeding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
@@ -279,6 +288,16 @@ pub trait DeliverySink: Send + Sync + 'static {
 pub trait Producer: Send + Sync + 'static {
     /// Accepts a record; never waits. `Full` means that the caller has to come back.
     fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError>;
+
+    /// Accepts several records for one partition, in their order, for less than one by one. Returns which of them were not
+    /// accepted, and why.
+    fn send_batch(&self, topic: &str, partition: i32, records: &[Plain<'_>]) -> Vec<(usize, BrokerError)> {
+        let send = |record: &Plain<'_>| {
+            let (key, value) = (Some(record.key), Some(record.value));
+            self.send(&Outgoing { topic, partition: Some(partition), key, value, headers: &[] }, record.token)
+        };
+        records.iter().enumerate().filter_map(|(n, record)| Some((n, send(record).err()?))).collect()
+    }
 
     /// Waits until everything accepted has its outcome.
     fn flush(&self, deadline: Duration) -> Result<(), BrokerError>;

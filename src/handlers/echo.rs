@@ -7,8 +7,8 @@ use crate::model::json::RawJson;
 pub struct Echo;
 
 impl Handler for Echo {
-    fn start(&self, params: RawJson, _cx: Context) -> Result<AnswerFuture, Misfit> {
-        Ok(Box::pin(std::future::ready(Ok(params))))
+    fn start(&self, params: &RawJson, _cx: Context) -> Result<AnswerFuture, Misfit> {
+        Ok(Box::pin(std::future::ready(Ok(params.clone()))))
     }
 
     fn logs(&self) -> bool {

@@ -63,8 +63,8 @@ impl Exec {
 }
 
 impl Handler for Exec {
-    fn start(&self, params: RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
-        let program = self.0.clone();
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
+        let (program, params) = (self.0.clone(), params.clone());
         Ok(Box::pin(async move { program.run(params, cx).await }))
     }
 

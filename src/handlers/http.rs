@@ -54,8 +54,8 @@ impl Http {
 }
 
 impl Handler for Http {
-    fn start(&self, params: RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
-        let (client, call) = (self.client.clone(), self.call.clone());
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
+        let (client, call, params) = (self.client.clone(), self.call.clone(), params.clone());
         Ok(Box::pin(async move {
             let answered = call.make(&client, params, &cx);
             tokio::select! {

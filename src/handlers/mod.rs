@@ -62,7 +62,7 @@ pub type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 pub trait Handler: Send + Sync + 'static {
     /// Begins an attempt. Params are JSON and fit the schema; what does not fit beyond it is refused here, before
     /// anything has run, so that params are read once. User code may panic in it as in the future.
-    fn start(&self, params: RawJson, cx: Context) -> Result<AnswerFuture, Misfit>;
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit>;
 
     /// Whether `start` would refuse these params: for whoever checks a task without running it. None: they fit.
     fn refuses(&self, _params: &RawJson) -> Option<Misfit> {
@@ -85,9 +85,8 @@ pub trait Handler: Send + Sync + 'static {
 struct Typed<T>(PhantomData<fn() -> T>);
 
 impl<T: Task> Handler for Typed<T> {
-    fn start(&self, params: RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
         let task: T = schema::read(params.text())?;
-        drop(params);
         Ok(Box::pin(async move { answer(&task.run(cx).await?) }))
     }
 

@@ -128,7 +128,7 @@ impl Trial {
         let (cx, tape) = self.begin(task_type);
         let started = match registered.schema.refuses(&params) {
             Some(misfit) => Err(misfit),
-            None => registered.handler.start(params, cx.clone()),
+            None => registered.handler.start(&params, cx.clone()),
         };
         match started {
             Ok(attempt) => Outcome::of(attempt.await, &cx, &tape),

@@ -10,6 +10,10 @@ use super::json::RawJson;
 use super::state::State;
 use super::task::{Policy, Position, Task};
 
+mod success;
+
+pub use success::Success;
+
 /// The version of events that this build writes and the highest it can fold.
 pub const EVENT_VERSION: u32 = 1;
 
@@ -202,64 +206,6 @@ impl Event {
     }
 }
 
-/// The last word of most tasks, written from borrowed parts: what [`Event::encode`] would write for it, without making one.
-#[derive(Serialize)]
-pub struct Success<'a> {
-    v: u32,
-    kind: Kind,
-    id: &'a TaskId,
-    #[serde(skip_serializing_if = "is_first_ref")]
-    run: &'a u32,
-    attempt: u32,
-    worker: &'a str,
-    at_ms: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    task: Option<Said<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    started_at_ms: Option<i64>,
-    output: &'a RawJson,
-}
-
-/// An [`Announcement`], borrowed.
-#[derive(Serialize)]
-struct Said<'a> {
-    #[serde(rename = "type")]
-    task_type: &'a str,
-    created_at_ms: i64,
-    position: Position,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hash: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    policy: Option<&'a Policy>,
-}
-
-fn is_first_ref(run: &&u32) -> bool {
-    **run == 1
-}
-
-impl<'a> Success<'a> {
-    /// `announce`: this is the worker's first event for the task.
-    pub fn of(task: &'a Task, attempt: u32, worker: &'a str, at_ms: i64, announce: bool, output: &'a RawJson) -> Self {
-        let said = announce.then(|| Said {
-            task_type: &task.task_type,
-            created_at_ms: task.created_at_ms,
-            position: task.position,
-            hash: task.hash.as_deref(),
-            policy: task.policy.as_deref(),
-        });
-        let (v, kind) = (EVENT_VERSION, Kind::Succeeded);
-        Self { v, kind, id: &task.id, run: &task.run, attempt, worker, at_ms, task: said, started_at_ms: None, output }
-    }
-
-    pub fn started_at(self, started_at_ms: i64) -> Self {
-        Self { started_at_ms: Some(started_at_ms), ..self }
-    }
-
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        serde_json::to_writer(out, self).unwrap_or_default();
-    }
-}
-
 /// The version of an event that cannot be read otherwise, if it is a newer one.
 fn version_of(value: &[u8]) -> Option<u32> {
     #[derive(Deserialize)]
@@ -293,34 +239,3 @@ impl Announcement {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod success_tests {
-    use super::*;
-    use crate::model::task::Source;
-
-    /// Written from borrowed parts or from an event: the same bytes.
-    #[test]
-    fn a_success_is_written_as_the_event_it_stands_for() {
-        let task_type: Arc<str> = "echo".into();
-        let position = Position { partition: 3, offset: 41 };
-        let source = Source { task_type: &task_type, position, timestamp_ms: 7, value: Some(b"{\"n\":1}") };
-        for headers in [vec![], vec![("ce_run", "2"), ("ce_hash", "abc"), ("ce_name", "n"), ("ce_tags", "a,b")]] {
-            let headers = headers.iter().map(|(name, value): &(&str, &str)| (*name, Some(value.as_bytes())));
-            let task = crate::model::task::read_task(&source, headers).unwrap();
-            for announce in [true, false] {
-                let output = RawJson::parse(b"[1,2]").unwrap();
-                let mut event = Event::new(Kind::Succeeded, task.id.clone(), task.run, 99);
-                event.attempt = 2;
-                event.worker = Some("w".into());
-                event.started_at_ms = Some(98);
-                event.task = announce.then(|| Box::new(Announcement::of(&task)));
-                event.output = Some(output.clone());
-                let (mut whole, mut short) = (Vec::new(), Vec::new());
-                event.encode(&mut whole);
-                Success::of(&task, 2, "w", 99, announce, &output).started_at(98).encode(&mut short);
-                assert_eq!(String::from_utf8(short).unwrap(), String::from_utf8(whole).unwrap());
-            }
-        }
-    }
-}

@@ -30,7 +30,7 @@ pub fn span(handler: &dyn Handler, cx: &Context) -> Span {
 }
 
 /// Begins an attempt, unless its params do not fit; a panic is a failed attempt.
-pub fn begin(handler: &dyn Handler, params: RawJson, cx: &Context) -> Result<Result<AnswerFuture, Misfit>, Failure> {
+pub fn begin(handler: &dyn Handler, params: &RawJson, cx: &Context) -> Result<Result<AnswerFuture, Misfit>, Failure> {
     catch_unwind(AssertUnwindSafe(|| handler.start(params, cx.clone()))).map_err(|panic| panicked(&*panic))
 }
 

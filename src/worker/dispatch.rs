@@ -23,6 +23,7 @@ use super::bury::Undertaker;
 use super::intake::{Held, Work};
 use super::meter::Meter;
 use super::notes::{Desk, FLUSH_INTERVAL};
+use super::outbox::Outbox;
 use super::report::Reporter;
 use super::settle::{self, Deps};
 use super::throttle::Throttle;
@@ -39,8 +40,10 @@ use crate::runtime::now_ms;
 pub const HAND_OUT: usize = 512;
 /// Dead letters being written at once.
 const BURIALS: usize = 64;
-/// A first poll that takes longer than this is work for a task of its own; so many attempts are then not tried on the spot.
+/// A first poll that takes longer than this was work for a task of its own. One may have been held up by others; where more
+/// than one in so many are slow, a number of attempts are not tried on the spot.
 const SLOW_POLL: Duration = Duration::from_micros(100);
+const ONE_SLOW_IN: u32 = 8;
 const NOT_ON_THE_SPOT: u32 = 256;
 /// No clock counts further: whoever asks for more is asked again then.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86_400);
@@ -82,9 +85,37 @@ pub struct Dispatcher {
     /// Fires with the dispatcher's end: what is not buried by then is its successor's.
     gone: CancellationToken,
     not_on_the_spot: u32,
+    slowness: u32,
     failures_logged: Throttle,
+    /// What is done on the spot, for a moment.
+    outbox: Outbox,
+    clock: Clock,
     scratch: Vec<u8>,
     open: bool,
+}
+
+/// The time, read once for each attempt that is done on the spot: the end of one is the beginning of the next.
+struct Clock {
+    read: Instant,
+    read_ms: i64,
+    now: Instant,
+}
+
+impl Clock {
+    fn read() -> Self {
+        let now = Instant::now();
+        Self { read: now, read_ms: now_ms(), now }
+    }
+
+    /// Goes on to the present; returns by how much.
+    fn advance(&mut self) -> Duration {
+        let before = std::mem::replace(&mut self.now, Instant::now());
+        self.now.duration_since(before)
+    }
+
+    fn now_ms(&self) -> i64 {
+        self.read_ms + self.now.duration_since(self.read).as_millis() as i64
+    }
 }
 
 struct Running {
@@ -142,7 +173,10 @@ impl Dispatcher {
             burials: Arc::new(Semaphore::new(BURIALS)),
             gone: CancellationToken::new(),
             not_on_the_spot: 0,
+            slowness: 0,
             failures_logged: Throttle::new(),
+            outbox: Outbox::default(),
+            clock: Clock::read(),
             scratch: Vec::with_capacity(1024),
             open: true,
         }
@@ -187,6 +221,18 @@ impl Dispatcher {
 
     /// Starts at most one turn's worth. True: there is more that could start now.
     async fn start_what_fits(&mut self) -> bool {
+        self.clock = Clock::read();
+        let more = self.start_some().await;
+        self.outbox.send(&self.parts.reporter).await;
+        if more {
+            // Commands and ended attempts get their turn.
+            self.parts.meter.flush();
+            tokio::task::yield_now().await;
+        }
+        more
+    }
+
+    async fn start_some(&mut self) -> bool {
         let slots = self.parts.registered.policy.concurrency as usize;
         let mut turns = 0;
         while self.running.len() < slots
@@ -196,11 +242,12 @@ impl Dispatcher {
                 Work::Task(held) => self.take(held).await,
                 Work::Rejected(rejected) => self.reject(rejected),
             }
+            if self.outbox.is_due(self.clock.now) {
+                self.outbox.send(&self.parts.reporter).await;
+                self.clock = Clock::read();
+            }
             turns += 1;
             if turns >= HAND_OUT {
-                // Commands and ended attempts get their turn.
-                self.parts.meter.flush();
-                tokio::task::yield_now().await;
                 return true;
             }
         }
@@ -220,7 +267,7 @@ impl Dispatcher {
             self.keys.insert(held.key, VecDeque::new());
             held.has_turn = true;
         }
-        let now = now_ms();
+        let now = self.clock.now_ms();
         let policy = held.task.policy.as_deref();
         if policy.and_then(|policy| policy.expires_at_ms).is_some_and(|at| at <= now) && held.attempts == held.task.attempts_used
         {
@@ -236,7 +283,7 @@ impl Dispatcher {
     }
 
     async fn start(&mut self, held: Box<Held>, now: i64) {
-        let began = Instant::now();
+        let began = self.clock.now;
         let policy = &self.parts.registered.policy;
         let timeout = held.task.policy.as_ref().and_then(|policy| policy.timeout).unwrap_or(policy.timeout);
         let deadline = began + Duration::from(timeout);
@@ -256,7 +303,7 @@ impl Dispatcher {
         let running = Running { held, cx, stop: None, began, began_ms: now, started: false };
         let handler = self.parts.registered.handler.clone();
         let span = attempt::span(&*handler, &running.cx);
-        match span.in_scope(|| attempt::begin(&*handler, running.held.task.params.clone(), &running.cx)) {
+        match span.in_scope(|| attempt::begin(&*handler, &running.held.task.params, &running.cx)) {
             Err(failure) => self.finish(running, Err(failure)).await,
             Ok(Err(misfit)) => {
                 self.desk.close(&running.cx);
@@ -270,12 +317,10 @@ impl Dispatcher {
     async fn drive(&mut self, mut running: Running, mut future: AnswerFuture, span: Span, deadline: Instant) {
         if self.not_on_the_spot == 0 {
             let polled = span.in_scope(|| attempt::poll_once(future));
-            let took = running.began.elapsed();
-            if took > SLOW_POLL {
-                self.not_on_the_spot = NOT_ON_THE_SPOT;
-            }
+            let took = self.clock.advance();
+            self.judge_speed(took);
             match polled {
-                Ok(Ok(output)) if self.succeed_at_once(&running, &output, took) => return self.pass_turn(&running.held),
+                Ok(Ok(output)) if self.is_plain(&running, &output) => return self.succeed_at_once(running, &output, took),
                 Ok(answer) => return self.answered(running, answer).await,
                 Err(pending) => future = pending,
             }
@@ -293,6 +338,14 @@ impl Dispatcher {
         });
     }
 
+    fn judge_speed(&mut self, took: Duration) {
+        self.slowness = if took > SLOW_POLL { self.slowness + ONE_SLOW_IN } else { self.slowness.saturating_sub(1) };
+        if self.slowness > 2 * ONE_SLOW_IN {
+            self.slowness = 0;
+            self.not_on_the_spot = NOT_ON_THE_SPOT;
+        }
+    }
+
     /// An attempt that goes on in a task of its own.
     fn enlist(&mut self, running: Running) -> u64 {
         let number = self.next_attempt;
@@ -303,31 +356,34 @@ impl Dispatcher {
         number
     }
 
-    /// The common case, kept short: done on the spot, nothing else to say or to publish, and room in the producer's queue.
-    fn succeed_at_once(&mut self, running: &Running, output: &RawJson, took: Duration) -> bool {
+    /// The common case: done on the spot, and nothing else to say or to publish.
+    fn is_plain(&self, running: &Running, output: &RawJson) -> bool {
         running.cx.end();
-        let plain = self.desk.is_idle() && !self.deps.has_work_after(&running.cx);
-        if !plain || output.text().len() as u64 > self.parts.config.max_output.0 {
-            return false;
-        }
-        let held = &running.held;
-        let at_ms = running.began_ms + took.as_millis() as i64;
-        let worker = &self.parts.reporter.worker;
-        let success = Success::of(&held.task, held.attempts + 1, worker, at_ms, !held.announced, output);
-        self.scratch.clear();
-        success.started_at(running.began_ms).encode(&mut self.scratch);
-        let sent = self.parts.reporter.send(&held.task.id, &self.scratch, held.ticket).is_ok();
-        if sent {
-            self.desk.forget(&held.task.id, held.task.run);
-            self.parts.meter.succeeded(took);
-        }
-        sent
+        let fits = output.text().len() as u64 <= self.parts.config.max_output.0;
+        fits && self.desk.is_idle() && !self.deps.has_work_after(&running.cx)
+    }
+
+    fn succeed_at_once(&mut self, running: Running, output: &RawJson, took: Duration) {
+        let Running { held, began_ms, .. } = running;
+        self.parts.meter.succeeded(took);
+        self.desk.forget(&held.task.id, held.task.run);
+        self.pass_turn(&held);
+        let reporter = &self.parts.reporter;
+        let (partition, at_ms) = (reporter.publisher().partition_of(&held.task.id), self.clock.now_ms());
+        self.outbox.add(held, partition, self.clock.now, |held, bytes| {
+            let (attempt, announce) = (held.attempts + 1, !held.announced);
+            let (task, worker) = (&held.task, &*reporter.worker);
+            Success { task, attempt, worker, at_ms, announce, started_at_ms: began_ms, output }.encode(bytes);
+        });
     }
 
     /// An attempt that was done on the spot; what it spawned is published from a task of its own.
     async fn answered(&mut self, mut running: Running, answer: Answer) {
         if answer.is_err() || !self.deps.has_work_after(&running.cx) {
-            return self.finish(running, answer).await;
+            self.finish(running, answer).await;
+            // It may have waited for the producer.
+            self.clock = Clock::read();
+            return;
         }
         let (cx, stop, deps) = (running.cx.clone(), running.stoppable(), self.deps.clone());
         let ending = self.ending.clone();

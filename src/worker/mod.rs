@@ -13,6 +13,7 @@ mod lane;
 mod memory;
 mod meter;
 mod notes;
+mod outbox;
 mod report;
 mod settle;
 mod share;

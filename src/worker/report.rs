@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::ticket::{Inbox, Ticket};
 use crate::broker::link::Link;
-use crate::broker::{BrokerError, DeliverySink, Outgoing, Record, RecordRef};
+use crate::broker::{BrokerError, DeliverySink, Outgoing, Plain, Record, RecordRef};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::publish::Publisher;
@@ -84,6 +84,25 @@ impl Reporter {
             if !error.is_transient() && !matches!(error, BrokerError::Fatal(_)) {
                 self.unsendable(event, ticket, &error, scratch).await;
                 return;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Hands several encoded events for one partition to the producer; never waits. Returns which it did not take.
+    pub fn send_batch<'a>(&self, partition: i32, records: impl Iterator<Item = Plain<'a>>) -> Vec<usize> {
+        let records: Vec<Plain<'_>> = records.collect();
+        self.link.send_batch(&self.events_topic, partition, &records).into_iter().map(|(n, _)| n).collect()
+    }
+
+    /// Hands an encoded event to the producer, as [`Reporter::report`] does.
+    pub async fn insist(&self, id: &TaskId, value: &[u8], ticket: Ticket) {
+        while let Err(error) = self.send(id, value, ticket) {
+            if !error.is_transient() && !matches!(error, BrokerError::Fatal(_)) {
+                return match Event::decode(value) {
+                    Ok(event) => self.unsendable(&event, ticket, &error, &mut Vec::new()).await,
+                    Err(why) => tracing::error!(task = %id, %error, %why, "an event cannot be sent"),
+                };
             }
             tokio::time::sleep(PAUSE).await;
         }

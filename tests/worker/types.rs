@@ -27,7 +27,7 @@ where
     F: Fn(Value, Context) -> R + Send + Sync + 'static,
     R: Future<Output = Answer> + Send + 'static,
 {
-    fn start(&self, params: RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
         Ok(Box::pin((self.0)(params.value(), cx)))
     }
 }

@@ -11,7 +11,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::message::{BorrowedHeaders, Headers as _};
 use rdkafka::types::RDKafkaErrorCode;
 
-use crate::broker::{HeaderList, Partition};
+use crate::broker::{HeaderList, Partition, Plain};
 
 /// The headers of a record, where it has any.
 pub(super) struct Headers<'a>(pub Option<&'a BorrowedHeaders>);
@@ -112,6 +112,61 @@ impl Drop for Queue {
     fn drop(&mut self) {
         // SAFETY: gives back our reference.
         unsafe { sys::rd_kafka_queue_destroy(self.0.as_ptr()) }
+    }
+}
+
+/// Records handed over in one call.
+const MAX_BATCH: usize = 10_000;
+
+/// A topic as a producer knows it.
+pub(super) struct Topic(NonNull<sys::rd_kafka_topic_t>);
+
+// SAFETY: librdkafka's topics may be used and destroyed by any thread.
+unsafe impl Send for Topic {}
+// SAFETY: as above.
+unsafe impl Sync for Topic {}
+
+impl Topic {
+    /// The client has to outlive it.
+    pub fn new<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, RDKafkaErrorCode> {
+        let name = CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidArgument)?;
+        // SAFETY: the client is alive, the name is copied, the reference returned is ours.
+        let topic = unsafe { sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), ptr::null_mut()) };
+        NonNull::new(topic).map(Self).ok_or(RDKafkaErrorCode::InvalidTopic)
+    }
+
+    /// Hands over copies of the records. Returns those that were refused.
+    pub fn produce(&self, partition: i32, records: &[Plain<'_>]) -> Vec<(usize, RDKafkaErrorCode)> {
+        let mut messages: Vec<sys::rd_kafka_message_t> = records.iter().map(message).collect();
+        for some in messages.chunks_mut(MAX_BATCH) {
+            let (copy, count) = (sys::RD_KAFKA_MSG_F_COPY, some.len() as i32);
+            // SAFETY: payloads and keys are copied before the call returns; the outcome of each is in its `err`.
+            unsafe { sys::rd_kafka_produce_batch(self.0.as_ptr(), partition, copy, some.as_mut_ptr(), count) };
+        }
+        let outcomes = messages.iter().map(|message| RDKafkaErrorCode::from(message.err)).enumerate();
+        outcomes.filter(|(_, code)| *code != RDKafkaErrorCode::NoError).collect()
+    }
+}
+
+impl Drop for Topic {
+    fn drop(&mut self) {
+        // SAFETY: gives back our reference.
+        unsafe { sys::rd_kafka_topic_destroy(self.0.as_ptr()) }
+    }
+}
+
+fn message(record: &Plain<'_>) -> sys::rd_kafka_message_t {
+    sys::rd_kafka_message_t {
+        err: sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR,
+        rkt: ptr::null_mut(),
+        partition: 0,
+        payload: record.value.as_ptr().cast_mut().cast(),
+        len: record.value.len(),
+        key: record.key.as_ptr().cast_mut().cast(),
+        key_len: record.key.len(),
+        offset: 0,
+        // What rdkafka takes for the address of a delivery's opaque is the token itself.
+        _private: ptr::without_provenance_mut(record.token as usize),
     }
 }
 

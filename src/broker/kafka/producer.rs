@@ -1,5 +1,6 @@
 //! Sending: one by one, with the outcome told to a sink, or several at once in a transaction.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, PurgeConfig,
 use rdkafka::types::RDKafkaErrorCode;
 
 use super::settings::Settings;
-use super::{error, lend};
-use crate::broker::{AtomicProducer, BrokerError, DeliverySink, Outgoing, Producer};
+use super::{error, lend, native};
+use crate::broker::{AtomicProducer, BrokerError, DeliverySink, Outgoing, Plain, Producer};
 
 /// How long opening an atomic producer waits for the cluster to end what its predecessor left open.
 const INIT_DEADLINE: Duration = Duration::from_secs(30);
@@ -20,19 +21,50 @@ const INIT_DEADLINE: Duration = Duration::from_secs(30);
 const ABORT_DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) struct KafkaProducer {
+    /// Of the topics that batches went to: one that is known needs no look-up by its name. Given back before the client.
+    topics: Mutex<BTreeMap<String, Arc<native::Topic>>>,
     client: ThreadedProducer<ToSink>,
 }
 
 impl KafkaProducer {
     pub fn new(settings: &Settings, sink: Arc<dyn DeliverySink>) -> Result<Self, BrokerError> {
         let client = settings.producer().create_with_context(ToSink(sink)).map_err(|error| error::of(&error, "[kafka]"))?;
-        Ok(Self { client })
+        Ok(Self { topics: Mutex::default(), client })
+    }
+
+    fn topic(&self, name: &str) -> Result<Arc<native::Topic>, BrokerError> {
+        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(topic) = topics.get(name) {
+            return Ok(topic.clone());
+        }
+        let topic = native::Topic::new(self.client.client(), name).map_err(|code| error::of_code(code, name))?;
+        let topic = Arc::new(topic);
+        topics.insert(name.to_owned(), topic.clone());
+        Ok(topic)
+    }
+
+    /// An error of librdkafka's, or the failure of the whole client that is behind it.
+    fn refusal(&self, code: RDKafkaErrorCode, topic: &str) -> BrokerError {
+        match self.client.client().fatal_error() {
+            Some((code, reason)) => fatal(code, reason),
+            None => error::of_code(code, &format!("sending to `{topic}`")),
+        }
     }
 }
 
 impl Producer for KafkaProducer {
     fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
         send(&self.client, record, token)
+    }
+
+    fn send_batch(&self, topic: &str, partition: i32, records: &[Plain<'_>]) -> Vec<(usize, BrokerError)> {
+        match self.topic(topic) {
+            Ok(native) => {
+                let refused = native.produce(partition, records).into_iter();
+                refused.map(|(n, code)| (n, self.refusal(code, topic))).collect()
+            }
+            Err(error) => (0..records.len()).map(|n| (n, error.clone())).collect(),
+        }
     }
 
     fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
