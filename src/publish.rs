@@ -145,7 +145,8 @@ impl Publisher {
             Some(id) => id.clone(),
             None => TaskId::parse(&uuid::Uuid::now_v7().to_string())?,
         };
-        let hash = spawn_hash(&new.task_type, &new.params.value());
+        let params = new.params.value().map_err(|why| PublishError::Invalid(format!("the params cannot be read: {why}")))?;
+        let hash = spawn_hash(&new.task_type, &params);
         let policy = (new.policy != Policy::default()).then(|| Box::new(new.policy.clone()));
         Ok(Task {
             id,

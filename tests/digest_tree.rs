@@ -170,7 +170,7 @@ async fn digests_are_those_of_sha256sum() {
     for (file, sum) in sums {
         let (node, bytes) = (&nodes[&file], fs::metadata(&file).unwrap().len());
         assert_eq!(node.state, State::Succeeded);
-        let digested = node.output.as_ref().map(|output| output.value());
+        let digested = node.output.as_ref().map(|output| output.value().unwrap());
         assert_eq!(digested, Some(json!({"sha256": sum, "bytes": bytes})), "{}", file.display());
     }
     let root = store.nodes(partition_of(ROOT.as_bytes(), fleet.events_partitions), &[TaskId::parse(ROOT).unwrap()]).await;

@@ -186,7 +186,7 @@ fn records_written_by_hand_are_read_as_documented() {
                     (task.id.as_str(), task.run),
                     (expected["id"].as_str().unwrap(), expected["run"].as_u64().unwrap() as u32)
                 );
-                assert_eq!(task.params.value(), expected["params"], "{about}");
+                assert_eq!(task.params.value().unwrap(), expected["params"], "{about}");
                 let policy = task.policy.map_or(Value::Null, |policy| serde_json::to_value(policy).unwrap());
                 assert_eq!(policy, expected["policy"], "{about}");
                 assert!(expected["created_at_ms"].is_null() || expected["created_at_ms"] == task.created_at_ms, "{about}");

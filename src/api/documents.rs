@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::model::duration::Millis;
 use crate::model::event::ErrorInfo;
+use crate::model::json::RawJson;
 use crate::model::state::State;
 use crate::model::task::OnFailure;
 
@@ -93,8 +94,8 @@ pub struct Status {
     pub ended_at: Option<String>,
     /// When the next attempt, or the first, is due.
     pub due_at: Option<String>,
-    pub progress: Option<Value>,
-    pub result: Option<Value>,
+    pub progress: Option<RawJson>,
+    pub result: Option<RawJson>,
     pub error: Option<ErrorInfo>,
     pub children: Children,
     pub tree: Tree,
@@ -167,7 +168,7 @@ pub struct TreeNode {
     pub name: Option<String>,
     pub attempt: u32,
     pub error: Option<ErrorInfo>,
-    pub progress: Option<Value>,
+    pub progress: Option<RawJson>,
     pub started_at: Option<String>,
     pub ended_at: Option<String>,
     pub children: Children,
@@ -216,7 +217,7 @@ pub struct LogDocument {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Params {
     pub id: String,
-    pub params: Value,
+    pub params: RawJson,
 }
 
 /// `PUT /v1/tasks/{id}/state`.

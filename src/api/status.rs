@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::documents::{Children, History, HistoryItem, StateDocument, Status, Tree, TreeNode};
 use super::fresh::Found;
-use crate::model::json::RawJson;
 use crate::model::node::{HistoryEntry, Node};
 use crate::model::rollup::{Counts, children_of};
 use crate::model::state::{Category, State};
@@ -40,8 +39,8 @@ pub fn status(found: &Found) -> Status {
         started_at: node.started_at_ms.map(time_text),
         ended_at: node.ended_at_ms.map(time_text),
         due_at: node.due_ms.map(time_text),
-        progress: node.progress.as_ref().map(RawJson::value),
-        result: node.output.as_ref().map(RawJson::value),
+        progress: node.progress.clone(),
+        result: node.output.clone(),
         error: node.error.as_deref().cloned(),
         children: children(node),
         tree: tree(node),
@@ -67,7 +66,7 @@ pub fn tree_node(found: &Found) -> TreeNode {
         name: node.policy.as_ref().and_then(|policy| policy.name.clone()),
         attempt: node.attempt,
         error: node.error.as_deref().cloned(),
-        progress: node.progress.as_ref().map(RawJson::value),
+        progress: node.progress.clone(),
         started_at: node.started_at_ms.map(time_text),
         ended_at: node.ended_at_ms.map(time_text),
         children: children(node),

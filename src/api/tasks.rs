@@ -95,9 +95,7 @@ pub async fn params(call: Call) -> Result<Response, Refusal> {
     let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
     match read_task(&source, headers) {
-        Ok(Task { id, params, .. }) if id == task.id => {
-            Ok(json_answer(200, &Params { id: id.to_string(), params: params.value() }))
-        }
+        Ok(Task { id, params, .. }) if id == task.id => Ok(json_answer(200, &Params { id: id.to_string(), params })),
         // The topic was made anew: the place is another record's now.
         Ok(_) => Err(params_gone(&task, &topic, position)),
         Err(reject) => Err(Refusal::new(Code::ParamsUnreadable, format!("the record at {topic}/{position}: {}", reject.message))),

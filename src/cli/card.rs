@@ -1,10 +1,9 @@
 //! A task as a card: one fact a line, only the facts there are.
 
-use serde_json::Value;
-
 use super::screen::{Paint, one_line};
 use crate::api::documents::{Children, Status, Tree};
 use crate::model::event::ErrorInfo;
+use crate::model::json::RawJson;
 use crate::model::state::State;
 
 /// JSON longer than this is shown over several lines.
@@ -22,7 +21,7 @@ pub fn card(task: &Status, paint: Paint) -> String {
     facts.maybe("creator", task.creator.as_deref());
     facts.maybe("tags", Some(task.tags.join(", ")).filter(|tags| !tags.is_empty()).as_deref());
     facts.maybe("link", task.link.as_deref());
-    facts.json("options", task.options.as_ref());
+    facts.json("options", task.options.as_ref().and_then(|options| RawJson::of(options).ok()).as_ref());
     facts.maybe("attempt", attempt_text(task).as_deref());
     facts.maybe("created", task.created_at.as_deref());
     facts.maybe("seen", task.seen_at.as_deref());
@@ -60,7 +59,7 @@ impl Facts {
         }
     }
 
-    fn json(&mut self, name: &str, value: Option<&Value>) {
+    fn json(&mut self, name: &str, value: Option<&RawJson>) {
         let Some(value) = value else { return };
         let short = value.to_string();
         if short.chars().count() <= INLINE_JSON_CHARS {
@@ -210,7 +209,7 @@ tree      9 tasks: 3 successful, 5 pending, 1 failed, took 1 m 1 s";
     #[test]
     fn long_json_is_spread_out() {
         let mut task = samples::status();
-        task.result = Some(serde_json::json!({"words": vec!["lorem ipsum"; 9]}));
+        task.result = RawJson::of(&serde_json::json!({"words": vec!["lorem ipsum"; 9]})).ok();
         let text = card(&task, Paint(false));
         assert!(text.contains("result    {\n            \"words\": ["), "{text}");
     }

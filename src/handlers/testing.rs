@@ -159,7 +159,7 @@ impl Outcome {
     /// The result. Panics where the attempt did not answer ok.
     pub fn output(&self) -> Value {
         match &self.answer {
-            Ok(output) => output.value(),
+            Ok(output) => output.value().unwrap_or_else(|why| panic!("the result cannot be read: {why}")),
             Err(failure) => panic!("the attempt failed: {failure:?}"),
         }
     }
@@ -173,7 +173,7 @@ impl Outcome {
     }
 
     pub fn progress(&self) -> Vec<Value> {
-        let progress = |note: &Note| if let Note::Progress(state) = note { Some(state.value()) } else { None };
+        let progress = |note: &Note| if let Note::Progress(state) = note { state.value().ok() } else { None };
         self.notes.iter().filter_map(progress).collect()
     }
 

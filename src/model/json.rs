@@ -24,8 +24,10 @@ impl RawJson {
         self.0.get()
     }
 
-    pub fn value(&self) -> serde_json::Value {
-        serde_json::from_str(self.0.get()).unwrap_or_default()
+    /// The value that the text stands for. An error: it is nested more than 128 levels deep, or has a number beyond all
+    /// floating-point numbers.
+    pub fn value(&self) -> Result<serde_json::Value, serde_json::Error> {
+        serde_json::from_str(self.0.get())
     }
 
     pub fn into_raw(self) -> Box<RawValue> {
@@ -39,6 +41,23 @@ impl PartialEq for RawJson {
     }
 }
 impl Eq for RawJson {}
+
+/// The same value, however it is written.
+impl PartialEq<serde_json::Value> for RawJson {
+    fn eq(&self, other: &serde_json::Value) -> bool {
+        self.value().is_ok_and(|value| value == *other)
+    }
+}
+
+/// Compact, whatever white space the text has.
+impl std::fmt::Display for RawJson {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.value() {
+            Ok(value) => value.fmt(f),
+            Err(_) => f.write_str(self.text()),
+        }
+    }
+}
 
 impl std::fmt::Debug for RawJson {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

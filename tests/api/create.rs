@@ -220,7 +220,7 @@ async fn waiting_ends_when_the_task_does() {
     let answer = answer.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
     let status: Status = answer.json().await.unwrap();
-    assert_eq!((status.state, status.result), (State::Succeeded, Some(json!({"answer": 42}))));
+    assert_eq!((status.state, status.result.unwrap().value().unwrap()), (State::Succeeded, json!({"answer": 42})));
     // The same again finds it finished.
     let (code, again) = fleet.post("/v1/tasks?wait=15s", json!({"type": "echo", "id": "a"})).await;
     assert_eq!((code, again["state"].as_str()), (200, Some("succeeded")));

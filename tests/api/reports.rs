@@ -32,7 +32,7 @@ async fn reports_are_applied_in_order_until_the_end() {
         assert_eq!((outcome.status.state, outcome.ignored), (shown, ignored), "{state}");
     }
     let status: Status = fleet.get("/v1/tasks/e").await;
-    assert_eq!(status.result, Some(json!({"said": "succeeded"})));
+    assert_eq!(status.result.unwrap(), json!({"said": "succeeded"}));
     let history: History = fleet.get("/v1/tasks/e/history").await;
     assert_eq!((history.events.len(), history.events.iter().filter(|event| event.ignored).count()), (8, 2));
 }

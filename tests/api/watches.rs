@@ -88,14 +88,14 @@ async fn a_watch_tells_every_change_until_the_end() {
     fleet.tell("a", Kind::Started, |event| event.attempt = 1).await;
     assert_eq!(stream.status().await.state, State::Running);
     fleet.tell("a", Kind::Progress, |event| event.output = Some(RawJson::of(&json!(50)).unwrap())).await;
-    assert_eq!(stream.status().await.progress, Some(json!(50)));
+    assert_eq!(stream.status().await.progress.unwrap(), json!(50));
     fleet.echo("a:child").await;
     assert_eq!(stream.status().await.children.total, 1, "children are news too");
     fleet.succeed("a", json!("ok")).await;
     assert_eq!(stream.status().await.state, State::WaitingForChildren);
     fleet.succeed("a:child", json!(1)).await;
     let last = stream.status().await;
-    assert_eq!((last.state, last.result), (State::Succeeded, Some(json!("ok"))));
+    assert_eq!((last.state, last.result.unwrap().value().unwrap()), (State::Succeeded, json!("ok")));
     assert_eq!(stream.end().await, EndReason::Finished);
 }
 

@@ -10,7 +10,7 @@ async fn a_task_goes_the_whole_way(mut fleet: Fleet) {
     let published = fleet.publish("echo", "order-1", &json!({"text": "hello"})).await;
     let node = fleet.ended("order-1").await;
     assert_eq!((node.state, node.attempt), (State::Succeeded, 1));
-    assert_eq!(node.output.unwrap().value(), json!({"text": "hello"}));
+    assert_eq!(node.output.unwrap().value().unwrap(), json!({"text": "hello"}));
     let status = fleet.get(&format!("/v1/tasks/order-1?after={}", published.position)).await;
     assert_eq!((&status["state"], &status["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
     bare_record(&fleet).await;

@@ -30,8 +30,8 @@ async fn events_written_by_hand_are_read() {
     agrees(&ground).await;
     let fetch = state_of(&ground, "order-42:fetch").await.unwrap();
     assert_eq!((fetch.state, fetch.run, fetch.attempt, fetch.log_dropped), (State::Succeeded, 2, 2, 4));
-    assert_eq!(fetch.output.unwrap().value(), json!({"bytes": 1024}));
-    assert_eq!(fetch.progress.unwrap().value(), json!({"done": 3, "of": 10}));
+    assert_eq!(fetch.output.unwrap().value().unwrap(), json!({"bytes": 1024}));
+    assert_eq!(fetch.progress.unwrap().value().unwrap(), json!({"done": 3, "of": 10}));
     let log = ground.store.log_lines(ground.partition_of("order-42"), &id("order-42:fetch"), 0, 10).await.unwrap();
     assert_eq!(log.lines, ["first line", "second line"]);
     let order = state_of(&ground, "order-42").await.unwrap();

@@ -20,7 +20,7 @@ async fn a_success_says_everything_about_the_task() {
     worker.stop().await;
 
     assert_eq!((done.kind, done.run, done.attempt), (EventKind::Succeeded, 1, 1));
-    assert_eq!(done.output.unwrap().value(), json!({"n": 1}));
+    assert_eq!(done.output.unwrap().value().unwrap(), json!({"n": 1}));
     let started = done.started_at_ms.expect("no `started` was written, so the result says when");
     assert!(started <= done.at_ms && done.at_ms - started < 5_000);
     let told = done.task.expect("the producer announced nothing, so the result does");
@@ -40,7 +40,7 @@ async fn a_record_without_anything_is_a_task() {
     let done = fleet.wait_for_results(1).await.remove(0);
     worker.stop().await;
     assert!(done.id.as_str().starts_with(&format!("echo-{}-{}-", place.partition, place.offset)), "{}", done.id);
-    assert_eq!(done.output.unwrap().value(), json!(7));
+    assert_eq!(done.output.unwrap().value().unwrap(), json!(7));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,7 +229,7 @@ async fn a_timeout_first_asks_then_drops() {
     let worker = fleet.worker();
     let (heeds, ignores, own) = (fleet.result_of("heeds").await, fleet.result_of("ignores").await, fleet.result_of("own").await);
     worker.stop().await;
-    assert_eq!((heeds.kind, heeds.output.unwrap().value()), (EventKind::Succeeded, json!("in the grace")));
+    assert_eq!((heeds.kind, heeds.output.unwrap().value().unwrap()), (EventKind::Succeeded, json!("in the grace")));
     let error = ignores.error.unwrap();
     assert_eq!((ignores.kind, ignores.attempt, &*error.kind), (EventKind::Failed, 2, "timeout"));
     assert!(error.message.contains("had not ended"), "{}", error.message);

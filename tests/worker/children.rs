@@ -93,7 +93,7 @@ async fn early_children_are_there_at_once_and_not_doubled_by_retries() {
     let three = |events: &[kafleet::model::event::Event]| crate::tail::ended_ids(events) == 3;
     fleet.events.wait("three children at their end", three).await;
     gate.open();
-    assert_eq!(fleet.result_of("p").await.output.unwrap().value(), json!(3));
+    assert_eq!(fleet.result_of("p").await.output.unwrap().value().unwrap(), json!(3));
     worker.stop().await;
     assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 3, "published once, though three attempts asked");
 }

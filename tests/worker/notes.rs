@@ -31,7 +31,7 @@ async fn notes_come_in_order_between_start_and_result() {
     worker.stop().await;
     let events = fleet.events.all();
     assert_eq!(fleet.kinds_of("t"), ["started", "warned", "progress", "log", "succeeded"]);
-    assert_eq!(events[2].output.as_ref().unwrap().value(), json!(2), "the newest counts");
+    assert_eq!(events[2].output.as_ref().unwrap().value().unwrap(), json!(2), "the newest counts");
     assert_eq!(lines(&events, "t"), ["one", "two"]);
     assert!(events.iter().all(|event| event.attempt == 1), "{events:?}");
 }

@@ -28,7 +28,7 @@ where
     R: Future<Output = Answer> + Send + 'static,
 {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
-        Ok(Box::pin((self.0)(params.value(), cx)))
+        Ok(Box::pin((self.0)(params.value().unwrap(), cx)))
     }
 }
 

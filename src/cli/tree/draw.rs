@@ -87,6 +87,7 @@ mod tests {
     use super::*;
     use crate::api::documents::{Children, Tree};
     use crate::model::event::ErrorInfo;
+    use crate::model::json::RawJson;
 
     fn node(id: &str, state: State, below: Vec<TreeNode>) -> TreeNode {
         let of = |wanted: fn(&TreeNode) -> bool| below.iter().filter(|child| wanted(child)).count() as u64;
@@ -123,7 +124,7 @@ mod tests {
         done.ended_at = Some("2026-01-31T12:00:01.250Z".into());
         let mut running = node("order:pack", State::Running, vec![]);
         running.name = Some("pack \u{1b}[2Jit".into());
-        running.progress = Some(serde_json::json!({"step": 2}));
+        running.progress = RawJson::of(&serde_json::json!({"step": 2})).ok();
         let mut fetch = node("order:fetch", State::Failed, vec![done, failed]);
         (fetch.cut, fetch.children.total) = (3, 5);
         node("order", State::WaitingForChildren, vec![fetch, running])
