@@ -42,6 +42,7 @@ fn api() -> Value {
         TaskPage,
         TreeNode,
         History,
+        Why,
         LogDocument,
         Params,
         Report,

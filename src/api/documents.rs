@@ -201,6 +201,65 @@ pub struct History {
     pub duplicates: u32,
 }
 
+/// `GET /v1/tasks/{id}/why`: why the task is where it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Why {
+    pub id: String,
+    pub state: State,
+    /// What was found, what weighs most first; never empty.
+    pub findings: Vec<Finding>,
+}
+
+/// One reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    pub code: Reason,
+    /// For people: what is so, and what can be done about it.
+    pub message: String,
+    /// The task that it is about, where that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// Tasks that come before this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<u64>,
+    /// Tasks per second that its partition got through, measured during this call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// When its turn should come, at that rate, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_in_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The answer is some events old.
+    Behind,
+    /// Something named it, and nobody has published it.
+    NotPublished,
+    /// Its record is no longer in the log: nobody will take it.
+    RecordGone,
+    /// No worker has ever taken tasks of its partition.
+    NeverTaken,
+    /// Others are before it.
+    InLine,
+    /// One task that does not end keeps its partition from going on.
+    HeldBack,
+    /// A worker has it, and what became of it is still to be told.
+    Taken,
+    Running,
+    /// It failed and is tried again.
+    Retrying,
+    Scheduled,
+    /// A task below it is open.
+    OpenChild,
+    /// Run by someone else: it is as it was last reported.
+    External,
+    Ended,
+    /// A task below it failed.
+    FailedChild,
+}
+
 /// `GET /v1/tasks/{id}/log`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogDocument {

@@ -46,6 +46,7 @@ mod tree;
 mod types;
 mod walk;
 mod watch;
+mod why;
 
 pub use openapi::document as openapi_document;
 

@@ -8,7 +8,7 @@ use schemars::{Schema, SchemaGenerator};
 use super::call::Call;
 use super::documents as doc;
 use super::problem::{Code, Refusal};
-use super::{batch, create, list, ops, report, tasks, tree, types, watch};
+use super::{batch, create, list, ops, report, tasks, tree, types, watch, why};
 use crate::config::Role;
 
 pub enum Verb {
@@ -231,6 +231,7 @@ pub static ROUTES: &[Route] = &[
         })
     },
     read("/v1/tasks/{id}/history", "What happened to it", Gives::Json(of::<doc::History>), |call| Box::pin(tasks::history(call))),
+    read("/v1/tasks/{id}/why", "Why it is where it is", Gives::Json(of::<doc::Why>), |call| Box::pin(why::why(call))),
     Route {
         query: &[
             Parameter {

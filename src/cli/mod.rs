@@ -31,6 +31,7 @@ mod tree;
 mod types;
 mod wait;
 mod watch;
+mod why;
 
 use globals::Globals;
 use outcome::{Code, Failure, Outcome};
@@ -81,6 +82,8 @@ enum Verb {
     Tree(tree::TreeArgs),
     /// Follow a task until it ends
     Watch(watch::WatchArgs),
+    /// Tell why a task is where it is
+    Why(why::WhyArgs),
     /// Show what happened to a task
     History(look::HistoryArgs),
     /// Show what a task has logged
@@ -152,6 +155,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::List(args) => list::list(args, globals).await,
         Verb::Tree(args) => tree::tree(args, globals).await,
         Verb::Watch(args) => watch::watch(args, globals).await,
+        Verb::Why(args) => why::why(args, globals).await,
         Verb::History(args) => look::history(args, globals).await,
         Verb::Log(args) => look::log(args, globals).await,
         Verb::Types => types::types(globals).await,

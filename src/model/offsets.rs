@@ -95,6 +95,17 @@ impl Completed {
         all - below.min(all)
     }
 
+    /// Offsets from the watermark to below `offset` that are not done.
+    pub fn open_below(&self, offset: i64) -> u64 {
+        if offset <= self.watermark {
+            return 0;
+        }
+        let bits = (offset - self.base) as usize;
+        let whole: u64 = self.words.iter().take(bits / 64).map(|word| u64::from(word.count_ones())).sum();
+        let rest = self.words.get(bits / 64).map_or(0, |word| u64::from((word & ((1 << (bits % 64)) - 1)).count_ones()));
+        bits as u64 - whole - rest
+    }
+
     fn set_range(&mut self, from: i64, to: i64) {
         let mut bit = (from - self.base) as usize;
         let end = (to - self.base) as usize;
@@ -293,6 +304,17 @@ mod tests {
             "kf1 open 1 0 r:_____w",
         ] {
             assert_eq!(Metadata::decode(1, bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_open_below_an_offset_is_counted() {
+        let mut map = Completed::starting_at(10);
+        assert!((10..300).all(|offset| map.deliver(offset)));
+        [10, 12, 13, 100, 250].into_iter().for_each(|offset| map.complete(offset));
+        for offset in [0, 10, 11, 12, 13, 14, 64, 101, 250, 251, 300, 1_000] {
+            let counted = (11..offset).filter(|&offset| !map.is_done(offset)).count() as u64;
+            assert_eq!(map.open_below(offset), counted, "{offset}");
         }
     }
 

@@ -11,3 +11,4 @@ mod reads;
 mod refusals;
 mod reports;
 mod watches;
+mod why;

@@ -1,0 +1,347 @@
+//! `GET /v1/tasks/{id}/why`: why a task is where it is. Reads the store, and of Kafka what the task's group has committed.
+
+use std::time::Duration;
+
+use axum::response::Response;
+
+use super::Api;
+use super::call::Call;
+use super::documents::{Finding, Reason, Why};
+use super::fresh::Found;
+use super::outside::KAFKA_DEADLINE;
+use super::problem::Refusal;
+use super::tasks::json_answer;
+use crate::broker::{Committed, Ends, Partition};
+use crate::model::event::ErrorInfo;
+use crate::model::id::TaskId;
+use crate::model::offsets::{Completed, FULL_METADATA_BYTES, Metadata};
+use crate::model::state::{Category, State};
+use crate::model::task::{Position, Source, read_task};
+use crate::publish::time_text;
+use crate::runtime::now_ms;
+use crate::store::Index;
+
+/// How long the rate of a partition is measured.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// Tasks of a tree looked at in search of what holds it.
+const MAX_LOOKED_AT: usize = 2_000;
+/// Children read at a time.
+const PAGE: usize = 200;
+/// Open tasks named.
+const NAMED: usize = 10;
+/// What is folded within a moment, and the markers of transactions, are not worth a word.
+const BEHIND_WORTH_TELLING: i64 = 100;
+
+pub async fn why(call: Call) -> Result<Response, Refusal> {
+    let api = &call.api;
+    let task = api.find(&call.id()?, call.after()?).await?;
+    let mut findings = match task.node.state {
+        State::Queued if !task.node.is_external() => api.why_queued(&task).await?,
+        State::WaitingForChildren => api.why_waiting(&task).await?,
+        state if state.is_terminal() => api.why_ended(&task).await?,
+        _ => vec![why_own(&task)],
+    };
+    findings.extend(api.how_old(&task).await?);
+    let why = Why { id: task.id.to_string(), state: task.node.state, findings };
+    Ok(json_answer(200, &why))
+}
+
+impl Finding {
+    fn new(code: Reason, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), task: None, ahead: None, rate: None, expected_in_ms: None }
+    }
+
+    fn about(self, task: &TaskId) -> Self {
+        Self { task: Some(task.to_string()), ..self }
+    }
+}
+
+/// What the task's own record says.
+fn why_own(task: &Found) -> Finding {
+    let node = &task.node;
+    let due = || node.due_ms.map_or_else(|| "at a time that is not told".to_owned(), |due| format!("at {}", time_text(due)));
+    match node.own {
+        State::Expected => Finding::new(
+            Reason::NotPublished,
+            "a child or an event named this task, and nobody has published it yet; see that its producer runs",
+        ),
+        _ if node.is_external() => {
+            let told = format!("it is run by someone else and was last reported {}; nobody has told more", node.own);
+            Finding::new(Reason::External, told)
+        }
+        State::Scheduled => Finding::new(Reason::Scheduled, format!("it is released {}", due())),
+        State::Retrying => {
+            let error = error_text(node.error.as_deref());
+            Finding::new(Reason::Retrying, format!("attempt {} failed: {error}; the next one begins {}", node.attempt, due()))
+        }
+        _ => Finding::new(Reason::Running, running(task)),
+    }
+}
+
+fn running(task: &Found) -> String {
+    let node = &task.node;
+    let now = now_ms();
+    let worker = node.worker.as_deref().unwrap_or("a worker that is not told");
+    let since = node.started_at_ms.map_or_else(String::new, |at| format!(" since {}", time_text(at)));
+    let heard = node.history.iter().map(|entry| entry.at_ms).max();
+    let heard = heard.map_or_else(String::new, |at| format!("; the last event of it is {} old", age(now - at)));
+    format!("attempt {} runs on `{worker}`{since}{heard}", node.attempt.max(1))
+}
+
+fn ended(state: State) -> String {
+    if state == State::Cancelled { "was cancelled".to_owned() } else { state.to_string() }
+}
+
+fn error_text(error: Option<&ErrorInfo>) -> String {
+    error.map_or_else(|| "no error is told".to_owned(), |error| format!("{}: {}", error.kind, error.message))
+}
+
+fn age(ms: i64) -> String {
+    match ms.max(0) {
+        ms if ms < 10_000 => format!("{:.1} s", ms as f64 / 1e3),
+        ms if ms < 600_000 => format!("{} s", ms / 1_000),
+        ms => format!("{} min", ms / 60_000),
+    }
+}
+
+/// Where a queued task stands in its partition.
+#[derive(Debug, PartialEq, Eq)]
+enum Line {
+    Gone { first: i64 },
+    NeverTaken { ahead: u64 },
+    Taken,
+    Ahead { ahead: u64, watermark: i64, full: bool },
+}
+
+/// The pure part: from offsets to a place in line.
+fn place_in_line(offset: i64, ends: Ends, committed: Option<&Committed>) -> Line {
+    if offset < ends.first {
+        return Line::Gone { first: ends.first };
+    }
+    let Some(committed) = committed else { return Line::NeverTaken { ahead: (offset - ends.first) as u64 } };
+    let completed = Metadata::decode(committed.offset, &committed.metadata)
+        .map_or_else(|| Completed::starting_at(committed.offset), |metadata| metadata.completed);
+    if completed.is_done(offset) {
+        return Line::Taken;
+    }
+    let full = committed.metadata.len() > FULL_METADATA_BYTES;
+    Line::Ahead { ahead: completed.open_below(offset), watermark: completed.watermark(), full }
+}
+
+impl Api {
+    async fn why_queued(&self, task: &Found) -> Result<Vec<Finding>, Refusal> {
+        let (Some(position), Some(task_type)) = (task.node.position, task.node.task_type.clone()) else {
+            return Ok(vec![why_own(task)]);
+        };
+        let names = self.publisher.names();
+        let place = Partition::new(names.tasks(&task_type), position.partition);
+        let at = place.clone();
+        let ends = self.kafka(KAFKA_DEADLINE, move |broker| broker.ends(&at, KAFKA_DEADLINE)).await?;
+        let committed = self.committed(&task_type, &place).await?;
+        Ok(match place_in_line(position.offset, ends, committed.as_ref()) {
+            Line::Gone { first } => vec![Finding::new(
+                Reason::RecordGone,
+                format!(
+                    "its record at {place}, offset {}, is gone: the log begins at {first}; retention was too short for the backlog",
+                    position.offset
+                ),
+            )],
+            Line::NeverTaken { ahead } => vec![Finding {
+                ahead: Some(ahead),
+                ..Finding::new(
+                    Reason::NeverTaken,
+                    format!(
+                        "no worker has taken anything from {place} yet, with {ahead} before it; see that one runs with `--types {task_type}`"
+                    ),
+                )
+            }],
+            Line::Taken => vec![Finding::new(
+                Reason::Taken,
+                "a worker is through with it, and its result is on the way to the store; if it stays so, its last event was lost with its partition's log",
+            )],
+            Line::Ahead { ahead, watermark, full } => {
+                let mut findings = vec![self.in_line(&task_type, &place, ahead, watermark).await?];
+                if full {
+                    findings.insert(0, self.held_back(&task_type, &place, watermark).await?);
+                }
+                findings
+            }
+        })
+    }
+
+    async fn committed(&self, task_type: &str, place: &Partition) -> Result<Option<Committed>, Refusal> {
+        let (group, at) = (self.publisher.names().group(task_type), place.clone());
+        let committed = self.kafka(KAFKA_DEADLINE, move |broker| broker.group_offsets(&group, &[at], KAFKA_DEADLINE)).await?;
+        Ok(committed.into_iter().next().flatten())
+    }
+
+    /// Measures how fast the partition moves.
+    async fn in_line(&self, task_type: &str, place: &Partition, ahead: u64, watermark: i64) -> Result<Finding, Refusal> {
+        let begun = tokio::time::Instant::now();
+        tokio::time::sleep(SAMPLE).await;
+        let moved = self.committed(task_type, place).await?.map_or(0, |committed| committed.offset - watermark).max(0);
+        let rate = moved as f64 / begun.elapsed().as_secs_f64();
+        let expected_in_ms = (rate > 0.0).then(|| (ahead as f64 / rate * 1e3) as u64);
+        let when = match expected_in_ms {
+            Some(ms) => format!("which moves at {rate:.0}/s: its turn should come in {}", age(ms as i64)),
+            None => format!("which did not move within {} s; see `kafleet workers` and the log of its worker", SAMPLE.as_secs()),
+        };
+        let message = match ahead {
+            0 => "it is next in its partition, and was not begun yet; a moment, or all slots are taken".to_owned(),
+            1 => format!("1 task is before it in {place}, {when}"),
+            ahead => format!("{ahead} tasks are before it in {place}, {when}"),
+        };
+        Ok(Finding { ahead: Some(ahead), rate: Some(rate), expected_in_ms, ..Finding::new(Reason::InLine, message) })
+    }
+
+    /// One task at the watermark does not end, and the map of what is done behind it is full.
+    async fn held_back(&self, task_type: &str, place: &Partition, watermark: i64) -> Result<Finding, Refusal> {
+        let at = place.clone();
+        let record = self.kafka(KAFKA_DEADLINE, move |broker| broker.read_at(&at, watermark, KAFKA_DEADLINE)).await?;
+        let task_type = task_type.into();
+        let holder = record.and_then(|record| {
+            let position = Position { partition: place.index, offset: watermark };
+            let value = record.value.as_deref();
+            let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value };
+            let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
+            read_task(&source, headers).ok().map(|task| task.id)
+        });
+        let message = format!("the task at offset {watermark} of {place} has not ended and holds everything behind it back");
+        let finding = Finding::new(Reason::HeldBack, message);
+        Ok(match holder {
+            Some(id) => finding.about(&id),
+            None => finding,
+        })
+    }
+
+    /// The open tasks below, deepest first.
+    async fn why_waiting(&self, task: &Found) -> Result<Vec<Finding>, Refusal> {
+        let (mut open, mut ahead, mut looked_at) = (Vec::new(), vec![task.id.clone()], 0);
+        while let Some(parent) = ahead.pop() {
+            for child in self.some_below(&parent, task.partition, &mut looked_at, |state| !state.is_terminal()).await? {
+                if child.node.own.is_terminal() { ahead.push(child.id) } else { open.push(child) }
+            }
+        }
+        open.sort_by_key(|child| std::cmp::Reverse(child.id.as_str().matches(':').count()));
+        let pending = super::status::status(task).tree.pending.saturating_sub(1);
+        let mut findings: Vec<Finding> = open
+            .iter()
+            .take(NAMED)
+            .map(|child| {
+                let because = why_own_in_brief(child);
+                Finding::new(Reason::OpenChild, format!("`{}` is {}: {because}", child.id, child.node.own)).about(&child.id)
+            })
+            .collect();
+        if let (Some(first), true) = (findings.first_mut(), pending > 1) {
+            first.message += &format!(" ({pending} tasks below are open in all)");
+        }
+        if findings.is_empty() {
+            let message =
+                format!("{pending} tasks below it are open; the first {looked_at} that were looked at are not among them");
+            findings.push(Finding::new(Reason::OpenChild, message));
+        }
+        Ok(findings)
+    }
+
+    /// Its own end, or the deepest task whose end decided.
+    async fn why_ended(&self, task: &Found) -> Result<Vec<Finding>, Refusal> {
+        let state = task.node.state;
+        if task.node.own == state {
+            let message = match state.category() {
+                Category::Successful => format!("it {} on attempt {}", ended(state), task.node.attempt.max(1)),
+                _ => format!("it {}: {}", ended(state), error_text(task.node.error.as_deref())),
+            };
+            return Ok(vec![Finding::new(Reason::Ended, message)]);
+        }
+        let (mut parent, mut looked_at, mut culprit) = (task.id.clone(), 0, None);
+        while let Some(child) =
+            self.some_below(&parent, task.partition, &mut looked_at, |is| is == state).await?.into_iter().next()
+        {
+            parent = child.id.clone();
+            let found = child.node.own == state;
+            culprit = Some(child);
+            if found {
+                break;
+            }
+        }
+        let message = match &culprit {
+            Some(child) => format!("`{}` below it {}: {}", child.id, ended(state), error_text(child.node.error.as_deref())),
+            None => format!("a task below it {}; it is not among the first {looked_at} that were looked at", ended(state)),
+        };
+        let finding = Finding::new(Reason::FailedChild, message);
+        Ok(vec![match culprit {
+            Some(child) => finding.about(&child.id),
+            None => finding,
+        }])
+    }
+
+    /// Children in such a state, as long as not too many tasks have been looked at.
+    async fn some_below(
+        &self,
+        parent: &TaskId,
+        partition: u32,
+        looked_at: &mut usize,
+        wanted: impl Fn(State) -> bool,
+    ) -> Result<Vec<Found>, Refusal> {
+        let (index, mut after, mut some) = (Index::Children(parent.clone()), None, Vec::new());
+        while *looked_at < MAX_LOOKED_AT && some.len() < NAMED {
+            let entries = self.page(partition, &index, after.as_ref(), PAGE).await?;
+            let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
+            *looked_at += ids.len();
+            let found = self.look_many(partition, &ids).await?.into_iter().flatten();
+            some.extend(found.filter(|child| !child.superseded && wanted(child.node.state)));
+            if entries.len() < PAGE {
+                break;
+            }
+            after = entries.into_iter().next_back();
+        }
+        Ok(some)
+    }
+
+    /// Where the fold has not got to the log's end, the answer may be old.
+    async fn how_old(&self, task: &Found) -> Result<Option<Finding>, Refusal> {
+        let Ends { end, first } = self.event_ends(task.partition, KAFKA_DEADLINE).await?;
+        let folded = self.fence(task.partition).await?.map_or(first, |fence| fence.offset);
+        let behind = end.saturating_sub(folded);
+        let told = || {
+            let partition = task.partition;
+            let message = format!(
+                "the last {behind} events of partition {partition} are not folded yet: this answer may be old; see that a tracker runs"
+            );
+            Finding::new(Reason::Behind, message)
+        };
+        Ok((behind > BEHIND_WORTH_TELLING).then(told))
+    }
+}
+
+fn why_own_in_brief(task: &Found) -> String {
+    match task.node.own {
+        State::Queued if !task.node.is_external() => "no worker has begun it".to_owned(),
+        _ => why_own(task).message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDS: Ends = Ends { first: 100, end: 500 };
+
+    fn committed(offset: i64, metadata: &str) -> Committed {
+        Committed { offset, metadata: metadata.to_owned() }
+    }
+
+    #[test]
+    fn the_place_in_line() {
+        let never = place_in_line(130, ENDS, None);
+        assert_eq!(never, Line::NeverTaken { ahead: 30 });
+        assert_eq!(place_in_line(99, ENDS, None), Line::Gone { first: 100 });
+        // Done: 103, 108, 109.
+        let some = committed(100, "kf1 open 10500 2 r:AwEEAg");
+        assert_eq!(place_in_line(120, ENDS, Some(&some)), Line::Ahead { ahead: 17, watermark: 100, full: false });
+        assert_eq!(place_in_line(100, ENDS, Some(&some)), Line::Ahead { ahead: 0, watermark: 100, full: false });
+        assert_eq!(place_in_line(108, ENDS, Some(&some)), Line::Taken);
+        assert_eq!(place_in_line(120, ENDS, Some(&committed(121, ""))), Line::Taken);
+        assert_eq!(place_in_line(120, ENDS, Some(&committed(110, "?"))), Line::Ahead { ahead: 10, watermark: 110, full: false });
+    }
+}

@@ -1,0 +1,28 @@
+//! `why`: the reasons for where a task is.
+
+use clap::Args;
+
+use super::globals::Globals;
+use super::outcome::{Code, Outcome};
+use super::screen::one_line;
+use crate::api::documents::Why;
+
+#[derive(Debug, Args)]
+pub struct WhyArgs {
+    /// The task's id
+    pub id: String,
+}
+
+pub async fn why(args: WhyArgs, globals: &Globals) -> Outcome {
+    let screen = globals.screen();
+    let why: Why = globals.client()?.get(&["v1", "tasks", &args.id, "why"], &Vec::new()).await?;
+    if screen.is_json() {
+        screen.json(&why)?;
+        return Ok(Code::Ok);
+    }
+    screen.line(&format!("{} is {}", why.id, why.state))?;
+    for finding in &why.findings {
+        screen.line(&format!("  {}", one_line(&finding.message)))?;
+    }
+    Ok(Code::Ok)
+}

@@ -1,0 +1,131 @@
+//! Why a task is where it is.
+
+use kafleet::api::documents::{Reason, Why};
+use kafleet::broker::{Broker, Commit, Outgoing, Partition};
+use kafleet::model::event::{ErrorInfo, Kind};
+use kafleet::model::offsets::FULL_METADATA_BYTES;
+use kafleet::model::state::State;
+use kafleet::model::task::Position;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::harness::{DEADLINE, Fleet, fleet};
+
+async fn why(fleet: &Fleet, id: &str) -> Why {
+    fleet.folded().await;
+    fleet.get(&format!("/v1/tasks/{id}/why")).await
+}
+
+fn codes(why: &Why) -> Vec<Reason> {
+    why.findings.iter().map(|finding| finding.code).collect()
+}
+
+/// Records in one partition of the task topic, each announced as queued.
+async fn backlog(fleet: &Fleet, count: i64) -> Partition {
+    let place = Partition::new(fleet.names.tasks("echo"), 1);
+    for n in 0..count {
+        let id = format!("q{n}");
+        let record = Outgoing {
+            topic: &place.topic,
+            partition: Some(1),
+            key: None,
+            value: Some(b"1"),
+            headers: &[("ce_id", id.as_bytes()), ("ce_announced", b"1")],
+        };
+        let position = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
+        fleet.announce(&id, "echo", Some(position)).await;
+    }
+    place
+}
+
+fn commit(fleet: &Fleet, place: &Partition, offset: i64, metadata: &str) {
+    let commit = Commit { partition: place.clone(), offset, metadata: metadata.into() };
+    fleet.log.set_group_offsets(&fleet.names.group("echo"), &[commit], DEADLINE).unwrap();
+}
+
+#[tokio::test]
+async fn a_queued_task_has_its_place_in_line() {
+    let fleet = fleet().await;
+    let place = backlog(&fleet, 8).await;
+    let never = why(&fleet, "q5").await;
+    assert_eq!((codes(&never), never.findings[0].ahead), (vec![Reason::NeverTaken], Some(5)));
+    // Done: 0, 1 and 3.
+    commit(&fleet, &place, 2, "kf1 open 100 0 r:AQE");
+    let told = why(&fleet, "q5").await;
+    let first = &told.findings[0];
+    assert_eq!((told.state, first.code, first.ahead, first.rate), (State::Queued, Reason::InLine, Some(2), Some(0.0)), "2 and 4");
+    assert!(first.message.contains("did not move"), "{}", first.message);
+    assert_eq!(codes(&why(&fleet, "q3").await), [Reason::Taken]);
+    fleet.log.truncate_before(&place, 6).unwrap();
+    assert_eq!(codes(&why(&fleet, "q5").await), [Reason::RecordGone]);
+}
+
+#[tokio::test]
+async fn the_task_that_holds_a_partition_back_is_named() {
+    let fleet = fleet().await;
+    let place = backlog(&fleet, 4).await;
+    commit(&fleet, &place, 1, &format!("kf1 open 100 0 {}", "x".repeat(FULL_METADATA_BYTES)));
+    let told = why(&fleet, "q3").await;
+    assert_eq!(codes(&told), [Reason::HeldBack, Reason::InLine]);
+    assert_eq!(told.findings[0].task.as_deref(), Some("q1"));
+}
+
+#[tokio::test]
+async fn what_runs_and_what_is_tried_again() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    fleet
+        .tell("a", Kind::Started, |event| {
+            event.attempt = 1;
+            event.worker = Some("w-7".into());
+        })
+        .await;
+    let running = why(&fleet, "a").await;
+    assert_eq!(codes(&running), [Reason::Running]);
+    assert!(running.findings[0].message.contains("attempt 1 runs on `w-7` since 2"), "{}", running.findings[0].message);
+    fleet
+        .tell("a", Kind::Retrying, |event| {
+            event.attempt = 1;
+            event.due_ms = Some(1_900_000_000_000);
+            event.error = Some(Box::new(ErrorInfo::new("timeout", "too slow", 1)));
+        })
+        .await;
+    let retrying = why(&fleet, "a").await;
+    assert_eq!(codes(&retrying), [Reason::Retrying]);
+    let message = &retrying.findings[0].message;
+    assert_eq!(message, "attempt 1 failed: timeout: too slow; the next one begins at 2030-03-17T17:46:40.000Z");
+}
+
+#[tokio::test]
+async fn a_parent_names_what_holds_it_open_and_what_failed_it() {
+    let fleet = fleet().await;
+    for id in ["r", "r:a", "r:b", "r:b:deep", "r:c"] {
+        fleet.echo(id).await;
+    }
+    for id in ["r", "r:b"] {
+        fleet.succeed(id, json!(1)).await;
+    }
+    let waiting = why(&fleet, "r").await;
+    let tasks: Vec<_> = waiting.findings.iter().map(|finding| finding.task.as_deref().unwrap_or_default()).collect();
+    assert_eq!(tasks, ["r:b:deep", "r:a", "r:c"], "deepest first");
+    assert!(waiting.findings[0].message.contains("4 tasks below are open in all"), "{}", waiting.findings[0].message);
+    for id in ["r:a", "r:c"] {
+        fleet.succeed(id, json!(1)).await;
+    }
+    fleet.fail("r:b:deep", "the disk is full").await;
+    let failed = why(&fleet, "r").await;
+    assert_eq!((codes(&failed), failed.findings[0].task.as_deref()), (vec![Reason::FailedChild], Some("r:b:deep")));
+    assert!(failed.findings[0].message.contains("the disk is full"), "{}", failed.findings[0].message);
+    assert_eq!(codes(&why(&fleet, "r:a").await), [Reason::Ended]);
+}
+
+#[tokio::test]
+async fn what_nobody_published_and_what_others_run() {
+    let fleet = fleet().await;
+    fleet.announce("up:child", "echo", Some(Position { partition: 0, offset: 0 })).await;
+    assert_eq!(codes(&why(&fleet, "up").await), [Reason::NotPublished]);
+    fleet.create(json!({"type": "label", "id": "x", "external": true})).await;
+    assert_eq!(codes(&why(&fleet, "x").await), [Reason::External]);
+    let unknown = crate::harness::problem(fleet.request(Method::GET, "/v1/tasks/nobody/why")).await;
+    assert_eq!(unknown.status, 404);
+}
