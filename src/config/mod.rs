@@ -191,11 +191,14 @@ pub struct TrackerConfig {
     /// Events waiting per partition before it is paused.
     #[schemars(range(min = 1_000, max = 1_000_000))]
     pub queue_events: usize,
+    /// Announce tasks that producers have published without `ce_announced`, so that they show as queued before a worker
+    /// takes them. It reads every task topic; a fleet whose producers all announce can do without.
+    pub observe: bool,
 }
 
 impl Default for TrackerConfig {
     fn default() -> Self {
-        Self { batch_events: 2_000, cache_records: 4_000, queue_events: 20_000 }
+        Self { batch_events: 2_000, cache_records: 4_000, queue_events: 20_000, observe: true }
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! A [`reader`] thread polls the partitions that the group gives it and, through a bounded [`feed`], hands their events to
 //! one [`folder`] per partition, which has a store connection of its own. Whatever goes wrong (a lost connection, another
-//! owner, a store that lost writes), the folder reads the fence again and goes on from there.
+//! owner, a store that lost writes), the folder reads the fence again and goes on from there. The [`observer`] announces tasks
+//! that their producers have not announced.
 
 mod feed;
 mod folder;
+mod observer;
 mod reader;
 
 use std::sync::Arc;
@@ -19,10 +21,13 @@ use crate::config::{Names, TrackerConfig};
 use crate::runtime::{Health, Shutdown, blocking};
 use crate::store::Store;
 use crate::telemetry::Metrics;
+use observer::Observer;
 use reader::Reader;
 
 /// Bytes of events that may lie prefetched in the client.
 const PREFETCH_BYTES: usize = 32 << 20;
+/// How long the observer may take to leave its group.
+const LEAVE_DEADLINE: Duration = Duration::from_secs(8);
 /// How often lag is measured.
 const LAG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -57,14 +62,38 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
             let _ = ended.send(reader.run());
         })
         .context("a thread for the poll loop cannot be started")?;
+    let observing = observe(&setup, &shutdown).await?;
     tracing::info!("tracker starts");
     let measuring = tokio::spawn(measure_lag(setup.clone()));
     let outcome = end.await.context("the tracker's poll loop ended without leaving its group");
     measuring.abort();
     shutdown.begin();
+    if let Some(left) = observing {
+        // It leaves its group; a process that does not wait for it leaves a gap until the session times out.
+        let _ = tokio::time::timeout(LEAVE_DEADLINE, left).await;
+    }
     outcome?.context("the consumer of events cannot go on")?;
     tracing::info!("tracker has stopped");
     Ok(())
+}
+
+/// Starts the observer on a thread of its own. The receiver hears when it has left its group.
+async fn observe(setup: &Arc<TrackerSetup>, shutdown: &Shutdown) -> anyhow::Result<Option<oneshot::Receiver<()>>> {
+    if !setup.config.observe {
+        return Ok(None);
+    }
+    let (setup, shutdown, runtime) = (setup.clone(), shutdown.clone(), tokio::runtime::Handle::current());
+    let opened = blocking(move || Observer::open(setup, shutdown, runtime)).await.map_err(anyhow::Error::msg)?;
+    let observer = opened.context("the observer's producer cannot be opened")?;
+    let (ended, end) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("kafleet-observer".into());
+    thread
+        .spawn(move || {
+            observer.run();
+            let _ = ended.send(());
+        })
+        .context("a thread for the observer cannot be started")?;
+    Ok(Some(end))
 }
 
 /// How far the store is behind the log, per partition. Whoever tracks measures all of them: it is the fleet's lag.

@@ -37,7 +37,9 @@ async fn a_commit_written_by_hand_is_read(mut fleet: Fleet) {
     fleet.ended("last").await;
     fleet.get(&format!("/v1/tasks/last?after={}", last.position)).await;
     for n in [0, 2, 3, 4, 5] {
-        assert!(fleet.node(&format!("t-{n}")).await.is_none(), "`t-{n}` was done already");
+        // The tracker may have announced it: what it says is that it was never run.
+        let node = fleet.node(&format!("t-{n}")).await;
+        assert!(node.is_none_or(|node| node.state == State::Queued), "`t-{n}` was done already");
     }
     fleet.agrees().await;
     fleet.stop().await;

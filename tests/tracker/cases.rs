@@ -19,7 +19,7 @@ pub async fn agrees(ground: &Ground) -> Oracle {
 /// Events in small batches with a cache that forgets; a tracker that comes late; events twice and out of order.
 pub async fn everything_is_folded(ground: Ground, trees: usize) {
     ground.write(&story(1, trees)).await;
-    let small = TrackerConfig { batch_events: 7, cache_records: 50, queue_events: 100 };
+    let small = TrackerConfig { batch_events: 7, cache_records: 50, queue_events: 100, ..TrackerConfig::default() };
     let tracker = ground.tracker_with(small).await;
     ground.write(&story(2, trees)).await;
     let oracle = agrees(&ground).await;

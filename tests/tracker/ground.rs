@@ -33,7 +33,7 @@ pub struct Ground {
     pub store: Arc<dyn Store>,
     pub names: Names,
     pub partitions: u32,
-    link: Arc<Link>,
+    pub link: Arc<Link>,
 }
 
 impl Ground {

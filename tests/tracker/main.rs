@@ -5,6 +5,7 @@
 mod cases;
 mod ground;
 mod memory;
+mod observed;
 mod oracle;
 mod records;
 mod redis;

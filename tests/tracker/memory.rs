@@ -7,6 +7,7 @@ use kafleet::store::memory::Memory;
 
 use crate::cases;
 use crate::ground::Ground;
+use crate::observed;
 
 const TREES: usize = 400;
 
@@ -52,4 +53,14 @@ async fn the_store_goes_back() {
         async {}
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_tasks_are_announced() {
+    observed::foreign_tasks_are_announced(ground(3).0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_is_new_is_announced() {
+    observed::only_what_is_new_is_announced(ground(3).0).await;
 }

@@ -7,6 +7,7 @@ use kafleet::broker::kafka::Kafka;
 
 use crate::cases::{self, agrees, one_each};
 use crate::ground::{Ground, part, until};
+use crate::observed;
 use crate::redis::Server;
 use crate::story::{story, submitted};
 
@@ -122,4 +123,16 @@ async fn a_stop_does_not_wait_for_redis() {
     agrees(&ground).await;
     until("the next one is ready", || async { tracker.health.reasons().is_empty() }).await;
     tracker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_tasks_are_announced() {
+    let Some((ground, _server)) = ground(3) else { return };
+    observed::foreign_tasks_are_announced(ground).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_is_new_is_announced() {
+    let Some((ground, _server)) = ground(3) else { return };
+    observed::only_what_is_new_is_announced(ground).await;
 }
