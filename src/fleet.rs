@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::broker::link::Link;
-use crate::broker::{Broker, BrokerError, ConsumerSpec, Outgoing, Partition, RecordRef, Start};
+use crate::broker::{Broker, BrokerError, ConsumerSpec, Ends, Outgoing, Partition, RecordRef, Start};
 use crate::config::Names;
 use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
@@ -112,7 +112,7 @@ pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> R
     let partition = Partition::new(topic.as_str(), PARTITION);
     let ends = broker.ends(&partition, left())?;
     let mut control = Control::default();
-    let mut reading = Reading { next: ends.first, end: ends.end, heard: Instant::now() };
+    let mut reading = Reading::new(ends);
     if reading.is_done() {
         return Ok(control);
     }
@@ -137,19 +137,28 @@ pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> R
     Ok(control)
 }
 
-/// How far the topic has been read.
-struct Reading {
+/// How far a topic has been read, up to the end that it had.
+pub(crate) struct Reading {
     next: i64,
     end: i64,
     heard: Instant,
 }
 
 impl Reading {
-    fn is_done(&self) -> bool {
+    pub(crate) fn new(ends: Ends) -> Self {
+        Self { next: ends.first, end: ends.end, heard: Instant::now() }
+    }
+
+    pub(crate) fn next(&self) -> i64 {
+        self.next
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
         self.next >= self.end
     }
 
-    fn takes(&mut self, record: &RecordRef<'_>) -> bool {
+    /// False: the record came after that end.
+    pub(crate) fn takes(&mut self, record: &RecordRef<'_>) -> bool {
         let within = record.offset < self.end;
         self.next = self.next.max(record.offset + 1);
         self.heard = Instant::now();
@@ -157,7 +166,7 @@ impl Reading {
     }
 
     /// The last offsets may hold no record: the marks of transactions take one each and are never delivered.
-    fn skip_gap(&mut self, broker: &dyn Broker, partition: &Partition, deadline: Duration) -> Result<(), BrokerError> {
+    pub(crate) fn skip_gap(&mut self, broker: &dyn Broker, partition: &Partition, deadline: Duration) -> Result<(), BrokerError> {
         if self.heard.elapsed() < QUIET {
             return Ok(());
         }

@@ -11,6 +11,7 @@ pub mod bench;
 pub mod broker;
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod fleet;
 pub mod handlers;
 pub mod model;

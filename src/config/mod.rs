@@ -17,6 +17,7 @@ mod load;
 mod names;
 mod policy;
 mod problem;
+mod rate;
 mod rules;
 mod secrets;
 mod shape;
@@ -26,6 +27,7 @@ pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with
 pub use names::Names;
 pub use policy::TypePolicy;
 pub use problem::{Problem, Problems};
+pub use rate::{Rate, RateBy};
 pub use rules::{MAX_PAYLOAD, MIN_TOKEN_CHARS};
 pub use shape::schema;
 
@@ -248,6 +250,9 @@ pub struct OpsConfig {
     pub listen: String,
 }
 
+/// Attempts at once in one worker, at most.
+pub const MAX_SLOTS: u32 = 100_000;
+
 /// One `[types.<name>]`.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -259,6 +264,13 @@ pub struct TypeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub concurrency: Option<u32>,
+    /// Attempts at once in all workers together, at least one per partition of the task topic. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_concurrency: Option<u32>,
+    /// How many attempts may begin in a time, in all workers together. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
     /// Attempts after the first. Default 5.

@@ -169,6 +169,8 @@ impl Rules<'_> {
         found.extend(self.http(&at, kind));
         found.extend(backoff(&at, kind));
         found.extend(unreachable_slots(&at, kind, topics));
+        found.extend(limit_below_partitions(&at, kind, topics));
+        found.extend(kind.rate.and_then(|rate| rate.check().err()).map(|why| Finding::new(join(&at, "rate"), why)));
         found.extend(schema_file(&at, kind));
         found
     }
@@ -263,6 +265,14 @@ fn unreachable_slots(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Opti
         table(at)
     );
     Some(Finding::new(join(at, "concurrency"), what).hint("lower `concurrency`, raise `partitions`, or use order `key`"))
+}
+
+/// The limit is divided among the partitions: one without a part would never be worked on.
+fn limit_below_partitions(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Option<Finding> {
+    let partitions = kind.partitions.unwrap_or(topics.task_partitions);
+    let limit = kind.max_concurrency.filter(|limit| *limit < partitions)?;
+    let what = format!("`max_concurrency` {limit} in {} is below its {partitions} partitions, of which each needs one", table(at));
+    Some(Finding::new(join(at, "max_concurrency"), what).hint("raise it, or lower `partitions` before the topic is made"))
 }
 
 fn schema_file(at: &str, kind: &TypeConfig) -> Option<Finding> {

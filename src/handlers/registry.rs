@@ -32,7 +32,7 @@ impl Registered {
             order: T::ORDER,
             retry: RetryPolicy { retries: T::RETRIES, min_backoff: T::MIN_BACKOFF.into(), max_backoff: T::MAX_BACKOFF.into() },
             timeout: T::TIMEOUT.into(),
-            publish_results: false,
+            ..TypePolicy::default()
         };
         Self { handler: Arc::new(Typed::<T>(PhantomData)), schema: Schema::of::<T>(), policy }
     }

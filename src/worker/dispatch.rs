@@ -3,6 +3,8 @@
 mod commands;
 mod due;
 mod ending;
+mod limits;
+mod orders;
 mod refuse;
 
 use std::cmp::Reverse;
@@ -16,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 pub use commands::Command;
+use limits::Limits;
 use refuse::burial_of;
 
 use super::attempt::{self, Ended};
@@ -29,6 +32,7 @@ use super::settle::{self, Deps};
 use super::throttle::Throttle;
 use super::ticket::Inbox;
 use crate::config::WorkerConfig;
+use crate::control::{Board, Verdict};
 use crate::handlers::context::Beginning;
 use crate::handlers::{Answer, AnswerFuture, Context, Registered, SharedState};
 use crate::model::event::{Announcement, Event, Kind, Success};
@@ -60,6 +64,7 @@ pub struct DispatchParts {
     pub work: mpsc::Receiver<Vec<Work>>,
     pub commands: mpsc::UnboundedReceiver<Command>,
     pub meter: Meter,
+    pub control: Arc<Board>,
 }
 
 pub struct Dispatcher {
@@ -90,6 +95,9 @@ pub struct Dispatcher {
     /// What is done on the spot, for a moment.
     outbox: Outbox,
     clock: Clock,
+    limits: Limits,
+    /// The state of the control topic that is obeyed.
+    heeded: u64,
     scratch: Vec<u8>,
     open: bool,
 }
@@ -127,6 +135,8 @@ struct Running {
     began_ms: i64,
     /// `started` is written.
     started: bool,
+    /// Its task is cancelled, and it has been told to stop.
+    cancelled: Option<Box<Verdict>>,
 }
 
 impl Running {
@@ -155,7 +165,10 @@ impl Dispatcher {
             publish_results: parts.registered.policy.publish_results,
             max_output: parts.config.max_output,
         });
-        Self {
+        let limits = Limits::new(&parts.registered.policy);
+        let mut dispatcher = Self {
+            limits,
+            heeded: 0,
             parts,
             desk,
             deps,
@@ -179,7 +192,9 @@ impl Dispatcher {
             clock: Clock::read(),
             scratch: Vec::with_capacity(1024),
             open: true,
-        }
+        };
+        dispatcher.set_limits();
+        dispatcher
     }
 
     /// Runs until its lane is gone and nothing is under way.
@@ -193,10 +208,10 @@ impl Dispatcher {
             }
             tokio::select! {
                 biased;
-                Some(command) = self.parts.commands.recv() => self.obey(command),
+                Some(command) = self.parts.commands.recv() => self.obey(command).await,
                 Some((number, ended)) = self.ended.recv() => self.attempt_ended(number, ended).await,
                 work = self.parts.work.recv(), if self.open && self.queue.len() < HAND_OUT => match work {
-                    Some(work) => self.queue.extend(work),
+                    Some(work) => self.receive(work).await,
                     None => self.close(),
                 },
                 () = sleep_until(due) => self.do_due().await,
@@ -208,12 +223,21 @@ impl Dispatcher {
         self.parts.meter.flush();
     }
 
+    async fn receive(&mut self, work: Vec<Work>) {
+        self.queue.extend(work);
+        if self.limits.is_paused() {
+            // Nothing is taken from the queue: who is cancelled is found there.
+            self.strike().await;
+        }
+    }
+
     /// The lane has left: what runs ends now, its results belong to a successor.
     fn close(&mut self) {
         self.open = false;
         self.queue.clear();
         self.sleeping.clear();
         self.keys.clear();
+        self.limits.clear();
         self.running.values().for_each(Running::stop);
     }
 
@@ -233,9 +257,8 @@ impl Dispatcher {
     }
 
     async fn start_some(&mut self) -> bool {
-        let slots = self.parts.registered.policy.concurrency as usize;
         let mut turns = 0;
-        while self.running.len() < slots
+        while self.running.len() < self.limits.open_slots()
             && let Some(work) = self.queue.pop_front()
         {
             match work {
@@ -259,6 +282,9 @@ impl Dispatcher {
             self.give_back(held);
             return;
         }
+        if let Some(verdict) = self.forbidden(&held) {
+            return self.cancel_unstarted(held, verdict).await;
+        }
         if held.key != 0 && !held.has_turn {
             if let Some(followers) = self.keys.get_mut(&held.key) {
                 followers.push_back(held);
@@ -279,7 +305,9 @@ impl Dispatcher {
         if let Some(misfit) = self.parts.registered.schema.refuses(&held.task.params) {
             return self.refuse(held, burial_of(misfit));
         }
-        self.start(held, now).await;
+        if let Some(held) = self.paced(held) {
+            self.start(held, now).await;
+        }
     }
 
     async fn start(&mut self, held: Box<Held>, now: i64) {
@@ -300,7 +328,7 @@ impl Dispatcher {
         });
         self.next_flush.get_or_insert(began + FLUSH_INTERVAL);
         self.parts.meter.started(now.saturating_sub(held.task.created_at_ms));
-        let running = Running { held, cx, stop: None, began, began_ms: now, started: false };
+        let running = Running { held, cx, stop: None, began, began_ms: now, started: false, cancelled: None };
         let handler = self.parts.registered.handler.clone();
         let span = attempt::span(&*handler, &running.cx);
         match span.in_scope(|| attempt::begin(&*handler, &running.held.task.params, &running.cx)) {
@@ -350,7 +378,7 @@ impl Dispatcher {
     fn enlist(&mut self, running: Running) -> u64 {
         let number = self.next_attempt;
         self.next_attempt += 1;
-        self.unstarted.push_back((running.began + self.parts.config.started_delay.into(), number));
+        self.unstarted.push_back((running.began + Duration::from(self.parts.config.started_delay), number));
         self.running.insert(number, running);
         self.parts.meter.in_flight(self.running.len());
         number

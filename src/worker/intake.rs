@@ -32,6 +32,17 @@ pub struct Held {
     pub announced: bool,
     /// It has its turn among the tasks with its key.
     pub has_turn: bool,
+    /// Hash of the key that a rate per key goes by; 0 where there was no such rate when it came.
+    pub rate_key: u64,
+    /// The rate has let it pass already.
+    pub paced: bool,
+}
+
+impl Held {
+    /// What a rate per key goes by.
+    pub fn pace_key(&self) -> u64 {
+        if self.rate_key != 0 { self.rate_key } else { key_hash(self.task.id.as_str().as_bytes()) }
+    }
 }
 
 /// A record that is no task.
@@ -66,6 +77,8 @@ pub struct Intake {
     pub max_params: usize,
     pub memory: Arc<Memory>,
     pub lane: usize,
+    /// There is a rate per key.
+    pub by_key: bool,
 }
 
 impl Intake {
@@ -85,7 +98,9 @@ impl Intake {
                 let size = if task.policy.is_some() { record.size() } else { size };
                 let key = self.order_key(record, &task);
                 let _charge = Charge::new(&self.memory, self.lane, size + OVERHEAD);
-                Work::Task(Box::new(Held { task, ticket, _charge, key, attempts, announced: false, has_turn: false }))
+                let rate_key = if self.by_key { key_hash(record.key.unwrap_or_else(|| task.id.as_str().as_bytes())) } else { 0 };
+                let (announced, has_turn, paced) = (false, false, false);
+                Work::Task(Box::new(Held { task, ticket, _charge, key, attempts, announced, has_turn, rate_key, paced }))
             }
             Err(reject) => {
                 let _charge = Charge::new(&self.memory, self.lane, record.size() + OVERHEAD);
@@ -109,10 +124,11 @@ impl Intake {
             config::Order::None => 0,
             config::Order::Partition => partition,
             // A collision only makes two keys wait for one another.
-            config::Order::Key => {
-                let key = record.key.unwrap_or_else(|| task.id.as_str().as_bytes());
-                partition | u64::from(partition_of(key, i32::MAX as u32))
-            }
+            config::Order::Key => partition | key_hash(record.key.unwrap_or_else(|| task.id.as_str().as_bytes())),
         }
     }
+}
+
+fn key_hash(key: &[u8]) -> u64 {
+    u64::from(partition_of(key, i32::MAX as u32))
 }

@@ -5,6 +5,7 @@
 //! repeats at most a window. A partition that is asked back is drained, committed with the clean mark, and released.
 
 mod group;
+mod heed;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +17,13 @@ use tokio::sync::mpsc;
 use super::dispatch::{Command, HAND_OUT};
 use super::intake::{Intake, Work};
 use super::memory::Memory;
+use super::portion::Portion;
 use super::share::{Phase, Promise, Share};
 use super::ticket::{Inbox, Ticket};
 use crate::broker::link::Link;
 use crate::broker::{Broker, BrokerError, Commit, Consumer, Partition};
-use crate::config::Names;
+use crate::config::{Names, TypePolicy};
+use crate::control::Board;
 use crate::fleet;
 use crate::runtime::{Health, Shutdown};
 
@@ -59,7 +62,8 @@ pub struct LaneParts {
     pub work: mpsc::Sender<Vec<Work>>,
     pub commands: mpsc::UnboundedSender<Command>,
     pub memory: Arc<Memory>,
-    pub window: u64,
+    pub policy: TypePolicy,
+    pub control: Arc<Board>,
     pub drain_timeout: Duration,
     pub commit_interval: Duration,
     pub shutdown: Shutdown,
@@ -94,6 +98,15 @@ pub struct Lane {
     returned: Vec<Ticket>,
     /// Since when nothing is taken.
     holding: Option<Instant>,
+    /// For so many slots as there are now.
+    window: u64,
+    /// Partitions of the topic; 0 until it is known.
+    partitions: u32,
+    /// The last portion that the dispatcher was told.
+    told: Portion,
+    /// The state of the control topic that is obeyed, and when it is looked at again.
+    heeded: u64,
+    heed_again: Option<Instant>,
     stopping: bool,
     /// The dispatcher is gone.
     orphaned: bool,
@@ -108,6 +121,11 @@ impl Lane {
     pub fn new(parts: LaneParts) -> Self {
         parts.health.set(&health_part(&parts.task_type), "waiting for the group");
         Self {
+            window: heed::window(parts.policy.concurrency),
+            partitions: 0,
+            told: Portion::default(),
+            heeded: 0,
+            heed_again: Some(Instant::now()),
             parts,
             shares: Vec::new(),
             next_slot: 0,
@@ -140,6 +158,7 @@ impl Lane {
         if self.parts.shutdown.is_draining() && !self.stopping {
             self.begin_stop(now);
         }
+        self.heed(now);
         self.take_completions();
         self.hand_out();
         self.timed(now, |time| &time.dispatch);
@@ -147,6 +166,7 @@ impl Lane {
         self.commit_if_due(before);
         self.settle_revoked(before);
         self.place_unplaced(before);
+        self.tell_portion();
         self.timed(before, |time| &time.commit);
         if self.stopping && self.shares.iter().flatten().next().is_none() {
             return false;

@@ -8,12 +8,14 @@
 mod attempt;
 mod bury;
 mod dispatch;
+mod heartbeat;
 mod intake;
 mod lane;
 mod memory;
 mod meter;
 mod notes;
 mod outbox;
+mod portion;
 mod report;
 mod settle;
 mod share;
@@ -26,16 +28,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::broker::link::Link;
 use crate::broker::{Broker, ConsumerSpec};
 use crate::config::{Names, WorkerConfig};
+use crate::control::{self, Board, Orders};
 use crate::handlers::{Registered, Registry};
 use crate::publish::Publisher;
-use crate::runtime::{Health, Shutdown, blocking};
+use crate::runtime::{Health, Shutdown, blocking, now_ms};
 use crate::telemetry::Metrics;
-use dispatch::{DispatchParts, Dispatcher};
+use dispatch::{Command, DispatchParts, Dispatcher};
+use heartbeat::Heart;
 use intake::Intake;
 use lane::{Lane, LaneParts, LoopTime, Places};
 use memory::Memory;
@@ -70,6 +74,11 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
         registered.handler.prepare().map_err(|why| anyhow::anyhow!("type `{name}`: {why}"))?;
     }
     let worker = incarnation();
+    let (control, started_ms) = (Board::new(Orders::default()), now_ms());
+    let _keeping = control::keep(control.clone(), setup.broker.clone(), &setup.names, Some(setup.health.clone()));
+    if !read_orders(&setup, &control, &shutdown).await {
+        return Ok(());
+    }
     let inboxes: Vec<Arc<Inbox>> = types.iter().map(|_| Arc::default()).collect();
     let (deliveries, undelivered) = Deliveries::new(inboxes.clone());
     let (broker, sink) = (setup.broker.clone(), deliveries.clone());
@@ -85,7 +94,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let memory = Memory::new(types.len(), setup.config.memory_limit.as_usize() / 2);
     let places = Places::default();
     let measuring = tokio::spawn(measure(setup.broker.clone(), setup.metrics.clone(), places.clone(), memory.clone()));
-    let mut ends = Vec::new();
+    let (mut ends, mut dispatchers) = (Vec::new(), Vec::new());
     for (index, (task_type, registered)) in types.iter().enumerate() {
         let lane = Start {
             setup: &setup,
@@ -97,9 +106,24 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
             reporter: &reporter,
             memory: &memory,
             places: &places,
+            control: &control,
         };
-        ends.push(lane.start(&shutdown).await?);
+        let (commands, lane, dispatcher) = lane.start(&shutdown).await?;
+        dispatchers.push((task_type.clone(), commands));
+        ends.push((lane, dispatcher));
     }
+    let (link_of_heart, names, metrics) = (link.clone(), setup.names.clone(), setup.metrics.clone());
+    let heart = Arc::new(Heart {
+        worker: worker.clone(),
+        link: link_of_heart,
+        names,
+        metrics,
+        memory: memory.clone(),
+        shutdown: shutdown.clone(),
+        dispatchers,
+        started_ms,
+    });
+    let beating = tokio::spawn(heart.clone().beat());
     let patience = Duration::from(setup.config.grace) + LAST_WORDS;
     let mut ends: FuturesUnordered<_> =
         ends.into_iter().map(|(lane, dispatcher)| ended(lane, dispatcher, patience, &shutdown)).collect();
@@ -112,6 +136,10 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
         }
     }
     drop(ends);
+    beating.abort();
+    if !shutdown.abort.is_cancelled() {
+        heart.stop().await;
+    }
     let last = link.clone();
     let flushed = blocking(move || last.flush(FLUSH_DEADLINE)).await.map_err(anyhow::Error::msg)?;
     if let Err(error) = flushed {
@@ -142,6 +170,29 @@ async fn ended(
     }
     // A lane that panicked has dropped its end: its partitions go to others when its session ends.
     left.context("a poll loop ended without leaving its group")
+}
+
+/// Waits until what people have told the fleet is known. False: told to stop before.
+async fn read_orders(setup: &WorkerSetup, control: &Board, shutdown: &Shutdown) -> bool {
+    const PART: &str = "control";
+    setup.health.set(PART, format!("reading `{}`", setup.names.control()));
+    tokio::select! {
+        () = control.whole() => true,
+        () = shutdown.drain.cancelled() => {
+            setup.health.clear(PART);
+            false
+        }
+    }
+}
+
+/// Passes changes of the orders on to a dispatcher, for as long as it is there.
+async fn forward(mut changes: watch::Receiver<u64>, commands: mpsc::UnboundedSender<Command>) {
+    loop {
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() || commands.send(Command::Heed).is_err() { return },
+            () = commands.closed() => return,
+        }
+    }
 }
 
 /// What is held, every second, and how far each partition is behind its end, every ten.
@@ -185,10 +236,13 @@ fn chosen_types(setup: &WorkerSetup) -> anyhow::Result<Vec<(Arc<str>, Registered
 
 /// This process's name in events: the host, and what tells it from its predecessors.
 fn incarnation() -> Arc<str> {
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "worker".into());
-    let host: String = host.chars().filter(|c| c.is_ascii_graphic()).take(40).collect();
+    let host: String = host().chars().filter(|c| c.is_ascii_graphic()).take(40).collect();
     let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(6).collect();
     format!("{host}-{}", tail.to_ascii_lowercase()).into()
+}
+
+fn host() -> String {
+    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "worker".into())
 }
 
 /// Everything that one lane is started with.
@@ -202,10 +256,13 @@ struct Start<'a> {
     reporter: &'a Reporter,
     memory: &'a Arc<Memory>,
     places: &'a Places,
+    control: &'a Arc<Board>,
 }
 
+type Started = (mpsc::UnboundedSender<Command>, oneshot::Receiver<()>, tokio::task::JoinHandle<()>);
+
 impl Start<'_> {
-    async fn start(&self, shutdown: &Shutdown) -> anyhow::Result<(oneshot::Receiver<()>, tokio::task::JoinHandle<()>)> {
+    async fn start(&self, shutdown: &Shutdown) -> anyhow::Result<Started> {
         let setup = self.setup;
         let names = &setup.names;
         let memory_limit = setup.config.memory_limit.as_usize();
@@ -220,6 +277,8 @@ impl Start<'_> {
         let consumer = consumer.with_context(|| format!("the consumer of `{}` cannot be opened", self.task_type))?;
         let (work_out, work_in) = mpsc::channel(BATCHES);
         let (commands_out, commands_in) = mpsc::unbounded_channel();
+        // From here on, so that no change is missed.
+        let (changes, commands) = (self.control.changes(), commands_out.clone());
         let dispatcher = Dispatcher::new(DispatchParts {
             task_type: self.task_type.clone(),
             registered: self.registered.clone(),
@@ -231,6 +290,7 @@ impl Start<'_> {
             work: work_in,
             commands: commands_in,
             meter: Meter::new(&setup.metrics, self.task_type),
+            control: self.control.clone(),
         });
         let policy = &self.registered.policy;
         let lane = Lane::new(LaneParts {
@@ -246,12 +306,14 @@ impl Start<'_> {
                 max_params: setup.config.max_params.as_usize(),
                 memory: self.memory.clone(),
                 lane: self.index,
+                by_key: false,
             },
             inbox: self.inbox.clone(),
             work: work_out,
             commands: commands_out,
             memory: self.memory.clone(),
-            window: (u64::from(policy.concurrency) * 4).clamp(256, 10_000),
+            policy: policy.clone(),
+            control: self.control.clone(),
             drain_timeout: setup.config.drain_timeout.into(),
             commit_interval: setup.config.commit_interval.into(),
             shutdown: shutdown.clone(),
@@ -268,7 +330,8 @@ impl Start<'_> {
             let _ = ended.send(());
         });
         running.context("a thread for the poll loop cannot be started")?;
-        Ok((end, tokio::spawn(dispatcher.run())))
+        tokio::spawn(forward(changes, commands.clone()));
+        Ok((commands, end, tokio::spawn(dispatcher.run())))
     }
 }
 

@@ -90,6 +90,11 @@ impl Share {
         Self { phase: Phase::Refused, ..Self::take_up(partition, slot, 0, None, 0) }
     }
 
+    /// How much may be handed out and not be done from now on.
+    pub fn set_window(&mut self, window: u64) {
+        self.window = window;
+    }
+
     /// Where to read from.
     pub fn start(&self) -> i64 {
         self.completed.watermark()

@@ -43,7 +43,7 @@ impl Kind {
             order: Order::None,
             retry: RetryPolicy { retries: 2, min_backoff: Millis(20), max_backoff: Millis(80) },
             timeout: Millis::secs(20),
-            publish_results: false,
+            ..TypePolicy::default()
         };
         Self { name, registered: Registered { handler: Arc::new(Function(run)), schema: Schema::any(), policy } }
     }

@@ -1,12 +1,17 @@
-//! What a lane tells its dispatcher to do with the work of one assignment.
+//! What a dispatcher is told: by its lane, about the work of one assignment; by people, over the control topic.
 
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 
+use tokio::sync::oneshot;
+
+use super::super::heartbeat::{RunningTask, TypeBeat, MAX_RUNNING};
 use super::super::intake::{Held, Work};
+use super::super::portion::Portion;
 use super::{Dispatcher, Running};
 
-/// What a lane tells its dispatcher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a dispatcher is told.
+#[derive(Debug)]
 pub enum Command {
     /// A new assignment uses this slot.
     Open { slot: u32 },
@@ -14,10 +19,16 @@ pub enum Command {
     Recall { slot: u32 },
     /// Also stop what runs; its results no longer count.
     Cancel { slot: u32 },
+    /// The worker has these partitions now.
+    Own(Portion),
+    /// The orders of the control topic have changed.
+    Heed,
+    /// Say what you are doing.
+    Describe(oneshot::Sender<TypeBeat>),
 }
 
 impl Dispatcher {
-    pub(super) fn obey(&mut self, command: Command) {
+    pub(super) async fn obey(&mut self, command: Command) {
         match command {
             Command::Open { slot } => {
                 self.closed_slots.remove(&slot);
@@ -30,28 +41,69 @@ impl Dispatcher {
                 let of_slot = self.running.values().filter(|running| running.held.ticket.slot() == slot);
                 of_slot.for_each(Running::stop);
             }
+            Command::Own(portion) => {
+                self.limits.own(portion);
+                self.set_limits();
+            }
+            Command::Heed => self.heed().await,
+            // Whoever asked may have stopped waiting.
+            Command::Describe(answer) => drop(answer.send(self.describe())),
         }
     }
 
     pub(super) fn recall(&mut self, slot: u32) {
         self.closed_slots.insert(slot);
-        let (back, stay): (Vec<Work>, Vec<Work>) = self.queue.drain(..).partition(|work| work.ticket().slot() == slot);
+        let (back, stay): (Vec<Work>, Vec<Work>) = self
+            .queue
+            .drain(..)
+            .partition(|work| matches!(work, Work::Rejected(rejected) if rejected.ticket.slot() == slot));
         self.queue.extend(stay);
-        let mut held: Vec<Box<Held>> = Vec::new();
-        for followers in self.keys.values_mut() {
-            let (back, stay): (Vec<_>, Vec<_>) = followers.drain(..).partition(|held| held.ticket.slot() == slot);
-            followers.extend(stay);
-            held.extend(back);
-        }
-        let (asleep, stay): (Vec<_>, Vec<_>) = self.sleeping.drain().partition(|Reverse(next)| next.held.ticket.slot() == slot);
-        self.sleeping.extend(stay);
-        held.extend(asleep.into_iter().map(|Reverse(next)| next.held));
-        for work in back {
-            match work {
-                Work::Task(task) => held.push(task),
-                Work::Rejected(rejected) => self.parts.inbox.returned(rejected.ticket),
-            }
-        }
+        back.iter().for_each(|work| self.parts.inbox.returned(work.ticket()));
+        let held = self.extract(&mut |held| held.ticket.slot() == slot);
         held.into_iter().for_each(|held| self.give_back(held));
     }
+
+    /// Takes out the tasks that are meant, of all that are held and do not run.
+    pub(super) fn extract(&mut self, meant: &mut dyn FnMut(&Held) -> bool) -> Vec<Box<Held>> {
+        let mut taken = self.limits.extract(meant);
+        for work in std::mem::take(&mut self.queue) {
+            match work {
+                Work::Task(held) if meant(&held) => taken.push(held),
+                work => self.queue.push_back(work),
+            }
+        }
+        for followers in self.keys.values_mut() {
+            taken.extend(split(followers, meant));
+        }
+        let (asleep, stay): (Vec<_>, Vec<_>) = self.sleeping.drain().partition(|Reverse(next)| meant(&next.held));
+        self.sleeping.extend(stay);
+        taken.extend(asleep.into_iter().map(|Reverse(next)| next.held));
+        taken
+    }
+
+    fn describe(&self) -> TypeBeat {
+        let running = self.running.values().take(MAX_RUNNING).map(|running| RunningTask {
+            id: running.held.task.id.to_string(),
+            task_type: self.parts.task_type.to_string(),
+            attempt: running.held.attempts + 1,
+            began_ms: running.began_ms,
+        });
+        TypeBeat {
+            task_type: self.parts.task_type.to_string(),
+            slots: self.limits.slots() as u32,
+            in_flight: self.running.len() as u32,
+            waiting: (self.queue.len() + self.sleeping.len()) as u32,
+            paused: self.limits.is_paused(),
+            partitions: self.limits.partitions().to_vec(),
+            running: running.collect(),
+            ..TypeBeat::default()
+        }
+    }
+}
+
+/// Takes out those that are meant; the others keep their order.
+pub(super) fn split(from: &mut VecDeque<Box<Held>>, meant: &mut dyn FnMut(&Held) -> bool) -> Vec<Box<Held>> {
+    let (taken, stay): (Vec<_>, Vec<_>) = from.drain(..).partition(|held| meant(held));
+    from.extend(stay);
+    taken
 }

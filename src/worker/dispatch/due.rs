@@ -13,7 +13,7 @@ impl Dispatcher {
     pub(super) fn next_due(&self) -> Option<Instant> {
         let started = self.unstarted.front().map(|(at, _)| *at);
         let sleeping = self.sleeping.peek().map(|Reverse(next)| next.until);
-        [started, sleeping, self.next_flush].into_iter().flatten().min()
+        [started, sleeping, self.next_flush, self.limits.next_due()].into_iter().flatten().min()
     }
 
     pub(super) async fn do_due(&mut self) {
@@ -25,6 +25,10 @@ impl Dispatcher {
             if let Some(Reverse(next)) = self.sleeping.pop() {
                 self.queue.push_front(Work::Task(next.held));
             }
+        }
+        for mut held in self.limits.due(now).into_iter().rev() {
+            held.paced = true;
+            self.queue.push_front(Work::Task(held));
         }
         if self.next_flush.is_some_and(|at| at <= now) {
             self.next_flush = None;

@@ -13,13 +13,16 @@ use crate::model::json::RawJson;
 
 impl Dispatcher {
     pub(super) async fn attempt_ended(&mut self, number: u64, ended: Ended) {
-        let Some(running) = self.running.remove(&number) else { return };
+        let Some(mut running) = self.running.remove(&number) else { return };
         self.parts.meter.in_flight(self.running.len());
         let cancelled = !self.open || self.cancelled_slots.contains(&running.held.ticket.slot());
         match ended {
             // Late: the partition has another owner, or the worker is gone.
             _ if cancelled => self.interrupted(running),
-            Ended::Interrupted => self.interrupted(running),
+            Ended::Interrupted => match running.cancelled.take() {
+                Some(verdict) => self.cancel_running(running, *verdict).await,
+                None => self.interrupted(running),
+            },
             Ended::Answered(answer) => self.finish(running, answer).await,
             Ended::TimedOut => {
                 let took = running.began.elapsed().as_secs_f32();
@@ -53,6 +56,9 @@ impl Dispatcher {
     }
 
     pub(super) async fn fail(&mut self, mut running: Running, failure: Failure) {
+        if let Some(verdict) = running.cancelled.take() {
+            return self.cancel_running(running, *verdict).await;
+        }
         let attempt = running.held.attempts + 1;
         let retry = self.retry_policy(&running.held);
         self.log_failure(&running, &failure);

@@ -61,6 +61,7 @@ impl Lane {
 
     /// Finds where each partition was left, and takes it up there.
     pub(super) fn place(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
+        self.count_partitions()?;
         let committed = self.parts.consumer.committed(partitions, CALL_DEADLINE)?;
         let consumed = if committed.iter().all(Option::is_some) {
             Default::default()
@@ -80,7 +81,7 @@ impl Lane {
                     Some(committed) => committed.offset,
                     None => self.parts.broker.ends(partition, CALL_DEADLINE)?.first,
                 };
-                Share::take_up(partition.clone(), slot, first, committed.as_ref(), self.parts.window)
+                Share::take_up(partition.clone(), slot, first, committed.as_ref(), self.window)
             };
             if share.unclean() > 0 {
                 tracing::warn!(%partition, in_a_row = share.unclean(), "taken over from a worker that did not give it back");
@@ -111,12 +112,14 @@ impl Lane {
         slot
     }
 
-    pub(super) fn refuse(&self, partition: &Partition, why: &str) {
+    pub(super) fn refuse(&mut self, partition: &Partition, why: &str) {
         let Partition { topic, index } = partition;
         let task_type = &self.parts.task_type;
         let told = format!("partition {index} of `{topic}` is not worked on: {why}");
         tracing::error!(hint = %format!("kafleet offsets init {task_type}/{index} --at earliest|OFFSET|TIME"), "{told}");
         self.parts.health.set(&refused_part(task_type, *index), told);
+        // It may have been told already where to begin.
+        self.heed_again = Some(Instant::now());
     }
 
     pub(super) fn revoke(&mut self, partitions: &[Partition]) {

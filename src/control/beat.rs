@@ -1,0 +1,141 @@
+//! What a worker says of itself every few seconds, on the workers topic, under its id.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::CONTROL_VERSION;
+use super::tail::{Follow, Sink, follow};
+use crate::broker::{Broker, RecordRef};
+use crate::config::Names;
+
+/// Running tasks that one heartbeat names.
+pub const MAX_RUNNING: usize = 100;
+/// Workers that are remembered; who was silent longest goes first.
+const MAX_WORKERS: usize = 10_000;
+
+/// A heartbeat: the value of a record on the workers topic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Beat {
+    pub v: u32,
+    pub id: String,
+    pub host: String,
+    pub pid: u32,
+    /// Of kafleet.
+    pub version: String,
+    pub state: BeatState,
+    /// Epoch milliseconds, by the worker's clock.
+    pub started_ms: i64,
+    pub at_ms: i64,
+    /// The next one follows within so many ms. Three missed: the worker is silent.
+    pub every_ms: u64,
+    pub held_bytes: u64,
+    pub types: Vec<TypeBeat>,
+    /// At most 100, of all types.
+    pub running: Vec<RunningTask>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BeatState {
+    Running,
+    /// Told to stop: it finishes what runs.
+    Draining,
+    /// The last heartbeat.
+    Stopped,
+}
+
+/// One type's part of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TypeBeat {
+    #[serde(rename = "type")]
+    pub task_type: String,
+    /// Attempts that may run at once.
+    pub slots: u32,
+    pub in_flight: u32,
+    /// Tasks taken from Kafka that do not run: for want of a slot, or until a time.
+    pub waiting: u32,
+    pub paused: bool,
+    /// Partitions of the type's topic that it has.
+    pub partitions: Vec<i32>,
+    /// Attempts since it started, by outcome.
+    pub finished: BTreeMap<String, u64>,
+    #[serde(skip)]
+    pub running: Vec<RunningTask>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunningTask {
+    pub id: String,
+    #[serde(rename = "type")]
+    pub task_type: String,
+    pub attempt: u32,
+    /// Epoch milliseconds.
+    pub began_ms: i64,
+}
+
+impl Beat {
+    /// It has missed three heartbeats without having stopped.
+    pub fn is_silent(&self, heard_ms: i64, now_ms: i64) -> bool {
+        self.state != BeatState::Stopped && now_ms.saturating_sub(heard_ms) > self.silent_after_ms()
+    }
+
+    pub fn silent_after_ms(&self) -> i64 {
+        i64::try_from(self.every_ms.saturating_mul(3)).unwrap_or(i64::MAX)
+    }
+}
+
+/// The last heartbeat of each worker, and when the broker got it (epoch milliseconds).
+#[derive(Default)]
+pub struct Roll(RwLock<BTreeMap<String, (i64, Beat)>>);
+
+impl Roll {
+    pub fn beats(&self) -> Vec<(i64, Beat)> {
+        self.0.read().values().cloned().collect()
+    }
+}
+
+/// Reads the heartbeats until the returned guard is dropped.
+pub fn listen(roll: Arc<Roll>, broker: Arc<dyn Broker>, names: &Names) -> Follow {
+    follow(broker, names.workers(), Listener { roll, misread: 0 })
+}
+
+struct Listener {
+    roll: Arc<Roll>,
+    misread: u64,
+}
+
+impl Sink for Listener {
+    fn restart(&mut self) {}
+
+    fn record(&mut self, record: &RecordRef<'_>) {
+        let Some(id) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return };
+        let mut roll = self.roll.0.write();
+        let Some(value) = record.value else {
+            roll.remove(id);
+            return;
+        };
+        match serde_json::from_slice::<Beat>(value) {
+            Ok(beat) if beat.v <= CONTROL_VERSION => {
+                roll.insert(id.to_owned(), (record.timestamp_ms, beat));
+            }
+            // Newer builds may say more than is understood here; the others go on being shown.
+            _ if self.misread == 0 => {
+                self.misread += 1;
+                tracing::warn!(topic = record.topic, offset = record.offset, "a heartbeat cannot be read; no more is said of others");
+            }
+            _ => {}
+        }
+        if roll.len() > MAX_WORKERS {
+            let oldest = roll.iter().min_by_key(|(_, (heard, _))| *heard).map(|(id, _)| id.clone());
+            oldest.map(|id| roll.remove(&id));
+        }
+    }
+
+    fn whole(&mut self) {}
+
+    fn trouble(&mut self, _why: Option<&str>) {}
+}

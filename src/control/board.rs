@@ -1,0 +1,144 @@
+//! A process's copy of what is to be obeyed: one writer, any number of readers that pay one look at a number while
+//! nothing changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{RwLock, RwLockReadGuard};
+use tokio::sync::watch;
+
+use super::orders::Orders;
+use super::tail::{Follow, Sink, follow};
+use crate::broker::{Broker, RecordRef};
+use crate::config::Names;
+use crate::runtime::Health;
+
+/// Records that cannot be read, one line each; more than so many are only counted.
+const MAX_COMPLAINTS: u64 = 100;
+
+pub struct Board {
+    orders: RwLock<Orders>,
+    /// Counts changes.
+    generation: AtomicU64,
+    concerns_tasks: AtomicBool,
+    changed: watch::Sender<u64>,
+    /// The whole topic has been read once.
+    whole: watch::Sender<bool>,
+}
+
+impl Board {
+    pub fn new(orders: Orders) -> Arc<Self> {
+        Arc::new(Self {
+            orders: RwLock::new(orders),
+            generation: AtomicU64::new(0),
+            concerns_tasks: AtomicBool::new(false),
+            changed: watch::channel(0).0,
+            whole: watch::channel(false).0,
+        })
+    }
+
+    pub fn orders(&self) -> RwLockReadGuard<'_, Orders> {
+        self.orders.read()
+    }
+
+    /// Another number than before: something has changed.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Tasks are to be held against the orders. What each of them costs while there is nothing to obey.
+    pub fn concerns_tasks(&self) -> bool {
+        self.concerns_tasks.load(Ordering::Acquire)
+    }
+
+    /// Wakes at every change.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Waits until the topic has been read to the end that it had.
+    pub async fn whole(&self) {
+        // The sender lives as long as this.
+        let _ = self.whole.subscribe().wait_for(|whole| *whole).await;
+    }
+
+    pub fn is_whole(&self) -> bool {
+        *self.whole.borrow()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Orders)) {
+        let mut orders = self.orders.write();
+        change(&mut orders);
+        self.concerns_tasks.store(orders.concerns_tasks(), Ordering::Release);
+        drop(orders);
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        self.changed.send_replace(generation);
+    }
+}
+
+/// Reads the control topic whole and keeps the board true, until the returned guard is dropped. `health` hears of it
+/// where it is given: a worker does not begin before the topic has been read, and goes on with what it knows while it
+/// cannot be read.
+pub fn keep(board: Arc<Board>, broker: Arc<dyn Broker>, names: &Names, health: Option<Health>) -> Follow {
+    let empty = board.orders().clone();
+    let keeper = Keeper { empty: empty.clone(), fresh: Some(empty), complaints: 0, board, topic: names.control(), health };
+    follow(broker, names.control(), keeper)
+}
+
+struct Keeper {
+    board: Arc<Board>,
+    topic: String,
+    empty: Orders,
+    /// What is being read from the start, until it is whole.
+    fresh: Option<Orders>,
+    complaints: u64,
+    health: Option<Health>,
+}
+
+const HEALTH_PART: &str = "control";
+
+impl Sink for Keeper {
+    fn restart(&mut self) {
+        self.fresh = Some(self.empty.clone());
+    }
+
+    fn record(&mut self, record: &RecordRef<'_>) {
+        let mut outcome = Ok(());
+        match &mut self.fresh {
+            Some(fresh) => outcome = fresh.take(record),
+            None => self.board.change(|orders| outcome = orders.take(record)),
+        }
+        if let Err(why) = outcome {
+            self.complain(record, &why);
+        }
+    }
+
+    fn whole(&mut self) {
+        if let Some(fresh) = self.fresh.take() {
+            self.board.change(|orders| *orders = fresh);
+            self.board.whole.send_replace(true);
+        }
+    }
+
+    fn trouble(&mut self, why: Option<&str>) {
+        let Some(health) = &self.health else { return };
+        match why {
+            Some(why) if self.fresh.is_some() && !self.board.is_whole() => {
+                health.set(HEALTH_PART, format!("`{}` cannot be read, nothing is begun before: {why}", self.topic));
+            }
+            Some(why) => health.set(HEALTH_PART, format!("`{}` cannot be read; going on with what is known: {why}", self.topic)),
+            None => health.clear(HEALTH_PART),
+        }
+    }
+}
+
+impl Keeper {
+    fn complain(&mut self, record: &RecordRef<'_>, why: &str) {
+        self.complaints += 1;
+        if self.complaints <= MAX_COMPLAINTS {
+            let key = String::from_utf8_lossy(record.key.unwrap_or_default());
+            tracing::warn!(topic = %self.topic, offset = record.offset, key = %crate::model::id::clip(&key), reason = why, "a control record cannot be read and is ignored");
+        }
+    }
+}
+

@@ -1,0 +1,175 @@
+//! What the control topic says, folded record by record, and what it means for a task.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::{CONTROL_VERSION, Cancel, Key, Kill, Offsets, Pause, RateLimit, Slots};
+use crate::broker::RecordRef;
+use crate::model::task::Task;
+
+/// Cancels that are held; the oldest request goes first. The tracker ends what no worker ends.
+const MAX_CANCELS: usize = 100_000;
+/// Kill switches; every task is held against each.
+pub const MAX_KILLS: usize = 100;
+
+/// What is to be obeyed. Keys are types, ids and names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Orders {
+    /// Whoever has no tasks leaves them out.
+    without_cancels: bool,
+    cancels: FxHashMap<String, (i64, Cancel)>,
+    pub paused: BTreeMap<String, Pause>,
+    pub slots: BTreeMap<String, Slots>,
+    pub rates: BTreeMap<String, RateLimit>,
+    pub kills: BTreeMap<String, Kill>,
+    pub offsets: BTreeMap<(String, i32), Offsets>,
+}
+
+/// Why a task is not to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// A stable word: `cancelled` or `killed`.
+    pub kind: &'static str,
+    pub message: String,
+}
+
+impl Orders {
+    /// For an api: tasks are not its concern.
+    pub fn without_cancels() -> Self {
+        Self { without_cancels: true, ..Self::default() }
+    }
+
+    /// Takes one record in. An error: it cannot be read, and changes nothing.
+    pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), String> {
+        let Some(key) = record.key else { return Ok(()) };
+        let key = std::str::from_utf8(key).map_err(|_| "its key is not UTF-8".to_owned())?;
+        let Some(key) = Key::parse(key)? else { return Ok(()) };
+        match (key, record.value) {
+            (Key::Cancel(_), _) if self.without_cancels => {}
+            (Key::Cancel(id), value) => self.cancel(id, value, record.offset)?,
+            (Key::Pause(name), value) => set(&mut self.paused, name, value, |_: &Pause| Ok(()))?,
+            (Key::Slots(name), value) => set(&mut self.slots, name, value, check_slots)?,
+            (Key::Rate(name), value) => set(&mut self.rates, name, value, |limit: &RateLimit| limit.rate.check())?,
+            (Key::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
+                return Err(format!("there are {MAX_KILLS} kill switches already"));
+            }
+            (Key::Kill(name), value) => set(&mut self.kills, name, value, |_: &Kill| Ok(()))?,
+            (Key::Offsets(name, partition), value) => {
+                let check = |said: &Offsets| if said.offset < 0 { Err("its offset is below zero".into()) } else { Ok(()) };
+                set(&mut self.offsets, (name, partition), value, check)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, id: String, value: Option<&[u8]>, offset: i64) -> Result<(), String> {
+        let Some(value) = value else {
+            self.cancels.remove(&id);
+            return Ok(());
+        };
+        let cancel = read::<Cancel>(value)?;
+        self.cancels.insert(id, (offset, cancel));
+        if self.cancels.len() > MAX_CANCELS {
+            self.forget_oldest_cancels();
+        }
+        Ok(())
+    }
+
+    /// A tenth at once, so that it is rare.
+    fn forget_oldest_cancels(&mut self) {
+        let mut offsets: Vec<i64> = self.cancels.values().map(|(offset, _)| *offset).collect();
+        offsets.sort_unstable();
+        let first_kept = offsets.get(MAX_CANCELS / 10).copied().unwrap_or_default();
+        self.cancels.retain(|_, (offset, _)| *offset >= first_kept);
+        tracing::warn!(held = self.cancels.len(), "there are so many cancels that the oldest are left to the tracker");
+    }
+
+    /// There is something that tasks are to be held against.
+    pub fn concerns_tasks(&self) -> bool {
+        !self.cancels.is_empty() || !self.kills.is_empty()
+    }
+
+    pub fn cancels(&self) -> usize {
+        self.cancels.len()
+    }
+
+    /// Why a task that has not begun is not to begin.
+    pub fn forbids(&self, task: &Task) -> Option<Verdict> {
+        self.cancels_task(task).or_else(|| self.kills_task(task))
+    }
+
+    /// Why a task is to end, whether it runs or not.
+    pub fn cancels_task(&self, task: &Task) -> Option<Verdict> {
+        if self.cancels.is_empty() {
+            return None;
+        }
+        let asof = task.asof.unwrap_or(-1);
+        let applies = |cancel: &&Cancel| asof < cancel.asof;
+        let said_of = |path: &str| self.cancels.get(path).map(|(_, cancel)| cancel);
+        let own = said_of(task.id.as_str()).filter(applies).map(|cancel| (cancel, task.id.as_str()));
+        let above = || {
+            let mut above = task.id.ancestors().filter_map(|path| Some((said_of(path)?, path)));
+            above.find(|(cancel, _)| cancel.subtree && applies(cancel))
+        };
+        let (cancel, named) = own.or_else(above)?;
+        let what = if named == task.id.as_str() { "cancelled on request".to_owned() } else { format!("cancelled with `{named}`") };
+        let message = cancel.reason.as_ref().map_or(what.clone(), |reason| format!("{what}: {reason}"));
+        Some(Verdict { kind: "cancelled", message })
+    }
+
+    fn kills_task(&self, task: &Task) -> Option<Verdict> {
+        let tags = task.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
+        let meant = |name: &str, kill: &Kill| {
+            kill.task_type.as_deref().is_none_or(|only| only == &*task.task_type)
+                && (task.id.as_str().starts_with(name) || tags.iter().any(|tag| tag == name))
+        };
+        let (name, kill) = self.kills.iter().find(|(name, kill)| meant(name, kill))?;
+        let reason = kill.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        Some(Verdict { kind: "killed", message: format!("the kill switch `{name}` is on{reason}") })
+    }
+}
+
+fn check_slots(said: &Slots) -> Result<(), String> {
+    match (said.slots, said.max_concurrency) {
+        (None, None) => Err("it has neither `slots` nor `max_concurrency`".into()),
+        (Some(0), _) | (_, Some(0)) => Err("a limit of 0 is a pause: pause the type".into()),
+        (Some(slots), _) if slots > crate::config::MAX_SLOTS => {
+            Err(format!("{slots} slots: at most {} are allowed", crate::config::MAX_SLOTS))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn set<K: Ord, T: DeserializeOwned>(
+    map: &mut BTreeMap<K, T>,
+    key: K,
+    value: Option<&[u8]>,
+    check: impl Fn(&T) -> Result<(), String>,
+) -> Result<(), String> {
+    match value {
+        Some(value) => {
+            let said = read::<T>(value)?;
+            check(&said)?;
+            map.insert(key, said);
+        }
+        None => {
+            map.remove(&key);
+        }
+    }
+    Ok(())
+}
+
+fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        v: u32,
+    }
+    let Versioned { v } = serde_json::from_slice(value).map_err(|why| why.to_string())?;
+    if v > CONTROL_VERSION {
+        return Err(format!("it has version {v}, this build reads up to {CONTROL_VERSION}: upgrade it"));
+    }
+    serde_json::from_slice(value).map_err(|why| why.to_string())
+}

@@ -1,0 +1,129 @@
+//! Following a small topic of one partition: read whole, then as it grows, on a thread of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::broker::{Broker, BrokerError, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, Start};
+use crate::fleet::Reading;
+
+const BATCH: usize = 1_000;
+const POLL: Duration = Duration::from_millis(100);
+/// Between tries to read a topic that cannot be read.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How often it is asked whether the topic is still there, and for how long.
+const PROBE: Duration = Duration::from_secs(5);
+const CALL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What is told to whoever follows.
+pub trait Sink: Send + 'static {
+    /// The topic is read from its start again.
+    fn restart(&mut self);
+    fn record(&mut self, record: &RecordRef<'_>);
+    /// Everything that was there at the restart has been read.
+    fn whole(&mut self);
+    /// The topic cannot be read, for this reason; none: it can.
+    fn trouble(&mut self, why: Option<&str>);
+}
+
+/// Ends the following when it is dropped.
+pub struct Follow(#[expect(dead_code, reason = "its drop is what it is for")] DropGuard);
+
+/// Follows partition 0 of a topic until the returned guard is dropped.
+pub fn follow(broker: Arc<dyn Broker>, topic: String, sink: impl Sink) -> Follow {
+    let stop = CancellationToken::new();
+    let follower = Follower { broker, partition: Partition::new(topic, 0), sink, stop: stop.clone() };
+    // A thread without a name can always be made; if none can, the process is lost anyway.
+    std::thread::spawn(move || follower.run());
+    Follow(stop.drop_guard())
+}
+
+struct Follower<S> {
+    broker: Arc<dyn Broker>,
+    partition: Partition,
+    sink: S,
+    stop: CancellationToken,
+}
+
+impl<S: Sink> Follower<S> {
+    fn run(mut self) {
+        while !self.stop.is_cancelled() {
+            if let Err(error) = self.session() {
+                tracing::warn!(topic = %self.partition.topic, %error, "the topic cannot be followed and is read anew");
+                self.sink.trouble(Some(&error.to_string()));
+                self.pause();
+            }
+        }
+    }
+
+    fn pause(&self) {
+        let begun = Instant::now();
+        while begun.elapsed() < PAUSE && !self.stop.is_cancelled() {
+            std::thread::sleep(POLL.min(PAUSE));
+        }
+    }
+
+    /// Reads from the start, until told to stop or until it has to be begun again.
+    fn session(&mut self) -> Result<(), BrokerError> {
+        let ends = self.broker.ends(&self.partition, CALL_DEADLINE)?;
+        // What the tracker writes is in transactions: an aborted one says nothing.
+        let mut consumer = self.broker.consumer(&ConsumerSpec::default())?;
+        consumer.assign(&[(self.partition.clone(), Start::Beginning)])?;
+        self.sink.restart();
+        let mut reading = Reading::new(ends);
+        let mut whole = false;
+        let mut probed = Instant::now();
+        while !self.stop.is_cancelled() {
+            if !whole && reading.is_done() {
+                whole = true;
+                self.sink.whole();
+                self.sink.trouble(None);
+            }
+            if !self.poll(&mut *consumer, &mut reading)? {
+                return Ok(());
+            }
+            if !whole {
+                reading.skip_gap(&*self.broker, &self.partition, CALL_DEADLINE)?;
+            }
+            if probed.elapsed() >= PROBE {
+                probed = Instant::now();
+                if !self.probe(&reading, whole) {
+                    return Ok(());
+                }
+            }
+        }
+        consumer.close(POLL);
+        Ok(())
+    }
+
+    /// False: the place read from is no longer in the log.
+    fn poll(&mut self, consumer: &mut dyn Consumer, reading: &mut Reading) -> Result<bool, BrokerError> {
+        let sink = &mut self.sink;
+        let events = consumer.poll(BATCH, POLL, &mut |record| {
+            reading.takes(record);
+            sink.record(record);
+        })?;
+        for event in events {
+            match event {
+                GroupEvent::OutOfRange(_) => return Ok(false),
+                GroupEvent::Trouble(error) => {
+                    tracing::debug!(topic = %self.partition.topic, %error, "trouble with a topic that is followed")
+                }
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the topic is there and is the one that was read. False: it was made anew.
+    fn probe(&mut self, reading: &Reading, whole: bool) -> bool {
+        match self.broker.ends(&self.partition, CALL_DEADLINE) {
+            Ok(ends) if ends.end < reading.next() => return false,
+            Ok(_) if whole => self.sink.trouble(None),
+            Ok(_) => {}
+            Err(error) => self.sink.trouble(Some(&error.to_string())),
+        }
+        true
+    }
+}
