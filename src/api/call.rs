@@ -55,6 +55,11 @@ impl Call {
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
         read_json(&self.body)
     }
+
+    /// For a body that may be left out.
+    pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, Refusal> {
+        if self.body.is_empty() { Ok(T::default()) } else { self.json() }
+    }
 }
 
 /// Reads JSON and says what is wrong with it, and where.
@@ -156,6 +161,14 @@ pub fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), Refusal> {
         false => "send `content-type: application/json`",
     };
     Err(Refusal::new(Code::UnsupportedMedia, what).hint(hint))
+}
+
+/// As [`check_media`], for a body that may be left out. No page of another site can leave it out: browsers say where such
+/// a request comes from.
+pub fn check_optional_media(headers: &HeaderMap) -> Result<(), Refusal> {
+    let nothing = headers.get(header::CONTENT_TYPE).is_none() && headers.get(header::ORIGIN).is_none();
+    let length = headers.get(header::CONTENT_LENGTH).is_none_or(|length| length.as_bytes() == b"0");
+    if nothing && length && headers.get(header::TRANSFER_ENCODING).is_none() { Ok(()) } else { check_media(headers, false) }
 }
 
 /// The body is NDJSON.

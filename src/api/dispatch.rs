@@ -14,7 +14,7 @@ use axum::routing::{MethodFilter, on};
 use futures::FutureExt;
 
 use super::Api;
-use super::call::{Call, Query, check_media};
+use super::call::{Call, Query, check_media, check_optional_media};
 use super::ops::Ops;
 use super::problem::{Code, Refusal};
 use super::routes::{ROUTES, Route, Takes, Verb};
@@ -30,6 +30,7 @@ pub fn router(api: Arc<Api>) -> Router {
             Verb::Get => MethodFilter::GET,
             Verb::Post => MethodFilter::POST,
             Verb::Put => MethodFilter::PUT,
+            Verb::Delete => MethodFilter::DELETE,
         };
         let handler = move |State(api), segments, request| dispatch(api, route, segments, request);
         router = router.route(route.path, on(filter, handler));
@@ -75,8 +76,11 @@ async fn answer(api: Arc<Api>, route: &'static Route, segments: Segments, reques
     let query = Query::read(&head.uri, route.query)?;
     let (body, room) = match route.takes {
         Takes::Nothing => (Default::default(), None),
-        Takes::Json(_) | Takes::JsonOrLines(_) => {
-            check_media(&head.headers, matches!(route.takes, Takes::JsonOrLines(_)))?;
+        Takes::Json(_) | Takes::JsonOrLines(_) | Takes::MaybeJson(_) => {
+            match route.takes {
+                Takes::MaybeJson(_) => check_optional_media(&head.headers)?,
+                _ => check_media(&head.headers, matches!(route.takes, Takes::JsonOrLines(_)))?,
+            }
             let (body, room) = api.read_body(&head.headers, body).await?;
             (body, Some(room))
         }

@@ -3,7 +3,8 @@
 //!
 //! Reading order: [`documents`] (what goes in and out) → [`problem`] → `routes` (the one table of calls) → `dispatch`
 //! (a request becomes a call) → `submit`, `create`, `batch` → `fresh` (how new an answer is) → `tasks`, `tree`, `list` →
-//! `report` → `hub` and `watch` (changes as they happen) → `types`, `ops` → `serve`.
+//! `report` → `hub` and `watch` (changes as they happen) → `types`, `workers` → `cancel`,
+//! `operate` (what workers are told) → `ops` → `serve`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,8 @@ use tokio::sync::Semaphore;
 use crate::broker::Broker;
 use crate::broker::link::Link;
 use crate::config::{ApiConfig, Names};
+use crate::control::beat::{self, Roll};
+use crate::control::{self, Board, Orders};
 use crate::handlers::Registry;
 use crate::publish::Publisher;
 use crate::runtime::{Health, Shutdown};
@@ -23,6 +26,7 @@ use crate::telemetry::Metrics;
 mod auth;
 mod batch;
 mod call;
+mod cancel;
 mod create;
 mod cursor;
 mod dispatch;
@@ -32,6 +36,7 @@ mod hub;
 mod list;
 mod merge;
 mod openapi;
+mod operate;
 mod ops;
 mod outside;
 pub mod problem;
@@ -47,6 +52,7 @@ mod types;
 mod walk;
 mod watch;
 mod why;
+mod workers;
 
 pub use openapi::document as openapi_document;
 
@@ -79,6 +85,10 @@ struct Api {
     access: auth::Access,
     ops: ops::Ops,
     topics: types::Topics,
+    /// What workers are told: pauses, limits, kill switches.
+    control: Arc<Board>,
+    /// What workers tell.
+    roll: Arc<Roll>,
     hub: Arc<hub::Hub>,
     max_body: usize,
     bodies: Arc<Semaphore>,
@@ -97,6 +107,8 @@ impl Api {
             registry: setup.registry,
             ops: ops::Ops { metrics: setup.metrics, health: setup.health, shutdown: shutdown.clone() },
             topics: types::Topics::default(),
+            control: Board::new(Orders::without_cancels()),
+            roll: Arc::default(),
             hub: Arc::new(hub::Hub::new(setup.events_partitions)),
             max_body: setup.config.max_body.as_usize(),
             bodies: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
@@ -112,6 +124,9 @@ pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> 
     let address = listener.local_addr()?;
     let api = Arc::new(Api::new(setup, address, shutdown.clone())?);
     let _listening = hub::listen(api.hub.clone(), api.store.clone());
+    // Whoever cannot be told so answers that Kafka is away; it is no part of this role's health.
+    let _orders = control::keep(api.control.clone(), api.broker.clone(), api.publisher.names(), None);
+    let _beats = beat::listen(api.roll.clone(), api.broker.clone(), api.publisher.names());
     tracing::info!(%address, "the api listens");
     serve::serve(listener, dispatch::router(api.clone()), &shutdown).await;
     let link = api.publisher.link().clone();

@@ -62,14 +62,14 @@ fn operation(route: &Route, taken: &mut SchemaGenerator, given: &mut SchemaGener
     });
     let body = match route.takes {
         Takes::Nothing => None,
-        Takes::Json(describe) => Some(json!({"application/json": {"schema": describe(taken)}})),
+        Takes::Json(describe) | Takes::MaybeJson(describe) => Some(json!({"application/json": {"schema": describe(taken)}})),
         Takes::JsonOrLines(describe) => Some(json!({
             "application/json": {"schema": {"type": "array", "maxItems": super::batch::MAX_ITEMS, "items": describe(taken)}},
             "application/x-ndjson": {"schema": {"type": "string", "description": "One item a line."}},
         })),
     };
     if let Some(content) = body {
-        operation["requestBody"] = json!({"required": true, "content": content});
+        operation["requestBody"] = json!({"required": !matches!(route.takes, Takes::MaybeJson(_)), "content": content});
     }
     if let Some(role) = route.role {
         operation["security"] = json!([{"bearer": []}, {}]);

@@ -8,13 +8,14 @@ use schemars::{Schema, SchemaGenerator};
 use super::call::Call;
 use super::documents as doc;
 use super::problem::{Code, Refusal};
-use super::{batch, create, list, ops, report, tasks, tree, types, watch, why};
+use super::{batch, cancel, create, list, operate, ops, report, tasks, tree, types, watch, why, workers};
 use crate::config::Role;
 
 pub enum Verb {
     Get,
     Post,
     Put,
+    Delete,
 }
 
 /// Makes the schema of a document.
@@ -32,6 +33,8 @@ pub struct Parameter {
 pub enum Takes {
     Nothing,
     Json(Describe),
+    /// JSON, or nothing.
+    MaybeJson(Describe),
     /// An array, or NDJSON, of these.
     JsonOrLines(Describe),
 }
@@ -71,6 +74,7 @@ impl Route {
             Verb::Get => "GET",
             Verb::Post => "POST",
             Verb::Put => "PUT",
+            Verb::Delete => "DELETE",
         }
     }
 
@@ -117,6 +121,18 @@ const fn read(path: &'static str, about: &'static str, gives: Gives, run: Run) -
         gives,
         refusals: FIND,
         run,
+    }
+}
+
+/// Something that operators do; the answer says how it is then.
+const fn operate(verb: Verb, path: &'static str, about: &'static str, gives: Gives, run: Run) -> Route {
+    Route {
+        verb,
+        role: Some(Role::Operate),
+        query: &[],
+        answers: &[(200, "Told to the workers.")],
+        refusals: OPERATE,
+        ..read(path, about, gives, run)
     }
 }
 
@@ -291,6 +307,78 @@ pub static ROUTES: &[Route] = &[
             |call| Box::pin(types::backlog(call)),
         )
     },
+    Route {
+        takes: Takes::MaybeJson(of::<doc::CancelTask>),
+        answers: &[(202, "The request is written, and workers hear of it."), (200, "It had been asked for already.")],
+        refusals: CANCEL,
+        ..operate(
+            Verb::Post,
+            "/v1/tasks/{id}/cancel",
+            "Cancel a task and what is below it",
+            Gives::Json(of::<doc::CancelOutcome>),
+            |call| Box::pin(cancel::cancel(call)),
+        )
+    },
+    Route {
+        takes: Takes::MaybeJson(of::<doc::PauseType>),
+        ..operate(
+            Verb::Post,
+            "/v1/types/{type}/pause",
+            "Start nothing of a type; what runs ends",
+            Gives::Json(of::<doc::TypeDocument>),
+            |call| Box::pin(operate::pause(call)),
+        )
+    },
+    Route {
+        takes: Takes::MaybeJson(of::<doc::ResumeType>),
+        ..operate(
+            Verb::Post,
+            "/v1/types/{type}/resume",
+            "Go on with a type that is paused",
+            Gives::Json(of::<doc::TypeDocument>),
+            |call| Box::pin(operate::resume(call)),
+        )
+    },
+    Route {
+        takes: Takes::Json(of::<doc::SetLimits>),
+        ..operate(
+            Verb::Put,
+            "/v1/types/{type}/limits",
+            "Set the limits of a type; what is left out is again as the configuration says",
+            Gives::Json(of::<doc::TypeDocument>),
+            |call| Box::pin(operate::limits(call)),
+        )
+    },
+    Route {
+        query: &[],
+        refusals: &[Code::KafkaUnavailable],
+        ..read("/v1/kill", "The kill switches that are on", Gives::Json(of::<doc::Kills>), |call| Box::pin(operate::kills(call)))
+    },
+    Route {
+        takes: Takes::MaybeJson(of::<doc::SetKill>),
+        refusals: KILL,
+        ..operate(
+            Verb::Put,
+            "/v1/kill/{name}",
+            "Cancel tasks with this tag, or whose ids begin so, instead of starting them",
+            Gives::Json(of::<doc::KillDocument>),
+            |call| Box::pin(operate::kill(call)),
+        )
+    },
+    Route {
+        answers: &[(200, "Off; it was so.")],
+        refusals: KILL,
+        ..operate(Verb::Delete, "/v1/kill/{name}", "Take a kill switch off", Gives::Json(of::<doc::KillDocument>), |call| {
+            Box::pin(operate::unkill(call))
+        })
+    },
+    Route {
+        query: &[],
+        refusals: &[],
+        ..read("/v1/workers", "The workers, as their heartbeats tell", Gives::Json(of::<doc::Workers>), |call| {
+            Box::pin(workers::workers(call))
+        })
+    },
     open("/healthz", "Whether the process is alive", Gives::AnyJson, |call| Box::pin(ops::healthz(call))),
     Route {
         refusals: &[Code::NotReady],
@@ -333,6 +421,50 @@ const REPORT: &[Code] = &[
     Code::BodyTimeout,
     Code::Behind,
     Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+const CANCEL: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::NotFound,
+    Code::AlreadyFinished,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::TooLarge,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+const OPERATE: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::UnknownType,
+    Code::LimitTooSmall,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::TooLarge,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+const KILL: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadKill,
+    Code::UnknownKill,
+    Code::TooManyKills,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::TooLarge,
     Code::KafkaUnavailable,
     Code::Overloaded,
 ];

@@ -10,13 +10,19 @@ use tokio::time::Instant;
 
 use super::Api;
 use super::call::Call;
-use super::documents::{Backlog, TypeDocument, Types};
+use super::documents::{Backlog, Paused, TypeDocument, TypeLimits, Types};
 use super::outside::{KAFKA_DEADLINE, stored};
 use super::problem::{Code, Refusal};
 use super::submit::Draft;
 use super::tasks::json_answer;
+use super::workers::at_work;
+use crate::broker::TopicInfo;
+use crate::config::TypePolicy;
+use crate::control::Orders;
+use crate::control::beat::Beat;
 use crate::model::id::clip;
 use crate::model::state::State;
+use crate::publish::time_text;
 
 /// How long the list of topics counts as new.
 const FRESH: Duration = Duration::from_secs(5);
@@ -25,7 +31,8 @@ const RECHECK: Duration = Duration::from_secs(1);
 /// How many letters may differ in a name that is meant.
 const NEAR: usize = 2;
 
-type Known = Arc<BTreeSet<String>>;
+/// With the number of partitions.
+type Known = Arc<BTreeMap<String, u32>>;
 
 /// The types that have a topic, as last read.
 #[derive(Default)]
@@ -50,16 +57,17 @@ impl Api {
 
     /// Refuses a type that has no topic.
     pub async fn check_known_type(&self, name: &str) -> Result<(), Refusal> {
-        let known = self.topics(FRESH).await?;
-        if known.contains(name) {
-            return Ok(());
+        self.partitions_of(name).await.map(drop)
+    }
+
+    /// How many partitions the topic of a type has.
+    pub async fn partitions_of(&self, name: &str) -> Result<u32, Refusal> {
+        if let Some(partitions) = self.topics(FRESH).await?.get(name) {
+            return Ok(*partitions);
         }
         let known = self.topics(RECHECK).await?;
-        if known.contains(name) {
-            return Ok(());
-        }
-        let names: Vec<&str> = known.iter().map(String::as_str).collect();
-        Err(self.unknown_type(name, &names))
+        let names: Vec<&str> = known.keys().map(String::as_str).collect();
+        known.get(name).copied().ok_or_else(|| self.unknown_type(name, &names))
     }
 
     pub fn unknown_type(&self, name: &str, known: &[&str]) -> Refusal {
@@ -87,8 +95,8 @@ impl Api {
         match topics {
             Ok(topics) => {
                 let names = self.publisher.names();
-                let known: Known =
-                    Arc::new(topics.iter().filter_map(|topic| names.type_of(&topic.name)).map(str::to_owned).collect());
+                let of = |topic: &TopicInfo| Some((names.type_of(&topic.name)?.to_owned(), topic.partitions));
+                let known: Known = Arc::new(topics.iter().filter_map(of).collect());
                 *last = Last { known: Some((Instant::now(), known.clone())), failed: None };
                 Ok(known)
             }
@@ -114,14 +122,52 @@ pub async fn types(call: Call) -> Result<Response, Refusal> {
     let api = &call.api;
     let known = api.topics(FRESH).await?;
     let mut counts = api.counts().await?;
+    api.known_orders().await?;
     let registered = api.registry.types().map(|(name, _)| name.to_string());
-    let names: BTreeSet<String> = known.iter().cloned().chain(counts.keys().cloned()).chain(registered).collect();
+    let names: BTreeSet<String> = known.keys().cloned().chain(counts.keys().cloned()).chain(registered).collect();
+    let beats = api.roll.beats();
     let document = |name: String| {
         let counts = counts.remove(&name).unwrap_or_default();
-        let schema = api.registry.get(&name).map(|registered| registered.schema.json().clone());
-        TypeDocument { topic: known.contains(&name), backlog: backlog_of(&counts), counts, schema, name }
+        api.type_document(known.contains_key(&name), counts, &beats, name)
     };
     Ok(json_answer(200, &Types { types: names.into_iter().map(document).collect() }))
+}
+
+impl Api {
+    /// One type, as `GET /v1/types` shows it.
+    pub async fn type_answer(&self, name: &str) -> Result<Response, Refusal> {
+        let counts = self.counts().await?.remove(name).unwrap_or_default();
+        Ok(json_answer(200, &self.type_document(true, counts, &self.roll.beats(), name.to_owned())))
+    }
+
+    fn type_document(&self, topic: bool, counts: BTreeMap<State, u64>, beats: &[(i64, Beat)], name: String) -> TypeDocument {
+        let registered = self.registry.get(&name);
+        let orders = self.control.orders();
+        let paused = orders.paused.get(&name);
+        TypeDocument {
+            topic,
+            backlog: backlog_of(&counts),
+            counts,
+            paused: paused.map(|pause| Paused { since: time_text(pause.at_ms), reason: pause.reason.clone() }),
+            limits: limits_of(&name, &orders, registered.map(|registered| &registered.policy)),
+            at_work: at_work(beats, &name),
+            schema: registered.map(|registered| registered.schema.json().clone()),
+            name,
+        }
+    }
+}
+
+fn limits_of(name: &str, orders: &Orders, policy: Option<&TypePolicy>) -> TypeLimits {
+    let said = orders.slots.get(name);
+    let (slots, most) = (said.and_then(|said| said.slots), said.and_then(|said| said.max_concurrency));
+    let rate = orders.rates.get(name).map(|limit| limit.rate);
+    let live = [("slots", slots.is_some()), ("max_concurrency", most.is_some()), ("rate", rate.is_some())];
+    TypeLimits {
+        slots,
+        max_concurrency: most.or(policy.and_then(|policy| policy.max_concurrency)),
+        rate: rate.or(policy.and_then(|policy| policy.rate)),
+        live: live.into_iter().filter(|(_, is)| *is).map(|(name, _)| name.to_owned()).collect(),
+    }
 }
 
 /// `GET /v1/types/{type}/backlog`.

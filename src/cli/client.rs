@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, RequestBuilder, Response, StatusCode, Url, header};
+pub use reqwest::Method;
+use reqwest::{RequestBuilder, Response, StatusCode, Url, header};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -65,6 +67,12 @@ impl Client {
         let query = if wait.is_zero() { Query::new() } else { vec![("wait", millis(wait))] };
         let request = self.request(Method::POST, &["v1", "tasks"], &query).json(task);
         self.document(request.timeout(ANSWER_TIMEOUT + wait)).await
+    }
+
+    /// A call that changes something; `body` is left out where there is none.
+    pub async fn call<T: DeserializeOwned>(&self, method: Method, path: &[&str], body: Option<&impl Serialize>) -> Result<T, Failure> {
+        let request = self.request(method, path, &Query::new()).timeout(ANSWER_TIMEOUT * 2);
+        self.document(body.into_iter().fold(request, RequestBuilder::json)).await
     }
 
     /// Creates many, each for itself.

@@ -12,12 +12,14 @@ use clap::{Parser, Subcommand};
 use crate::handlers::Registry;
 
 mod bench;
+mod cancel;
 mod card;
 mod client;
 mod completions;
 mod dev;
 mod doctor;
 mod globals;
+mod kill;
 mod list;
 mod look;
 mod offsets;
@@ -32,6 +34,7 @@ mod types;
 mod wait;
 mod watch;
 mod why;
+mod workers;
 
 use globals::Globals;
 use outcome::{Code, Failure, Outcome};
@@ -88,8 +91,15 @@ enum Verb {
     History(look::HistoryArgs),
     /// Show what a task has logged
     Log(look::LogArgs),
-    /// Show the task types and their counts
-    Types,
+    /// Cancel a task and what is below it
+    Cancel(cancel::CancelArgs),
+    /// Show the task types, pause and limit them
+    Types(types::TypesArgs),
+    /// Cancel tasks by tag or by how their ids begin, instead of starting them
+    #[command(subcommand)]
+    Kill(kill::KillVerb),
+    /// Show the workers and what they do
+    Workers(workers::WorkersArgs),
     /// Measure this build on this machine
     #[command(subcommand)]
     Bench(bench::BenchVerb),
@@ -158,7 +168,10 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Why(args) => why::why(args, globals).await,
         Verb::History(args) => look::history(args, globals).await,
         Verb::Log(args) => look::log(args, globals).await,
-        Verb::Types => types::types(globals).await,
+        Verb::Cancel(args) => cancel::cancel(args, globals).await,
+        Verb::Types(args) => types::types(args, globals).await,
+        Verb::Kill(verb) => kill::kill(verb, globals).await,
+        Verb::Workers(args) => workers::workers(args, globals).await,
         Verb::Completions(args) => completions::completions(&args, &globals.screen()),
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+mod live;
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -23,7 +25,7 @@ const LONGEST_GAP: i64 = 1_000;
 
 #[derive(Debug, Subcommand)]
 pub enum OffsetsVerb {
-    /// Set where the workers of a type begin; they must be stopped
+    /// Set where the workers of a type begin
     Init(InitArgs),
 }
 
@@ -94,7 +96,7 @@ impl std::str::FromStr for At {
 }
 
 /// What was set.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Placed {
     partition: i32,
     before: Option<i64>,
@@ -110,7 +112,23 @@ pub async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -
     let (topic, group) = (parts.names.tasks(&args.target.task_type), parts.names.group(&args.target.task_type));
     let broker = parts.kafka()?;
     let target = args.target.clone();
-    let placed = blocking(move || init(&broker, &topic, &group, &target, args.at)).await.map_err(Failure::failed)??;
+    let (asked, asked_group) = (broker.clone(), group.clone());
+    let planned = blocking(move || plan(&asked, &topic, &asked_group, &target, args.at)).await.map_err(Failure::failed)??;
+    let Plan { placed, commits } = planned.clone();
+    let (asked, asked_group) = (broker.clone(), group.clone());
+    let set = blocking(move || asked.set_group_offsets(&asked_group, &commits, CALL_DEADLINE)).await.map_err(Failure::failed)?;
+    let placed = match set {
+        Ok(()) => placed,
+        Err(BrokerError::Refused(why)) => {
+            let refused: Vec<Placed> = placed.into_iter().filter(Placed::is_refused).collect();
+            if refused.is_empty() {
+                return Err(failure(BrokerError::Refused(why), &args.target.task_type, &group));
+            }
+            live::tell(broker, &parts.names, &args.target.task_type, &refused).await?;
+            refused
+        }
+        Err(why) => return Err(failure(why, &args.target.task_type, &group)),
+    };
     let screen = globals.screen();
     if screen.is_json() {
         screen.json(&placed)?
@@ -120,7 +138,21 @@ pub async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -
     Ok(Code::Ok)
 }
 
-fn init(broker: &Arc<dyn Broker>, topic: &str, group: &str, target: &Target, at: At) -> Result<Vec<Placed>, Failure> {
+/// What is to be set.
+#[derive(Clone)]
+struct Plan {
+    placed: Vec<Placed>,
+    commits: Vec<Commit>,
+}
+
+impl Placed {
+    /// A worker that has this partition does not work on it: its commit is gone, or lies outside the log.
+    fn is_refused(&self) -> bool {
+        self.before.is_none_or(|before| before > self.end)
+    }
+}
+
+fn plan(broker: &Arc<dyn Broker>, topic: &str, group: &str, target: &Target, at: At) -> Result<Plan, Failure> {
     let partitions = partitions(&**broker, topic, target)?;
     let told = |why: BrokerError| failure(why, &target.task_type, group);
     let committed = broker.group_offsets(group, &partitions, CALL_DEADLINE).map_err(told)?;
@@ -131,10 +163,8 @@ fn init(broker: &Arc<dyn Broker>, topic: &str, group: &str, target: &Target, at:
         let before = committed.map(|committed| committed.offset);
         placed.push(Placed { partition: partition.index, before, now, first: ends.first, end: ends.end });
     }
-    let commits: Vec<Commit> =
-        partitions.into_iter().zip(&placed).map(|(partition, placed)| commit(partition, placed.now)).collect();
-    broker.set_group_offsets(group, &commits, CALL_DEADLINE).map_err(told)?;
-    Ok(placed)
+    let commits = partitions.into_iter().zip(&placed).map(|(partition, placed)| commit(partition, placed.now)).collect();
+    Ok(Plan { placed, commits })
 }
 
 /// A clean start: nothing was running, so nothing can have crashed.

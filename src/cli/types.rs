@@ -1,24 +1,139 @@
-//! `types`: the task types and how many tasks each has.
+//! `types`: the task types, how many tasks each has, and what may run of them.
 
+use clap::{Args, Subcommand};
+
+use super::client::{Client, Method};
 use super::globals::Globals;
-use super::outcome::{Code, Outcome};
+use super::outcome::{Code, Failure, Outcome};
 use super::screen::{Field, Rows};
-use crate::api::documents::{TypeDocument, Types};
+use crate::api::documents::{PauseType, ResumeType, SetLimits, TypeDocument, TypeLimits, Types};
+use crate::config::{Rate, RateBy};
+use crate::model::duration::Millis;
 use crate::model::state::{Category, State};
 
-pub async fn types(globals: &Globals) -> Outcome {
-    let screen = globals.screen();
-    let types: Types = globals.client()?.get(&["v1", "types"], &Vec::new()).await?;
-    if screen.is_json() {
-        screen.json(&types)?
-    } else {
-        screen.table(rows(&types.types))?
-    }
+#[derive(Debug, Args)]
+pub struct TypesArgs {
+    #[command(subcommand)]
+    pub verb: Option<TypesVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TypesVerb {
+    /// Start nothing of a type; what runs ends
+    Pause(PauseArgs),
+    /// Go on with a type
+    Resume(ResumeArgs),
+    /// Limit a type on the running fleet; what is not named stays as it is
+    Limit(LimitArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PauseArgs {
+    #[arg(value_name = "TYPE")]
+    pub name: String,
+    /// What people read beside it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    #[arg(value_name = "TYPE")]
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct LimitArgs {
+    #[arg(value_name = "TYPE")]
+    pub name: String,
+    /// Attempts at once in each worker
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
+    /// Attempts at once in all workers together
+    #[arg(long, value_name = "N")]
+    pub max_concurrency: Option<u32>,
+    /// Starts in a time, such as 100/s, 10/5m
+    #[arg(long, value_name = "COUNT/TIME", value_parser = parse_rate)]
+    pub rate: Option<Rate>,
+    /// Starts at once after a rest
+    #[arg(long, value_name = "N", requires = "rate")]
+    pub burst: Option<u32>,
+    /// The rate is of tasks with the same key
+    #[arg(long, requires = "rate")]
+    pub per_key: bool,
+    /// Back to what the configuration says, before the other options count
+    #[arg(long)]
+    pub reset: bool,
+}
+
+/// `100/s`, `10/5m`, `1/500ms`.
+fn parse_rate(text: &str) -> Result<Rate, String> {
+    let told = || format!("`{text}` is no rate: write 100/s, 10/5m or 1/500ms");
+    let (count, per) = text.split_once('/').ok_or_else(told)?;
+    let per = if per.starts_with(|c: char| c.is_ascii_digit()) { per.to_owned() } else { format!("1{per}") };
+    let (count, per) = (count.parse().map_err(|_| told())?, Millis::parse(&per).map_err(|_| told())?);
+    let rate = Rate { count, per, burst: 1, by: RateBy::Type };
+    rate.check().map(|()| rate)
+}
+
+pub async fn types(args: TypesArgs, globals: &Globals) -> Outcome {
+    let (client, screen) = (globals.client()?, globals.screen());
+    let shown = match args.verb {
+        None => {
+            let types: Types = client.get(&["v1", "types"], &Vec::new()).await?;
+            if screen.is_json() {
+                screen.json(&types)?;
+                return Ok(Code::Ok);
+            }
+            types.types
+        }
+        Some(verb) => {
+            let changed = change(&client, verb).await?;
+            if screen.is_json() {
+                screen.json(&changed)?;
+                return Ok(Code::Ok);
+            }
+            vec![changed]
+        }
+    };
+    screen.table(rows(&shown))?;
     Ok(Code::Ok)
 }
 
+async fn change(client: &Client, verb: TypesVerb) -> Result<TypeDocument, Failure> {
+    match verb {
+        TypesVerb::Pause(PauseArgs { name, reason }) => {
+            client.call(Method::POST, &["v1", "types", &name, "pause"], Some(&PauseType { reason })).await
+        }
+        TypesVerb::Resume(ResumeArgs { name }) => {
+            client.call(Method::POST, &["v1", "types", &name, "resume"], Some(&ResumeType {})).await
+        }
+        TypesVerb::Limit(args) => {
+            let types: Types = client.get(&["v1", "types"], &Vec::new()).await?;
+            let known = types.types.into_iter().find(|known| known.name == args.name).map(|known| known.limits);
+            let path = ["v1", "types", &args.name, "limits"];
+            client.call(Method::PUT, &path, Some(&merged(known.unwrap_or_default(), &args))).await
+        }
+    }
+}
+
+/// What was set live before, and what is asked for now.
+fn merged(known: TypeLimits, args: &LimitArgs) -> SetLimits {
+    let live = |name: &str| !args.reset && known.live.iter().any(|known| known == name);
+    let rate = args.rate.map(|rate| Rate {
+        burst: args.burst.unwrap_or(rate.burst),
+        by: if args.per_key { RateBy::Key } else { RateBy::Type },
+        ..rate
+    });
+    SetLimits {
+        slots: args.slots.or(known.slots.filter(|_| live("slots"))),
+        max_concurrency: args.max_concurrency.or(known.max_concurrency.filter(|_| live("max_concurrency"))),
+        rate: rate.or(known.rate.filter(|_| live("rate"))),
+    }
+}
+
 fn rows(types: &[TypeDocument]) -> Rows {
-    let mut rows = Rows::new(["TYPE", "TOPIC", "BACKLOG", "QUEUED", "RUNNING", "OTHER PENDING", "SUCCEEDED", "FAILED"]);
+    let mut rows = Rows::new(["TYPE", "TOPIC", "BACKLOG", "QUEUED", "RUNNING", "OTHER PENDING", "SUCCEEDED", "FAILED", "WORK"]);
     for given in types {
         let count = |wanted: &dyn Fn(State) -> bool| {
             Field::Number(given.counts.iter().filter(|(state, _)| wanted(**state)).map(|(_, count)| count).sum())
@@ -32,9 +147,24 @@ fn rows(types: &[TypeDocument]) -> Rows {
             count(&|state| state.category() == Category::Pending && !matches!(state, State::Queued | State::Running)),
             count(&|state| state.category() == Category::Successful),
             count(&|state| state.category() == Category::Failed),
+            work(given),
         ]);
     }
     rows
+}
+
+/// `paused`, and the limits; those that were set live have a star.
+fn work(given: &TypeDocument) -> Field {
+    let limits = &given.limits;
+    let star = |name: &str| if limits.live.iter().any(|live| live == name) { "*" } else { "" };
+    let words = [
+        given.paused.as_ref().map(|_| "paused".to_owned()),
+        limits.slots.map(|slots| format!("slots {slots}{}", star("slots"))),
+        limits.max_concurrency.map(|most| format!("at most {most}{}", star("max_concurrency"))),
+        limits.rate.map(|rate| format!("rate {rate}{}", star("rate"))),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    if words.is_empty() { Field::Nothing } else { Field::Text(words.join(", ")) }
 }
 
 #[cfg(test)]
@@ -53,10 +183,42 @@ mod tests {
             (State::Cancelled, 5),
             (State::Failed, 6),
         ];
-        let echo = TypeDocument { name: "echo".into(), topic: true, counts: counts.into(), backlog: 6, schema: None };
+        let echo = TypeDocument {
+            name: "echo".into(),
+            topic: true,
+            counts: counts.into(),
+            backlog: 6,
+            paused: None,
+            limits: TypeLimits { slots: Some(4), max_concurrency: Some(9), live: vec!["slots".into()], ..TypeLimits::default() },
+            at_work: None,
+            schema: None,
+        };
         let expected = "\
-TYPE  TOPIC  BACKLOG  QUEUED  RUNNING  OTHER PENDING  SUCCEEDED  FAILED
-echo  yes          6       4        2              4        100      11";
+TYPE  TOPIC  BACKLOG  QUEUED  RUNNING  OTHER PENDING  SUCCEEDED  FAILED  WORK
+echo  yes          6       4        2              4        100      11  slots 4*, at most 9";
         assert_eq!(rows(&[echo]).draw(Paint(false), false), expected);
+    }
+
+    #[test]
+    fn a_rate_is_read_and_what_is_not_named_stays() {
+        let rate = parse_rate("10/5m").unwrap();
+        assert_eq!((rate.count, rate.per, parse_rate("100/s").unwrap().per), (10, Millis::secs(300), Millis::secs(1)));
+        for bad in ["10", "x/s", "0/s", "10/w", "/s", "10/"] {
+            assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+        let known = TypeLimits { slots: Some(4), max_concurrency: Some(9), rate: None, live: vec!["slots".into()] };
+        let args = LimitArgs {
+            name: "echo".into(),
+            slots: None,
+            max_concurrency: None,
+            rate: Some(rate),
+            burst: Some(3),
+            per_key: true,
+            reset: false,
+        };
+        let set = merged(known.clone(), &args);
+        assert_eq!((set.slots, set.max_concurrency), (Some(4), None), "only what was set live is set again");
+        assert_eq!(set.rate, Some(Rate { burst: 3, by: RateBy::Key, ..rate }));
+        assert_eq!(merged(known, &LimitArgs { reset: true, rate: None, burst: None, ..args }), SetLimits::default());
     }
 }

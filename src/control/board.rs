@@ -2,7 +2,7 @@
 //! nothing changes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::watch;
@@ -21,6 +21,8 @@ pub struct Board {
     /// Counts changes.
     generation: AtomicU64,
     concerns_tasks: AtomicBool,
+    /// The place after the last record taken in.
+    read_to: AtomicI64,
     changed: watch::Sender<u64>,
     /// The whole topic has been read once.
     whole: watch::Sender<bool>,
@@ -32,6 +34,7 @@ impl Board {
             orders: RwLock::new(orders),
             generation: AtomicU64::new(0),
             concerns_tasks: AtomicBool::new(false),
+            read_to: AtomicI64::new(0),
             changed: watch::channel(0).0,
             whole: watch::channel(false).0,
         })
@@ -62,13 +65,20 @@ impl Board {
         let _ = self.whole.subscribe().wait_for(|whole| *whole).await;
     }
 
+    /// Waits until the record at this place of the topic has been taken in.
+    pub async fn reached(&self, offset: i64) {
+        // The sender lives as long as this.
+        let _ = self.changes().wait_for(|_| self.read_to.load(Ordering::Acquire) > offset).await;
+    }
+
     pub fn is_whole(&self) -> bool {
         *self.whole.borrow()
     }
 
-    fn change(&self, change: impl FnOnce(&mut Orders)) {
+    fn change(&self, read_to: i64, change: impl FnOnce(&mut Orders)) {
         let mut orders = self.orders.write();
         change(&mut orders);
+        self.read_to.store(read_to, Ordering::Release);
         self.concerns_tasks.store(orders.concerns_tasks(), Ordering::Release);
         drop(orders);
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
@@ -81,7 +91,7 @@ impl Board {
 /// cannot be read.
 pub fn keep(board: Arc<Board>, broker: Arc<dyn Broker>, names: &Names, health: Option<Health>) -> Follow {
     let empty = board.orders().clone();
-    let keeper = Keeper { empty: empty.clone(), fresh: Some(empty), complaints: 0, board, topic: names.control(), health };
+    let keeper = Keeper { empty: empty.clone(), fresh: Some(empty), next: 0, complaints: 0, board, topic: names.control(), health };
     follow(broker, names.control(), keeper)
 }
 
@@ -91,6 +101,8 @@ struct Keeper {
     empty: Orders,
     /// What is being read from the start, until it is whole.
     fresh: Option<Orders>,
+    /// The place after the last record.
+    next: i64,
     complaints: u64,
     health: Option<Health>,
 }
@@ -104,9 +116,10 @@ impl Sink for Keeper {
 
     fn record(&mut self, record: &RecordRef<'_>) {
         let mut outcome = Ok(());
+        self.next = record.offset + 1;
         match &mut self.fresh {
             Some(fresh) => outcome = fresh.take(record),
-            None => self.board.change(|orders| outcome = orders.take(record)),
+            None => self.board.change(self.next, |orders| outcome = orders.take(record)),
         }
         if let Err(why) = outcome {
             self.complain(record, &why);
@@ -115,7 +128,7 @@ impl Sink for Keeper {
 
     fn whole(&mut self) {
         if let Some(fresh) = self.fresh.take() {
-            self.board.change(|orders| *orders = fresh);
+            self.board.change(self.next, |orders| *orders = fresh);
             self.board.whole.send_replace(true);
         }
     }

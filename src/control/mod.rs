@@ -19,6 +19,7 @@ use crate::broker::link::Link;
 use crate::broker::{BrokerError, Outgoing};
 use crate::config::{Names, Rate};
 use crate::model::id::check_type;
+use crate::model::task::Position;
 use crate::publish::PUBLISH_DEADLINE;
 
 /// The version of the records that this build writes and the highest it can read.
@@ -182,21 +183,21 @@ fn is_true(flag: &bool) -> bool {
     *flag
 }
 
-/// Says how it is from now on.
-pub async fn order(link: &Link, names: &Names, key: &Key, said: &Said) -> Result<(), BrokerError> {
+/// Says how it is from now on; returns where that is written.
+pub async fn order(link: &Link, names: &Names, key: &Key, said: &Said) -> Result<Position, BrokerError> {
     let value = serde_json::to_vec(said).map_err(|why| BrokerError::Invalid(why.to_string()))?;
     write(link, names, key, Some(&value)).await
 }
 
 /// Takes it back.
-pub async fn withdraw(link: &Link, names: &Names, key: &Key) -> Result<(), BrokerError> {
+pub async fn withdraw(link: &Link, names: &Names, key: &Key) -> Result<Position, BrokerError> {
     write(link, names, key, None).await
 }
 
-async fn write(link: &Link, names: &Names, key: &Key, value: Option<&[u8]>) -> Result<(), BrokerError> {
+async fn write(link: &Link, names: &Names, key: &Key, value: Option<&[u8]>) -> Result<Position, BrokerError> {
     let (topic, key) = (names.control(), key.to_string());
     let record = Outgoing { topic: &topic, partition: Some(PARTITION), key: Some(key.as_bytes()), value, headers: &[] };
-    link.deliver(record, PUBLISH_DEADLINE).await.map(drop)
+    link.deliver(record, PUBLISH_DEADLINE).await
 }
 
 #[cfg(test)]

@@ -60,6 +60,11 @@ impl Meter {
         self.in_flight.set(number as i64);
     }
 
+    pub fn limits(&self, slots: usize, paused: bool) {
+        self.metrics.slots.with_label_values(&[&self.task_type]).set(slots as i64);
+        self.metrics.paused.with_label_values(&[&self.task_type]).set(i64::from(paused));
+    }
+
     /// Passes on what has gathered.
     pub fn flush(&mut self) {
         self.started.flush();

@@ -270,7 +270,7 @@ async fn a_commit_behind_the_end_is_refused_and_says_so() {
 }
 
 impl crate::fleet::Worker {
-    async fn stop_after(self, fleet: &Fleet, results: usize) {
+    pub async fn stop_after(self, fleet: &Fleet, results: usize) {
         fleet.wait_for_results(results).await;
         self.stop().await;
     }

@@ -36,7 +36,7 @@ pub struct Fleet {
     pub config: WorkerConfig,
     partitions: u32,
     kinds: Vec<Kind>,
-    link: Arc<Link>,
+    pub link: Arc<Link>,
 }
 
 /// A worker that runs.

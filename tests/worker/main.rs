@@ -5,10 +5,13 @@
 mod answers;
 mod children;
 mod commits;
+mod control;
+mod heartbeats;
 mod faults;
 mod fleet;
 mod kafka;
 mod limits;
+mod live_limits;
 mod malformed;
 mod notes;
 mod order;

@@ -30,7 +30,13 @@ fn target(text: &str) -> Target {
 
 async fn set(broker: &Arc<dyn Broker>, to: &str, at: At) -> Result<Vec<Placed>, Failure> {
     let (broker, to) = (broker.clone(), target(to));
-    blocking(move || init(&broker, TOPIC, TOPIC, &to, at)).await.unwrap()
+    blocking(move || {
+        let Plan { placed, commits } = plan(&broker, TOPIC, TOPIC, &to, at)?;
+        let set = broker.set_group_offsets(TOPIC, &commits, CALL_DEADLINE);
+        set.map(|()| placed).map_err(|why| failure(why, &to.task_type, TOPIC))
+    })
+    .await
+    .unwrap()
 }
 
 #[test]

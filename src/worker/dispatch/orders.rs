@@ -26,6 +26,7 @@ impl Dispatcher {
         let parts = &self.parts;
         let released = self.limits.set(&parts.task_type, &parts.registered.policy, &parts.control.orders());
         self.queue.extend(released.into_iter().map(Work::Task));
+        self.parts.meter.limits(self.limits.slots(), self.limits.is_paused());
     }
 
     /// Attempts whose tasks are cancelled are told to stop, and ended after the grace.

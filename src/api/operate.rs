@@ -1,0 +1,147 @@
+//! What operators tell the workers, over the control topic: pauses, limits, kill switches.
+
+use std::time::Duration;
+
+use axum::response::Response;
+
+use super::Api;
+use super::call::Call;
+use super::cancel::check_reason;
+use super::documents::{KillDocument, Kills, PauseType, ResumeType, SetKill, SetLimits};
+use super::problem::{Code, Refusal};
+use super::tasks::json_answer;
+use crate::control::{self, CONTROL_VERSION, Kill, Key, MAX_KILLS, Pause, RateLimit, Said, Slots};
+use crate::model::id::check_type;
+use crate::publish::time_text;
+use crate::runtime::now_ms;
+
+/// How long an answer waits until this api has read what it wrote.
+const SEEN_DEADLINE: Duration = Duration::from_secs(2);
+/// How long the first answers of a new api wait until it has read the control topic.
+const WHOLE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// `POST /v1/types/{type}/pause`.
+pub async fn pause(call: Call) -> Result<Response, Refusal> {
+    let PauseType { reason } = call.json_or_default()?;
+    check_reason(reason.as_deref())?;
+    let (api, name) = (&call.api, call.segment.clone());
+    api.check_known_type(&name).await?;
+    let said = Said::Pause(Pause { v: CONTROL_VERSION, at_ms: now_ms(), reason });
+    api.tell(Key::Pause(name.clone()), Some(said)).await?;
+    api.type_answer(&name).await
+}
+
+/// `POST /v1/types/{type}/resume`.
+pub async fn resume(call: Call) -> Result<Response, Refusal> {
+    let ResumeType {} = call.json_or_default()?;
+    let (api, name) = (&call.api, call.segment.clone());
+    api.check_known_type(&name).await?;
+    api.tell(Key::Pause(name.clone()), None).await?;
+    api.type_answer(&name).await
+}
+
+/// `PUT /v1/types/{type}/limits`: all of them; what is left out is again as the configuration says.
+pub async fn limits(call: Call) -> Result<Response, Refusal> {
+    let SetLimits { slots, max_concurrency, rate } = call.json()?;
+    let (api, name) = (&call.api, call.segment.clone());
+    let partitions = api.partitions_of(&name).await?;
+    check_limits(slots, max_concurrency, partitions)?;
+    if let Some(why) = rate.and_then(|rate| rate.check().err()) {
+        return Err(Refusal::new(Code::BadField, why).pointer("/rate"));
+    }
+    let (v, at_ms) = (CONTROL_VERSION, now_ms());
+    let wanted = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
+    api.tell(Key::Slots(name.clone()), wanted.map(Said::Slots)).await?;
+    api.tell(Key::Rate(name.clone()), rate.map(|rate| Said::Rate(RateLimit { v, at_ms, rate }))).await?;
+    api.type_answer(&name).await
+}
+
+fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u32) -> Result<(), Refusal> {
+    if slots.is_some_and(|slots| !(1..=crate::config::MAX_SLOTS).contains(&slots)) {
+        let why = format!("slots are 1 to {}", crate::config::MAX_SLOTS);
+        return Err(Refusal::new(Code::BadField, why).pointer("/slots").hint("to stop a type, pause it"));
+    }
+    match max_concurrency {
+        Some(limit) if limit < partitions => {
+            let why = format!("{limit} is below the {partitions} partitions of the topic, of which each needs one");
+            Err(Refusal::new(Code::LimitTooSmall, why).pointer("/max_concurrency").hint("raise it, or limit the rate instead"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `PUT /v1/kill/{name}`.
+pub async fn kill(call: Call) -> Result<Response, Refusal> {
+    let SetKill { task_type, reason } = call.json_or_default()?;
+    check_reason(reason.as_deref())?;
+    let (api, name) = (&call.api, call.kill_name()?);
+    if let Some(task_type) = &task_type {
+        check_type(task_type).map_err(|why| Refusal::new(Code::BadField, why).pointer("/type"))?;
+    }
+    api.known_orders().await?;
+    let full = {
+        let orders = api.control.orders();
+        orders.kills.len() >= MAX_KILLS && !orders.kills.contains_key(&name)
+    };
+    if full {
+        return Err(Refusal::new(Code::TooManyKills, format!("there are {MAX_KILLS} kill switches on"))
+            .hint("take one off: DELETE /v1/kill/{name}"));
+    }
+    let wanted = Kill { v: CONTROL_VERSION, at_ms: now_ms(), task_type, reason };
+    let said = Some(Said::Kill(wanted.clone()));
+    api.tell(Key::Kill(name.clone()), said).await?;
+    Ok(json_answer(200, &document(&name, &wanted)))
+}
+
+/// `DELETE /v1/kill/{name}`.
+pub async fn unkill(call: Call) -> Result<Response, Refusal> {
+    let (api, name) = (&call.api, call.kill_name()?);
+    api.known_orders().await?;
+    let known = api.control.orders().kills.get(&name).cloned();
+    let Some(known) = known else {
+        return Err(Refusal::new(Code::UnknownKill, format!("there is no kill switch `{name}`")).hint("GET /v1/kill lists them"));
+    };
+    api.tell(Key::Kill(name.clone()), None).await?;
+    Ok(json_answer(200, &document(&name, &known)))
+}
+
+/// `GET /v1/kill`.
+pub async fn kills(call: Call) -> Result<Response, Refusal> {
+    call.api.known_orders().await?;
+    let kills = call.api.control.orders().kills.iter().map(|(name, kill)| document(name, kill)).collect();
+    Ok(json_answer(200, &Kills { kills }))
+}
+
+fn document(name: &str, kill: &Kill) -> KillDocument {
+    let (task_type, reason) = (kill.task_type.clone(), kill.reason.clone());
+    KillDocument { name: name.to_owned(), task_type, reason, since: time_text(kill.at_ms) }
+}
+
+impl Call {
+    fn kill_name(&self) -> Result<String, Refusal> {
+        control::check_kill(&self.segment).map_err(|why| Refusal::new(Code::BadKill, why))?;
+        Ok(self.segment.clone())
+    }
+}
+
+impl Api {
+    /// Writes an order, or takes it back, and waits a little until this api sees it too.
+    async fn tell(&self, key: Key, said: Option<Said>) -> Result<(), Refusal> {
+        let (link, names) = (self.publisher.link(), self.publisher.names());
+        let place = match said {
+            Some(said) => control::order(link, names, &key, &said).await?,
+            None => control::withdraw(link, names, &key).await?,
+        };
+        tracing::info!(%key, "told to the workers");
+        // It is written; this api is only late to see it.
+        let _ = tokio::time::timeout(SEEN_DEADLINE, self.control.reached(place.offset)).await;
+        Ok(())
+    }
+
+    /// Waits until the control topic has been read.
+    pub async fn known_orders(&self) -> Result<(), Refusal> {
+        let whole = tokio::time::timeout(WHOLE_DEADLINE, self.control.whole()).await;
+        let why = format!("`{}` has not been read yet", self.publisher.names().control());
+        whole.map_err(|_| Refusal::new(Code::KafkaUnavailable, why).hint("try again"))
+    }
+}

@@ -1,0 +1,64 @@
+//! `GET /v1/workers`: who works, as told by heartbeats.
+
+use axum::response::Response;
+
+use super::call::Call;
+use super::documents::{RunningDocument, WorkerDocument, WorkerState, WorkerType, Workers};
+use super::problem::Refusal;
+use super::tasks::json_answer;
+use crate::control::beat::{Beat, BeatState, RunningTask, TypeBeat};
+use crate::publish::time_text;
+use crate::runtime::now_ms;
+
+/// Workers of one answer: those heard of last.
+const MAX_WORKERS: usize = 1_000;
+
+pub async fn workers(call: Call) -> Result<Response, Refusal> {
+    let (now, mut beats) = (now_ms(), call.api.roll.beats());
+    beats.sort_by_key(|(heard, _)| std::cmp::Reverse(*heard));
+    beats.truncate(MAX_WORKERS);
+    let mut workers: Vec<WorkerDocument> = beats.into_iter().map(|(heard, beat)| document(beat, heard, now)).collect();
+    workers.sort_by(|a, b| (a.state, &a.id).cmp(&(b.state, &b.id)));
+    Ok(json_answer(200, &Workers { workers }))
+}
+
+/// Workers that live, with their part of a type.
+pub fn at_work(beats: &[(i64, Beat)], task_type: &str) -> Option<WorkerType> {
+    let now = now_ms();
+    let alive = beats.iter().filter(|(heard, beat)| beat.state == BeatState::Running && !beat.is_silent(*heard, now));
+    let parts = alive.flat_map(|(_, beat)| &beat.types).filter(|part| part.task_type == task_type);
+    parts.map(|part| (1, part)).fold(None, |sum, (workers, part)| {
+        let sum = sum.unwrap_or(WorkerType { workers: 0, slots: 0, in_flight: 0 });
+        let (slots, in_flight) = (sum.slots + u64::from(part.slots), sum.in_flight + u64::from(part.in_flight));
+        Some(WorkerType { workers: sum.workers + workers, slots, in_flight })
+    })
+}
+
+fn document(beat: Beat, heard_ms: i64, now: i64) -> WorkerDocument {
+    let state = match beat.state {
+        BeatState::Stopped => WorkerState::Stopped,
+        _ if beat.is_silent(heard_ms, now) => WorkerState::Silent,
+        BeatState::Draining => WorkerState::Draining,
+        BeatState::Running => WorkerState::Alive,
+    };
+    let running = |task: RunningTask| RunningDocument {
+        id: task.id,
+        task_type: task.task_type,
+        attempt: task.attempt,
+        began_at: time_text(task.began_ms),
+    };
+    WorkerDocument {
+        state,
+        age_ms: now.saturating_sub(heard_ms).max(0),
+        started_at: time_text(beat.started_ms),
+        heard_at: time_text(heard_ms),
+        id: beat.id,
+        host: beat.host,
+        pid: beat.pid,
+        version: beat.version,
+        held_bytes: beat.held_bytes,
+        in_flight: beat.types.iter().map(|part: &TypeBeat| u64::from(part.in_flight)).sum(),
+        types: beat.types,
+        running: beat.running.into_iter().map(running).collect(),
+    }
+}

@@ -1,0 +1,122 @@
+//! `workers`: who works, and on what.
+
+use clap::Args;
+
+use super::globals::Globals;
+use super::outcome::{Code, Outcome};
+use super::screen::{Field, Rows};
+use crate::api::documents::{WorkerDocument, WorkerState, Workers};
+use crate::control::beat::TypeBeat;
+use crate::model::duration::Millis;
+
+#[derive(Debug, Args)]
+pub struct WorkersArgs {
+    /// The tasks that run, instead of the workers
+    #[arg(long)]
+    pub running: bool,
+    /// Also workers that have stopped
+    #[arg(long)]
+    pub all: bool,
+}
+
+pub async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
+    let screen = globals.screen();
+    let mut answer: Workers = globals.client()?.get(&["v1", "workers"], &Vec::new()).await?;
+    if !args.all {
+        answer.workers.retain(|worker| worker.state != WorkerState::Stopped);
+    }
+    if screen.is_json() {
+        screen.json(&answer)?
+    } else if args.running {
+        screen.table(running(&answer.workers))?
+    } else {
+        screen.table(rows(&answer.workers))?
+    }
+    Ok(Code::Ok)
+}
+
+fn rows(workers: &[WorkerDocument]) -> Rows {
+    let mut rows = Rows::new(["WORKER", "STATE", "HEARD", "VERSION", "IN FLIGHT", "TYPES"]);
+    for worker in workers {
+        let types: Vec<String> = worker.types.iter().map(part).collect();
+        rows.add([
+            Field::Text(worker.id.clone()),
+            Field::from(name(worker.state)),
+            Field::Text(format!("{} ago", seconds(worker.age_ms))),
+            Field::Text(worker.version.clone()),
+            Field::Number(worker.in_flight),
+            Field::Text(types.join(" ")),
+        ]);
+    }
+    rows
+}
+
+/// `echo 3/8`: three of eight slots are taken.
+fn part(part: &TypeBeat) -> String {
+    let paused = if part.paused { " paused" } else { "" };
+    format!("{} {}/{}{paused}", part.task_type, part.in_flight, part.slots)
+}
+
+fn running(workers: &[WorkerDocument]) -> Rows {
+    let mut rows = Rows::new(["TASK", "TYPE", "ATTEMPT", "SINCE", "WORKER"]);
+    for worker in workers {
+        for task in &worker.running {
+            rows.add([
+                Field::Text(task.id.clone()),
+                Field::Text(task.task_type.clone()),
+                Field::Number(task.attempt.into()),
+                Field::Text(task.began_at.clone()),
+                Field::Text(worker.id.clone()),
+            ]);
+        }
+    }
+    rows
+}
+
+fn name(state: WorkerState) -> &'static str {
+    match state {
+        WorkerState::Alive => "alive",
+        WorkerState::Draining => "draining",
+        WorkerState::Silent => "silent",
+        WorkerState::Stopped => "stopped",
+    }
+}
+
+fn seconds(ms: i64) -> Millis {
+    Millis::secs(u64::try_from(ms / 1000).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::screen::Paint;
+
+    #[test]
+    fn slots_and_what_is_taken_are_side_by_side() {
+        let part = |name: &str, in_flight, slots, paused| TypeBeat {
+            task_type: name.into(),
+            in_flight,
+            slots,
+            paused,
+            ..TypeBeat::default()
+        };
+        let worker = WorkerDocument {
+            id: "host-abc".into(),
+            state: WorkerState::Alive,
+            age_ms: 2_100,
+            heard_at: String::new(),
+            started_at: String::new(),
+            host: "host".into(),
+            pid: 7,
+            version: "0.1.0".into(),
+            held_bytes: 0,
+            in_flight: 3,
+            types: vec![part("echo", 3, 8, false), part("resize", 0, 4, true)],
+            running: Vec::new(),
+        };
+        let expected = "\
+WORKER    STATE  HEARD   VERSION  IN FLIGHT  TYPES
+host-abc  alive  2s ago  0.1.0            3  echo 3/8 resize 0/4 paused";
+        assert_eq!(rows(&[worker]).draw(Paint(false), false), expected);
+    }
+}

@@ -1,0 +1,305 @@
+//! What workers are told over the control topic: cancels, kill switches, where to begin.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kafleet::broker::Outgoing;
+use kafleet::config::Order;
+use kafleet::control::{self, Cancel, Key, Kill, Offsets, Pause, Said};
+use kafleet::handlers::Failure;
+use kafleet::model::event::{Event, Kind as EventKind};
+use parking_lot::Mutex;
+
+use crate::fleet::{DEADLINE, Fleet, kafka, memory, pause, until};
+use crate::types::{Gate, Journal, Kind, counted, gated};
+
+impl Fleet {
+    pub async fn order(&self, key: Key, said: Said) {
+        control::order(&self.link, &self.names, &key, &said).await.unwrap();
+    }
+
+    pub async fn withdraw(&self, key: Key) {
+        control::withdraw(&self.link, &self.names, &key).await.unwrap();
+    }
+
+    pub async fn cancel(&self, id: &str, asof: i64, subtree: bool) {
+        let said = Cancel { v: 1, asof, at_ms: 0, subtree, reason: Some("enough".into()) };
+        self.order(Key::Cancel(id.into()), Said::Cancel(said)).await;
+    }
+
+    pub async fn pause(&self, task_type: &str) {
+        self.order(Key::Pause(task_type.into()), Said::Pause(Pause { v: 1, at_ms: 0, reason: None })).await;
+    }
+
+    async fn send_child(&self, task_type: &str, parent: &str, segment: &str, params: &str) {
+        let headers = [("ce_id", segment), ("ce_parent", parent)];
+        self.send_record(task_type, None, Some(segment), Some(params.as_bytes()), &headers).await;
+    }
+}
+
+fn told(event: &Event) -> (EventKind, u32, &str, &str) {
+    let error = event.error.as_deref().unwrap();
+    (event.kind, event.attempt, error.kind.as_str(), error.message.as_str())
+}
+
+/// Attempts that run until they are told to stop; when each of them was.
+fn listening(name: &'static str, journal: &Journal, heard: &Arc<Mutex<Vec<Instant>>>) -> Kind {
+    let (journal, heard) = (journal.clone(), heard.clone());
+    Kind::new(name, move |_, cx| {
+        let (journal, heard) = (journal.clone(), heard.clone());
+        async move {
+            let _run = journal.begin(&cx);
+            cx.cancelled().cancelled().await;
+            heard.lock().push(Instant::now());
+            Err(Failure::cancelled())
+        }
+    })
+}
+
+type Heard = Arc<Mutex<Vec<Instant>>>;
+
+/// A tree of three runs, and a stranger whose id begins alike; what is above the cancelled one goes on.
+async fn subtree(fleet: Fleet, journal: Journal, heard: Heard) {
+    fleet.send("listens", "r", "0").await;
+    fleet.send_child("listens", "r", "a", "0").await;
+    fleet.send_child("listens", "r:a", "b", "0").await;
+    fleet.send_child("listens", "r", "ab", "0").await;
+    let worker = fleet.worker();
+    until("all four run", || journal.running() == 4).await;
+    let begun = Instant::now();
+    fleet.cancel("r:a", 7, true).await;
+    until("two have heard", || heard.lock().len() == 2).await;
+    let longest = heard.lock().iter().map(|at| at.duration_since(begun)).max().unwrap();
+    eprintln!("from writing the record to the handler's token: {longest:?}");
+    let results = fleet.wait_for_results(2).await;
+    let mut ids: Vec<&str> = results.iter().map(|event| event.id.as_str()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, ["r:a", "r:a:b"]);
+    assert_eq!(told(&fleet.result_of("r:a").await), (EventKind::Cancelled, 1, "cancelled", "cancelled on request: enough"));
+    assert_eq!(told(&fleet.result_of("r:a:b").await).3, "cancelled with `r:a`: enough");
+    // Only the task itself.
+    fleet.cancel("r", 9, false).await;
+    fleet.result_of("r").await;
+    assert_eq!(journal.running(), 1, "`r:ab` goes on");
+    fleet.cancel("r:ab", 9, true).await;
+    fleet.result_of("r:ab").await;
+    worker.stop().await;
+    fleet.assert_clean("listens").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_reaches_a_running_subtree() {
+    let (journal, heard) = (Journal::default(), Heard::default());
+    let (fleet, _) = memory(2, &[listening("listens", &journal, &heard)]).await;
+    subtree(fleet, journal, heard).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_reaches_a_running_subtree_on_kafka() {
+    let (journal, heard) = (Journal::default(), Heard::default());
+    let Some(fleet) = kafka(2, &[listening("listens", &journal, &heard)]).await else { return };
+    subtree(fleet, journal, heard).await;
+}
+
+/// For want of a slot, behind a key, in back-off, before its time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_reaches_what_waits() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let slow = Kind::new("slow", |_, _| async { Err(Failure::retry_after("later", Duration::from_secs(3_600))) });
+    let kinds = [gated("one", &journal, &gate).slots(1), gated("keyed", &journal, &gate).order(Order::Key), slow];
+    let (fleet, _) = memory(1, &kinds).await;
+    fleet.send("one", "first", "0").await;
+    fleet.send("one", "second", "0").await;
+    for id in ["front", "behind", "last"] {
+        fleet.send_record("keyed", None, Some("key"), Some(b"0"), &[("ce_id", id)]).await;
+    }
+    fleet.send("slow", "backs-off", "0").await;
+    let later = [("ce_id", "later"), ("ce_notbefore", "2200-01-01T00:00:00Z")];
+    fleet.send_record("one", None, Some("later"), Some(b"0"), &later).await;
+    let worker = fleet.worker();
+    until("two run", || journal.running() == 2).await;
+    let waits = |events: &[Event], kind| events.iter().any(|event| event.kind == kind);
+    fleet.events.wait("a retry", |events| waits(events, EventKind::Retrying)).await;
+    for (id, attempt) in [("second", 0), ("behind", 0), ("backs-off", 1), ("later", 0)] {
+        fleet.cancel(id, 5, true).await;
+        let end = fleet.result_of(id).await;
+        assert_eq!((end.kind, end.attempt), (EventKind::Cancelled, attempt), "{id}");
+    }
+    gate.open();
+    fleet.wait_for_results(7).await;
+    worker.stop().await;
+    assert_eq!(journal.starts().len(), 3, "first, front, last: {:?}", journal.starts());
+    for task_type in ["one", "keyed", "slow"] {
+        fleet.assert_clean(task_type).await;
+    }
+}
+
+/// An attempt that does not listen is dropped after the grace, and not tried again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_does_not_listen_is_dropped() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(1, &[gated("deaf", &journal, &gate)]).await;
+    fleet.send("deaf", "t", "0").await;
+    let worker = fleet.worker();
+    until("it runs", || journal.running() == 1).await;
+    let begun = Instant::now();
+    fleet.cancel("t", 5, true).await;
+    let end = fleet.result_of("t").await;
+    assert_eq!((end.kind, end.attempt, journal.running()), (EventKind::Cancelled, 1, 0));
+    assert!(begun.elapsed() >= Duration::from_millis(200), "the grace is its own");
+    worker.stop().await;
+    assert_eq!(journal.started(), 1);
+    fleet.assert_clean("deaf").await;
+}
+
+/// What was there before the worker started is obeyed; what was published after the request runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_worker_obeys_what_is_there() {
+    let journal = Journal::default();
+    let (fleet, _) = memory(1, &[counted("work", &journal)]).await;
+    fleet.cancel("old", 10, true).await;
+    fleet.cancel("taken-back", 10, true).await;
+    fleet.withdraw(Key::Cancel("taken-back".into())).await;
+    let again = [("ce_id", "old"), ("ce_run", "2"), ("ce_asof", "11")];
+    fleet.send("work", "old", "0").await;
+    fleet.send("work", "taken-back", "0").await;
+    fleet.send_record("work", None, Some("old"), Some(b"0"), &again).await;
+    let worker = fleet.worker();
+    fleet.events.wait("three ends", |events| events.iter().filter(|event| crate::tail::is_end(event)).count() == 3).await;
+    worker.stop().await;
+    let ends: Vec<_> = fleet.results().iter().map(|event| (event.id.to_string(), event.run, event.kind)).collect();
+    assert!(ends.contains(&("old".into(), 1, EventKind::Cancelled)), "{ends:?}");
+    assert!(ends.contains(&("old".into(), 2, EventKind::Succeeded)), "{ends:?}");
+    assert_eq!(journal.starts(), ["taken-back", "old"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_switch_cancels_what_it_means_and_nothing_else() {
+    let journal = Journal::default();
+    let (fleet, _) = memory(1, &[counted("work", &journal), counted("other", &journal)]).await;
+    let kill = |task_type: Option<&str>| {
+        Said::Kill(Kill { v: 1, at_ms: 0, task_type: task_type.map(str::to_owned), reason: Some("bad batch".into()) })
+    };
+    fleet.order(Key::Kill("batch-7".into()), kill(None)).await;
+    fleet.order(Key::Kill("import-".into()), kill(Some("work"))).await;
+    let tagged = [("ce_id", "tagged"), ("ce_tags", "x,batch-7")];
+    fleet.send_record("work", None, None, Some(b"0"), &tagged).await;
+    fleet.send("work", "import-1", "0").await;
+    fleet.send("other", "import-2", "0").await;
+    fleet.send("work", "free", "0").await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(4).await;
+    let end = fleet.result_of("tagged").await;
+    assert_eq!(told(&end), (EventKind::Cancelled, 0, "killed", "the kill switch `batch-7` is on: bad batch"));
+    assert_eq!(fleet.result_of("import-1").await.kind, EventKind::Cancelled);
+    fleet.withdraw(Key::Kill("import-".into())).await;
+    // The lift is heard after it is written, so ids are tried until one runs.
+    let end = Instant::now() + DEADLINE;
+    for n in 3.. {
+        let id = format!("import-{n}");
+        fleet.send("work", &id, "0").await;
+        if fleet.result_of(&id).await.kind == EventKind::Succeeded {
+            break;
+        }
+        assert!(Instant::now() < end, "the switch stays on");
+    }
+    worker.stop().await;
+    let starts = journal.starts();
+    assert!(["import-2", "free"].iter().all(|id| starts.iter().any(|start| start == id)), "{starts:?}");
+    assert!(!starts.iter().any(|start| start == "tagged" || start == "import-1"), "{starts:?}");
+}
+
+/// Records that cannot be read change nothing, and those after them count.
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_orders_are_ignored() {
+    let journal = Journal::default();
+    let (fleet, _) = memory(1, &[counted("work", &journal)]).await;
+    let topic = fleet.names.control();
+    for (key, value) in [
+        ("pause/Work!", "{\"v\":1}"),
+        ("pause/work", "nonsense"),
+        ("pause/work", "{\"v\":2}"),
+        ("slots/work", "{\"v\":1,\"slots\":0}"),
+        ("rate/work", "{\"v\":1,\"count\":0}"),
+        ("cancel/t::", "{\"v\":1,\"asof\":5}"),
+        ("cancel/t", "{\"v\":1}"),
+        ("offsets/work", "{\"v\":1,\"offset\":5}"),
+        ("kill/", "{\"v\":1}"),
+        ("future/thing", "{}"),
+    ] {
+        let record =
+            Outgoing { topic: &topic, partition: Some(0), key: Some(key.as_bytes()), value: Some(value.as_bytes()), headers: &[] };
+        fleet.link.deliver(record, DEADLINE).await.unwrap();
+    }
+    fleet.cancel("u", 5, true).await;
+    fleet.send("work", "t", "0").await;
+    fleet.send("work", "u", "0").await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(2).await;
+    worker.stop().await;
+    assert_eq!(journal.starts(), ["t"]);
+}
+
+/// The commit is gone though the partition was consumed: the running worker begins where it is told to.
+async fn begin(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
+    for n in 0..20 {
+        fleet.send_to("gone", 0, &format!("t{n}"), "0").await;
+    }
+    fleet.worker().stop_after(&fleet, 20).await;
+    expire();
+    fleet.send_to("gone", 0, "new", "0").await;
+    let worker = fleet.worker();
+    let refused = || worker.health.reasons().into_iter().any(|(part, _)| part.ends_with("/0"));
+    until("the health names the partition", refused).await;
+    fleet.order(Key::Offsets("gone".into(), 0), Said::Offsets(Offsets { v: 1, at_ms: 0, offset: 15 })).await;
+    fleet.result_of("new").await;
+    until("all is well", || worker.health.reasons().is_empty()).await;
+    let names = fleet.names.clone();
+    let control = fleet.records(&names.control(), 1, 1).await;
+    let end = Instant::now() + DEADLINE;
+    let mut last = control.last().cloned();
+    while last.as_ref().is_none_or(|record| record.value.is_some() || record.key.as_deref() != Some(b"offsets/gone/0")) {
+        assert!(Instant::now() < end, "the order stays: {last:?}");
+        pause().await;
+        last = fleet.records(&names.control(), 1, 1).await.last().cloned();
+    }
+    worker.stop().await;
+    assert_eq!(journal.started(), 20 + 6, "offsets 15 to 20: {:?}", journal.starts());
+    fleet.assert_clean("gone").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_partition_is_begun_where_people_say() {
+    let journal = Journal::default();
+    let (fleet, broker) = memory(1, &[counted("gone", &journal)]).await;
+    begin(fleet, journal, || broker.expire_groups()).await;
+}
+
+/// A cancel in a paused type does not wait for its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_type_starts_nothing_and_ends_what_is_cancelled() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(2, &[gated("work", &journal, &gate).slots(1), Kind::echo("echo")]).await;
+    fleet.send("work", "runs", "0").await;
+    let worker = fleet.worker();
+    until("one runs", || journal.running() == 1).await;
+    fleet.pause("work").await;
+    until("it is heard", || worker.metric("kafleet_type_paused", "work") == 1.0).await;
+    fleet.send_many("work", "t", 20, "0").await;
+    gate.open();
+    fleet.result_of("runs").await;
+    fleet.cancel("t7", 5, true).await;
+    assert_eq!(fleet.result_of("t7").await.kind, EventKind::Cancelled);
+    fleet.send("echo", "other", "0").await;
+    fleet.result_of("other").await;
+    assert_eq!((journal.starts(), worker.health.reasons()), (vec!["runs".to_owned()], Vec::new()));
+    let second = fleet.worker();
+    second.ready().await;
+    assert_eq!(journal.started(), 1, "one that starts later obeys");
+    fleet.withdraw(Key::Pause("work".into())).await;
+    fleet.wait_for_results(22).await;
+    worker.stop().await;
+    second.stop().await;
+    assert_eq!(journal.counts().len(), 20);
+    fleet.assert_clean("work").await;
+}

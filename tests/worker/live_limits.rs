@@ -1,0 +1,139 @@
+//! Slots, fleet-wide limits and rates: configured, and changed on the running fleet.
+
+use std::time::{Duration, Instant};
+
+use kafleet::config::{Rate, RateBy};
+use kafleet::control::{Key, RateLimit, Said, Slots};
+use kafleet::model::duration::Millis;
+
+use crate::fleet::{Fleet, memory, until};
+use crate::types::{Gate, Journal, counted, gated};
+
+async fn limit(fleet: &Fleet, task_type: &str, slots: Option<u32>, max_concurrency: Option<u32>) {
+    let said = Slots { v: 1, at_ms: 0, slots, max_concurrency };
+    fleet.order(Key::Slots(task_type.into()), Said::Slots(said)).await;
+}
+
+fn rate(count: u32, per: Millis, burst: u32, by: RateBy) -> Rate {
+    Rate { count, per, burst, by }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_follow_what_people_say() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(1, &[gated("work", &journal, &gate).slots(2)]).await;
+    fleet.send_many("work", "t", 700, "0").await;
+    let worker = fleet.worker();
+    until("two run", || journal.running() == 2).await;
+    limit(&fleet, "work", Some(600), None).await;
+    until("as many run as may, beyond the window of two slots", || journal.running() == 600).await;
+    limit(&fleet, "work", Some(1), None).await;
+    until("the gauge says so", || worker.metric("kafleet_type_slots", "work") == 1.0).await;
+    for n in 0..600 {
+        gate.open_for(&format!("t{n}"));
+    }
+    fleet.wait_for_results(600).await;
+    until("one runs", || journal.running() <= 1).await;
+    fleet.withdraw(Key::Slots("work".into())).await;
+    until("two run again", || journal.running() == 2).await;
+    gate.open();
+    fleet.wait_for_results(700).await;
+    worker.stop().await;
+    fleet.assert_clean("work").await;
+}
+
+/// Two workers, a limit of 7 over 4 partitions: never more, and no slot unused where there is work.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_wide_limit_is_divided_by_partitions() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let mut kind = gated("work", &journal, &gate).slots(100);
+    kind.registered.policy.max_concurrency = Some(7);
+    let (fleet, _) = memory(4, &[kind]).await;
+    for n in 0..80 {
+        fleet.send_to("work", n % 4, &format!("t{n}"), "0").await;
+    }
+    let (first, second) = (fleet.worker(), fleet.worker());
+    until("seven run", || journal.running() == 7).await;
+    limit(&fleet, "work", None, Some(10)).await;
+    until("ten run", || journal.running() == 10).await;
+    gate.open();
+    fleet.wait_for_results(80).await;
+    first.stop().await;
+    second.stop().await;
+    assert!(journal.most() <= 10, "{} ran at once", journal.most());
+    fleet.assert_clean("work").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_below_the_partitions_is_refused_with_the_reason() {
+    let journal = Journal::default();
+    let mut kind = counted("work", &journal);
+    kind.registered.policy.max_concurrency = Some(3);
+    let (fleet, _) = memory(4, &[kind]).await;
+    fleet.send("work", "t", "0").await;
+    let worker = fleet.worker();
+    let told = || worker.health.reasons().into_iter().any(|(_, why)| why.contains("`max_concurrency` 3 is below the 4"));
+    until("the health says why", told).await;
+    worker.stop().await;
+    assert_eq!(journal.started(), 0);
+}
+
+/// 40 starts a second over two workers, however the partitions are divided.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_holds_over_the_fleet() {
+    let journal = Journal::default();
+    let mut kind = counted("work", &journal);
+    kind.registered.policy.rate = Some(rate(40, Millis::secs(1), 1, RateBy::Type));
+    let (fleet, _) = memory(4, &[kind]).await;
+    let (first, second) = (fleet.worker(), fleet.worker());
+    first.ready().await;
+    second.ready().await;
+    let begun = Instant::now();
+    for n in 0..40 {
+        fleet.send_to("work", n % 4, &format!("t{n}"), "0").await;
+    }
+    fleet.wait_for_results(40).await;
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(800), "40 in {took:?} at 40 a second");
+    // Without a limit the rest takes no time.
+    let said = RateLimit { v: 1, at_ms: 0, rate: rate(1_000_000, Millis::secs(1), 1_000, RateBy::Type) };
+    fleet.order(Key::Rate("work".into()), Said::Rate(said)).await;
+    let begun = Instant::now();
+    fleet.send_many("work", "u", 200, "0").await;
+    fleet.wait_for_results(240).await;
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    first.stop().await;
+    second.stop().await;
+    fleet.assert_clean("work").await;
+}
+
+/// One key has a long queue; the others do not wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_per_key_holds_only_its_key() {
+    let journal = Journal::default();
+    let mut kind = counted("work", &journal);
+    kind.registered.policy.rate = Some(rate(1, Millis(100), 1, RateBy::Key));
+    let (fleet, _) = memory(1, &[kind]).await;
+    for n in 0..8 {
+        fleet.send_record("work", None, Some("busy"), Some(b"0"), &[("ce_id", &format!("busy{n}"))]).await;
+    }
+    for n in 0..50 {
+        fleet.send("work", &format!("free{n}"), "0").await;
+    }
+    let worker = fleet.worker();
+    fleet.wait_for_results(58).await;
+    worker.stop().await;
+    let results = fleet.results();
+    let starts: Vec<i64> = results
+        .iter()
+        .filter(|event| event.id.as_str().starts_with("busy"))
+        .map(|event| event.started_at_ms.unwrap_or(event.at_ms))
+        .collect();
+    let last_free = results.iter().rposition(|event| event.id.as_str().starts_with("free")).unwrap();
+    let last_busy = results.iter().rposition(|event| event.id.as_str().starts_with("busy")).unwrap();
+    assert!(last_free < last_busy, "the free ones do not wait");
+    assert!(starts[7] - starts[0] >= 650, "eight of one key at ten a second: {starts:?}");
+    let ids: Vec<_> = journal.starts().into_iter().filter(|id| id.starts_with("busy")).collect();
+    assert_eq!(ids, (0..8).map(|n| format!("busy{n}")).collect::<Vec<_>>(), "in their order");
+    fleet.assert_clean("work").await;
+}
