@@ -80,7 +80,7 @@ fn generated() -> Vec<(String, Value)> {
     let mut files = vec![
         ("config.json".to_owned(), kafleet::config::schema()),
         ("event.json".to_owned(), of::<Event>()),
-        ("control.json".to_owned(), of::<kafleet::control::Said>()),
+        ("control.json".to_owned(), of::<kafleet::control::ByKey>()),
         ("heartbeat.json".to_owned(), of::<kafleet::control::beat::Beat>()),
         ("status.json".to_owned(), of::<documents::Status>()),
         ("problem.json".to_owned(), of::<documents::Problem>()),
@@ -301,6 +301,34 @@ fn metadata_written_by_hand_is_read() {
             for offset in example[list].as_array().unwrap() {
                 assert_eq!(read.completed.is_done(offset.as_i64().unwrap()), is_done, "{about}: offset {offset}");
             }
+        }
+    }
+}
+
+/// The code and the schema agree on what is an order; the document on the wire names every kind.
+#[test]
+fn control_records_written_by_hand_are_read() {
+    let wire = include_str!("../docs/wire.md");
+    for example in read("examples/control-records.json").as_array().unwrap() {
+        let (about, key, value) = (&example["about"], example["key"].as_str().unwrap(), example["value"].to_string());
+        let kind = key.split('/').next().unwrap();
+        let record = kafleet::broker::RecordRef {
+            topic: "kafleet.control",
+            partition: 0,
+            offset: 0,
+            timestamp_ms: 0,
+            log_append_time: false,
+            key: Some(key.as_bytes()),
+            value: Some(value.as_bytes()),
+            headers: &Vec::new(),
+        };
+        let read = kafleet::control::Orders::default().take(&record);
+        let fit = fits("control.json", &json!({kind: example["value"].clone()}));
+        let good = example["refused"] != true;
+        assert_eq!((read.is_ok(), fit.is_ok()), (good, good), "{about}: {read:?} {fit:?}");
+        assert!(wire.contains(&format!("`{kind}/<")), "docs/wire.md does not explain `{kind}/…`");
+        for field in example["value"].as_object().unwrap().keys() {
+            assert!(wire.contains(&format!("`{field}`")) || wire.contains(&format!("\"{field}\"")), "`{field}` of {kind}");
         }
     }
 }

@@ -56,7 +56,9 @@ impl Api {
             let said = Said::Cancel(Cancel { v, asof, at_ms, subtree: asked.subtree, reason: asked.reason });
             let key = Key::Cancel(task.id.to_string());
             let told = control::order(self.publisher.link(), self.publisher.names(), &key, &said).await;
-            told.map_err(|error| Refusal::from(error).hint("the request is written, but workers have not heard of it: repeat it"))?;
+            told.map_err(|error| {
+                Refusal::from(error).hint("the request is written, but workers have not heard of it: repeat it")
+            })?;
         }
         Ok(CancelOutcome { id: task.id.to_string(), position: position.to_string(), already_requested: known.is_some() })
     }

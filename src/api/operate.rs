@@ -10,7 +10,7 @@ use super::cancel::check_reason;
 use super::documents::{KillDocument, Kills, PauseType, ResumeType, SetKill, SetLimits};
 use super::problem::{Code, Refusal};
 use super::tasks::json_answer;
-use crate::control::{self, CONTROL_VERSION, Kill, Key, MAX_KILLS, Pause, RateLimit, Said, Slots};
+use crate::control::{self, CONTROL_VERSION, Key, Kill, MAX_KILLS, Pause, RateLimit, Said, Slots};
 use crate::model::id::check_type;
 use crate::publish::time_text;
 use crate::runtime::now_ms;

@@ -70,7 +70,12 @@ impl Client {
     }
 
     /// A call that changes something; `body` is left out where there is none.
-    pub async fn call<T: DeserializeOwned>(&self, method: Method, path: &[&str], body: Option<&impl Serialize>) -> Result<T, Failure> {
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
         let request = self.request(method, path, &Query::new()).timeout(ANSWER_TIMEOUT * 2);
         self.document(body.into_iter().fold(request, RequestBuilder::json)).await
     }

@@ -69,7 +69,7 @@ pub struct LimitArgs {
 /// `100/s`, `10/5m`, `1/500ms`.
 fn parse_rate(text: &str) -> Result<Rate, String> {
     let told = || format!("`{text}` is no rate: write 100/s, 10/5m or 1/500ms");
-    let (count, per) = text.split_once('/').ok_or_else(told)?;
+    let (count, per) = text.split_once('/').filter(|(_, per)| !per.is_empty()).ok_or_else(told)?;
     let per = if per.starts_with(|c: char| c.is_ascii_digit()) { per.to_owned() } else { format!("1{per}") };
     let (count, per) = (count.parse().map_err(|_| told())?, Millis::parse(&per).map_err(|_| told())?);
     let rate = Rate { count, per, burst: 1, by: RateBy::Type };

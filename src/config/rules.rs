@@ -271,7 +271,8 @@ fn unreachable_slots(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Opti
 fn limit_below_partitions(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Option<Finding> {
     let partitions = kind.partitions.unwrap_or(topics.task_partitions);
     let limit = kind.max_concurrency.filter(|limit| *limit < partitions)?;
-    let what = format!("`max_concurrency` {limit} in {} is below its {partitions} partitions, of which each needs one", table(at));
+    let what =
+        format!("`max_concurrency` {limit} in {} is below its {partitions} partitions, of which each needs one", table(at));
     Some(Finding::new(join(at, "max_concurrency"), what).hint("raise it, or lower `partitions` before the topic is made"))
 }
 

@@ -125,7 +125,11 @@ impl Sink for Listener {
             // Newer builds may say more than is understood here; the others go on being shown.
             _ if self.misread == 0 => {
                 self.misread += 1;
-                tracing::warn!(topic = record.topic, offset = record.offset, "a heartbeat cannot be read; no more is said of others");
+                tracing::warn!(
+                    topic = record.topic,
+                    offset = record.offset,
+                    "a heartbeat cannot be read; no more is said of others"
+                );
             }
             _ => {}
         }

@@ -91,7 +91,8 @@ impl Board {
 /// cannot be read.
 pub fn keep(board: Arc<Board>, broker: Arc<dyn Broker>, names: &Names, health: Option<Health>) -> Follow {
     let empty = board.orders().clone();
-    let keeper = Keeper { empty: empty.clone(), fresh: Some(empty), next: 0, complaints: 0, board, topic: names.control(), health };
+    let keeper =
+        Keeper { empty: empty.clone(), fresh: Some(empty), next: 0, complaints: 0, board, topic: names.control(), health };
     follow(broker, names.control(), keeper)
 }
 
@@ -154,4 +155,3 @@ impl Keeper {
         }
     }
 }
-

@@ -90,7 +90,7 @@ pub fn check_kill(name: &str) -> Result<(), String> {
 }
 
 /// What a record says. Times are epoch milliseconds of whoever wrote it, for people.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Said {
     Cancel(Cancel),
@@ -99,6 +99,17 @@ pub enum Said {
     Rate(RateLimit),
     Kill(Kill),
     Offsets(Offsets),
+}
+
+/// The values of control records, by how their keys begin: the published schema.
+#[derive(JsonSchema)]
+pub struct ByKey {
+    pub cancel: Option<Cancel>,
+    pub pause: Option<Pause>,
+    pub slots: Option<Slots>,
+    pub rate: Option<RateLimit>,
+    pub kill: Option<Kill>,
+    pub offsets: Option<Offsets>,
 }
 
 /// `cancel/<task id>`: the task, and what is below it, is to end.

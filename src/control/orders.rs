@@ -115,7 +115,8 @@ impl Orders {
             above.find(|(cancel, _)| cancel.subtree && applies(cancel))
         };
         let (cancel, named) = own.or_else(above)?;
-        let what = if named == task.id.as_str() { "cancelled on request".to_owned() } else { format!("cancelled with `{named}`") };
+        let what =
+            if named == task.id.as_str() { "cancelled on request".to_owned() } else { format!("cancelled with `{named}`") };
         let message = cancel.reason.as_ref().map_or(what.clone(), |reason| format!("{what}: {reason}"));
         Some(Verdict { kind: "cancelled", message })
     }

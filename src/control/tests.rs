@@ -1,0 +1,185 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::broker::memory::{Memory, MemoryOptions};
+use crate::broker::{Broker, RecordRef, TopicSpec};
+use crate::model::json::RawJson;
+use crate::model::task::{Policy, Task};
+use crate::runtime::Health;
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn said(key: &str, value: Option<&str>, orders: &mut Orders) -> Result<(), String> {
+    orders.take(&RecordRef {
+        topic: "t.control",
+        partition: 0,
+        offset: 0,
+        timestamp_ms: 0,
+        log_append_time: false,
+        key: Some(key.as_bytes()),
+        value: value.map(str::as_bytes),
+        headers: &Vec::new(),
+    })
+}
+
+fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> Task {
+    let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+    Task {
+        id: crate::model::id::TaskId::parse(id).unwrap(),
+        task_type: "echo".into(),
+        run: 1,
+        attempts_used: 0,
+        created_at_ms: 0,
+        position: Position { partition: 0, offset: 0 },
+        asof,
+        announced: true,
+        hash: None,
+        policy: Some(Box::new(Policy { tags, ..Policy::default() })),
+        trace: None,
+        params: RawJson::null(),
+    }
+}
+
+#[test]
+fn keys_are_read_as_they_are_written() {
+    for key in [
+        Key::Cancel("a:b".into()),
+        Key::Pause("echo".into()),
+        Key::Slots("echo".into()),
+        Key::Rate("echo".into()),
+        Key::Kill("a/b c".into()),
+        Key::Offsets("echo".into(), 3),
+    ] {
+        assert_eq!(Key::parse(&key.to_string()), Ok(Some(key)));
+    }
+    for others in ["fleet", "consumed/echo/3", "schedule/x", ""] {
+        assert_eq!(Key::parse(others), Ok(None), "{others}");
+    }
+    for wrong in ["cancel/", "cancel/a b", "pause/Echo", "kill/", "kill/a,b", "offsets/echo", "offsets/echo/x", "offsets/echo/-1"]
+    {
+        assert!(Key::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_cancel_applies_to_what_was_made_before_it_and_lies_below() {
+    let mut orders = Orders::default();
+    said("cancel/r:a", Some(r#"{"v":1,"asof":10}"#), &mut orders).unwrap();
+    said("cancel/s", Some(r#"{"v":1,"asof":10,"subtree":false}"#), &mut orders).unwrap();
+    let cancels = |id: &str, asof| orders.forbids(&task(id, asof, &[])).is_some();
+    for (id, asof, expected) in [
+        ("r:a", None, true),
+        ("r:a", Some(9), true),
+        ("r:a", Some(10), false),
+        ("r:a:b:c", None, true),
+        ("r:a:b", Some(11), false),
+        ("r", None, false),
+        ("r:ab", None, false),
+        ("s", None, true),
+        ("s:a", None, false),
+    ] {
+        assert_eq!(cancels(id, asof), expected, "{id} {asof:?}");
+    }
+    said("cancel/r:a", None, &mut orders).unwrap();
+    assert_eq!((orders.forbids(&task("r:a", None, &[])), orders.cancels(), orders.concerns_tasks()), (None, 1, true));
+}
+
+#[test]
+fn what_is_wrong_changes_nothing() {
+    let mut orders = Orders::default();
+    said("slots/echo", Some(r#"{"v":1,"slots":3}"#), &mut orders).unwrap();
+    let before = orders.clone();
+    for (key, value) in [
+        ("slots/echo", r#"{"v":1}"#),
+        ("slots/echo", r#"{"v":1,"slots":100001}"#),
+        ("slots/echo", r#"{"v":9,"slots":4}"#),
+        ("rate/echo", r#"{"v":1,"count":1,"per":"0s"}"#),
+        ("rate/echo", r#"{"v":1,"count":1,"by":"moon"}"#),
+        ("offsets/echo/0", r#"{"v":1,"offset":-1}"#),
+        ("pause/echo", "[]"),
+    ] {
+        assert!(said(key, Some(value), &mut orders).is_err(), "{key} {value}");
+    }
+    assert_eq!(orders, before);
+}
+
+#[test]
+fn cancels_and_kill_switches_are_bounded() {
+    let mut orders = Orders::default();
+    for n in 0..MAX_KILLS {
+        said(&format!("kill/{n}"), Some(r#"{"v":1}"#), &mut orders).unwrap();
+    }
+    assert!(said("kill/more", Some(r#"{"v":1}"#), &mut orders).is_err());
+    said("kill/0", Some(r#"{"v":1,"reason":"known already"}"#), &mut orders).unwrap();
+    let mut api = Orders::without_cancels();
+    said("cancel/a", Some(r#"{"v":1,"asof":1}"#), &mut api).unwrap();
+    assert_eq!(api.cancels(), 0);
+}
+
+fn broker() -> Arc<Memory> {
+    let broker = Memory::new(MemoryOptions::default());
+    let config = vec![("cleanup.policy".to_owned(), "compact".to_owned())];
+    let spec = TopicSpec { name: "t.control".into(), partitions: 1, replication: None, config };
+    broker.apply_topics(&[spec], DEADLINE).unwrap();
+    broker
+}
+
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, what).await.expect("in time")
+}
+
+/// What is there, what comes, what is compacted away, and what an aborted transaction has left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_board_follows_the_topic() {
+    let (broker, names, health) = (broker(), Names::new("t"), Health::default());
+    let link = Link::open(broker.clone(), None).unwrap();
+    let pause = Said::Pause(Pause { v: 1, at_ms: 1, reason: None });
+    order(&link, &names, &Key::Pause("echo".into()), &pause).await.unwrap();
+    withdraw(&link, &names, &Key::Pause("echo".into())).await.unwrap();
+    order(&link, &names, &Key::Pause("foreach".into()), &pause).await.unwrap();
+    broker.compact("t.control").unwrap();
+    let topic = names.control();
+    let sent = Outgoing { topic: &topic, partition: Some(0), key: Some(b"pause/sent"), value: Some(b"{\"v\":1}"), headers: &[] };
+    broker.atomic_producer("x").unwrap().send_all(&[sent], DEADLINE).unwrap();
+    let board = Board::new(Orders::default());
+    let keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
+    in_time(board.whole()).await;
+    assert_eq!(board.orders().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
+    let (before, mut changes) = (board.generation(), board.changes());
+    let place = order(&link, &names, &Key::Pause("echo".into()), &pause).await.unwrap();
+    in_time(board.reached(place.offset)).await;
+    assert!(in_time(changes.changed()).await.is_ok() && board.generation() > before);
+    assert!(board.orders().paused.contains_key("echo") && !board.concerns_tasks());
+    let cancel = Said::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None });
+    let place = order(&link, &names, &Key::Cancel("a".into()), &cancel).await.unwrap();
+    in_time(board.reached(place.offset)).await;
+    assert!(board.concerns_tasks());
+    assert_eq!(health.reasons(), []);
+    drop(keeping);
+}
+
+/// A topic that is not there yet: the reason is told, and it is read when it is made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_comes_late_is_waited_for() {
+    let (broker, names, health) = (Memory::new(MemoryOptions::default()), Names::new("t"), Health::default());
+    let board = Board::new(Orders::default());
+    let _keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
+    let told = async {
+        while health.reasons().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    in_time(told).await;
+    assert!(health.reasons()[0].1.contains("`t.control` cannot be read, nothing is begun before"), "{:?}", health.reasons());
+    assert!(!board.is_whole());
+    let spec = TopicSpec { name: "t.control".into(), partitions: 1, replication: None, config: Vec::new() };
+    broker.apply_topics(&[spec], DEADLINE).unwrap();
+    in_time(board.whole()).await;
+    let well = async {
+        while !health.reasons().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    in_time(well).await;
+}

@@ -80,7 +80,13 @@ pub async fn unfolded(config: ApiConfig) -> Fleet {
     let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
     let log_append_time = vec![("message.timestamp.type".to_owned(), "LogAppendTime".to_owned())];
     let events = TopicSpec { config: log_append_time, ..topic(names.events(), PARTITIONS) };
-    let topics = [events, topic(names.control(), 1), topic(names.tasks("echo"), 2), topic(names.tasks("resize"), 2)];
+    let topics = [
+        events,
+        topic(names.control(), 1),
+        topic(names.workers(), 1),
+        topic(names.tasks("echo"), 2),
+        topic(names.tasks("resize"), 2),
+    ];
     log.apply_topics(&topics, DEADLINE).unwrap();
     let broker = Arc::new(Uplink::new(log.clone()));
     let store = Arc::new(StoreDouble::new(store::Memory::default()));

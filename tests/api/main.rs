@@ -7,6 +7,7 @@ mod doubles;
 mod harness;
 mod lists;
 mod operate;
+mod orders;
 mod reads;
 mod refusals;
 mod reports;

@@ -18,20 +18,24 @@ retries = 0
 handler = "exec"
 command = ["sh", "-c", "echo '{\"log\": \"reading the file\"}' >&2; cat answer.json"]
 
+[types.sleeps]
+handler = "exec"
+command = ["sh", "-c", "sleep 600"]
+
 [types.broken]
 handler = "exec"
 command = ["sh", "-c", "echo no luck >&2; exit 3"]
 "#;
 
 /// A fleet of its own for a test.
-struct Dev {
+pub struct Dev {
     daemon: Daemon,
     api: String,
     folder: tempfile::TempDir,
 }
 
 impl Dev {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let folder = configured(TYPES);
         write(folder.path(), "answer.json", r#"{"answer": 42}"#);
         let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--no-sample", "--config"]);
@@ -49,11 +53,11 @@ impl Dev {
         command
     }
 
-    fn run(&self, words: &[&str]) -> Ran {
+    pub fn run(&self, words: &[&str]) -> Ran {
         run(self.command(words))
     }
 
-    fn json(&self, words: &[&str]) -> Value {
+    pub fn json(&self, words: &[&str]) -> Value {
         self.run(&[words, &["-o", "json"]].concat()).ends(0).json()
     }
 }

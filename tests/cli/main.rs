@@ -4,5 +4,6 @@ mod client;
 mod follow;
 mod manual;
 mod offline;
+mod operate;
 mod run;
 mod services;

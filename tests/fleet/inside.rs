@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use crate::oracle::Oracle;
 use crate::redis::Server;
-use crate::tasks::{Branch, Gate, Leaf};
+use crate::tasks::{Branch, Gate, Heard, Leaf, Patient};
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -65,6 +65,7 @@ pub struct Fleet {
     pub names: Names,
     pub publisher: Publisher,
     pub gate: Gate,
+    pub heard: Heard,
     pub registry: Registry,
     pub events_partitions: u32,
     /// `http://host:port`.
@@ -90,9 +91,15 @@ impl Fleet {
 
     /// Topics, a tracker and an api; workers are started by the tests.
     async fn start(broker: Arc<dyn Broker>, store: Arc<dyn Store>, redis: Option<Server>) -> Self {
-        let gate = Gate::closed();
+        let (gate, heard) = (Gate::closed(), Heard::default());
         let mut registry = Registry::default();
-        registry.share(gate.clone()).task::<Branch>().task::<Leaf>().add("echo", Registered::new(Echo));
+        registry
+            .share(gate.clone())
+            .share(heard.clone())
+            .task::<Patient>()
+            .task::<Branch>()
+            .task::<Leaf>()
+            .add("echo", Registered::new(Echo));
         let mut config = Config::default();
         (config.topics.prefix, config.topics.events_partitions, config.topics.task_partitions) = (unique_prefix(), 3, 4);
         topics::apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
@@ -102,8 +109,20 @@ impl Fleet {
         let link = Link::open(broker.clone(), None).unwrap();
         let publisher = Publisher::new(link, names.clone(), events_partitions, "test");
         let (api, shutdown, roles) = (String::new(), Shutdown::new(), Vec::new());
-        let mut fleet =
-            Self { broker, store, names, publisher, gate, registry, events_partitions, api, shutdown, roles, _redis: redis };
+        let mut fleet = Self {
+            broker,
+            store,
+            names,
+            publisher,
+            gate,
+            heard,
+            registry,
+            events_partitions,
+            api,
+            shutdown,
+            roles,
+            _redis: redis,
+        };
         fleet.start_tracker();
         fleet.start_api(config).await;
         fleet
@@ -176,6 +195,11 @@ impl Fleet {
     pub async fn node(&self, id: &str) -> Option<Node> {
         let id = TaskId::parse(id).unwrap();
         self.store.nodes(self.publisher.partition_of(&id), std::slice::from_ref(&id)).await.unwrap().remove(0)
+    }
+
+    /// Waits until the record is there.
+    pub async fn node_seen(&self, id: &str) {
+        until(&format!("`{id}` is folded"), || async { self.node(id).await }).await;
     }
 
     /// The record, once it is terminal.

@@ -2,6 +2,7 @@
 //! `KAFLEET_TEST_KAFKA` and `KAFLEET_TEST_REDIS` are set, as `tests/services run` does, also on real Kafka and Redis, and
 //! with roles as processes that are killed.
 
+mod cancelling;
 mod inside;
 #[path = "../tracker/oracle.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]

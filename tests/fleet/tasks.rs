@@ -1,6 +1,11 @@
 //! The task types of these tests.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
 use kafleet::handlers::{Child, Context, Failure, Task, TaskResult};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -76,5 +81,36 @@ impl Task for Leaf {
             cx.state::<Gate>().passed().await;
         }
         if self.fails { Err(Failure::fail("this one fails")) } else { Ok("done".into()) }
+    }
+}
+
+/// What was running, and when it was told to stop.
+#[derive(Clone, Default)]
+pub struct Heard(Arc<Mutex<HashMap<String, Option<Instant>>>>);
+
+impl Heard {
+    pub fn is_running(&self, id: &str) -> bool {
+        self.0.lock().contains_key(id)
+    }
+
+    pub fn stopped(&self, id: &str) -> Option<Instant> {
+        self.0.lock().get(id).copied().flatten()
+    }
+}
+
+/// Runs until it is told to stop.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Patient {}
+
+impl Task for Patient {
+    const TYPE: &'static str = "patient";
+    type Output = ();
+
+    async fn run(self, cx: Context) -> TaskResult<()> {
+        let heard = cx.state::<Heard>();
+        heard.0.lock().insert(cx.id.to_string(), None);
+        cx.cancelled().cancelled().await;
+        heard.0.lock().insert(cx.id.to_string(), Some(Instant::now()));
+        Err(Failure::cancelled())
     }
 }

@@ -227,8 +227,13 @@ async fn malformed_orders_are_ignored() {
         ("kill/", "{\"v\":1}"),
         ("future/thing", "{}"),
     ] {
-        let record =
-            Outgoing { topic: &topic, partition: Some(0), key: Some(key.as_bytes()), value: Some(value.as_bytes()), headers: &[] };
+        let record = Outgoing {
+            topic: &topic,
+            partition: Some(0),
+            key: Some(key.as_bytes()),
+            value: Some(value.as_bytes()),
+            headers: &[],
+        };
         fleet.link.deliver(record, DEADLINE).await.unwrap();
     }
     fleet.cancel("u", 5, true).await;

@@ -110,3 +110,54 @@ async fn a_group_with_members_is_left_alone() {
     assert!(refused.message.contains("has members"), "{refused:?}");
     assert_eq!(refused.hint.as_deref(), Some("stop the workers of `echo`, run this again, then start them"));
 }
+
+/// A running worker that refuses a partition begins where it is told to, and the order is gone then.
+#[tokio::test(flavor = "multi_thread")]
+async fn running_workers_are_told() {
+    use crate::config::Config;
+    use crate::fleet::{mark_consumed, set_fleet};
+    use crate::handlers::builtin::register_samples;
+    use crate::runtime::{Health, Shutdown};
+    let broker: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
+    let (names, mut registry, config) = (crate::config::Names::new("kafleet"), Registry::default(), Config::default());
+    register_samples(&mut registry);
+    crate::topics::apply(broker.clone(), &config, &registry, CALL_DEADLINE).await.unwrap();
+    let link = Link::open(broker.clone(), None).unwrap();
+    set_fleet(&link, &names, config.topics.events_partitions).await.unwrap();
+    mark_consumed(&link, &names, "echo", 1).await.unwrap();
+    for _ in 0..3 {
+        let record = Outgoing { topic: TOPIC, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
+        link.deliver(record, CALL_DEADLINE).await.unwrap();
+    }
+    let (health, shutdown) = (Health::default(), Shutdown::new());
+    let setup = crate::worker::WorkerSetup {
+        broker: broker.clone(),
+        registry,
+        types: vec!["echo".into()],
+        config: config.worker.clone(),
+        names: names.clone(),
+        events_partitions: config.topics.events_partitions,
+        metrics: crate::telemetry::Metrics::new().unwrap(),
+        health: health.clone(),
+    };
+    let worker = tokio::spawn(crate::worker::run(setup, shutdown.clone()));
+    let refused = async {
+        while !health.reasons().iter().any(|(part, _)| part.ends_with("/1")) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(CALL_DEADLINE, refused).await.expect("the partition is refused");
+    let Plan { placed, commits } = plan(&broker, TOPIC, TOPIC, &target("echo/1"), At::Offset(1)).unwrap();
+    assert!(matches!(broker.set_group_offsets(TOPIC, &commits, CALL_DEADLINE), Err(BrokerError::Refused(_))));
+    assert!(placed[0].is_refused());
+    live::tell(broker.clone(), &names, "echo", &placed).await.unwrap();
+    let done = async {
+        while broker.group_offsets(TOPIC, &[Partition::new(TOPIC, 1)], CALL_DEADLINE).unwrap()[0].as_ref().unwrap().offset < 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(CALL_DEADLINE, done).await.expect("the worker goes on");
+    assert_eq!(health.reasons(), []);
+    shutdown.begin();
+    tokio::time::timeout(CALL_DEADLINE, worker).await.expect("in time").unwrap().unwrap();
+}

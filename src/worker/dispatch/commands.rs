@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-use super::super::heartbeat::{RunningTask, TypeBeat, MAX_RUNNING};
+use super::super::heartbeat::{MAX_RUNNING, RunningTask, TypeBeat};
 use super::super::intake::{Held, Work};
 use super::super::portion::Portion;
 use super::{Dispatcher, Running};
@@ -53,10 +53,8 @@ impl Dispatcher {
 
     pub(super) fn recall(&mut self, slot: u32) {
         self.closed_slots.insert(slot);
-        let (back, stay): (Vec<Work>, Vec<Work>) = self
-            .queue
-            .drain(..)
-            .partition(|work| matches!(work, Work::Rejected(rejected) if rejected.ticket.slot() == slot));
+        let (back, stay): (Vec<Work>, Vec<Work>) =
+            self.queue.drain(..).partition(|work| matches!(work, Work::Rejected(rejected) if rejected.ticket.slot() == slot));
         self.queue.extend(stay);
         back.iter().for_each(|work| self.parts.inbox.returned(work.ticket()));
         let held = self.extract(&mut |held| held.ticket.slot() == slot);

@@ -1,0 +1,191 @@
+//! What people tell the fleet over the api: cancels, pauses, limits, kill switches; and what workers tell.
+
+use kafleet::api::documents::{CancelOutcome, Kills, TypeDocument, Types, WorkerState, Workers};
+use kafleet::broker::link::Link;
+use kafleet::broker::{Broker, Outgoing, Partition, Record};
+use kafleet::config::RateBy;
+use kafleet::model::event::{Event, Kind};
+use kafleet::runtime::now_ms;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{DEADLINE, Fleet, fleet, problem, until};
+
+impl Fleet {
+    /// A call that must succeed; its status and document.
+    async fn call(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        let answer = self.request(method, path).json(&body).send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        assert!(status.is_success(), "{path}: {status} {text}");
+        (status.as_u16(), serde_json::from_str(&text).unwrap())
+    }
+
+    /// The last control record of a key; None: there is none, or it is taken back.
+    fn control(&self, key: &str) -> Option<Value> {
+        let place = Partition::new(self.names.control(), 0);
+        let end = self.log.ends(&place, DEADLINE).unwrap().end;
+        let records = (0..end).filter_map(|offset| self.log.read_at(&place, offset, DEADLINE).unwrap());
+        let last: Option<Record> = records.filter(|record| record.key.as_deref() == Some(key.as_bytes())).last();
+        serde_json::from_slice(&last?.value?).unwrap()
+    }
+
+    async fn type_of(&self, name: &str) -> TypeDocument {
+        let types: Types = self.get("/v1/types").await;
+        types.types.into_iter().find(|known| known.name == name).unwrap()
+    }
+}
+
+fn outcome(answer: Value) -> CancelOutcome {
+    serde_json::from_value(answer).unwrap()
+}
+
+#[tokio::test]
+async fn a_cancel_is_written_for_the_history_and_then_for_the_workers() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    fleet.echo("r:c").await;
+    let (status, answer) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({"reason": "enough"})).await;
+    let told = outcome(answer);
+    assert_eq!((status, told.id.as_str(), told.already_requested), (202, "r", false));
+    let place: kafleet::model::task::Position = told.position.parse().unwrap();
+    let record = fleet.log.read_at(&fleet.events(place), place.offset, DEADLINE).unwrap().unwrap();
+    let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
+    assert_eq!((event.kind, event.id.as_str(), event.message.as_deref()), (Kind::CancelRequested, "r", Some("enough")));
+    let control = fleet.control("cancel/r").unwrap();
+    assert_eq!((&control["v"], &control["asof"], &control["reason"]), (&json!(1), &json!(place.offset), &json!("enough")));
+    assert_eq!(control.get("subtree"), None, "the subtree is the default");
+    // Again: nothing new happens, and the answer says so.
+    fleet.folded().await;
+    let (status, again) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({})).await;
+    assert_eq!((status, outcome(again)), (200, CancelOutcome { already_requested: true, ..told }));
+}
+
+#[tokio::test]
+async fn only_the_task_and_external_ones_can_be_cancelled_too() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    let (status, _) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({"subtree": false})).await;
+    assert_eq!((status, &fleet.control("cancel/r").unwrap()["subtree"]), (202, &json!(false)));
+    fleet.create(json!({"type": "review", "id": "e", "external": true})).await;
+    let answer = fleet.request(Method::POST, "/v1/tasks/e/cancel").send().await.unwrap();
+    assert_eq!(answer.status(), 202, "the body may be left out");
+    assert!(fleet.control("cancel/e").is_some());
+}
+
+#[tokio::test]
+async fn what_cannot_be_cancelled_is_told_each_in_its_way() {
+    let fleet = fleet().await;
+    fleet.echo("done").await;
+    fleet.succeed("done", json!(1)).await;
+    fleet.folded().await;
+    let post = |path: &str| fleet.request(Method::POST, path).json(&json!({}));
+    for (path, status, code) in [
+        ("/v1/tasks/done/cancel", 409, "already_finished"),
+        ("/v1/tasks/nobody/cancel", 404, "not_found"),
+        ("/v1/tasks/a%20b/cancel", 400, "bad_id"),
+    ] {
+        let told = problem(post(path)).await;
+        assert_eq!((told.status, told.code.as_str()), (status, code), "{path}");
+    }
+    assert_eq!(fleet.control("cancel/done"), None);
+    let told = problem(fleet.request(Method::POST, "/v1/tasks/done/cancel").json(&json!({"tree": true}))).await;
+    assert_eq!(told.code, "unknown_field");
+    let told = problem(fleet.request(Method::POST, "/v1/tasks/done/cancel").json(&json!({"reason": "x".repeat(2_001)}))).await;
+    assert_eq!((told.code.as_str(), told.pointer.as_deref()), ("bad_field", Some("/reason")));
+    let from_elsewhere = fleet.request(Method::POST, "/v1/tasks/done/cancel").header("origin", "http://evil.example");
+    assert_eq!(problem(from_elsewhere).await.code, "unsupported_media_type");
+}
+
+#[tokio::test]
+async fn a_pause_is_shown_until_it_is_taken_back() {
+    let fleet = fleet().await;
+    let (_, paused) = fleet.call(Method::POST, "/v1/types/echo/pause", json!({"reason": "the disk is full"})).await;
+    assert_eq!(paused["paused"]["reason"], json!("the disk is full"));
+    assert!(fleet.control("pause/echo").is_some() && fleet.type_of("echo").await.paused.is_some());
+    assert_eq!(fleet.type_of("resize").await.paused, None);
+    fleet.call(Method::POST, "/v1/types/echo/resume", json!({})).await;
+    assert_eq!((fleet.control("pause/echo"), fleet.type_of("echo").await.paused), (None, None));
+    let told = problem(fleet.request(Method::POST, "/v1/types/ehco/pause").json(&json!({}))).await;
+    assert_eq!((told.code.as_str(), told.hint.unwrap().contains("`echo`")), ("unknown_type", true));
+}
+
+#[tokio::test]
+async fn limits_are_set_as_a_whole_and_say_where_they_come_from() {
+    let fleet = fleet().await;
+    let body = json!({"slots": 3, "rate": {"count": 10, "per": "1m", "by": "key"}});
+    fleet.call(Method::PUT, "/v1/types/echo/limits", body).await;
+    let limits = fleet.type_of("echo").await.limits;
+    assert_eq!((limits.slots, limits.max_concurrency, limits.live), (Some(3), None, vec!["slots".into(), "rate".into()]));
+    let rate = limits.rate.unwrap();
+    assert_eq!((rate.count, rate.burst, rate.by), (10, 1, RateBy::Key));
+    fleet.call(Method::PUT, "/v1/types/echo/limits", json!({"max_concurrency": 2})).await;
+    let limits = fleet.type_of("echo").await.limits;
+    assert_eq!((limits.slots, limits.max_concurrency, limits.rate), (None, Some(2), None));
+    fleet.call(Method::PUT, "/v1/types/echo/limits", json!({})).await;
+    assert_eq!((fleet.control("slots/echo"), fleet.control("rate/echo")), (None, None));
+    for (body, code, pointer) in [
+        (json!({"max_concurrency": 1}), "limit_too_small", Some("/max_concurrency")),
+        (json!({"slots": 0}), "bad_field", Some("/slots")),
+        (json!({"rate": {"count": 0}}), "bad_field", Some("/rate")),
+        (json!({"rate": {"count": 1, "each": "1s"}}), "unknown_field", Some("/rate/each")),
+        (json!({"slot": 1}), "unknown_field", None),
+    ] {
+        let told = problem(fleet.request(Method::PUT, "/v1/types/echo/limits").json(&body)).await;
+        assert_eq!(told.code, code, "{body}: {told:?}");
+        assert!(pointer.is_none() || told.pointer.as_deref() == pointer, "{body}: {told:?}");
+    }
+}
+
+#[tokio::test]
+async fn kill_switches_are_listed_and_taken_off() {
+    let fleet = fleet().await;
+    fleet.call(Method::PUT, "/v1/kill/batch%2F7", json!({"type": "echo", "reason": "bad input"})).await;
+    let kills: Kills = fleet.get("/v1/kill").await;
+    assert_eq!((kills.kills[0].name.as_str(), kills.kills[0].task_type.as_deref()), ("batch/7", Some("echo")));
+    fleet.call(Method::DELETE, "/v1/kill/batch%2F7", json!({})).await;
+    assert_eq!((fleet.get::<Kills>("/v1/kill").await.kills, fleet.control("kill/batch/7")), (Vec::new(), None));
+    for (method, path, code) in
+        [(Method::DELETE, "/v1/kill/nothing", "unknown_kill"), (Method::PUT, "/v1/kill/a%2Cb", "bad_kill")]
+    {
+        assert_eq!(problem(fleet.request(method, path).json(&json!({}))).await.code, code, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn workers_are_shown_with_their_state() {
+    let fleet = fleet().await;
+    let link = Link::open(fleet.log.clone(), None).unwrap();
+    let beat = |id: &str, state: &str, every_ms: u64| {
+        json!({"v": 1, "id": id, "host": "h", "pid": 1, "version": "0.1.0", "state": state, "started_ms": now_ms() - 5_000,
+            "at_ms": now_ms(), "every_ms": every_ms, "held_bytes": 7,
+            "types": [{"type": "echo", "slots": 8, "in_flight": 3, "waiting": 0, "paused": false, "partitions": [0], "finished": {}}],
+            "running": [{"id": "t", "type": "echo", "attempt": 2, "began_ms": now_ms()}]})
+    };
+    let topic = fleet.names.workers();
+    for (id, beat) in [
+        ("a", Some(beat("a", "running", 60_000))),
+        ("b", Some(beat("b", "running", 0))),
+        ("c", Some(beat("c", "draining", 60_000))),
+        ("d", Some(beat("d", "stopped", 60_000))),
+        ("gone", Some(beat("gone", "running", 60_000))),
+        ("gone", None),
+        ("odd", Some(json!("nonsense"))),
+    ] {
+        let value = beat.map(|beat| beat.to_string());
+        let value = value.as_deref().map(str::as_bytes);
+        let record = Outgoing { topic: &topic, partition: Some(0), key: Some(id.as_bytes()), value, headers: &[] };
+        link.deliver(record, DEADLINE).await.unwrap();
+    }
+    use WorkerState::{Alive, Draining, Silent, Stopped};
+    let expected = [("a", Alive), ("c", Draining), ("b", Silent), ("d", Stopped)].map(|(id, state)| (id.to_owned(), state));
+    until("the workers are shown", async || {
+        let shown: Workers = fleet.get("/v1/workers").await;
+        shown.workers.iter().map(|worker| (worker.id.clone(), worker.state)).collect::<Vec<_>>() == expected
+    })
+    .await;
+    let shown: Workers = fleet.get("/v1/workers").await;
+    let first = &shown.workers[0];
+    assert_eq!((first.in_flight, first.running[0].attempt, first.types[0].slots), (3, 2, 8));
+    let at_work = fleet.type_of("echo").await.at_work.unwrap();
+    assert_eq!((at_work.workers, at_work.slots, at_work.in_flight), (1, 8, 3), "only who lives");
+}
