@@ -280,11 +280,38 @@ async fn a_refused_partition_is_begun_where_people_say() {
     begin(fleet, journal, || broker.expire_groups()).await;
 }
 
-/// A cancel in a paused type does not wait for its end.
+/// Marked as consumed, and without a commit: on Kafka no group's commits can be made to expire.
+async fn begin_marked(fleet: Fleet, journal: Journal) {
+    for n in 0..5 {
+        fleet.send_to("gone", 0, &format!("t{n}"), "0").await;
+    }
+    kafleet::fleet::mark_consumed(&fleet.link, &fleet.names, "gone", 0).await.unwrap();
+    // It is there before the worker is.
+    fleet.order(Key::Offsets("gone".into(), 0), Said::Offsets(Offsets { v: 1, at_ms: 0, offset: 3 })).await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(2).await;
+    until("all is well", || worker.health.reasons().is_empty()).await;
+    worker.stop().await;
+    assert_eq!(journal.starts(), ["t3", "t4"]);
+    fleet.assert_clean("gone").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_type_starts_nothing_and_ends_what_is_cancelled() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
-    let (fleet, _) = memory(2, &[gated("work", &journal, &gate).slots(1), Kind::echo("echo")]).await;
+async fn a_partition_is_begun_where_people_said_before() {
+    let journal = Journal::default();
+    let (fleet, _) = memory(1, &[counted("gone", &journal)]).await;
+    begin_marked(fleet, journal).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_is_begun_where_people_said_before_on_kafka() {
+    let journal = Journal::default();
+    let Some(fleet) = kafka(1, &[counted("gone", &journal)]).await else { return };
+    begin_marked(fleet, journal).await;
+}
+
+/// A cancel in a paused type does not wait for its end.
+async fn paused(fleet: Fleet, journal: Journal, gate: Gate) {
     fleet.send("work", "runs", "0").await;
     let worker = fleet.worker();
     until("one runs", || journal.running() == 1).await;
@@ -307,4 +334,22 @@ async fn a_paused_type_starts_nothing_and_ends_what_is_cancelled() {
     second.stop().await;
     assert_eq!(journal.counts().len(), 20);
     fleet.assert_clean("work").await;
+}
+
+fn paused_kinds(journal: &Journal, gate: &Gate) -> [Kind; 2] {
+    [gated("work", journal, gate).slots(1), Kind::echo("echo")]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_type_starts_nothing_and_ends_what_is_cancelled() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(2, &paused_kinds(&journal, &gate)).await;
+    paused(fleet, journal, gate).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_type_starts_nothing_and_ends_what_is_cancelled_on_kafka() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let Some(fleet) = kafka(2, &paused_kinds(&journal, &gate)).await else { return };
+    paused(fleet, journal, gate).await;
 }

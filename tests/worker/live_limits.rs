@@ -6,8 +6,8 @@ use kafleet::config::{Rate, RateBy};
 use kafleet::control::{Key, RateLimit, Said, Slots};
 use kafleet::model::duration::Millis;
 
-use crate::fleet::{Fleet, memory, until};
-use crate::types::{Gate, Journal, counted, gated};
+use crate::fleet::{Fleet, kafka, memory, until};
+use crate::types::{Gate, Journal, Kind, counted, gated};
 
 async fn limit(fleet: &Fleet, task_type: &str, slots: Option<u32>, max_concurrency: Option<u32>) {
     let said = Slots { v: 1, at_ms: 0, slots, max_concurrency };
@@ -43,12 +43,7 @@ async fn slots_follow_what_people_say() {
 }
 
 /// Two workers, a limit of 7 over 4 partitions: never more, and no slot unused where there is work.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_wide_limit_is_divided_by_partitions() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
-    let mut kind = gated("work", &journal, &gate).slots(100);
-    kind.registered.policy.max_concurrency = Some(7);
-    let (fleet, _) = memory(4, &[kind]).await;
+async fn divided(fleet: Fleet, journal: Journal, gate: Gate) {
     for n in 0..80 {
         fleet.send_to("work", n % 4, &format!("t{n}"), "0").await;
     }
@@ -62,6 +57,26 @@ async fn a_fleet_wide_limit_is_divided_by_partitions() {
     second.stop().await;
     assert!(journal.most() <= 10, "{} ran at once", journal.most());
     fleet.assert_clean("work").await;
+}
+
+fn limited(journal: &Journal, gate: &Gate) -> Kind {
+    let mut kind = gated("work", journal, gate).slots(100);
+    kind.registered.policy.max_concurrency = Some(7);
+    kind
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_wide_limit_is_divided_by_partitions() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (fleet, _) = memory(4, &[limited(&journal, &gate)]).await;
+    divided(fleet, journal, gate).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_wide_limit_is_divided_by_partitions_on_kafka() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let Some(fleet) = kafka(4, &[limited(&journal, &gate)]).await else { return };
+    divided(fleet, journal, gate).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
