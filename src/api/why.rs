@@ -36,7 +36,11 @@ pub async fn why(call: Call) -> Result<Response, Refusal> {
     let api = &call.api;
     let task = api.find(&call.id()?, call.after()?).await?;
     let mut findings = match task.node.state {
-        State::Queued if !task.node.is_external() => api.why_queued(&task).await?,
+        State::Queued if !task.node.is_external() => {
+            let mut findings = api.what_forbids(&task).await?;
+            findings.extend(api.why_queued(&task).await?);
+            findings
+        }
         State::WaitingForChildren => api.why_waiting(&task).await?,
         state if state.is_terminal() => api.why_ended(&task).await?,
         _ => vec![why_own(&task)],
@@ -129,6 +133,24 @@ fn place_in_line(offset: i64, ends: Ends, committed: Option<&Committed>) -> Line
 }
 
 impl Api {
+    /// What people have told the workers about its type, or about tasks such as this one.
+    async fn what_forbids(&self, task: &Found) -> Result<Vec<Finding>, Refusal> {
+        self.known_orders().await?;
+        let Some(task_type) = task.node.task_type.as_deref() else { return Ok(Vec::new()) };
+        let orders = self.control.orders();
+        let because = |reason: &Option<String>| reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let paused = orders.paused.get(task_type).map(|pause| {
+            let since = time_text(pause.at_ms);
+            let why = format!("its type `{task_type}` is paused since {since}{}", because(&pause.reason));
+            Finding::new(Reason::Paused, format!("{why}; `kafleet types resume {task_type}` goes on"))
+        });
+        let tags = task.node.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
+        let killed = orders.kill_of(&task.id, task_type, tags).map(|(name, kill)| {
+            Finding::new(Reason::Killed, format!("the kill switch `{name}` is on{}: it will be cancelled", because(&kill.reason)))
+        });
+        Ok(paused.into_iter().chain(killed).collect())
+    }
+
     async fn why_queued(&self, task: &Found) -> Result<Vec<Finding>, Refusal> {
         let (Some(position), Some(task_type)) = (task.node.position, task.node.task_type.clone()) else {
             return Ok(vec![why_own(task)]);

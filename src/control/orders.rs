@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::{CONTROL_VERSION, Cancel, Key, Kill, Offsets, Pause, RateLimit, Slots};
 use crate::broker::RecordRef;
+use crate::model::id::TaskId;
 use crate::model::task::Task;
 
 /// Cancels that are held; the oldest request goes first. The tracker ends what no worker ends.
@@ -123,13 +124,18 @@ impl Orders {
 
     fn kills_task(&self, task: &Task) -> Option<Verdict> {
         let tags = task.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
-        let meant = |name: &str, kill: &Kill| {
-            kill.task_type.as_deref().is_none_or(|only| only == &*task.task_type)
-                && (task.id.as_str().starts_with(name) || tags.iter().any(|tag| tag == name))
-        };
-        let (name, kill) = self.kills.iter().find(|(name, kill)| meant(name, kill))?;
+        let (name, kill) = self.kill_of(&task.id, &task.task_type, tags)?;
         let reason = kill.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         Some(Verdict { kind: "killed", message: format!("the kill switch `{name}` is on{reason}") })
+    }
+
+    /// The kill switch that means such a task.
+    pub fn kill_of(&self, id: &TaskId, task_type: &str, tags: &[String]) -> Option<(&str, &Kill)> {
+        let meant = |name: &str, kill: &Kill| {
+            kill.task_type.as_deref().is_none_or(|only| only == task_type)
+                && (id.as_str().starts_with(name) || tags.iter().any(|tag| tag == name))
+        };
+        self.kills.iter().find(|(name, kill)| meant(name, kill)).map(|(name, kill)| (name.as_str(), kill))
     }
 }
 

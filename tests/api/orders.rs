@@ -1,6 +1,6 @@
 //! What people tell the fleet over the api: cancels, pauses, limits, kill switches; and what workers tell.
 
-use kafleet::api::documents::{CancelOutcome, Kills, TypeDocument, Types, WorkerState, Workers};
+use kafleet::api::documents::{CancelOutcome, Kills, Reason, TypeDocument, Types, Why, WorkerState, Workers};
 use kafleet::broker::link::Link;
 use kafleet::broker::{Broker, Outgoing, Partition, Record};
 use kafleet::config::RateBy;
@@ -107,6 +107,18 @@ async fn a_pause_is_shown_until_it_is_taken_back() {
     assert_eq!((fleet.control("pause/echo"), fleet.type_of("echo").await.paused), (None, None));
     let told = problem(fleet.request(Method::POST, "/v1/types/ehco/pause").json(&json!({}))).await;
     assert_eq!((told.code.as_str(), told.hint.unwrap().contains("`echo`")), ("unknown_type", true));
+}
+
+#[tokio::test]
+async fn why_names_what_people_have_told() {
+    let fleet = fleet().await;
+    fleet.echo("batch-7").await;
+    fleet.call(Method::POST, "/v1/types/echo/pause", json!({"reason": "a look"})).await;
+    fleet.call(Method::PUT, "/v1/kill/batch-", json!({})).await;
+    let why: Why = fleet.get("/v1/tasks/batch-7/why").await;
+    let codes: Vec<Reason> = why.findings.iter().map(|finding| finding.code).take(2).collect();
+    assert_eq!(codes, [Reason::Paused, Reason::Killed]);
+    assert!(why.findings[0].message.contains(": a look; `kafleet types resume echo`"), "{:?}", why.findings[0]);
 }
 
 #[tokio::test]
