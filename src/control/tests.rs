@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::broker::memory::{Memory, MemoryOptions};
-use crate::broker::{Broker, RecordRef, TopicSpec};
+use crate::broker::*;
 use crate::model::json::RawJson;
 use crate::model::task::{Policy, Task};
 use crate::runtime::Health;
@@ -182,4 +182,69 @@ async fn a_topic_that_comes_late_is_waited_for() {
         }
     };
     in_time(well).await;
+}
+
+/// A broker that can be taken away from those who ask where a topic ends.
+struct Away(Arc<Memory>, std::sync::atomic::AtomicBool);
+
+impl Broker for Away {
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+        if self.1.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(BrokerError::Unavailable("the test took it away".into()));
+        }
+        self.0.ends(partition, deadline)
+    }
+    fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
+        self.0.consumer(spec)
+    }
+    fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
+        self.0.producer(sink)
+    }
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+        self.0.atomic_producer(name)
+    }
+    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
+        self.0.topics(prefix, deadline)
+    }
+    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
+        self.0.apply_topics(topics, deadline)
+    }
+    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
+        self.0.read_at(partition, offset, deadline)
+    }
+    fn group_offsets(
+        &self,
+        group: &str,
+        partitions: &[Partition],
+        deadline: Duration,
+    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+        self.0.group_offsets(group, partitions, deadline)
+    }
+    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
+        self.0.set_group_offsets(group, commits, deadline)
+    }
+}
+
+/// While Kafka is away, what is known holds, and the health says so until it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_known_holds_while_the_topic_is_away() {
+    let (broker, names, health) = (Arc::new(Away(broker(), Default::default())), Names::new("t"), Health::default());
+    let link = Link::open(broker.clone(), None).unwrap();
+    let pause = Said::Pause(Pause { v: 1, at_ms: 1, reason: None });
+    order(&link, &names, &Key::Pause("echo".into()), &pause).await.unwrap();
+    let board = Board::new(Orders::default());
+    let _keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
+    in_time(board.whole()).await;
+    for (away, told) in [(true, Some("going on with what is known: the test took it away")), (false, None)] {
+        broker.1.store(away, std::sync::atomic::Ordering::SeqCst);
+        let says = || health.reasons().first().map(|(_, why)| why.clone());
+        let heard = async {
+            while says().is_some() != told.is_some() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        in_time(heard).await;
+        assert!(told.is_none_or(|told| says().is_some_and(|why| why.ends_with(told))), "{:?}", says());
+        assert!(board.orders().paused.contains_key("echo"));
+    }
 }

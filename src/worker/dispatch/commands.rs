@@ -62,11 +62,11 @@ impl Dispatcher {
     }
 
     /// Takes out the tasks that are meant, of all that are held and do not run.
-    pub(super) fn extract(&mut self, meant: &mut dyn FnMut(&Held) -> bool) -> Vec<Box<Held>> {
+    pub(super) fn extract(&mut self, meant: &mut dyn FnMut(&Held) -> bool) -> VecDeque<Box<Held>> {
         let mut taken = self.limits.extract(meant);
         for work in std::mem::take(&mut self.queue) {
             match work {
-                Work::Task(held) if meant(&held) => taken.push(held),
+                Work::Task(held) if meant(&held) => taken.push_back(held),
                 work => self.queue.push_back(work),
             }
         }
@@ -100,8 +100,8 @@ impl Dispatcher {
 }
 
 /// Takes out those that are meant; the others keep their order.
-pub(super) fn split(from: &mut VecDeque<Box<Held>>, meant: &mut dyn FnMut(&Held) -> bool) -> Vec<Box<Held>> {
-    let (taken, stay): (Vec<_>, Vec<_>) = from.drain(..).partition(|held| meant(held));
-    from.extend(stay);
+pub(super) fn split(from: &mut VecDeque<Box<Held>>, meant: &mut dyn FnMut(&Held) -> bool) -> VecDeque<Box<Held>> {
+    let (taken, stay): (VecDeque<_>, VecDeque<_>) = from.drain(..).partition(|held| meant(held));
+    *from = stay;
     taken
 }

@@ -90,7 +90,7 @@ impl Limits {
     }
 
     /// Takes over what the configuration and the orders say. Returns tasks that no longer wait for a rate.
-    pub fn set(&mut self, task_type: &str, policy: &TypePolicy, orders: &Orders) -> Vec<Box<Held>> {
+    pub fn set(&mut self, task_type: &str, policy: &TypePolicy, orders: &Orders) -> VecDeque<Box<Held>> {
         self.paused = orders.paused.contains_key(task_type);
         let said = orders.slots.get(task_type);
         let slots = said.and_then(|said| said.slots).unwrap_or(policy.concurrency) as usize;
@@ -100,16 +100,16 @@ impl Limits {
         self.set_rate(rate)
     }
 
-    fn set_rate(&mut self, rate: Option<Rate>) -> Vec<Box<Held>> {
+    fn set_rate(&mut self, rate: Option<Rate>) -> VecDeque<Box<Held>> {
         let rate = rate.map(|rate| (rate, self.spacing(&rate)));
         if rate == self.rate {
-            return Vec::new();
+            return VecDeque::new();
         }
         (self.rate, self.held_until) = (rate, None);
         let pace = rate.map_or(Pace::Free, |(rate, spacing)| Pace::of(&rate, spacing));
         match std::mem::replace(&mut self.pace, pace) {
             Pace::OfKeys(by_key) => by_key.waiting.into_values().flatten().collect(),
-            _ => Vec::new(),
+            _ => VecDeque::new(),
         }
     }
 
@@ -147,17 +147,17 @@ impl Limits {
     }
 
     /// Tasks that may begin now.
-    pub fn due(&mut self, now: Instant) -> Vec<Box<Held>> {
+    pub fn due(&mut self, now: Instant) -> VecDeque<Box<Held>> {
         self.held_until = self.held_until.filter(|at| *at > now);
         match &mut self.pace {
             Pace::OfKeys(by_key) => by_key.due(now),
-            _ => Vec::new(),
+            _ => VecDeque::new(),
         }
     }
 
     /// Takes out the waiting tasks that are meant.
-    pub fn extract(&mut self, meant: &mut dyn FnMut(&Held) -> bool) -> Vec<Box<Held>> {
-        let Pace::OfKeys(by_key) = &mut self.pace else { return Vec::new() };
+    pub fn extract(&mut self, meant: &mut dyn FnMut(&Held) -> bool) -> VecDeque<Box<Held>> {
+        let Pace::OfKeys(by_key) = &mut self.pace else { return VecDeque::new() };
         // A key whose tasks are all gone is dropped when its time comes.
         by_key.waiting.values_mut().flat_map(|waiting| super::commands::split(waiting, meant)).collect()
     }
@@ -211,8 +211,8 @@ impl ByKey {
         }
     }
 
-    fn due(&mut self, now: Instant) -> Vec<Box<Held>> {
-        let mut due = Vec::new();
+    fn due(&mut self, now: Instant) -> VecDeque<Box<Held>> {
+        let mut due = VecDeque::new();
         while let Some(&Reverse((at, key))) = self.wakes.peek()
             && at <= now
         {
@@ -227,7 +227,7 @@ impl ByKey {
                     self.wakes.push(Reverse((when(&not_until), key)));
                     break;
                 }
-                due.push(next);
+                due.push_back(next);
             }
         }
         due
