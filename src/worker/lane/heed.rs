@@ -73,12 +73,12 @@ impl Lane {
 
     /// Tells the dispatcher which partitions there are, for its part of fleet-wide limits.
     pub(super) fn tell_portion(&mut self) {
-        let owned = self.shares.iter().flatten().map(|share| share.partition.index).collect();
-        let portion = Portion { owned, of: self.partitions };
-        if portion != self.told {
-            self.told = portion.clone();
-            self.command(Command::Own(portion));
+        let owned = || self.shares.iter().flatten().map(|share| share.partition.index);
+        if self.told.of == self.partitions && owned().eq(self.told.owned.iter().copied()) {
+            return;
         }
+        self.told = Portion { owned: owned().collect(), of: self.partitions };
+        self.command(Command::Own(self.told.clone()));
     }
 
     /// How many partitions the topic has. An error where the fleet-wide limit leaves some without a part.
