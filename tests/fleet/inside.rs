@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::link::Link;
-use kafleet::broker::{Broker, Outgoing, memory};
+use kafleet::broker::{Broker, Outgoing, Partition, TopicInfo, memory};
 use kafleet::config::{Config, Names};
 use kafleet::handlers::echo::Echo;
 use kafleet::handlers::{Registered, Registry};
@@ -30,6 +30,12 @@ use crate::redis::Server;
 use crate::tasks::{Branch, Gate, Heard, Leaf, Patient};
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
+
+fn task_partitions(broker: &dyn Broker, names: &Names) -> Vec<Partition> {
+    let topics = broker.topics(&names.tasks(""), DEADLINE).unwrap();
+    let of = |topic: &TopicInfo| (0..topic.partitions).map(|index| Partition::new(topic.name.as_str(), index as i32)).collect();
+    topics.iter().flat_map::<Vec<_>, _>(of).collect()
+}
 
 /// Waits until there is an answer; fails the test with what it was about.
 pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
@@ -217,8 +223,34 @@ impl Fleet {
         serde_json::from_str(&text).unwrap()
     }
 
+    /// Waits until nobody writes events any more: the observer has announced what it had to, and all is folded.
+    async fn quiet(&self) {
+        let (broker, names, count) = (self.broker.clone(), self.names.clone(), self.events_partitions);
+        let observed = move || {
+            let partitions = task_partitions(&*broker, &names);
+            let committed = broker.group_offsets(&names.observer_group(), &partitions, DEADLINE).unwrap();
+            let ends = partitions.iter().map(|partition| broker.ends(partition, DEADLINE).unwrap());
+            let done = ends.zip(committed).all(|(ends, committed)| ends.end == committed.map_or(ends.first, |c| c.offset));
+            let events = (0..count).map(|index| Partition::new(names.events(), index as i32));
+            done.then(|| events.map(|partition| broker.ends(&partition, DEADLINE).unwrap().end).collect::<Vec<_>>())
+        };
+        let observed = Arc::new(observed);
+        let ends = until("the observer has seen every task", || {
+            let observed = observed.clone();
+            async move { tokio::task::spawn_blocking(move || observed()).await.unwrap() }
+        })
+        .await;
+        until("everything is folded", || async {
+            let fences = self.store.fences(&(0..count).collect::<Vec<_>>()).await.unwrap();
+            let folded = fences.iter().zip(&ends).all(|(fence, end)| fence.map_or(0, |fence| fence.offset) >= *end);
+            folded.then_some(())
+        })
+        .await;
+    }
+
     /// The store holds what a fold of the log from its start gives.
     pub async fn agrees(&self) -> Oracle {
+        self.quiet().await;
         let oracle = Oracle::of(self.broker.clone(), &self.names, self.events_partitions).await;
         oracle.equals(&*self.store).await;
         oracle
