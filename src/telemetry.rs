@@ -43,6 +43,7 @@ pub struct Metrics {
     pub fold_time: HistogramVec,
     pub events_skipped: IntCounterVec,
     pub rewinds: IntCounterVec,
+    pub fired: IntCounterVec,
     pub http_requests: IntCounterVec,
     pub http_time: HistogramVec,
 }
@@ -103,6 +104,11 @@ impl Metrics {
                 "kafleet_tracker_rewinds_total",
                 "Times a partition was read again from the store's fence.",
                 &["partition", "reason"],
+            )?,
+            fired: counter(
+                "kafleet_tracker_fired_total",
+                "Timers and effects fired, by what they did: release, expire, cancel, fail, retry, uncancel, walk.",
+                &["partition", "kind"],
             )?,
             http_requests: counter(
                 "kafleet_http_requests_total",

@@ -274,6 +274,10 @@ pub trait Consumer: Send {
     /// Stops or restarts the delivery of records for these partitions.
     fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError>;
 
+    /// Where each held partition is read on: everything before has been handed to the sink, or holds nothing for readers,
+    /// such as the marker that ends an atomic send. What has no place yet is left out.
+    fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError>;
+
     /// Leaves the group, at the latest after the deadline.
     fn close(self: Box<Self>, deadline: Duration);
 }

@@ -346,7 +346,7 @@ error    redis          no answer
 
     #[test]
     fn fences_outside_the_log_and_lag_are_found() {
-        let fence = |offset| Some(Fence { offset, version: 1, log_time_ms: 0 });
+        let fence = |offset| Some(Fence { offset, version: 1, ..Fence::default() });
         let ends = |first, end| Ends { first, end };
         let healthy = folding(&[fence(7), None], &[ends(0, 10), ends(0, 5)]);
         assert_eq!(healthy, [Finding::ok("folding", "8 events wait to be folded")]);

@@ -14,9 +14,13 @@ pub enum Index {
     Children(TaskId),
     /// Tasks of a type in a state that is indexed ([`State::is_indexed`]), newest first.
     Members { task_type: Arc<str>, state: State },
+    /// Tasks with a timer, the next due first; `seen_ms` is when.
+    Timers,
+    /// Tasks with effects that are to be done, the oldest first; `seen_ms` is the offset of its cause.
+    Effects,
 }
 
-/// A place in an index: ordered by the log time of the task's first event, then by id.
+/// A place in an index: ordered by the log time of the task's first event (or what the index says), then by id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     pub seen_ms: i64,
@@ -32,10 +36,17 @@ pub struct Changes {
     /// What to add to the counters; never zero.
     pub counts: Vec<(Arc<str>, State, i64)>,
     pub logs: Vec<(TaskId, Vec<String>)>,
+    /// Records of tasks to keep until they are due ([`super::outbox::KeptRecord::encode`]); None: no longer.
+    pub kept: Vec<(TaskId, Option<Vec<u8>>)>,
 }
 
 impl Changes {
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.logs.is_empty()
+    }
+
+    /// Something new is due or to be done.
+    pub fn concerns_outbox(&self) -> bool {
+        self.added.iter().any(|(index, _)| matches!(index, Index::Timers | Index::Effects))
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::id::TaskId;
 use super::json::RawJson;
+use super::outbox::KeptRecord;
 use super::state::State;
 use super::task::{Policy, Position, Task};
 
@@ -59,6 +60,8 @@ impl Kind {
             self,
             Self::Progress
                 | Self::Log
+                | Self::CancelRequested
+                | Self::RetryRequested
                 | Self::Patched
                 | Self::EffectDone
                 | Self::DeadDropped
@@ -108,6 +111,21 @@ pub struct Event {
     /// What `reported` reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
+    /// The task's record, which the tracker keeps until it is due (`scheduled`, `retrying`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<Box<KeptRecord>>,
+    /// What is done (`effect_done`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Box<str>>,
+    /// The tasks below that have not succeeded themselves, instead of the task (`retry_requested`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_failed: bool,
+    /// The run that a retry of several tasks has (`retry_requested`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_run: Option<u32>,
+    /// The place of the request above this task that it comes from (`cancel_requested`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asof: Option<i64>,
     /// Fields of newer builds, kept.
     #[serde(flatten)]
     #[schemars(skip)]
@@ -128,6 +146,9 @@ pub struct Announcement {
     pub hash: Option<Box<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Box<Policy>>,
+    /// `ce_asof`: requests up to this place in the events partition were made before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asof: Option<i64>,
 }
 
 /// Why an attempt or a task failed.
@@ -178,6 +199,11 @@ impl Event {
             lines: Vec::new(),
             dropped: 0,
             state: None,
+            record: None,
+            effect: None,
+            only_failed: false,
+            new_run: None,
+            asof: None,
             extra: Map::new(),
         }
     }
@@ -233,6 +259,7 @@ impl Announcement {
             position: (task.position.offset >= 0).then_some(task.position),
             hash: task.hash.clone(),
             policy: task.policy.clone(),
+            asof: task.asof,
         }
     }
 }

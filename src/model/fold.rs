@@ -5,18 +5,23 @@
 //! (events, offsets, append times), so folding it again gives the same.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::sync::Arc;
 
-use super::changes::{Changes, Entry, Index};
 use super::event::{Announcement, Event, Kind};
 use super::id::TaskId;
 use super::node::{HistoryEntry, MAX_MESSAGE_CHARS, Moment, Node};
+use super::outbox::{Act, Effect, MAX_KEPT_BYTES};
 use super::rollup::{self, Standing};
 use super::state::State;
 use super::task::OnFailure;
+use keep::{Keeping, keep};
+use taking::Stored;
+
+mod keep;
+mod requests;
+mod taking;
 
 /// The version of this fold. A store written by a higher one is left alone.
-pub const FOLD_VERSION: u32 = 1;
+pub const FOLD_VERSION: u32 = 2;
 
 /// Where an event lies in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +48,9 @@ pub struct Forest {
     /// In the order of their first change.
     dirty: Vec<TaskId>,
     logs: Vec<(TaskId, Vec<String>)>,
+    kept: FxHashMap<TaskId, Option<Vec<u8>>>,
+    /// Bytes of the partition's records that wait for their time.
+    kept_bytes: u64,
 }
 
 struct Slot {
@@ -54,13 +62,24 @@ struct Slot {
     used: bool,
 }
 
-/// The part of a stored record that indexes and counters depend on.
-struct Stored {
-    task_type: Option<Arc<str>>,
-    state: State,
+/// The event that a change comes from.
+#[derive(Clone, Copy)]
+struct Cause<'a> {
+    id: &'a TaskId,
+    at_ms: i64,
+    offset: i64,
 }
 
 impl Forest {
+    /// Goes on with a partition that keeps so many bytes of waiting records.
+    pub fn resume(kept_bytes: u64) -> Self {
+        Self { kept_bytes, ..Self::default() }
+    }
+
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
+    }
+
     /// The records that these events need and that are not at hand: each task and everything above it.
     pub fn missing<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<TaskId> {
         let mut seen = FxHashSet::default();
@@ -131,25 +150,36 @@ impl Forest {
         if event.kind == Kind::Tick {
             return Verdict::Applied;
         }
-        if self.node(event.id.as_str()).is_none() {
+        let grows = self.node(event.id.as_str()).is_none();
+        if grows {
             if !event.kind.creates() {
                 return Verdict::NoRecord;
             }
             self.grow(&event.id, event.run, place);
         }
+        let above = if grows || event.task.is_some() { self.cancel_above(&event.id) } else { None };
+        let next_run = if event.kind == Kind::RetryRequested { self.next_run(event) } else { 0 };
+        let room = MAX_KEPT_BYTES.saturating_sub(self.kept_bytes);
         let Some(node) = self.touch(&event.id) else { return Verdict::NoRecord };
-        let before = standing(node);
-        let step = step(node, event, place);
+        let (before, kept_before) = (standing(node), node.kept);
+        let step = step(node, event, place, next_run);
+        requests::inherit(node, above, place);
+        let kept = (event.record.is_some() || kept_before > 0)
+            .then(|| (keep(node, event, step.verdict, place, kept_before, room), node.kept));
         if step.in_history {
             node.remember(history_entry(event, place, step.verdict));
         }
         node.folded_to = place.offset + 1;
-        refresh(node, event.at_ms, &event.id);
-        self.climb(&event.id, Some(before), event.at_ms);
+        let cause = Cause { id: &event.id, at_ms: event.at_ms, offset: place.offset };
+        refresh(node, cause);
+        if let Some((Some(keeping), now)) = kept {
+            self.note_kept(&event.id, keeping, kept_before, now);
+        }
+        self.climb(&event.id, Some(before), cause);
         if step.started {
             self.mark_start(event);
         }
-        self.raise_highest_run(event);
+        self.raise_highest_run(&event.id, step.run.max(event.run));
         if let Some(conflict) = step.conflict {
             self.tell_conflict(event, place, conflict);
         }
@@ -157,39 +187,6 @@ impl Forest {
             self.logs.push((event.id.clone(), event.lines.clone()));
         }
         step.verdict
-    }
-
-    /// Takes out what has changed since the last call.
-    pub fn take_changes(&mut self) -> Changes {
-        let mut changes = Changes { logs: std::mem::take(&mut self.logs), ..Changes::default() };
-        let mut counts: FxHashMap<(Arc<str>, State), i64> = FxHashMap::default();
-        for id in std::mem::take(&mut self.dirty) {
-            let Some(slot) = self.slots.get_mut(&id) else { continue };
-            let Some(node) = &slot.node else { continue };
-            let stored = slot.stored.take();
-            slot.dirty = false;
-            changes.nodes.push((id.clone(), node.encode()));
-            let entry = Entry { seen_ms: node.seen_ms, id: id.clone() };
-            if stored.is_none() {
-                let index = id.parent_id().map_or(Index::Roots, Index::Children);
-                changes.added.push((index, entry.clone()));
-            }
-            let was = stored.and_then(|stored| Some((stored.task_type?, stored.state)));
-            let is = node.task_type.clone().map(|task_type| (task_type, node.state));
-            if was == is {
-                continue;
-            }
-            for (member, change, index) in [(was, -1, &mut changes.removed), (is, 1, &mut changes.added)] {
-                let Some((task_type, state)) = member else { continue };
-                if state.is_indexed() {
-                    index.push((Index::Members { task_type: task_type.clone(), state }, entry.clone()));
-                }
-                *counts.entry((task_type, state)).or_default() += change;
-            }
-        }
-        changes.counts = counts.into_iter().filter(|(_, change)| *change != 0).map(|((t, s), n)| (t, s, n)).collect();
-        changes.counts.sort();
-        changes
     }
 
     /// Makes a record for a task, and for everything above it that has none.
@@ -205,15 +202,15 @@ impl Forest {
         }
         // From the top down: an expected parent takes the lowest run, so that whatever comes under it counts.
         for above in missing.into_iter().rev() {
-            self.add(above, Node::expected(1, place.log_time_ms));
+            self.add(above, Node::expected(1, place.log_time_ms), place.offset);
         }
-        self.add(id.clone(), Node::expected(run, place.log_time_ms));
+        self.add(id.clone(), Node::expected(run, place.log_time_ms), place.offset);
     }
 
-    fn add(&mut self, id: TaskId, node: Node) {
+    fn add(&mut self, id: TaskId, node: Node, offset: i64) {
         self.slots.insert(id.clone(), Slot { node: Some(node), stored: None, dirty: true, used: true });
         self.dirty.push(id.clone());
-        self.climb(&id, None, 0);
+        self.climb(&id, None, Cause { id: &id, at_ms: 0, offset });
     }
 
     /// A record about to be changed.
@@ -223,14 +220,14 @@ impl Forest {
         slot.used = true;
         if !slot.dirty {
             slot.dirty = true;
-            slot.stored = Some(Stored { task_type: node.task_type.clone(), state: node.state });
+            slot.stored = Some(Stored::of(node));
             self.dirty.push(id.clone());
         }
         Some(node)
     }
 
     /// Carries a change of a task's standing up to the root.
-    fn climb(&mut self, id: &TaskId, before: Option<Standing>, at_ms: i64) {
+    fn climb(&mut self, id: &TaskId, before: Option<Standing>, cause: Cause<'_>) {
         let mut before = before;
         let mut child = id.clone();
         while let Some(parent_id) = child.parent_id() {
@@ -244,7 +241,7 @@ impl Forest {
                 rollup::uncount(&mut parent.below, parent.run, before);
             }
             rollup::count(&mut parent.below, parent.run, &now);
-            refresh(parent, at_ms, id);
+            refresh(parent, Cause { id, ..cause });
             before = Some(parent_before);
             child = parent_id;
         }
@@ -265,15 +262,37 @@ impl Forest {
         }
     }
 
-    fn raise_highest_run(&mut self, event: &Event) {
-        let root = event.id.root();
-        if self.node(root).is_none_or(|node| node.highest_run >= event.run) {
+    fn raise_highest_run(&mut self, id: &TaskId, run: u32) {
+        if self.node(id.root()).is_none_or(|node| node.highest_run >= run) {
             return;
         }
-        let Ok(root) = TaskId::parse(root) else { return };
+        let Ok(root) = TaskId::parse(id.root()) else { return };
         if let Some(node) = self.touch(&root) {
-            node.highest_run = event.run;
+            node.highest_run = run;
         }
+    }
+
+    /// The run that a retry gives: the one after the highest in the tree, unless it was decided above.
+    fn next_run(&self, event: &Event) -> u32 {
+        let highest = self.node(event.id.root()).map_or(0, |root| root.highest_run);
+        event.new_run.unwrap_or(highest.saturating_add(1))
+    }
+
+    /// The latest cancel of anything above.
+    fn cancel_above(&self, id: &TaskId) -> Option<i64> {
+        let cancels = id.ancestors().filter_map(|above| self.node(above)?.cancel.as_deref());
+        cancels.map(|cancel| cancel.asof).max()
+    }
+
+    fn note_kept(&mut self, id: &TaskId, keeping: Keeping, before: u32, now: u32) {
+        self.kept_bytes = (self.kept_bytes + u64::from(now)).saturating_sub(u64::from(before));
+        self.kept.insert(
+            id.clone(),
+            match keeping {
+                Keeping::Put(bytes) => Some(bytes),
+                Keeping::Drop => None,
+            },
+        );
     }
 
     /// Two different tasks under one id: told on the parent, or on the root itself.
@@ -293,15 +312,23 @@ struct Step {
     in_history: bool,
     started: bool,
     conflict: Option<String>,
+    /// A run that is taken in the tree.
+    run: u32,
 }
 
 impl Step {
     fn of(verdict: Verdict) -> Self {
-        Self { verdict, in_history: true, started: false, conflict: None }
+        Self { verdict, in_history: true, started: false, conflict: None, run: 0 }
     }
 }
 
-fn step(node: &mut Node, event: &Event, place: Place) -> Step {
+fn step(node: &mut Node, event: &Event, place: Place, next_run: u32) -> Step {
+    match event.kind {
+        Kind::CancelRequested => return requests::cancel(node, event, place),
+        Kind::RetryRequested => return requests::retry(node, event, place, next_run),
+        Kind::EffectDone => return requests::effect_done(node, event),
+        _ => {}
+    }
     if event.run < node.run {
         return Step::of(Verdict::Ignored);
     }
@@ -312,7 +339,8 @@ fn step(node: &mut Node, event: &Event, place: Place) -> Step {
         begin_run(node, event.run);
     }
     let conflict = event.task.as_ref().and_then(|task| announce(node, &event.id, task));
-    if conflict.is_some() && event.kind == Kind::Submitted {
+    let announces = event.kind == Kind::Submitted || (event.kind == Kind::Scheduled && event.record.is_some());
+    if conflict.is_some() && announces {
         return Step { conflict, ..Step::of(Verdict::Ignored) };
     }
     let was_started = node.started_at_ms.is_some();
@@ -322,7 +350,7 @@ fn step(node: &mut Node, event: &Event, place: Place) -> Step {
         _ => advance(node, event, place),
     };
     let in_history = !matches!(event.kind, Kind::Progress | Kind::Log);
-    Step { verdict, in_history, started: !was_started && node.started_at_ms.is_some(), conflict }
+    Step { in_history, started: !was_started && node.started_at_ms.is_some(), conflict, ..Step::of(verdict) }
 }
 
 /// A new run starts from nothing; the groups of children below it are superseded.
@@ -340,6 +368,7 @@ fn begin_run(node: &mut Node, run: u32) {
     node.duplicates = old.duplicates;
     node.log_lines = old.log_lines;
     node.log_dropped = old.log_dropped;
+    (node.cancel, node.told_at, node.effects) = (old.cancel, old.told_at, old.effects);
     node.below = old.below;
     node.below.retain(|group| group.run >= run);
 }
@@ -349,13 +378,16 @@ fn announce(node: &mut Node, id: &TaskId, task: &Announcement) -> Option<String>
     if node.announced {
         let other_type = node.task_type.as_deref() != Some(&*task.task_type);
         let other_hash = node.hash.is_some() && task.hash.is_some() && node.hash != task.hash;
-        return (other_type || other_hash).then(|| {
-            let have = node.task_type.as_deref().unwrap_or_default();
-            format!(
-                "spawn_conflict: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
-                task.task_type
-            )
-        });
+        if !other_type && !other_hash {
+            // The same task, published again: after its wait, or for a retry.
+            node.position = task.position.or(node.position);
+            return None;
+        }
+        let have = node.task_type.as_deref().unwrap_or_default();
+        return Some(format!(
+            "spawn_conflict: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
+            task.task_type
+        ));
     }
     node.announced = true;
     node.task_type = Some(task.task_type.clone());
@@ -363,6 +395,7 @@ fn announce(node: &mut Node, id: &TaskId, task: &Announcement) -> Option<String>
     node.position = task.position;
     node.hash = task.hash.clone();
     node.policy = task.policy.clone();
+    node.asof = task.asof.unwrap_or(-1);
     None
 }
 
@@ -389,7 +422,16 @@ fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
         }
         return Verdict::Ignored;
     }
-    if event.kind == Kind::Submitted && node.own != State::Expected {
+    let is_late = match event.kind {
+        Kind::Submitted => node.own != State::Expected,
+        // A record that is brought here once more, after its release, say.
+        Kind::Scheduled if event.record.is_some() => {
+            !matches!(node.own, State::Expected | State::Queued | State::Scheduled) || node.attempt > 0
+        }
+        Kind::Released => !matches!(node.own, State::Expected | State::Scheduled | State::Retrying),
+        _ => false,
+    };
+    if is_late {
         return Verdict::Ignored;
     }
     node.own = next;
@@ -466,14 +508,19 @@ fn standing(node: &Node) -> Standing {
 }
 
 /// Computes the state again and keeps the times that hang on it.
-fn refresh(node: &mut Node, at_ms: i64, cause: &TaskId) {
-    let state = rollup::combine(node.own, &node.below);
+fn refresh(node: &mut Node, cause: Cause<'_>) {
+    let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
+    let state = if cancelling { State::Cancelling } else { rollup::combine(node.own, &node.below) };
     if state.is_terminal() != node.state.is_terminal() {
         let ended = state.is_terminal();
-        node.ended_at_ms = ended.then_some(at_ms);
-        node.last_end = ended.then(|| Box::new(Moment { at_ms, by: cause.to_string() }));
+        node.ended_at_ms = ended.then_some(cause.at_ms);
+        node.last_end = ended.then(|| Box::new(Moment { at_ms: cause.at_ms, by: cause.id.to_string() }));
     }
     node.state = state;
+    if let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
+        cancel.named = false;
+        node.effects.push(Effect { cause: cause.offset, what: Act::Uncancel });
+    }
 }
 
 fn history_entry(event: &Event, place: Place, verdict: Verdict) -> HistoryEntry {

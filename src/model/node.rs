@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::{ErrorInfo, Kind};
 use super::json::RawJson;
+use super::outbox::{Cancel, Effect};
 use super::rollup::RunCounts;
 use super::state::State;
 use super::task::{OnFailure, Policy, Position};
@@ -61,6 +62,15 @@ pub struct Node {
     pub log_dropped: u32,
     /// The place after the last event folded into it.
     pub folded_to: i64,
+    /// Requests up to this place in the events partition were made before it; -1: before all of them.
+    pub asof: i64,
+    pub cancel: Option<Box<Cancel>>,
+    /// Bytes of its record that the tracker keeps until it is due; 0: it keeps none.
+    pub kept: u32,
+    /// The offset of the event that carries its record in full, where one does.
+    pub told_at: Option<i64>,
+    /// What is to be done outside, oldest first.
+    pub effects: Vec<Effect>,
 }
 
 /// A time and the task that caused it.
@@ -117,6 +127,11 @@ impl Node {
             log_lines: 0,
             log_dropped: 0,
             folded_to: 0,
+            asof: -1,
+            cancel: None,
+            kept: 0,
+            told_at: None,
+            effects: Vec::new(),
         }
     }
 

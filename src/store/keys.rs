@@ -5,11 +5,14 @@
 //!
 //! | key after `kafleet:{p12}:` | type | holds | written by |
 //! |---|---|---|---|
-//! | `fence` | string | `offset version log_time_ms`: up to where the partition is folded | SET in every batch |
+//! | `fence` | string | `offset version log_time_ms kept_bytes`: up to where the partition is folded | SET in every batch |
 //! | `t:<id>` | string | the record of a task ([`Node::encode`](crate::model::node::Node::encode)) | MSET |
 //! | `roots` | zset | ids of roots; score: log time of the first event, ms | ZADD, ZREM |
 //! | `c:<parent>` | zset | ids of the direct children of a task; same score | ZADD, ZREM |
 //! | `m:<type>:<state>` | zset | ids of the tasks of a type in an indexed state; same score | ZADD, ZREM |
+//! | `due` | zset | ids of the tasks with a timer; score: when it is due, ms | ZADD, ZREM |
+//! | `todo` | zset | ids of the tasks with effects to be done; score: the offset of the oldest one's cause | ZADD, ZREM |
+//! | `k:<id>` | string | the record of a task that waits for its time | MSET, DEL |
 //! | `n` | hash | number of tasks by `type/state`; a field at zero goes with the next batch | HINCRBY, HDEL |
 //! | `l:<id>` | list | the newest log lines of a task, bounded in lines and bytes | RPUSH, LTRIM |
 //! | `ln:<id>` | string | how many log lines the task has had ever, so that lines keep their numbers | MSET |
@@ -52,9 +55,16 @@ impl Keys {
     pub fn index(&self, index: &Index) -> String {
         match index {
             Index::Roots => self.key("roots", ""),
+            Index::Timers => self.key("due", ""),
+            Index::Effects => self.key("todo", ""),
             Index::Children(parent) => self.key("c:", parent.as_str()),
             Index::Members { task_type, state } => format!("{}m:{task_type}:{state}", self.base),
         }
+    }
+
+    /// The record of a task that waits for its time.
+    pub fn kept(&self, id: &TaskId) -> String {
+        self.key("k:", id.as_str())
     }
 
     /// The counters of the partition.
@@ -130,6 +140,9 @@ mod tests {
             (keys.index(&Index::Roots), "fleet:{p12}:roots"),
             (keys.index(&Index::Children(id.clone())), "fleet:{p12}:c:r:a"),
             (keys.index(&members), "fleet:{p12}:m:echo:failed"),
+            (keys.index(&Index::Timers), "fleet:{p12}:due"),
+            (keys.index(&Index::Effects), "fleet:{p12}:todo"),
+            (keys.kept(&id), "fleet:{p12}:k:r:a"),
             (keys.counts(), "fleet:{p12}:n"),
             (keys.log(&id), "fleet:{p12}:l:r:a"),
             (keys.log_total(&id), "fleet:{p12}:ln:r:a"),

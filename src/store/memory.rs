@@ -12,7 +12,9 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Instant;
 
 use super::log_tail::LogTail;
-use super::{Changes, Entry, Fence, Index, LogPage, Node, Notice, PartitionWriter, Reservation, Store, StoreError, TypeCount};
+use super::{
+    Changes, Entry, Fence, Index, LogPage, Node, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount,
+};
 use super::{MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, closed_writer, decode};
 use crate::model::id::TaskId;
 use crate::model::state::State;
@@ -60,6 +62,7 @@ struct Partition {
     indexes: FxHashMap<Index, BTreeSet<Entry>>,
     counts: BTreeMap<(Arc<str>, State), i64>,
     logs: FxHashMap<TaskId, LogTail<String>>,
+    kept: FxHashMap<TaskId, Vec<u8>>,
     bytes: usize,
     reservations: FxHashMap<TaskId, Reserved>,
     /// In the order of their ends, which all come one `reservation_ttl` later.
@@ -137,11 +140,12 @@ impl Contents {
         let bytes: usize = self.partitions.values().map(|partition| partition.bytes).sum();
         let new_records = changes.nodes.iter().filter(|(id, _)| is_new(id)).count();
         let new_bytes: usize = changes.nodes.iter().map(|(_, record)| record.len()).sum();
+        let new_kept_bytes: usize = changes.kept.iter().flat_map(|(_, kept)| kept).map(Vec::len).sum();
         let new_log_bytes: usize = changes.logs.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
         if records + new_records > options.max_records {
             return Err(full(&format!("{records} records of at most {}", options.max_records)));
         }
-        if bytes + new_bytes + new_log_bytes > options.max_bytes {
+        if bytes + new_bytes + new_kept_bytes + new_log_bytes > options.max_bytes {
             return Err(full(&format!("{bytes} bytes of at most {}", options.max_bytes)));
         }
         Ok(())
@@ -168,6 +172,13 @@ impl Partition {
             if *count == 0 {
                 self.counts.remove(&key);
             }
+        }
+        for (id, kept) in &changes.kept {
+            let old = match kept {
+                Some(kept) => self.kept.insert(id.clone(), kept.clone()),
+                None => self.kept.remove(id),
+            };
+            self.bytes = self.bytes + kept.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
         }
         for (id, lines) in &changes.logs {
             let tail = self.logs.entry(id.clone()).or_default();
@@ -196,7 +207,9 @@ impl Partition {
         let Some(entries) = self.indexes.get(index) else { return Vec::new() };
         let after = after.map_or(Unbounded, Excluded);
         match index {
-            Index::Children(_) => entries.range((after, Unbounded)).take(limit).cloned().collect(),
+            Index::Children(_) | Index::Timers | Index::Effects => {
+                entries.range((after, Unbounded)).take(limit).cloned().collect()
+            }
             Index::Roots | Index::Members { .. } => entries.range((Unbounded, after)).rev().take(limit).cloned().collect(),
         }
     }
@@ -234,6 +247,21 @@ impl Store for Memory {
 
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
         Ok(self.read(partition, |partition| partition.page(index, after, limit.min(MAX_PAGE))))
+    }
+
+    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
+        let limit = limit.min(MAX_PAGE);
+        Ok(self.read(partition, |partition| Outbox {
+            fence: partition.fence,
+            timers: partition.page(&Index::Timers, None, limit),
+            effects: partition.page(&Index::Effects, None, limit),
+        }))
+    }
+
+    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let contents = self.lock();
+        let kept = contents.partitions.get(&partition).map(|partition| &partition.kept);
+        Ok(ids.iter().map(|id| kept.and_then(|kept| kept.get(id)).cloned()).collect())
     }
 
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {

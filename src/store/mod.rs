@@ -42,6 +42,8 @@ pub struct Fence {
     pub version: u32,
     /// The highest broker append time folded, epoch milliseconds.
     pub log_time_ms: i64,
+    /// Bytes of the records that wait for their time here.
+    pub kept_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +78,12 @@ pub trait Store: Send + Sync + 'static {
     /// more: whatever was there from the first page to the last is seen once. At most [`MAX_PAGE`] entries.
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError>;
 
+    /// What is due first and what is to be done first, at most `limit` of either, as of one fence.
+    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError>;
+
+    /// Records of tasks that wait for their time ([`crate::model::outbox::KeptRecord::decode`]); one answer per id, in order.
+    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError>;
+
     /// Tasks by type and state, over these partitions: exact as of their fences. Sorted; what is zero is left out.
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError>;
 
@@ -107,6 +115,14 @@ pub trait PartitionWriter: Send {
 
     /// Applies a batch and moves the fence from `from` to `to`, all or nothing. Publishes the notice.
     async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError>;
+}
+
+/// The heads of [`Index::Timers`] and [`Index::Effects`], and the fence they belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outbox {
+    pub fence: Option<Fence>,
+    pub timers: Vec<Entry>,
+    pub effects: Vec<Entry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

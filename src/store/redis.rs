@@ -15,7 +15,7 @@ use ::redis::{Cmd, Value, cmd, pipe};
 
 use super::keys::{self, Keys};
 use super::log_tail::LogTail;
-use super::{Entry, Fence, Index, LogPage, Node, Notice, PartitionWriter, Reservation, Store, StoreError, TypeCount};
+use super::{Entry, Fence, Index, LogPage, Node, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount};
 use super::{MAX_PAGE, RESERVATION_TTL};
 use crate::model::id::TaskId;
 use link::Link;
@@ -33,6 +33,11 @@ mod writer;
 
 /// Records per MGET.
 const CHUNK: usize = 1_000;
+/// Kept records per MGET: each may be as large as params may be.
+const KEPT_CHUNK: usize = 16;
+/// The heads of two indexes and the fence, at one moment.
+const OUTBOX: &str = "return {redis.call('GET',KEYS[1]),\
+    redis.call('ZRANGE',KEYS[2],0,ARGV[1],'WITHSCORES'),redis.call('ZRANGE',KEYS[3],0,ARGV[1],'WITHSCORES')}";
 /// How often something that changed while it was read is read again.
 const ATTEMPTS: usize = 5;
 
@@ -185,6 +190,34 @@ impl Store for Redis {
             None => pages.first(limit).await,
             Some(after) => pages.after(after, limit).await,
         }
+    }
+
+    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
+        let keys = self.keys(partition);
+        let (timers, effects) = (keys.index(&Index::Timers), keys.index(&Index::Effects));
+        let last = limit.clamp(1, MAX_PAGE) - 1;
+        let mut script = cmd("EVAL");
+        script.arg(OUTBOX).arg(3).arg(keys.fence()).arg(&timers).arg(&effects).arg(last);
+        let answer = self.ask(&mut script).await?;
+        let (fence, due, todo): (Value, Value, Value) = values::read(&keys.all(), answer)?;
+        Ok(Outbox {
+            fence: values::read_fence(&keys, fence)?,
+            timers: values::read_entries(&timers, due)?,
+            effects: values::read_entries(&effects, todo)?,
+        })
+    }
+
+    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let keys = self.keys(partition);
+        let mut kept = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(KEPT_CHUNK) {
+            let mut command = cmd("MGET");
+            for id in ids {
+                command.arg(keys.kept(id));
+            }
+            kept.extend(values::read::<Vec<Option<Vec<u8>>>>(&keys.all(), self.ask(&mut command).await?)?);
+        }
+        Ok(kept)
     }
 
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {

@@ -85,6 +85,13 @@ impl Feed {
         self.next = offset + 1;
     }
 
+    /// The consumer has come this far: what lies before and was not delivered is for no reader.
+    pub fn step_to(&mut self, next: i64) {
+        if self.flowing {
+            self.next = self.next.max(next);
+        }
+    }
+
     /// Nothing from this offset on can be folded.
     pub fn stop_at(&mut self, offset: i64, why: String) {
         self.next = offset;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::TrackerSetup;
 use super::feed::Batch;
+use super::firing::{Firing, Folded};
 use crate::broker::Partition;
 use crate::model::fold::{FOLD_VERSION, Forest, Place};
 use crate::runtime::{Backoff, blocking};
@@ -126,7 +127,12 @@ impl Folder {
         if self.stuck_at != Some(start) {
             self.setup.health.clear(&self.part());
         }
-        let (mut fence, mut forest) = (found, Forest::default());
+        // It ends with this session, and the next one's fences it.
+        let (folded, news) = watch::channel(Folded { offset: start, news: 0 });
+        let firing_stop = self.stop.child_token();
+        tokio::spawn(Firing::new(self.setup.clone(), partition, news, firing_stop.clone()).run());
+        let _firing = firing_stop.drop_guard();
+        let (mut fence, mut forest) = (found, Forest::resume(found.map_or(0, |fence| fence.kept_bytes)));
         let mut log_time_ms = found.map_or(0, |fence| fence.log_time_ms);
         loop {
             let batch = match tokio::time::timeout(IDLE_LOOK, self.batches.recv()).await {
@@ -142,8 +148,9 @@ impl Folder {
             }
             let stop = batch.stop.clone();
             if batch.next > fence.map_or(start, |fence| fence.offset) || fence.is_none() {
-                let to = self.fold_batch(&mut *writer, &mut forest, batch, fence, &mut log_time_ms).await?;
+                let (to, news) = self.fold_batch(&mut *writer, &mut forest, batch, fence, &mut log_time_ms).await?;
                 fence = Some(to);
+                folded.send_modify(|folded| *folded = Folded { offset: to.offset, news: folded.news + u64::from(news) });
             }
             if let Some(why) = stop {
                 self.stuck_at = fence.map(|fence| fence.offset);
@@ -156,6 +163,7 @@ impl Folder {
         }
     }
 
+    /// Also says whether something new is due or to be done.
     async fn fold_batch(
         &self,
         writer: &mut dyn PartitionWriter,
@@ -163,7 +171,7 @@ impl Folder {
         batch: Batch,
         from: Option<Fence>,
         log_time_ms: &mut i64,
-    ) -> Result<Fence, End> {
+    ) -> Result<(Fence, bool), End> {
         let began = Instant::now();
         let missing = forest.missing(batch.events.iter().map(|logged| &logged.event));
         let found = writer.nodes(&missing).await?;
@@ -172,12 +180,14 @@ impl Folder {
             *log_time_ms = logged.timestamp_ms.max(*log_time_ms);
             forest.fold(&logged.event, Place { offset: logged.offset, log_time_ms: *log_time_ms });
         }
-        let to = Fence { offset: batch.next, version: FOLD_VERSION, log_time_ms: *log_time_ms };
-        writer.apply(&forest.take_changes(), from, to).await?;
+        let kept_bytes = forest.kept_bytes();
+        let to = Fence { offset: batch.next, version: FOLD_VERSION, log_time_ms: *log_time_ms, kept_bytes };
+        let changes = forest.take_changes();
+        writer.apply(&changes, from, to).await?;
         let label = self.number.to_string();
         self.setup.metrics.fold_batch.with_label_values(&[&label]).observe(batch.events.len() as f64);
         self.setup.metrics.fold_time.with_label_values(&[&label]).observe(began.elapsed().as_secs_f64());
-        Ok(to)
+        Ok((to, changes.concerns_outbox()))
     }
 
     /// The store still is where this folder left it.

@@ -2,13 +2,17 @@
 //!
 //! A [`reader`] thread polls the partitions that the group gives it and, through a bounded [`feed`], hands their events to
 //! one [`folder`] per partition, which has a store connection of its own. Whatever goes wrong (a lost connection, another
-//! owner, a store that lost writes), the folder reads the fence again and goes on from there. The [`observer`] announces tasks
-//! that their producers have not announced.
+//! owner, a store that lost writes), the folder reads the fence again and goes on from there. Beside each folder,
+//! [`firing`] publishes what the fold has left to be done: timers that are due, and effects. The [`observer`] announces
+//! tasks that their producers have not announced.
 
 mod feed;
+mod firing;
 mod folder;
 mod observer;
 mod reader;
+mod shot;
+mod walk;
 
 use std::sync::Arc;
 use std::time::Duration;

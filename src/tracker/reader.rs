@@ -110,7 +110,21 @@ impl Reader {
             Err(error @ (BrokerError::Fatal(_) | BrokerError::Fenced(_))) => return Err(error),
             Err(error) => self.trouble(&error),
         }
+        self.step_over_markers();
         Ok(())
+    }
+
+    /// What ends a transaction takes a place in the log and is never delivered: the fold's place steps over it.
+    fn step_over_markers(&mut self) {
+        let places = match self.consumer.positions() {
+            Ok(places) => places,
+            Err(error) => return self.trouble(&error),
+        };
+        for (partition, next) in places {
+            if let Some((feed, _)) = self.feeds.get_mut(&partition.index) {
+                feed.step_to(next);
+            }
+        }
     }
 
     fn group_event(&mut self, event: GroupEvent) {

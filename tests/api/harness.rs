@@ -204,6 +204,7 @@ impl Fleet {
                 position,
                 hash: None,
                 policy: None,
+                asof: None,
             }));
         })
         .await

@@ -8,6 +8,7 @@ use crate::kit::{DEADLINE, Kit, plain, until};
 pub const CASES: &[Case] = &[
     ("an_atomic_send_takes_one_more_offset_a_partition", an_atomic_send_takes_one_more_offset_a_partition),
     ("readers_step_over_markers", readers_step_over_markers),
+    ("positions_step_over_markers", positions_step_over_markers),
     ("one_bad_record_stops_all_of_them", one_bad_record_stops_all_of_them),
     ("opening_a_name_again_fences_the_first", opening_a_name_again_fences_the_first),
     ("names_do_not_know_each_other", names_do_not_know_each_other),
@@ -43,6 +44,27 @@ fn readers_step_over_markers(kit: &Kit) {
         let mut from_the_marker = kit.reader_with(&spec, &[(at.clone(), Start::At(1))]);
         assert_eq!(from_the_marker.read(3), ["1", "2", "3"]);
     }
+}
+
+/// Also where nothing follows the marker; and a move takes the place back.
+fn positions_step_over_markers(kit: &Kit) {
+    let at = Partition::new(kit.topic(1), 0);
+    let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    producer.send_all(&[plain(&at, "0"), plain(&at, "1")], DEADLINE).unwrap();
+    let mut reader = kit.reader(&[(at.clone(), Start::Beginning)]);
+    let place = |reader: &mut crate::kit::Reader| {
+        reader.step();
+        reader.consumer.positions().unwrap()
+    };
+    until("the position is behind the marker", || place(&mut reader) == [(at.clone(), 3)]);
+    assert_eq!(reader.read(2), ["0", "1"]);
+    reader.consumer.assign(&[(at.clone(), Start::At(1))]).unwrap();
+    let moved = reader.consumer.positions().unwrap();
+    assert!(moved.iter().all(|(_, offset)| *offset == 1), "{moved:?}");
+    until("it comes to the end again", || place(&mut reader) == [(at.clone(), 3)]);
+    assert_eq!(reader.read(3), ["0", "1", "1"]);
+    producer.send_all(&[plain(&at, "2")], DEADLINE).unwrap();
+    until("it goes on behind the next one", || place(&mut reader) == [(at.clone(), 5)]);
 }
 
 fn one_bad_record_stops_all_of_them(kit: &Kit) {

@@ -140,7 +140,7 @@ async fn all_keys(raw: &mut redis::aio::MultiplexedConnection, prefix: &str) -> 
 }
 
 pub fn fence(offset: i64) -> Fence {
-    Fence { offset, version: 1, log_time_ms: 1_700_000_000_000 + offset }
+    Fence { offset, version: 1, log_time_ms: 1_700_000_000_000 + offset, kept_bytes: offset as u64 }
 }
 
 pub fn id(text: &str) -> TaskId {

@@ -11,7 +11,8 @@ use kafleet::model::node::{HistoryEntry, Moment};
 use kafleet::model::state::State;
 use kafleet::model::task::Position;
 use kafleet::store::{
-    Entry, Index, LogPage, MAX_LOG_BYTES, MAX_LOG_LINES, MAX_NOTICE_IDS, Notice, Reservation, Store, StoreError, TypeCount,
+    Entry, Index, LogPage, MAX_LOG_BYTES, MAX_LOG_LINES, MAX_NOTICE_IDS, Notice, Outbox, Reservation, Store, StoreError,
+    TypeCount,
 };
 
 use crate::bench::*;
@@ -183,6 +184,43 @@ pub async fn pages_go_on_after_what_is_gone(bench: &Bench) {
         let between = bench.store.page(0, &index, Some(&entry(1, "t3a")), 1).await.unwrap();
         assert_eq!(ids(&between), if index == Index::Roots { ["t3"] } else { ["t5"] });
     }
+}
+
+pub async fn what_is_due_comes_with_its_fence(bench: &Bench) {
+    assert_eq!(bench.store.outbox(0, 10).await.unwrap(), Outbox::default());
+    let due = [entry(30, "a"), entry(10, "b:c"), entry(20, "a:x"), entry(-1, "d")];
+    bench.put(0, adds(&Index::Timers, due.iter().cloned())).await;
+    bench.put(0, adds(&Index::Effects, [entry(7, "b"), entry(5, "a")])).await;
+    let outbox = bench.store.outbox(0, 3).await.unwrap();
+    assert_eq!((ids(&outbox.timers), ids(&outbox.effects)), (vec!["d", "b:c", "a:x"], vec!["a", "b"]));
+    assert_eq!((outbox.fence, &outbox.timers[1]), (Some(fence(2)), &due[1]));
+    // A timer is put off, another one is gone, an effect is done.
+    let mut changes = adds(&Index::Timers, [entry(40, "b:c")]);
+    changes.removed = vec![(Index::Timers, due[1].clone()), (Index::Timers, due[3].clone()), (Index::Effects, entry(5, "a"))];
+    bench.put(0, changes).await;
+    let outbox = bench.store.outbox(0, 10).await.unwrap();
+    assert_eq!((ids(&outbox.timers), ids(&outbox.effects)), (vec!["a:x", "a", "b:c"], vec!["b"]));
+    assert_eq!(outbox.fence, Some(fence(3)));
+    assert_eq!(bench.store.outbox(1, 10).await.unwrap(), Outbox::default());
+}
+
+pub async fn kept_records_stay_until_they_are_dropped(bench: &Bench) {
+    let wanted: Vec<_> = (0..40).map(|n| id(&format!("r:{n}"))).collect();
+    let keep = |kept| Changes { kept, ..Changes::default() };
+    assert_eq!(bench.store.kept(0, &[]).await.unwrap(), Vec::<Option<Vec<u8>>>::new());
+    bench.put(0, keep(wanted[..30].iter().map(|id| (id.clone(), Some(id.as_str().as_bytes().to_vec()))).collect())).await;
+    let large = vec![0xff; 1 << 20];
+    bench
+        .put(0, keep(vec![(wanted[0].clone(), None), (wanted[35].clone(), None), (wanted[1].clone(), Some(large.clone()))]))
+        .await;
+    let kept = bench.store.kept(0, &wanted).await.unwrap();
+    assert_eq!((&kept[0], &kept[1], &kept[35]), (&None, &Some(large), &None));
+    assert_eq!((kept[29].as_deref(), &kept[30]), (Some(&b"r:29"[..]), &None));
+    assert_eq!(bench.store.kept(1, &wanted[1..2]).await.unwrap(), [None]);
+    // A batch that is refused keeps and drops nothing.
+    let (mut writer, _) = bench.open(0).await;
+    assert!(writer.apply(&keep(vec![(wanted[29].clone(), None)]), Some(fence(99)), fence(100)).await.is_err());
+    assert!(bench.store.kept(0, &wanted[29..30]).await.unwrap()[0].is_some());
 }
 
 /// Pages through an index to its end.

@@ -52,5 +52,7 @@ conformance! {
     a_reservation_expires,
     notices_tell_what_changed,
     a_slow_listener_is_told_of_a_gap,
+    what_is_due_comes_with_its_fence,
+    kept_records_stay_until_they_are_dropped,
     partitions_are_apart,
 }

@@ -3,6 +3,7 @@
 //! `KAFLEET_TEST_KAFKA` and `KAFLEET_TEST_REDIS` are set, as `tests/services run` does.
 
 mod cases;
+mod firing;
 mod ground;
 mod memory;
 mod observed;

@@ -46,6 +46,8 @@ pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64
             }
         };
         consumer.poll(5_000, Duration::from_millis(100), take).unwrap();
+        // What ends an atomic send is not delivered.
+        next = consumer.positions().unwrap().first().map_or(next, |(_, place)| next.max(*place));
     }
     consumer.close(DEADLINE);
     (events, ends.end)
@@ -74,6 +76,7 @@ impl Oracle {
             equal_nodes(store, *number, nodes).await;
             equal_pages(store, &self.store, *number, nodes).await;
             equal_logs(store, &self.store, *number, nodes).await;
+            equal_kept(store, &self.store, *number, nodes).await;
         }
         assert_eq!(store.counts(&all).await.unwrap(), self.store.counts(&all).await.unwrap(), "counts");
     }
@@ -90,7 +93,8 @@ async fn fold(store: &Memory, number: u32, events: &[Logged], end: i64) -> Vec<(
             log_time_ms = log_time_ms.max(*timestamp_ms);
             forest.fold(event, Place { offset: *offset, log_time_ms });
         }
-        let to = Fence { offset: batch.last().map_or(end, |(_, offset, _)| offset + 1), version: FOLD_VERSION, log_time_ms };
+        let offset = batch.last().map_or(end, |(_, offset, _)| offset + 1);
+        let to = Fence { offset, version: FOLD_VERSION, log_time_ms, kept_bytes: forest.kept_bytes() };
         writer.apply(&forest.take_changes(), fence, to).await.unwrap();
         fence = Some(to);
     }
@@ -114,7 +118,8 @@ async fn equal_pages(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(
     let members = types
         .iter()
         .flat_map(|task_type| indexed.iter().map(|state| Index::Members { task_type: task_type.clone(), state: *state }));
-    let indexes = [Index::Roots].into_iter().chain(parents.into_iter().map(Index::Children)).chain(members);
+    let indexes =
+        [Index::Roots, Index::Timers, Index::Effects].into_iter().chain(parents.into_iter().map(Index::Children)).chain(members);
     for index in indexes {
         let (found, expected) = (all_of(store, number, &index).await, all_of(expect, number, &index).await);
         assert_eq!(found, expected, "{index:?} of partition {number}");
@@ -137,5 +142,14 @@ async fn equal_logs(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(T
     for (id, _) in nodes.iter().filter(|(_, node)| node.log_lines > 0) {
         let found = store.log_lines(number, id, 0, 10_000).await.unwrap();
         assert_eq!(found, expect.log_lines(number, id, 0, 10_000).await.unwrap(), "the log of `{id}`");
+    }
+}
+
+async fn equal_kept(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, Node)]) {
+    let ids: Vec<TaskId> = nodes.iter().map(|(id, _)| id.clone()).collect();
+    let found = store.kept(number, &ids).await.unwrap();
+    for (((id, node), found), expect) in nodes.iter().zip(found).zip(expect.kept(number, &ids).await.unwrap()) {
+        assert_eq!(found, expect, "the record that waits of `{id}`");
+        assert_eq!(found.map_or(0, |kept| kept.len()), node.kept as usize, "its size");
     }
 }

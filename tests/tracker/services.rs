@@ -136,3 +136,24 @@ async fn only_what_is_new_is_announced() {
     let Some((ground, _server)) = ground(3) else { return };
     observed::only_what_is_new_is_announced(ground).await;
 }
+
+macro_rules! firing {
+    ($($case:ident),* $(,)?) => {
+        mod firing {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                let Some((ground, _server)) = super::ground(2) else { return };
+                crate::firing::$case(ground).await;
+            })*
+        }
+    };
+}
+
+firing! {
+    each_task_is_released_once_at_its_time,
+    trackers_change_while_things_are_due,
+    a_retry_publishes_the_record_again,
+    a_retry_of_what_failed_walks_the_tree,
+    a_cancel_reaches_what_waits_and_tells_the_workers,
+    what_cannot_be_published_fails,
+}

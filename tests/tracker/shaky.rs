@@ -13,7 +13,7 @@ use kafleet::broker::{
 use kafleet::model::changes::{Changes, Entry, Index};
 use kafleet::model::id::TaskId;
 use kafleet::model::node::Node;
-use kafleet::store::{Fence, LogPage, Notice, PartitionWriter, Reservation, Store, StoreError, TypeCount};
+use kafleet::store::{Fence, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount};
 
 /// Polls without end.
 pub const ANY: u32 = u32::MAX;
@@ -31,6 +31,9 @@ pub struct Tricks {
     pub fail: Mutex<Option<BrokerError>>,
     /// Records handed over.
     pub delivered: AtomicU32,
+    /// What opening a producer for atomic sends ends with.
+    pub no_atomic: Mutex<Option<BrokerError>>,
+    pub atomics: AtomicU32,
 }
 
 pub struct ShakyBroker {
@@ -47,6 +50,8 @@ impl ShakyBroker {
             say: Mutex::default(),
             fail: Mutex::default(),
             delivered: AtomicU32::new(0),
+            no_atomic: Mutex::default(),
+            atomics: AtomicU32::new(0),
         });
         (Arc::new(Self { inner, tricks: tricks.clone() }), tricks)
     }
@@ -60,6 +65,10 @@ impl Broker for ShakyBroker {
         self.inner.producer(sink)
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+        self.tricks.atomics.fetch_add(1, SeqCst);
+        if let Some(error) = &*self.tricks.no_atomic.lock().unwrap() {
+            return Err(error.clone());
+        }
         self.inner.atomic_producer(name)
     }
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
@@ -132,6 +141,9 @@ impl Consumer for ShakyConsumer {
     fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
         self.inner.pause(partitions, paused)
     }
+    fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
+        self.inner.positions()
+    }
     fn close(self: Box<Self>, deadline: Duration) {
         self.inner.close(deadline);
     }
@@ -194,6 +206,14 @@ impl Store for ShakyStore {
     }
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
         self.inner.page(partition, index, after, limit).await
+    }
+    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
+        self.answer().await?;
+        self.inner.outbox(partition, limit).await
+    }
+    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.answer().await?;
+        self.inner.kept(partition, ids).await
     }
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
         self.inner.counts(partitions).await

@@ -27,6 +27,7 @@ fn with_policy(task: &str, policy: Option<Policy>) -> Event {
         position: Some(Position { partition: 0, offset: 1 }),
         hash: Some("h".into()),
         policy: policy.map(Box::new),
+        asof: None,
     }));
     event
 }

@@ -31,6 +31,8 @@ pub(super) struct KafkaConsumer {
     paused: BTreeSet<Partition>,
     /// Told as out of range, and not moved since.
     out_of_range: BTreeSet<Partition>,
+    /// Where partitions were read when they were last taken: librdkafka may say so for a moment longer.
+    stale: BTreeMap<Partition, i64>,
 }
 
 /// What the group has told and is owed.
@@ -59,7 +61,14 @@ impl KafkaConsumer {
             client.subscribe(&topics).map_err(|error| error::of(&error, "subscribing"))?;
         }
         let membership = Membership { group: spec.group.clone(), subscribed: !spec.topics.is_empty(), ..Default::default() };
-        Ok(Self { client, membership, held: BTreeMap::new(), paused: BTreeSet::new(), out_of_range: BTreeSet::new() })
+        Ok(Self {
+            client,
+            membership,
+            held: BTreeMap::new(),
+            paused: BTreeSet::new(),
+            out_of_range: BTreeSet::new(),
+            stale: BTreeMap::new(),
+        })
     }
 
     fn notes(&self) -> &Notes {
@@ -104,11 +113,27 @@ impl KafkaConsumer {
         gone.map_err(|error| error::of(&error, "giving partitions back"))
     }
 
+    /// What librdkafka says of where partitions are read on; it steps over markers as the poll passes them.
+    fn told(&self) -> Result<BTreeMap<Partition, i64>, BrokerError> {
+        let told = self.client.position().map_err(|error| error::of(&error, "asking for positions"))?;
+        Ok(native::entries(&told).into_iter().map(|entry| (entry.partition, entry.offset)).collect())
+    }
+
+    /// Notes what is said of partitions before they are taken anew.
+    fn note_stale<'a>(&mut self, partitions: impl IntoIterator<Item = &'a Partition>) -> Result<(), BrokerError> {
+        let told = self.told()?;
+        for partition in partitions {
+            match told.get(partition).filter(|offset| **offset >= 0) {
+                Some(offset) => self.stale.insert(partition.clone(), *offset),
+                None => self.stale.remove(partition),
+            };
+        }
+        Ok(())
+    }
+
     /// Where each held partition would be read on.
     fn places(&self) -> Result<TopicPartitionList, BrokerError> {
-        let told = self.client.position().map_err(|error| error::of(&error, "asking for positions"))?;
-        let told: BTreeMap<Partition, i64> =
-            native::entries(&told).into_iter().map(|entry| (entry.partition, entry.offset)).collect();
+        let told = self.told()?;
         list(self.held.iter().map(|(partition, start)| match told.get(partition) {
             Some(offset) if *offset >= 0 => (partition, Offset::Offset(*offset)),
             _ => (partition, offset_of(*start)),
@@ -119,6 +144,7 @@ impl KafkaConsumer {
         if starts.is_empty() {
             return Ok(());
         }
+        self.note_stale(starts.keys())?;
         let added = if self.cooperative() {
             self.client.incremental_assign(&list(starts.iter().map(|(partition, start)| (partition, offset_of(*start))))?)
         } else {
@@ -159,6 +185,7 @@ impl KafkaConsumer {
         if !self.membership.awaited.is_empty() {
             return Err(BrokerError::Refused("a rebalance is under way; move the partition after it".to_owned()));
         }
+        self.note_stale(partitions)?;
         let moved = if self.cooperative() {
             let gone = list(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
             let again = list(partitions.iter().filter_map(|partition| Some((partition, offset_of(*self.held.get(partition)?)))))?;
@@ -322,6 +349,14 @@ impl Consumer for KafkaConsumer {
             };
         }
         Ok(())
+    }
+
+    fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
+        let mut told = self.told()?;
+        told.retain(|partition, offset| *offset >= 0 && self.held.contains_key(partition));
+        self.stale.retain(|partition, offset| told.get(partition) == Some(offset));
+        told.retain(|partition, _| !self.stale.contains_key(partition));
+        Ok(told.into_iter().collect())
     }
 
     fn close(self: Box<Self>, deadline: Duration) {

@@ -270,6 +270,10 @@ impl Consumer for MemoryConsumer {
         Ok(())
     }
 
+    fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
+        Ok(self.reads.iter().map(|read| (read.at.clone(), read.position)).collect())
+    }
+
     fn close(self: Box<Self>, _deadline: Duration) {
         let now_ms = self.core.now_ms();
         let mut state = self.core.lock();

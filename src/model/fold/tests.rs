@@ -3,11 +3,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::changes::{Changes, Entry, Index};
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
+use crate::model::outbox::{Due, KeptRecord};
 use crate::model::rollup::{Counts, children_of, combine};
 use crate::model::state::Category;
 use crate::model::task::{Policy, Position, Rules};
+use std::sync::Arc;
 
 /// A store as the tracker sees it: records as bytes, indexes, counters.
 #[derive(Default, PartialEq, Debug)]
@@ -16,6 +19,7 @@ struct Kept {
     index: BTreeSet<String>,
     counts: BTreeMap<(Arc<str>, State), i64>,
     logs: BTreeMap<TaskId, Vec<String>>,
+    kept: BTreeMap<TaskId, Vec<u8>>,
 }
 
 impl Kept {
@@ -33,6 +37,12 @@ impl Kept {
             assert!(*count >= 0, "a counter is negative");
         }
         self.counts.retain(|_, count| *count != 0);
+        for (id, kept) in changes.kept {
+            match kept {
+                Some(kept) => drop(self.kept.insert(id, kept)),
+                None => assert!(self.kept.remove(&id).is_some(), "dropped what was not kept"),
+            }
+        }
         for (id, lines) in changes.logs {
             self.logs.entry(id).or_default().extend(lines);
         }
@@ -56,6 +66,7 @@ fn fold_log(log: &[Event], batch: usize, cache: usize) -> Kept {
             forest.fold(event, Place { offset, log_time_ms: 1_000 + offset });
         }
         kept.apply(forest.take_changes());
+        assert_eq!(forest.kept_bytes(), kept.kept.values().map(|kept| kept.len() as u64).sum::<u64>());
         forest.shrink(cache);
     }
     kept
@@ -81,6 +92,7 @@ fn with_policy(task: &str, policy: Policy) -> Event {
         position: Some(Position { partition: 0, offset: 7 }),
         hash: Some("h".into()),
         policy: (policy != Policy::default()).then(|| Box::new(policy)),
+        asof: None,
     }));
     event
 }
@@ -93,6 +105,15 @@ fn failed(task: &str) -> Event {
 
 fn in_run(mut event: Event, run: u32) -> Event {
     event.run = run;
+    event
+}
+
+fn record() -> Box<KeptRecord> {
+    Box::new(KeptRecord { key: None, headers: vec![("ce_id".into(), "x".into())], params: RawJson::null() })
+}
+
+fn with_record(mut event: Event, due_ms: i64) -> Event {
+    (event.record, event.due_ms) = (Some(record()), Some(due_ms));
     event
 }
 
@@ -247,7 +268,17 @@ fn external_tasks_follow_their_reports() {
 
 #[test]
 fn what_only_speaks_of_a_task_makes_no_record() {
-    for kind in [Kind::Progress, Kind::Log, Kind::Patched, Kind::EffectDone, Kind::WorkerSilent, Kind::Tick, Kind::Unknown] {
+    for kind in [
+        Kind::CancelRequested,
+        Kind::RetryRequested,
+        Kind::Progress,
+        Kind::Log,
+        Kind::Patched,
+        Kind::EffectDone,
+        Kind::WorkerSilent,
+        Kind::Tick,
+        Kind::Unknown,
+    ] {
         assert!(fold_log(&[event(kind, "a")], 1, 9).nodes.is_empty(), "{kind:?}");
     }
 }
@@ -258,6 +289,147 @@ fn history_is_bounded_and_keeps_its_first_entry() {
     log.extend((0..200).map(|_| event(Kind::Retrying, "a")));
     let node = fold_log(&log, 7, 100).node("a");
     assert_eq!((node.history.len(), node.history_dropped, node.history[0].kind), (64, 137, Kind::Submitted));
+}
+
+// ---- what waits, is cancelled, or is asked for again
+
+#[test]
+fn a_scheduled_task_waits_with_its_record_until_it_is_released() {
+    let mut scheduled = with_record(submitted("a"), 700);
+    scheduled.kind = Kind::Scheduled;
+    let kept = fold_log(&[scheduled.clone()], 1, 9);
+    let node = kept.node("a");
+    assert_eq!((node.state, node.due_ms, node.told_at), (State::Scheduled, Some(700), Some(0)));
+    assert_eq!(node.timer().map(|timer| (timer.due_ms, timer.what)), Some((700, Due::Release)));
+    assert_eq!(kept.kept[&id("a")], record().encode());
+    let log = [scheduled.clone(), event(Kind::Released, "a"), scheduled.clone(), event(Kind::Started, "a"), scheduled];
+    assert_eq!(states(&log, "a"), ["scheduled", "queued", "scheduled", "running", "running"]);
+    assert!(fold_log(&log[..2], 2, 9).kept.is_empty(), "what came and went was never there");
+    assert!(fold_log(&log, 1, 9).kept.is_empty());
+}
+
+#[test]
+fn a_retry_that_waits_at_the_tracker_ends_with_any_other_word() {
+    let mut retrying = with_record(failed("a"), 900);
+    (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
+    for (next, kept) in [(Kind::Released, 0), (Kind::Started, 0), (Kind::Retrying, 0), (Kind::Progress, 1), (Kind::Submitted, 1)]
+    {
+        let log = [submitted("a"), retrying.clone(), event(next, "a")];
+        assert_eq!(fold_log(&log, 2, 9).kept.len(), kept, "{next:?}");
+    }
+    let kept = fold_log(&[submitted("a"), retrying, event(Kind::Released, "a")], 1, 9);
+    assert_eq!((kept.node("a").attempt, kept.node("a").state), (2, State::Queued));
+}
+
+#[test]
+fn what_would_go_beyond_the_limit_fails_and_says_so() {
+    let mut forest = Forest::resume(MAX_KEPT_BYTES - 3);
+    let mut scheduled = with_record(submitted("a"), 700);
+    scheduled.kind = Kind::Scheduled;
+    forest.load(id("a"), None);
+    forest.fold(&scheduled, Place { offset: 1, log_time_ms: 2 });
+    let node = forest.node("a").unwrap();
+    assert_eq!((node.state, node.kept, forest.kept_bytes()), (State::Failed, 0, MAX_KEPT_BYTES - 3));
+    assert!(node.error.as_ref().unwrap().message.contains("too many tasks"));
+    assert!(forest.take_changes().kept.is_empty());
+}
+
+#[test]
+fn a_cancel_applies_to_what_was_made_before_it() {
+    let cancel = event(Kind::CancelRequested, "r");
+    let later = |asof| {
+        let mut event = submitted("r:late");
+        event.task.as_mut().unwrap().asof = Some(asof);
+        event
+    };
+    let log = [submitted("r"), submitted("r:a"), cancel, later(1), event(Kind::Cancelled, "r")];
+    assert_eq!(states(&log, "r"), ["queued", "queued", "cancelling", "cancelling", "waiting_for_children"]);
+    assert_eq!(states(&log, "r:late"), ["cancelling", "cancelling"]);
+    assert_eq!(states(&[&log[..3], &[later(2)]].concat(), "r:late"), ["queued"], "made later, on purpose");
+    let kept = fold_log(&log, 1, 9);
+    let due = |task: &str| kept.node(task).timer().map(|timer| (timer.due_ms, timer.what));
+    assert_eq!((due("r"), due("r:late")), (None, Some((1_003 + 2_000, Due::Cancel))));
+    assert_eq!(kept.node("r").effects[0].id(), "cancel-2");
+    // The effect asks for each task below.
+    let mut below = event(Kind::CancelRequested, "r:a");
+    below.asof = Some(2);
+    let kept = fold_log(&[&log[..], &[below.clone(), below]].concat(), 1, 9);
+    assert_eq!((kept.node("r:a").state, kept.node("r:a").effects.len()), (State::Cancelling, 0));
+    assert!(kept.node("r:a").history.last().unwrap().ignored, "the second time it changes nothing");
+}
+
+#[test]
+fn a_cancel_is_taken_back_from_the_workers_when_all_below_has_ended() {
+    let mut below = event(Kind::CancelRequested, "r:a");
+    below.asof = Some(2);
+    let log = [
+        submitted("r"),
+        submitted("r:a"),
+        event(Kind::CancelRequested, "r"),
+        below,
+        event(Kind::Cancelled, "r"),
+        event(Kind::Started, "r:a"),
+        event(Kind::Cancelled, "r:a"),
+    ];
+    let effects = |n: usize| fold_log(&log[..n], 2, 9).node("r").effects.iter().map(Effect::id).collect::<Vec<_>>();
+    assert_eq!((effects(6), effects(7)), (vec!["cancel-2".to_owned()], vec!["cancel-2".to_owned(), "uncancel-6".to_owned()]));
+    assert_eq!(states(&log, "r").last(), Some(&"cancelled"));
+    assert!(fold_log(&log[..6], 1, 9).node("r:a").timer().is_none(), "a worker holds it");
+}
+
+#[test]
+fn an_external_task_is_cancelled_at_once_and_a_finished_one_never() {
+    let log = [external("x", true), event(Kind::CancelRequested, "x"), event(Kind::CancelRequested, "x")];
+    assert_eq!(states(&log, "x"), ["queued", "cancelled", "cancelled"]);
+    let kept = fold_log(&[submitted("a"), event(Kind::Succeeded, "a"), event(Kind::CancelRequested, "a")], 1, 9);
+    assert!(kept.node("a").history[2].ignored && kept.node("a").cancel.is_none());
+}
+
+#[test]
+fn a_retry_starts_a_new_run_and_heals_its_parents() {
+    let again = event(Kind::RetryRequested, "r:a");
+    let mut log = vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), failed("r:a"), again.clone(), again];
+    assert_eq!(states(&log, "r")[3..], ["failed", "waiting_for_children", "waiting_for_children"]);
+    let node = fold_log(&log, 2, 9).node("r:a");
+    assert_eq!((node.run, node.state, node.asof, node.announced), (2, State::Queued, 4, true));
+    assert_eq!(node.effects.iter().map(Effect::id).collect::<Vec<_>>(), ["publish-4"]);
+    assert!(node.history.last().unwrap().ignored, "the second request came too late");
+    let mut done = event(Kind::EffectDone, "r:a");
+    done.effect = Some("publish-4".into());
+    log.extend([done, in_run(event(Kind::Succeeded, "r:a"), 2)]);
+    let kept = fold_log(&log, 3, 9);
+    assert_eq!((kept.node("r").state, kept.node("r:a").effects.len(), kept.node("r").highest_run), (State::Succeeded, 0, 2));
+}
+
+#[test]
+fn a_task_that_has_not_ended_is_not_retried() {
+    for log in [vec![submitted("r")], vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r")]] {
+        let kept = fold_log(&[log, vec![event(Kind::RetryRequested, "r")]].concat(), 1, 9);
+        assert!(kept.node("r").history.last().unwrap().ignored && kept.node("r").run == 1);
+    }
+}
+
+#[test]
+fn only_what_failed_is_retried_in_one_run_taken_at_the_request() {
+    let mut only = event(Kind::RetryRequested, "r");
+    only.only_failed = true;
+    let of = |task: &str| {
+        let mut event = event(Kind::RetryRequested, task);
+        event.new_run = Some(2);
+        event
+    };
+    let ends = [submitted("r"), submitted("r:a"), submitted("r:b"), event(Kind::Succeeded, "r"), failed("r:a"), failed("r:b")];
+    let log = [&ends[..], &[only, of("r:a"), of("r:b"), of("r:b")]].concat();
+    let kept = fold_log(&log, 1, 9);
+    assert_eq!(kept.node("r").effects[0].id(), "retry-failed-6");
+    assert_eq!((kept.node("r").run, kept.node("r:a").run, kept.node("r:b").run), (1, 2, 2));
+    assert_eq!(kept.node("r").highest_run, 2);
+}
+
+#[test]
+fn a_retry_after_a_cancel_runs() {
+    let log = [submitted("a"), event(Kind::CancelRequested, "a"), event(Kind::Cancelled, "a"), event(Kind::RetryRequested, "a")];
+    assert_eq!(states(&log, "a"), ["queued", "cancelling", "cancelled", "queued"]);
 }
 
 // ---- properties over random trees and event orders
@@ -279,6 +451,9 @@ fn any_event() -> impl Strategy<Value = Event> {
         Kind::Cancelled,
         Kind::Expired,
         Kind::Reported,
+        Kind::CancelRequested,
+        Kind::RetryRequested,
+        Kind::EffectDone,
     ]);
     let policy = (any::<bool>(), any::<bool>(), any::<bool>());
     (prop::sample::select(IDS.to_vec()), kinds, 1u32..4, prop::sample::select(State::ALL.to_vec()), policy).prop_map(
@@ -290,6 +465,14 @@ fn any_event() -> impl Strategy<Value = Event> {
             event.run = run;
             event.lines = if kind == Kind::Log { vec!["line".into()] } else { Vec::new() };
             event.state = (kind == Kind::Reported).then_some(state);
+            event.only_failed = ignore;
+            event.record = (external && matches!(kind, Kind::Scheduled | Kind::Retrying)).then(record);
+            event.due_ms = event.record.is_some().then_some(9_000 + i64::from(run));
+            event.effect = (kind == Kind::EffectDone)
+                .then(|| format!("{}-{}", if ignore { "cancel" } else { "publish" }, state.index()).into());
+            if let Some(task) = event.task.as_mut().filter(|_| !block_when_done) {
+                task.asof = Some(state.index() as i64);
+            }
             if !matches!(kind, Kind::Submitted | Kind::Started) {
                 event.task = None;
             }
@@ -324,13 +507,21 @@ fn recompute(kept: &Kept) {
         let (have, _, have_tree) = children_of(&node.below);
         assert_eq!(have, by_state, "children of {id}");
         assert_eq!(have_tree, tree, "tree of {id}");
-        assert_eq!(node.state, combine(node.own, &node.below), "state of {id}");
+        let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
+        assert_eq!(node.state == State::Cancelling, cancelling, "{id} is being cancelled");
+        assert!(cancelling || node.state == combine(node.own, &node.below), "state of {id}");
         let matters = |child: &&&Node| child.on_failure() == OnFailure::Fail;
         let pending = children.iter().any(|child| child.state.category() == Category::Pending);
         let worst =
             children.iter().filter(matters).map(|child| child.state).filter(|state| state.category() == Category::Failed).max();
         let state = match node.own {
-            own if !own.is_terminal() => own,
+            own if !own.is_terminal() => {
+                if cancelling {
+                    State::Cancelling
+                } else {
+                    own
+                }
+            }
             _ if pending => State::WaitingForChildren,
             own => own.max(worst.unwrap_or(State::Succeeded)),
         };
@@ -345,6 +536,24 @@ fn recompute(kept: &Kept) {
             counts
         });
     assert_eq!(kept.counts, typed, "counters");
+    recompute_outbox(kept, &nodes);
+}
+
+/// The indexes of what is due and to be done, and the records kept, say what the records say.
+fn recompute_outbox(kept: &Kept, nodes: &BTreeMap<&TaskId, Node>) {
+    let entry = |index: Index, seen_ms, id: &TaskId| format!("{:?}", (index, Entry { seen_ms, id: id.clone() }));
+    let timers = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Timers, node.timer()?.due_ms, id)));
+    let effects = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Effects, node.effects.first()?.cause, id)));
+    let expected: BTreeSet<String> = timers.chain(effects).collect();
+    let found = kept.index.iter().filter(|text| text.starts_with("(Timers") || text.starts_with("(Effects"));
+    assert_eq!(found.cloned().collect::<BTreeSet<_>>(), expected, "timers and effects");
+    let waiting = nodes.iter().filter(|(_, node)| node.kept > 0).map(|(id, node)| ((*id).clone(), node.kept as usize));
+    let records = kept.kept.iter().map(|(id, kept)| (id.clone(), kept.len()));
+    assert_eq!(records.collect::<Vec<_>>(), waiting.collect::<Vec<_>>(), "kept records");
+    for (id, node) in nodes {
+        assert!(node.kept == 0 || matches!(node.own, State::Scheduled | State::Retrying), "{id} waits for nothing");
+        assert!(node.effects.len() <= 40, "effects of {id}");
+    }
 }
 
 proptest! {

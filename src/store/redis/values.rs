@@ -7,9 +7,9 @@ use crate::model::id::TaskId;
 use crate::store::keys::Keys;
 use crate::store::{Entry, Fence, Node, Notice, Reservation, StoreError, decode};
 
-/// `offset version log_time_ms`.
+/// `offset version log_time_ms kept_bytes`.
 pub(super) fn fence_text(fence: Fence) -> String {
-    format!("{} {} {}", fence.offset, fence.version, fence.log_time_ms)
+    format!("{} {} {} {}", fence.offset, fence.version, fence.log_time_ms, fence.kept_bytes)
 }
 
 pub(super) fn read_fence(keys: &Keys, value: Value) -> Result<Option<Fence>, StoreError> {
@@ -25,6 +25,7 @@ fn parse_fence(text: &str) -> Option<Fence> {
         offset: parts.next()?.parse().ok()?,
         version: parts.next()?.parse().ok()?,
         log_time_ms: parts.next()?.parse().ok()?,
+        kept_bytes: parts.next()?.parse().ok()?,
     };
     (parts.next().is_none() && fence.offset >= 0).then_some(fence)
 }
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_fence_is_read_or_refused() {
-        let fence = Fence { offset: 42, version: 1, log_time_ms: 1_700_000_000_000 };
+        let fence = Fence { offset: 42, version: 1, log_time_ms: 1_700_000_000_000, kept_bytes: 9 };
         assert_eq!(fence_text(fence), "42 1 1700000000000");
         assert_eq!(parse_fence("42 1 1700000000000"), Some(fence));
         for bad in ["", "42", "42 1", "42 1 x", "42 1 0 0", "-1 1 0", "42  1 0"] {

@@ -205,6 +205,9 @@ impl Batch {
         commands.cmd("MULTI");
         let records = changes.nodes.iter().map(|(id, record)| (keys.record(id), record.as_slice()));
         set_many(&mut commands, records);
+        let kept = changes.kept.iter().filter_map(|(id, kept)| Some((keys.kept(id), kept.as_deref()?)));
+        set_many(&mut commands, kept);
+        drop_kept(&mut commands, keys, changes);
         add_logs(&mut commands, keys, &mut writer.tails, changes);
         change_indexes(&mut commands, keys, changes);
         if !zeroed.is_empty() {
@@ -236,6 +239,13 @@ fn set_many<'a>(commands: &mut Pipeline, pairs: impl Iterator<Item = (String, &'
     }
     if held > 0 {
         commands.add_command(command);
+    }
+}
+
+fn drop_kept(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
+    let gone: Vec<String> = changes.kept.iter().filter(|(_, kept)| kept.is_none()).map(|(id, _)| keys.kept(id)).collect();
+    for chunk in gone.chunks(CHUNK) {
+        commands.cmd("DEL").arg(chunk);
     }
 }
 

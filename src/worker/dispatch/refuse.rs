@@ -84,6 +84,7 @@ impl Dispatcher {
             position: Some(Position { partition: record.partition, offset: record.offset }),
             hash: None,
             policy: None,
+            asof: None,
         }));
         event
     }

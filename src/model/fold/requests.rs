@@ -1,0 +1,73 @@
+//! What people ask for: a cancel, a retry. Decided by where the request lies in the log.
+
+use super::{Place, Step, Verdict, begin_run};
+use crate::model::event::{ErrorInfo, Event};
+use crate::model::node::Node;
+use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel, Effect};
+use crate::model::state::State;
+
+/// Effects of one task that wait to be done.
+const MAX_EFFECTS: usize = 16;
+
+/// A cancel stays on the record and applies to everything below that was made before it.
+pub(super) fn cancel(node: &mut Node, event: &Event, place: Place) -> Step {
+    let asof = event.asof.unwrap_or(place.offset);
+    let known = node.cancelled_by().is_some_and(|cancel| cancel.named || event.asof.is_some());
+    let later_retry = asof <= node.asof;
+    if node.state.is_terminal() || known || later_retry {
+        return Step::of(Verdict::Ignored);
+    }
+    apply_cancel(node, asof, place, event.asof.is_none());
+    if event.asof.is_none() {
+        node.effects.push(Effect { cause: place.offset, what: Act::Cancel { asof } });
+    }
+    Step::of(Verdict::Applied)
+}
+
+fn apply_cancel(node: &mut Node, asof: i64, place: Place, named: bool) {
+    let begun_ms = node.cancelled_by().map(|cancel| cancel.due_ms);
+    let due_ms = begun_ms.unwrap_or(place.log_time_ms + CANCEL_GRACE_MS);
+    node.cancel = Some(Box::new(Cancel { asof, due_ms, named }));
+    if node.is_external() && !node.own.is_terminal() {
+        // Nobody of ours runs it: there is nothing to wait for.
+        node.own = State::Cancelled;
+        node.error = Some(Box::new(ErrorInfo::new("cancelled", "cancelled on request", 0)));
+    }
+}
+
+/// What appears below a cancelled task is cancelled too, unless it was made later on purpose.
+pub(super) fn inherit(node: &mut Node, above: Option<i64>, place: Place) {
+    let Some(asof) = above.filter(|asof| *asof > node.asof && !node.own.is_terminal()) else { return };
+    if node.cancelled_by().is_none() {
+        apply_cancel(node, asof, place, false);
+    }
+}
+
+/// The task starts anew in `next_run`, or those below it do; its record is published again by an effect.
+pub(super) fn retry(node: &mut Node, event: &Event, place: Place, next_run: u32) -> Step {
+    // One of several: what is above it may be pending already because of another one.
+    let ended = if event.new_run.is_some() { node.own.is_terminal() } else { node.state.is_terminal() };
+    if event.run != node.run || !ended || next_run <= node.run || node.effects.len() >= MAX_EFFECTS {
+        return Step::of(Verdict::Ignored);
+    }
+    let what = if event.only_failed {
+        Act::RetryFailed { run: next_run }
+    } else {
+        if node.is_external() || !node.announced {
+            return Step::of(Verdict::Ignored);
+        }
+        let hash = node.hash.take();
+        begin_run(node, next_run);
+        (node.own, node.announced, node.hash, node.asof) = (State::Queued, true, hash, place.offset);
+        Act::Publish { run: next_run }
+    };
+    node.effects.push(Effect { cause: place.offset, what });
+    Step { run: next_run, ..Step::of(Verdict::Applied) }
+}
+
+pub(super) fn effect_done(node: &mut Node, event: &Event) -> Step {
+    let before = node.effects.len();
+    node.effects.retain(|effect| event.effect.as_deref() != Some(&*effect.id()));
+    let verdict = if node.effects.len() < before { Verdict::Applied } else { Verdict::Ignored };
+    Step { in_history: false, ..Step::of(verdict) }
+}

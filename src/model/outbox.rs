@@ -1,0 +1,189 @@
+//! What the fold wants done later or elsewhere: timers and effects, as data.
+//!
+//! Both are read off a task's record: a task has at most one timer, the next thing due about it, and a list of effects.
+//! The store keeps an index of either, so that what is due is found; what it is, the record says.
+
+use serde::{Deserialize, Serialize};
+
+use super::json::RawJson;
+use super::node::Node;
+use super::state::State;
+use super::task::{Task, header};
+
+/// The most bytes of records that wait at the tracker, per events partition. What would go beyond fails.
+pub const MAX_KEPT_BYTES: u64 = 256 << 20;
+/// How long after a cancel a task that no worker holds is ended.
+pub const CANCEL_GRACE_MS: i64 = 2_000;
+
+/// A task's record in full. What waits longer than Kafka keeps it carries it along.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct KeptRecord {
+    /// The ordering key; none: the task's id.
+    #[serde(default)]
+    pub key: Option<String>,
+    pub headers: Vec<(String, String)>,
+    #[schemars(with = "serde_json::Value")]
+    pub params: RawJson,
+}
+
+impl KeptRecord {
+    /// `headers` as [`crate::publish::task_headers`] writes them.
+    pub fn new(task: &Task, key: Option<String>, headers: Vec<(&'static str, String)>) -> Self {
+        let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Self { key, headers, params: task.params.clone() }
+    }
+
+    /// The headers when it is published after its wait: it may start at once, and goes on from these attempts.
+    pub fn released(&self, attempts: u32) -> Vec<(String, String)> {
+        let mut headers = self.headers.clone();
+        headers.retain(|(name, _)| name != header::NOT_BEFORE && name != header::ATTEMPT);
+        if attempts > 0 {
+            headers.push((header::ATTEMPT.to_owned(), attempts.to_string()));
+        }
+        headers
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+}
+
+/// The next thing that is due about a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timer {
+    /// Epoch milliseconds.
+    pub due_ms: i64,
+    pub what: Due,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// The record that the tracker keeps goes to its topic.
+    Release,
+    /// It waits at the tracker, and may no longer start.
+    Expire,
+    /// It is cancelled, and no worker holds it.
+    Cancel,
+}
+
+/// A request that stays on the record of the task it named, and what it applies to below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancel {
+    /// Where the request lies in the events partition: it applies to tasks with a lower `ce_asof`.
+    pub asof: i64,
+    /// When a task that no worker holds is ended.
+    pub due_ms: i64,
+    /// The request named this task, not one above it.
+    pub named: bool,
+}
+
+/// Something that the tracker does outside, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effect {
+    /// The offset of the event that it comes from.
+    pub cause: i64,
+    pub what: Act,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Act {
+    /// Publish the task's record for this run.
+    Publish { run: u32 },
+    /// Ask for a retry, in this run, of each task below that has not succeeded itself.
+    RetryFailed { run: u32 },
+    /// Tell the workers, and each pending task below.
+    Cancel { asof: i64 },
+    /// Nothing below is pending any more: workers need not know.
+    Uncancel,
+}
+
+impl Effect {
+    /// The same whenever the log is folded.
+    pub fn id(&self) -> String {
+        let what = match self.what {
+            Act::Publish { .. } => "publish",
+            Act::RetryFailed { .. } => "retry-failed",
+            Act::Cancel { .. } => "cancel",
+            Act::Uncancel => "uncancel",
+        };
+        format!("{what}-{}", self.cause)
+    }
+}
+
+impl Node {
+    /// The cancel that applies to it, if one does: a task of a later retry does not mind.
+    pub fn cancelled_by(&self) -> Option<&Cancel> {
+        self.cancel.as_deref().filter(|cancel| cancel.asof > self.asof)
+    }
+
+    /// A worker that lives would end it.
+    fn is_held(&self) -> bool {
+        match self.own {
+            State::Running | State::Warning => !self.is_external(),
+            // In the worker's own waiting room.
+            State::Retrying | State::Scheduled => self.kept == 0 && self.worker.is_some(),
+            _ => false,
+        }
+    }
+
+    pub fn timer(&self) -> Option<Timer> {
+        if self.own.is_terminal() {
+            return None;
+        }
+        if let Some(cancel) = self.cancelled_by() {
+            return (!self.is_held()).then_some(Timer { due_ms: cancel.due_ms, what: Due::Cancel });
+        }
+        if self.kept == 0 {
+            return None;
+        }
+        let release = Timer { due_ms: self.due_ms.unwrap_or_default(), what: Due::Release };
+        let expires = self.policy.as_ref().and_then(|policy| policy.expires_at_ms);
+        // Only the first attempt can be too late.
+        let expiry = expires.filter(|at| self.own == State::Scheduled && *at < release.due_ms);
+        Some(expiry.map_or(release, |due_ms| Timer { due_ms, what: Due::Expire }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_released_record_starts_at_once_and_goes_on_from_its_attempts() {
+        let headers = [("ce_id", "a"), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_attempt", "1")];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let kept = KeptRecord { key: None, headers, params: RawJson::null() };
+        let told =
+            |attempts| kept.released(attempts).into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+        assert_eq!(told(0), ["ce_id=a"]);
+        assert_eq!(told(3), ["ce_id=a", "ce_attempt=3"]);
+        assert_eq!(KeptRecord::decode(&kept.encode()), Some(kept));
+    }
+
+    #[test]
+    fn the_next_thing_due_is_read_off_the_record() {
+        let mut node = Node::expected(1, 0);
+        let due = |node: &Node| node.timer().map(|timer| (timer.due_ms, timer.what));
+        assert_eq!(due(&node), None);
+        (node.own, node.due_ms, node.kept) = (State::Scheduled, Some(50), 7);
+        assert_eq!(due(&node), Some((50, Due::Release)));
+        node.policy.get_or_insert_default().expires_at_ms = Some(40);
+        assert_eq!(due(&node), Some((40, Due::Expire)));
+        node.own = State::Retrying;
+        assert_eq!(due(&node), Some((50, Due::Release)), "a retry does not expire");
+        node.cancel = Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true }));
+        assert_eq!(due(&node), Some((20, Due::Cancel)));
+        node.asof = 9;
+        assert_eq!(due(&node), Some((50, Due::Release)), "a later retry of it runs");
+        (node.asof, node.kept, node.worker) = (-1, 0, Some("w".into()));
+        assert_eq!(due(&node), None, "it waits in a worker");
+        node.own = State::Queued;
+        assert_eq!(due(&node), Some((20, Due::Cancel)));
+        node.own = State::Cancelled;
+        assert_eq!(due(&node), None);
+    }
+}

@@ -1,0 +1,236 @@
+//! Fires what is due: timers and effects of one events partition, each once.
+//!
+//! A Kafka transaction holds what is published and the event that says so. Before anything is fired, a producer of this
+//! partition's name is opened, which fences every earlier owner; the partition's end is taken after that, and the store
+//! has to be folded to it: what an earlier owner has fired is then folded. What is fired here and not folded yet is
+//! remembered. Whatever goes wrong, all of it begins again; folding goes on meanwhile.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::TrackerSetup;
+use super::shot::{Gunsmith, Shot};
+use super::walk::Walk;
+use crate::broker::{AtomicProducer, BrokerError, Outgoing, Partition};
+use crate::model::id::TaskId;
+use crate::runtime::{Backoff, blocking, now_ms};
+use crate::store::{Fence, Outbox};
+
+/// Timers, and tasks with effects, looked at for one transaction.
+const BURST: usize = 500;
+/// Bytes of kept records in one transaction.
+const BURST_BYTES: u64 = 8 << 20;
+/// For all records of a transaction; the broker itself gives it up after `transaction.timeout.ms`.
+const SEND_DEADLINE: Duration = Duration::from_secs(5);
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// How often something that holds the firing up is looked at again, when nothing else tells.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The longest sleep without a look.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// How far the folder is, for those who wait for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Folded {
+    pub offset: i64,
+    /// Goes up when something new is due or to be done.
+    pub news: u64,
+}
+
+pub struct Firing {
+    setup: Arc<TrackerSetup>,
+    number: u32,
+    folded: watch::Receiver<Folded>,
+    stop: CancellationToken,
+    smith: Gunsmith,
+    /// What is fired, and the place of its event.
+    fired: HashMap<(TaskId, String), i64>,
+    /// The highest fence seen: a lower one is a store that lost writes, which the folder will notice.
+    high: i64,
+    walk: Option<Walk>,
+    /// So many one at a time, to find the record that cannot be sent.
+    one_by_one: usize,
+}
+
+/// A producer that may fire once the store is folded to `from`.
+struct Gun {
+    producer: Box<dyn AtomicProducer>,
+    from: i64,
+}
+
+impl Firing {
+    pub fn new(setup: Arc<TrackerSetup>, number: u32, folded: watch::Receiver<Folded>, stop: CancellationToken) -> Self {
+        let smith = Gunsmith::new(setup.clone(), number);
+        let fired = HashMap::new();
+        Self { setup, number, folded, stop, smith, fired, high: 0, walk: None, one_by_one: 0 }
+    }
+
+    /// Fires until the folder's session ends.
+    pub async fn run(mut self) {
+        let stop = self.stop.clone();
+        let part = format!("timers of events partition {}", self.number);
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
+        loop {
+            let told = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                told = self.session(&part, &mut backoff) => told,
+            };
+            let Err(told) = told;
+            tracing::warn!(partition = self.number, reason = %told, "nothing can be fired; beginning again");
+            self.setup.health.set(&part, told);
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(backoff.next_wait()) => {}
+            }
+        }
+        self.setup.health.clear(&part);
+    }
+
+    async fn session(&mut self, part: &str, backoff: &mut Backoff) -> Result<std::convert::Infallible, String> {
+        let mut gun: Option<Gun> = None;
+        (self.fired, self.walk) = (HashMap::new(), None);
+        loop {
+            let seen = *self.folded.borrow_and_update();
+            let limit = BURST + self.fired.len();
+            let outbox = self.setup.store.outbox(self.number, limit).await.map_err(|error| error.to_string())?;
+            let Some(fence) = outbox.fence.filter(|fence| fence.offset >= self.high) else {
+                self.wait(seen, None, LOOK_AGAIN).await;
+                continue;
+            };
+            self.high = fence.offset;
+            self.fired.retain(|_, offset| *offset >= fence.offset);
+            let now = now_ms();
+            let timers = self.due(&outbox, now);
+            let effects: Vec<TaskId> = outbox.effects.iter().map(|entry| entry.id.clone()).collect();
+            if timers.is_empty() && effects.is_empty() {
+                self.setup.health.clear(part);
+                backoff.reset();
+                self.wait(seen, None, self.until_next(&outbox, now)).await;
+                continue;
+            }
+            let Some(loaded) = gun.take() else {
+                gun = Some(self.open().await?);
+                continue;
+            };
+            if fence.offset < loaded.from {
+                self.wait(seen, Some(loaded.from), LOOK_AGAIN).await;
+                gun = Some(loaded);
+                continue;
+            }
+            let shots = self.shots(timers, effects, fence, now).await?;
+            if shots.is_empty() && self.walk.is_some() {
+                gun = Some(loaded);
+                continue;
+            }
+            if shots.is_empty() {
+                self.wait(seen, None, self.until_next(&outbox, now).min(LOOK_AGAIN)).await;
+                gun = Some(loaded);
+                continue;
+            }
+            gun = Some(self.fire(loaded, shots).await?);
+            self.setup.health.clear(part);
+            backoff.reset();
+        }
+    }
+
+    /// Those whose time has come and that are not fired yet.
+    fn due(&self, outbox: &Outbox, now: i64) -> Vec<TaskId> {
+        let due = outbox.timers.iter().take_while(|entry| entry.seen_ms <= now).map(|entry| entry.id.clone());
+        due.filter(|id| !self.fired.contains_key(&(id.clone(), Shot::TIMER.to_owned()))).collect()
+    }
+
+    fn until_next(&self, outbox: &Outbox, now: i64) -> Duration {
+        let next = outbox.timers.iter().map(|entry| entry.seen_ms).find(|due| *due > now);
+        let wait = next.map_or(LONGEST_SLEEP, |due| Duration::from_millis((due - now) as u64));
+        wait.min(LONGEST_SLEEP)
+    }
+
+    /// Until there is news, the fold has come to a place, or the time is over.
+    async fn wait(&mut self, seen: Folded, place: Option<i64>, longest: Duration) {
+        let wakes = |now: &Folded| now.news != seen.news || place.is_some_and(|place| now.offset >= place);
+        // An error says that the folder is gone, and this firing with it.
+        let _ = tokio::time::timeout(longest, self.folded.wait_for(wakes)).await;
+    }
+
+    /// Fences earlier owners, and takes the end after that: what they have fired lies before it.
+    async fn open(&self) -> Result<Gun, String> {
+        let (broker, name) = (self.setup.broker.clone(), format!("{}.firing.{}", self.setup.names.events(), self.number));
+        let events = Partition::new(self.setup.names.events(), self.number as i32);
+        let opened = blocking(move || {
+            let producer = broker.atomic_producer(&name)?;
+            let from = broker.ends(&events, CALL_DEADLINE)?.end;
+            Ok(Gun { producer, from })
+        });
+        opened.await?.map_err(|error: BrokerError| error.to_string())
+    }
+
+    async fn shots(&mut self, timers: Vec<TaskId>, effects: Vec<TaskId>, fence: Fence, now: i64) -> Result<Vec<Shot>, String> {
+        let most = if self.one_by_one > 0 { 1 } else { BURST };
+        // Effects get their turn also where more is due than can be fired.
+        let most_timers = timers.len().min((most * 4 / 5).max(1));
+        let mut shots = self.smith.timers(&timers[..most_timers], BURST_BYTES, now).await?;
+        if shots.len() < most {
+            let fired = &self.fired;
+            let is_fired = |id: &TaskId, mark: &str| fired.contains_key(&(id.clone(), mark.to_owned()));
+            let (more, walk) = self.smith.effects(&effects, is_fired, most - shots.len(), now).await?;
+            shots.extend(more);
+            self.walk = self.walk.take().or(walk);
+            if let Some(walk) = self.walk.take() {
+                let (shot, rest) = walk.step(&*self.setup.store, self.number, now).await?;
+                shots.extend(shot);
+                self.walk = rest;
+            }
+        }
+        // What was read belongs to this fence or a later one, unless the store has lost writes meanwhile.
+        let found = self.setup.store.fences(&[self.number]).await.map_err(|error| error.to_string())?;
+        match found.first().copied().flatten() {
+            Some(now) if now.offset >= fence.offset => Ok(shots),
+            _ => Err("the store has lost what was folded".to_owned()),
+        }
+    }
+
+    /// All of it in one transaction.
+    async fn fire(&mut self, gun: Gun, shots: Vec<Shot>) -> Result<Gun, String> {
+        let Gun { mut producer, from } = gun;
+        let (sent, shots, producer) = blocking(move || {
+            let messages: Vec<_> = shots.iter().flat_map(|shot| &shot.messages).collect();
+            let headers: Vec<Vec<(&str, &[u8])>> = messages.iter().map(|message| message.headers()).collect();
+            let records: Vec<Outgoing<'_>> =
+                messages.iter().zip(&headers).map(|(message, headers)| message.outgoing(headers)).collect();
+            let sent = producer.send_all(&records, SEND_DEADLINE);
+            (sent, shots, producer)
+        })
+        .await?;
+        match sent {
+            Ok(places) => {
+                self.remember(&shots, &places);
+                self.one_by_one = self.one_by_one.saturating_sub(1);
+                Ok(Gun { producer, from })
+            }
+            Err(error @ (BrokerError::TooLarge(_) | BrokerError::Unknown(_) | BrokerError::Invalid(_))) => {
+                self.one_by_one = BURST;
+                if let [shot] = shots.as_slice() {
+                    self.smith.give_up(shot, &error);
+                    self.one_by_one = 0;
+                }
+                Err(error.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn remember(&mut self, shots: &[Shot], places: &[(i32, i64)]) {
+        let mut end = 0;
+        for shot in shots {
+            end += shot.messages.len();
+            // The last record of each is its event.
+            let Some((_, offset)) = places.get(end - 1) else { continue };
+            self.fired.insert((shot.id.clone(), shot.mark.clone()), *offset);
+            self.setup.metrics.fired.with_label_values(&[&self.number.to_string(), shot.kind]).inc();
+        }
+    }
+}

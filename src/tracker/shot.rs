@@ -1,0 +1,319 @@
+//! What is fired for a timer or an effect: the records of one step, the event that says it is done last.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::TrackerSetup;
+use super::walk::Walk;
+use crate::broker::{BrokerError, Outgoing, Partition, Record};
+use crate::fleet::FLEET_VERSION;
+use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::id::TaskId;
+use crate::model::node::Node;
+use crate::model::outbox::{Act, Due, Effect, KeptRecord};
+use crate::model::task::header;
+use crate::runtime::blocking;
+
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// The control topic has one partition.
+const CONTROL_PARTITION: i32 = 0;
+
+/// A record to be sent.
+pub struct Message {
+    topic: Arc<str>,
+    partition: Option<i32>,
+    key: Vec<u8>,
+    value: Option<Vec<u8>>,
+    headers: Vec<(String, Vec<u8>)>,
+}
+
+impl Message {
+    pub fn headers(&self) -> Vec<(&str, &[u8])> {
+        self.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect()
+    }
+
+    pub fn outgoing<'a>(&'a self, headers: &'a [(&'a str, &'a [u8])]) -> Outgoing<'a> {
+        let (partition, key) = (self.partition, Some(self.key.as_slice()));
+        Outgoing { topic: &self.topic, partition, key, value: self.value.as_deref(), headers }
+    }
+}
+
+/// What is fired together or not at all.
+pub struct Shot {
+    pub id: TaskId,
+    /// With the id, what it is: the timer, or an effect.
+    pub mark: String,
+    /// For the metric.
+    pub kind: &'static str,
+    /// The last one is an event of this partition.
+    pub messages: Vec<Message>,
+}
+
+impl Shot {
+    pub const TIMER: &str = "timer";
+}
+
+/// Makes shots.
+pub struct Gunsmith {
+    setup: Arc<TrackerSetup>,
+    number: u32,
+    events: Arc<str>,
+    control: Arc<str>,
+    /// Topics that are known to exist.
+    topics: HashSet<String>,
+    /// What cannot be sent, and why.
+    given_up: HashMap<(TaskId, String), String>,
+}
+
+impl Gunsmith {
+    pub fn new(setup: Arc<TrackerSetup>, number: u32) -> Self {
+        let (events, control) = (setup.names.events().into(), setup.names.control().into());
+        Self { setup, number, events, control, topics: HashSet::new(), given_up: HashMap::new() }
+    }
+
+    /// The next shot for the same becomes a failure.
+    pub fn give_up(&mut self, shot: &Shot, error: &BrokerError) {
+        self.topics.clear();
+        self.given_up.insert((shot.id.clone(), shot.mark.clone()), error.to_string());
+    }
+
+    async fn nodes(&self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, String> {
+        self.setup.store.nodes(self.number, ids).await.map_err(|error| error.to_string())
+    }
+
+    /// Shots for tasks whose timer is due; what the records say meanwhile counts.
+    pub async fn timers(&mut self, ids: &[TaskId], most_bytes: u64, now: i64) -> Result<Vec<Shot>, String> {
+        let mut bytes = 0;
+        let mut due: Vec<(TaskId, Node, Due)> = Vec::new();
+        for (id, node) in ids.iter().zip(self.nodes(ids).await?) {
+            let Some((node, timer)) = node.and_then(|node| node.timer().map(|timer| (node, timer))) else { continue };
+            if timer.due_ms > now {
+                continue;
+            }
+            bytes += u64::from(node.kept);
+            if bytes > most_bytes && !due.is_empty() {
+                break;
+            }
+            due.push((id.clone(), node, timer.what));
+        }
+        let waiting: Vec<TaskId> = due.iter().filter(|(_, _, what)| *what == Due::Release).map(|(id, ..)| id.clone()).collect();
+        let mut kept = self.setup.store.kept(self.number, &waiting).await.map_err(|error| error.to_string())?.into_iter();
+        let mut shots = Vec::with_capacity(due.len());
+        for (id, node, what) in due {
+            let shot = match what {
+                // None: it was released or dropped a moment ago.
+                Due::Release => match kept.next().flatten() {
+                    Some(bytes) => self.release(&id, &node, &bytes, now).await?,
+                    None => continue,
+                },
+                Due::Expire => self.end(&id, &node, Kind::Expired, "it was not started in time", "expire", now),
+                Due::Cancel => {
+                    self.end(&id, &node, Kind::Cancelled, "cancelled on request, before a worker took it", "cancel", now)
+                }
+            };
+            shots.push(shot);
+        }
+        Ok(shots)
+    }
+
+    /// The record that was kept goes to its topic.
+    async fn release(&mut self, id: &TaskId, node: &Node, kept: &[u8], now: i64) -> Result<Shot, String> {
+        let key = (id.clone(), Shot::TIMER.to_owned());
+        let refusal = match self.given_up.remove(&key) {
+            Some(why) => Some(why),
+            None => self.missing_topic(node).await?,
+        };
+        let Some(record) = KeptRecord::decode(kept).filter(|_| refusal.is_none()) else {
+            let why = refusal.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
+            return Ok(self.end(id, node, Kind::Failed, &format!("it could not be released: {why}"), "fail", now));
+        };
+        let headers = record.released(node.attempt).into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
+        let task = Message {
+            topic: self.topic_of(node),
+            partition: None,
+            key: record.key.unwrap_or_else(|| id.to_string()).into_bytes(),
+            value: Some(record.params.text().as_bytes().to_vec()),
+            headers,
+        };
+        let event = self.event(&Event::new(Kind::Released, id.clone(), node.run, now));
+        Ok(Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: "release", messages: vec![task, event] })
+    }
+
+    /// The task ends here.
+    fn end(&self, id: &TaskId, node: &Node, kind: Kind, why: &str, name: &'static str, now: i64) -> Shot {
+        let event = self.event(&last_word(id, node.run, kind, why, now));
+        Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: name, messages: vec![event] }
+    }
+
+    /// Shots for the effects of these tasks, and the first walk that one of them asks for.
+    pub async fn effects(
+        &mut self,
+        ids: &[TaskId],
+        is_fired: impl Fn(&TaskId, &str) -> bool,
+        most: usize,
+        now: i64,
+    ) -> Result<(Vec<Shot>, Option<Walk>), String> {
+        let (mut shots, mut walk) = (Vec::new(), None);
+        for (id, node) in ids.iter().zip(self.nodes(ids).await?) {
+            let Some(node) = node else { continue };
+            for effect in &node.effects {
+                let mark = effect.id();
+                if is_fired(id, &mark) || shots.len() >= most {
+                    continue;
+                }
+                match effect.what {
+                    Act::Publish { run } => shots.push(self.publish(id, &node, *effect, run, now).await?),
+                    Act::Uncancel => shots.push(self.uncancel(id, *effect, now)),
+                    Act::RetryFailed { .. } => walk = walk.or_else(|| Some(Walk::new(id, *effect, &self.events, None))),
+                    Act::Cancel { asof } => {
+                        // The workers first: what runs is to stop soon.
+                        let value = json!({"v": FLEET_VERSION, "asof": asof, "at_ms": now}).to_string();
+                        let tell = || Some(self.control(id, Some(value)));
+                        walk = walk.or_else(|| Some(Walk::new(id, *effect, &self.events, tell())));
+                    }
+                }
+            }
+        }
+        Ok((shots, walk))
+    }
+
+    fn uncancel(&self, id: &TaskId, effect: Effect, now: i64) -> Shot {
+        let messages = vec![self.control(id, None), self.event(&effect_done(id, effect, now))];
+        Shot { id: id.clone(), mark: effect.id(), kind: "uncancel", messages }
+    }
+
+    /// What the control topic says of the cancel of a task; None: nothing any more.
+    fn control(&self, id: &TaskId, value: Option<String>) -> Message {
+        let (topic, partition) = (self.control.clone(), Some(CONTROL_PARTITION));
+        let (key, value) = (format!("cancel/{id}").into_bytes(), value.map(String::into_bytes));
+        Message { topic, partition, key, value, headers: Vec::new() }
+    }
+
+    /// The task's record once more, for a new run; where it is gone, the run fails.
+    async fn publish(&mut self, id: &TaskId, node: &Node, effect: Effect, run: u32, now: i64) -> Result<Shot, String> {
+        let shot = |messages| Shot { id: id.clone(), mark: effect.id(), kind: "retry", messages };
+        let done = self.event(&effect_done(id, effect, now));
+        if node.run != run || node.own.is_terminal() {
+            return Ok(shot(vec![done]));
+        }
+        let refusal = match self.given_up.remove(&(id.clone(), effect.id())) {
+            Some(why) => Some(why),
+            None => self.missing_topic(node).await?,
+        };
+        let found = match refusal {
+            Some(why) => Err(why),
+            None => self.record_of(id, node).await?.ok_or_else(|| {
+                "the task's record is no longer in Kafka (hint: submit it anew; `topics.task_retention` says how long records are kept)".to_owned()
+            }),
+        };
+        Ok(match found {
+            Ok(found) => shot(vec![self.again(id, node, found, run, effect.cause), done]),
+            Err(why) => {
+                let failed = last_word(id, run, Kind::Failed, &format!("the retry is not possible: {why}"), now);
+                shot(vec![self.event(&failed), done])
+            }
+        })
+    }
+
+    fn again(&self, id: &TaskId, node: &Node, found: Found, run: u32, asof: i64) -> Message {
+        let set = [(header::ID, id.to_string()), (header::RUN, run.to_string()), (header::AS_OF, asof.to_string())];
+        // Not announced: the worker says where this record lies.
+        let gone = [header::NOT_BEFORE, header::ATTEMPT, header::ANNOUNCED, header::EXPIRES];
+        let mut headers = found.headers;
+        headers.retain(|(name, _)| !gone.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
+        headers.extend(set.map(|(name, value)| (name.to_owned(), value.into_bytes())));
+        if let Some(parent) = id.parent().filter(|_| !headers.iter().any(|(name, _)| name == header::PARENT)) {
+            headers.push((header::PARENT.to_owned(), parent.as_bytes().to_vec()));
+        }
+        let key = found.key.unwrap_or_else(|| id.as_str().as_bytes().to_vec());
+        Message { topic: self.topic_of(node), partition: None, key, value: found.value, headers }
+    }
+
+    /// From its place in its topic, or from the event that carried it.
+    async fn record_of(&self, id: &TaskId, node: &Node) -> Result<Option<Found>, String> {
+        if let Some(position) = node.position {
+            let place = Partition::new(self.topic_of(node), position.partition);
+            if let Some(record) = self.read(place, position.offset).await? {
+                return Ok(Some(Found::of(record)));
+            }
+        }
+        let Some(offset) = node.told_at else { return Ok(None) };
+        let place = Partition::new(self.events.clone(), self.number as i32);
+        let record = self.read(place, offset).await?;
+        let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
+        Ok(event.filter(|event| event.id == *id).and_then(|event| event.record).map(|kept| Found::kept(*kept)))
+    }
+
+    async fn read(&self, place: Partition, offset: i64) -> Result<Option<Record>, String> {
+        let broker = self.setup.broker.clone();
+        let read = blocking(move || broker.read_at(&place, offset, CALL_DEADLINE)).await?;
+        match read {
+            Err(BrokerError::Unknown(_)) => Ok(None),
+            read => read.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Sending to a topic that is not there would hold up everything else.
+    async fn missing_topic(&mut self, node: &Node) -> Result<Option<String>, String> {
+        let topic = self.topic_of(node).to_string();
+        if self.topics.contains(&topic) {
+            return Ok(None);
+        }
+        let (broker, prefix) = (self.setup.broker.clone(), topic.clone());
+        let known = blocking(move || broker.topics(&prefix, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
+        self.topics.extend(known.into_iter().map(|info| info.name));
+        let missing = !self.topics.contains(&topic);
+        Ok(missing.then(|| format!("the topic `{topic}` does not exist (hint: add its type and run `kafleet topics apply`)")))
+    }
+
+    fn topic_of(&self, node: &Node) -> Arc<str> {
+        self.setup.names.tasks(node.task_type.as_deref().unwrap_or_default()).into()
+    }
+
+    fn event(&self, event: &Event) -> Message {
+        event_message(&self.events, self.number, event)
+    }
+}
+
+/// A task's record as it was.
+struct Found {
+    key: Option<Vec<u8>>,
+    value: Option<Vec<u8>>,
+    headers: Vec<(String, Vec<u8>)>,
+}
+
+impl Found {
+    fn of(record: Record) -> Self {
+        let headers = record.headers.into_iter().map(|(name, value)| (name, value.unwrap_or_default())).collect();
+        Self { key: record.key, value: record.value, headers }
+    }
+
+    fn kept(record: KeptRecord) -> Self {
+        let headers = record.headers.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
+        let value = Some(record.params.text().as_bytes().to_vec());
+        Self { key: record.key.map(String::into_bytes), value, headers }
+    }
+}
+
+pub fn event_message(events: &Arc<str>, number: u32, event: &Event) -> Message {
+    let mut value = Vec::with_capacity(256);
+    event.encode(&mut value);
+    let key = event.id.root().as_bytes().to_vec();
+    let partition = i32::try_from(number).ok();
+    Message { topic: events.clone(), partition, key, value: Some(value), headers: Vec::new() }
+}
+
+pub fn effect_done(id: &TaskId, effect: Effect, now: i64) -> Event {
+    let mut event = Event::new(Kind::EffectDone, id.clone(), 1, now);
+    event.effect = Some(effect.id().into());
+    event
+}
+
+fn last_word(id: &TaskId, run: u32, kind: Kind, why: &str, now: i64) -> Event {
+    let mut event = Event::new(kind, id.clone(), run, now);
+    event.error = Some(Box::new(ErrorInfo::new(&kind.name(), why, 0)));
+    event
+}

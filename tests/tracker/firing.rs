@@ -1,0 +1,354 @@
+//! Timers and effects: what is due is published once, whatever happens to trackers, store and broker.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use kafleet::broker::{Broker, BrokerError, ConsumerSpec, Outgoing, Partition, Record, Start, TopicSpec, memory as broker};
+use kafleet::model::event::{Event, Kind};
+use kafleet::model::json::RawJson;
+use kafleet::model::node::Node;
+use kafleet::model::outbox::KeptRecord;
+use kafleet::model::state::State;
+use kafleet::model::task::Position;
+use kafleet::runtime::now_ms;
+use kafleet::store::memory::Memory;
+
+use crate::cases::agrees;
+use crate::ground::{DEADLINE, Ground, until};
+use crate::memory::ground;
+use crate::shaky::{ShakyBroker, ShakyStore};
+use crate::story::{event, id, submitted, succeeded};
+
+const TYPE: &str = "root";
+
+pub fn make_topics(ground: &Ground) {
+    let spec = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
+    let topics = [spec(ground.names.tasks(TYPE), 2), spec(ground.names.tasks("child"), 1), spec(ground.names.control(), 1)];
+    ground.broker.apply_topics(&topics, DEADLINE).unwrap();
+    for topic in &topics {
+        let known = || ground.broker.ends(&Partition::new(topic.name.as_str(), 0), DEADLINE).is_ok();
+        let end = Instant::now() + DEADLINE;
+        while !known() {
+            assert!(Instant::now() < end, "the topic is known");
+        }
+    }
+}
+
+/// A task that waits for its time.
+pub fn scheduled(task: &str, due_ms: i64) -> Event {
+    let mut event = submitted(task);
+    event.kind = Kind::Scheduled;
+    event.due_ms = Some(due_ms);
+    event.task.as_mut().unwrap().position = None;
+    let headers = [("ce_id", task), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_announced", "1")];
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let params = RawJson::parse(format!("{{\"of\":\"{task}\"}}").as_bytes()).unwrap();
+    event.record = Some(Box::new(KeptRecord { key: None, headers, params }));
+    event
+}
+
+/// All records of a topic that are committed now.
+pub fn read_all(ground: &Ground, topic: &str) -> Vec<Record> {
+    let mut records = Vec::new();
+    for index in 0.. {
+        let at = Partition::new(topic, index);
+        let Ok(ends) = ground.broker.ends(&at, Duration::from_secs(2)) else { break };
+        let mut consumer = ground.broker.consumer(&ConsumerSpec::default()).unwrap();
+        consumer.assign(&[(at, Start::Beginning)]).unwrap();
+        let end = Instant::now() + DEADLINE;
+        let mut next = ends.first;
+        while next < ends.end {
+            assert!(Instant::now() < end, "read to {next} of {ends:?}");
+            consumer.poll(1_000, Duration::from_millis(20), &mut |record| records.push(record.to_owned())).unwrap();
+            next = consumer.positions().unwrap().first().map_or(next, |(_, place)| *place);
+        }
+        consumer.close(DEADLINE);
+    }
+    records
+}
+
+pub fn header<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
+    let value = record.headers.iter().find(|(own, _)| own == name)?.1.as_deref()?;
+    std::str::from_utf8(value).ok()
+}
+
+/// How often each id is in the topic.
+fn published(ground: &Ground) -> BTreeMap<String, usize> {
+    let mut times = BTreeMap::new();
+    for record in read_all(ground, &ground.names.tasks(TYPE)) {
+        *times.entry(header(&record, "ce_id").unwrap().to_owned()).or_default() += 1;
+    }
+    times
+}
+
+pub async fn node(ground: &Ground, task: &str) -> Option<Node> {
+    let task = id(task);
+    ground.store.nodes(ground.partition_of(task.root()), &[task]).await.ok()?.pop()?
+}
+
+pub async fn until_state(ground: &Ground, task: &str, state: State) -> Node {
+    until(&format!("`{task}` is {state}"), || async { node(ground, task).await.is_some_and(|node| node.state == state) }).await;
+    node(ground, task).await.unwrap()
+}
+
+async fn all_released(ground: &Ground, count: usize) {
+    let queued = || async {
+        let counts = ground.store.counts(&ground.all()).await.unwrap_or_default();
+        counts.iter().find(|count| count.state == State::Queued).is_some_and(|found| found.count == count as u64)
+    };
+    until("everything is released", queued).await;
+    let times = published(ground);
+    let twice: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
+    assert!(twice.is_empty(), "not once: {twice:?}");
+    assert_eq!(times.len(), count);
+    agrees(ground).await;
+}
+
+/// Due soon, now, and long ago, over all partitions.
+fn many(count: usize, prefix: &str) -> Vec<Event> {
+    let now = now_ms();
+    (0..count).map(|n| scheduled(&format!("{prefix}-{n}"), now - 500 + (n as i64 * 37) % 2_000)).collect()
+}
+
+pub async fn each_task_is_released_once_at_its_time(ground: Ground) {
+    make_topics(&ground);
+    let tracker = ground.tracker().await;
+    let due_ms = now_ms() + 700;
+    ground.write(&[scheduled("one", due_ms)]).await;
+    let waiting = until_state(&ground, "one", State::Scheduled).await;
+    assert_eq!((waiting.due_ms, waiting.kept > 0), (Some(due_ms), true));
+    assert!(published(&ground).is_empty());
+    until_state(&ground, "one", State::Queued).await;
+    assert!(now_ms() >= due_ms, "not before its time");
+    ground.write(&many(400, "m")).await;
+    all_released(&ground, 401).await;
+    let records = read_all(&ground, &ground.names.tasks(TYPE));
+    let one = records.iter().find(|record| header(record, "ce_id") == Some("one")).unwrap();
+    assert_eq!((one.value.as_deref(), one.key.as_deref()), (Some(&b"{\"of\":\"one\"}"[..]), Some(&b"one"[..])));
+    assert_eq!((header(one, "ce_notbefore"), header(one, "ce_attempt")), (None, None));
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// Trackers come and go while things are due.
+pub async fn trackers_change_while_things_are_due(ground: Ground) {
+    make_topics(&ground);
+    let first = ground.tracker().await;
+    ground.write(&many(500, "a")).await;
+    let second = ground.tracker().await;
+    until("the second has partitions", || async { second.reason("tracker").is_none() }).await;
+    // Not told to stop: gone.
+    first.running.abort();
+    first.shutdown.abort();
+    ground.write(&many(500, "b")).await;
+    let third = ground.tracker().await;
+    second.stop().await;
+    all_released(&ground, 1_000).await;
+    third.stop().await;
+}
+
+/// The task's record, where it lies.
+async fn put_task(ground: &Ground, task: &str) -> Position {
+    let link = kafleet::broker::link::Link::open(ground.broker.clone(), None).unwrap();
+    let topic = ground.names.tasks(TYPE);
+    let headers: [(&str, &[u8]); 3] = [("ce_id", task.as_bytes()), ("ce_announced", b"1"), ("x-own", b"kept")];
+    let record = Outgoing { topic: &topic, partition: Some(1), key: Some(b"key"), value: Some(b"{\"n\":7}"), headers: &headers };
+    link.deliver(record, DEADLINE).await.unwrap()
+}
+
+fn ended(kind: Kind, task: &str) -> Event {
+    let mut event = event(kind, task);
+    event.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
+    event
+}
+
+pub async fn a_retry_publishes_the_record_again(ground: Ground) {
+    make_topics(&ground);
+    let position = put_task(&ground, "again").await;
+    let mut there = submitted("again");
+    there.task.as_mut().unwrap().position = Some(position);
+    let mut gone = submitted("gone");
+    gone.task.as_mut().unwrap().position = Some(Position { partition: 1, offset: 999 });
+    let mut waited = vec![scheduled("waited", now_ms() - 1)];
+    waited.push(ended(Kind::Failed, "waited"));
+    let tracker = ground.tracker().await;
+    ground.write(&[there, ended(Kind::Failed, "again"), gone, ended(Kind::Failed, "gone")]).await;
+    ground.write(&waited).await;
+    ground.write(&["again", "gone", "waited"].map(|task| event(Kind::RetryRequested, task))).await;
+    let failed = until_state(&ground, "gone", State::Failed).await;
+    until("the retries are decided", || async {
+        node(&ground, "gone").await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
+    })
+    .await;
+    assert!(node(&ground, "gone").await.unwrap().error.unwrap().message.contains("no longer in Kafka"), "{failed:?}");
+    for task in ["again", "waited"] {
+        let queued = until_state(&ground, task, State::Queued).await;
+        until("its effect is done", || async { node(&ground, task).await.unwrap().effects.is_empty() }).await;
+        assert_eq!((queued.run, queued.error.is_none()), (2, true));
+    }
+    let records = read_all(&ground, &ground.names.tasks(TYPE));
+    let of = |task: &str| {
+        records
+            .iter()
+            .filter(|record| header(record, "ce_run") == Some("2") && header(record, "ce_id") == Some(task))
+            .collect::<Vec<_>>()
+    };
+    let again = of("again");
+    assert_eq!((again.len(), of("waited").len(), of("gone").len()), (1, 1, 0));
+    assert_eq!((again[0].value.as_deref(), again[0].key.as_deref()), (Some(&b"{\"n\":7}"[..]), Some(&b"key"[..])));
+    assert_eq!((header(again[0], "x-own"), header(again[0], "ce_announced")), (Some("kept"), None));
+    let asked = node(&ground, "again").await.unwrap().asof;
+    assert_eq!(header(again[0], "ce_asof"), Some(asked.to_string().as_str()));
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+/// Of a wide tree only what failed starts again, all of it in one run.
+pub async fn a_retry_of_what_failed_walks_the_tree(ground: Ground) {
+    make_topics(&ground);
+    let mut story = vec![submitted("r"), succeeded("r")];
+    for n in 0..700 {
+        story.push(submitted(&format!("r:{n}")));
+        story.push(if n % 10 == 0 { ended(Kind::Failed, &format!("r:{n}")) } else { succeeded(&format!("r:{n}")) });
+    }
+    ground.write(&story).await;
+    let mut only = event(Kind::RetryRequested, "r");
+    only.only_failed = true;
+    let tracker = ground.tracker().await;
+    until_state(&ground, "r", State::Failed).await;
+    ground.write(&[only]).await;
+    // Their records are at a place that is not there: each of them fails again, in the new run.
+    let again = || async {
+        let node = node(&ground, "r:690").await.unwrap();
+        node.run == 2 && node.state == State::Failed && node.effects.is_empty()
+    };
+    until("the last one is retried", again).await;
+    until("all are done", || async { node(&ground, "r").await.unwrap().state == State::Failed }).await;
+    let oracle = agrees(&ground).await;
+    let runs: Vec<u32> = oracle.nodes.iter().flatten().map(|(_, node)| node.run).collect();
+    assert_eq!(runs.iter().filter(|run| **run == 2).count(), 70);
+    tracker.stop().await;
+}
+
+/// What no worker holds ends by itself; what runs is told, and the control record goes when all has ended.
+pub async fn a_cancel_reaches_what_waits_and_tells_the_workers(ground: Ground) {
+    make_topics(&ground);
+    let tracker = ground.tracker().await;
+    let mut runs = event(Kind::Started, "c:runs");
+    runs.worker = Some("w".into());
+    let waits = scheduled("c:waits", now_ms() + 600_000);
+    ground.write(&[submitted("c"), waits, submitted("c:queued"), submitted("c:runs"), runs, succeeded("c")]).await;
+    let deep: Vec<Event> = (0..600).map(|n| submitted(&format!("c:queued:{n}"))).collect();
+    ground.write(&deep).await;
+    ground.write(&[event(Kind::CancelRequested, "c")]).await;
+    for task in ["c:waits", "c:queued", "c:queued:599"] {
+        until_state(&ground, task, State::Cancelled).await;
+    }
+    assert_eq!(until_state(&ground, "c:runs", State::Cancelling).await.own, State::Running);
+    let control = || read_all(&ground, &ground.names.control());
+    let asof = node(&ground, "c").await.unwrap().cancel.unwrap().asof;
+    let told = control();
+    assert_eq!((told.len(), told[0].key.as_deref()), (1, Some(&b"cancel/c"[..])));
+    let value: serde_json::Value = serde_json::from_slice(told[0].value.as_deref().unwrap()).unwrap();
+    assert_eq!((value["v"].as_i64(), value["asof"].as_i64()), (Some(1), Some(asof)));
+    ground.write(&[ended(Kind::Cancelled, "c:runs")]).await;
+    until_state(&ground, "c", State::Cancelled).await;
+    until("workers need not know any more", || async { control().last().unwrap().value.is_none() }).await;
+    assert!(published(&ground).is_empty(), "its release is dropped");
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+/// Something that cannot be published holds nobody up.
+pub async fn what_cannot_be_published_fails(ground: Ground) {
+    make_topics(&ground);
+    let tracker = ground.tracker().await;
+    let mut nowhere = scheduled("nowhere", now_ms() - 1);
+    nowhere.task.as_mut().unwrap().task_type = "unknown".into();
+    let mut late = scheduled("late", now_ms() + 600_000);
+    late.task.as_mut().unwrap().policy.get_or_insert_default().expires_at_ms = Some(now_ms() + 300);
+    ground.write(&[nowhere, scheduled("good", now_ms() - 1), late]).await;
+    let failed = until_state(&ground, "nowhere", State::Failed).await;
+    assert!(failed.error.unwrap().message.contains("kafleet topics apply"));
+    until_state(&ground, "good", State::Queued).await;
+    until_state(&ground, "late", State::Expired).await;
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+macro_rules! in_memory {
+    ($($case:ident),* $(,)?) => {
+        mod memory_too {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(crate::memory::ground(3).0).await;
+            })*
+        }
+    };
+}
+
+in_memory! {
+    each_task_is_released_once_at_its_time,
+    trackers_change_while_things_are_due,
+    a_retry_publishes_the_record_again,
+    a_retry_of_what_failed_walks_the_tree,
+    a_cancel_reaches_what_waits_and_tells_the_workers,
+    what_cannot_be_published_fails,
+}
+
+/// The store forgets everything, or the last second, while things are due: what was released stays released.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_loses_writes_releases_nothing_twice() {
+    let (ground, store) = ground(2);
+    make_topics(&ground);
+    let tracker = ground.tracker().await;
+    let saved = store.snapshot();
+    for round in 0..5 {
+        ground.write(&many(120, &format!("r{round}"))).await;
+        until("some are released", || async { published(&ground).len() > round * 120 }).await;
+        if round % 2 == 0 { store.wipe() } else { store.restore(&saved) }
+    }
+    all_released(&ground, 600).await;
+    tracker.stop().await;
+}
+
+/// The outcome of a transaction is unknown: it may be open, aborted or committed. Each is found out before anything more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_of_unknown_outcome_is_cleared_up() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let ground = Ground::new(memory.clone(), Arc::new(Memory::default()), 1);
+    make_topics(&ground);
+    let name = format!("{}.firing.0", ground.names.events());
+    memory.hold_atomic(&name, true);
+    let tracker = ground.tracker().await;
+    ground.write(&many(50, "a")).await;
+    tracker.says("timers of events partition 0", "held open").await;
+    memory.hold_atomic(&name, false);
+    all_released(&ground, 50).await;
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// Folding goes on while nothing can be fired, and it says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn folding_goes_on_while_nothing_can_be_fired() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    let store = ShakyStore::new(ground.store.clone());
+    let (broker, tricks) = ShakyBroker::new(ground.broker.clone());
+    let ground = ground.with(broker, Arc::new(store));
+    *tricks.no_atomic.lock().unwrap() = Some(BrokerError::Unavailable("no coordinator".into()));
+    let tracker = ground.tracker().await;
+    ground.write(&many(20, "a")).await;
+    tracker.says("timers of events partition 0", "no coordinator").await;
+    ground.write(&[submitted("meanwhile"), succeeded("meanwhile")]).await;
+    until_state(&ground, "meanwhile", State::Succeeded).await;
+    let tries = tricks.atomics.load(SeqCst);
+    assert!(tries < 30, "{tries} tries: it spins");
+    *tricks.no_atomic.lock().unwrap() = None;
+    all_released(&ground, 20).await;
+    tracker.is_well().await;
+    tracker.stop().await;
+}
