@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use kafleet::broker::{Broker, BrokerError, ConsumerSpec, Outgoing, Partition, Record, Start, TopicSpec, memory as broker};
+use kafleet::broker::{BrokerError, ConsumerSpec, Outgoing, Partition, Record, Start, TopicSpec, memory as broker};
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::json::RawJson;
 use kafleet::model::node::Node;
