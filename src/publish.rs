@@ -8,12 +8,14 @@ use futures::stream::{self, StreamExt};
 use crate::broker::link::Link;
 use crate::broker::{BrokerError, Outgoing};
 use crate::config::Names;
-use crate::model::event::Event;
+use crate::model::event::{Event, Kind};
 use crate::model::hash::spawn_hash;
 use crate::model::id::{IdError, TaskId, check_type};
 use crate::model::json::RawJson;
+use crate::model::outbox::KeptRecord;
 use crate::model::partition::partition_of;
 use crate::model::task::{OnFailure, Policy, Position, Rules, Task, Trace, header};
+use crate::runtime::now_ms;
 
 /// How long a publish may take.
 pub const PUBLISH_DEADLINE: Duration = Duration::from_secs(30);
@@ -39,6 +41,18 @@ impl NewTask {
     pub fn new(task_type: &str, params: RawJson) -> Self {
         let (id, key, asof, trace) = (None, None, None, None);
         Self { task_type: task_type.into(), params, id, key, run: 1, policy: Policy::default(), asof, trace }
+    }
+
+    /// Not to be started before this time, epoch milliseconds.
+    pub fn at(mut self, at_ms: i64) -> Self {
+        self.policy.not_before_ms = Some(at_ms);
+        self
+    }
+
+    /// Not to be started before this span from now is over.
+    pub fn delay(self, span: Duration) -> Self {
+        let span_ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        self.at(now_ms().saturating_add(span_ms))
     }
 }
 
@@ -103,9 +117,13 @@ impl Publisher {
         &self.link
     }
 
-    /// Publishes one task. External tasks have no record, only the event.
+    /// Publishes one task. External tasks have no record, only the event; one that starts later waits at the tracker with
+    /// its record in its `scheduled` event.
     pub async fn publish(&self, new: NewTask, now_ms: i64) -> Result<Published, PublishError> {
         let mut task = self.prepare(&new, now_ms)?;
+        if let Some(due_ms) = new.policy.not_before_ms.filter(|at| *at > now_ms && !new.policy.rules.external) {
+            return self.schedule(task, new.key, due_ms, now_ms).await;
+        }
         if !new.policy.rules.external {
             task.position = self.send_task(&task, new.key.as_deref()).await.map_err(PublishError::NotOut)?;
         }
@@ -123,6 +141,20 @@ impl Publisher {
             Ok(position) => Ok(Published { id: task.id, position }),
             Err(error) => Err(PublishError::Out { task: Box::new(task), error }),
         }
+    }
+
+    async fn schedule(&self, task: Task, key: Option<String>, due_ms: i64, now_ms: i64) -> Result<Published, PublishError> {
+        let mut event = Event::submitted(&task, now_ms);
+        event.kind = Kind::Scheduled;
+        event.due_ms = Some(due_ms);
+        event.record = Some(Box::new(self.kept(&task, key)));
+        let position = self.publish_event(&event).await.map_err(PublishError::NotOut)?;
+        Ok(Published { id: task.id, position })
+    }
+
+    /// The task's record, to be kept until its time has come.
+    pub fn kept(&self, task: &Task, key: Option<String>) -> KeptRecord {
+        KeptRecord::new(task, key, task_headers(task, &self.source))
     }
 
     /// Writes one event and waits for its place.

@@ -47,6 +47,8 @@ fn api() -> Value {
         Params,
         Report,
         ReportOutcome,
+        RetryTask,
+        RetryOutcome,
         BatchOutcome,
         Types,
         Backlog,

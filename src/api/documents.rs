@@ -305,6 +305,25 @@ pub struct ReportOutcome {
     pub ignored: bool,
 }
 
+/// `POST /v1/tasks/{id}/retry`; the body may be left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RetryTask {
+    /// Not the task, but those of its tree (itself included) that have failed, expired or been cancelled themselves.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_failed: bool,
+    /// Why, for its history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RetryOutcome {
+    pub status: Status,
+    /// The run of what is started anew.
+    pub run: u32,
+}
+
 /// The outcome of one item of a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchItem {

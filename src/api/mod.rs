@@ -42,6 +42,7 @@ mod outside;
 pub mod problem;
 mod report;
 mod reserve;
+mod retry;
 mod routes;
 mod serve;
 mod status;

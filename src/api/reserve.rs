@@ -10,6 +10,7 @@ use super::problem::{Code, Refusal};
 use super::submit::Draft;
 use crate::broker::BrokerError;
 use crate::model::node::Node;
+use crate::model::outbox::MAX_KEPT_BYTES;
 use crate::model::state::State;
 use crate::model::task::Position;
 use crate::publish::{PublishError, Published};
@@ -32,6 +33,7 @@ struct Failed {
 
 impl Api {
     pub async fn submit(&self, draft: Draft) -> Result<Submitted, Refusal> {
+        self.check_waiting_room(&draft).await?;
         if draft.generated {
             let position = self.publish(&draft).await.map_err(|failed| failed.refusal)?;
             return Ok(Submitted::Created(as_published(&draft, position)));
@@ -50,6 +52,21 @@ impl Api {
             Some(_) | None => {}
         }
         self.publish_reserved(&draft, mark, ours).await
+    }
+
+    /// The tracker keeps only so many bytes of tasks that wait for their time; what goes beyond would fail.
+    async fn check_waiting_room(&self, draft: &Draft) -> Result<(), Refusal> {
+        if draft.new.policy.not_before_ms.is_none() {
+            return Ok(());
+        }
+        let kept = self.fence(self.publisher.partition_of(&draft.id)).await?.map_or(0, |fence| fence.kept_bytes);
+        // The rest is for what is on its way.
+        if kept < MAX_KEPT_BYTES / 10 * 9 {
+            return Ok(());
+        }
+        let why =
+            format!("{kept} bytes of tasks wait for their time in this events partition: at most {MAX_KEPT_BYTES} are kept");
+        Err(Refusal::new(Code::TooManyWaiting, why).hint("submit it nearer to its time, or use more events partitions"))
     }
 
     async fn publish_reserved(&self, draft: &Draft, mark: Reservation, ours: bool) -> Result<Submitted, Refusal> {

@@ -8,7 +8,7 @@ use schemars::{Schema, SchemaGenerator};
 use super::call::Call;
 use super::documents as doc;
 use super::problem::{Code, Refusal};
-use super::{batch, cancel, create, list, operate, ops, report, tasks, tree, types, watch, why, workers};
+use super::{batch, cancel, create, list, operate, ops, report, retry, tasks, tree, types, watch, why, workers};
 use crate::config::Role;
 
 pub enum Verb {
@@ -223,6 +223,18 @@ pub static ROUTES: &[Route] = &[
         run: |call| Box::pin(report::report(call)),
     },
     Route {
+        verb: Verb::Post,
+        path: "/v1/tasks/{id}/retry",
+        role: Some(Role::Operate),
+        about: "Start a task anew that has ended, or what failed below it",
+        query: &[],
+        takes: Takes::Json(of::<doc::RetryTask>),
+        answers: &[(202, "Decided: the task, or what failed below it, runs again in `run`.")],
+        gives: Gives::Json(of::<doc::RetryOutcome>),
+        refusals: RETRY,
+        run: |call| Box::pin(retry::retry(call)),
+    },
+    Route {
         query: &[CURSOR, LIMIT, AFTER],
         ..read("/v1/tasks/{id}/children", "Its direct children, oldest first", Gives::Json(of::<doc::TaskPage>), |call| {
             Box::pin(tasks::children(call))
@@ -405,6 +417,7 @@ const CREATE: &[Code] = &[
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::NotAnnounced,
+    Code::TooManyWaiting,
     Code::Overloaded,
 ];
 
@@ -465,6 +478,24 @@ const KILL: &[Code] = &[
     Code::UnsupportedMedia,
     Code::BodyTimeout,
     Code::TooLarge,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+const RETRY: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::NotFound,
+    Code::NotFinished,
+    Code::External,
+    Code::NoParams,
+    Code::TooLarge,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::Behind,
+    Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::Overloaded,
 ];

@@ -159,7 +159,8 @@ fn start_of(asked: &CreateTask, now_ms: i64) -> Result<Option<i64>, Refusal> {
     let furthest = TopicsConfig::default().max_tree_age;
     if start > now_ms.saturating_add(furthest.as_i64()) {
         let field = if asked.at.is_some() { "at" } else { "delay" };
-        return Err(bad_field(field, format!("the task would start more than {furthest} from now")));
+        return Err(bad_field(field, format!("the task would start more than {furthest} from now"))
+            .hint("submit it nearer to its time: a tree may be open so long at most"));
     }
     Ok((start > now_ms).then_some(start))
 }

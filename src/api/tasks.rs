@@ -1,5 +1,7 @@
 //! What is read of one task.
 
+use std::sync::Arc;
+
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -11,6 +13,7 @@ use super::outside::{KAFKA_DEADLINE, stored};
 use super::problem::{Code, Refusal};
 use super::{fresh::Found, status as documents};
 use crate::broker::Partition;
+use crate::model::event::Event;
 use crate::model::task::{Position, Source, Task, read_task};
 use crate::store::Index;
 
@@ -85,21 +88,43 @@ pub async fn params(call: Call) -> Result<Response, Refusal> {
     if task.node.is_external() {
         return Err(Refusal::new(Code::NoParams, format!("`{}` is an external task: whoever runs it keeps its params", task.id)));
     }
-    let (Some(position), Some(task_type)) = (task.node.position, task.node.task_type.clone()) else {
+    let Some(task_type) = task.node.task_type.clone() else {
         return Err(Refusal::new(Code::NoParams, format!("`{}` is only expected: nobody has published it yet", task.id)));
     };
+    let in_topic = match task.node.position {
+        Some(position) => in_topic(&call, &task, task_type, position).await,
+        None => Err(Refusal::new(Code::NoParams, format!("nothing says where the record of `{}` lies", task.id))),
+    };
+    match (in_topic, task.node.told_at) {
+        (Err(refusal), Some(offset)) => in_event(&call, &task, offset).await?.ok_or(refusal),
+        (answer, _) => answer,
+    }
+    .map(|params| json_answer(200, &params))
+}
+
+/// From the task's own record.
+async fn in_topic(call: &Call, task: &Found, task_type: Arc<str>, position: Position) -> Result<Params, Refusal> {
     let topic = call.api.publisher.names().tasks(&task_type);
     let place = Partition::new(topic.as_str(), position.partition);
     let record = call.api.kafka(KAFKA_DEADLINE, move |broker| broker.read_at(&place, position.offset, KAFKA_DEADLINE)).await?;
-    let Some(record) = record else { return Err(params_gone(&task, &topic, position)) };
+    let Some(record) = record else { return Err(params_gone(task, &topic, position)) };
     let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
     match read_task(&source, headers) {
-        Ok(Task { id, params, .. }) if id == task.id => Ok(json_answer(200, &Params { id: id.to_string(), params })),
+        Ok(Task { id, params, .. }) if id == task.id => Ok(Params { id: id.to_string(), params }),
         // The topic was made anew: the place is another record's now.
-        Ok(_) => Err(params_gone(&task, &topic, position)),
+        Ok(_) => Err(params_gone(task, &topic, position)),
         Err(reject) => Err(Refusal::new(Code::ParamsUnreadable, format!("the record at {topic}/{position}: {}", reject.message))),
     }
+}
+
+/// From the event with which the task began to wait for its time.
+async fn in_event(call: &Call, task: &Found, offset: i64) -> Result<Option<Params>, Refusal> {
+    let events = call.api.events(task.partition);
+    let record = call.api.kafka(KAFKA_DEADLINE, move |broker| broker.read_at(&events, offset, KAFKA_DEADLINE)).await?;
+    let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
+    let kept = event.filter(|event| event.id == task.id).and_then(|event| event.record);
+    Ok(kept.map(|kept| Params { id: task.id.to_string(), params: kept.params }))
 }
 
 fn params_gone(task: &Found, topic: &str, position: Position) -> Refusal {

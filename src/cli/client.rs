@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::outcome::{Code, Failure, innermost};
-use crate::api::documents::{BatchOutcome, CreateTask, Problem, Status};
+use crate::api::documents::{BatchOutcome, CreateTask, Problem, RetryOutcome, RetryTask, Status};
 
 mod events;
 mod follow;
@@ -88,6 +88,12 @@ impl Client {
 
     pub async fn status(&self, id: &str) -> Result<Status, Failure> {
         self.get(&["v1", "tasks", id], &Query::new()).await
+    }
+
+    /// Starts a task anew, or what failed below it.
+    pub async fn retry(&self, id: &str, asked: &RetryTask) -> Result<RetryOutcome, Failure> {
+        let request = self.request(Method::POST, &["v1", "tasks", id, "retry"], &Query::new()).json(asked);
+        self.document(request.timeout(ANSWER_TIMEOUT)).await
     }
 
     /// The task when it has ended, or as it is at the deadline.

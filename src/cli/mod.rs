@@ -24,6 +24,7 @@ mod list;
 mod look;
 mod offsets;
 mod outcome;
+mod retry;
 mod roles;
 mod screen;
 mod serve;
@@ -93,6 +94,8 @@ enum Verb {
     Log(look::LogArgs),
     /// Cancel a task and what is below it
     Cancel(cancel::CancelArgs),
+    /// Start a task anew that has ended, or what failed below it
+    Retry(retry::RetryArgs),
     /// Show the task types, pause and limit them
     Types(types::TypesArgs),
     /// Cancel tasks by tag or by how their ids begin, instead of starting them
@@ -169,6 +172,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::History(args) => look::history(args, globals).await,
         Verb::Log(args) => look::log(args, globals).await,
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
+        Verb::Retry(args) => retry::retry(args, globals).await,
         Verb::Types(args) => types::types(args, globals).await,
         Verb::Kill(verb) => kill::kill(verb, globals).await,
         Verb::Workers(args) => workers::workers(args, globals).await,

@@ -161,6 +161,8 @@ pub struct WorkerConfig {
     pub grace: Millis,
     /// How long `started` waits for the result that would make it needless.
     pub started_delay: Millis,
+    /// Without order, what waits longer than this for its time or its next attempt waits at the tracker, not in the worker.
+    pub inline_retry_max: Millis,
     /// Params larger than this are refused.
     pub max_params: Bytes,
     /// Results larger than this fail as `result_too_large`.
@@ -175,6 +177,7 @@ impl Default for WorkerConfig {
             commit_interval: Millis(200),
             grace: Millis::secs(5),
             started_delay: Millis(5),
+            inline_retry_max: Millis::secs(30),
             max_params: Bytes(1 << 20),
             max_output: Bytes(256 << 10),
         }

@@ -36,6 +36,8 @@ pub struct Attempt {
     pub worker: Arc<str>,
     pub deadline: Option<Instant>,
     pub trace: Option<Box<Trace>>,
+    /// `ce_asof` of the task: its children inherit it.
+    pub asof: Option<i64>,
     pub state: SharedState,
     /// Where progress, log lines and early children go while the attempt runs.
     pub outlet: Arc<dyn Outlet>,
@@ -145,13 +147,14 @@ pub struct Beginning {
     pub worker: Arc<str>,
     pub deadline: Option<Instant>,
     pub trace: Option<Box<Trace>>,
+    pub asof: Option<i64>,
     pub state: SharedState,
     pub outlet: Arc<dyn Outlet>,
 }
 
 impl Context {
     pub fn begin(with: Beginning) -> Self {
-        let Beginning { id, task_type, run, number, worker, deadline, trace, state, outlet } = with;
+        let Beginning { id, task_type, run, number, worker, deadline, trace, asof, state, outlet } = with;
         let (cancel, ended, spawned, named) = Default::default();
         Self(Arc::new(Attempt {
             id,
@@ -161,6 +164,7 @@ impl Context {
             worker,
             deadline,
             trace,
+            asof,
             state,
             outlet,
             cancel,

@@ -109,6 +109,7 @@ impl Trial {
             worker: "trial".into(),
             deadline: Instant::now().checked_add(self.timeout),
             trace: self.trace.clone(),
+            asof: None,
             state: self.registry.state().clone(),
             outlet: tape.clone(),
         });

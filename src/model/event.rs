@@ -126,6 +126,9 @@ pub struct Event {
     /// The place of the request above this task that it comes from (`cancel_requested`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asof: Option<i64>,
+    /// It applies to what is below as well; true unless said otherwise (`cancel_requested`).
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub subtree: bool,
     /// Fields of newer builds, kept.
     #[serde(flatten)]
     #[schemars(skip)]
@@ -176,6 +179,14 @@ fn is_first(run: &u32) -> bool {
     *run == 1
 }
 
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(flag: &bool) -> bool {
+    *flag
+}
+
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
@@ -204,6 +215,7 @@ impl Event {
             only_failed: false,
             new_run: None,
             asof: None,
+            subtree: true,
             extra: Map::new(),
         }
     }

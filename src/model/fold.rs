@@ -281,7 +281,7 @@ impl Forest {
     /// The latest cancel of anything above.
     fn cancel_above(&self, id: &TaskId) -> Option<i64> {
         let cancels = id.ancestors().filter_map(|above| self.node(above)?.cancel.as_deref());
-        cancels.map(|cancel| cancel.asof).max()
+        cancels.filter(|cancel| cancel.subtree).map(|cancel| cancel.asof).max()
     }
 
     fn note_kept(&mut self, id: &TaskId, keeping: Keeping, before: u32, now: u32) {

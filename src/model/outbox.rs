@@ -38,6 +38,8 @@ impl KeptRecord {
         let mut headers = self.headers.clone();
         headers.retain(|(name, _)| name != header::NOT_BEFORE && name != header::ATTEMPT);
         if attempts > 0 {
+            // Only the first attempt can be too late.
+            headers.retain(|(name, _)| name != header::EXPIRES);
             headers.push((header::ATTEMPT.to_owned(), attempts.to_string()));
         }
         headers
@@ -79,6 +81,8 @@ pub struct Cancel {
     pub due_ms: i64,
     /// The request named this task, not one above it.
     pub named: bool,
+    /// It also applies to what is below.
+    pub subtree: bool,
 }
 
 /// Something that the tracker does outside, once.
@@ -96,7 +100,7 @@ pub enum Act {
     /// Ask for a retry, in this run, of each task below that has not succeeded itself.
     RetryFailed { run: u32 },
     /// Tell the workers, and each pending task below.
-    Cancel { asof: i64 },
+    Cancel { asof: i64, subtree: bool },
     /// Nothing below is pending any more: workers need not know.
     Uncancel,
 }
@@ -154,12 +158,12 @@ mod tests {
 
     #[test]
     fn a_released_record_starts_at_once_and_goes_on_from_its_attempts() {
-        let headers = [("ce_id", "a"), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_attempt", "1")];
+        let headers = [("ce_id", "a"), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_attempt", "1"), ("ce_expires", "9h")];
         let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let kept = KeptRecord { key: None, headers, params: RawJson::null() };
         let told =
             |attempts| kept.released(attempts).into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
-        assert_eq!(told(0), ["ce_id=a"]);
+        assert_eq!(told(0), ["ce_id=a", "ce_expires=9h"]);
         assert_eq!(told(3), ["ce_id=a", "ce_attempt=3"]);
         assert_eq!(KeptRecord::decode(&kept.encode()), Some(kept));
     }
@@ -175,7 +179,7 @@ mod tests {
         assert_eq!(due(&node), Some((40, Due::Expire)));
         node.own = State::Retrying;
         assert_eq!(due(&node), Some((50, Due::Release)), "a retry does not expire");
-        node.cancel = Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true }));
+        node.cancel = Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true, subtree: true }));
         assert_eq!(due(&node), Some((20, Due::Cancel)));
         node.asof = 9;
         assert_eq!(due(&node), Some((50, Due::Release)), "a later retry of it runs");

@@ -168,10 +168,13 @@ impl Gunsmith {
                     Act::Publish { run } => shots.push(self.publish(id, &node, *effect, run, now).await?),
                     Act::Uncancel => shots.push(self.uncancel(id, *effect, now)),
                     Act::RetryFailed { .. } => walk = walk.or_else(|| Some(Walk::new(id, *effect, &self.events, None))),
-                    Act::Cancel { asof } => {
+                    Act::Cancel { asof, subtree } => {
+                        let mut value = json!({"v": FLEET_VERSION, "asof": asof, "at_ms": now});
+                        if !subtree {
+                            value["subtree"] = false.into();
+                        }
                         // The workers first: what runs is to stop soon.
-                        let value = json!({"v": FLEET_VERSION, "asof": asof, "at_ms": now}).to_string();
-                        let tell = || Some(self.control(id, Some(value)));
+                        let tell = || Some(self.control(id, Some(value.to_string())));
                         walk = walk.or_else(|| Some(Walk::new(id, *effect, &self.events, tell())));
                     }
                 }

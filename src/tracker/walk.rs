@@ -75,11 +75,12 @@ impl Walk {
 
     fn look(&mut self, id: &TaskId, node: &Node, number: u32, now: i64, messages: &mut Vec<Message>) {
         let (_, _, tree) = children_of(&node.below);
-        let category = match self.effect.what {
-            Act::RetryFailed { .. } => Category::Failed,
-            _ => Category::Pending,
+        let concerned = match self.effect.what {
+            Act::RetryFailed { .. } => tree.in_category(Category::Failed),
+            Act::Cancel { subtree: true, .. } => tree.in_category(Category::Pending),
+            _ => 0,
         };
-        if tree.in_category(category) > 0 {
+        if concerned > 0 {
             self.open.push((id.clone(), node.run, None));
         }
         if let Some(event) = self.event_for(id, node, now) {
@@ -94,7 +95,7 @@ impl Walk {
                 event.new_run = Some(run);
                 Some(event)
             }
-            Act::Cancel { asof }
+            Act::Cancel { asof, .. }
                 if *id != self.top && !node.state.is_terminal() && node.cancelled_by().is_none() && asof > node.asof =>
             {
                 let mut event = Event::new(Kind::CancelRequested, id.clone(), node.run, now);

@@ -323,6 +323,7 @@ impl Dispatcher {
             worker: self.parts.reporter.worker.clone(),
             deadline: Some(deadline),
             trace: held.task.trace.clone(),
+            asof: held.task.asof,
             state: self.parts.state.clone(),
             outlet: self.desk.clone(),
         });

@@ -79,6 +79,12 @@ impl Desk {
         pending.take_events(&self.worker)
     }
 
+    /// `spawn_now` has published something for this task.
+    pub fn has_spawned(&self, id: &TaskId, run: u32) -> bool {
+        let early = self.early.lock();
+        !early.is_empty() && early.contains_key(&(id.clone(), run))
+    }
+
     /// The worker no longer holds this task.
     pub fn forget(&self, id: &TaskId, run: u32) {
         let mut early = self.early.lock();

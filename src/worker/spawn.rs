@@ -18,6 +18,7 @@ pub fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
     task.run = cx.run;
     task.policy = child.policy;
     task.trace = cx.trace.clone();
+    task.asof = cx.asof;
     Ok(task)
 }
 

@@ -9,7 +9,7 @@ use kafleet::api::{self, ApiSetup};
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::link::Link;
 use kafleet::broker::{Broker, Outgoing, Partition, TopicInfo, memory};
-use kafleet::config::{Config, Names};
+use kafleet::config::{Config, Names, WorkerConfig};
 use kafleet::handlers::echo::Echo;
 use kafleet::handlers::{Registered, Registry};
 use kafleet::model::id::TaskId;
@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use crate::oracle::Oracle;
 use crate::redis::Server;
-use crate::tasks::{Branch, Gate, Heard, Leaf, Patient};
+use crate::tasks::{Branch, Fickle, Gate, Heard, Leaf, Patient};
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -74,6 +74,7 @@ pub struct Fleet {
     pub heard: Heard,
     pub registry: Registry,
     pub events_partitions: u32,
+    pub worker: WorkerConfig,
     /// `http://host:port`.
     pub api: String,
     shutdown: Shutdown,
@@ -105,6 +106,7 @@ impl Fleet {
             .task::<Patient>()
             .task::<Branch>()
             .task::<Leaf>()
+            .task::<Fickle>()
             .add("echo", Registered::new(Echo));
         let mut config = Config::default();
         (config.topics.prefix, config.topics.events_partitions, config.topics.task_partitions) = (unique_prefix(), 3, 4);
@@ -124,6 +126,7 @@ impl Fleet {
             heard,
             registry,
             events_partitions,
+            worker: Default::default(),
             api,
             shutdown,
             roles,
@@ -168,7 +171,7 @@ impl Fleet {
             broker: self.broker.clone(),
             registry: self.registry.clone(),
             types: Vec::new(),
-            config: Default::default(),
+            config: self.worker.clone(),
             names: self.names.clone(),
             events_partitions: self.events_partitions,
             metrics: Metrics::new().unwrap(),
@@ -229,8 +232,12 @@ impl Fleet {
         let observed = move || {
             let partitions = task_partitions(&*broker, &names);
             let committed = broker.group_offsets(&names.observer_group(), &partitions, DEADLINE).unwrap();
-            let ends = partitions.iter().map(|partition| broker.ends(partition, DEADLINE).unwrap());
-            let done = ends.zip(committed).all(|(ends, committed)| ends.end == committed.map_or(ends.first, |c| c.offset));
+            let done = partitions.iter().zip(committed).all(|(partition, committed)| {
+                let ends = broker.ends(partition, DEADLINE).unwrap();
+                // What ends a transaction is for no reader.
+                let mut left = committed.map_or(ends.first, |committed| committed.offset)..ends.end;
+                left.clone().count() <= 8 && left.all(|offset| broker.read_at(partition, offset, DEADLINE).unwrap().is_none())
+            });
             let events = (0..count).map(|index| Partition::new(names.events(), index as i32));
             done.then(|| events.map(|partition| broker.ends(&partition, DEADLINE).unwrap().end).collect::<Vec<_>>())
         };

@@ -4,6 +4,7 @@
 
 mod cancelling;
 mod inside;
+mod later;
 #[path = "../tracker/oracle.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod oracle;

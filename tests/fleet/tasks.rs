@@ -65,6 +65,25 @@ impl Task for Branch {
     }
 }
 
+/// Fails so many times; each time it wants to be tried again only after a while.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Fickle {
+    pub failures: u32,
+    pub after_ms: u64,
+}
+
+impl Task for Fickle {
+    const TYPE: &'static str = "fickle";
+    type Output = u32;
+
+    async fn run(self, cx: Context) -> TaskResult<u32> {
+        if cx.number > self.failures {
+            return Ok(cx.number);
+        }
+        Err(Failure::retry_after("not yet", std::time::Duration::from_millis(self.after_ms)))
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Leaf {
     pub held: bool,

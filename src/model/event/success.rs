@@ -100,7 +100,8 @@ mod tests {
         let task_type: Arc<str> = "echo".into();
         let position = Position { partition: 3, offset: 41 };
         let source = Source { task_type: &task_type, position, timestamp_ms: 7, value: Some(b"{\"n\":1}") };
-        let odd = vec![("ce_run", "2"), ("ce_hash", "a\"b\\\u{1}é\u{7f}"), ("ce_name", "n\n"), ("ce_tags", "a,b"), ("ce_asof", "7")];
+        let odd =
+            vec![("ce_run", "2"), ("ce_hash", "a\"b\\\u{1}é\u{7f}"), ("ce_name", "n\n"), ("ce_tags", "a,b"), ("ce_asof", "7")];
         for (headers, worker) in [(vec![], "w"), (vec![("ce_hash", "abc"), ("ce_id", "a")], "host-1~x"), (odd, "w\"\t\\")] {
             let headers = headers.iter().map(|(name, value): &(&str, &str)| (*name, Some(value.as_bytes())));
             let task = read_task(&source, headers).unwrap();

@@ -14,20 +14,22 @@ pub(super) fn cancel(node: &mut Node, event: &Event, place: Place) -> Step {
     let asof = event.asof.unwrap_or(place.offset);
     let known = node.cancelled_by().is_some_and(|cancel| cancel.named || event.asof.is_some());
     let later_retry = asof <= node.asof;
-    if node.state.is_terminal() || known || later_retry {
+    let ended = if event.subtree { node.state.is_terminal() } else { node.own.is_terminal() };
+    if ended || known || later_retry || node.effects.len() >= MAX_EFFECTS {
         return Step::of(Verdict::Ignored);
     }
-    apply_cancel(node, asof, place, event.asof.is_none());
-    if event.asof.is_none() {
-        node.effects.push(Effect { cause: place.offset, what: Act::Cancel { asof } });
+    let named = event.asof.is_none();
+    apply_cancel(node, asof, place, named, event.subtree);
+    if named {
+        node.effects.push(Effect { cause: place.offset, what: Act::Cancel { asof, subtree: event.subtree } });
     }
     Step::of(Verdict::Applied)
 }
 
-fn apply_cancel(node: &mut Node, asof: i64, place: Place, named: bool) {
+fn apply_cancel(node: &mut Node, asof: i64, place: Place, named: bool, subtree: bool) {
     let begun_ms = node.cancelled_by().map(|cancel| cancel.due_ms);
     let due_ms = begun_ms.unwrap_or(place.log_time_ms + CANCEL_GRACE_MS);
-    node.cancel = Some(Box::new(Cancel { asof, due_ms, named }));
+    node.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree }));
     if node.is_external() && !node.own.is_terminal() {
         // Nobody of ours runs it: there is nothing to wait for.
         node.own = State::Cancelled;
@@ -39,7 +41,7 @@ fn apply_cancel(node: &mut Node, asof: i64, place: Place, named: bool) {
 pub(super) fn inherit(node: &mut Node, above: Option<i64>, place: Place) {
     let Some(asof) = above.filter(|asof| *asof > node.asof && !node.own.is_terminal()) else { return };
     if node.cancelled_by().is_none() {
-        apply_cancel(node, asof, place, false);
+        apply_cancel(node, asof, place, false, true);
     }
 }
 

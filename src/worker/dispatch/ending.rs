@@ -7,6 +7,7 @@ use super::super::attempt::Ended;
 use super::super::intake::{Held, Work};
 use super::super::ticket::Ticket;
 use super::{Dispatcher, LONGEST_WAIT, Running, Sleeping};
+use crate::config::Order;
 use crate::handlers::{Answer, Fail, Failure};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::json::RawJson;
@@ -73,6 +74,10 @@ impl Dispatcher {
             event.started_at_ms = (!running.started).then_some(running.began_ms);
             event.due_ms = Some(event.at_ms.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
             event.error = Some(Box::new(error));
+            // What `spawn_now` has published is known here only: such a task is tried again here.
+            if self.waits_elsewhere(wait) && !self.desk.has_spawned(&running.held.task.id, running.held.task.run) {
+                return self.hand_over(running.held, event).await;
+            }
             self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
             if self.closed_slots.contains(&running.held.ticket.slot()) {
                 // Nobody waits here for it: the successor tries again.
@@ -121,14 +126,30 @@ impl Dispatcher {
 
     /// Not before its time: it waits here, without a slot.
     pub(super) async fn put_off(&mut self, mut held: Box<Held>, at_ms: i64, now: i64) {
+        let wait = Duration::from_millis((at_ms - now).max(0) as u64).min(LONGEST_WAIT);
+        if self.waits_elsewhere(wait) {
+            let mut event = self.event(Kind::Scheduled, &held);
+            event.due_ms = Some(at_ms);
+            return self.hand_over(held, event).await;
+        }
         if !held.announced {
             let mut event = self.event(Kind::Scheduled, &held);
             event.due_ms = Some(at_ms);
             self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
             held.announced = true;
         }
-        let wait = Duration::from_millis((at_ms - now).max(0) as u64).min(LONGEST_WAIT);
         self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held }));
+    }
+
+    /// So long a wait is the tracker's, where no order holds the task here.
+    fn waits_elsewhere(&self, wait: Duration) -> bool {
+        self.parts.registered.policy.order == Order::None && wait > self.parts.config.inline_retry_max.into()
+    }
+
+    /// The tracker keeps the task until its time has come: the input is done when Kafka has this event.
+    async fn hand_over(&mut self, held: Box<Held>, mut event: Event) {
+        event.record = Some(Box::new(self.parts.reporter.publisher().kept(&held.task, None)));
+        self.end(held, event).await;
     }
 
     pub(super) fn give_back(&mut self, held: Box<Held>) {

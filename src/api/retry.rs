@@ -1,0 +1,104 @@
+//! `POST /v1/tasks/{id}/retry`: a request in the log, decided by the fold.
+
+use axum::response::Response;
+use tokio::time::{Instant, timeout_at};
+
+use super::Api;
+use super::call::Call;
+use super::documents::{RetryOutcome, RetryTask};
+use super::fresh::{AFTER_DEADLINE, Found, Reached};
+use super::outside::{behind, detached};
+use super::problem::{Code, Refusal};
+use super::status::status;
+use super::tasks::json_answer;
+use crate::model::event::{Event, Kind};
+use crate::model::node::MAX_MESSAGE_CHARS;
+use crate::model::outbox::Act;
+use crate::model::task::Position;
+use crate::runtime::now_ms;
+
+pub async fn retry(call: Call) -> Result<Response, Refusal> {
+    let asked: RetryTask = if call.body.is_empty() { RetryTask::default() } else { call.json()? };
+    if asked.reason.as_ref().is_some_and(|reason| reason.chars().count() > MAX_MESSAGE_CHARS) {
+        return Err(Refusal::new(Code::BadField, format!("it has more than {MAX_MESSAGE_CHARS} characters")).pointer("/reason"));
+    }
+    let task = call.api.find(&call.id()?, None).await?;
+    check(&task, &asked)?;
+    let event = event_of(&task, asked);
+    let api = call.api.clone();
+    let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
+    Ok(json_answer(202, &call.api.decided(&task, position).await?))
+}
+
+fn check(task: &Found, asked: &RetryTask) -> Result<(), Refusal> {
+    let node = &task.node;
+    if !node.state.is_terminal() {
+        return Err(not_finished(task));
+    }
+    if asked.only_failed {
+        return Ok(());
+    }
+    if node.is_external() {
+        return Err(Refusal::new(Code::External, format!("`{}` is run by somebody else, who alone can start it again", task.id))
+            .hint("retry what failed below it with `only_failed`"));
+    }
+    if !node.announced {
+        return Err(Refusal::new(Code::NoParams, format!("`{}` was never published: there is nothing to start again", task.id)));
+    }
+    Ok(())
+}
+
+fn not_finished(task: &Found) -> Refusal {
+    Refusal::new(Code::NotFinished, format!("`{}` is {}: only what has ended can be retried", task.id, task.node.state))
+        .hint("wait for its end, or cancel it first")
+}
+
+fn event_of(task: &Found, asked: RetryTask) -> Event {
+    let mut event = Event::new(Kind::RetryRequested, task.id.clone(), task.node.run, now_ms());
+    event.only_failed = asked.only_failed;
+    event.message = asked.reason;
+    event
+}
+
+impl Api {
+    /// What the fold has made of a request.
+    async fn decided(&self, task: &Found, position: Position) -> Result<RetryOutcome, Refusal> {
+        let later = |refusal: Refusal| {
+            refusal.hint(format!(
+                "the request is written at {position} and will be decided: do not repeat it, read the task with `?after={position}`"
+            ))
+        };
+        let target = position.offset + 1;
+        if let Reached::Not(folded) = self.reach(task.partition, target, AFTER_DEADLINE).await.map_err(later)? {
+            return Err(later(behind(task.partition, folded.unwrap_or_default(), target)));
+        }
+        let gone = || Refusal::new(Code::NotFound, format!("the record of `{}` is no longer kept", task.id));
+        let found = self.look(&task.id).await.map_err(later)?.ok_or_else(gone)?;
+        let entry = found.node.history.iter().rev().find(|entry| entry.offset == position.offset);
+        if entry.is_some_and(|entry| entry.ignored) {
+            // Somebody else's request came before it.
+            return Err(not_finished(&found));
+        }
+        let of_many = found.node.effects.iter().find_map(|effect| match effect.what {
+            Act::RetryFailed { run } if effect.cause == position.offset => Some(run),
+            _ => None,
+        });
+        let run = of_many.unwrap_or(found.node.run);
+        let found = if of_many.is_some() { self.walked(found, position).await.map_err(later)? } else { found };
+        Ok(RetryOutcome { status: status(&found), run })
+    }
+
+    /// The task once all that it starts again is started, or as it is after a while: before that it still looks done.
+    async fn walked(&self, found: Found, position: Position) -> Result<Found, Refusal> {
+        let interest = self.hub.interest(found.partition, &found.id)?;
+        let end = Instant::now() + AFTER_DEADLINE;
+        let mut newest = found;
+        loop {
+            newest = self.look(&newest.id).await?.unwrap_or(newest);
+            let walks = newest.node.effects.iter().any(|effect| effect.cause == position.offset);
+            if !walks || self.shutdown.is_draining() || timeout_at(end, interest.changed()).await.is_err() {
+                return Ok(newest);
+            }
+        }
+    }
+}
