@@ -6,6 +6,7 @@
 //! [`firing`] publishes what the fold has left to be done: timers that are due, and effects. The [`observer`] announces
 //! tasks that their producers have not announced.
 
+mod consumed;
 mod feed;
 mod firing;
 mod folder;

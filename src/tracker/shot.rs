@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::TrackerSetup;
+use super::consumed::Consumed;
 use super::walk::Walk;
 use crate::broker::{BrokerError, Outgoing, Partition, Record};
 use crate::fleet::FLEET_VERSION;
@@ -66,12 +67,13 @@ pub struct Gunsmith {
     topics: HashSet<String>,
     /// What cannot be sent, and why.
     given_up: HashMap<(TaskId, String), String>,
+    consumed: Consumed,
 }
 
 impl Gunsmith {
     pub fn new(setup: Arc<TrackerSetup>, number: u32) -> Self {
         let (events, control) = (setup.names.events().into(), setup.names.control().into());
-        Self { setup, number, events, control, topics: HashSet::new(), given_up: HashMap::new() }
+        Self { setup, number, events, control, topics: HashSet::new(), given_up: HashMap::new(), consumed: Consumed::default() }
     }
 
     /// The next shot for the same becomes a failure.
@@ -148,7 +150,8 @@ impl Gunsmith {
         Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: name, messages: vec![event] }
     }
 
-    /// Shots for the effects of these tasks, and the first walk that one of them asks for.
+    /// Shots for the effects of these tasks, in their order, and the first walk that one of them asks for: what comes
+    /// behind a walk waits for its end.
     pub async fn effects(
         &mut self,
         ids: &[TaskId],
@@ -166,21 +169,33 @@ impl Gunsmith {
                 }
                 match effect.what {
                     Act::Publish { run } => shots.push(self.publish(id, &node, *effect, run, now).await?),
-                    Act::Uncancel => shots.push(self.uncancel(id, *effect, now)),
-                    Act::RetryFailed { .. } => walk = walk.or_else(|| Some(Walk::new(id, *effect, &self.events, None))),
-                    Act::Cancel { asof, subtree } => {
-                        let mut value = json!({"v": FLEET_VERSION, "asof": asof, "at_ms": now});
-                        if !subtree {
-                            value["subtree"] = false.into();
+                    Act::Uncancel => {
+                        if self.consumed.is_all(&self.setup, self.number, id, &mark).await? {
+                            shots.push(self.uncancel(id, *effect, now));
                         }
-                        // The workers first: what runs is to stop soon.
-                        let tell = || Some(self.control(id, Some(value.to_string())));
-                        walk = walk.or_else(|| Some(Walk::new(id, *effect, &self.events, tell())));
+                    }
+                    Act::RetryFailed { .. } => {
+                        walk = walk.or_else(|| Some(Walk::new(id, *effect, &self.events, None)));
+                        break;
+                    }
+                    Act::Cancel { asof, subtree } => {
+                        walk = walk
+                            .or_else(|| Some(Walk::new(id, *effect, &self.events, Some(self.cancel(id, asof, subtree, now)))));
+                        break;
                     }
                 }
             }
         }
         Ok((shots, walk))
+    }
+
+    /// What workers are told before anything else is done: what runs is to stop soon.
+    fn cancel(&self, id: &TaskId, asof: i64, subtree: bool, now: i64) -> Message {
+        let mut value = json!({"v": FLEET_VERSION, "asof": asof, "at_ms": now});
+        if !subtree {
+            value["subtree"] = false.into();
+        }
+        self.control(id, Some(value.to_string()))
     }
 
     fn uncancel(&self, id: &TaskId, effect: Effect, now: i64) -> Shot {

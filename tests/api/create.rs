@@ -61,17 +61,15 @@ async fn a_task_is_created_without_waiting_for_the_fold() {
 async fn what_is_asked_for_is_in_the_record() {
     let fleet = fleet().await;
     let body = json!({
-        "type": "echo", "id": "a", "key": "k", "params": [1, {"b": null}], "delay": "1h", "expires": "2h", "retries": 7,
+        "type": "echo", "id": "a", "key": "k", "params": [1, {"b": null}], "expires": "2h", "retries": 7,
         "min_backoff": "1500ms", "max_backoff": "4s", "timeout": "10m", "on_failure": "ignore", "link": "http://l",
         "options": {"o": 1},
     });
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let answer = fleet.request(Method::POST, "/v1/tasks").header("traceparent", trace).json(&body).send().await.unwrap();
     let made: Status = answer.json().await.unwrap();
-    assert_eq!(made.state, State::Scheduled);
-    assert!(made.due_at.is_some());
     let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
-    assert_eq!((status.state, status.options), (State::Scheduled, Some(json!({"o": 1}))));
+    assert_eq!((status.state, status.options), (State::Queued, Some(json!({"o": 1}))));
     let place: Position = status.record.unwrap().parse().unwrap();
     let topic = Partition::new(fleet.names.tasks("echo"), place.partition);
     let record = fleet.log.read_at(&topic, place.offset, DEADLINE).unwrap().unwrap();
@@ -87,6 +85,23 @@ async fn what_is_asked_for_is_in_the_record() {
     assert_eq!((header(header::TRACE_PARENT), header(header::ANNOUNCED)), (trace.into(), "1".into()));
     let params: Params = fleet.get("/v1/tasks/a/params").await;
     assert_eq!(params.params, json!([1, {"b": null}]));
+}
+
+/// It has no record in its topic yet: the event with which it waits carries it.
+#[tokio::test]
+async fn a_task_for_later_waits_with_its_params() {
+    let fleet = fleet().await;
+    let body = json!({"type": "echo", "id": "a", "params": {"n": 1}, "delay": "1h", "expires": "2h", "tags": ["t"]});
+    let made = fleet.create(body.clone()).await;
+    assert_eq!((made.state, made.due_at.is_some()), (State::Scheduled, true));
+    let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
+    assert_eq!((status.state, status.tags.join(",").as_str(), status.record), (State::Scheduled, "t", None));
+    assert_eq!(status.due_at, made.due_at);
+    let params: Params = fleet.get("/v1/tasks/a/params").await;
+    assert_eq!(params.params, json!({"n": 1}));
+    assert_eq!(published(&fleet, "echo").1, 0, "nothing is in its topic");
+    let (status, again) = fleet.post("/v1/tasks", body).await;
+    assert_eq!((status, again["state"].as_str()), (200, Some("scheduled")), "the same task");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use kafleet::model::id::TaskId;
 use kafleet::model::node::Node;
 use kafleet::store::memory::Memory;
 use kafleet::store::{
-    Entry, Fence, Index, LogPage, Notice, PartitionWriter, Reservation, Store as StoreTrait, StoreError, TypeCount,
+    Entry, Fence, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store as StoreTrait, StoreError, TypeCount,
 };
 
 /// A store that can be taken away.
@@ -54,6 +54,12 @@ impl StoreTrait for Store {
     }
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
         self.here()?.page(partition, index, after, limit).await
+    }
+    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
+        self.here()?.outbox(partition, limit).await
+    }
+    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.here()?.kept(partition, ids).await
     }
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
         self.here()?.counts(partitions).await

@@ -281,6 +281,8 @@ async fn a_cluster_serves_every_partition() {
         let first = bench.store.page(partition, &Index::Roots, None, 1).await.unwrap();
         assert_eq!(ids(&bench.store.page(partition, &Index::Roots, first.last(), 9).await.unwrap()), ["a"]);
         assert_eq!(bench.store.log_lines(partition, &id("a"), 0, 9).await.unwrap().lines, ["a line"]);
+        assert_eq!(bench.store.outbox(partition, 9).await.unwrap().fence, Some(fence(2)));
+        assert_eq!(bench.store.kept(partition, &[id("a"), id("b")]).await.unwrap(), [None, None]);
         let mark = kafleet::store::Reservation { hash: "h".into(), position: None };
         assert_eq!(bench.store.reserve(partition, &id("a"), &mark).await.unwrap(), None);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use kafleet::broker::{BrokerError, ConsumerSpec, Outgoing, Partition, Record, Start, TopicSpec, memory as broker};
+use kafleet::broker::{BrokerError, Commit, ConsumerSpec, Outgoing, Partition, Record, Start, TopicSpec, memory as broker};
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::json::RawJson;
 use kafleet::model::node::Node;
@@ -18,7 +18,7 @@ use kafleet::store::memory::Memory;
 use crate::cases::agrees;
 use crate::ground::{DEADLINE, Ground, until};
 use crate::memory::ground;
-use crate::shaky::{ShakyBroker, ShakyStore};
+use crate::shaky::{ShakyBroker, ShakyStore, Step};
 use crate::story::{event, id, submitted, succeeded};
 
 const TYPE: &str = "root";
@@ -289,7 +289,54 @@ macro_rules! in_memory {
     };
 }
 
+/// A task that was cancelled before a worker took it still lies in its topic: workers have to know until they are past it.
+pub async fn a_cancel_is_told_until_workers_are_past_it(ground: Ground) {
+    make_topics(&ground);
+    let position = put_task(&ground, "x").await;
+    let mut there = submitted("x");
+    there.task.as_mut().unwrap().position = Some(position);
+    let tracker = ground.tracker().await;
+    ground.write(&[there, event(Kind::CancelRequested, "x")]).await;
+    let cancelled = until_state(&ground, "x", State::Cancelled).await;
+    until("the workers are told", || async { node(&ground, "x").await.unwrap().effects.len() == 1 }).await;
+    assert_eq!(node(&ground, "x").await.unwrap().effects[0].id(), format!("uncancel-{}", cancelled.folded_to - 1));
+    let control = || read_all(&ground, &ground.names.control());
+    assert!(control().last().unwrap().value.is_some());
+    let (group, at) = (ground.names.group(TYPE), Partition::new(ground.names.tasks(TYPE), position.partition));
+    let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
+    ground.broker.set_group_offsets(&group, &[commit], DEADLINE).unwrap();
+    until("workers need not know any more", || async { control().last().unwrap().value.is_none() }).await;
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+/// Much is due, for some seconds: it is published soon after its time.
+pub async fn a_thousand_due_a_second_are_not_late(ground: Ground) {
+    const PER_SECOND: usize = 1_000;
+    const COUNT: usize = 4 * PER_SECOND;
+    make_topics(&ground);
+    let tracker = ground.tracker().await;
+    let begin = now_ms() + 3_000;
+    let due = |n: usize| begin + (n * 1_000 / PER_SECOND) as i64;
+    let all: Vec<Event> = (0..COUNT).map(|n| scheduled(&format!("t{n}"), due(n))).collect();
+    ground.write(&all).await;
+    assert!(now_ms() < begin, "written before anything is due");
+    all_released(&ground, COUNT).await;
+    let late = read_all(&ground, &ground.names.tasks(TYPE)).into_iter().map(|record| {
+        let n: usize = header(&record, "ce_id").unwrap()[1..].parse().unwrap();
+        record.timestamp_ms - due(n)
+    });
+    let mut late: Vec<i64> = late.collect();
+    late.sort_unstable();
+    let (median, p99, most) = (late[COUNT / 2], late[COUNT * 99 / 100], late[COUNT - 1]);
+    println!("{PER_SECOND} due a second: late by {median} ms (median), {p99} ms (p99), {most} ms (most)");
+    assert!(late[0] >= 0 && p99 < 3_000, "late by {median}, {p99}, {most} ms; {} at first", late[0]);
+    tracker.stop().await;
+}
+
 in_memory! {
+    a_cancel_is_told_until_workers_are_past_it,
+    a_thousand_due_a_second_are_not_late,
     each_task_is_released_once_at_its_time,
     trackers_change_while_things_are_due,
     a_retry_publishes_the_record_again,
@@ -351,4 +398,34 @@ async fn folding_goes_on_while_nothing_can_be_fired() {
     all_released(&ground, 20).await;
     tracker.is_well().await;
     tracker.stop().await;
+}
+
+/// A tracker ends, or is stopped for a while, at each step of firing: the next one finds out how far it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tracker_that_stops_at_any_step_releases_nothing_twice() {
+    for step in [Step::Before, Step::After, Step::Frozen] {
+        let (ground, _) = ground(2);
+        make_topics(&ground);
+        let (broker, tricks) = ShakyBroker::new(ground.broker.clone());
+        let first = ground.with(broker, ground.store.clone());
+        *tricks.step.lock().unwrap() = step;
+        let stopped = first.tracker().await;
+        ground.write(&many(60, "a")).await;
+        match step {
+            Step::Frozen => until("it is stopped in the middle", || async { tricks.frozen.load(SeqCst) }).await,
+            Step::Before => stopped.says("timers of events partition 0", "on purpose").await,
+            // What was sent is found when it begins again, and not sent once more.
+            _ => until("something was sent", || async { !published(&ground).is_empty() }).await,
+        }
+        stopped.shutdown.begin();
+        let second = ground.tracker().await;
+        all_released(&ground, 60).await;
+        // It comes back, and finds that another one has taken over.
+        *tricks.step.lock().unwrap() = Step::Done;
+        ground.write(&many(60, "b")).await;
+        all_released(&ground, 120).await;
+        stopped.stop().await;
+        assert_eq!(published(&ground).values().sum::<usize>(), 120, "{step:?}");
+        second.stop().await;
+    }
 }

@@ -150,6 +150,8 @@ macro_rules! firing {
 }
 
 firing! {
+    a_cancel_is_told_until_workers_are_past_it,
+    a_thousand_due_a_second_are_not_late,
     each_task_is_released_once_at_its_time,
     trackers_change_while_things_are_due,
     a_retry_publishes_the_record_again,

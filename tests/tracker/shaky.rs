@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Partition,
-    Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing,
+    Partition, Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
 };
 use kafleet::model::changes::{Changes, Entry, Index};
 use kafleet::model::id::TaskId;
@@ -34,6 +34,48 @@ pub struct Tricks {
     /// What opening a producer for atomic sends ends with.
     pub no_atomic: Mutex<Option<BrokerError>>,
     pub atomics: AtomicU32,
+    /// What becomes of atomic sends.
+    pub step: Mutex<Step>,
+    pub frozen: AtomicBool,
+}
+
+/// Where an atomic send comes to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Done,
+    /// Nothing was sent.
+    Before,
+    /// All is there, and nobody was told.
+    After,
+    /// It goes on only when it is told otherwise: a process that was stopped.
+    Frozen,
+}
+
+struct ShakyAtomic {
+    inner: Box<dyn AtomicProducer>,
+    tricks: Arc<Tricks>,
+}
+
+impl AtomicProducer for ShakyAtomic {
+    fn send_all(&mut self, records: &[Outgoing<'_>], deadline: Duration) -> Result<Vec<(i32, i64)>, BrokerError> {
+        let step = *self.tricks.step.lock().unwrap();
+        match step {
+            Step::Done => self.inner.send_all(records, deadline),
+            Step::Before => Err(BrokerError::Unavailable("nothing was sent, on purpose".into())),
+            Step::After => {
+                self.inner.send_all(records, deadline)?;
+                Err(BrokerError::InDoubt("sent, on purpose".into()))
+            }
+            Step::Frozen => {
+                self.tricks.frozen.store(true, SeqCst);
+                let end = std::time::Instant::now() + Duration::from_secs(60);
+                while *self.tricks.step.lock().unwrap() == Step::Frozen && std::time::Instant::now() < end {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                self.inner.send_all(records, deadline)
+            }
+        }
+    }
 }
 
 pub struct ShakyBroker {
@@ -52,6 +94,8 @@ impl ShakyBroker {
             delivered: AtomicU32::new(0),
             no_atomic: Mutex::default(),
             atomics: AtomicU32::new(0),
+            step: Mutex::new(Step::Done),
+            frozen: AtomicBool::new(false),
         });
         (Arc::new(Self { inner, tricks: tricks.clone() }), tricks)
     }
@@ -69,7 +113,7 @@ impl Broker for ShakyBroker {
         if let Some(error) = &*self.tricks.no_atomic.lock().unwrap() {
             return Err(error.clone());
         }
-        self.inner.atomic_producer(name)
+        Ok(Box::new(ShakyAtomic { inner: self.inner.atomic_producer(name)?, tricks: self.tricks.clone() }))
     }
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
         self.inner.topics(prefix, deadline)

@@ -122,9 +122,9 @@ mod tests {
     #[test]
     fn a_fence_is_read_or_refused() {
         let fence = Fence { offset: 42, version: 1, log_time_ms: 1_700_000_000_000, kept_bytes: 9 };
-        assert_eq!(fence_text(fence), "42 1 1700000000000");
-        assert_eq!(parse_fence("42 1 1700000000000"), Some(fence));
-        for bad in ["", "42", "42 1", "42 1 x", "42 1 0 0", "-1 1 0", "42  1 0"] {
+        assert_eq!(fence_text(fence), "42 1 1700000000000 9");
+        assert_eq!(parse_fence("42 1 1700000000000 9"), Some(fence));
+        for bad in ["", "42", "42 1", "42 1 0", "42 1 x 0", "42 1 0 0 0", "-1 1 0 0", "42  1 0 0", "42 1 0 -1"] {
             assert_eq!(parse_fence(bad), None, "{bad:?}");
         }
         let told = read_fence(&Keys::new("k", 3), Value::BulkString(b"nonsense".to_vec())).unwrap_err().to_string();

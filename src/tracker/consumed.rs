@@ -1,0 +1,123 @@
+//! Whether workers still have to know of a cancel: a task that was cancelled before a worker took it may lie in its topic
+//! yet, and would run if it were taken up without that knowledge.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::TrackerSetup;
+use crate::broker::{BrokerError, Partition};
+use crate::model::event::Kind;
+use crate::model::id::TaskId;
+use crate::model::node::Node;
+use crate::model::rollup::children_of;
+use crate::model::state::State;
+use crate::runtime::blocking;
+use crate::store::Index;
+
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// Between two looks at what workers have committed.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+const PAGE: usize = 500;
+
+/// Where topics ended when a cancelled tree had ended: what is cancelled lies before.
+struct Mark {
+    ends: Vec<(String, Partition, i64)>,
+    looked: Instant,
+}
+
+#[derive(Default)]
+pub struct Consumed {
+    marks: HashMap<(TaskId, String), Mark>,
+}
+
+impl Consumed {
+    /// Everything that was cancelled in this tree and not taken by a worker has been passed by the workers of its type.
+    pub async fn is_all(&mut self, setup: &Arc<TrackerSetup>, number: u32, id: &TaskId, effect: &str) -> Result<bool, String> {
+        let key = (id.clone(), effect.to_owned());
+        let ends = match self.marks.get(&key) {
+            Some(mark) if mark.looked.elapsed() < LOOK_AGAIN => return Ok(false),
+            Some(mark) => mark.ends.clone(),
+            None => ends_of(setup, untaken_types(setup, number, id).await?).await?,
+        };
+        let left = not_passed(setup, ends).await?;
+        if left.is_empty() {
+            self.marks.remove(&key);
+            return Ok(true);
+        }
+        self.marks.insert(key, Mark { ends: left, looked: Instant::now() });
+        Ok(false)
+    }
+}
+
+/// The types of those that the tracker itself has ended.
+async fn untaken_types(setup: &Arc<TrackerSetup>, number: u32, top: &TaskId) -> Result<BTreeSet<Arc<str>>, String> {
+    let told = |error: crate::store::StoreError| error.to_string();
+    let mut types = BTreeSet::new();
+    let mut open = Vec::new();
+    let mut look = |id: TaskId, node: Node, open: &mut Vec<_>| {
+        if children_of(&node.below).2.get(State::Cancelled) > 0 {
+            open.push((id, None));
+        }
+        let by_tracker = node.history.iter().rev().find(|entry| entry.kind == Kind::Cancelled && !entry.ignored);
+        if by_tracker.is_some_and(|entry| entry.worker.is_none()) && !node.is_external() {
+            types.extend(node.task_type.clone());
+        }
+    };
+    if let Some(node) = setup.store.nodes(number, std::slice::from_ref(top)).await.map_err(told)?.pop().flatten() {
+        look(top.clone(), node, &mut open);
+    }
+    while let Some((parent, after)) = open.pop() {
+        let page = setup.store.page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE).await.map_err(told)?;
+        if page.len() == PAGE {
+            open.push((parent, page.last().cloned()));
+        }
+        let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
+        let nodes = setup.store.nodes(number, &ids).await.map_err(told)?;
+        ids.into_iter().zip(nodes).for_each(|(id, node)| node.into_iter().for_each(|node| look(id.clone(), node, &mut open)));
+    }
+    Ok(types)
+}
+
+async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result<Vec<(String, Partition, i64)>, String> {
+    let (broker, names) = (setup.broker.clone(), setup.names.clone());
+    let read = blocking(move || {
+        let mut ends = Vec::new();
+        for task_type in types {
+            let topic = names.tasks(&task_type);
+            let infos = broker.topics(&topic, CALL_DEADLINE)?;
+            let count = infos.iter().find(|info| info.name == topic).map_or(0, |info| info.partitions);
+            for index in 0..count {
+                let partition = Partition::new(topic.as_str(), index as i32);
+                let found = broker.ends(&partition, CALL_DEADLINE)?;
+                if found.end > found.first {
+                    ends.push((names.group(&task_type), partition, found.end));
+                }
+            }
+        }
+        Ok(ends)
+    });
+    read.await?.map_err(|error: BrokerError| error.to_string())
+}
+
+/// Those that the workers have not committed yet, nor retention removed.
+async fn not_passed(
+    setup: &Arc<TrackerSetup>,
+    ends: Vec<(String, Partition, i64)>,
+) -> Result<Vec<(String, Partition, i64)>, String> {
+    let broker = setup.broker.clone();
+    let read = blocking(move || {
+        let mut left = Vec::new();
+        for (group, partition, end) in ends {
+            let at = std::slice::from_ref(&partition);
+            let committed = broker.group_offsets(&group, at, CALL_DEADLINE)?.pop().flatten();
+            let passed = committed.is_some_and(|committed| committed.offset >= end)
+                || broker.ends(&partition, CALL_DEADLINE)?.first >= end;
+            if !passed {
+                left.push((group, partition, end));
+            }
+        }
+        Ok(left)
+    });
+    read.await?.map_err(|error: BrokerError| error.to_string())
+}
