@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::TrackerSetup;
 use crate::broker::{BrokerError, Partition};
@@ -16,37 +16,30 @@ use crate::runtime::blocking;
 use crate::store::Index;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// Between two looks at what workers have committed.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
 const PAGE: usize = 500;
 
-/// Where topics ended when a cancelled tree had ended: what is cancelled lies before.
-struct Mark {
-    ends: Vec<(String, Partition, i64)>,
-    looked: Instant,
-}
+/// Where a topic ended when a cancelled tree had ended, and the group that reads it: what is cancelled lies before.
+type End = (String, Partition, i64);
 
 #[derive(Default)]
 pub struct Consumed {
-    marks: HashMap<(TaskId, String), Mark>,
+    marks: HashMap<(TaskId, String), Vec<End>>,
 }
 
 impl Consumed {
     /// Everything that was cancelled in this tree and not taken by a worker has been passed by the workers of its type.
     pub async fn is_all(&mut self, setup: &Arc<TrackerSetup>, number: u32, id: &TaskId, effect: &str) -> Result<bool, String> {
         let key = (id.clone(), effect.to_owned());
-        let ends = match self.marks.get(&key) {
-            Some(mark) if mark.looked.elapsed() < LOOK_AGAIN => return Ok(false),
-            Some(mark) => mark.ends.clone(),
+        let ends = match self.marks.remove(&key) {
+            Some(ends) => ends,
             None => ends_of(setup, untaken_types(setup, number, id).await?).await?,
         };
         let left = not_passed(setup, ends).await?;
-        if left.is_empty() {
-            self.marks.remove(&key);
-            return Ok(true);
+        let all = left.is_empty();
+        if !all {
+            self.marks.insert(key, left);
         }
-        self.marks.insert(key, Mark { ends: left, looked: Instant::now() });
-        Ok(false)
+        Ok(all)
     }
 }
 
@@ -79,7 +72,7 @@ async fn untaken_types(setup: &Arc<TrackerSetup>, number: u32, top: &TaskId) -> 
     Ok(types)
 }
 
-async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result<Vec<(String, Partition, i64)>, String> {
+async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result<Vec<End>, String> {
     let (broker, names) = (setup.broker.clone(), setup.names.clone());
     let read = blocking(move || {
         let mut ends = Vec::new();
@@ -101,10 +94,7 @@ async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result
 }
 
 /// Those that the workers have not committed yet, nor retention removed.
-async fn not_passed(
-    setup: &Arc<TrackerSetup>,
-    ends: Vec<(String, Partition, i64)>,
-) -> Result<Vec<(String, Partition, i64)>, String> {
+async fn not_passed(setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<Vec<End>, String> {
     let broker = setup.broker.clone();
     let read = blocking(move || {
         let mut left = Vec::new();

@@ -24,11 +24,15 @@ use crate::store::{Fence, Outbox};
 const BURST: usize = 500;
 /// Bytes of kept records in one transaction.
 const BURST_BYTES: u64 = 8 << 20;
+/// Fired and not folded yet, at most.
+const MAX_UNFOLDED: usize = 5_000;
 /// For all records of a transaction; the broker itself gives it up after `transaction.timeout.ms`.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How often something that holds the firing up is looked at again, when nothing else tells.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// So long before something is due the producer is opened, which takes a while.
+const PREPARE: Duration = Duration::from_secs(2);
 /// The longest sleep without a look.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
@@ -95,7 +99,7 @@ impl Firing {
         (self.fired, self.walk) = (HashMap::new(), None);
         loop {
             let seen = *self.folded.borrow_and_update();
-            let limit = BURST + self.fired.len();
+            let limit = BURST + self.fired.len() + self.smith.deferred();
             let outbox = self.setup.store.outbox(self.number, limit).await.map_err(|error| error.to_string())?;
             let Some(fence) = outbox.fence.filter(|fence| fence.offset >= self.high) else {
                 self.wait(seen, None, LOOK_AGAIN).await;
@@ -109,15 +113,20 @@ impl Firing {
             if timers.is_empty() && effects.is_empty() {
                 self.setup.health.clear(part);
                 backoff.reset();
-                self.wait(seen, None, self.until_next(&outbox, now)).await;
+                let next = self.until_next(&outbox, now);
+                match gun {
+                    None if next <= PREPARE => gun = Some(self.open().await?),
+                    None => self.wait(seen, None, next.saturating_sub(PREPARE)).await,
+                    Some(_) => self.wait(seen, None, next).await,
+                }
                 continue;
             }
             let Some(loaded) = gun.take() else {
                 gun = Some(self.open().await?);
                 continue;
             };
-            if fence.offset < loaded.from {
-                self.wait(seen, Some(loaded.from), LOOK_AGAIN).await;
+            if fence.offset < loaded.from || self.fired.len() >= MAX_UNFOLDED {
+                self.wait(seen, Some(loaded.from.max(fence.offset + 1)), LOOK_AGAIN).await;
                 gun = Some(loaded);
                 continue;
             }

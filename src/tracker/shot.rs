@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -19,6 +19,9 @@ use crate::model::task::header;
 use crate::runtime::blocking;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// How long what has to wait for workers is left alone; so many are looked at between two transactions.
+const DEFERRAL: Duration = Duration::from_secs(1);
+const CHECKS: usize = 8;
 /// The control topic has one partition.
 const CONTROL_PARTITION: i32 = 0;
 
@@ -68,12 +71,28 @@ pub struct Gunsmith {
     /// What cannot be sent, and why.
     given_up: HashMap<(TaskId, String), String>,
     consumed: Consumed,
+    /// Tasks whose effects have to wait, and until when.
+    deferred: HashMap<TaskId, Instant>,
 }
 
 impl Gunsmith {
     pub fn new(setup: Arc<TrackerSetup>, number: u32) -> Self {
         let (events, control) = (setup.names.events().into(), setup.names.control().into());
-        Self { setup, number, events, control, topics: HashSet::new(), given_up: HashMap::new(), consumed: Consumed::default() }
+        Self {
+            setup,
+            number,
+            events,
+            control,
+            topics: HashSet::new(),
+            given_up: HashMap::new(),
+            consumed: Consumed::default(),
+            deferred: HashMap::new(),
+        }
+    }
+
+    /// How many tasks have effects that wait for something else.
+    pub fn deferred(&self) -> usize {
+        self.deferred.len()
     }
 
     /// The next shot for the same becomes a failure.
@@ -151,7 +170,7 @@ impl Gunsmith {
     }
 
     /// Shots for the effects of these tasks, in their order, and the first walk that one of them asks for: what comes
-    /// behind a walk waits for its end.
+    /// behind a walk waits for its end. What waits for workers holds up nothing behind it.
     pub async fn effects(
         &mut self,
         ids: &[TaskId],
@@ -159,8 +178,10 @@ impl Gunsmith {
         most: usize,
         now: i64,
     ) -> Result<(Vec<Shot>, Option<Walk>), String> {
-        let (mut shots, mut walk) = (Vec::new(), None);
-        for (id, node) in ids.iter().zip(self.nodes(ids).await?) {
+        let (mut shots, mut walk, mut checks) = (Vec::new(), None, 0);
+        self.deferred.retain(|_, until| *until > Instant::now());
+        let ids: Vec<TaskId> = ids.iter().filter(|id| !self.deferred.contains_key(*id)).cloned().collect();
+        for (id, node) in ids.iter().zip(self.nodes(&ids).await?) {
             let Some(node) = node else { continue };
             for effect in &node.effects {
                 let mark = effect.id();
@@ -170,8 +191,14 @@ impl Gunsmith {
                 match effect.what {
                     Act::Publish { run } => shots.push(self.publish(id, &node, *effect, run, now).await?),
                     Act::Uncancel => {
+                        checks += 1;
+                        if checks > CHECKS {
+                            continue;
+                        }
                         if self.consumed.is_all(&self.setup, self.number, id, &mark).await? {
                             shots.push(self.uncancel(id, *effect, now));
+                        } else if node.effects.len() == 1 {
+                            self.deferred.insert(id.clone(), Instant::now() + DEFERRAL);
                         }
                     }
                     Act::RetryFailed { .. } => {

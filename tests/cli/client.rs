@@ -265,3 +265,19 @@ fn a_reader_that_leaves_a_list_is_no_failure() {
     }
     assert_eq!(dev.daemon.stop(), Some(0));
 }
+
+#[test]
+fn a_task_for_later_and_a_task_once_more() {
+    let dev = Dev::start();
+    dev.run(&["submit", "echo", "[1]", "--delay", "300ms", "--wait=30s"]).ends(0).prints(&["result    [1]"]);
+    dev.run(&["submit", "echo", "[1]", "--at", "2999-01-01T00:00:00Z"]).ends(2).tells(&["more than 30d from now", "hint: "]);
+    let far = dev.json(&["submit", "echo", "[2]", "--delay", "1h", "--id", "far"]);
+    assert_eq!(far["state"], "scheduled");
+    dev.run(&["retry", "far"]).ends(1).tells(&["`far` is scheduled: only what has ended can be retried", "hint: "]);
+    dev.run(&["retry", "nobody"]).ends(3).tells(&["there is no task `nobody`"]);
+    dev.run(&["submit", "broken", "{}", "--id", "bad", "--wait=30s"]).ends(1);
+    dev.run(&["retry", "bad", "--wait=30s"]).ends(1).prints(&["failed"]);
+    let again = dev.json(&["retry", "bad", "--only-failed", "--reason", "once more"]);
+    assert_eq!((&again["run"], &again["status"]["id"]), (&json!(3), &json!("bad")));
+    dev.run(&["history", "bad"]).ends(0).prints(&["once more"]);
+}

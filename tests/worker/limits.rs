@@ -129,7 +129,9 @@ async fn a_stuck_partition_does_not_hold_up_another() {
     let kind = Kind::new("stuck", |params: Value, _| async move {
         if params == 0 { Err(Failure::retry_after("not today", Duration::from_secs(3_600))) } else { ok(params) }
     });
-    let (fleet, _) = memory(2, &[kind.slots(4)]).await;
+    let (mut fleet, _) = memory(2, &[kind.slots(4)]).await;
+    // They wait here, not at a tracker.
+    fleet.config.inline_retry_max = Millis::secs(7_200);
     let sends = (0..12_000).map(|n| {
         let (fleet, id) = (&fleet, format!("s{n}"));
         async move { fleet.send_to("stuck", 0, &id, "0").await }

@@ -21,6 +21,8 @@ pub(super) fn cancel(node: &mut Node, event: &Event, place: Place) -> Step {
     let named = event.asof.is_none();
     apply_cancel(node, asof, place, named, event.subtree);
     if named {
+        // An earlier one need not be taken back any more: that would take this one back.
+        node.effects.retain(|effect| effect.what != Act::Uncancel);
         node.effects.push(Effect { cause: place.offset, what: Act::Cancel { asof, subtree: event.subtree } });
     }
     Step::of(Verdict::Applied)

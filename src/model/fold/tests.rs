@@ -378,6 +378,18 @@ fn a_cancel_is_taken_back_from_the_workers_when_all_below_has_ended() {
 }
 
 #[test]
+fn a_later_cancel_is_not_taken_back_with_an_earlier_one() {
+    let cancel = event(Kind::CancelRequested, "a");
+    let again = event(Kind::RetryRequested, "a");
+    let log =
+        [submitted("a"), cancel.clone(), event(Kind::Cancelled, "a"), again, cancel, in_run(event(Kind::Cancelled, "a"), 2)];
+    let effects = |n: usize| fold_log(&log[..n], 2, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ");
+    assert_eq!(effects(4), "cancel-1 uncancel-2 publish-3");
+    assert_eq!(effects(5), "cancel-1 publish-3 cancel-4");
+    assert_eq!(effects(6), "cancel-1 publish-3 cancel-4 uncancel-5");
+}
+
+#[test]
 fn an_external_task_is_cancelled_at_once_and_a_finished_one_never() {
     let log = [external("x", true), event(Kind::CancelRequested, "x"), event(Kind::CancelRequested, "x")];
     assert_eq!(states(&log, "x"), ["queued", "cancelled", "cancelled"]);
