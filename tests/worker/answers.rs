@@ -343,3 +343,32 @@ async fn a_task_waits_for_its_time_and_expires_after_it() {
     assert_eq!(fleet.events.all().iter().find(|event| event.kind == EventKind::Scheduled).unwrap().due_ms, Some(now + 300));
     fleet.assert_clean("echo").await;
 }
+
+/// Without order, what waits long is handed over with its record: the input is done, and other work has the room.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_long_is_handed_to_the_tracker() {
+    let kind = || Kind::new("far", |_: Value, _| async move { Err(Failure::retry_after("not yet", Duration::from_secs(40))) });
+    let (fleet, _) = memory(1, &[kind()]).await;
+    let at = (kafleet::runtime::now_ms() + 60_000).to_string();
+    let headers = [("ce_id", "later"), ("ce_notbefore", at.as_str()), ("ce_tags", "t")];
+    fleet.send_record("far", None, None, Some(b"{\"n\":1}"), &headers).await;
+    fleet.send("far", "again", "2").await;
+    let worker = fleet.worker();
+    fleet.wait_committed("far").await;
+    let events = fleet.events.all();
+    for (id, what, params, attempt) in [("later", EventKind::Scheduled, "{\"n\":1}", 0), ("again", EventKind::Retrying, "2", 1)] {
+        let event = events.iter().find(|event| event.id.as_str() == id && event.kind == what).expect(id);
+        let record = event.record.as_ref().expect("its record");
+        assert_eq!((record.params.text(), event.attempt, event.due_ms.is_some()), (params, attempt, true));
+        assert!(record.headers.iter().any(|(name, value)| name == "ce_id" && value == id));
+        assert!(event.task.is_some(), "it says everything");
+    }
+    worker.stop().await;
+    // In order, nobody may overtake it: it waits in the worker.
+    let (fleet, _) = memory(1, &[kind().order(kafleet::config::Order::Key)]).await;
+    fleet.send("far", "again", "2").await;
+    let worker = fleet.worker();
+    fleet.events.wait("it waits", |events| events.iter().any(|event| event.kind == EventKind::Retrying)).await;
+    worker.stop().await;
+    assert!(fleet.events.all().iter().all(|event| event.record.is_none()));
+}
