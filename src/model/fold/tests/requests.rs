@@ -1,0 +1,155 @@
+//! What waits, is cancelled, or is asked for again.
+
+use super::*;
+use crate::model::outbox::Due;
+
+#[test]
+fn a_scheduled_task_waits_with_its_record_until_it_is_released() {
+    let mut scheduled = with_record(submitted("a"), 700);
+    scheduled.kind = Kind::Scheduled;
+    let kept = fold_log(&[scheduled.clone()], 1, 9);
+    let node = kept.node("a");
+    assert_eq!((node.state, node.due_ms, node.told_at), (State::Scheduled, Some(700), Some(0)));
+    assert_eq!(node.timer().map(|timer| (timer.due_ms, timer.what)), Some((700, Due::Release)));
+    assert_eq!(kept.kept[&id("a")], record().encode());
+    let log = [scheduled.clone(), event(Kind::Released, "a"), scheduled.clone(), event(Kind::Started, "a"), scheduled];
+    assert_eq!(states(&log, "a"), ["scheduled", "queued", "scheduled", "running", "running"]);
+    assert!(fold_log(&log[..2], 2, 9).kept.is_empty(), "what came and went was never there");
+    assert!(fold_log(&log, 1, 9).kept.is_empty());
+}
+
+#[test]
+fn a_retry_that_waits_at_the_tracker_ends_with_any_other_word() {
+    let mut retrying = with_record(failed("a"), 900);
+    (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
+    for (next, kept) in [(Kind::Released, 0), (Kind::Started, 0), (Kind::Retrying, 0), (Kind::Progress, 1), (Kind::Submitted, 1)]
+    {
+        let log = [submitted("a"), retrying.clone(), event(next, "a")];
+        assert_eq!(fold_log(&log, 2, 9).kept.len(), kept, "{next:?}");
+    }
+    let kept = fold_log(&[submitted("a"), retrying, event(Kind::Released, "a")], 1, 9);
+    assert_eq!((kept.node("a").attempt, kept.node("a").state), (2, State::Queued));
+}
+
+#[test]
+fn what_would_go_beyond_the_limit_fails_and_says_so() {
+    let mut forest = Forest::resume(MAX_KEPT_BYTES - 3);
+    let mut scheduled = with_record(submitted("a"), 700);
+    scheduled.kind = Kind::Scheduled;
+    forest.load(id("a"), None);
+    forest.fold(&scheduled, Place { offset: 1, log_time_ms: 2 });
+    let node = forest.node("a").unwrap();
+    assert_eq!((node.state, node.kept, forest.kept_bytes()), (State::Failed, 0, MAX_KEPT_BYTES - 3));
+    assert!(node.error.as_ref().unwrap().message.contains("too many tasks"));
+    assert!(forest.take_changes().kept.is_empty());
+}
+
+#[test]
+fn a_cancel_applies_to_what_was_made_before_it() {
+    let cancel = event(Kind::CancelRequested, "r");
+    let later = |asof| {
+        let mut event = submitted("r:late");
+        event.task.as_mut().unwrap().asof = Some(asof);
+        event
+    };
+    let log = [submitted("r"), submitted("r:a"), cancel, later(1), event(Kind::Cancelled, "r")];
+    assert_eq!(states(&log, "r"), ["queued", "queued", "cancelling", "cancelling", "waiting_for_children"]);
+    assert_eq!(states(&log, "r:late"), ["cancelling", "cancelling"]);
+    assert_eq!(states(&[&log[..3], &[later(2)]].concat(), "r:late"), ["queued"], "made later, on purpose");
+    let kept = fold_log(&log, 1, 9);
+    let due = |task: &str| kept.node(task).timer().map(|timer| (timer.due_ms, timer.what));
+    assert_eq!((due("r"), due("r:late")), (None, Some((1_003 + 2_000, Due::Cancel))));
+    assert_eq!(kept.node("r").effects[0].id(), "cancel-2");
+    // The effect asks for each task below.
+    let mut below = event(Kind::CancelRequested, "r:a");
+    below.asof = Some(2);
+    let kept = fold_log(&[&log[..], &[below.clone(), below]].concat(), 1, 9);
+    assert_eq!((kept.node("r:a").state, kept.node("r:a").effects.len()), (State::Cancelling, 0));
+    assert!(kept.node("r:a").history.last().unwrap().ignored, "the second time it changes nothing");
+}
+
+#[test]
+fn a_cancel_is_taken_back_from_the_workers_when_all_below_has_ended() {
+    let mut below = event(Kind::CancelRequested, "r:a");
+    below.asof = Some(2);
+    let log = [
+        submitted("r"),
+        submitted("r:a"),
+        event(Kind::CancelRequested, "r"),
+        below,
+        event(Kind::Cancelled, "r"),
+        event(Kind::Started, "r:a"),
+        event(Kind::Cancelled, "r:a"),
+    ];
+    let effects = |n: usize| fold_log(&log[..n], 2, 9).node("r").effects.iter().map(Effect::id).collect::<Vec<_>>();
+    assert_eq!((effects(6), effects(7)), (vec!["cancel-2".to_owned()], vec!["cancel-2".to_owned(), "uncancel-6".to_owned()]));
+    assert_eq!(states(&log, "r").last(), Some(&"cancelled"));
+    assert!(fold_log(&log[..6], 1, 9).node("r:a").timer().is_none(), "a worker holds it");
+}
+
+#[test]
+fn a_later_cancel_is_not_taken_back_with_an_earlier_one() {
+    let cancel = event(Kind::CancelRequested, "a");
+    let again = event(Kind::RetryRequested, "a");
+    let log =
+        [submitted("a"), cancel.clone(), event(Kind::Cancelled, "a"), again, cancel, in_run(event(Kind::Cancelled, "a"), 2)];
+    let effects = |n: usize| fold_log(&log[..n], 2, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ");
+    assert_eq!(effects(4), "cancel-1 uncancel-2 publish-3");
+    assert_eq!(effects(5), "cancel-1 publish-3 cancel-4");
+    assert_eq!(effects(6), "cancel-1 publish-3 cancel-4 uncancel-5");
+}
+
+#[test]
+fn an_external_task_is_cancelled_at_once_and_a_finished_one_never() {
+    let log = [external("x", true), event(Kind::CancelRequested, "x"), event(Kind::CancelRequested, "x")];
+    assert_eq!(states(&log, "x"), ["queued", "cancelled", "cancelled"]);
+    let kept = fold_log(&[submitted("a"), event(Kind::Succeeded, "a"), event(Kind::CancelRequested, "a")], 1, 9);
+    assert!(kept.node("a").history[2].ignored && kept.node("a").cancel.is_none());
+}
+
+#[test]
+fn a_retry_starts_a_new_run_and_heals_its_parents() {
+    let again = event(Kind::RetryRequested, "r:a");
+    let mut log = vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), failed("r:a"), again.clone(), again];
+    assert_eq!(states(&log, "r")[3..], ["failed", "waiting_for_children", "waiting_for_children"]);
+    let node = fold_log(&log, 2, 9).node("r:a");
+    assert_eq!((node.run, node.state, node.asof, node.announced), (2, State::Queued, 4, true));
+    assert_eq!(node.effects.iter().map(Effect::id).collect::<Vec<_>>(), ["publish-4"]);
+    assert!(node.history.last().unwrap().ignored, "the second request came too late");
+    let mut done = event(Kind::EffectDone, "r:a");
+    done.effect = Some("publish-4".into());
+    log.extend([done, in_run(event(Kind::Succeeded, "r:a"), 2)]);
+    let kept = fold_log(&log, 3, 9);
+    assert_eq!((kept.node("r").state, kept.node("r:a").effects.len(), kept.node("r").highest_run), (State::Succeeded, 0, 2));
+}
+
+#[test]
+fn a_task_that_has_not_ended_is_not_retried() {
+    for log in [vec![submitted("r")], vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r")]] {
+        let kept = fold_log(&[log, vec![event(Kind::RetryRequested, "r")]].concat(), 1, 9);
+        assert!(kept.node("r").history.last().unwrap().ignored && kept.node("r").run == 1);
+    }
+}
+
+#[test]
+fn only_what_failed_is_retried_in_one_run_taken_at_the_request() {
+    let mut only = event(Kind::RetryRequested, "r");
+    only.only_failed = true;
+    let of = |task: &str| {
+        let mut event = event(Kind::RetryRequested, task);
+        event.new_run = Some(2);
+        event
+    };
+    let ends = [submitted("r"), submitted("r:a"), submitted("r:b"), event(Kind::Succeeded, "r"), failed("r:a"), failed("r:b")];
+    let log = [&ends[..], &[only, of("r:a"), of("r:b"), of("r:b")]].concat();
+    let kept = fold_log(&log, 1, 9);
+    assert_eq!(kept.node("r").effects[0].id(), "retry-failed-6");
+    assert_eq!((kept.node("r").run, kept.node("r:a").run, kept.node("r:b").run), (1, 2, 2));
+    assert_eq!(kept.node("r").highest_run, 2);
+}
+
+#[test]
+fn a_retry_after_a_cancel_runs() {
+    let log = [submitted("a"), event(Kind::CancelRequested, "a"), event(Kind::Cancelled, "a"), event(Kind::RetryRequested, "a")];
+    assert_eq!(states(&log, "a"), ["queued", "cancelling", "cancelled", "queued"]);
+}
