@@ -67,8 +67,6 @@ impl Api {
 fn event_of(task: &Found, asked: &CancelTask) -> Event {
     let mut event = Event::new(Kind::CancelRequested, task.id.clone(), task.node.run, now_ms());
     event.message = asked.reason.clone();
-    if !asked.subtree {
-        event.extra.insert("subtree".into(), false.into());
-    }
+    event.subtree = asked.subtree;
     event
 }

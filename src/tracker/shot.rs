@@ -4,13 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
 use super::TrackerSetup;
 use super::consumed::Consumed;
 use super::walk::Walk;
 use crate::broker::{BrokerError, Outgoing, Partition, Record};
-use crate::fleet::FLEET_VERSION;
+use crate::control::{CONTROL_VERSION, Cancel, Key};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::Node;
@@ -21,7 +19,7 @@ use crate::runtime::blocking;
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How long what has to wait for workers is left alone; so many are looked at between two transactions.
 const DEFERRAL: Duration = Duration::from_secs(1);
-const CHECKS: usize = 8;
+const CHECKS: u32 = 8;
 /// The control topic has one partition.
 const CONTROL_PARTITION: i32 = 0;
 
@@ -191,8 +189,10 @@ impl Gunsmith {
                 match effect.what {
                     Act::Publish { run } => shots.push(self.publish(id, &node, *effect, run, now).await?),
                     Act::Uncancel => {
-                        checks += 1;
-                        if checks > CHECKS {
+                        // Whoever asked may be about to tell the workers: taken back before that, it would stay for ever.
+                        let early = node.cancel.as_ref().is_some_and(|cancel| cancel.due_ms > now);
+                        checks += u32::from(!early);
+                        if early || checks > CHECKS {
                             continue;
                         }
                         if self.consumed.is_all(&self.setup, self.number, id, &mark).await? {
@@ -206,8 +206,9 @@ impl Gunsmith {
                         break;
                     }
                     Act::Cancel { asof, subtree } => {
-                        walk = walk
-                            .or_else(|| Some(Walk::new(id, *effect, &self.events, Some(self.cancel(id, asof, subtree, now)))));
+                        walk = walk.or_else(|| {
+                            Some(Walk::new(id, *effect, &self.events, Some(self.cancel(id, &node, asof, subtree, now))))
+                        });
                         break;
                     }
                 }
@@ -216,13 +217,12 @@ impl Gunsmith {
         Ok((shots, walk))
     }
 
-    /// What workers are told before anything else is done: what runs is to stop soon.
-    fn cancel(&self, id: &TaskId, asof: i64, subtree: bool, now: i64) -> Message {
-        let mut value = json!({"v": FLEET_VERSION, "asof": asof, "at_ms": now});
-        if !subtree {
-            value["subtree"] = false.into();
-        }
-        self.control(id, Some(value.to_string()))
+    /// What workers are told before anything else is done: what runs is to stop soon. The api may have told them already.
+    fn cancel(&self, id: &TaskId, node: &Node, asof: i64, subtree: bool, now: i64) -> Message {
+        let request = node.history.iter().find(|entry| entry.kind == Kind::CancelRequested && entry.offset == asof);
+        let reason = request.and_then(|entry| entry.message.clone());
+        let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms: now, subtree, reason };
+        self.control(id, serde_json::to_string(&cancel).ok())
     }
 
     fn uncancel(&self, id: &TaskId, effect: Effect, now: i64) -> Shot {
@@ -233,7 +233,7 @@ impl Gunsmith {
     /// What the control topic says of the cancel of a task; None: nothing any more.
     fn control(&self, id: &TaskId, value: Option<String>) -> Message {
         let (topic, partition) = (self.control.clone(), Some(CONTROL_PARTITION));
-        let (key, value) = (format!("cancel/{id}").into_bytes(), value.map(String::into_bytes));
+        let (key, value) = (Key::Cancel(id.to_string()).to_string().into_bytes(), value.map(String::into_bytes));
         Message { topic, partition, key, value, headers: Vec::new() }
     }
 
