@@ -7,6 +7,7 @@ use kafleet::broker::Outgoing;
 use kafleet::config::Order;
 use kafleet::control::{self, Cancel, Key, Kill, Offsets, Pause, Said};
 use kafleet::handlers::Failure;
+use kafleet::model::duration::Millis;
 use kafleet::model::event::{Event, Kind as EventKind};
 use parking_lot::Mutex;
 
@@ -107,7 +108,9 @@ async fn a_cancel_reaches_what_waits() {
     let (journal, gate) = (Journal::default(), Gate::closed());
     let slow = Kind::new("slow", |_, _| async { Err(Failure::retry_after("later", Duration::from_secs(3_600))) });
     let kinds = [gated("one", &journal, &gate).slots(1), gated("keyed", &journal, &gate).order(Order::Key), slow];
-    let (fleet, _) = memory(1, &kinds).await;
+    let (mut fleet, _) = memory(1, &kinds).await;
+    // It waits here, not at a tracker.
+    fleet.config.inline_retry_max = Millis(u64::MAX);
     fleet.send("one", "first", "0").await;
     fleet.send("one", "second", "0").await;
     for id in ["front", "behind", "last"] {
