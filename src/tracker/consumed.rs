@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::TrackerSetup;
-use crate::broker::{BrokerError, Partition};
+use crate::broker::{Broker, BrokerError, Partition};
 use crate::model::event::Kind;
 use crate::model::id::TaskId;
 use crate::model::node::Node;
@@ -17,6 +17,8 @@ use crate::store::Index;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
+/// How many places before an end are looked at for records that no reader is given.
+const UNDELIVERED: i64 = 8;
 
 /// Where a topic ended when a cancelled tree had ended, and the group that reads it: what is cancelled lies before.
 type End = (String, Partition, i64);
@@ -99,10 +101,10 @@ async fn not_passed(setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<Vec<End
     let read = blocking(move || {
         let mut left = Vec::new();
         for (group, partition, end) in ends {
-            let at = std::slice::from_ref(&partition);
-            let committed = broker.group_offsets(&group, at, CALL_DEADLINE)?.pop().flatten();
-            let passed = committed.is_some_and(|committed| committed.offset >= end)
-                || broker.ends(&partition, CALL_DEADLINE)?.first >= end;
+            let committed = broker.group_offsets(&group, std::slice::from_ref(&partition), CALL_DEADLINE)?.pop().flatten();
+            let first = broker.ends(&partition, CALL_DEADLINE)?.first;
+            let place = committed.map_or(first, |committed| committed.offset.max(first));
+            let passed = place >= end || holds_nothing(&*broker, &partition, place, end)?;
             if !passed {
                 left.push((group, partition, end));
             }
@@ -110,4 +112,17 @@ async fn not_passed(setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<Vec<End
         Ok(left)
     });
     read.await?.map_err(|error: BrokerError| error.to_string())
+}
+
+/// No record lies between: the mark that ends a transaction is delivered to nobody, so a commit stands before it.
+fn holds_nothing(broker: &dyn Broker, partition: &Partition, place: i64, end: i64) -> Result<bool, BrokerError> {
+    if end - place > UNDELIVERED {
+        return Ok(false);
+    }
+    for offset in place..end {
+        if broker.read_at(partition, offset, CALL_DEADLINE)?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
