@@ -248,6 +248,11 @@ impl Watch<'_> {
             starts.push((partition.clone(), start));
         }
         self.consumer.assign(&starts)?;
+        // A place that is chosen is kept, also where nothing comes that would commit it.
+        self.done.extend(starts.into_iter().filter_map(|(partition, start)| match start {
+            Start::At(offset) => Some((partition, offset)),
+            Start::Beginning | Start::End => None,
+        }));
         self.unplaced.clear();
         Ok(())
     }
