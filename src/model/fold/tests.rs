@@ -439,8 +439,9 @@ proptest! {
     fn duplicates_change_nothing_decided(log in prop::collection::vec(any_event(), 1..40), again in prop::collection::vec(any::<prop::sample::Index>(), 1..20)) {
         let before = fold_log(&log, 7, 1_000);
         let mut longer = log.clone();
-        // Reports on external tasks that may be reopened are orders, not deliveries.
-        let repeats = again.iter().map(|pick| pick.get(&log).clone()).filter(|event| event.kind != Kind::Reported);
+        // Reports on external tasks that may be reopened, and retries, are orders, not deliveries.
+        let is_order = |event: &Event| matches!(event.kind, Kind::Reported | Kind::RetryRequested);
+        let repeats = again.iter().map(|pick| pick.get(&log).clone()).filter(|event| !is_order(event));
         longer.extend(repeats);
         let after = fold_log(&longer, 7, 1_000);
         for (id, bytes) in &before.nodes {
