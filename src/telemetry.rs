@@ -35,6 +35,13 @@ pub struct Metrics {
     pub run_time: HistogramVec,
     pub retries: IntCounterVec,
     pub dead_letters: IntCounterVec,
+    pub child_processes: IntGaugeVec,
+    /// By reason: `tasks`, `memory`, `idle`, `crashed`, `killed`.
+    pub child_process_ends: IntCounterVec,
+    /// Slots of blocking attempts that are over and do not stop.
+    pub slots_stuck: IntGaugeVec,
+    /// 1 for a type that has stopped because of too many failures.
+    pub type_stopped: IntGaugeVec,
     /// Where the poll loop's time goes, by part: `poll`, `decode`, `dispatch`, `commit`, `idle`.
     pub poll_loop: prometheus::CounterVec,
     pub held_bytes: IntGaugeVec,
@@ -81,6 +88,22 @@ impl Metrics {
             run_time: histogram("kafleet_task_run_seconds", "Duration of an attempt.", &["type"], SECONDS)?,
             retries: counter("kafleet_task_retries_total", "Attempts that will be tried again.", &["type"])?,
             dead_letters: counter("kafleet_dead_letters_total", "Records sent to the dead-letter topic.", &["type", "code"])?,
+            child_processes: gauge("kafleet_child_processes", "Child processes that run attempts.", &["type"])?,
+            child_process_ends: counter(
+                "kafleet_child_process_ends_total",
+                "Child processes that ended, by reason.",
+                &["type", "reason"],
+            )?,
+            slots_stuck: gauge(
+                "kafleet_slots_stuck",
+                "Slots held by blocking attempts that are over and do not stop.",
+                &["type"],
+            )?,
+            type_stopped: gauge(
+                "kafleet_type_stopped",
+                "1 while this worker does not start tasks of the type, because too many have failed.",
+                &["type"],
+            )?,
             poll_loop,
             held_bytes: gauge("kafleet_worker_held_bytes", "Bytes of tasks held by the worker, all types together.", &[])?,
             lag: gauge(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kafleet::api::documents;
 use kafleet::config::{Overrides, load_with};
 use kafleet::model::event::{Event, Kind};
-use kafleet::model::offsets::Metadata;
+use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::task::{Position, Source, header, read_task};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, schema_for};
@@ -295,7 +295,7 @@ fn metadata_written_by_hand_is_read() {
             continue;
         };
         assert_eq!(
-            (json!(read.clean), json!(read.window_end), json!(read.unclean)),
+            (json!(read.mark == Mark::Clean), json!(read.window_end), json!(read.unclean)),
             (example["clean"].clone(), example["window_end"].clone(), example["unclean"].clone()),
             "{about}"
         );

@@ -8,7 +8,7 @@ use super::process::Process;
 use super::role::Role;
 use super::{Common, Ground, NOOP, ROUND_DEADLINE, Report, load};
 use crate::broker::link::Link;
-use crate::config::{Order, WorkerConfig};
+use crate::config::{Isolation, Order, WorkerConfig};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
 use crate::model::state::State;
@@ -82,6 +82,7 @@ async fn one_round(common: &Common, brokers: &str, redis: &str) -> anyhow::Resul
             slots: common.slots,
             memory_limit: WorkerConfig::default().memory_limit.0,
             order: Order::None,
+            isolation: Isolation::None,
         },
     )?;
     let role = Role::Tracker { brokers, redis: redis.to_owned(), prefix: prefix.clone(), events_partitions: events };

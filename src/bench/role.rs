@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NOOP, ROUND_DEADLINE, kafka};
 use crate::broker::kafka::raw::RawLoop;
-use crate::config::{Bytes, Names, Order, TrackerConfig, TypePolicy, WorkerConfig};
+use crate::config::{Bytes, Isolation, Names, Order, TrackerConfig, TypePolicy, WorkerConfig};
 use crate::handlers::{AnswerFuture, Context, Handler, Misfit, Registered, Registry, Schema};
 use crate::model::json::RawJson;
 use crate::runtime::{Health, Shutdown};
@@ -16,13 +16,34 @@ use crate::store::redis::{Redis, RedisOptions};
 use crate::telemetry::Metrics;
 use crate::tracker::TrackerSetup;
 use crate::worker::WorkerSetup;
+use crate::worker::cell::Reentry;
 
 /// One role with everything it needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Role {
-    Raw { brokers: String, prefix: String, group: String, to: String, records: u64, output_bytes: usize },
-    Worker { brokers: String, prefix: String, events_partitions: u32, slots: u32, memory_limit: u64, order: Order },
-    Tracker { brokers: String, redis: String, prefix: String, events_partitions: u32 },
+    Raw {
+        brokers: String,
+        prefix: String,
+        group: String,
+        to: String,
+        records: u64,
+        output_bytes: usize,
+    },
+    Worker {
+        brokers: String,
+        prefix: String,
+        events_partitions: u32,
+        slots: u32,
+        memory_limit: u64,
+        order: Order,
+        isolation: Isolation,
+    },
+    Tracker {
+        brokers: String,
+        redis: String,
+        prefix: String,
+        events_partitions: u32,
+    },
 }
 
 /// Runs the role that the environment names.
@@ -52,16 +73,17 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
     shutdown.on_signals()?;
     let (metrics, health) = (Metrics::new()?, Health::default());
     match role {
-        Role::Worker { brokers, prefix, events_partitions, slots, memory_limit, order } => {
+        Role::Worker { brokers, prefix, events_partitions, slots, memory_limit, order, isolation } => {
             let setup = WorkerSetup {
                 broker: Arc::new(kafka(&brokers)?),
-                registry: noop_registry(slots, order),
+                registry: noop_registry(slots, order, isolation),
                 types: Vec::new(),
                 config: WorkerConfig { memory_limit: Bytes(memory_limit), ..WorkerConfig::default() },
                 names: Names::new(&prefix),
                 events_partitions,
                 metrics,
                 health,
+                reentry: Reentry::of_this_process(),
             };
             crate::worker::run(setup, shutdown).await
         }
@@ -82,9 +104,9 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
     }
 }
 
-fn noop_registry(slots: u32, order: Order) -> Registry {
+fn noop_registry(slots: u32, order: Order, isolation: Isolation) -> Registry {
     let mut registry = Registry::default();
-    let policy = TypePolicy { concurrency: slots, order, ..TypePolicy::default() };
+    let policy = TypePolicy { concurrency: slots, order, isolation, ..TypePolicy::default() };
     registry.add(NOOP, Registered { handler: Arc::new(Noop), schema: Schema::any(), policy });
     registry
 }
@@ -98,5 +120,10 @@ impl Handler for Noop {
 
     fn logs(&self) -> bool {
         false
+    }
+
+    /// The sample that does next to nothing.
+    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
+        Some("echo")
     }
 }

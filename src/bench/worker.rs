@@ -8,7 +8,7 @@ use super::process::{Cost, Process};
 use super::role::Role;
 use super::{Common, Ground, NOOP, ROUND_DEADLINE, Report, load};
 use crate::broker::{Broker, TopicSpec};
-use crate::config::{Bytes, Order, WorkerConfig};
+use crate::config::{Bytes, Isolation, Order, WorkerConfig};
 
 /// The tasks of the warm-up: one in so many.
 const WARM_UP_PART: u64 = 4;
@@ -20,6 +20,9 @@ pub struct WorkerBench {
     /// The worker's memory limit.
     #[arg(long, value_parser = Bytes::parse, default_value_t = WorkerConfig::default().memory_limit)]
     pub memory_limit: Bytes,
+    /// Run the attempts in child processes. Choose few `--slots`: each is a process.
+    #[arg(long)]
+    pub isolation: bool,
 }
 
 /// Rate and cost of one pass over the backlog.
@@ -38,6 +41,7 @@ pub fn worker(bench: &WorkerBench, brokers: &str) -> anyhow::Result<Report> {
         ("linger", "5 ms".into()),
         ("commit", "200 ms".into()),
         ("memory limit", bench.memory_limit.to_string()),
+        ("isolation", if bench.isolation { "process" } else { "none" }.into()),
     ];
     let mut report = Report::new("worker", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let (mut raw, mut work) = (Vec::new(), Vec::new());
@@ -109,6 +113,7 @@ fn worker_pass(ground: &Ground, bench: &WorkerBench, brokers: &str) -> anyhow::R
         slots: common.slots,
         memory_limit: bench.memory_limit.0,
         order: Order::None,
+        isolation: if bench.isolation { Isolation::Process } else { Isolation::None },
     };
     let process = Process::start("worker", &role)?;
     let events = ground.names.events();

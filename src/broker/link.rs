@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::oneshot;
 
 use super::{Broker, BrokerError, DeliverySink, Outgoing, Plain, Producer, RecordRef};
 use crate::model::task::Position;
+use crate::runtime::blocking;
 
 /// Tokens with this bit belong to [`Waiters`]; all others are the owner's.
 pub const WAITER_BIT: u64 = 1 << 63;
@@ -22,6 +23,8 @@ pub struct Link {
     broker: Arc<dyn Broker>,
     sink: Arc<Sink>,
     producer: RwLock<Arc<dyn Producer>>,
+    /// Topics that have been seen to exist.
+    seen: Mutex<FxHashSet<String>>,
 }
 
 struct Sink {
@@ -56,7 +59,21 @@ impl Link {
     pub fn open(broker: Arc<dyn Broker>, owner: Option<Arc<dyn DeliverySink>>) -> Result<Arc<Self>, BrokerError> {
         let sink = Arc::new(Sink { waiters: Waiters::default(), owner });
         let producer = broker.producer(sink.clone())?;
-        Ok(Arc::new(Self { broker, sink, producer: RwLock::new(producer) }))
+        Ok(Arc::new(Self { broker, sink, producer: RwLock::new(producer), seen: Mutex::default() }))
+    }
+
+    /// Whether a topic is there. Asks the broker until it has been seen once, at the latest until the deadline.
+    pub async fn has_topic(&self, topic: &str, deadline: Duration) -> Result<bool, BrokerError> {
+        if self.seen.lock().contains(topic) {
+            return Ok(true);
+        }
+        let (broker, name) = (self.broker.clone(), topic.to_owned());
+        let listed = blocking(move || broker.topics(&name, deadline)).await.map_err(BrokerError::Unavailable)??;
+        let found = listed.iter().any(|info| info.name == topic);
+        if found {
+            self.seen.lock().insert(topic.to_owned());
+        }
+        Ok(found)
     }
 
     /// Sends with a token of the owner's. Never waits.

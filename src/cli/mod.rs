@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::handlers::Registry;
+use crate::worker::cell::inside as cell;
 
 mod bench;
 mod cancel;
@@ -112,6 +113,9 @@ enum Verb {
 
 /// Runs the verb on the command line with these Rust types; those of the configuration come on top.
 pub fn run(registry: Registry) -> ExitCode {
+    if cell::is_cell() {
+        return cell::run(&registry);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(why) => {

@@ -15,7 +15,7 @@ use super::screen::{Field, Rows};
 use crate::broker::{Broker, BrokerError, Commit, Ends, Partition};
 use crate::handlers::Registry;
 use crate::model::duration::Millis;
-use crate::model::offsets::{Completed, Metadata};
+use crate::model::offsets::{Completed, Mark, Metadata};
 use crate::model::task::parse_time;
 use crate::runtime::{blocking, now_ms};
 use crate::telemetry::init_logs;
@@ -169,7 +169,7 @@ fn plan(broker: &Arc<dyn Broker>, topic: &str, group: &str, target: &Target, at:
 
 /// A clean start: nothing was running, so nothing can have crashed.
 fn commit(partition: Partition, offset: i64) -> Commit {
-    Commit { partition, offset, metadata: Metadata::encode(&Completed::starting_at(offset), true, offset, 0) }
+    Commit { partition, offset, metadata: Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0) }
 }
 
 fn partitions(broker: &dyn Broker, topic: &str, target: &Target) -> Result<Vec<Partition>, Failure> {

@@ -23,6 +23,7 @@ use crate::store::redis::{Redis, RedisOptions};
 use crate::store::{Store, StoreError};
 use crate::telemetry::Metrics;
 use crate::tracker::{self, TrackerSetup};
+use crate::worker::cell::Reentry;
 use crate::worker::{self, WorkerSetup};
 
 /// For one answer of Kafka's or the store's.
@@ -209,6 +210,7 @@ impl Parts {
             events_partitions,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
+            reentry: Reentry::of_this_process(),
         }
     }
 

@@ -25,7 +25,7 @@ mod shape;
 pub use bytes::Bytes;
 pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with};
 pub use names::Names;
-pub use policy::TypePolicy;
+pub use policy::{Alarm, CellLimits, ErrorKinds, TypePolicy};
 pub use problem::{Problem, Problems};
 pub use rate::{Rate, RateBy};
 pub use rules::{MAX_PAYLOAD, MIN_TOKEN_CHARS};
@@ -289,6 +289,38 @@ pub struct TypeConfig {
     /// Of one attempt. Default 120s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
+    /// Of the task, all its attempts and waits together, from its creation (or from `ce_notbefore`). Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_timeout: Option<Millis>,
+    /// An attempt that shows no sign of life for so long fails as `stalled`: no progress, log line or heartbeat. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_timeout: Option<Millis>,
+    /// Kinds of errors that are tried again, also where the handler says that it is of no use; `*` is any that is not named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub retry_on: Vec<String>,
+    /// Kinds of errors that are final, also where the handler would try again; `*` is any that is not named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fail_on: Vec<String>,
+    /// What a failed attempt leads to. Default `retry`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
+    /// More failed attempts than this within `failure_period` stop the type in this worker, with an alarm. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_failures: Option<u32>,
+    /// Default 10s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure_period: Option<Millis>,
+    /// Where attempts run: in the worker (`none`), or in child processes (`process`). Rust handlers only. Default `none`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// A child process is replaced after so many attempts. Default 1000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub isolation_tasks: Option<u32>,
+    /// Memory of one child process at most; above half of it, it is replaced after its attempt. Default 512MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation_memory: Option<Bytes>,
     /// A file with the JSON Schema of the params, relative to kafleet.toml.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<PathBuf>,
@@ -353,6 +385,30 @@ pub enum Order {
     Key,
     /// One at a time per partition.
     Partition,
+}
+
+/// Where the attempts of a type run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// In the worker's own process; the fastest.
+    #[default]
+    None,
+    /// Each in a child process, which serves one attempt at a time: what takes it down takes down nothing else.
+    Process,
+}
+
+/// What a failed attempt leads to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnError {
+    /// Another attempt, until `retries` are used up.
+    #[default]
+    Retry,
+    /// The task has failed.
+    Fail,
+    /// The task is passed over: it succeeds with a warning and the result `null`.
+    Skip,
 }
 
 /// Shown without what is secret.

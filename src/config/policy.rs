@@ -1,6 +1,6 @@
 //! How a type is run.
 
-use super::{Order, Rate, TypeConfig};
+use super::{Bytes, Isolation, OnError, Order, Rate, TypeConfig};
 use crate::model::duration::Millis;
 use crate::model::retry::RetryPolicy;
 
@@ -14,8 +14,61 @@ pub struct TypePolicy {
     pub rate: Option<Rate>,
     pub order: Order,
     pub retry: RetryPolicy,
+    /// Of one attempt.
     pub timeout: Millis,
+    /// Of all attempts and waits together, from the task's creation.
+    pub total_timeout: Option<Millis>,
+    /// Without a sign of life.
+    pub stall_timeout: Option<Millis>,
+    pub on_error: OnError,
+    pub kinds: ErrorKinds,
+    pub alarm: Option<Alarm>,
+    pub isolation: Isolation,
+    pub cells: CellLimits,
     pub publish_results: bool,
+}
+
+/// Which kinds of errors are worth another attempt, whatever the handler says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorKinds {
+    pub retry_on: Vec<String>,
+    pub fail_on: Vec<String>,
+}
+
+/// More failed attempts than this within the period stop the type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alarm {
+    pub max_failures: u32,
+    pub period: Millis,
+}
+
+/// When a child process is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellLimits {
+    /// After so many attempts.
+    pub tasks: u32,
+    /// It cannot have more, and is replaced when it keeps more than half.
+    pub memory: Bytes,
+}
+
+impl Alarm {
+    pub const PERIOD: Millis = Millis::secs(10);
+}
+
+impl Default for CellLimits {
+    fn default() -> Self {
+        Self { tasks: 1_000, memory: Bytes(512 << 20) }
+    }
+}
+
+impl ErrorKinds {
+    /// What is said of a kind: true, try again; false, do not. A name is stronger than `*`.
+    pub fn verdict(&self, kind: &str) -> Option<bool> {
+        let named = |list: &[String], name: &str| list.iter().any(|known| known == name);
+        [kind, "*"]
+            .into_iter()
+            .find_map(|name| (named(&self.fail_on, name).then_some(false)).or(named(&self.retry_on, name).then_some(true)))
+    }
 }
 
 impl Default for TypePolicy {
@@ -28,6 +81,13 @@ impl Default for TypePolicy {
             order: Order::None,
             retry: RetryPolicy::default(),
             timeout: Millis::secs(120),
+            total_timeout: None,
+            stall_timeout: None,
+            on_error: OnError::Retry,
+            kinds: ErrorKinds::default(),
+            alarm: None,
+            isolation: Isolation::None,
+            cells: CellLimits::default(),
             publish_results: false,
         }
     }
@@ -35,6 +95,9 @@ impl Default for TypePolicy {
 
 impl TypePolicy {
     pub fn with(self, config: &TypeConfig) -> Self {
+        let either = |written: &Vec<String>, own: Vec<String>| if written.is_empty() { own } else { written.clone() };
+        let period = config.failure_period.or(self.alarm.map(|alarm| alarm.period)).unwrap_or(Alarm::PERIOD);
+        let max_failures = config.max_failures.or(self.alarm.map(|alarm| alarm.max_failures));
         Self {
             concurrency: config.concurrency.unwrap_or(self.concurrency),
             max_concurrency: config.max_concurrency.or(self.max_concurrency),
@@ -46,7 +109,44 @@ impl TypePolicy {
                 max_backoff: config.max_backoff.unwrap_or(self.retry.max_backoff),
             },
             timeout: config.timeout.unwrap_or(self.timeout),
+            total_timeout: config.total_timeout.or(self.total_timeout),
+            stall_timeout: config.stall_timeout.or(self.stall_timeout),
+            on_error: config.on_error.unwrap_or(self.on_error),
+            kinds: ErrorKinds {
+                retry_on: either(&config.retry_on, self.kinds.retry_on),
+                fail_on: either(&config.fail_on, self.kinds.fail_on),
+            },
+            alarm: max_failures.map(|max_failures| Alarm { max_failures, period }),
+            isolation: config.isolation.unwrap_or(self.isolation),
+            cells: CellLimits {
+                tasks: config.isolation_tasks.unwrap_or(self.cells.tasks),
+                memory: config.isolation_memory.unwrap_or(self.cells.memory),
+            },
             publish_results: config.publish_results || self.publish_results,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_kind_is_stronger_than_any_other() {
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let kinds = ErrorKinds { retry_on: list(&["timeout"]), fail_on: list(&["*"]) };
+        assert_eq!(["timeout", "panic"].map(|kind| kinds.verdict(kind)), [Some(true), Some(false)]);
+        let kinds = ErrorKinds { retry_on: list(&["*"]), fail_on: list(&["panic"]) };
+        assert_eq!(["timeout", "panic"].map(|kind| kinds.verdict(kind)), [Some(true), Some(false)]);
+        assert_eq!(ErrorKinds::default().verdict("panic"), None);
+    }
+
+    #[test]
+    fn what_is_written_overrides_the_code() {
+        let written = TypeConfig { failure_period: Some(Millis(5)), ..TypeConfig::default() };
+        assert_eq!(TypePolicy::default().with(&written).alarm, None, "a period alone is no limit");
+        let in_code = Alarm { max_failures: 3, period: Alarm::PERIOD };
+        let policy = TypePolicy { alarm: Some(in_code), ..TypePolicy::default() }.with(&written);
+        assert_eq!(policy.alarm, Some(Alarm { max_failures: 3, period: Millis(5) }));
     }
 }

@@ -163,7 +163,17 @@ impl Rules<'_> {
     fn task_type(&self, name: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Vec<Finding> {
         let at = join("/types", name);
         let mut found: Vec<_> = check_type(name).err().map(|why| Finding::new(at.clone(), why)).into_iter().collect();
-        found.extend(self.positive(&at, [("timeout", kind.timeout)]));
+        let spans = [
+            ("timeout", kind.timeout),
+            ("total_timeout", kind.total_timeout),
+            ("stall_timeout", kind.stall_timeout),
+            ("failure_period", kind.failure_period),
+        ];
+        found.extend(self.positive(&at, spans));
+        if kind.isolation_memory.is_some_and(|memory| memory < MIN_MEMORY) {
+            found.push(self.value(&join(&at, "isolation_memory"), &format!("at least `{MIN_MEMORY}`")));
+        }
+        found.extend(error_kinds(&at, kind));
         found.extend(misplaced(&at, kind));
         found.extend(self.exec(&at, kind));
         found.extend(self.http(&at, kind));
@@ -227,13 +237,42 @@ fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
         ("method", HandlerKind::Http, kind.method.is_some()),
         ("headers", HandlerKind::Http, !kind.headers.is_empty()),
     ];
+    let outside = matches!(kind.handler, Some(HandlerKind::Exec | HandlerKind::Http));
+    let isolated = (outside && kind.isolation == Some(super::Isolation::Process)).then(|| {
+        let what = format!("`isolation` in {} is of no use: nothing of the handler runs in the worker's process", table(at));
+        Finding::new(join(at, "isolation"), what).hint("remove it")
+    });
     let wrong = keys.into_iter().filter(|(_, owner, set)| *set && kind.handler != Some(*owner));
     wrong
         .map(|(key, owner, _)| {
             let what = format!("`{key}` in {} is read only by the handler `{}`", table(at), owner.name());
             Finding::new(join(at, key), what).hint(format!("add `handler = \"{}\"`, or remove `{key}`", owner.name()))
         })
+        .chain(isolated)
         .collect()
+}
+
+/// A kind is a word, and belongs to one of the two lists.
+fn error_kinds(at: &str, kind: &TypeConfig) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (key, list) in [("retry_on", &kind.retry_on), ("fail_on", &kind.fail_on)] {
+        for (n, name) in list.iter().enumerate() {
+            let place = format!("{at}/{key}/{n}");
+            let word = !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+            if name != "*" && !word {
+                let what = format!("`{}` in {} is not the kind of an error", crate::model::id::clip(name), table(at));
+                found
+                    .push(Finding::new(place, what).hint("a word such as `timeout`, `panic`, `exit_code`, or `*` for any other"));
+            } else if name == "cancelled" {
+                let what = format!("`cancelled` cannot be in `{key}`: a cancelled task is neither tried again nor failed");
+                found.push(Finding::new(place, what).hint("remove it"));
+            } else if key == "fail_on" && kind.retry_on.contains(name) {
+                let what = format!("`{name}` is in `retry_on` and in `fail_on` of {}", table(at));
+                found.push(Finding::new(place, what).hint("remove it from one of them"));
+            }
+        }
+    }
+    found
 }
 
 fn backoff(at: &str, kind: &TypeConfig) -> Option<Finding> {

@@ -234,3 +234,25 @@ fn paths_are_relative_to_the_file() {
     let Problems(told) = load_text(folder.path(), text, &Overrides::default()).unwrap_err();
     assert!(told[0].what.contains("is not a JSON Schema"), "{told:?}");
 }
+
+#[test]
+fn kinds_of_errors_are_words_in_one_of_two_lists() {
+    assert_eq!(problems("[types.a]\nhandler = \"echo\"\nretry_on = [\"timeout\"]\nfail_on = [\"*\", \"exit_code\"]"), [""; 0]);
+    let with = |keys: &str| format!("[types.a]\nhandler = \"echo\"\n{keys}");
+    refused(&with("fail_on = [\"Not found\"]"), &[":3:", "`Not found`", "hint: a word such as `timeout`"]);
+    refused(&with("retry_on = [\"busy\"]\nfail_on = [\"busy\"]"), &[":4:", "`busy` is in `retry_on` and in `fail_on`"]);
+    refused(&with("retry_on = [\"cancelled\"]"), &["a cancelled task is neither tried again nor failed"]);
+}
+
+#[test]
+fn limits_of_a_type_are_checked() {
+    let with = |keys: &str| format!("[types.a]\nhandler = \"echo\"\n{keys}");
+    assert_eq!(problems(&with("isolation = \"process\"\nisolation_memory = \"64MiB\"\nmax_failures = 3")), [""; 0]);
+    refused(&with("isolation = \"thread\""), &["`types.a.isolation`", "`process`"]);
+    refused(&with("isolation_memory = \"1MiB\""), &["`types.a.isolation_memory`", "at least `16MiB`"]);
+    refused(&with("total_timeout = 0"), &["`types.a.total_timeout`", "longer than zero"]);
+    refused(&with("stall_timeout = \"0s\""), &["`types.a.stall_timeout`", "longer than zero"]);
+    refused(&with("max_failures = 0"), &["`types.a.max_failures`"]);
+    let program = "[types.a]\nhandler = \"exec\"\ncommand = [\"true\"]\nisolation = \"process\"";
+    refused(program, &["`isolation` in `[types.a]` is of no use"]);
+}

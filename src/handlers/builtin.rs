@@ -14,7 +14,7 @@ use super::echo::Echo;
 use super::exec::{Exec, Program, RETRY_EXIT_CODE};
 use super::foreach::Foreach;
 use super::http::{self, Call, Http};
-use super::{Registered, Registry, Schema};
+use super::{Registered, Registry, Schema, Task};
 use crate::config::{HandlerKind, TypeConfig, WorkerConfig};
 use crate::model::id::{check_type, clip};
 
@@ -55,6 +55,15 @@ pub fn register_samples(registry: &mut Registry) {
     if registry.get("foreach").is_none() {
         registry.task::<Foreach>();
     }
+}
+
+/// The handler that a child process runs under this name: one that is registered in Rust, else one that is built in.
+pub fn in_child(registry: &Registry, name: &str) -> Option<Registered> {
+    registry.get(name).cloned().or_else(|| match name {
+        "echo" => Some(Registered::new(Echo)),
+        Foreach::TYPE => Some(Registered::of::<Foreach>()),
+        _ => None,
+    })
 }
 
 /// One `[types.<name>]` while it is read.

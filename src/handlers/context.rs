@@ -1,13 +1,13 @@
 //! What an attempt can see and do.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +42,8 @@ pub struct Attempt {
     /// Where progress, log lines and early children go while the attempt runs.
     pub outlet: Arc<dyn Outlet>,
     cancel: OnceLock<CancellationToken>,
+    /// Counts what shows that the attempt is getting on.
+    signs: AtomicU32,
     ended: AtomicBool,
     spawned: Mutex<Vec<Child>>,
     /// How many children of this attempt have each default segment.
@@ -53,6 +55,9 @@ pub trait Outlet: Send + Sync {
     /// Progress, a log line or a warning; never waits. What comes too fast is merged or dropped and counted.
     fn note(&self, attempt: &Attempt, note: Note);
 
+    /// The attempt shows a sign of life, for whoever is not in its process.
+    fn alive(&self, _attempt: &Attempt) {}
+
     /// Publishes children at once and waits for the acknowledgement.
     fn spawn_now<'a>(
         &'a self,
@@ -62,7 +67,7 @@ pub trait Outlet: Send + Sync {
 }
 
 /// Something an attempt says while it runs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Note {
     Progress(RawJson),
     Log(String),
@@ -80,7 +85,7 @@ impl Note {
 }
 
 /// A task to be spawned under the running one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Child {
     pub task_type: Arc<str>,
     pub params: Value,
@@ -90,6 +95,7 @@ pub struct Child {
     pub key: Option<String>,
     pub policy: Policy,
     /// Why it cannot be published; fails the attempt that spawns it.
+    #[serde(skip)]
     flaw: Option<String>,
 }
 
@@ -155,7 +161,7 @@ pub struct Beginning {
 impl Context {
     pub fn begin(with: Beginning) -> Self {
         let Beginning { id, task_type, run, number, worker, deadline, trace, asof, state, outlet } = with;
-        let (cancel, ended, spawned, named) = Default::default();
+        let (cancel, signs, ended, spawned, named) = Default::default();
         Self(Arc::new(Attempt {
             id,
             task_type,
@@ -168,28 +174,40 @@ impl Context {
             state,
             outlet,
             cancel,
+            signs,
             ended,
             spawned,
             named,
         }))
     }
 
-    /// Tells where the task is; the newest value counts. Shown in its status.
+    /// Tells where the task is; the newest value counts. Shown in its status. A sign of life.
     pub fn progress(&self, state: impl Serialize) {
-        match RawJson::of(&state) {
-            Ok(state) => self.outlet.note(self, Note::Progress(state)),
-            Err(why) => self.warn(format!("progress that is not JSON: {why}")),
-        }
+        self.sign();
+        self.in_passing().progress(state);
     }
 
-    /// Appends a line to the task's log.
+    /// Appends a line to the task's log. A sign of life.
     pub fn log(&self, line: impl Into<String>) {
-        self.outlet.note(self, Note::Log(line.into()));
+        self.sign();
+        self.in_passing().log(line);
     }
 
-    /// Shows the task as `warning` until it ends.
+    /// Shows the task as `warning` until it ends. A sign of life.
     pub fn warn(&self, message: impl Into<String>) {
-        self.outlet.note(self, Note::Warning(message.into()));
+        self.sign();
+        self.in_passing().warn(message);
+    }
+
+    /// A sign of life: the type's `stall_timeout` begins anew. It is seen by the worker alone and costs next to nothing.
+    pub fn heartbeat(&self) {
+        self.sign();
+        self.outlet.alive(self);
+    }
+
+    /// For what is said without getting on, such as a line from a timer: it does not count against `stall_timeout`.
+    pub fn in_passing(&self) -> InPassing<'_> {
+        InPassing(self)
     }
 
     /// Spawns a child: published when this attempt answers ok, before its result. A failed attempt has spawned nothing.
@@ -297,7 +315,37 @@ impl Context {
     }
 }
 
+/// Speaks without showing a sign of life.
+pub struct InPassing<'a>(&'a Context);
+
+impl InPassing<'_> {
+    pub fn progress(&self, state: impl Serialize) {
+        match RawJson::of(&state) {
+            Ok(state) => self.0.outlet.note(self.0, Note::Progress(state)),
+            Err(why) => self.warn(format!("progress that is not JSON: {why}")),
+        }
+    }
+
+    pub fn log(&self, line: impl Into<String>) {
+        self.0.outlet.note(self.0, Note::Log(line.into()));
+    }
+
+    pub fn warn(&self, message: impl Into<String>) {
+        self.0.outlet.note(self.0, Note::Warning(message.into()));
+    }
+}
+
 impl Attempt {
+    /// Counts a sign of life, here only.
+    pub fn sign(&self) {
+        self.signs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Signs of life so far: a number that has not changed between two looks tells of a stalled attempt.
+    pub fn signs(&self) -> u32 {
+        self.signs.load(Ordering::Relaxed)
+    }
+
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }

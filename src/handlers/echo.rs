@@ -11,6 +11,10 @@ impl Handler for Echo {
         Ok(Box::pin(std::future::ready(Ok(params.clone()))))
     }
 
+    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
+        Some("echo")
+    }
+
     fn logs(&self) -> bool {
         false
     }

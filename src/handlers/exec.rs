@@ -25,7 +25,7 @@ use super::failure::excerpt;
 use super::{Answer, AnswerFuture, Context, Failure, Handler, Misfit};
 use crate::model::json::RawJson;
 
-mod guard;
+pub(crate) mod guard;
 mod speech;
 
 pub use speech::{MAX_LINE_BYTES, MAX_LINES};
@@ -66,6 +66,10 @@ impl Handler for Exec {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
         let (program, params) = (self.0.clone(), params.clone());
         Ok(Box::pin(async move { program.run(params, cx).await }))
+    }
+
+    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
+        None
     }
 
     fn prepare(&self) -> Result<(), String> {

@@ -1,21 +1,24 @@
 //! How an attempt can end other than well.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 /// What a handler returns.
 pub type TaskResult<T> = Result<T, Failure>;
 
 /// Why an attempt did not succeed, and what is to be done about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub then: Fail,
     pub message: String,
     /// Stable word for programs (`ErrorInfo::kind`).
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fail {
     /// Try again, after the backoff of the type or after this time.
     Retry { after: Option<Duration> },
@@ -29,28 +32,28 @@ pub enum Fail {
 
 impl Failure {
     pub fn retry(message: impl Into<String>) -> Self {
-        Self { then: Fail::Retry { after: None }, message: message.into(), kind: "error" }
+        Self { then: Fail::Retry { after: None }, message: message.into(), kind: "error".into() }
     }
 
     pub fn retry_after(message: impl Into<String>, after: Duration) -> Self {
-        Self { then: Fail::Retry { after: Some(after) }, message: message.into(), kind: "error" }
+        Self { then: Fail::Retry { after: Some(after) }, message: message.into(), kind: "error".into() }
     }
 
     pub fn fail(message: impl Into<String>) -> Self {
-        Self { then: Fail::Final, message: message.into(), kind: "error" }
+        Self { then: Fail::Final, message: message.into(), kind: "error".into() }
     }
 
     pub fn dead(message: impl Into<String>) -> Self {
-        Self { then: Fail::Dead, message: message.into(), kind: "error" }
+        Self { then: Fail::Dead, message: message.into(), kind: "error".into() }
     }
 
     pub fn cancelled() -> Self {
-        Self { then: Fail::Cancelled, message: "Job was cancelled.".into(), kind: "cancelled" }
+        Self { then: Fail::Cancelled, message: "Job was cancelled.".into(), kind: "cancelled".into() }
     }
 
     /// With a stable word for programs; the default is `error`.
-    pub fn of_kind(self, kind: &'static str) -> Self {
-        Self { kind, ..self }
+    pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind: kind.into(), ..self }
     }
 }
 

@@ -64,6 +64,10 @@ impl Handler for Http {
             }
         }))
     }
+
+    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
+        None
+    }
 }
 
 impl Call {

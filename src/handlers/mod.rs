@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::config::Order;
+use crate::config::{Isolation, Order};
 use crate::model::json::RawJson;
 
 pub mod builtin;
@@ -26,11 +26,13 @@ pub mod http;
 mod registry;
 mod schema;
 pub mod testing;
+mod threads;
 
 pub use context::{Child, Context};
 pub use failure::{Fail, Failure, OrFail, TaskResult};
 pub use registry::{Registered, Registry, SharedState};
 pub use schema::{Misfit, Schema};
+use threads::Threads;
 
 /// A task type. The struct is the task: its fields are the params and the schema, the policy is constants with defaults,
 /// which `[types.<name>]` in `kafleet.toml` may override.
@@ -46,6 +48,16 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     const MAX_BACKOFF: Duration = Duration::from_secs(3);
     /// Of one attempt.
     const TIMEOUT: Duration = Duration::from_secs(120);
+    /// Of all attempts and waits together, from the task's creation.
+    const TOTAL_TIMEOUT: Option<Duration> = None;
+    /// Without progress, a log line or [`Context::heartbeat`]: the attempt fails as `stalled`.
+    const STALL_TIMEOUT: Option<Duration> = None;
+    /// `Process`: in child processes, so that an attempt that crashes takes down nothing else.
+    const ISOLATION: Isolation = Isolation::None;
+    /// `run` computes or waits without `await`: each attempt has a thread of its own, as many as there are slots, and holds
+    /// up no other type. A thread cannot be interrupted: one that does not heed [`Context::cancelled`] keeps its slot
+    /// until it is done, also when its attempt is over; with `ISOLATION` it is killed with its process.
+    const BLOCKING: bool = false;
 
     /// The result. One that is JSON `false` says that the task has failed, without another attempt.
     type Output: Serialize + JsonSchema + Send;
@@ -75,6 +87,17 @@ pub trait Handler: Send + Sync + 'static {
         true
     }
 
+    /// The name by which a child process of this binary finds the handler of this type. None: nothing that it runs can take
+    /// down its process, so that it needs no other one.
+    fn name_in_child<'a>(&'a self, task_type: &'a str) -> Option<&'a str> {
+        Some(task_type)
+    }
+
+    /// Attempts that are over and cannot be stopped: each takes a slot until it is done.
+    fn stuck(&self) -> usize {
+        0
+    }
+
     /// Called by a worker before it takes tasks of the type, early in its life. The error says what is missing.
     fn prepare(&self) -> Result<(), String> {
         Ok(())
@@ -82,16 +105,37 @@ pub trait Handler: Send + Sync + 'static {
 }
 
 /// A [`Task`] as a [`Handler`].
-struct Typed<T>(PhantomData<fn() -> T>);
+struct Typed<T> {
+    threads: Option<Threads>,
+    _task: PhantomData<fn() -> T>,
+}
+
+impl<T: Task> Typed<T> {
+    fn new() -> Self {
+        Self { threads: T::BLOCKING.then(|| Threads::new(T::TYPE)), _task: PhantomData }
+    }
+}
 
 impl<T: Task> Handler for Typed<T> {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
         let task: T = schema::read(params.text())?;
-        Ok(Box::pin(async move { answer(&task.run(cx).await?) }))
+        let attempt = Box::pin(async move { answer(&task.run(cx).await?) });
+        Ok(match &self.threads {
+            Some(threads) => threads.run(attempt),
+            None => attempt,
+        })
+    }
+
+    fn stuck(&self) -> usize {
+        self.threads.as_ref().map_or(0, Threads::stuck)
     }
 
     fn refuses(&self, params: &RawJson) -> Option<Misfit> {
         schema::read::<T>(params.text()).err()
+    }
+
+    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
+        Some(T::TYPE)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::{Handler, Misfit, Schema, Task, Typed};
@@ -32,9 +31,12 @@ impl Registered {
             order: T::ORDER,
             retry: RetryPolicy { retries: T::RETRIES, min_backoff: T::MIN_BACKOFF.into(), max_backoff: T::MAX_BACKOFF.into() },
             timeout: T::TIMEOUT.into(),
+            total_timeout: T::TOTAL_TIMEOUT.map(Into::into),
+            stall_timeout: T::STALL_TIMEOUT.map(Into::into),
+            isolation: T::ISOLATION,
             ..TypePolicy::default()
         };
-        Self { handler: Arc::new(Typed::<T>(PhantomData)), schema: Schema::of::<T>(), policy }
+        Self { handler: Arc::new(Typed::<T>::new()), schema: Schema::of::<T>(), policy }
     }
 
     /// What does not fit in these params, if anything: against the schema first, then as the handler reads them. For

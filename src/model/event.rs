@@ -157,7 +157,7 @@ pub struct Announcement {
 /// Why an attempt or a task failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ErrorInfo {
-    /// Stable word for programs: `error`, `timeout`, `panic`, `rejected`, `result_too_large`, `bad_json`, …
+    /// Stable word for programs: `error`, `timeout`, `stalled`, `panic`, `crashed`, `rejected`, `result_too_large`, `bad_json`, …
     pub kind: String,
     pub message: String,
     /// The attempt it happened in; 0 before the first.

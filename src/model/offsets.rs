@@ -10,7 +10,7 @@
 //! │   │    │     │ └ the map: `-` nothing done above the offset; `r:` runs; `b:` bitmap (base64url without padding)
 //! │   │    │     └ unclean takeovers in a row
 //! │   │    └ the window's end: offsets from here on have not been handed out
-//! │   └ `open` while owned, `clean` when given back with nothing running
+//! │   └ `open` while owned, `clean` when given back with nothing running, `late` when given back with something running
 //! └ format
 //! ```
 //!
@@ -217,12 +217,30 @@ impl Completed {
     }
 }
 
+/// How an owner stands to its partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// It works on it. Taken over from there, it has died.
+    Open,
+    /// Given back while something still ran: that is repeated, but nobody has died.
+    Late,
+    /// Given back with nothing running.
+    Clean,
+}
+
+impl Mark {
+    const ALL: [(&'static str, Self); 3] = [("open", Self::Open), ("late", Self::Late), ("clean", Self::Clean)];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, mark)| *mark == self).map_or("open", |(name, _)| name)
+    }
+}
+
 /// What a commit's metadata says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
     pub completed: Completed,
-    /// Given back with nothing running.
-    pub clean: bool,
+    pub mark: Mark,
     /// Offsets from here on have not been handed out.
     pub window_end: i64,
     /// Unclean takeovers in a row.
@@ -230,9 +248,8 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    pub fn encode(completed: &Completed, clean: bool, window_end: i64, unclean: u32) -> String {
-        let mark = if clean { "clean" } else { "open" };
-        let head = format!("kf1 {mark} {window_end} {unclean} ");
+    pub fn encode(completed: &Completed, mark: Mark, window_end: i64, unclean: u32) -> String {
+        let head = format!("kf1 {} {window_end} {unclean} ", mark.name());
         let map = completed.encode_map(MAX_METADATA_BYTES - head.len());
         head + &map
     }
@@ -241,14 +258,10 @@ impl Metadata {
     pub fn decode(offset: i64, text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.split(' ').collect();
         let ["kf1", mark, window_end, unclean, map] = fields[..] else { return None };
-        let clean = match mark {
-            "clean" => true,
-            "open" => false,
-            _ => return None,
-        };
+        let mark = Mark::ALL.iter().find(|(name, _)| *name == mark)?.1;
         let (window_end, unclean) = (window_end.parse().ok()?, unclean.parse().ok()?);
         let completed = Completed::decode_map(offset, map)?;
-        Some(Self { completed, clean, window_end, unclean })
+        Some(Self { completed, mark, window_end, unclean })
     }
 }
 
@@ -288,11 +301,11 @@ mod tests {
     #[test]
     fn metadata_written_by_hand_is_read() {
         let meta = Metadata::decode(100, "kf1 open 10500 2 r:AwEEAg").unwrap();
-        assert_eq!((meta.clean, meta.window_end, meta.unclean), (false, 10_500, 2));
+        assert_eq!((meta.mark, meta.window_end, meta.unclean), (Mark::Open, 10_500, 2));
         let done: Vec<i64> = (100..120).filter(|&offset| meta.completed.is_done(offset)).collect();
         assert_eq!(done, [103, 108, 109]);
         let bitmap = Metadata::decode(7, "kf1 clean 7 0 b:BQ").unwrap();
-        assert_eq!((bitmap.completed.watermark(), bitmap.completed.is_done(9), bitmap.clean), (8, true, true));
+        assert_eq!((bitmap.completed.watermark(), bitmap.completed.is_done(9), bitmap.mark), (8, true, Mark::Clean));
         for bad in [
             "",
             "kf2 open 1 0 -",
@@ -372,7 +385,7 @@ mod tests {
             for offset in start..at {
                 prop_assert_eq!(map.is_done(offset), !open.contains(&offset));
             }
-            let text = Metadata::encode(&map, false, at, 0);
+            let text = Metadata::encode(&map, Mark::Open, at, 0);
             prop_assert!(text.len() <= MAX_METADATA_BYTES);
             let read = Metadata::decode(map.watermark(), &text).unwrap();
             for offset in start..at + 100 {
@@ -386,7 +399,7 @@ mod tests {
             let mut map = Completed::starting_at(5);
             (5..count + 5).for_each(|offset| { map.deliver(offset); });
             (6..count + 5).step_by(step).for_each(|offset| map.complete(offset));
-            let text = Metadata::encode(&map, true, count + 5, 1);
+            let text = Metadata::encode(&map, Mark::Late, count + 5, 1);
             prop_assert!(text.len() <= MAX_METADATA_BYTES, "{} bytes", text.len());
             let read = Metadata::decode(map.watermark(), &text).unwrap();
             for offset in (5..count + 5).step_by(37) {
@@ -395,7 +408,7 @@ mod tests {
         }
 
         #[test]
-        fn no_metadata_panics(offset in 0i64..i64::MAX, text in "(kf1 )?(open|clean)? ?[0-9]{0,4} ?[0-9]{0,3} ?[rb]?:?[A-Za-z0-9_-]{0,20}") {
+        fn no_metadata_panics(offset in 0i64..i64::MAX, text in "(kf1 )?(open|late|clean)? ?[0-9]{0,4} ?[0-9]{0,3} ?[rb]?:?[A-Za-z0-9_-]{0,20}") {
             let _ = Metadata::decode(offset, &text);
         }
     }

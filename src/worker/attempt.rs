@@ -16,8 +16,20 @@ use crate::model::json::RawJson;
 pub enum Ended {
     Answered(Answer),
     TimedOut,
+    /// For so long it showed no sign of life.
+    Stalled(Duration),
     /// Told to stop, and it did not answer within the grace.
     Interrupted,
+}
+
+/// How long an attempt may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub deadline: Instant,
+    /// Without a sign of life.
+    pub stall: Option<Duration>,
+    /// To stop when told to.
+    pub grace: Duration,
 }
 
 /// What the handler's own log lines say besides their message.
@@ -48,26 +60,48 @@ pub fn poll_once(mut future: AnswerFuture) -> Result<Answer, AnswerFuture> {
     Ok(answer)
 }
 
+/// Runs an attempt that nobody interrupts; a panic is a failed attempt.
+pub async fn to_its_end(future: AnswerFuture) -> Answer {
+    AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
 /// Runs an attempt to its end, whatever it does, also while it is dropped.
-pub async fn run(future: AnswerFuture, cx: Context, stop: CancellationToken, deadline: Instant, grace: Duration) -> Ended {
-    let driven = AssertUnwindSafe(drive(future, cx, stop, deadline, grace)).catch_unwind();
+pub async fn run(future: AnswerFuture, cx: Context, stop: CancellationToken, bounds: Bounds) -> Ended {
+    let driven = AssertUnwindSafe(drive(future, cx, stop, bounds)).catch_unwind();
     driven.await.unwrap_or_else(|panic| Ended::Answered(Err(panicked(&*panic))))
 }
 
-/// At the deadline, and when the worker says `stop`, the attempt's token fires; after the grace it is dropped.
-async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, deadline: Instant, grace: Duration) -> Ended {
+/// At the deadline, when it stalls, and when the worker says `stop`, the attempt's token fires; after the grace it is dropped.
+async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, bounds: Bounds) -> Ended {
     let mut future = AssertUnwindSafe(future).catch_unwind();
     let ended = tokio::select! {
         biased;
         outcome = &mut future => return Ended::Answered(outcome.unwrap_or_else(|panic| Err(panicked(&*panic)))),
-        () = tokio::time::sleep_until(deadline.into()) => Ended::TimedOut,
+        () = tokio::time::sleep_until(bounds.deadline.into()) => Ended::TimedOut,
         () = stop.cancelled() => Ended::Interrupted,
+        stalled = stalled(&cx, bounds.stall) => stalled,
     };
     cx.cancelled().cancel();
     // A result in time is a result, also of an attempt that was told to stop.
-    match tokio::time::timeout(grace, &mut future).await {
+    match tokio::time::timeout(bounds.grace, &mut future).await {
         Ok(Ok(Ok(output))) => Ended::Answered(Ok(output)),
         _ => ended,
+    }
+}
+
+/// Ends when the attempt has shown no sign of life for this long, or up to an eighth longer.
+async fn stalled(cx: &Context, limit: Option<Duration>) -> Ended {
+    let Some(limit) = limit else { return std::future::pending().await };
+    let look = (limit / 8).max(Duration::from_millis(1));
+    let (mut known, mut since) = (cx.signs(), Instant::now());
+    loop {
+        tokio::time::sleep(look).await;
+        let signs = cx.signs();
+        if signs != known {
+            (known, since) = (signs, Instant::now());
+        } else if since.elapsed() >= limit {
+            return Ended::Stalled(limit);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::broker::{Broker, BrokerError, Outgoing, Partition, Record};
 use crate::model::dead::{DeadLetter, headers};
 use crate::model::task::Task;
 use crate::publish::{PUBLISH_DEADLINE, task_headers};
-use crate::runtime::{Backoff, blocking, now_ms};
+use crate::runtime::{Backoff, Health, blocking, now_ms};
 
 use super::intake::{Held, Rejected};
 use super::report::Reporter;
@@ -38,6 +38,7 @@ pub enum Body {
 pub struct Undertaker {
     pub broker: Arc<dyn Broker>,
     pub reporter: Reporter,
+    pub health: Health,
 }
 
 impl Undertaker {
@@ -54,15 +55,18 @@ impl Undertaker {
             tokio::time::sleep(backoff.next_wait()).await;
         };
         backoff.reset();
+        let part = format!("dead letters of {}", burial.task_type);
         while let Err(error) = self.send(&burial, &record).await {
-            if matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_) | BrokerError::Denied(_)) {
+            if matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_)) {
                 // The reason is in the log and in the task's status; holding the partition back would help nobody.
                 tracing::error!(task_type = %burial.task_type, partition = record.partition, offset = record.offset, %error, code = burial.code, "a dead letter cannot be written");
                 return;
             }
             tracing::warn!(task_type = %burial.task_type, %error, "a dead letter is not acknowledged yet");
+            self.health.set(&part, format!("a dead letter cannot be written: {error}"));
             tokio::time::sleep(backoff.next_wait()).await;
         }
+        self.health.clear(&part);
     }
 
     async fn record<'a>(&self, burial: &'a Burial) -> Result<Cow<'a, Record>, BrokerError> {

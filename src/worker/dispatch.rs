@@ -3,9 +3,11 @@
 mod commands;
 mod due;
 mod ending;
+mod judge;
 mod limits;
 mod orders;
 mod refuse;
+mod suspects;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,11 +20,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 pub use commands::Command;
+use judge::Failures;
 use limits::Limits;
 use refuse::burial_of;
+use suspects::{Suspects, isolate};
 
-use super::attempt::{self, Ended};
+use super::attempt::{self, Bounds, Ended};
 use super::bury::Undertaker;
+use super::cell::Cells;
 use super::intake::{Held, Work};
 use super::meter::Meter;
 use super::notes::{Desk, FLUSH_INTERVAL};
@@ -38,7 +43,7 @@ use crate::handlers::{Answer, AnswerFuture, Context, Registered, SharedState};
 use crate::model::event::{Announcement, Event, Kind, Success};
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
-use crate::runtime::now_ms;
+use crate::runtime::{Health, now_ms};
 
 /// Work handed over at once.
 pub const HAND_OUT: usize = 512;
@@ -65,6 +70,8 @@ pub struct DispatchParts {
     pub commands: mpsc::UnboundedReceiver<Command>,
     pub meter: Meter,
     pub control: Arc<Board>,
+    pub cells: Option<Cells>,
+    pub health: Health,
 }
 
 pub struct Dispatcher {
@@ -91,6 +98,10 @@ pub struct Dispatcher {
     gone: CancellationToken,
     not_on_the_spot: u32,
     slowness: u32,
+    /// Attempts that are over and still hold their slots.
+    stuck: usize,
+    suspects: Suspects,
+    failures: Failures,
     failures_logged: Throttle,
     /// What is done on the spot, for a moment.
     outbox: Outbox,
@@ -155,7 +166,7 @@ struct Sleeping {
 }
 
 impl Dispatcher {
-    pub fn new(parts: DispatchParts) -> Self {
+    pub fn new(mut parts: DispatchParts) -> Self {
         let (ending, ended) = mpsc::unbounded_channel();
         let publisher = parts.reporter.publisher().clone();
         let desk = Arc::new(Desk::new(publisher, parts.reporter.worker.clone()));
@@ -165,6 +176,7 @@ impl Dispatcher {
             publish_results: parts.registered.policy.publish_results,
             max_output: parts.config.max_output,
         });
+        let suspects = Suspects::new(isolate(&mut parts), parts.registered.policy.concurrency);
         let limits = Limits::new(&parts.registered.policy);
         let mut dispatcher = Self {
             limits,
@@ -187,6 +199,9 @@ impl Dispatcher {
             gone: CancellationToken::new(),
             not_on_the_spot: 0,
             slowness: 0,
+            stuck: 0,
+            suspects,
+            failures: Failures::default(),
             failures_logged: Throttle::new(),
             outbox: Outbox::default(),
             clock: Clock::read(),
@@ -225,7 +240,7 @@ impl Dispatcher {
 
     async fn receive(&mut self, work: Vec<Work>) {
         self.queue.extend(work);
-        if self.limits.is_paused() {
+        if self.limits.is_paused() || self.failures.stopped() {
             // Nothing is taken from the queue: who is cancelled is found there.
             self.strike().await;
         }
@@ -238,6 +253,7 @@ impl Dispatcher {
         self.sleeping.clear();
         self.keys.clear();
         self.limits.clear();
+        self.suspects.waiting.clear();
         self.running.values().for_each(Running::stop);
     }
 
@@ -257,9 +273,11 @@ impl Dispatcher {
     }
 
     async fn start_some(&mut self) -> bool {
+        let stuck = self.look_at_stuck();
         let mut turns = 0;
-        while self.running.len() < self.limits.open_slots()
-            && let Some(work) = self.queue.pop_front()
+        while self.running.len() + stuck < self.limits.open_slots()
+            && !self.failures.stopped()
+            && let Some(work) = self.next_work()
         {
             match work {
                 Work::Task(held) => self.take(held).await,
@@ -275,6 +293,24 @@ impl Dispatcher {
             }
         }
         false
+    }
+
+    /// How many slots are held by attempts which are over and cannot be stopped.
+    fn look_at_stuck(&mut self) -> usize {
+        let stuck = self.parts.registered.handler.stuck();
+        if stuck != self.stuck {
+            self.stuck = stuck;
+            self.parts.meter.stuck(stuck);
+            if stuck > 0 {
+                let task_type = &self.parts.task_type;
+                tracing::warn!(%task_type, stuck, "slots are held by attempts that are over and do not stop");
+            }
+        }
+        stuck
+    }
+
+    fn next_work(&mut self) -> Option<Work> {
+        self.suspects.next().map(Work::Task).or_else(|| self.queue.pop_front())
     }
 
     async fn take(&mut self, mut held: Box<Held>) {
@@ -305,6 +341,12 @@ impl Dispatcher {
         if let Some(misfit) = self.parts.registered.schema.refuses(&held.task.params) {
             return self.refuse(held, burial_of(misfit));
         }
+        if self.left(&held, now).is_some_and(|left| left.is_zero()) {
+            return self.out_of_time(held);
+        }
+        if held.suspect && self.suspects.is_full() {
+            return self.suspects.waiting.push_back(held);
+        }
         if let Some(held) = self.paced(held) {
             self.start(held, now).await;
         }
@@ -314,7 +356,7 @@ impl Dispatcher {
         let began = self.clock.now;
         let policy = &self.parts.registered.policy;
         let timeout = held.task.policy.as_ref().and_then(|policy| policy.timeout).unwrap_or(policy.timeout);
-        let deadline = began + Duration::from(timeout);
+        let deadline = began + Duration::from(timeout).min(self.left(&held, now).unwrap_or(Duration::MAX));
         let cx = Context::begin(Beginning {
             id: held.task.id.clone(),
             task_type: self.parts.task_type.clone(),
@@ -330,7 +372,7 @@ impl Dispatcher {
         self.next_flush.get_or_insert(began + FLUSH_INTERVAL);
         self.parts.meter.started(now.saturating_sub(held.task.created_at_ms));
         let running = Running { held, cx, stop: None, began, began_ms: now, started: false, cancelled: None };
-        let handler = self.parts.registered.handler.clone();
+        let handler = self.handler_for(&running.held);
         let span = attempt::span(&*handler, &running.cx);
         match span.in_scope(|| attempt::begin(&*handler, &running.held.task.params, &running.cx)) {
             Err(failure) => self.finish(running, Err(failure)).await,
@@ -357,10 +399,11 @@ impl Dispatcher {
             self.not_on_the_spot -= 1;
         }
         let (cx, stop, deps) = (running.cx.clone(), running.stoppable(), self.deps.clone());
-        let (grace, ending) = (self.parts.config.grace.into(), self.ending.clone());
+        let stall = self.parts.registered.policy.stall_timeout.map(Duration::from);
+        let (bounds, ending) = (Bounds { deadline, stall, grace: self.parts.config.grace.into() }, self.ending.clone());
         let number = self.enlist(running);
         tokio::spawn(async move {
-            let ended = attempt::run(future, cx.clone(), stop.clone(), deadline, grace).instrument(span).await;
+            let ended = attempt::run(future, cx.clone(), stop.clone(), bounds).instrument(span).await;
             let ended = settle::settle(ended, &cx, &deps, &stop).await;
             // The dispatcher waits for every attempt it has begun.
             let _ = ending.send((number, ended));
@@ -379,6 +422,7 @@ impl Dispatcher {
     fn enlist(&mut self, running: Running) -> u64 {
         let number = self.next_attempt;
         self.next_attempt += 1;
+        self.suspects.begun(&running.held);
         self.unstarted.push_back((running.began + Duration::from(self.parts.config.started_delay), number));
         self.running.insert(number, running);
         self.parts.meter.in_flight(self.running.len());

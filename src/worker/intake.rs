@@ -28,6 +28,8 @@ pub struct Held {
     pub key: u64,
     /// Attempts used in this run, earlier workers' included where the record tells.
     pub attempts: u32,
+    /// When its record was written, epoch milliseconds.
+    pub written_ms: i64,
     /// This worker has said everything it knows of the task.
     pub announced: bool,
     /// It has its turn among the tasks with its key.
@@ -36,6 +38,10 @@ pub struct Held {
     pub rate_key: u64,
     /// The rate has let it pass already.
     pub paced: bool,
+    /// It was under way when workers died: it runs where it can take down nothing but itself.
+    pub suspect: bool,
+    /// Child processes that it has taken down as a suspect.
+    pub deaths: u8,
 }
 
 impl Held {
@@ -99,8 +105,22 @@ impl Intake {
                 let key = self.order_key(record, &task);
                 let _charge = Charge::new(&self.memory, self.lane, size + OVERHEAD);
                 let rate_key = if self.by_key { key_hash(record.key.unwrap_or_else(|| task.id.as_str().as_bytes())) } else { 0 };
-                let (announced, has_turn, paced) = (false, false, false);
-                Work::Task(Box::new(Held { task, ticket, _charge, key, attempts, announced, has_turn, rate_key, paced }))
+                let (announced, has_turn, paced, suspect, deaths) = Default::default();
+                let written_ms = record.timestamp_ms;
+                Work::Task(Box::new(Held {
+                    task,
+                    ticket,
+                    _charge,
+                    key,
+                    attempts,
+                    written_ms,
+                    announced,
+                    has_turn,
+                    rate_key,
+                    paced,
+                    suspect,
+                    deaths,
+                }))
             }
             Err(reject) => {
                 let _charge = Charge::new(&self.memory, self.lane, record.size() + OVERHEAD);

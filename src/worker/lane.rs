@@ -6,6 +6,7 @@
 
 mod group;
 mod heed;
+mod renew;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,11 +22,12 @@ use super::portion::Portion;
 use super::share::{Phase, Promise, Share};
 use super::ticket::{Inbox, Ticket};
 use crate::broker::link::Link;
-use crate::broker::{Broker, BrokerError, Commit, Consumer, Partition};
+use crate::broker::{Broker, BrokerError, Commit, Consumer, ConsumerSpec, Partition};
 use crate::config::{Names, TypePolicy};
 use crate::control::Board;
 use crate::fleet;
 use crate::runtime::{Health, Shutdown};
+use renew::{Broken, Renewals};
 
 /// Records taken from the client in one turn.
 const POLL_RECORDS: usize = 512;
@@ -57,6 +59,8 @@ pub struct LaneParts {
     pub broker: Arc<dyn Broker>,
     pub link: Arc<Link>,
     pub consumer: Box<dyn Consumer>,
+    /// How the consumer was made, and is made anew.
+    pub spec: ConsumerSpec,
     pub intake: Intake,
     pub inbox: Arc<Inbox>,
     pub work: mpsc::Sender<Vec<Work>>,
@@ -110,6 +114,9 @@ pub struct Lane {
     stopping: bool,
     /// The dispatcher is gone.
     orphaned: bool,
+    /// The consumer is of no more use.
+    broken: Option<Broken>,
+    renewals: Renewals,
 }
 
 struct Pending {
@@ -140,6 +147,8 @@ impl Lane {
             holding: None,
             stopping: false,
             orphaned: false,
+            broken: None,
+            renewals: Renewals::default(),
         }
     }
 
@@ -157,6 +166,9 @@ impl Lane {
         }
         if self.parts.shutdown.is_draining() && !self.stopping {
             self.begin_stop(now);
+        }
+        if self.broken.is_some() {
+            return self.renew(now);
         }
         self.heed(now);
         self.take_completions();
@@ -201,6 +213,8 @@ impl Lane {
         self.timed(before, |time| if taken > 0 { &time.poll } else { &time.idle });
         match polled {
             Ok(events) => events.into_iter().for_each(|event| self.group_event(event)),
+            // The client says that it will not recover.
+            Err(error @ (BrokerError::Fatal(_) | BrokerError::Fenced(_))) => self.give_up_consumer(&error),
             Err(error) => self.trouble(&error),
         }
     }
@@ -291,7 +305,8 @@ impl Lane {
             if now.duration_since(pending.since) < COMMIT_PATIENCE {
                 return;
             }
-            self.commit_ended(Err(BrokerError::Unavailable("no outcome of a commit within 60 s".into())));
+            // Were another one begun, the late outcome of this one would be taken for its own.
+            return self.give_up_consumer(&BrokerError::InDoubt("no outcome of a commit within 60 s".into()));
         }
         let since = now.duration_since(self.last_commit);
         let pause = if self.commit_errors > 0 { RETRY_PAUSE } else { COMMIT_SPACING };

@@ -65,6 +65,16 @@ impl Meter {
         self.metrics.paused.with_label_values(&[&self.task_type]).set(i64::from(paused));
     }
 
+    /// Slots held by attempts that are over.
+    pub fn stuck(&self, number: usize) {
+        self.metrics.slots_stuck.with_label_values(&[&self.task_type]).set(number as i64);
+    }
+
+    /// The type has stopped by itself, or goes on.
+    pub fn stopped(&self, stopped: bool) {
+        self.metrics.type_stopped.with_label_values(&[&self.task_type]).set(i64::from(stopped));
+    }
+
     /// Passes on what has gathered.
     pub fn flush(&mut self) {
         self.started.flush();

@@ -7,6 +7,7 @@
 
 mod attempt;
 mod bury;
+pub mod cell;
 mod dispatch;
 mod heartbeat;
 mod intake;
@@ -32,12 +33,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::broker::link::Link;
 use crate::broker::{Broker, ConsumerSpec};
-use crate::config::{Names, WorkerConfig};
+use crate::config::{Isolation, Names, WorkerConfig};
 use crate::control::{self, Board, Orders};
 use crate::handlers::{Registered, Registry};
 use crate::publish::Publisher;
 use crate::runtime::{Health, Shutdown, blocking, now_ms};
 use crate::telemetry::Metrics;
+use cell::{Cells, Reentry};
 use dispatch::{Command, DispatchParts, Dispatcher};
 use heartbeat::Heart;
 use intake::Intake;
@@ -65,6 +67,8 @@ pub struct WorkerSetup {
     pub events_partitions: u32,
     pub metrics: Metrics,
     pub health: Health,
+    /// How attempts get processes of their own. None: they do not, and types that ask for it are refused.
+    pub reentry: Option<Reentry>,
 }
 
 /// Works until told to stop; returns when everything is drained and left.
@@ -72,6 +76,9 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let types = chosen_types(&setup)?;
     for (name, registered) in &types {
         registered.handler.prepare().map_err(|why| anyhow::anyhow!("type `{name}`: {why}"))?;
+        if registered.policy.isolation == Isolation::Process {
+            prepare_isolation(name, setup.reentry.as_ref())?;
+        }
     }
     let worker = incarnation();
     let (control, started_ms) = (Board::new(Orders::default()), now_ms());
@@ -87,7 +94,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
         .map_err(anyhow::Error::msg)?
         .context("the producer cannot be opened")?;
     let publisher = Publisher::new(link.clone(), setup.names.clone(), setup.events_partitions, &format!("kafleet/{worker}"));
-    let reporter = Reporter::new(link.clone(), publisher, worker.clone());
+    let reporter = Reporter::new(link.clone(), publisher, worker.clone(), setup.health.clone());
     let resending = tokio::spawn(reporter.clone().resend(undelivered));
     tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker starts");
     // A quarter of the memory lies prefetched in the clients, half of it is held here; the rest is reports.
@@ -149,6 +156,17 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     measuring.abort();
     tracing::info!(%worker, "worker has stopped");
     failed.map_or(Ok(()), Err)
+}
+
+/// Early: the guard of child processes keeps the memory that the worker has at that time.
+fn prepare_isolation(task_type: &str, reentry: Option<&Reentry>) -> anyhow::Result<()> {
+    if reentry.is_none() {
+        bail!(
+            "type `{task_type}` has `isolation = \"process\"`, and this process cannot be started again as a child; \
+             hint: run it through `kafleet::app().main()`"
+        );
+    }
+    crate::handlers::exec::guard::start().context("no guard process for child processes could be started")
 }
 
 /// Waits until a type's lane and then its dispatcher are at their end. An error: one of them did not come to it in order.
@@ -262,6 +280,13 @@ struct Start<'a> {
 type Started = (mpsc::UnboundedSender<Command>, oneshot::Receiver<()>, tokio::task::JoinHandle<()>);
 
 impl Start<'_> {
+    /// Where attempts run that may not run here.
+    fn cells(&self) -> Option<Cells> {
+        let Registered { policy, handler, .. } = self.registered;
+        let reentry = self.setup.reentry.as_ref()?;
+        Cells::new(reentry, self.task_type, &**handler, policy.cells, &self.setup.metrics)
+    }
+
     async fn start(&self, shutdown: &Shutdown) -> anyhow::Result<Started> {
         let setup = self.setup;
         let names = &setup.names;
@@ -272,23 +297,30 @@ impl Start<'_> {
             prefetch_bytes: (memory_limit / 4 / self.lanes).max(1 << 20),
             ..ConsumerSpec::default()
         };
-        let broker = setup.broker.clone();
-        let consumer = blocking(move || broker.consumer(&spec)).await.map_err(anyhow::Error::msg)?;
+        let (broker, first) = (setup.broker.clone(), spec.clone());
+        let consumer = blocking(move || broker.consumer(&first)).await.map_err(anyhow::Error::msg)?;
         let consumer = consumer.with_context(|| format!("the consumer of `{}` cannot be opened", self.task_type))?;
         let (work_out, work_in) = mpsc::channel(BATCHES);
         let (commands_out, commands_in) = mpsc::unbounded_channel();
         // From here on, so that no change is missed.
         let (changes, commands) = (self.control.changes(), commands_out.clone());
+        let cells = self.cells();
         let dispatcher = Dispatcher::new(DispatchParts {
             task_type: self.task_type.clone(),
             registered: self.registered.clone(),
             state: setup.registry.state().clone(),
             config: setup.config.clone(),
             reporter: self.reporter.clone(),
-            undertaker: bury::Undertaker { broker: setup.broker.clone(), reporter: self.reporter.clone() },
+            undertaker: bury::Undertaker {
+                broker: setup.broker.clone(),
+                reporter: self.reporter.clone(),
+                health: setup.health.clone(),
+            },
             inbox: self.inbox.clone(),
             work: work_in,
             commands: commands_in,
+            cells,
+            health: setup.health.clone(),
             meter: Meter::new(&setup.metrics, self.task_type),
             control: self.control.clone(),
         });
@@ -300,6 +332,7 @@ impl Start<'_> {
             broker: setup.broker.clone(),
             link: self.reporter.link().clone(),
             consumer,
+            spec,
             intake: Intake {
                 task_type: self.task_type.clone(),
                 order: policy.order,

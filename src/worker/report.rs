@@ -12,9 +12,17 @@ use crate::broker::{BrokerError, DeliverySink, Outgoing, Plain, Record, RecordRe
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::publish::Publisher;
+use crate::runtime::{Backoff, Health};
 
 /// How long to stay away from a producer that has no room or no broker.
 const PAUSE: Duration = Duration::from_millis(2);
+/// How long to stay away from one that refuses, at first and at most.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Nothing has failed for so long: all is well again.
+const QUIET: Duration = Duration::from_secs(1);
+const RESENT_AT_ONCE: usize = 4_096;
+const HEALTH_PART: &str = "results";
 
 /// A record that was not delivered, and why.
 pub struct Undelivered {
@@ -61,12 +69,13 @@ pub struct Reporter {
     publisher: Publisher,
     events_topic: Arc<str>,
     pub worker: Arc<str>,
+    health: Health,
 }
 
 impl Reporter {
-    pub fn new(link: Arc<Link>, publisher: Publisher, worker: Arc<str>) -> Self {
+    pub fn new(link: Arc<Link>, publisher: Publisher, worker: Arc<str>, health: Health) -> Self {
         let events_topic = publisher.names().events().into();
-        Self { link, publisher, events_topic, worker }
+        Self { link, publisher, events_topic, worker, health }
     }
 
     pub fn publisher(&self) -> &Publisher {
@@ -77,15 +86,14 @@ impl Reporter {
         &self.link
     }
 
-    /// Hands an event to the producer; waits only while that has no room. The ticket is done when Kafka has it.
+    /// Hands an event to the producer; waits only while that has no room, or is refused. The ticket is done when Kafka has it.
     pub async fn report(&self, event: &Event, ticket: Ticket, scratch: &mut Vec<u8>) {
-        loop {
-            let Err(error) = self.try_report(event, ticket, scratch) else { return };
-            if !error.is_transient() && !matches!(error, BrokerError::Fatal(_)) {
-                self.unsendable(event, ticket, &error, scratch).await;
-                return;
+        let mut refusals = Refusals::new(&self.health);
+        while let Err(error) = self.try_report(event, ticket, scratch) {
+            if is_hopeless(&error) {
+                return self.unsendable(event, ticket, &error, scratch).await;
             }
-            tokio::time::sleep(PAUSE).await;
+            refusals.wait_out(&error).await;
         }
     }
 
@@ -97,14 +105,15 @@ impl Reporter {
 
     /// Hands an encoded event to the producer, as [`Reporter::report`] does.
     pub async fn insist(&self, id: &TaskId, value: &[u8], ticket: Ticket) {
+        let mut refusals = Refusals::new(&self.health);
         while let Err(error) = self.send(id, value, ticket) {
-            if !error.is_transient() && !matches!(error, BrokerError::Fatal(_)) {
+            if is_hopeless(&error) {
                 return match Event::decode(value) {
                     Ok(event) => self.unsendable(&event, ticket, &error, &mut Vec::new()).await,
                     Err(why) => tracing::error!(task = %id, %error, %why, "an event cannot be sent"),
                 };
             }
-            tokio::time::sleep(PAUSE).await;
+            refusals.wait_out(&error).await;
         }
     }
 
@@ -133,36 +142,46 @@ impl Reporter {
             return;
         }
         let small = too_large(event, error);
+        let mut refusals = Refusals::new(&self.health);
         while let Err(error) = self.try_report(&small, ticket, scratch) {
-            if !error.is_transient() {
+            if is_hopeless(&error) {
                 tracing::error!(task = %event.id, %error, "a result cannot be written: the task will run again");
                 return;
             }
-            tokio::time::sleep(PAUSE).await;
+            refusals.wait_out(&error).await;
         }
     }
 
     /// Sends again what was not delivered, until the worker is gone.
     pub async fn resend(self, mut undelivered: mpsc::UnboundedReceiver<Undelivered>) {
-        let mut scratch = Vec::new();
-        while let Some(Undelivered { ticket, error, record }) = undelivered.recv().await {
-            match error {
-                // Shutdown gave it up: not done, a successor does it.
-                BrokerError::Purged => {}
-                BrokerError::TooLarge(_) | BrokerError::Invalid(_) => match record.value.as_deref().map(Event::decode) {
-                    Some(Ok(event)) => self.unsendable(&event, ticket, &error, &mut scratch).await,
-                    _ => tracing::error!(topic = %record.topic, %error, "a record cannot be delivered"),
-                },
-                error => {
-                    tracing::warn!(topic = %record.topic, %error, "not delivered, sending again");
-                    tokio::time::sleep(PAUSE).await;
-                    self.send_again(&record, ticket).await;
-                }
+        let (mut scratch, mut failed, mut refusals) = (Vec::new(), Vec::new(), Refusals::new(&self.health));
+        loop {
+            match tokio::time::timeout(QUIET, undelivered.recv_many(&mut failed, RESENT_AT_ONCE)).await {
+                // What was sent again has arrived.
+                Err(_) => refusals.forget(),
+                Ok(0) => return,
+                // Once for all of them: they fail for the same reason.
+                Ok(_) => refusals.wait_out_worst(&failed).await,
+            }
+            for undelivered in failed.drain(..) {
+                self.send_again(undelivered, &mut scratch).await;
             }
         }
     }
 
-    async fn send_again(&self, record: &Record, ticket: Ticket) {
+    async fn send_again(&self, Undelivered { ticket, error, record }: Undelivered, scratch: &mut Vec<u8>) {
+        match &error {
+            // Shutdown gave it up: not done, a successor does it.
+            BrokerError::Purged => {}
+            error if is_hopeless(error) => match record.value.as_deref().map(Event::decode) {
+                Some(Ok(event)) => self.unsendable(&event, ticket, error, scratch).await,
+                _ => tracing::error!(topic = %record.topic, %error, "a record cannot be delivered"),
+            },
+            _ => self.deliver_again(&record, ticket).await,
+        }
+    }
+
+    async fn deliver_again(&self, record: &Record, ticket: Ticket) {
         let headers: Vec<(&str, &[u8])> =
             record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default())).collect();
         let again = Outgoing {
@@ -172,13 +191,65 @@ impl Reporter {
             value: record.value.as_deref(),
             headers: &headers,
         };
+        let mut refusals = Refusals::new(&self.health);
         while let Err(error) = self.link.send(&again, ticket.token()) {
-            if !error.is_transient() {
+            if is_hopeless(&error) {
                 tracing::error!(topic = %record.topic, %error, "a record cannot be sent again");
                 return;
             }
-            tokio::time::sleep(PAUSE).await;
+            refusals.wait_out(&error).await;
         }
+    }
+}
+
+/// However often it is sent, and whoever changes what: it will not be taken as it is.
+fn is_hopeless(error: &BrokerError) -> bool {
+    matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_))
+}
+
+/// Waits before another try: a moment where the broker is busy or away, longer and longer where it refuses. That takes a
+/// person to change, so it is told in the health report. The input is not done meanwhile.
+struct Refusals<'a> {
+    health: &'a Health,
+    backoff: Backoff,
+    told: bool,
+}
+
+impl<'a> Refusals<'a> {
+    fn new(health: &'a Health) -> Self {
+        Self { health, backoff: Backoff::new(REFUSED_PAUSE, LONGEST_PAUSE), told: false }
+    }
+
+    async fn wait_out(&mut self, error: &BrokerError) {
+        if error.is_transient() || is_hopeless(error) || matches!(error, BrokerError::Fatal(_) | BrokerError::Purged) {
+            return tokio::time::sleep(PAUSE).await;
+        }
+        let wait = self.backoff.next_wait();
+        tracing::error!(%error, wait_ms = wait.as_millis() as u64, "results are refused: what is done cannot be told");
+        self.health.set(HEALTH_PART, format!("the broker refuses results: {error}"));
+        self.told = true;
+        tokio::time::sleep(wait).await;
+    }
+
+    async fn wait_out_worst(&mut self, failed: &[Undelivered]) {
+        let rank = |error: &BrokerError| (!is_hopeless(error) && *error != BrokerError::Purged, !error.is_transient());
+        if let Some(worst) = failed.iter().max_by_key(|undelivered| rank(&undelivered.error)) {
+            tracing::warn!(topic = %worst.record.topic, error = %worst.error, records = failed.len(), "not delivered, sending again");
+            self.wait_out(&worst.error).await;
+        }
+    }
+
+    fn forget(&mut self) {
+        if std::mem::take(&mut self.told) {
+            self.health.clear(HEALTH_PART);
+            self.backoff.reset();
+        }
+    }
+}
+
+impl Drop for Refusals<'_> {
+    fn drop(&mut self) {
+        self.forget();
     }
 }
 

@@ -6,7 +6,10 @@ use std::time::Instant;
 use super::intake::Work;
 use super::ticket::Ticket;
 use crate::broker::{Commit, Committed, Partition};
-use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
+use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Mark, Metadata};
+
+/// After so many unclean takeovers in a row the window's tasks are suspects.
+const SUSPECT_AFTER: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -50,6 +53,20 @@ pub struct Share {
     full: bool,
 }
 
+/// How many takeovers from the now dead, counting this one. One that gave back late is not dead: nothing is added for it,
+/// and nothing forgotten.
+fn unclean_takeovers(committed: bool, metadata: Option<&Metadata>) -> u32 {
+    match metadata {
+        _ if !committed => 0,
+        None => 1,
+        Some(metadata) => match metadata.mark {
+            Mark::Clean => 0,
+            Mark::Late => metadata.unclean,
+            Mark::Open => metadata.unclean.saturating_add(1),
+        },
+    }
+}
+
 /// What a commit, once acknowledged, makes true.
 #[derive(Clone, Copy, Debug)]
 pub struct Promise {
@@ -62,8 +79,7 @@ impl Share {
     pub fn take_up(partition: Partition, slot: u32, first: i64, committed: Option<&Committed>, window: u64) -> Self {
         let offset = committed.map_or(first, |committed| committed.offset);
         let metadata = committed.and_then(|committed| Metadata::decode(offset, &committed.metadata));
-        let clean = committed.is_none() || metadata.as_ref().is_some_and(|metadata| metadata.clean);
-        let unclean_before = metadata.as_ref().map_or(0, |metadata| metadata.unclean);
+        let unclean = unclean_takeovers(committed.is_some(), metadata.as_ref());
         let unclean_until = metadata.as_ref().map_or(offset, |metadata| metadata.window_end);
         let completed = metadata.map_or_else(|| Completed::starting_at(offset), |metadata| metadata.completed);
         Self {
@@ -78,7 +94,7 @@ impl Share {
             outstanding: 0,
             window,
             window_end: 0,
-            unclean: if clean { 0 } else { unclean_before.saturating_add(1) },
+            unclean,
             unclean_until,
             changed: true,
             full: false,
@@ -127,7 +143,14 @@ impl Share {
             return None;
         }
         self.outstanding += 1;
-        self.waiting.pop_front()
+        let mut work = self.waiting.pop_front();
+        if self.unclean >= SUSPECT_AFTER
+            && next < self.unclean_until
+            && let Some(Work::Task(held)) = &mut work
+        {
+            held.suspect = true;
+        }
+        work
     }
 
     /// Asked back: what was not handed out is given up, what runs may finish until the deadline.
@@ -182,6 +205,16 @@ impl Share {
         self.unclean
     }
 
+    /// What was not in the log when it was taken over was under way nowhere.
+    pub fn bound_suspects(&mut self, end: i64) {
+        self.unclean_until = self.unclean_until.min(end);
+    }
+
+    /// Up to here tasks are suspects: one of them may have taken two workers down.
+    pub fn suspects_until(&self) -> Option<i64> {
+        (self.unclean >= SUSPECT_AFTER).then_some(self.unclean_until)
+    }
+
     /// The map holds so much that one stuck task keeps back everything behind it.
     pub fn is_full(&self) -> bool {
         self.full
@@ -206,7 +239,7 @@ impl Share {
         self.forget_crashes();
         let room = self.window.saturating_sub(self.outstanding) as i64;
         let window_end = self.window_end.max(self.next_to_hand_out() + room);
-        let metadata = Metadata::encode(&self.completed, false, window_end, self.unclean);
+        let metadata = Metadata::encode(&self.completed, Mark::Open, window_end, self.unclean);
         let span = self.completed.next() - self.completed.watermark();
         self.full = metadata.len() > FULL_METADATA_BYTES || span > MAX_SPAN;
         // What lies within the map, left open by an earlier owner, does not make it longer: only by doing it does it shrink.
@@ -218,8 +251,8 @@ impl Share {
     /// The last commit of an owner: clean when nothing is left running.
     pub fn final_commit(&mut self) -> Commit {
         self.forget_crashes();
-        let clean = self.outstanding == 0;
-        let metadata = Metadata::encode(&self.completed, clean, self.window_end, self.unclean);
+        let mark = if self.outstanding == 0 { Mark::Clean } else { Mark::Late };
+        let metadata = Metadata::encode(&self.completed, mark, self.window_end, self.unclean);
         self.commit_of(metadata)
     }
 
@@ -253,5 +286,92 @@ impl Share {
         if self.completed.watermark() >= self.unclean_until {
             self.unclean = 0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{OwnedHeaders, RecordRef};
+    use crate::config::Order;
+    use crate::worker::intake::Intake;
+    use crate::worker::memory::Memory;
+
+    const WINDOW: u64 = 10;
+
+    fn take_up(committed: Option<&Commit>) -> Share {
+        let committed = committed.map(|commit| Committed { offset: commit.offset, metadata: commit.metadata.clone() });
+        let mut share = Share::take_up(Partition::new("tasks", 0), 1, 0, committed.as_ref(), WINDOW);
+        share.unmarked = false;
+        share
+    }
+
+    /// Delivers offsets up to `end`, commits, and hands out what the window allows.
+    fn hand_out(share: &mut Share, end: i64) -> (Commit, Vec<crate::worker::intake::Held>) {
+        let memory = Memory::new(1, 1 << 20);
+        let intake = Intake { task_type: "t".into(), order: Order::None, max_params: 100, memory, lane: 0, by_key: false };
+        for offset in share.read_to()..end {
+            let headers = OwnedHeaders::new();
+            let record = RecordRef {
+                topic: "tasks",
+                partition: 0,
+                offset,
+                timestamp_ms: 0,
+                log_append_time: true,
+                key: None,
+                value: Some(b"1"),
+                headers: &headers,
+            };
+            share.deliver(offset).then(|| share.push(intake.read(&record, share.ticket(0, offset))));
+        }
+        let (commit, promise) = share.commit();
+        share.keep(promise);
+        let work = std::iter::from_fn(|| share.pop());
+        let held = work.map(|work| if let Work::Task(held) = work { *held } else { panic!("a task") }).collect();
+        (commit, held)
+    }
+
+    fn suspects(held: &[crate::worker::intake::Held]) -> Vec<i64> {
+        held.iter().filter(|held| held.suspect).map(|held| held.task.position.offset).collect()
+    }
+
+    #[test]
+    fn two_deaths_make_suspects_of_what_was_under_way() {
+        let (first, _) = hand_out(&mut take_up(None), 4);
+        let mut second = take_up(Some(&first));
+        assert_eq!((second.unclean(), second.suspects_until()), (1, None));
+        let (commit, held) = hand_out(&mut second, 4);
+        assert_eq!((held.len(), suspects(&held)), (4, vec![]));
+        let mut third = take_up(Some(&commit));
+        assert_eq!(third.unclean(), 2);
+        // Four were there when it was taken over; the others have come since.
+        third.bound_suspects(4);
+        let (commit, held) = hand_out(&mut third, 8);
+        assert_eq!((held.len(), suspects(&held)), (8, vec![0, 1, 2, 3]));
+        assert!(Metadata::decode(commit.offset, &commit.metadata).is_some_and(|metadata| metadata.unclean == 2));
+        (0..4).for_each(|offset| third.done(Ticket::new(0, 1, offset)));
+        let (commit, _) = hand_out(&mut third, 12);
+        let metadata = Metadata::decode(commit.offset, &commit.metadata).unwrap();
+        assert_eq!((commit.offset, metadata.unclean), (4, 0), "what was under way is done: forgotten");
+    }
+
+    #[test]
+    fn a_partition_that_is_given_back_tells_of_no_death() {
+        let (first, _) = hand_out(&mut take_up(None), 4);
+        let mut second = take_up(Some(&first));
+        hand_out(&mut second, 4);
+        let late = second.final_commit();
+        assert_eq!(Metadata::decode(late.offset, &late.metadata).unwrap().mark, Mark::Late);
+        let mut third = take_up(Some(&late));
+        assert_eq!(third.unclean(), 1, "neither one more nor forgotten");
+        hand_out(&mut third, 4);
+        (0..4).for_each(|offset| third.done(Ticket::new(0, 1, offset)));
+        assert_eq!(take_up(Some(&third.final_commit())).unclean(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_read_counts_as_one_death() {
+        let strange = Commit { partition: Partition::new("tasks", 0), offset: 7, metadata: "?".into() };
+        assert_eq!(take_up(Some(&strange)).unclean(), 1);
     }
 }

@@ -1,11 +1,17 @@
 //! Children of an attempt: named, published, and acknowledged before the result that speaks of them.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use crate::broker::BrokerError;
 use crate::handlers::{Child, Context, Failure};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
 use crate::publish::{NewTask, PublishError, Publisher};
 use crate::runtime::now_ms;
+
+/// For a look at the topics.
+const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A child as a task to be published, in its parent's run.
 pub fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
@@ -29,6 +35,7 @@ pub async fn publish_children(
     tasks: Vec<NewTask>,
     mut published: impl FnMut(TaskId),
 ) -> Result<(), Failure> {
+    check_topics(publisher, &tasks).await?;
     let mut left = tasks;
     while !left.is_empty() {
         let outcomes = publisher.publish_all(left.clone(), now_ms()).await;
@@ -52,6 +59,20 @@ pub async fn publish_children(
             }
         }
         left = again;
+    }
+    Ok(())
+}
+
+/// A child without a topic fails the attempt before any of its siblings is out. Where the broker does not answer, publishing
+/// will say more.
+async fn check_topics(publisher: &Publisher, tasks: &[NewTask]) -> Result<(), Failure> {
+    let types: BTreeSet<&str> = tasks.iter().map(|task| &*task.task_type).collect();
+    for task_type in types {
+        let topic = publisher.names().tasks(task_type);
+        if let Ok(false) = publisher.link().has_topic(&topic, LOOK_DEADLINE).await {
+            let told = format!("a child cannot be published: there is no topic `{topic}` for the type `{task_type}`");
+            return Err(Failure::fail(format!("{told}; hint: add the type and run `kafleet topics apply`")).of_kind("bad_child"));
+        }
     }
     Ok(())
 }

@@ -176,6 +176,7 @@ impl Fleet {
             events_partitions: self.events_partitions,
             metrics: Metrics::new().unwrap(),
             health: Health::default(),
+            reentry: None,
         };
         self.roles.push(tokio::spawn(worker::run(setup, self.shutdown.clone())));
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{Broker, Commit, Partition};
-use kafleet::model::offsets::Metadata;
+use kafleet::model::offsets::{Mark, Metadata};
 use serde_json::Value;
 
 use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
@@ -25,7 +25,7 @@ pub async fn restart_with_metadata(fleet: Fleet, journal: Journal, gate: Gate) {
     fleet.wait_for_results(600).await;
     let done_above = |committed: &kafleet::broker::Committed| {
         let metadata = Metadata::decode(committed.offset, &committed.metadata).unwrap();
-        (committed.offset, metadata.completed.done_above(), metadata.clean)
+        (committed.offset, metadata.completed.done_above(), metadata.mark == Mark::Clean)
     };
     let end = std::time::Instant::now() + DEADLINE;
     while fleet.committed("stuck").await[0].as_ref().map(done_above) != Some((0, 600, false)) {

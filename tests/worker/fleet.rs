@@ -14,10 +14,11 @@ use kafleet::config::{Bytes, Config, Names, TopicsConfig, TypeConfig, WorkerConf
 use kafleet::handlers::Registry;
 use kafleet::model::duration::Millis;
 use kafleet::model::event::Event;
-use kafleet::model::offsets::Metadata;
+use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::task::Position;
 use kafleet::runtime::{Health, Shutdown, blocking};
 use kafleet::telemetry::Metrics;
+use kafleet::worker::cell::Reentry;
 use kafleet::worker::{self, WorkerSetup};
 use tokio::task::JoinHandle;
 
@@ -34,6 +35,7 @@ pub struct Fleet {
     pub events: Tail,
     /// What workers get, unless a test changes it.
     pub config: WorkerConfig,
+    pub reentry: Option<Reentry>,
     partitions: u32,
     kinds: Vec<Kind>,
     pub link: Arc<Link>,
@@ -93,6 +95,7 @@ impl Fleet {
                 drain_timeout: Millis::secs(20),
                 ..WorkerConfig::default()
             },
+            reentry: None,
             partitions,
             kinds: kinds.to_vec(),
         }
@@ -114,6 +117,7 @@ impl Fleet {
             events_partitions: EVENTS_PARTITIONS,
             metrics: metrics.clone(),
             health: health.clone(),
+            reentry: self.reentry.clone(),
         };
         let ended = tokio::spawn(worker::run(setup, shutdown.clone()));
         Worker { health, metrics, shutdown, ended }
@@ -206,7 +210,7 @@ impl Fleet {
             let end = self.end_of(&self.names.tasks(task_type), index as i32).await;
             let committed = committed.unwrap_or_else(|| panic!("partition {index} has no commit"));
             let metadata = Metadata::decode(committed.offset, &committed.metadata).unwrap();
-            assert_eq!((metadata.completed.watermark(), metadata.clean), (end, true), "partition {index}: {committed:?}");
+            assert_eq!((metadata.completed.watermark(), metadata.mark), (end, Mark::Clean), "partition {index}: {committed:?}");
         }
     }
 
@@ -269,6 +273,12 @@ impl Worker {
 
     pub async fn gone(self) {
         tokio::time::timeout(DEADLINE, self.ended).await.expect("the worker ends in time").unwrap().unwrap();
+    }
+
+    /// Why it ended.
+    #[allow(dead_code, reason = "for the tests of crashes")]
+    pub async fn failure(self) -> String {
+        format!("{:#}", self.ended.await.unwrap().unwrap_err())
     }
 
     pub fn has_ended(&self) -> bool {

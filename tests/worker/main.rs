@@ -3,6 +3,7 @@
 //! `tests/services run` does.
 
 mod answers;
+mod blocking;
 mod children;
 mod commits;
 mod control;
@@ -15,7 +16,9 @@ mod live_limits;
 mod malformed;
 mod notes;
 mod order;
+mod policy;
 mod rebalance;
+mod sabotage;
 mod stopping;
 mod tail;
 mod types;

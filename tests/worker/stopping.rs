@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kafleet::handlers::Failure;
 use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
-use kafleet::model::offsets::Metadata;
+use kafleet::model::offsets::{Mark, Metadata};
 use serde_json::Value;
 
 use crate::fleet::{memory, until};
@@ -24,7 +24,7 @@ async fn what_runs_may_finish_and_nothing_is_repeated() {
     first.gone().await;
     assert_eq!(fleet.results().len(), journal.started(), "all that ran is reported");
     for committed in fleet.committed("work").await.into_iter().flatten() {
-        assert!(Metadata::decode(committed.offset, &committed.metadata).unwrap().clean, "{committed:?}");
+        assert_eq!(Metadata::decode(committed.offset, &committed.metadata).unwrap().mark, Mark::Clean, "{committed:?}");
     }
     let second = fleet.worker();
     fleet.wait_for_results(500).await;

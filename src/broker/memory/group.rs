@@ -35,6 +35,8 @@ struct Member {
     seen_ms: i64,
     /// The generation of its last poll.
     generation: u64,
+    /// It has learnt of its first assignment, which may be empty.
+    welcomed: bool,
     mail: Mail,
 }
 
@@ -86,6 +88,7 @@ impl Group {
             polling: false,
             seen_ms: now_ms,
             generation: 0,
+            welcomed: false,
             mail: Mail::default(),
         };
         self.members.insert(id, member);
@@ -124,13 +127,16 @@ impl Group {
         let Some(member) = self.members.get_mut(&id) else { return Standing::Out };
         (member.polling, member.seen_ms, member.generation) = (true, now_ms, self.generation);
         let Mail { give, take } = std::mem::take(&mut member.mail);
+        // Where there are fewer partitions than members: it hears so once.
+        let without = self.known_partitions > 0 && !self.target.values().any(|owner| *owner == id);
+        let told = !give.is_empty() || (without && !member.welcomed);
+        member.welcomed |= told;
         for (partitions, phase) in [(&give, Phase::Held), (&take, Phase::Revoking)] {
             for at in partitions {
                 self.owners.insert(at.clone(), Holding { member: id, phase });
             }
         }
-        let events =
-            [(!take.is_empty()).then_some(GroupEvent::Revoked(take)), (!give.is_empty()).then_some(GroupEvent::Assigned(give))];
+        let events = [(!take.is_empty()).then_some(GroupEvent::Revoked(take)), told.then_some(GroupEvent::Assigned(give))];
         Standing::Member(events.into_iter().flatten().collect())
     }
 

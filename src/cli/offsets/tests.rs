@@ -74,7 +74,11 @@ async fn every_kind_of_place_is_committed() {
         let committed = broker.group_offsets(TOPIC, &[Partition::new(TOPIC, 0)], CALL_DEADLINE).unwrap();
         let committed = committed[0].clone().unwrap();
         assert_eq!(committed.offset, expected);
-        assert!(Metadata::decode(expected, &committed.metadata).unwrap().clean, "no crash is suspected at the start");
+        assert_eq!(
+            Metadata::decode(expected, &committed.metadata).unwrap().mark,
+            Mark::Clean,
+            "no crash is suspected at the start"
+        );
     }
     let placed = set(&broker, "echo", At::Earliest).await.unwrap();
     let expected = "\
@@ -139,6 +143,7 @@ async fn running_workers_are_told() {
         events_partitions: config.topics.events_partitions,
         metrics: crate::telemetry::Metrics::new().unwrap(),
         health: health.clone(),
+        reentry: None,
     };
     let worker = tokio::spawn(crate::worker::run(setup, shutdown.clone()));
     let refused = async {

@@ -73,6 +73,7 @@ impl Dispatcher {
         for followers in self.keys.values_mut() {
             taken.extend(split(followers, meant));
         }
+        taken.extend(split(&mut self.suspects.waiting, meant));
         let (asleep, stay): (Vec<_>, Vec<_>) = self.sleeping.drain().partition(|Reverse(next)| meant(&next.held));
         self.sleeping.extend(stay);
         taken.extend(asleep.into_iter().map(|Reverse(next)| next.held));

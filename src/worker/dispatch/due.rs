@@ -1,7 +1,7 @@
 //! What the clock brings: retries, `started` of attempts that last, and notes.
 
 use std::cmp::Reverse;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Dispatcher, Running};
 use crate::model::event::Kind;
@@ -9,11 +9,16 @@ use crate::worker::intake::Work;
 use crate::worker::notes::FLUSH_INTERVAL;
 use crate::worker::ticket::Ticket;
 
+/// How often threads that are stuck are looked at.
+const LOOK_AT_STUCK: Duration = Duration::from_millis(50);
+
 impl Dispatcher {
     pub(super) fn next_due(&self) -> Option<Instant> {
         let started = self.unstarted.front().map(|(at, _)| *at);
         let sleeping = self.sleeping.peek().map(|Reverse(next)| next.until);
-        [started, sleeping, self.next_flush, self.limits.next_due()].into_iter().flatten().min()
+        // Nobody says when a thread is free again.
+        let stuck = (self.stuck > 0).then(|| Instant::now() + LOOK_AT_STUCK);
+        [started, sleeping, self.next_flush, self.limits.next_due(), stuck].into_iter().flatten().min()
     }
 
     pub(super) async fn do_due(&mut self) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::attempt::Ended;
 use super::super::intake::{Held, Work};
 use super::super::ticket::Ticket;
+use super::judge::{Next, TIMEOUT};
 use super::{Dispatcher, LONGEST_WAIT, Running, Sleeping};
 use crate::config::Order;
 use crate::handlers::{Answer, Fail, Failure};
@@ -16,6 +17,7 @@ impl Dispatcher {
     pub(super) async fn attempt_ended(&mut self, number: u64, ended: Ended) {
         let Some(mut running) = self.running.remove(&number) else { return };
         self.parts.meter.in_flight(self.running.len());
+        self.suspect_ended(&running.held);
         let cancelled = !self.open || self.cancelled_slots.contains(&running.held.ticket.slot());
         match ended {
             // Late: the partition has another owner, or the worker is gone.
@@ -27,8 +29,12 @@ impl Dispatcher {
             Ended::Answered(answer) => self.finish(running, answer).await,
             Ended::TimedOut => {
                 let took = running.began.elapsed().as_secs_f32();
-                let failure = Failure::retry(format!("the attempt had not ended after {took:.1} s")).of_kind("timeout");
+                let failure = Failure::retry(format!("the attempt had not ended after {took:.1} s")).of_kind(TIMEOUT);
                 self.finish(running, Err(failure)).await;
+            }
+            Ended::Stalled(limit) => {
+                let told = format!("the attempt has shown no sign of life for {:.1} s", limit.as_secs_f32());
+                self.finish(running, Err(Failure::retry(told).of_kind("stalled"))).await;
             }
         }
     }
@@ -60,52 +66,74 @@ impl Dispatcher {
         if let Some(verdict) = running.cancelled.take() {
             return self.cancel_running(running, *verdict).await;
         }
-        let attempt = running.held.attempts + 1;
-        let retry = self.retry_policy(&running.held);
-        self.log_failure(&running, &failure);
-        let error = ErrorInfo::new(failure.kind, failure.message.clone(), attempt);
-        if let Fail::Retry { after } = failure.then
-            && retry.allows(attempt)
-        {
-            self.parts.meter.finished("retried", running.began.elapsed());
-            let wait = after.unwrap_or_else(|| retry.backoff(attempt, fastrand::f64()).into()).min(LONGEST_WAIT);
-            let mut event = self.event(Kind::Retrying, &running.held);
-            event.attempt = attempt;
-            event.started_at_ms = (!running.started).then_some(running.began_ms);
-            event.due_ms = Some(event.at_ms.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
-            event.error = Some(Box::new(error));
-            // What `spawn_now` has published is known here only: such a task is tried again here.
-            if self.waits_elsewhere(wait) && !self.desk.has_spawned(&running.held.task.id, running.held.task.run) {
-                return self.hand_over(running.held, event).await;
-            }
-            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
-            if self.closed_slots.contains(&running.held.ticket.slot()) {
-                // Nobody waits here for it: the successor tries again.
-                return self.give_back(running.held);
-            }
-            running.held.announced = true;
-            running.held.attempts = attempt;
-            self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held: running.held }));
-            return;
+        if self.has_convicted_itself(&running.held, &failure) {
+            return self.suspect_died(running, failure).await;
         }
+        let attempt = running.held.attempts + 1;
+        self.log_failure(&running, &failure);
+        self.count_failure(&failure);
+        match self.judge(&running.held, attempt, failure) {
+            Next::Retry { wait, failure } => self.retry(running, wait, failure).await,
+            Next::Skip { failure } => self.skip(running, failure).await,
+            Next::End { code, failure } => self.give_up(running, code, failure).await,
+        }
+    }
+
+    /// It waits here, without a slot, or at the tracker.
+    async fn retry(&mut self, mut running: Running, wait: Duration, failure: Failure) {
+        self.parts.meter.finished("retried", running.began.elapsed());
+        let attempt = running.held.attempts + 1;
+        let mut event = self.failure_event(Kind::Retrying, &running, &failure);
+        event.due_ms = Some(event.at_ms.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
+        // What `spawn_now` has published is known here only: such a task is tried again here.
+        if self.waits_elsewhere(wait) && !self.desk.has_spawned(&running.held.task.id, running.held.task.run) {
+            return self.hand_over(running.held, event).await;
+        }
+        self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+        if self.closed_slots.contains(&running.held.ticket.slot()) {
+            // Nobody waits here for it: the successor tries again.
+            return self.give_back(running.held);
+        }
+        running.held.announced = true;
+        running.held.attempts = attempt;
+        self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held: running.held }));
+    }
+
+    /// Passed over: it succeeds, and says that it did not.
+    async fn skip(&mut self, mut running: Running, failure: Failure) {
+        let mut event = self.event(Kind::Warned, &running.held);
+        event.attempt = running.held.attempts + 1;
+        event.message = Some(format!("passed over ({}): {}", failure.kind, failure.message));
+        self.write_started(&mut running).await;
+        self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+        self.succeed(running, RawJson::null()).await;
+    }
+
+    /// Code: why it is kept as a dead letter, if it is.
+    async fn give_up(&mut self, running: Running, code: Option<&'static str>, failure: Failure) {
         let kind = if failure.then == Fail::Cancelled { Kind::Cancelled } else { Kind::Failed };
         self.parts.meter.finished(if kind == Kind::Failed { "failed" } else { "cancelled" }, running.began.elapsed());
+        let event = self.failure_event(kind, &running, &failure);
+        match code {
+            Some(code) => self.bury_task(running.held, event, code, failure.message),
+            None => self.end(running.held, event).await,
+        }
+    }
+
+    pub(super) fn failure_event(&self, kind: Kind, running: &Running, failure: &Failure) -> Event {
+        let attempt = running.held.attempts + 1;
         let mut event = self.event(kind, &running.held);
         event.attempt = attempt;
         event.started_at_ms = (!running.started).then_some(running.began_ms);
-        event.error = Some(Box::new(error));
-        match failure.then {
-            Fail::Dead => self.bury_task(running.held, event, "dead", failure.message),
-            Fail::Retry { .. } => self.bury_task(running.held, event, "exhausted", failure.message),
-            Fail::Final | Fail::Cancelled => self.end(running.held, event).await,
-        }
+        event.error = Some(Box::new(ErrorInfo::new(&failure.kind, failure.message.clone(), attempt)));
+        event
     }
 
     /// For people who look at the worker; the whole story is in the events.
     pub(super) fn log_failure(&mut self, running: &Running, failure: &Failure) {
         if let Some(left_out) = self.failures_logged.pass() {
             let (task, task_type, attempt) = (&running.held.task.id, &self.parts.task_type, running.cx.number);
-            tracing::warn!(%task, %task_type, attempt, kind = failure.kind, reason = %failure.message, left_out, "an attempt failed");
+            tracing::warn!(%task, %task_type, attempt, kind = %failure.kind, reason = %failure.message, left_out, "an attempt failed");
         }
     }
 

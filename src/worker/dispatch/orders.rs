@@ -23,10 +23,14 @@ impl Dispatcher {
     }
 
     pub(super) fn set_limits(&mut self) {
+        let was_paused = self.limits.is_paused();
         let parts = &self.parts;
         let released = self.limits.set(&parts.task_type, &parts.registered.policy, &parts.control.orders());
         self.queue.extend(released.into_iter().map(Work::Task));
         self.parts.meter.limits(self.limits.slots(), self.limits.is_paused());
+        if was_paused && !self.limits.is_paused() {
+            self.forgive();
+        }
     }
 
     /// Attempts whose tasks are cancelled are told to stop, and ended after the grace.

@@ -73,7 +73,7 @@ impl Lane {
             let slot = self.free_slot();
             self.command(Command::Open { slot });
             let marked = consumed.contains(&(self.parts.task_type.to_string(), partition.index));
-            let share = if committed.is_none() && marked {
+            let mut share = if committed.is_none() && marked {
                 self.refuse(partition, "its commit is gone, though it has been consumed before");
                 Share::refused(partition.clone(), slot)
             } else {
@@ -84,7 +84,11 @@ impl Lane {
                 Share::take_up(partition.clone(), slot, first, committed.as_ref(), self.window)
             };
             if share.unclean() > 0 {
+                share.bound_suspects(self.parts.broker.ends(partition, CALL_DEADLINE)?.end);
                 tracing::warn!(%partition, in_a_row = share.unclean(), "taken over from a worker that did not give it back");
+            }
+            if let Some(until) = share.suspects_until() {
+                tracing::warn!(%partition, until, "workers keep dying here: what was under way runs in child processes up to this offset");
             }
             let start = if share.phase == Phase::Refused { Start::End } else { Start::At(share.start()) };
             starts.push((partition.clone(), start));

@@ -6,7 +6,7 @@ use super::{CALL_DEADLINE, Lane, RETRY_PAUSE, refused_part};
 use crate::broker::{BrokerError, Commit, Committed, Partition, Start};
 use crate::config::RateBy;
 use crate::control::{self, Key};
-use crate::model::offsets::{Completed, Metadata};
+use crate::model::offsets::{Completed, Mark, Metadata};
 use crate::worker::dispatch::Command;
 use crate::worker::portion::Portion;
 use crate::worker::share::{Phase, Share};
@@ -52,7 +52,7 @@ impl Lane {
     fn begin_at(&mut self, partition: &Partition, slot: u32, offset: i64) -> Result<(), BrokerError> {
         let ends = self.parts.broker.ends(partition, CALL_DEADLINE)?;
         let offset = offset.clamp(ends.first, ends.end);
-        let metadata = Metadata::encode(&Completed::starting_at(offset), true, offset, 0);
+        let metadata = Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0);
         let commit = Commit { partition: partition.clone(), offset, metadata: metadata.clone() };
         self.parts.consumer.commit_sync(&[commit])?;
         let committed = Committed { offset, metadata };

@@ -1,0 +1,211 @@
+//! `isolation = "process"`: what an attempt can do in a child process, and what it cannot take down from there.
+
+use std::time::{Duration, Instant};
+
+use kafleet::broker::memory::Memory;
+use kafleet::config::{Bytes, Isolation};
+use kafleet::model::duration::Millis;
+use kafleet::model::event::Kind as EventKind;
+use kafleet::worker::cell::Reentry;
+use serde_json::{Value, json};
+
+use crate::fleet::{Fleet, memory, until};
+use crate::risky::{Act, Risky, params, risky};
+use crate::types::Kind;
+use crate::{Case, block_on};
+
+pub const CASES: &[Case] = &[
+    ("an_attempt_in_a_child_process_can_do_all_that_others_can", an_attempt_in_a_child_process_can_do_all_that_others_can),
+    ("whatever_ends_the_process_is_a_failed_attempt", whatever_ends_the_process_is_a_failed_attempt),
+    ("a_child_process_is_used_again_until_it_has_had_its_time", a_child_process_is_used_again_until_it_has_had_its_time),
+    ("an_attempt_that_does_not_stop_is_killed", an_attempt_that_does_not_stop_is_killed),
+    ("child_processes_end_with_their_worker", child_processes_end_with_their_worker),
+    ("signs_of_life_cross_the_process", signs_of_life_cross_the_process),
+    ("what_an_attempt_leaves_behind_harms_no_other", what_an_attempt_leaves_behind_harms_no_other),
+    ("a_worker_that_cannot_isolate_refuses_to_start", a_worker_that_cannot_isolate_refuses_to_start),
+];
+
+async fn fleet(change: impl FnOnce(&mut Kind)) -> (Fleet, std::sync::Arc<Memory>) {
+    let mut kind = risky(Isolation::Process);
+    change(&mut kind);
+    let (mut fleet, broker) = memory(1, &[kind, Kind::echo("leaf")]).await;
+    fleet.reentry = Reentry::of_this_process();
+    (fleet, broker)
+}
+
+async fn send(fleet: &Fleet, id: &str, act: Act) {
+    fleet.send(<Risky as kafleet::handlers::Task>::TYPE, id, &params(act)).await;
+}
+
+async fn output(fleet: &Fleet, id: &str) -> Value {
+    let event = fleet.result_of(id).await;
+    event.output.unwrap_or_else(|| panic!("`{id}`: {:?}", event.error)).value().unwrap()
+}
+
+fn an_attempt_in_a_child_process_can_do_all_that_others_can() {
+    block_on(async {
+        let (fleet, _) = fleet(|_| ()).await;
+        let worker = fleet.worker();
+        send(&fleet, "tells", Act::Tell).await;
+        send(&fleet, "fails", Act::SpawnAndFail).await;
+        let told = output(&fleet, "tells").await;
+        assert_ne!(told["pid"], json!(std::process::id()), "in a process of its own");
+        let expected = json!({"pid": told["pid"], "key": "tells/1", "attempt": 1, "greeting": "hello from the app"});
+        assert_eq!(told, expected);
+        // The parent, three children, and the one that fails.
+        fleet.wait_for_results(5).await;
+        let events = fleet.events.all();
+        let of_parent = |kind| events.iter().filter(move |event| event.id.as_str() == "tells" && event.kind == kind);
+        let lines: Vec<String> = of_parent(EventKind::Log).flat_map(|event| event.lines.clone()).collect();
+        let mut children: Vec<&str> = events.iter().map(|event| event.id.as_str()).filter(|id| id.contains(':')).collect();
+        children.sort_unstable();
+        children.dedup();
+        assert_eq!(children.len(), 3, "{children:?}");
+        assert!(children.iter().all(|id| id.starts_with("tells:leaf-")), "{children:?}");
+        assert!(lines[0] == "a line" && lines[1].starts_with("tells:leaf-"), "{lines:?}");
+        assert_eq!(of_parent(EventKind::Progress).count(), 1);
+        let failed = fleet.result_of("fails").await.error.unwrap();
+        assert_eq!((&*failed.kind, &*failed.message), ("own_kind", "after spawning"));
+        worker.stop().await;
+        fleet.assert_clean("risky").await;
+    });
+}
+
+fn whatever_ends_the_process_is_a_failed_attempt() {
+    block_on(async {
+        let (fleet, _) = fleet(|kind| kind.registered.policy.cells.memory = Bytes(256 << 20)).await;
+        let worker = fleet.worker();
+        let deaths = [
+            ("abort", Act::Abort, "SIGABRT"),
+            ("segfault", Act::Segfault, "SIGSEGV"),
+            ("exit", Act::Exit, "exited with code 0"),
+            ("overflow", Act::Overflow, "SIGABRT"),
+            ("devour", Act::Devour, "SIGABRT"),
+        ];
+        for (id, act, _) in deaths {
+            send(&fleet, id, act).await;
+        }
+        send(&fleet, "panic", Act::Panic).await;
+        for n in 0..50 {
+            send(&fleet, &format!("good-{n}"), Act::Answer).await;
+        }
+        fleet.wait_for_results(56).await;
+        for (id, _, how) in deaths {
+            let event = fleet.result_of(id).await;
+            let error = event.error.unwrap();
+            assert_eq!((event.kind, event.attempt, &*error.kind), (EventKind::Failed, 2, "crashed"), "{id}: {error:?}");
+            assert!(error.message.contains(how), "{id}: {}", error.message);
+        }
+        assert_eq!(fleet.result_of("panic").await.error.unwrap().kind, "panic");
+        for n in 0..50 {
+            assert_eq!(fleet.result_of(&format!("good-{n}")).await.kind, EventKind::Succeeded);
+        }
+        assert_eq!(worker.metric("kafleet_child_process_ends_total", "crashed"), 10.0);
+        worker.stop().await;
+    });
+}
+
+fn a_child_process_is_used_again_until_it_has_had_its_time() {
+    block_on(async {
+        let limits = |kind: &mut Kind| {
+            kind.registered.policy.cells.tasks = 4;
+            kind.registered.policy.concurrency = 1;
+        };
+        let (fleet, _) = fleet(limits).await;
+        let worker = fleet.worker();
+        let mut pids = Vec::new();
+        for n in 0..12 {
+            let id = format!("t{n}");
+            send(&fleet, &id, Act::Answer).await;
+            pids.push(output(&fleet, &id).await["pid"].as_u64().unwrap());
+        }
+        pids.dedup();
+        assert_eq!(pids.len(), 3, "twelve attempts, four in each");
+        worker.stop().await;
+    });
+}
+
+fn an_attempt_that_does_not_stop_is_killed() {
+    block_on(async {
+        let limits = |kind: &mut Kind| {
+            kind.registered.policy.timeout = Millis(300);
+            kind.registered.policy.retry.retries = 0;
+            kind.registered.policy.concurrency = 1;
+        };
+        let (fleet, _) = fleet(limits).await;
+        let worker = fleet.worker();
+        send(&fleet, "heeds", Act::Heed).await;
+        assert_eq!(output(&fleet, "heeds").await["key"], "heeds/1", "its token fired, and it answered within the grace");
+        send(&fleet, "ignores", Act::Ignore).await;
+        assert_eq!(fleet.result_of("ignores").await.error.unwrap().kind, "timeout");
+        let from = Instant::now();
+        send(&fleet, "next", Act::Answer).await;
+        output(&fleet, "next").await;
+        assert!(from.elapsed() < Duration::from_secs(10), "the slot is free");
+        assert_eq!(worker.metric("kafleet_child_process_ends_total", "killed"), 1.0);
+        worker.stop().await;
+    });
+}
+
+pub fn exists(pid: u64) -> bool {
+    // One that is dead and waited for by nobody is none.
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
+}
+
+fn child_processes_end_with_their_worker() {
+    block_on(async {
+        let (fleet, _) = fleet(|_| ()).await;
+        let worker = fleet.worker();
+        send(&fleet, "idle", Act::Answer).await;
+        let pid = output(&fleet, "idle").await["pid"].as_u64().unwrap();
+        assert!(exists(pid), "it waits for more");
+        worker.stop().await;
+        until("the child process is gone", || !exists(pid)).await;
+    });
+}
+
+fn signs_of_life_cross_the_process() {
+    block_on(async {
+        let limits = |kind: &mut Kind| {
+            kind.registered.policy.stall_timeout = Some(Millis(200));
+            kind.registered.policy.retry.retries = 0;
+        };
+        let (fleet, _) = fleet(limits).await;
+        let worker = fleet.worker();
+        send(&fleet, "beats", Act::Beat).await;
+        send(&fleet, "chatters", Act::Chatter).await;
+        send(&fleet, "silent", Act::Ignore).await;
+        assert_eq!(fleet.result_of("beats").await.kind, EventKind::Succeeded);
+        for id in ["chatters", "silent"] {
+            assert_eq!(fleet.result_of(id).await.error.map(|error| error.kind).as_deref(), Some("stalled"), "{id}");
+        }
+        worker.stop().await;
+    });
+}
+
+/// A process that dies between two attempts is nobody's fault: the next one begins in another.
+fn what_an_attempt_leaves_behind_harms_no_other() {
+    block_on(async {
+        let (fleet, _) = fleet(|kind| kind.registered.policy.concurrency = 1).await;
+        let worker = fleet.worker();
+        send(&fleet, "mine", Act::Landmine).await;
+        let pid = output(&fleet, "mine").await["pid"].as_u64().unwrap();
+        until("it has exploded", || !exists(pid)).await;
+        send(&fleet, "next", Act::Answer).await;
+        let next = output(&fleet, "next").await;
+        assert_eq!((next["attempt"].as_u64(), next["pid"].as_u64() == Some(pid)), (Some(1), false));
+        worker.stop().await;
+    });
+}
+
+fn a_worker_that_cannot_isolate_refuses_to_start() {
+    block_on(async {
+        let (mut fleet, _) = fleet(|_| ()).await;
+        fleet.reentry = None;
+        let worker = fleet.worker();
+        until("it ends", || worker.has_ended()).await;
+        let why = worker.failure().await;
+        assert!(why.contains("isolation") && why.contains("kafleet::app()"), "{why}");
+    });
+}

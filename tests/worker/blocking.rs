@@ -1,0 +1,94 @@
+//! Handlers that block their threads.
+
+use std::time::Duration;
+
+use kafleet::handlers::{Context, Registered, Task, TaskResult};
+use kafleet::model::duration::Millis;
+use kafleet::model::event::Kind as EventKind;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::fleet::{memory, until};
+use crate::types::Kind;
+
+/// Blocks until the file is there.
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Blocks {
+    until: std::path::PathBuf,
+}
+
+impl Task for Blocks {
+    const TYPE: &'static str = "blocks";
+    const CONCURRENCY: u32 = 16;
+    const RETRIES: u32 = 0;
+    const BLOCKING: bool = true;
+    type Output = String;
+
+    async fn run(self, cx: Context) -> TaskResult<String> {
+        cx.log("blocks");
+        while !self.until.exists() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // An `await` is allowed too.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        if self.until.extension().is_some() {
+            panic!("on purpose");
+        }
+        Ok(std::thread::current().name().unwrap_or_default().to_owned())
+    }
+}
+
+fn blocks(change: impl FnOnce(&mut kafleet::config::TypePolicy)) -> Kind {
+    let mut registered = Registered::of::<Blocks>();
+    change(&mut registered.policy);
+    Kind { name: Blocks::TYPE, registered }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_blocks_holds_up_no_other_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let (gate, bad) = (folder.path().join("open"), folder.path().join("open.bad"));
+    let (fleet, _) = memory(2, &[blocks(|_| ()), Kind::echo("echo")]).await;
+    for n in 0..15 {
+        fleet.send("blocks", &format!("b{n}"), &json!({"until": gate}).to_string()).await;
+    }
+    fleet.send("blocks", "panics", &json!({"until": bad}).to_string()).await;
+    let worker = fleet.worker();
+    until("all of them block", || worker.metric("kafleet_tasks_in_flight", "blocks") == 16.0).await;
+    fleet.send_many("echo", "e", 500, "1").await;
+    fleet.wait_for_results(500).await;
+    assert!(fleet.results().iter().all(|event| event.id.as_str().starts_with('e')));
+    std::fs::write(&gate, "").unwrap();
+    std::fs::write(&bad, "").unwrap();
+    assert_eq!(fleet.result_of("b0").await.output.unwrap().text(), "\"kafleet-blocks\"", "on a thread of its type");
+    assert_eq!(fleet.result_of("panics").await.error.unwrap().kind, "panic");
+    fleet.wait_for_results(516).await;
+    assert_eq!(worker.metric("kafleet_slots_stuck", "blocks"), 0.0);
+    worker.stop().await;
+    fleet.assert_clean("blocks").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_does_not_stop_keeps_its_slot() {
+    let folder = tempfile::tempdir().unwrap();
+    let (gate, open) = (folder.path().join("closed"), folder.path().join("open"));
+    std::fs::write(&open, "").unwrap();
+    let limits = |policy: &mut kafleet::config::TypePolicy| {
+        policy.concurrency = 1;
+        policy.timeout = Millis(100);
+    };
+    let (fleet, _) = memory(1, &[blocks(limits), Kind::echo("echo")]).await;
+    let worker = fleet.worker();
+    fleet.send("blocks", "stuck", &json!({"until": gate}).to_string()).await;
+    assert_eq!(fleet.result_of("stuck").await.error.unwrap().kind, "timeout", "its end is told in time");
+    until("the slot is told to be stuck", || worker.metric("kafleet_slots_stuck", "blocks") == 1.0).await;
+    fleet.send("blocks", "next", &json!({"until": open}).to_string()).await;
+    fleet.send("echo", "e", "1").await;
+    fleet.result_of("e").await;
+    assert!(fleet.kinds_of("next").is_empty(), "its slot is taken");
+    std::fs::write(&gate, "").unwrap();
+    assert_eq!(fleet.result_of("next").await.kind, EventKind::Succeeded);
+    until("the slot is free", || worker.metric("kafleet_slots_stuck", "blocks") == 0.0).await;
+    worker.stop().await;
+}

@@ -1,0 +1,167 @@
+//! What a failed attempt leads to, by the type's policy; and how long a task may take.
+
+use std::time::Duration;
+
+use kafleet::config::{Alarm, ErrorKinds, OnError};
+use kafleet::handlers::Failure;
+use kafleet::model::duration::Millis;
+use kafleet::model::event::Kind as EventKind;
+use serde_json::{Value, json};
+
+use crate::fleet::{memory, until};
+use crate::types::{Gate, Kind, ok};
+
+/// Fails as its params say: `{"kind": …, "final": …}`.
+fn failing(change: impl FnOnce(&mut kafleet::config::TypePolicy)) -> Kind {
+    let mut kind = Kind::new("failing", |params: Value, _| async move {
+        let word = params["kind"].as_str().unwrap().to_owned();
+        let failure = if params["final"] == json!(true) { Failure::fail("no") } else { Failure::retry("no") };
+        Err(failure.of_kind(word))
+    });
+    change(&mut kind.registered.policy);
+    kind
+}
+
+fn words(list: &[&str]) -> Vec<String> {
+    list.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kinds_of_errors_decide_whether_it_is_tried_again() {
+    let kinds = ErrorKinds { retry_on: words(&["busy"]), fail_on: words(&["*"]) };
+    let (fleet, _) = memory(1, &[failing(|policy| policy.kinds = kinds)]).await;
+    fleet.send("failing", "busy", r#"{"kind": "busy"}"#).await;
+    fleet.send("failing", "busy-final", r#"{"kind": "busy", "final": true}"#).await;
+    fleet.send("failing", "other", r#"{"kind": "broken"}"#).await;
+    let worker = fleet.worker();
+    let mut attempts = Vec::new();
+    for id in ["busy", "busy-final", "other"] {
+        let event = fleet.result_of(id).await;
+        attempts.push((event.kind, event.attempt));
+    }
+    worker.stop().await;
+    let failed = |attempt| (EventKind::Failed, attempt);
+    assert_eq!(attempts, [failed(3), failed(3), failed(1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_type_may_fail_at_once() {
+    let (fleet, _) = memory(1, &[failing(|policy| policy.on_error = OnError::Fail)]).await;
+    fleet.send("failing", "t", r#"{"kind": "any"}"#).await;
+    let worker = fleet.worker();
+    let event = fleet.result_of("t").await;
+    worker.stop().await;
+    assert_eq!((event.kind, event.attempt), (EventKind::Failed, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_type_may_pass_over_what_fails() {
+    let skip = |policy: &mut kafleet::config::TypePolicy| {
+        policy.on_error = OnError::Skip;
+        policy.kinds.retry_on = words(&["busy"]);
+    };
+    let (fleet, _) = memory(1, &[failing(skip)]).await;
+    fleet.send("failing", "t", r#"{"kind": "any"}"#).await;
+    fleet.send("failing", "b", r#"{"kind": "busy"}"#).await;
+    let worker = fleet.worker();
+    let (any, busy) = (fleet.result_of("t").await, fleet.result_of("b").await);
+    worker.stop().await;
+    assert_eq!((any.kind, any.attempt, any.output), (EventKind::Succeeded, 1, None));
+    assert_eq!((busy.kind, busy.attempt), (EventKind::Succeeded, 3), "tried again before it is passed over");
+    let warned = fleet.events.all().into_iter().find(|event| event.id.as_str() == "t" && event.kind == EventKind::Warned);
+    let warning = warned.and_then(|event| event.message).unwrap();
+    assert!(warning.contains("any") && warning.contains("no"), "{warning}");
+    fleet.assert_clean("failing").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_failures_stop_the_type() {
+    let kind = Kind::new("shaky", |params: Value, _| async move {
+        if params == json!("bad") { Err(Failure::retry("down").of_kind("unreachable")) } else { ok(params) }
+    });
+    let mut kind = kind.retries(1_000, Millis(1));
+    kind.registered.policy.alarm = Some(Alarm { max_failures: 20, period: Millis::secs(60) });
+    let (fleet, _) = memory(1, &[kind, Kind::echo("echo")]).await;
+    let worker = fleet.worker();
+    fleet.send("shaky", "good", "1").await;
+    fleet.result_of("good").await;
+    fleet.send("shaky", "bad", r#""bad""#).await;
+    until("the alarm is told", || worker.health.reasons().iter().any(|(part, _)| part == "failures of shaky")).await;
+    let (_, reason) = worker.health.reasons().into_iter().find(|(part, _)| part == "failures of shaky").unwrap();
+    assert!(reason.contains("more than 20 attempts failed within 1m") && reason.contains("unreachable"), "{reason}");
+    assert_eq!(worker.metric("kafleet_type_stopped", "shaky"), 1.0);
+    fleet.send("shaky", "waits", "2").await;
+    fleet.send("echo", "goes-on", "3").await;
+    fleet.result_of("goes-on").await;
+    assert!(fleet.kinds_of("waits").is_empty(), "nothing more of the type is started");
+    worker.stop().await;
+    // A new worker begins anew; nothing was lost.
+    let next = fleet.worker();
+    fleet.result_of("waits").await;
+    next.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_has_so_much_time_in_total() {
+    let mut kind = Kind::new("long", |_, cx| async move {
+        cx.cancelled().cancelled().await;
+        Err(Failure::cancelled())
+    });
+    kind.registered.policy.total_timeout = Some(Millis(400));
+    let mut retrying = failing(|policy| policy.total_timeout = Some(Millis(400))).retries(1_000, Millis(30));
+    retrying.registered.policy.timeout = Millis::secs(5);
+    let (fleet, _) = memory(1, &[kind, retrying]).await;
+    fleet.send_record("long", None, Some("old"), Some(b"0"), &[("ce_id", "old"), ("ce_time", "2026-01-31T12:00:00Z")]).await;
+    fleet.send("long", "runs", "0").await;
+    fleet.send("failing", "retries", r#"{"kind": "busy"}"#).await;
+    let worker = fleet.worker();
+    for (id, code) in [("old", "long"), ("runs", "long"), ("retries", "failing")] {
+        let event = fleet.result_of(id).await;
+        let error = event.error.unwrap();
+        assert_eq!((event.kind, &*error.kind), (EventKind::Failed, "timeout"), "{id}: {error:?}");
+        assert!(fleet.dead(code, 1).await.iter().any(|dead| dead.code == "timeout"), "{id}");
+    }
+    let old = fleet.kinds_of("old");
+    assert_eq!(old, ["failed"], "its time was over before it began");
+    let last = fleet.result_of("retries").await;
+    assert!(last.attempt > 2, "it was tried as long as there was time");
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_without_a_sign_of_life_has_stalled() {
+    let gate = Gate::closed();
+    let inner = gate.clone();
+    let mut kind = Kind::new("stalling", move |params: Value, cx| {
+        let gate = inner.clone();
+        async move {
+            match params.as_str().unwrap() {
+                "beats" => {
+                    for _ in 0..60 {
+                        cx.heartbeat();
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                }
+                "chatters" => loop {
+                    cx.in_passing().log("still here");
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                },
+                _ => gate.pass(cx.id.as_str()).await,
+            }
+            ok(json!(cx.signs()))
+        }
+    });
+    kind.registered.policy.stall_timeout = Some(Millis(300));
+    let (fleet, _) = memory(1, &[kind.retries(0, Millis(1))]).await;
+    for id in ["beats", "chatters", "waits"] {
+        fleet.send("stalling", id, &format!("{id:?}")).await;
+    }
+    let worker = fleet.worker();
+    assert_eq!(fleet.result_of("beats").await.kind, EventKind::Succeeded);
+    for id in ["chatters", "waits"] {
+        let error = fleet.result_of(id).await.error.unwrap();
+        assert_eq!(error.kind, "stalled", "{id}");
+        assert!(error.message.contains("no sign of life for 0.3 s"), "{}", error.message);
+    }
+    worker.stop().await;
+}

@@ -1,0 +1,230 @@
+//! A broker that refuses: rights that are missing, and consumers that cannot go on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use kafleet::broker::memory::Memory;
+use kafleet::broker::{
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing,
+    Partition, Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+};
+use kafleet::handlers::{Child, Failure};
+use kafleet::model::event::Kind as EventKind;
+use serde_json::{Value, json};
+
+use crate::fleet::{Fleet, memory, until};
+use crate::types::{Journal, Kind, counted, ok};
+
+/// A broker in memory with something in the way.
+struct Sabotaged {
+    inner: Arc<Memory>,
+    /// Sends to topics whose names contain this are refused while `denying`.
+    denied: &'static str,
+    denying: Arc<AtomicBool>,
+    /// So many consumers of groups still break, each after its first records.
+    breaking: Arc<AtomicUsize>,
+}
+
+struct Denying {
+    inner: Arc<dyn Producer>,
+    sink: Arc<dyn DeliverySink>,
+    denied: &'static str,
+    denying: Arc<AtomicBool>,
+}
+
+struct Breaking {
+    inner: Box<dyn Consumer>,
+    breaking: Arc<AtomicUsize>,
+    taken: usize,
+    broken: bool,
+}
+
+impl Producer for Denying {
+    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
+        if !self.denying.load(Ordering::SeqCst) || !record.topic.contains(self.denied) {
+            return self.inner.send(record, token);
+        }
+        let headers = Vec::new();
+        let refused = RecordRef {
+            topic: record.topic,
+            partition: record.partition.unwrap_or(-1),
+            offset: -1,
+            timestamp_ms: -1,
+            log_append_time: false,
+            key: record.key,
+            value: record.value,
+            headers: &headers,
+        };
+        self.sink.delivered(token, Err((BrokerError::Denied("topic authorization failed".into()), &refused)));
+        Ok(())
+    }
+
+    fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
+        self.inner.flush(deadline)
+    }
+
+    fn purge(&self) {
+        self.inner.purge();
+    }
+}
+
+impl Consumer for Breaking {
+    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+        let left = |breaking: usize| breaking.checked_sub(1);
+        self.broken |= self.taken > 100 && self.breaking.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok();
+        if self.broken {
+            return Err(BrokerError::Fatal("the client instance is fenced".into()));
+        }
+        let taken = &mut self.taken;
+        self.inner.poll(max.min(50), wait, &mut |record| {
+            *taken += 1;
+            sink(record);
+        })
+    }
+    fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
+        self.inner.assign(starts)
+    }
+    fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
+        self.inner.release(partitions)
+    }
+    fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
+        self.inner.commit(commits)
+    }
+    fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
+        self.inner.commit_sync(commits)
+    }
+    fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+        self.inner.committed(partitions, deadline)
+    }
+    fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
+        self.inner.pause(partitions, paused)
+    }
+    fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
+        self.inner.positions()
+    }
+    fn close(self: Box<Self>, deadline: Duration) {
+        self.inner.close(deadline);
+    }
+}
+
+impl Broker for Sabotaged {
+    fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
+        let inner = self.inner.consumer(spec)?;
+        if spec.group.is_none() {
+            return Ok(inner);
+        }
+        Ok(Box::new(Breaking { inner, breaking: self.breaking.clone(), taken: 0, broken: false }))
+    }
+    fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
+        let inner = self.inner.producer(sink.clone())?;
+        Ok(Arc::new(Denying { inner, sink, denied: self.denied, denying: self.denying.clone() }))
+    }
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+        self.inner.atomic_producer(name)
+    }
+    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
+        self.inner.topics(prefix, deadline)
+    }
+    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
+        self.inner.apply_topics(topics, deadline)
+    }
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+        self.inner.ends(partition, deadline)
+    }
+    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
+        self.inner.read_at(partition, offset, deadline)
+    }
+    fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+        self.inner.group_offsets(group, at, deadline)
+    }
+    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
+        self.inner.set_group_offsets(group, commits, deadline)
+    }
+}
+
+/// The fleet, with something in the way of its workers.
+async fn sabotaged(kind: Kind, denied: &'static str, breaking: usize) -> (Fleet, Arc<AtomicBool>, Arc<AtomicUsize>) {
+    let (mut fleet, inner) = memory(2, &[kind]).await;
+    let (denying, breaking) = (Arc::new(AtomicBool::new(!denied.is_empty())), Arc::new(AtomicUsize::new(breaking)));
+    let (switch, left) = (denying.clone(), breaking.clone());
+    fleet.broker = Arc::new(Sabotaged { inner, denied, denying, breaking });
+    (fleet, switch, left)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_cannot_go_on_is_replaced() {
+    let journal = Journal::default();
+    let (fleet, _, left) = sabotaged(counted("broken", &journal), "", 2).await;
+    fleet.send_many("broken", "t", 2_000, "0").await;
+    let worker = fleet.worker();
+    fleet.wait_for_results(2_000).await;
+    assert_eq!(left.load(Ordering::SeqCst), 0, "two consumers broke");
+    worker.ready().await;
+    fleet.wait_committed("broken").await;
+    worker.stop().await;
+    fleet.assert_clean("broken").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_that_may_not_be_written_are_held_back() {
+    let kind = Kind::new("dying", |_, _| async move { Err(Failure::dead("no")) });
+    let (fleet, denying, _) = sabotaged(kind, ".dead.", 0).await;
+    fleet.send("dying", "d", "0").await;
+    let worker = fleet.worker();
+    until("health tells of it", || worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")).await;
+    assert!(fleet.results().is_empty(), "not done before its dead letter is written");
+    denying.store(false, Ordering::SeqCst);
+    assert_eq!(fleet.dead("dying", 1).await[0].code, "dead");
+    assert_eq!(fleet.result_of("d").await.kind, EventKind::Failed);
+    worker.ready().await;
+    worker.stop().await;
+    fleet.assert_clean("dying").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_that_may_not_be_written_are_held_back() {
+    let journal = Journal::default();
+    let (fleet, denying, _) = sabotaged(counted("quiet", &journal), ".events", 0).await;
+    fleet.send_many("quiet", "t", 300, "0").await;
+    let worker = fleet.worker();
+    until("health tells of it", || worker.health.reasons().iter().any(|(part, _)| part == "results")).await;
+    denying.store(false, Ordering::SeqCst);
+    fleet.wait_for_results(300).await;
+    assert_eq!(journal.started(), 300, "what is done is told again, not done again");
+    worker.ready().await;
+    worker.stop().await;
+    fleet.assert_clean("quiet").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_without_a_topic_fails_the_attempt_before_its_siblings_are_out() {
+    let parent = Kind::new("parent", |_: Value, cx| async move {
+        cx.spawn_child(Child::new("echo", json!(1)));
+        cx.spawn_child(Child::new("nowhere", json!(2)));
+        ok(json!(null))
+    });
+    let (fleet, _) = memory(1, &[parent, Kind::echo("echo")]).await;
+    fleet.send("parent", "p", "0").await;
+    let worker = fleet.worker();
+    let failed = fleet.result_of("p").await;
+    let error = failed.error.unwrap();
+    assert_eq!((failed.kind, &*error.kind), (EventKind::Failed, "bad_child"));
+    assert!(error.message.contains("`nowhere`") && error.message.contains("hint: "), "{}", error.message);
+    worker.stop().await;
+    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 0, "its sibling is not out");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_without_a_partition_is_ready() {
+    let (fleet, _) = memory(1, &[Kind::echo("echo")]).await;
+    let first = fleet.worker();
+    first.ready().await;
+    let second = fleet.worker();
+    second.ready().await;
+    first.ready().await;
+    first.stop().await;
+    fleet.send("echo", "e", "0").await;
+    fleet.result_of("e").await;
+    second.stop().await;
+}
