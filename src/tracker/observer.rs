@@ -41,8 +41,8 @@ struct Watch<'a> {
     /// Behind the last record that is done with, where that is not committed yet.
     done: BTreeMap<Partition, i64>,
     last_commit: Instant,
-    /// A commit is under way.
-    committing: bool,
+    /// What the commit under way says.
+    committing: Option<BTreeMap<Partition, i64>>,
     /// Assigned by the group, but where to start could not be read yet.
     unplaced: Vec<Partition>,
 }
@@ -92,7 +92,7 @@ impl Observer {
         };
         let consumer = self.setup.broker.consumer(&spec)?;
         let (done, unplaced, last_commit) = (BTreeMap::new(), Vec::new(), Instant::now());
-        let mut watch = Watch { observer: self, consumer, done, last_commit, committing: false, unplaced };
+        let mut watch = Watch { observer: self, consumer, done, last_commit, committing: None, unplaced };
         let mut looked = Instant::now();
         let outcome = loop {
             if self.shutdown.is_draining() {
@@ -213,9 +213,10 @@ impl Watch<'_> {
                 }
             }
             GroupEvent::Committed { result, .. } => {
-                self.committing = false;
+                let said = self.committing.take().unwrap_or_default();
                 if let Err(error) = result {
-                    tracing::debug!(%error, "a commit of the observer failed: some tasks may be announced again");
+                    tracing::debug!(%error, "a commit of the observer failed and will be made again");
+                    said.into_iter().for_each(|(partition, next)| _ = self.done.entry(partition).or_insert(next));
                 }
             }
             GroupEvent::Trouble(error) => tracing::debug!(%error, "trouble of the observer; going on"),
@@ -225,7 +226,9 @@ impl Watch<'_> {
     fn release(&mut self, partitions: &[Partition]) {
         // What is done and not committed is announced again by the next owner: a second `submitted` changes nothing.
         self.commit_now(|partition| partitions.contains(partition));
-        self.done.retain(|partition, _| !partitions.contains(partition));
+        for done in self.committing.iter_mut().chain([&mut self.done]) {
+            done.retain(|partition, _| !partitions.contains(partition));
+        }
         self.unplaced.retain(|partition| !partitions.contains(partition));
         if let Err(error) = self.consumer.release(partitions) {
             tracing::warn!(%error, "the observer cannot give partitions back");
@@ -267,14 +270,13 @@ impl Watch<'_> {
     }
 
     fn commit_if_due(&mut self) {
-        if self.committing || self.last_commit.elapsed() < COMMIT_INTERVAL {
+        if self.committing.is_some() || self.last_commit.elapsed() < COMMIT_INTERVAL {
             return;
         }
         self.last_commit = Instant::now();
         let commits = self.commits(|_| true);
         if !commits.is_empty() && self.consumer.commit(&commits).is_ok() {
-            self.committing = true;
-            self.done.clear();
+            self.committing = Some(std::mem::take(&mut self.done));
         }
     }
 
