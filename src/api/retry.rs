@@ -12,6 +12,7 @@ use super::problem::{Code, Refusal};
 use super::status::status;
 use super::tasks::json_answer;
 use crate::model::event::{Event, Kind};
+use crate::model::id::TaskId;
 use crate::model::node::MAX_MESSAGE_CHARS;
 use crate::model::outbox::Act;
 use crate::model::task::Position;
@@ -24,10 +25,11 @@ pub async fn retry(call: Call) -> Result<Response, Refusal> {
     }
     let task = call.api.find(&call.id()?, None).await?;
     check(&task, &asked)?;
+    let of_many = asked.only_failed;
     let event = event_of(&task, asked);
     let api = call.api.clone();
     let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
-    Ok(json_answer(202, &call.api.decided(&task, position).await?))
+    Ok(json_answer(202, &call.api.decided(&task, of_many, position).await?))
 }
 
 fn check(task: &Found, asked: &RetryTask) -> Result<(), Refusal> {
@@ -60,9 +62,16 @@ fn event_of(task: &Found, asked: RetryTask) -> Event {
     event
 }
 
+fn run_of_walk(task: &Found, position: Position) -> Option<u32> {
+    task.node.effects.iter().find_map(|effect| match effect.what {
+        Act::RetryFailed { run } if effect.cause == position.offset => Some(run),
+        _ => None,
+    })
+}
+
 impl Api {
     /// What the fold has made of a request.
-    async fn decided(&self, task: &Found, position: Position) -> Result<RetryOutcome, Refusal> {
+    async fn decided(&self, task: &Found, of_many: bool, position: Position) -> Result<RetryOutcome, Refusal> {
         let later = |refusal: Refusal| {
             refusal.hint(format!(
                 "the request is written at {position} and will be decided: do not repeat it, read the task with `?after={position}`"
@@ -79,13 +88,22 @@ impl Api {
             // Somebody else's request came before it.
             return Err(not_finished(&found));
         }
-        let of_many = found.node.effects.iter().find_map(|effect| match effect.what {
-            Act::RetryFailed { run } if effect.cause == position.offset => Some(run),
-            _ => None,
-        });
-        let run = of_many.unwrap_or(found.node.run);
-        let found = if of_many.is_some() { self.walked(found, position).await.map_err(later)? } else { found };
+        if !of_many {
+            return Ok(RetryOutcome { status: status(&found), run: found.node.run });
+        }
+        let run = match run_of_walk(&found, position) {
+            Some(run) => run,
+            // It is at its end already.
+            None => self.highest_run(&found).await.map_err(later)?,
+        };
+        let found = self.walked(found, position).await.map_err(later)?;
         Ok(RetryOutcome { status: status(&found), run })
+    }
+
+    /// The run that the newest retry of several in this tree has.
+    async fn highest_run(&self, task: &Found) -> Result<u32, Refusal> {
+        let root = TaskId::parse(task.id.root()).map_err(|why| Refusal::new(Code::BadId, why.to_string()))?;
+        Ok(self.look(&root).await?.map_or(task.node.run, |root| root.node.highest_run))
     }
 
     /// The task once all that it starts again is started, or as it is after a while: before that it still looks done.
