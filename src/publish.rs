@@ -3,24 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, StreamExt};
-
 use crate::broker::link::Link;
 use crate::broker::{BrokerError, Outgoing};
 use crate::config::Names;
-use crate::model::event::{Event, Kind};
-use crate::model::hash::spawn_hash;
+use crate::model::event::{Event, Kind, submitted};
+use crate::model::hash::spawn_hash_of;
 use crate::model::id::{IdError, TaskId, check_type};
 use crate::model::json::RawJson;
 use crate::model::outbox::KeptRecord;
 use crate::model::partition::partition_of;
-use crate::model::task::{OnFailure, Policy, Position, Rules, Task, Trace, header};
+use crate::model::task::{Policy, Position, Task, Trace};
 use crate::runtime::now_ms;
 
-/// How long a publish may take.
+mod headers;
+mod many;
+
+pub use headers::{TextHeader, task_headers, time_text};
+use headers::{bytes_of, task_record};
+
+/// How long each of the two sends of a publish may take.
 pub const PUBLISH_DEADLINE: Duration = Duration::from_secs(30);
-/// Publishes of one call under way at once.
-const PIPELINE: usize = 1_000;
 
 /// A task to be published.
 #[derive(Clone, Debug)]
@@ -83,6 +85,27 @@ impl From<IdError> for PublishError {
     }
 }
 
+/// How a task goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Its record, then its event.
+    Record,
+    /// Its event alone: it has no record, or that is out.
+    Announce,
+    /// The event that the tracker keeps it by until it is due.
+    Later { due_ms: i64 },
+}
+
+impl Way {
+    fn of(new: &NewTask, now_ms: i64) -> Self {
+        match new.policy.not_before_ms {
+            _ if new.policy.rules.external => Self::Announce,
+            Some(due_ms) if due_ms > now_ms => Self::Later { due_ms },
+            _ => Self::Record,
+        }
+    }
+}
+
 /// Publishes tasks and events. Cheap to clone.
 #[derive(Clone)]
 pub struct Publisher {
@@ -92,12 +115,14 @@ pub struct Publisher {
     events_partitions: u32,
     /// `ce_source`.
     source: Arc<str>,
+    /// Of each send.
+    deadline: Duration,
 }
 
 impl Publisher {
     pub fn new(link: Arc<Link>, names: Names, events_partitions: u32, source: &str) -> Self {
         let events_topic = names.events().into();
-        Self { link, names: Arc::new(names), events_topic, events_partitions, source: source.into() }
+        Self { link, names: Arc::new(names), events_topic, events_partitions, source: source.into(), deadline: PUBLISH_DEADLINE }
     }
 
     /// The events partition of a tree.
@@ -120,36 +145,48 @@ impl Publisher {
     /// Publishes one task. External tasks have no record, only the event; one that starts later waits at the tracker with
     /// its record in its `scheduled` event.
     pub async fn publish(&self, new: NewTask, now_ms: i64) -> Result<Published, PublishError> {
-        let mut task = self.prepare(&new, now_ms)?;
-        if let Some(due_ms) = new.policy.not_before_ms.filter(|at| *at > now_ms && !new.policy.rules.external) {
-            return self.schedule(task, new.key, due_ms, now_ms).await;
+        let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
+        let mut task = self.prepare(new, now_ms)?;
+        if let Way::Later { due_ms } = way {
+            return self.schedule(task, key, due_ms, now_ms).await;
         }
-        if !new.policy.rules.external {
-            task.position = self.send_task(&task, new.key.as_deref()).await.map_err(PublishError::NotOut)?;
+        if way == Way::Record {
+            let (topic, headers) = (self.names.tasks(&task.task_type), task_headers(&task, &self.source));
+            let headers = bytes_of(&headers);
+            let record = task_record(&task, key.as_deref(), &topic, &headers);
+            let position = self.link.deliver(record, self.deadline).await.map_err(PublishError::NotOut)?;
+            task.position = position;
         }
         self.announce(task, now_ms).await
     }
 
-    /// Publishes many, each for itself, in two round trips for any number. One outcome per task, in order.
+    /// Publishes many, each for itself. One outcome per task, in order.
     pub async fn publish_all(&self, tasks: Vec<NewTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
-        stream::iter(tasks).map(|task| self.publish(task, now_ms)).buffered(PIPELINE).collect().await
+        many::publish_all(self, tasks, now_ms).await
     }
 
     /// Writes the `submitted` event of a task whose record is out.
     pub async fn announce(&self, task: Task, now_ms: i64) -> Result<Published, PublishError> {
-        match self.publish_event(&Event::submitted(&task, now_ms)).await {
+        let mut value = Vec::with_capacity(256);
+        submitted(&task, now_ms, &mut value);
+        match self.link.deliver(self.event_record(&task.id, &value), self.deadline).await {
             Ok(position) => Ok(Published { id: task.id, position }),
             Err(error) => Err(PublishError::Out { task: Box::new(task), error }),
         }
     }
 
     async fn schedule(&self, task: Task, key: Option<String>, due_ms: i64, now_ms: i64) -> Result<Published, PublishError> {
-        let mut event = Event::submitted(&task, now_ms);
-        event.kind = Kind::Scheduled;
-        event.due_ms = Some(due_ms);
-        event.record = Some(Box::new(self.kept(&task, key)));
+        let event = self.scheduled(&task, key, due_ms, now_ms);
         let position = self.publish_event(&event).await.map_err(PublishError::NotOut)?;
         Ok(Published { id: task.id, position })
+    }
+
+    fn scheduled(&self, task: &Task, key: Option<String>, due_ms: i64, now_ms: i64) -> Event {
+        let mut event = Event::submitted(task, now_ms);
+        event.kind = Kind::Scheduled;
+        event.due_ms = Some(due_ms);
+        event.record = Some(Box::new(self.kept(task, key)));
+        event
     }
 
     /// The task's record, to be kept until its time has come.
@@ -161,28 +198,30 @@ impl Publisher {
     pub async fn publish_event(&self, event: &Event) -> Result<Position, BrokerError> {
         let mut value = Vec::with_capacity(256);
         event.encode(&mut value);
-        let record = Outgoing {
-            topic: &self.events_topic,
-            partition: i32::try_from(self.partition_of(&event.id)).ok(),
-            key: Some(event.id.root().as_bytes()),
-            value: Some(&value),
-            headers: &[],
-        };
-        self.link.deliver(record, PUBLISH_DEADLINE).await
+        self.link.deliver(self.event_record(&event.id, &value), self.deadline).await
     }
 
-    fn prepare(&self, new: &NewTask, now_ms: i64) -> Result<Task, PublishError> {
+    fn event_record<'a>(&'a self, id: &'a TaskId, value: &'a [u8]) -> Outgoing<'a> {
+        Outgoing {
+            topic: &self.events_topic,
+            partition: i32::try_from(self.partition_of(id)).ok(),
+            key: Some(id.root().as_bytes()),
+            value: Some(value),
+            headers: &[],
+        }
+    }
+
+    fn prepare(&self, new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
         check_type(&new.task_type).map_err(PublishError::Invalid)?;
-        let id = match &new.id {
-            Some(id) => id.clone(),
+        let id = match new.id {
+            Some(id) => id,
             None => TaskId::parse(&uuid::Uuid::now_v7().to_string())?,
         };
-        let params = new.params.value().map_err(|why| PublishError::Invalid(format!("the params cannot be read: {why}")))?;
-        let hash = spawn_hash(&new.task_type, &params);
-        let policy = (new.policy != Policy::default()).then(|| Box::new(new.policy.clone()));
+        let hash = spawn_hash_of(&new.task_type, &new.params)
+            .map_err(|why| PublishError::Invalid(format!("the params cannot be read: {why}")))?;
         Ok(Task {
             id,
-            task_type: new.task_type.clone(),
+            task_type: new.task_type,
             run: new.run,
             attempts_used: 0,
             created_at_ms: now_ms,
@@ -190,72 +229,12 @@ impl Publisher {
             asof: new.asof,
             announced: true,
             hash: Some(hash.into()),
-            policy,
-            trace: new.trace.clone(),
-            params: new.params.clone(),
+            policy: (new.policy != Policy::default()).then(|| Box::new(new.policy)),
+            trace: new.trace,
+            params: new.params,
         })
     }
-
-    async fn send_task(&self, task: &Task, key: Option<&str>) -> Result<Position, BrokerError> {
-        let headers = task_headers(task, &self.source);
-        let borrowed: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
-        let record = Outgoing {
-            topic: &self.names.tasks(&task.task_type),
-            partition: None,
-            key: Some(key.unwrap_or(task.id.as_str()).as_bytes()),
-            value: Some(task.params.text().as_bytes()),
-            headers: &borrowed,
-        };
-        self.link.deliver(record, PUBLISH_DEADLINE).await
-    }
 }
 
-/// The headers that say of a task what is not a default.
-pub fn task_headers(task: &Task, source: &str) -> Vec<(&'static str, String)> {
-    let mut headers = vec![
-        (header::SPEC_VERSION, "1.0".to_owned()),
-        (header::ID, task.id.to_string()),
-        (header::TYPE, task.task_type.to_string()),
-        (header::SOURCE, source.to_owned()),
-        (header::TIME, time_text(task.created_at_ms)),
-    ];
-    let mut set = |name, value: Option<String>| headers.extend(value.map(|value| (name, value)));
-    set(header::PARENT, task.id.parent().map(str::to_owned));
-    set(header::RUN, (task.run > 1).then(|| task.run.to_string()));
-    set(header::ATTEMPT, (task.attempts_used > 0).then(|| task.attempts_used.to_string()));
-    set(header::AS_OF, task.asof.map(|asof| asof.to_string()));
-    set(header::ANNOUNCED, task.announced.then(|| "1".to_owned()));
-    set(header::HASH, task.hash.as_deref().map(str::to_owned));
-    if let Some(trace) = &task.trace {
-        set(header::TRACE_PARENT, Some(trace.parent.clone()));
-        set(header::TRACE_STATE, trace.state.clone());
-    }
-    if let Some(policy) = &task.policy {
-        policy_headers(policy, &mut set);
-    }
-    headers
-}
-
-fn policy_headers(policy: &Policy, set: &mut impl FnMut(&'static str, Option<String>)) {
-    set(header::NOT_BEFORE, policy.not_before_ms.map(time_text));
-    set(header::EXPIRES, policy.expires_at_ms.map(time_text));
-    set(header::RETRIES, policy.retries.map(|retries| retries.to_string()));
-    set(header::MIN_BACKOFF, policy.min_backoff.map(|span| span.to_string()));
-    set(header::MAX_BACKOFF, policy.max_backoff.map(|span| span.to_string()));
-    set(header::TIMEOUT, policy.timeout.map(|span| span.to_string()));
-    set(header::ON_FAILURE, (policy.on_failure == OnFailure::Ignore).then(|| "ignore".to_owned()));
-    set(header::NAME, policy.name.clone());
-    set(header::CREATOR, policy.creator.clone());
-    set(header::TAGS, (!policy.tags.is_empty()).then(|| policy.tags.join(",")));
-    set(header::LINK, policy.link.clone());
-    let rules = (policy.rules != Rules::default()).then(|| serde_json::to_string(&policy.rules).ok()).flatten();
-    set(header::POLICY, rules);
-}
-
-/// RFC 3339 in UTC with milliseconds.
-pub fn time_text(at_ms: i64) -> String {
-    match jiff::Timestamp::from_millisecond(at_ms) {
-        Ok(time) => format!("{time:.3}"),
-        Err(_) => at_ms.to_string(),
-    }
-}
+#[cfg(test)]
+mod tests;

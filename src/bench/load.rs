@@ -6,14 +6,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use super::{CALL_DEADLINE, Ground, NOOP};
-use crate::broker::{Broker, BrokerError, ConsumerSpec, DeliverySink, Outgoing, Partition, RecordRef, Start};
-use crate::model::event::{Event, Kind};
+use super::{CALL_DEADLINE, Ground, NOOP, Site};
+use crate::broker::kafka::raw::RawProduce;
+use crate::broker::link::Link;
+use crate::broker::{Broker, BrokerError, ConsumerSpec, DeliverySink, Outgoing, Partition, Producer, RecordRef, Start};
+use crate::config::Names;
+use crate::model::event::{Event, Kind, Success, submitted};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
-use crate::model::task::{Position, Task};
-use crate::publish::task_headers;
+use crate::model::partition::partition_of;
+use crate::model::task::{Position, Task, header};
+use crate::publish::{NewTask, Publisher, task_headers};
 use crate::runtime::now_ms;
+
+/// `ce_source` of the benchmarks' tasks.
+const SOURCE: &str = "kafleet/bench";
+/// The root of a log with one.
+pub const ROOT: &str = "bench";
 
 /// The params of every task: 200 bytes of JSON.
 pub fn params() -> String {
@@ -21,10 +30,14 @@ pub fn params() -> String {
     format!("{head}{}\"}}", "x".repeat(200 - head.len() - 2))
 }
 
+pub fn id(n: u64) -> anyhow::Result<TaskId> {
+    Ok(TaskId::parse(&format!("bench-{n:012}"))?)
+}
+
 /// The n-th task of a load.
 pub fn task(n: u64) -> anyhow::Result<Task> {
     Ok(Task {
-        id: TaskId::parse(&format!("bench-{n:012}"))?,
+        id: id(n)?,
         task_type: NOOP.into(),
         run: 1,
         attempts_used: 0,
@@ -52,47 +65,201 @@ impl DeliverySink for Acks {
     }
 }
 
-/// Fills the task topic; returns when everything is acknowledged, with the time it took.
-pub fn fill(ground: &Ground, tasks: u64) -> anyhow::Result<Duration> {
-    let acks = Arc::new(Acks::default());
-    let producer = ground.broker.producer(acks.clone())?;
-    let (topic, params, model) = (ground.names.tasks(NOOP), params(), task(0)?);
-    let began = Instant::now();
-    for n in 0..tasks {
-        let task = Task { id: TaskId::parse(&format!("bench-{n:012}"))?, ..model.clone() };
-        let headers = task_headers(&task, "kafleet/bench");
-        let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
-        let key = Some(task.id.as_str().as_bytes());
-        let record = Outgoing { topic: &topic, partition: None, key, value: Some(params.as_bytes()), headers: &headers };
-        while let Err(error) = producer.send(&record, 0) {
+/// A producer that counts what was not acknowledged.
+struct Filler {
+    acks: Arc<Acks>,
+    producer: Arc<dyn Producer>,
+}
+
+impl Filler {
+    fn new(ground: &Ground) -> anyhow::Result<Self> {
+        let acks = Arc::new(Acks::default());
+        Ok(Self { producer: ground.broker.producer(acks.clone())?, acks })
+    }
+
+    fn send(&self, record: &Outgoing<'_>) -> anyhow::Result<()> {
+        while let Err(error) = self.producer.send(record, 0) {
             if !error.is_transient() {
-                return Err(error).context("a task could not be produced");
+                return Err(error).context("a record could not be produced");
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        Ok(())
     }
-    producer.flush(CALL_DEADLINE)?;
-    match acks.failed.load(Ordering::Relaxed) {
-        0 => Ok(began.elapsed()),
-        failed => bail!("{failed} of {tasks} tasks were not acknowledged"),
+
+    /// Returns when everything is acknowledged.
+    fn end(self) -> anyhow::Result<()> {
+        self.producer.flush(CALL_DEADLINE)?;
+        match self.acks.failed.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            failed => bail!("{failed} records were not acknowledged"),
+        }
     }
+}
+
+/// Fills the task topic; returns when everything is acknowledged.
+pub fn fill(ground: &Ground, tasks: u64) -> anyhow::Result<()> {
+    let (filler, topic, params, model) = (Filler::new(ground)?, ground.names.tasks(NOOP), params(), task(0)?);
+    for n in 0..tasks {
+        let task = Task { id: id(n)?, ..model.clone() };
+        let headers = task_headers(&task, SOURCE);
+        let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        let key = Some(task.id.as_str().as_bytes());
+        filler.send(&Outgoing { topic: &topic, partition: None, key, value: Some(params.as_bytes()), headers: &headers })?;
+    }
+    filler.end()
+}
+
+/// A log of finished tasks.
+#[derive(Clone, Copy, Debug)]
+pub struct Log {
+    pub tasks: u64,
+    /// So many are submitted, then the same succeed, then the next: how far apart the two events of a task lie.
+    pub window: u64,
+    /// All are children of one root.
+    pub one_root: bool,
+}
+
+impl Log {
+    pub fn id(&self, n: u64) -> anyhow::Result<TaskId> {
+        if self.one_root { Ok(TaskId::parse(&format!("{ROOT}:noop-{n:012}"))?) } else { id(n) }
+    }
+
+    /// With the root's own two.
+    pub fn events(&self) -> u64 {
+        2 * (self.tasks + u64::from(self.one_root))
+    }
+
+    /// Fills the events topic; returns when everything is acknowledged.
+    pub fn fill(&self, ground: &Ground) -> anyhow::Result<()> {
+        let mut writer = LogWriter { filler: Filler::new(ground)?, topic: ground.names.events(), ground, value: Vec::new() };
+        let model = task(0)?;
+        let root = Task { id: TaskId::parse(ROOT)?, ..model.clone() };
+        if self.one_root {
+            writer.submitted(&root)?;
+            writer.succeeded(&root)?;
+        }
+        let mut next = 0;
+        while next < self.tasks {
+            let end = (next + self.window).min(self.tasks);
+            for n in next..end {
+                writer.submitted(&Task { id: self.id(n)?, ..model.clone() })?;
+            }
+            for n in next..end {
+                writer.succeeded(&Task { id: self.id(n)?, ..model.clone() })?;
+            }
+            next = end;
+        }
+        writer.filler.end()
+    }
+}
+
+struct LogWriter<'a> {
+    filler: Filler,
+    topic: String,
+    ground: &'a Ground,
+    value: Vec<u8>,
+}
+
+impl LogWriter<'_> {
+    fn submitted(&mut self, task: &Task) -> anyhow::Result<()> {
+        self.value.clear();
+        submitted(task, now_ms(), &mut self.value);
+        self.write(task)
+    }
+
+    fn succeeded(&mut self, task: &Task) -> anyhow::Result<()> {
+        self.value.clear();
+        succeeded(task, &mut self.value);
+        self.write(task)
+    }
+
+    fn write(&self, task: &Task) -> anyhow::Result<()> {
+        let root = task.id.root().as_bytes();
+        let partition = i32::try_from(partition_of(root, self.ground.events_partitions)).ok();
+        let value = Some(self.value.as_slice());
+        self.filler.send(&Outgoing { topic: &self.topic, partition, key: Some(root), value, headers: &[] })
+    }
+}
+
+/// What a worker writes when one of these tasks is done.
+fn succeeded(task: &Task, out: &mut Vec<u8>) {
+    let (worker, output, at_ms) = ("some-worker-abc123", RawJson::null(), now_ms());
+    Success { task, attempt: 1, worker, at_ms, announce: true, started_at_ms: at_ms, output: &output }.encode(out);
+}
+
+/// Publishes with tracking, as an api does.
+pub async fn publish_tracked(site: &Site, prefix: &str, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
+    let link = Link::open(Arc::new(site.kafka()?), None)?;
+    let publisher = Publisher::new(link, Names::new(prefix), events_partitions, SOURCE);
+    let mut next = 0;
+    while next < tasks {
+        let end = (next + CALL).min(tasks);
+        publish(&publisher, "bench", next..end).await?;
+        next = end;
+    }
+    Ok(())
+}
+
+/// Tasks published by one call.
+const CALL: u64 = 20_000;
+
+/// Publishes tasks in one call, each acknowledged.
+pub async fn publish(publisher: &Publisher, name: &str, numbers: std::ops::Range<u64>) -> anyhow::Result<()> {
+    let params = RawJson::parse(params().as_bytes())?;
+    let mut tasks = Vec::new();
+    for n in numbers {
+        let mut task = NewTask::new(NOOP, params.clone());
+        task.id = Some(TaskId::parse(&format!("{name}-{n:012}"))?);
+        tasks.push(task);
+    }
+    for outcome in publisher.publish_all(tasks, now_ms()).await {
+        outcome?;
+    }
+    Ok(())
+}
+
+/// The records that publishing writes, as fast as the client takes them.
+pub fn raw_produce(site: &Site, prefix: &str, records: u64, events: bool) -> anyhow::Result<()> {
+    let (names, model, params) = (Names::new(prefix), task(0)?, params());
+    let headers = task_headers(&model, SOURCE).into_iter().filter(|(name, _)| *name != header::ID);
+    let headers: Vec<(String, String)> = headers.map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
+    let mut event = Vec::new();
+    submitted(&model, now_ms(), &mut event);
+    let (tasks, topic) = (names.tasks(NOOP), names.events());
+    let raw = RawProduce {
+        tasks: &tasks,
+        headers: &headers,
+        id_header: header::ID,
+        value: params.as_bytes(),
+        events: events.then_some((topic.as_str(), event.as_slice())),
+        records,
+    };
+    Ok(site.kafka()?.raw_produce(&raw)?)
 }
 
 /// Bytes of the event that the worker writes for one of these tasks.
 pub fn event_bytes() -> anyhow::Result<usize> {
-    let mut event = Event::new(Kind::Succeeded, task(0)?.id, 1, now_ms());
-    event.attempt = 1;
-    event.worker = Some("some-worker-abc123".into());
-    event.started_at_ms = Some(now_ms());
-    event.task = Some(Box::new(crate::model::event::Announcement::of(&task(0)?)));
-    event.output = Some(RawJson::null());
     let mut bytes = Vec::new();
-    event.encode(&mut bytes);
+    succeeded(&task(0)?, &mut bytes);
     Ok(bytes.len())
+}
+
+/// Every task is on the task topic once, and announced once.
+pub fn check_published(ground: &Ground, tasks: u64) -> anyhow::Result<()> {
+    let records = ground.records(&ground.names.tasks(NOOP), ground.partitions)?;
+    if records != tasks {
+        bail!("{records} records for {tasks} tasks");
+    }
+    check_events_of(ground, ground.events_partitions, tasks, Kind::Submitted)
 }
 
 /// Reads all events back: every task succeeded exactly once.
 pub fn check_events(ground: &Ground, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
+    check_events_of(ground, events_partitions, tasks, Kind::Succeeded)
+}
+
+fn check_events_of(ground: &Ground, events_partitions: u32, tasks: u64, kind: Kind) -> anyhow::Result<()> {
     let mut seen = vec![false; usize::try_from(tasks)?];
     let (mut doubled, mut other) = (0u64, 0u64);
     let topic: Arc<str> = ground.names.events().into();
@@ -109,7 +276,7 @@ pub fn check_events(ground: &Ground, events_partitions: u32, tasks: u64) -> anyh
             left = left.saturating_sub(1);
             let event = record.value.and_then(|value| Event::decode(value).ok());
             let number = event
-                .filter(|event| event.kind == Kind::Succeeded)
+                .filter(|event| event.kind == kind)
                 .and_then(|event| event.id.as_str().strip_prefix("bench-")?.parse::<usize>().ok());
             match number.and_then(|number| seen.get_mut(number)) {
                 Some(true) => doubled += 1,
@@ -121,7 +288,7 @@ pub fn check_events(ground: &Ground, events_partitions: u32, tasks: u64) -> anyh
     consumer.close(Duration::from_secs(5));
     let missing = seen.iter().filter(|seen| !**seen).count();
     if missing > 0 || doubled > 0 {
-        bail!("of {tasks} tasks {missing} are missing and {doubled} succeeded twice ({other} other events)");
+        bail!("of {tasks} tasks {missing} are missing and {doubled} are there twice ({other} other events)");
     }
     Ok(())
 }

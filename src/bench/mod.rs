@@ -3,11 +3,19 @@
 //! Each role runs in a process of its own (the same binary), so that CPU time and memory are its own. Nothing counts
 //! before it is acknowledged, and every run ends with a check that all tasks are there exactly once.
 
+mod check;
 mod e2e;
+mod fanin;
+mod idle;
+mod latency;
 mod load;
+mod pass;
 mod process;
+mod publish;
 pub mod role;
+mod stage;
 mod table;
+mod tracker;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -15,16 +23,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
 
 use crate::broker::kafka::Kafka;
 use crate::broker::{Broker, Partition, TopicChange, TopicSpec};
 use crate::config::Names;
 
 pub use e2e::{E2e, e2e};
+pub use fanin::{Fanin, fanin};
+pub use idle::{Idle, idle};
+pub use latency::{Latency, latency};
+pub use publish::{PublishBench, publish};
 pub use table::{Figure, Report};
+pub use tracker::{TrackerBench, tracker};
 pub use worker::{WorkerBench, worker};
 
-/// What every benchmark needs to know.
+/// What every benchmark of throughput needs to know.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Common {
     /// Tasks in each round.
@@ -39,24 +53,79 @@ pub struct Common {
     /// Attempts at once in the worker.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub slots: u32,
+    /// How long producers gather records (librdkafka's `linger.ms`), in milliseconds.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub linger: u32,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Self { tasks: 1_000_000, rounds: 3, partitions: 4, slots: 2_000, linger: 5 }
+    }
+}
+
+impl Common {
+    /// What a report says of them.
+    fn settings(&self, more: &[(&str, String)]) -> Vec<(String, String)> {
+        let own = [
+            ("tasks", self.tasks.to_string()),
+            ("partitions", self.partitions.to_string()),
+            ("params", "200 B".into()),
+            ("linger", format!("{} ms", self.linger)),
+        ];
+        own.into_iter().chain(more.iter().cloned()).map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// A broker that has just started is slow at first: a part of the tasks, once, uncounted.
+    fn warm_up(&self) -> Self {
+        Self { tasks: (self.tasks / WARM_UP_PART).max(1), ..self.clone() }
+    }
+}
+
+/// The services that a benchmark runs against.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Site {
+    pub brokers: String,
+    pub redis: String,
+    /// Of every producer, ms.
+    pub linger: u32,
+}
+
+impl Site {
+    pub fn linger(&self, linger: u32) -> Self {
+        Self { linger, ..self.clone() }
+    }
+
+    fn kafka(&self) -> anyhow::Result<Kafka> {
+        let section = [("bootstrap.servers", self.brokers.clone()), ("linger.ms", self.linger.to_string())];
+        let section: BTreeMap<String, String> = section.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        Kafka::new(&section).context("the benchmark cannot use this Kafka")
+    }
 }
 
 /// The task type of benchmarks: does nothing, and does it at once.
 pub const NOOP: &str = "noop";
+/// Its parent: spawns as many of them as its params say.
+pub const FAN: &str = "fan";
+/// The tasks of a warm-up: one in so many.
+const WARM_UP_PART: u64 = 4;
+/// Partitions of the events topic where the store takes part.
+const EVENTS_PARTITIONS: u32 = 4;
 /// How long one round may take.
 const ROUND_DEADLINE: Duration = Duration::from_secs(600);
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Topics of one round, under a prefix that no other has.
+/// Topics of one round, under a prefix that no other has; deleted at its end.
 struct Ground {
     broker: Arc<Kafka>,
     names: Names,
     partitions: u32,
+    events_partitions: u32,
 }
 
 impl Ground {
-    fn prepare(common: &Common, brokers: &str, events_partitions: u32) -> anyhow::Result<Self> {
-        let broker = Arc::new(kafka(brokers)?);
+    fn prepare(site: &Site, partitions: u32, events_partitions: u32) -> anyhow::Result<Self> {
+        let broker = Arc::new(site.kafka()?);
         let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
         let names = Names::new(&format!("kafleet-bench-{}", tail.to_lowercase()));
         let spec = |name: String, partitions, append_time: bool| TopicSpec {
@@ -69,17 +138,20 @@ impl Ground {
             },
         };
         let topics = [
-            spec(names.tasks(NOOP), common.partitions, false),
+            spec(names.tasks(NOOP), partitions, false),
             spec(names.dead(NOOP), 1, false),
+            spec(names.tasks(FAN), 1, false),
+            spec(names.dead(FAN), 1, false),
             spec(names.events(), events_partitions, true),
             spec(names.control(), 1, false),
+            spec(names.workers(), 1, false),
         ];
         for outcome in broker.apply_topics(&topics, CALL_DEADLINE)? {
             if let TopicChange::Failed(error) = outcome.change {
                 bail!("topic `{}` could not be made: {error}", outcome.name);
             }
         }
-        Ok(Self { broker, names, partitions: common.partitions })
+        Ok(Self { broker, names, partitions, events_partitions })
     }
 
     /// Records in a topic, by the ends of its partitions.
@@ -102,7 +174,28 @@ impl Ground {
     }
 }
 
-fn kafka(brokers: &str) -> anyhow::Result<Kafka> {
-    let section = BTreeMap::from([("bootstrap.servers".to_owned(), brokers.to_owned())]);
-    Kafka::new(&section).context("the benchmark cannot use this Kafka")
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if let Err(error) = self.broker.delete_topics(&self.names.prefix, CALL_DEADLINE) {
+            eprintln!("the topics `{}*` stay: {error}", self.names.prefix);
+        }
+    }
+}
+
+fn own_cpu() -> Duration {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF);
+    let time = |time: nix::sys::time::TimeVal| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1_000);
+    usage.map_or(Duration::ZERO, |usage| time(usage.user_time()) + time(usage.system_time()))
+}
+
+fn micros(cpu: Duration, tasks: u64) -> f64 {
+    cpu.as_secs_f64() * 1e6 / tasks as f64
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+async fn blocking<T: Send + 'static>(call: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+    tokio::task::spawn_blocking(call).await?
 }

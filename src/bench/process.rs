@@ -18,6 +18,7 @@ pub struct Process {
 pub struct Cost {
     pub cpu: Duration,
     pub peak_bytes: u64,
+    pub resident_bytes: u64,
 }
 
 impl Process {
@@ -33,7 +34,7 @@ impl Process {
         Ok(Self { child, name })
     }
 
-    /// CPU time and the highest resident memory so far.
+    /// CPU time so far, and resident memory, now and at its highest.
     pub fn cost(&self) -> Cost {
         let pid = self.child.id();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -41,9 +42,12 @@ impl Process {
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks: u64 = [11, 12].iter().filter_map(|n| fields.get(*n)?.parse::<u64>().ok()).sum();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let peak =
-            status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-        Cost { cpu: Duration::from_millis(ticks * 10), peak_bytes: peak.unwrap_or(0) * 1024 }
+        let kib = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
+            line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+        };
+        let cpu = Duration::from_millis(ticks * 10);
+        Cost { cpu, peak_bytes: kib("VmHWM:") * 1024, resident_bytes: kib("VmRSS:") * 1024 }
     }
 
     /// An error when it has ended by itself and badly.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::{NOOP, ROUND_DEADLINE, kafka};
+use super::{FAN, NOOP, ROUND_DEADLINE, Site, load};
 use crate::broker::kafka::raw::RawLoop;
 use crate::config::{Bytes, Isolation, Names, Order, TrackerConfig, TypePolicy, WorkerConfig};
-use crate::handlers::{AnswerFuture, Context, Handler, Misfit, Registered, Registry, Schema};
+use crate::handlers::{AnswerFuture, Child, Context, Handler, Misfit, Registered, Registry, Schema};
 use crate::model::json::RawJson;
 use crate::runtime::{Health, Shutdown};
 use crate::store::redis::{Redis, RedisOptions};
@@ -22,25 +22,37 @@ use crate::worker::cell::Reentry;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Role {
     Raw {
-        brokers: String,
+        site: Site,
         prefix: String,
         group: String,
         to: String,
         records: u64,
         output_bytes: usize,
     },
+    RawProduce {
+        site: Site,
+        prefix: String,
+        records: u64,
+        events: bool,
+    },
+    Publish {
+        site: Site,
+        prefix: String,
+        events_partitions: u32,
+        tasks: u64,
+    },
     Worker {
-        brokers: String,
+        site: Site,
         prefix: String,
         events_partitions: u32,
         slots: u32,
         memory_limit: u64,
         order: Order,
         isolation: Isolation,
+        fan: bool,
     },
     Tracker {
-        brokers: String,
-        redis: String,
+        site: Site,
         prefix: String,
         events_partitions: u32,
     },
@@ -52,7 +64,7 @@ pub fn run() -> anyhow::Result<()> {
     let role: Role = serde_json::from_str(&role)?;
     crate::telemetry::init_logs("warn");
     match role {
-        Role::Raw { brokers, prefix, group, to, records, output_bytes } => {
+        Role::Raw { site, prefix, group, to, records, output_bytes } => {
             let raw = RawLoop {
                 group: &group,
                 from: &Names::new(&prefix).tasks(NOOP),
@@ -62,8 +74,9 @@ pub fn run() -> anyhow::Result<()> {
                 prefetch_bytes: WorkerConfig::default().memory_limit.as_usize() / 4,
                 commit_interval: Duration::from_millis(200),
             };
-            Ok(kafka(&brokers)?.raw_loop(&raw, ROUND_DEADLINE)?)
+            Ok(site.kafka()?.raw_loop(&raw, ROUND_DEADLINE)?)
         }
+        Role::RawProduce { site, prefix, records, events } => load::raw_produce(&site, &prefix, records, events),
         role => tokio::runtime::Runtime::new()?.block_on(run_async(role)),
     }
 }
@@ -73,10 +86,10 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
     shutdown.on_signals()?;
     let (metrics, health) = (Metrics::new()?, Health::default());
     match role {
-        Role::Worker { brokers, prefix, events_partitions, slots, memory_limit, order, isolation } => {
+        Role::Worker { site, prefix, events_partitions, slots, memory_limit, order, isolation, fan } => {
             let setup = WorkerSetup {
-                broker: Arc::new(kafka(&brokers)?),
-                registry: noop_registry(slots, order, isolation),
+                broker: Arc::new(site.kafka()?),
+                registry: registry(slots, order, isolation, fan),
                 types: Vec::new(),
                 config: WorkerConfig { memory_limit: Bytes(memory_limit), ..WorkerConfig::default() },
                 names: Names::new(&prefix),
@@ -87,10 +100,10 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
             };
             crate::worker::run(setup, shutdown).await
         }
-        Role::Tracker { brokers, redis, prefix, events_partitions } => {
-            let options = RedisOptions { prefix: prefix.clone(), ..RedisOptions::new(redis) };
+        Role::Tracker { site, prefix, events_partitions } => {
+            let options = RedisOptions { prefix: prefix.clone(), ..RedisOptions::new(site.redis.clone()) };
             let setup = TrackerSetup {
-                broker: Arc::new(kafka(&brokers)?),
+                broker: Arc::new(site.kafka()?),
                 store: Arc::new(Redis::connect(options)?),
                 config: TrackerConfig::default(),
                 names: Names::new(&prefix),
@@ -100,14 +113,20 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
             };
             crate::tracker::run(setup, shutdown).await
         }
-        Role::Raw { .. } => Ok(()),
+        Role::Publish { site, prefix, events_partitions, tasks } => {
+            load::publish_tracked(&site, &prefix, events_partitions, tasks).await
+        }
+        Role::Raw { .. } | Role::RawProduce { .. } => Ok(()),
     }
 }
 
-fn noop_registry(slots: u32, order: Order, isolation: Isolation) -> Registry {
+fn registry(slots: u32, order: Order, isolation: Isolation, fan: bool) -> Registry {
     let mut registry = Registry::default();
     let policy = TypePolicy { concurrency: slots, order, isolation, ..TypePolicy::default() };
-    registry.add(NOOP, Registered { handler: Arc::new(Noop), schema: Schema::any(), policy });
+    registry.add(NOOP, Registered { handler: Arc::new(Noop), schema: Schema::any(), policy: policy.clone() });
+    if fan {
+        registry.add(FAN, Registered { handler: Arc::new(Fan), schema: Schema::any(), policy });
+    }
     registry
 }
 
@@ -125,5 +144,16 @@ impl Handler for Noop {
     /// The sample that does next to nothing.
     fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
         Some("echo")
+    }
+}
+
+/// Spawns as many no-op tasks as its params say.
+struct Fan;
+
+impl Handler for Fan {
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
+        let children = serde_json::from_str(params.text()).unwrap_or(0_u64);
+        (0..children).for_each(|n| cx.spawn_child(Child::new(NOOP, n.into())));
+        Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))
     }
 }

@@ -22,12 +22,43 @@ impl Figure {
     }
 }
 
+/// What everything ran on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    pub cores: usize,
+    pub cpu: String,
+    pub memory_mib: u64,
+    /// Processes that wanted to run, over the minute before the benchmark: what else was going on.
+    pub load: f64,
+}
+
+impl Machine {
+    fn this() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let fact = |file: &str, name: &str| {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|rest| rest.split_once(':')).map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+        };
+        let memory = fact("/proc/meminfo", "MemTotal");
+        let kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let load = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default();
+        Self { cores, cpu: fact("/proc/cpuinfo", "model name"), memory_mib: kib / 1024, load }
+    }
+}
+
 /// The outcome of one benchmark: settings, figures, and the ratio that matters.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub benchmark: &'static str,
     pub version: &'static str,
-    pub cores: usize,
+    /// `release`, or `debug` for a build that was not optimised.
+    pub build: &'static str,
+    pub librdkafka: String,
+    /// Redis' version, where it took part.
+    pub redis: Option<String>,
+    pub machine: Machine,
     pub settings: Vec<(String, String)>,
     pub figures: Vec<Figure>,
     /// Against the ceiling of the same run: median of the rounds' ratios.
@@ -38,9 +69,18 @@ pub struct Report {
 
 impl Report {
     pub fn new(benchmark: &'static str, settings: Vec<(String, String)>) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let version = env!("CARGO_PKG_VERSION");
-        Self { benchmark, version, cores, settings, figures: Vec::new(), ratio: None, checked: false }
+        Self {
+            benchmark,
+            version: env!("CARGO_PKG_VERSION"),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
+            librdkafka: crate::broker::kafka::client_version(),
+            redis: None,
+            machine: Machine::this(),
+            settings,
+            figures: Vec::new(),
+            ratio: None,
+            checked: false,
+        }
     }
 
     pub fn add(&mut self, name: &str, unit: &'static str, values: Vec<f64>) {
@@ -50,8 +90,20 @@ impl Report {
     /// For people.
     pub fn table(&self) -> String {
         let settings: Vec<String> = self.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        let mut text =
-            format!("kafleet {} bench {} on {} cores: {}\n\n", self.version, self.benchmark, self.cores, settings.join(", "));
+        let machine = &self.machine;
+        let redis = self.redis.as_ref().map(|version| format!(", redis {version}")).unwrap_or_default();
+        let mut text = format!(
+            "kafleet {} bench {} ({} build, librdkafka {}{redis})\n",
+            self.version, self.benchmark, self.build, self.librdkafka
+        );
+        text += &format!(
+            "on {} cores, {}, {} MiB, load before {:.1}: {}\n\n",
+            machine.cores,
+            machine.cpu,
+            machine.memory_mib,
+            machine.load,
+            settings.join(", ")
+        );
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING);
         table.set_header(["figure", "median", "min", "max", "unit"]);

@@ -1,22 +1,23 @@
 //! A producer that outlives its client, and sends that can be waited for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
-use tokio::sync::oneshot;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Broker, BrokerError, DeliverySink, Outgoing, Plain, Producer, RecordRef};
 use crate::model::task::Position;
 use crate::runtime::blocking;
 
-/// Tokens with this bit belong to [`Waiters`]; all others are the owner's.
+/// Tokens with this bit belong to a [`Burst`]; all others are the owner's.
 pub const WAITER_BIT: u64 = 1 << 63;
 
 /// How long to stay away from a full queue before the next try.
-const FULL_PAUSE: Duration = Duration::from_millis(2);
+pub const FULL_PAUSE: Duration = Duration::from_millis(2);
 
 /// The shared producer of a process. A client that has failed for good is replaced by a new one.
 pub struct Link {
@@ -28,15 +29,20 @@ pub struct Link {
 }
 
 struct Sink {
-    waiters: Waiters,
+    bursts: Mutex<FxHashMap<u32, Arc<Gathered>>>,
+    next_burst: AtomicU32,
     /// Outcomes of the owner's own tokens; none where everything is waited for.
     owner: Option<Arc<dyn DeliverySink>>,
 }
 
+/// The place of a record, or why it has none.
+pub type Outcome = Result<Position, BrokerError>;
+
+/// The outcomes of a burst that nobody has taken yet.
 #[derive(Default)]
-struct Waiters {
-    next: AtomicU64,
-    waiting: Mutex<FxHashMap<u64, oneshot::Sender<Result<Position, BrokerError>>>>,
+struct Gathered {
+    outcomes: Mutex<Vec<(u32, Outcome)>>,
+    told: Notify,
 }
 
 impl DeliverySink for Sink {
@@ -47,17 +53,25 @@ impl DeliverySink for Sink {
             }
             return;
         }
-        let Some(waiter) = self.waiters.waiting.lock().remove(&token) else { return };
-        let outcome = outcome.map(|(partition, offset)| Position { partition, offset }).map_err(|(error, _)| error);
         // Whoever has stopped waiting does not need the outcome.
-        let _ = waiter.send(outcome);
+        let Some(gathered) = self.bursts.lock().get(&burst_of(token)).cloned() else { return };
+        let outcome = outcome.map(|(partition, offset)| Position { partition, offset }).map_err(|(error, _)| error);
+        let mut outcomes = gathered.outcomes.lock();
+        outcomes.push((token as u32, outcome));
+        if outcomes.len() == 1 {
+            gathered.told.notify_one();
+        }
     }
+}
+
+fn burst_of(token: u64) -> u32 {
+    ((token & !WAITER_BIT) >> 32) as u32
 }
 
 impl Link {
     /// Opens the producer. Outcomes of tokens without [`WAITER_BIT`] go to `owner`.
     pub fn open(broker: Arc<dyn Broker>, owner: Option<Arc<dyn DeliverySink>>) -> Result<Arc<Self>, BrokerError> {
-        let sink = Arc::new(Sink { waiters: Waiters::default(), owner });
+        let sink = Arc::new(Sink { bursts: Mutex::default(), next_burst: AtomicU32::new(0), owner });
         let producer = broker.producer(sink.clone())?;
         Ok(Arc::new(Self { broker, sink, producer: RwLock::new(producer), seen: Mutex::default() }))
     }
@@ -95,38 +109,29 @@ impl Link {
 
     /// Sends and returns the place of the record, or why there is none, at the latest at the deadline. What fails in
     /// passing is sent again until then: a record may so be there twice.
-    pub async fn deliver(&self, record: Outgoing<'_>, deadline: Duration) -> Result<Position, BrokerError> {
-        let end = tokio::time::Instant::now() + deadline;
+    pub async fn deliver(&self, record: Outgoing<'_>, deadline: Duration) -> Outcome {
+        let (end, burst, mut told) = (Instant::now() + deadline, self.burst(), Vec::new());
         loop {
-            let error = match self.enqueue(&record) {
-                Ok(waiter) => match tokio::time::timeout_at(end, waiter.outcome).await {
-                    Ok(Ok(Err(error))) => error,
-                    Ok(Ok(Ok(position))) => return Ok(position),
-                    Ok(Err(_)) => BrokerError::Unavailable("the producer was closed".into()),
-                    Err(_) => {
-                        self.sink.waiters.waiting.lock().remove(&waiter.token);
-                        let waited = deadline.as_secs_f32();
-                        return Err(BrokerError::InDoubt(format!("no acknowledgement from the broker within {waited} s")));
-                    }
+            let outcome = match burst.send(&record, 0) {
+                Ok(()) => match burst.take(&mut told, end).await {
+                    true => told.pop().map_or_else(|| Err(unanswered(deadline)), |(_, outcome)| outcome),
+                    false => return Err(unanswered(deadline)),
                 },
-                Err(error) => error,
+                Err(error) => Err(error),
             };
-            let again = error.is_transient() || matches!(error, BrokerError::Fatal(_));
-            if !again || tokio::time::Instant::now() + FULL_PAUSE >= end {
-                return Err(error);
+            match outcome {
+                Err(error) if is_passing(&error) && Instant::now() + FULL_PAUSE < end => sleep(FULL_PAUSE).await,
+                outcome => return outcome,
             }
-            tokio::time::sleep(FULL_PAUSE).await;
         }
     }
 
-    fn enqueue(&self, record: &Outgoing<'_>) -> Result<Waiter, BrokerError> {
-        let token = WAITER_BIT | self.sink.waiters.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, outcome) = oneshot::channel();
-        self.sink.waiters.waiting.lock().insert(token, sender);
-        self.send(record, token).inspect_err(|_| {
-            self.sink.waiters.waiting.lock().remove(&token);
-        })?;
-        Ok(Waiter { token, outcome })
+    /// Begins sends whose outcomes come to one place.
+    pub fn burst(&self) -> Burst<'_> {
+        let number = self.sink.next_burst.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
+        let gathered = Arc::new(Gathered::default());
+        self.sink.bursts.lock().insert(number, gathered.clone());
+        Burst { link: self, number, gathered }
     }
 
     /// Blocks until everything sent has its outcome.
@@ -149,7 +154,51 @@ impl Link {
     }
 }
 
-struct Waiter {
-    token: u64,
-    outcome: oneshot::Receiver<Result<Position, BrokerError>>,
+/// Sends under numbers of the sender's own, whose outcomes are gathered in one place. Dropped, it forgets what is still
+/// under way.
+pub struct Burst<'a> {
+    link: &'a Link,
+    number: u32,
+    gathered: Arc<Gathered>,
+}
+
+impl Burst<'_> {
+    /// Sends under a number. Never waits.
+    pub fn send(&self, record: &Outgoing<'_>, number: u32) -> Result<(), BrokerError> {
+        self.link.send(record, self.token(number))
+    }
+
+    /// The token of a number, for [`Link::send_batch`].
+    pub fn token(&self, number: u32) -> u64 {
+        WAITER_BIT | u64::from(self.number) << 32 | u64::from(number)
+    }
+
+    /// Puts the outcomes that are there into `told`, which comes empty; waits for the first until `end`. False: none came.
+    pub async fn take(&self, told: &mut Vec<(u32, Outcome)>, end: Instant) -> bool {
+        loop {
+            std::mem::swap(told, &mut *self.gathered.outcomes.lock());
+            if !told.is_empty() {
+                return true;
+            }
+            if timeout_at(end, self.gathered.told.notified()).await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+impl Drop for Burst<'_> {
+    fn drop(&mut self) {
+        self.link.sink.bursts.lock().remove(&self.number);
+    }
+}
+
+/// Worth sending again: by the same client, or by the one that replaces it.
+pub fn is_passing(error: &BrokerError) -> bool {
+    error.is_transient() || matches!(error, BrokerError::Fatal(_))
+}
+
+/// What is to be said of a record without an outcome.
+pub fn unanswered(deadline: Duration) -> BrokerError {
+    BrokerError::InDoubt(format!("no acknowledgement from the broker within {} s", deadline.as_secs_f32()))
 }

@@ -4,28 +4,81 @@ use clap::Subcommand;
 
 use super::globals::{Format, Globals};
 use super::outcome::{Code, Failure, Outcome};
-use crate::bench::{self, Report};
+use crate::bench::{self, Common, Report, Site};
+use crate::config::WorkerConfig;
 
 #[derive(Debug, Subcommand)]
 pub enum BenchVerb {
+    /// One process publishes tasks with tracking, beside raw produce
+    Publish(bench::PublishBench),
     /// One worker process works off a backlog of no-op tasks, beside the raw librdkafka loop
     Worker(bench::WorkerBench),
+    /// One tracker process folds a log into Redis, beside plain writes
+    Tracker(bench::TrackerBench),
     /// The whole tracked path: publish, work, fold into Redis
     E2e(bench::E2e),
+    /// Tasks at a steady rate: from submission to start, and to a success that can be read
+    Latency(bench::Latency),
+    /// A parent and its children, from its submission to its success
+    Fanin(bench::Fanin),
+    /// What worker and tracker hold and use while there is nothing to do
+    Idle(bench::Idle),
+    /// All of them, one after the other
+    All(Common),
     /// A benchmark's own process
     #[command(hide = true)]
     Role,
 }
 
 pub async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
-    let brokers = globals.brokers.clone().unwrap_or_else(|| "127.0.0.1:9092".into());
-    let redis = globals.redis.clone().unwrap_or_else(|| "redis://127.0.0.1:6379".into());
-    let report = match verb {
-        BenchVerb::Worker(worker) => blocking(move || bench::worker(&worker, &brokers)).await,
-        BenchVerb::E2e(e2e) => bench::e2e(&e2e, &brokers, &redis).await,
-        BenchVerb::Role => return blocking(bench::role::run).await.map(|()| Code::Ok).map_err(failed),
+    if let BenchVerb::Role = verb {
+        return blocking(bench::role::run).await.map(|()| Code::Ok).map_err(failed);
+    }
+    let site = Site {
+        brokers: globals.brokers.clone().unwrap_or_else(|| "127.0.0.1:9092".into()),
+        redis: globals.redis.clone().unwrap_or_else(|| "redis://127.0.0.1:6379".into()),
+        linger: Common::default().linger,
     };
-    print(&report.map_err(failed)?, globals)
+    let verbs = match verb {
+        BenchVerb::All(common) => all(&common),
+        verb => vec![verb],
+    };
+    for verb in verbs {
+        print(&run(verb, site.clone()).await.map_err(failed)?, globals)?;
+    }
+    Ok(Code::Ok)
+}
+
+fn all(common: &Common) -> Vec<BenchVerb> {
+    let common = common.clone();
+    let fold = |one_root| BenchVerb::Tracker(bench::TrackerBench { common: common.clone(), one_root, window: 1_000 });
+    vec![
+        BenchVerb::Idle(bench::Idle { seconds: 10 }),
+        BenchVerb::Latency(bench::Latency { rounds: common.rounds, ..bench::Latency::default() }),
+        BenchVerb::Fanin(bench::Fanin::default()),
+        BenchVerb::Publish(bench::PublishBench { common: common.clone() }),
+        BenchVerb::Worker(bench::WorkerBench {
+            common: common.clone(),
+            memory_limit: WorkerConfig::default().memory_limit,
+            isolation: false,
+        }),
+        fold(false),
+        fold(true),
+        BenchVerb::E2e(bench::E2e { common }),
+    ]
+}
+
+async fn run(verb: BenchVerb, site: Site) -> anyhow::Result<Report> {
+    match verb {
+        BenchVerb::Publish(publish) => blocking(move || bench::publish(&publish, &site)).await,
+        BenchVerb::Worker(worker) => blocking(move || bench::worker(&worker, &site)).await,
+        BenchVerb::Tracker(tracker) => bench::tracker(&tracker, &site).await,
+        BenchVerb::E2e(e2e) => bench::e2e(&e2e, &site).await,
+        BenchVerb::Latency(latency) => bench::latency(&latency, &site).await,
+        BenchVerb::Fanin(fanin) => bench::fanin(&fanin, &site).await,
+        BenchVerb::Idle(idle) => bench::idle(&idle, &site).await,
+        BenchVerb::All(_) | BenchVerb::Role => anyhow::bail!("this is no benchmark by itself"),
+    }
 }
 
 async fn blocking<T: Send + 'static>(call: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
@@ -39,7 +92,7 @@ fn failed(why: anyhow::Error) -> Failure {
 fn print(report: &Report, globals: &Globals) -> Outcome {
     let screen = globals.screen();
     match globals.output {
-        Format::Table => screen.line(&report.table())?,
+        Format::Table => screen.line(&format!("{}\n", report.table()))?,
         Format::Json => screen.json(report)?,
     }
     Ok(Code::Ok)

@@ -14,7 +14,7 @@ use super::outcome::{Code, Failure};
 use crate::api::{self, ApiSetup};
 use crate::broker::kafka::Kafka;
 use crate::broker::{Broker, BrokerError};
-use crate::config::{self, Config, Loaded, Names, Overrides};
+use crate::config::{self, Config, Loaded, Names, Overrides, Scalar};
 use crate::fleet::{ControlError, read_control};
 use crate::handlers::Registry;
 use crate::handlers::builtin::{Surroundings, register_config, register_samples};
@@ -30,6 +30,8 @@ use crate::worker::{self, WorkerSetup};
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// On top of what running attempts may take at shutdown: for the last reports and for leaving the groups.
 const LEAVE_GRACE: Duration = Duration::from_secs(15);
+/// How long an api's producer gathers records.
+const API_LINGER_MS: i64 = 1;
 /// Between an abort and giving up on what does not stop.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 
@@ -112,6 +114,14 @@ impl Parts {
             running.spawn(async move { ("ops", api::run_ops(listener, metrics, health, shutdown).await) });
         }
         Ok(running)
+    }
+
+    /// Callers wait for what they publish one by one, so it is gathered for a shorter time, unless `[kafka]` says how long.
+    pub fn prefer_latency(&mut self) {
+        let names = ["linger.ms", "queue.buffering.max.ms"];
+        if !names.iter().any(|name| self.config.kafka.contains_key(*name)) {
+            self.config.kafka.insert(names[0].to_owned(), Scalar::Integer(API_LINGER_MS));
+        }
     }
 
     pub fn kafka(&self) -> Result<Arc<dyn Broker>, Failure> {

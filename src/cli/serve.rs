@@ -105,7 +105,8 @@ pub async fn api(args: ApiArgs, globals: &Globals, registry: Registry) -> Outcom
         handlers: true,
         ..Wants::default()
     };
-    let parts = Parts::load(globals, registry, wants)?;
+    let mut parts = Parts::load(globals, registry, wants)?;
+    parts.prefer_latency();
     let (broker, store) = (parts.kafka()?, parts.redis()?);
     let listener = bind(&parts.config.api.listen, "--listen").await?;
     let mut running = parts.enter().await?;

@@ -203,7 +203,7 @@ pub struct TrackerConfig {
 
 impl Default for TrackerConfig {
     fn default() -> Self {
-        Self { batch_events: 2_000, cache_records: 4_000, queue_events: 20_000, observe: true }
+        Self { batch_events: 2_000, cache_records: 4_000, queue_events: 5_000, observe: true }
     }
 }
 

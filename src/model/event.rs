@@ -11,8 +11,10 @@ use super::outbox::KeptRecord;
 use super::state::State;
 use super::task::{Policy, Position, Task};
 
+mod submitted;
 mod success;
 
+pub use submitted::submitted;
 pub use success::Success;
 
 /// The version of events that this build writes and the highest it can fold.

@@ -3,6 +3,8 @@
 //! Both are read off a task's record: a task has at most one timer, the next thing due about it, and a list of effects.
 //! The store keeps an index of either, so that what is due is found; what it is, the record says.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use super::json::RawJson;
@@ -28,8 +30,8 @@ pub struct KeptRecord {
 
 impl KeptRecord {
     /// `headers` as [`crate::publish::task_headers`] writes them.
-    pub fn new(task: &Task, key: Option<String>, headers: Vec<(&'static str, String)>) -> Self {
-        let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    pub fn new(task: &Task, key: Option<String>, headers: Vec<(&str, Cow<'_, str>)>) -> Self {
+        let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
         Self { key, headers, params: task.params.clone() }
     }
 

@@ -22,8 +22,11 @@ use link::Link;
 use page::{Pages, is_newest_first};
 use reader::Reader;
 
+pub use gauge::Usage;
+
 mod address;
 mod checks;
+mod gauge;
 mod link;
 mod notices;
 mod page;

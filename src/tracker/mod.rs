@@ -30,7 +30,7 @@ use observer::Observer;
 use reader::Reader;
 
 /// Bytes of events that may lie prefetched in the client.
-const PREFETCH_BYTES: usize = 32 << 20;
+const PREFETCH_BYTES: usize = 16 << 20;
 /// How long the observer may take to leave its group.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(8);
 /// How often lag is measured.

@@ -17,6 +17,10 @@ use crate::runtime::Shutdown;
 const POLL_RECORDS: usize = 2_000;
 const BUSY_WAIT: Duration = Duration::from_millis(2);
 const IDLE_WAIT: Duration = Duration::from_millis(50);
+/// How long nothing is polled for the sake of a folder that is behind. Then only its partition is paused: a pause throws
+/// away what the client has fetched ahead.
+const PATIENCE: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_millis(1);
 /// How often the group is told how far the fold is. For people who look at lag; the truth is the fence.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Between two tries to move the consumer to where a folder wants it.
@@ -39,6 +43,8 @@ pub struct Reader {
     taken_up: u64,
     committing: bool,
     last_commit: Instant,
+    /// Since when a folder has been too far behind for more.
+    full_since: Option<Instant>,
     shutdown: Shutdown,
     runtime: tokio::runtime::Handle,
 }
@@ -61,6 +67,7 @@ impl Reader {
             taken_up: 0,
             committing: false,
             last_commit: now,
+            full_since: None,
             shutdown,
             runtime,
         }
@@ -87,6 +94,10 @@ impl Reader {
         }
         let batch = self.setup.config.batch_events;
         self.feeds.values_mut().for_each(|(feed, _)| feed.pass_on(batch));
+        if self.is_patient() {
+            std::thread::sleep(REST);
+            return Ok(());
+        }
         self.balance();
         self.commit_if_due();
         let pending = self.feeds.values().any(|(feed, _)| feed.has_pending());
@@ -198,6 +209,20 @@ impl Reader {
                 self.next_move = Instant::now() + MOVE_AGAIN;
             }
         }
+    }
+
+    /// A folder is behind, but not for long.
+    fn is_patient(&mut self) -> bool {
+        let limit = self.setup.config.queue_events;
+        if !self.feeds.values().any(|(feed, _)| feed.flowing && !feed.paused && feed.is_full(limit)) {
+            self.full_since = None;
+            return false;
+        }
+        let patient = self.full_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE;
+        if !patient {
+            self.full_since = None;
+        }
+        patient
     }
 
     /// Pauses what its folder cannot keep up with, and resumes it when it has.

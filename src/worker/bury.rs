@@ -103,7 +103,8 @@ impl Undertaker {
 
 /// The record of a task whose original retention has removed meanwhile.
 fn rebuilt(task: &Task, partition: &Partition) -> Record {
-    let headers = task_headers(task, "kafleet").into_iter().map(|(name, value)| (name.to_owned(), Some(value.into_bytes())));
+    let headers =
+        task_headers(task, "kafleet").into_iter().map(|(name, value)| (name.to_owned(), Some(value.into_owned().into_bytes())));
     Record {
         topic: partition.topic.clone(),
         partition: partition.index,

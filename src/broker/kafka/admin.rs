@@ -76,6 +76,17 @@ impl Cluster {
     }
 
     /// For one round of calls: nobody serves the events of rdkafka's admin client, so it does not live long.
+    pub fn delete_topics(&self, prefix: &str, deadline: Duration) -> Result<(), BrokerError> {
+        let until = Instant::now() + deadline;
+        let topics = self.topics(prefix, deadline)?;
+        let names: Vec<&str> = topics.iter().map(|topic| topic.name.as_str()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let told = block_on(self.admin()?.delete_topics(&names, &options(left(until))));
+        told.map(drop).map_err(|error| error::of(&error, "deleting topics"))
+    }
+
     fn admin(&self) -> Result<Admin, BrokerError> {
         let mut config = self.settings.admin();
         config.set_log_level(RDKafkaLogLevel::Emerg);

@@ -47,6 +47,11 @@ impl Kafka {
         let settings = Settings::new(section)?;
         Ok(Self { cluster: Cluster::new(settings.clone())?, settings, reader: Reader::default() })
     }
+
+    /// Deletes all topics whose names begin with `prefix`: for those who made them to throw them away.
+    pub fn delete_topics(&self, prefix: &str, deadline: Duration) -> Result<(), BrokerError> {
+        self.cluster.delete_topics(prefix, deadline)
+    }
 }
 
 impl Broker for Kafka {
@@ -94,6 +99,11 @@ impl Broker for Kafka {
     fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
         groups::set_offsets(&self.settings, group, commits, deadline)
     }
+}
+
+/// librdkafka's version.
+pub fn client_version() -> String {
+    rdkafka::util::get_rdkafka_version().1
 }
 
 /// For clients whose events nobody reads.

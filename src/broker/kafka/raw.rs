@@ -1,3 +1,5 @@
+//! What librdkafka itself does with the records of a fleet, and so the ceilings of its rates.
+//!
 //! The raw loop: what librdkafka itself does with the worker's records, and so the ceiling of the worker's rate.
 //!
 //! Consume a record, produce one of the size, key and topic of the worker's event with the same client settings, and
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, DefaultConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message;
+use rdkafka::message::{Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -26,7 +28,39 @@ pub struct RawLoop<'a> {
     pub commit_interval: Duration,
 }
 
+/// What raw produce writes.
+pub struct RawProduce<'a> {
+    /// Gets records with a key and these headers, and one that holds the key.
+    pub tasks: &'a str,
+    pub headers: &'a [(String, String)],
+    pub id_header: &'a str,
+    pub value: &'a [u8],
+    /// Gets a record with a key for each of them; None: nothing more.
+    pub events: Option<(&'a str, &'a [u8])>,
+    pub records: u64,
+}
+
 impl Kafka {
+    /// Produces the records of tasks and, mixed with them, those of events, as fast as the client takes them.
+    pub fn raw_produce(&self, raw: &RawProduce<'_>) -> Result<(), BrokerError> {
+        let failed = |what: KafkaError| error::of(&what, "raw produce");
+        let producer: ThreadedProducer<DefaultProducerContext> = self.settings.producer().create().map_err(failed)?;
+        for n in 0..raw.records {
+            let key = format!("bench-{n:012}");
+            let mut headers = OwnedHeaders::new_with_capacity(raw.headers.len() + 1);
+            headers = headers.insert(Header { key: raw.id_header, value: Some(&key) });
+            for (name, value) in raw.headers {
+                headers = headers.insert(Header { key: name, value: Some(value) });
+            }
+            let record = BaseRecord::to(raw.tasks).key(key.as_bytes()).payload(raw.value).headers(headers);
+            persist(&producer, record).map_err(failed)?;
+            if let Some((topic, value)) = raw.events {
+                persist(&producer, BaseRecord::to(topic).key(key.as_bytes()).payload(value)).map_err(failed)?;
+            }
+        }
+        producer.flush(Duration::from_secs(30)).map_err(failed)
+    }
+
     /// Runs the loop until so many records are through and acknowledged.
     pub fn raw_loop(&self, raw: &RawLoop<'_>, deadline: Duration) -> Result<(), BrokerError> {
         let spec = ConsumerSpec {
@@ -64,7 +98,14 @@ impl Kafka {
 }
 
 fn pass_on(producer: &ThreadedProducer<DefaultProducerContext>, topic: &str, key: &[u8], value: &[u8]) -> Result<(), KafkaError> {
-    let mut record = BaseRecord::to(topic).key(key).payload(value);
+    persist(producer, BaseRecord::to(topic).key(key).payload(value))
+}
+
+/// Sends, and comes again as long as the queue is full.
+fn persist(
+    producer: &ThreadedProducer<DefaultProducerContext>,
+    mut record: BaseRecord<'_, [u8], [u8]>,
+) -> Result<(), KafkaError> {
     loop {
         record = match producer.send(record) {
             Ok(()) => return Ok(()),

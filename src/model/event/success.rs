@@ -48,20 +48,26 @@ impl Success<'_> {
     }
 }
 
-fn announcement(out: &mut Vec<u8>, task: &Task) {
+pub(super) fn announcement(out: &mut Vec<u8>, task: &Task) {
     out.extend_from_slice(b"{\"type\":");
     text(out, &task.task_type);
     out.extend_from_slice(b",\"created_at_ms\":");
     number(out, task.created_at_ms);
-    out.extend_from_slice(b",\"position\":");
-    // Serialising into memory does not fail.
-    serde_json::to_writer(&mut *out, &task.position).unwrap_or_default();
+    // An external task has no record.
+    if task.position.offset >= 0 {
+        out.extend_from_slice(b",\"position\":{\"partition\":");
+        number(out, task.position.partition);
+        out.extend_from_slice(b",\"offset\":");
+        number(out, task.position.offset);
+        out.push(b'}');
+    }
     if let Some(hash) = &task.hash {
         out.extend_from_slice(b",\"hash\":");
         text(out, hash);
     }
     if let Some(policy) = &task.policy {
         out.extend_from_slice(b",\"policy\":");
+        // Serialising into memory does not fail.
         serde_json::to_writer(&mut *out, policy).unwrap_or_default();
     }
     if let Some(asof) = task.asof {
@@ -71,7 +77,7 @@ fn announcement(out: &mut Vec<u8>, task: &Task) {
     out.push(b'}');
 }
 
-fn number(out: &mut Vec<u8>, number: impl itoa::Integer) {
+pub(super) fn number(out: &mut Vec<u8>, number: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 

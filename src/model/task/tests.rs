@@ -261,7 +261,7 @@ proptest! {
             params: RawJson::null(),
         };
         let headers = crate::publish::task_headers(&task, "test");
-        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
         let again = read(&headers, "null").unwrap();
         prop_assert_eq!(format!("{again:?}"), format!("{task:?}"));
     }

@@ -1,0 +1,48 @@
+//! The end of every round: all tasks are there, exactly once.
+
+use anyhow::bail;
+
+use crate::model::id::TaskId;
+use crate::model::partition::partition_of;
+use crate::model::state::State;
+use crate::store::Store;
+
+/// Ids of one read.
+const CHUNK: usize = 1_000;
+
+/// Each of these is there, has succeeded, and did so once; and the store counts so many tasks over all.
+pub async fn exactly_once(
+    store: &dyn Store,
+    partitions: u32,
+    ids: impl Iterator<Item = anyhow::Result<TaskId>>,
+    counted: u64,
+) -> anyhow::Result<()> {
+    let counts = store.counts(&(0..partitions).collect::<Vec<_>>()).await?;
+    let all: u64 = counts.iter().map(|count| count.count).sum();
+    if all != counted {
+        bail!("{all} tasks are counted, {counted} were published");
+    }
+    let mut waiting: Vec<Vec<TaskId>> = vec![Vec::new(); partitions as usize];
+    for id in ids {
+        let id = id?;
+        let partition = partition_of(id.root().as_bytes(), partitions);
+        waiting[partition as usize].push(id);
+        if waiting[partition as usize].len() == CHUNK {
+            succeeded(store, partition, &std::mem::take(&mut waiting[partition as usize])).await?;
+        }
+    }
+    for (partition, ids) in (0..).zip(&waiting) {
+        succeeded(store, partition, ids).await?;
+    }
+    Ok(())
+}
+
+async fn succeeded(store: &dyn Store, partition: u32, ids: &[TaskId]) -> anyhow::Result<()> {
+    for (id, node) in ids.iter().zip(store.nodes(partition, ids).await?) {
+        match node {
+            Some(node) if node.state == State::Succeeded && node.duplicates == 0 => {}
+            node => bail!("`{id}` is not there exactly once: {node:?}"),
+        }
+    }
+    Ok(())
+}

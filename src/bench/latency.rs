@@ -1,0 +1,223 @@
+//! `bench latency`: tasks published at a steady rate, one by one, and how long it takes until each is started, and until its
+//! success can be read from the store.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use futures::StreamExt;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::task::JoinSet;
+
+use super::stage::{Spent, Stage, add_costs};
+use super::{EVENTS_PARTITIONS, NOOP, Report, Site, check, load};
+use crate::model::id::TaskId;
+use crate::model::json::RawJson;
+use crate::model::state::State;
+use crate::publish::{NewTask, PublishError, Publisher};
+use crate::runtime::now_ms;
+use crate::store::redis::Redis;
+use crate::store::{Notice, Store};
+
+/// How long a task may take until its success can be read.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct Latency {
+    /// Tasks per second.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rate: u32,
+    /// How long each round goes on, in seconds; a fifth of it before that is not counted.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub seconds: u32,
+    /// Rounds; the median is what counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub rounds: u32,
+    /// Partitions of the task topic.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub partitions: u32,
+    /// How long producers gather records (librdkafka's `linger.ms`), in milliseconds.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub linger: u32,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self { rate: 1_000, seconds: 10, rounds: 3, partitions: 4, linger: 1 }
+    }
+}
+
+/// One of the figures of a path.
+type Part = fn(&Path) -> f64;
+
+/// What is known of one task, in ms after its submission.
+#[derive(Clone, Copy, Debug, Default)]
+struct Path {
+    acknowledged: f64,
+    started: f64,
+    visible: f64,
+}
+
+struct Round {
+    paths: Vec<Path>,
+    spent: Spent,
+}
+
+pub async fn latency(bench: &Latency, site: &Site) -> anyhow::Result<Report> {
+    let settings = [
+        ("rate", format!("{} tasks/s", bench.rate)),
+        ("partitions", bench.partitions.to_string()),
+        ("events partitions", EVENTS_PARTITIONS.to_string()),
+        ("params", "200 B".into()),
+        ("linger", format!("{} ms", bench.linger)),
+    ];
+    let mut report = Report::new("latency", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut rounds = Vec::new();
+    for round in 1..=bench.rounds {
+        eprintln!("round {round} of {}", bench.rounds);
+        rounds.push(one_round(bench, &site.linger(bench.linger)).await?);
+    }
+    let parts: [(&str, Part); 3] = [
+        ("submit to acknowledged", |path| path.acknowledged),
+        ("submit to start", |path| path.started),
+        ("submit to visible success", |path| path.visible),
+    ];
+    for (name, part) in parts {
+        for (place, permille) in [("p50", 500), ("p99", 990), ("p99.9", 999), ("max", 1_000)] {
+            let values = rounds.iter().map(|round| percentile(round.paths.iter().map(part).collect(), permille));
+            report.add(&format!("{name} {place}"), "ms", values.collect());
+        }
+    }
+    let tasks = u64::from(bench.rate) * u64::from(bench.seconds);
+    add_costs(&mut report, tasks, &rounds.into_iter().map(|round| round.spent).collect::<Vec<_>>());
+    report.checked = true;
+    Ok(report)
+}
+
+fn percentile(mut values: Vec<f64>, permille: usize) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let rank = (values.len() * permille).div_ceil(1_000).saturating_sub(1);
+    values.get(rank).copied().unwrap_or_default()
+}
+
+async fn one_round(bench: &Latency, site: &Site) -> anyhow::Result<Round> {
+    let stage = Stage::open(site, bench.partitions, 2_000).await?;
+    let book = Arc::new(Book::default());
+    let looking = tokio::spawn(look(stage.store.clone(), book.clone()));
+    let tasks = u64::from(bench.rate) * u64::from(bench.seconds);
+    submit(&stage.publisher, &book, "warm", bench.rate, tasks / 5).await?;
+    book.wait_until_empty().await?;
+    book.done.lock().clear();
+    let from = stage.costs().await?;
+    submit(&stage.publisher, &book, "bench", bench.rate, tasks).await?;
+    book.wait_until_empty().await?;
+    let to = stage.costs().await?;
+    looking.abort();
+    check::exactly_once(&stage.store, EVENTS_PARTITIONS, (0..tasks).map(load::id), tasks + tasks / 5 + 1).await?;
+    stage.close().await?;
+    let paths = std::mem::take(&mut *book.done.lock());
+    Ok(Round { paths, spent: Spent { from, to } })
+}
+
+/// Tasks under way, and those that are through.
+#[derive(Default)]
+struct Book {
+    open: Mutex<FxHashMap<TaskId, Open>>,
+    done: Mutex<Vec<Path>>,
+}
+
+struct Open {
+    at: Instant,
+    /// Epoch milliseconds.
+    at_ms: f64,
+    acknowledged: Option<f64>,
+    seen: Option<(f64, f64)>,
+}
+
+impl Book {
+    fn open(&self, id: TaskId) {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let at_ms = since.as_secs_f64() * 1e3;
+        self.open.lock().insert(id, Open { at: Instant::now(), at_ms, acknowledged: None, seen: None });
+    }
+
+    fn acknowledged(&self, id: &TaskId) {
+        self.note(id, |open| open.acknowledged = Some(millis(open.at)));
+    }
+
+    /// The worker's clock is this machine's, in whole milliseconds: half of one is added.
+    fn visible(&self, id: &TaskId, started_at_ms: i64) {
+        self.note(id, |open| open.seen = open.seen.or(Some((started_at_ms as f64 + 0.5 - open.at_ms, millis(open.at)))));
+    }
+
+    fn note(&self, id: &TaskId, what: impl FnOnce(&mut Open)) {
+        let mut all = self.open.lock();
+        let Some(open) = all.get_mut(id) else { return };
+        what(open);
+        if let (Some(acknowledged), Some((started, visible))) = (open.acknowledged, open.seen) {
+            self.done.lock().push(Path { acknowledged, started, visible });
+            all.remove(id);
+        }
+    }
+
+    async fn wait_until_empty(&self) -> anyhow::Result<()> {
+        let until = Instant::now() + DEADLINE;
+        while !self.open.lock().is_empty() {
+            if Instant::now() > until {
+                bail!("{} tasks are not through after {} s", self.open.lock().len(), DEADLINE.as_secs());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+}
+
+fn millis(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+/// Publishes one by one, as calls to an api come in.
+async fn submit(publisher: &Publisher, book: &Arc<Book>, name: &str, rate: u32, tasks: u64) -> anyhow::Result<()> {
+    let params = RawJson::parse(load::params().as_bytes())?;
+    let (began, mut calls) = (tokio::time::Instant::now(), JoinSet::<Result<(), PublishError>>::new());
+    for n in 0..tasks {
+        let at = began + Duration::from_secs_f64(n as f64 / f64::from(rate));
+        if at > tokio::time::Instant::now() {
+            tokio::time::sleep_until(at).await;
+        }
+        let mut task = NewTask::new(NOOP, params.clone());
+        let id = TaskId::parse(&format!("{name}-{n:012}"))?;
+        task.id = Some(id.clone());
+        let (publisher, book) = (publisher.clone(), book.clone());
+        book.open(id.clone());
+        calls.spawn(async move {
+            publisher.publish(task, now_ms()).await?;
+            book.acknowledged(&id);
+            Ok(())
+        });
+        while let Some(ended) = calls.try_join_next() {
+            ended??;
+        }
+    }
+    while let Some(ended) = calls.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+/// Reads whatever a notice names, as those who wait for a task do.
+async fn look(store: Redis, book: Arc<Book>) -> anyhow::Result<()> {
+    let mut notices = store.notices().await?;
+    while let Some(notice) = notices.next().await {
+        let Notice::Changed { partition, ids, .. } = notice else { continue };
+        let ids = ids.unwrap_or_else(|| book.open.lock().keys().cloned().collect());
+        let nodes = store.nodes(partition, &ids).await?;
+        for (id, node) in ids.iter().zip(nodes) {
+            if let Some(node) = node.filter(|node| node.state == State::Succeeded) {
+                book.visible(id, node.started_at_ms.unwrap_or_default());
+            }
+        }
+    }
+    Ok(())
+}

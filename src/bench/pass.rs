@@ -1,0 +1,55 @@
+//! One process doing one piece of work, measured from outside.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+use super::process::{Cost, Process};
+use super::{ROUND_DEADLINE, Report, mib, micros};
+
+/// Rate and cost of one pass.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pass {
+    /// Per second.
+    pub rate: f64,
+    pub cost: Cost,
+}
+
+/// Adds rates, CPU per task and peak memory of passes over so many tasks.
+pub(super) fn add_passes(report: &mut Report, name: &str, tasks: u64, passes: &[Pass]) {
+    report.add(&format!("{name} rate"), "tasks/s", passes.iter().map(|pass| pass.rate).collect());
+    report.add(&format!("{name} CPU"), "µs/task", passes.iter().map(|pass| micros(pass.cost.cpu, tasks)).collect());
+    report.add(&format!("{name} peak memory"), "MiB", passes.iter().map(|pass| mib(pass.cost.peak_bytes)).collect());
+}
+
+/// From the first records written to the last one acknowledged and committed: the start of the process does not count.
+pub(super) fn measure(
+    mut process: Process,
+    tasks: u64,
+    mut progress: impl FnMut() -> anyhow::Result<(u64, bool)>,
+) -> anyhow::Result<Pass> {
+    let until = Instant::now() + ROUND_DEADLINE;
+    let mut first: Option<(Instant, u64, Duration)> = None;
+    loop {
+        let (written, settled) = progress()?;
+        let now = Instant::now();
+        match first {
+            None if written > 0 => first = Some((now, written, process.cost().cpu)),
+            Some((began, before, cpu)) if written >= tasks && settled => {
+                let cost = process.cost();
+                let rate = (written - before) as f64 / (now - began).as_secs_f64();
+                // The CPU of the whole run, scaled to what was counted, leaves the start out.
+                let share = tasks as f64 / (written - before) as f64;
+                let cost = Cost { cpu: (cost.cpu.saturating_sub(cpu)).mul_f64(share), ..cost };
+                process.stop()?;
+                return Ok(Pass { rate, cost });
+            }
+            _ => {}
+        }
+        if now > until {
+            bail!("{written} of {tasks} after {} s", ROUND_DEADLINE.as_secs());
+        }
+        process.check()?;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

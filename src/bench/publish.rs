@@ -1,0 +1,68 @@
+//! `bench publish`: one process publishes tasks with tracking, each acknowledged twice, beside raw produce.
+
+use super::pass::{Pass, add_passes, measure};
+use super::process::Process;
+use super::role::Role;
+use super::{Common, Ground, NOOP, Report, Site, load};
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct PublishBench {
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// What writes the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Tracked,
+    /// The same records, without waiting for the task before its event.
+    Raw,
+    /// The records of tasks alone.
+    RawTasks,
+}
+
+pub fn publish(bench: &PublishBench, site: &Site) -> anyhow::Result<Report> {
+    let (common, site) = (&bench.common, site.linger(bench.common.linger));
+    let mut report = Report::new("publish", common.settings(&[]));
+    eprintln!("warming up");
+    for way in [Way::RawTasks, Way::Raw, Way::Tracked] {
+        one_pass(way, &common.warm_up(), &site)?;
+    }
+    let (mut tracked, mut raw, mut raw_tasks) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 1..=common.rounds {
+        eprintln!("round {round} of {}", common.rounds);
+        tracked.push(one_pass(Way::Tracked, common, &site)?);
+        raw.push(one_pass(Way::Raw, common, &site)?);
+        raw_tasks.push(one_pass(Way::RawTasks, common, &site)?);
+    }
+    add_passes(&mut report, "publish with tracking", common.tasks, &tracked);
+    add_passes(&mut report, "raw produce of the same records", common.tasks, &raw);
+    add_passes(&mut report, "raw produce of the tasks alone", common.tasks, &raw_tasks);
+    let ratios = |ceiling: &[Pass]| tracked.iter().zip(ceiling).map(|(pass, ceiling)| pass.rate / ceiling.rate).collect();
+    report.add("tracked to raw tasks alone", "", ratios(&raw_tasks));
+    report.add("tracked to raw of the same records", "", ratios(&raw));
+    report.ratio = report.figures.last().map(|figure| figure.median);
+    report.checked = true;
+    Ok(report)
+}
+
+fn one_pass(way: Way, common: &Common, site: &Site) -> anyhow::Result<Pass> {
+    let ground = Ground::prepare(site, common.partitions, common.partitions)?;
+    let (site, prefix, tasks) = (site.clone(), ground.names.prefix.clone(), common.tasks);
+    let (process, last) = match way {
+        Way::Tracked => {
+            let role = Role::Publish { site, prefix, events_partitions: common.partitions, tasks };
+            (Process::start("publisher", &role)?, ground.names.events())
+        }
+        raw => {
+            let events = raw == Way::Raw;
+            let role = Role::RawProduce { site, prefix, records: tasks, events };
+            (Process::start("raw producer", &role)?, if events { ground.names.events() } else { ground.names.tasks(NOOP) })
+        }
+    };
+    let pass = measure(process, tasks, || Ok((ground.records(&last, common.partitions)?, true)))?;
+    if way == Way::Tracked {
+        load::check_published(&ground, tasks)?;
+    }
+    Ok(pass)
+}

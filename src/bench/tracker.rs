@@ -1,0 +1,138 @@
+//! `bench tracker`: one tracker process folds a log that is there already into a real Redis, beside plain writes of the same
+//! bytes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use super::load::{Log, ROOT};
+use super::pass::{Pass, add_passes, measure};
+use super::process::Process;
+use super::role::Role;
+use super::stage::{connect, partitions};
+use super::{Common, EVENTS_PARTITIONS, Ground, Report, Site, blocking, check, micros};
+use crate::model::id::TaskId;
+use crate::model::partition::partition_of;
+use crate::model::state::State;
+use crate::store::Store;
+use crate::store::redis::{Redis, Usage};
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct TrackerBench {
+    #[command(flatten)]
+    pub common: Common,
+    /// All tasks are children of one root.
+    #[arg(long)]
+    pub one_root: bool,
+    /// So many tasks are submitted before the first of them succeeds.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub window: u64,
+}
+
+struct Round {
+    fold: Pass,
+    redis_cpu: Duration,
+    redis_bytes: u64,
+    plain_rate: f64,
+    version: String,
+}
+
+pub async fn tracker(bench: &TrackerBench, site: &Site) -> anyhow::Result<Report> {
+    let (common, site) = (&bench.common, site.linger(bench.common.linger));
+    let settings = [
+        ("events", "2 a task".into()),
+        ("events partitions", EVENTS_PARTITIONS.to_string()),
+        ("roots", if bench.one_root { "one".into() } else { "each task".into() }),
+        ("window", bench.window.to_string()),
+    ];
+    let mut report = Report::new("tracker", common.settings(&settings));
+    eprintln!("warming up");
+    one_round(&TrackerBench { common: common.warm_up(), ..bench.clone() }, &site).await?;
+    let mut rounds = Vec::new();
+    for round in 1..=common.rounds {
+        eprintln!("round {round} of {}", common.rounds);
+        rounds.push(one_round(bench, &site).await?);
+    }
+    report.add("fold", "events/s", rounds.iter().map(|round| 2.0 * round.fold.rate).collect());
+    let passes: Vec<Pass> = rounds.iter().map(|round| round.fold).collect();
+    add_passes(&mut report, "tracker", common.tasks, &passes);
+    report.add("redis CPU", "µs/task", rounds.iter().map(|round| micros(round.redis_cpu, common.tasks)).collect());
+    let bytes = rounds.iter().map(|round| round.redis_bytes as f64 / common.tasks as f64);
+    report.add("redis memory", "B/task", bytes.collect());
+    report.add("plain writes to redis", "tasks/s", rounds.iter().map(|round| round.plain_rate).collect());
+    report.add("fold to plain writes", "", rounds.iter().map(|round| round.fold.rate / round.plain_rate).collect());
+    report.ratio = report.figures.last().map(|figure| figure.median);
+    report.redis = rounds.last().map(|round| round.version.clone());
+    report.checked = true;
+    Ok(report)
+}
+
+async fn one_round(bench: &TrackerBench, site: &Site) -> anyhow::Result<Round> {
+    let log = Log { tasks: bench.common.tasks, window: bench.window, one_root: bench.one_root };
+    let (at, many) = (site.clone(), bench.common.partitions);
+    let ground = blocking(move || {
+        let ground = Ground::prepare(&at, many, EVENTS_PARTITIONS)?;
+        log.fill(&ground)?;
+        Ok(ground)
+    });
+    let ground = ground.await?;
+    let store = connect(site, &ground.names.prefix)?;
+    let before = store.usage().await?;
+    let fold = fold(site, &ground, &store, log).await?;
+    let after = store.usage().await?;
+    check_all(&store, log).await?;
+    let bytes = record_bytes(&store, log).await?;
+    let began = Instant::now();
+    store.plain_writes(EVENTS_PARTITIONS, log.tasks, bytes).await?;
+    let plain_rate = log.tasks as f64 / began.elapsed().as_secs_f64();
+    store.clear().await?;
+    Ok(Round::of(fold, plain_rate, &before, after))
+}
+
+impl Round {
+    fn of(fold: Pass, plain_rate: f64, before: &Usage, after: Usage) -> Self {
+        Self {
+            fold,
+            redis_cpu: after.cpu.saturating_sub(before.cpu),
+            redis_bytes: after.memory_bytes.saturating_sub(before.memory_bytes),
+            plain_rate,
+            version: after.version,
+        }
+    }
+}
+
+/// In tasks, of two events each.
+async fn fold(site: &Site, ground: &Ground, store: &Redis, log: Log) -> anyhow::Result<Pass> {
+    let role = Role::Tracker { site: site.clone(), prefix: ground.names.prefix.clone(), events_partitions: EVENTS_PARTITIONS };
+    let (store, process, runtime) = (store.clone(), Process::start("tracker", &role)?, tokio::runtime::Handle::current());
+    let extra = log.events() - 2 * log.tasks;
+    let progress = move || {
+        let fences = runtime.block_on(store.fences(&partitions()))?;
+        let folded: i64 = fences.into_iter().flatten().map(|fence| fence.offset).sum();
+        Ok(((folded.max(0) as u64).saturating_sub(extra) / 2, true))
+    };
+    blocking(move || measure(process, log.tasks, progress)).await
+}
+
+async fn check_all(store: &Redis, log: Log) -> anyhow::Result<()> {
+    let counted = log.events() / 2;
+    check::exactly_once(store, EVENTS_PARTITIONS, (0..log.tasks).map(|n| log.id(n)), counted).await?;
+    if log.one_root {
+        let root = TaskId::parse(ROOT)?;
+        let found = store.nodes(partition_of(ROOT.as_bytes(), EVENTS_PARTITIONS), std::slice::from_ref(&root)).await?;
+        let root = found.into_iter().next().flatten().context("the root is not there")?;
+        let (children, _, _) = crate::model::rollup::children_of(&root.below);
+        if children.total() != log.tasks || root.state != State::Succeeded {
+            bail!("the root is {} with {} of {} children", root.state.name(), children.total(), log.tasks);
+        }
+    }
+    Ok(())
+}
+
+/// The size of a record in the store.
+async fn record_bytes(store: &Redis, log: Log) -> anyhow::Result<usize> {
+    let id = log.id(0)?;
+    let partition = partition_of(id.root().as_bytes(), EVENTS_PARTITIONS);
+    let found = store.nodes(partition, &[id]).await?;
+    Ok(found.into_iter().flatten().next().context("the first task is not there")?.encode().len())
+}

@@ -1,0 +1,56 @@
+//! The first word of most tasks, written by hand as the [last](super::success) is.
+
+use super::EVENT_VERSION;
+use super::success::{announcement, number};
+use crate::model::task::Task;
+
+/// Writes the `submitted` event of a task whose record lies at `task.position`: what
+/// [`Event::submitted`](super::Event::submitted) stands for.
+pub fn submitted(task: &Task, at_ms: i64, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"v\":");
+    number(out, EVENT_VERSION);
+    // An id has no character that JSON escapes.
+    out.extend_from_slice(b",\"kind\":\"submitted\",\"id\":\"");
+    out.extend_from_slice(task.id.as_str().as_bytes());
+    out.push(b'"');
+    if task.run != 1 {
+        out.extend_from_slice(b",\"run\":");
+        number(out, task.run);
+    }
+    out.extend_from_slice(b",\"at_ms\":");
+    number(out, at_ms);
+    out.extend_from_slice(b",\"task\":");
+    announcement(out, task);
+    out.push(b'}');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::event::Event;
+    use crate::model::task::{Position, Source, read_task};
+
+    #[test]
+    fn a_submission_is_written_as_the_event_it_stands_for() {
+        let task_type: Arc<str> = "echo".into();
+        let full = [
+            ("ce_run", "2"),
+            ("ce_hash", "a\"b"),
+            ("ce_name", "n\n"),
+            ("ce_tags", "a,b"),
+            ("ce_asof", "7"),
+            ("ce_onfailure", "ignore"),
+        ];
+        for (headers, offset) in [(vec![], 41), (vec![("ce_id", "a"), ("ce_hash", "abc")], 0), (full.to_vec(), 7), (vec![], -1)] {
+            let position = Position { partition: 3, offset };
+            let source = Source { task_type: &task_type, position, timestamp_ms: 7, value: Some(b"{}") };
+            let task = read_task(&source, headers.iter().map(|(name, value)| (*name, Some(value.as_bytes())))).unwrap();
+            let (mut whole, mut short) = (Vec::new(), Vec::new());
+            Event::submitted(&task, 99).encode(&mut whole);
+            submitted(&task, 99, &mut short);
+            assert_eq!(String::from_utf8(short).unwrap(), String::from_utf8(whole).unwrap());
+        }
+    }
+}

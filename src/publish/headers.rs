@@ -1,0 +1,81 @@
+//! What a task's record says besides its params.
+
+use std::borrow::Cow;
+
+use crate::broker::Outgoing;
+use crate::model::task::{OnFailure, Policy, Rules, Task, header};
+
+/// A header: its name and its value.
+pub type TextHeader<'a> = (&'static str, Cow<'a, str>);
+
+/// The record of a task. `key`: the ordering key, where it is not the id.
+pub(super) fn task_record<'a>(
+    task: &'a Task,
+    key: Option<&'a str>,
+    topic: &'a str,
+    headers: &'a [(&'a str, &'a [u8])],
+) -> Outgoing<'a> {
+    let (key, value) = (key.unwrap_or(task.id.as_str()).as_bytes(), task.params.text().as_bytes());
+    Outgoing { topic, partition: None, key: Some(key), value: Some(value), headers }
+}
+
+pub(super) fn bytes_of<'a>(headers: &'a [TextHeader<'_>]) -> Vec<(&'a str, &'a [u8])> {
+    headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect()
+}
+
+/// The headers that say of a task what is not a default.
+pub fn task_headers<'a>(task: &'a Task, source: &'a str) -> Vec<TextHeader<'a>> {
+    headers_at(task, source, Cow::Owned(time_text(task.created_at_ms)))
+}
+
+/// As [`task_headers`], for whoever has the text of the task's time already.
+pub(super) fn headers_at<'a>(task: &'a Task, source: &'a str, time: Cow<'a, str>) -> Vec<TextHeader<'a>> {
+    let mut headers = Vec::with_capacity(8);
+    headers.extend([
+        (header::SPEC_VERSION, Cow::Borrowed("1.0")),
+        (header::ID, task.id.as_str().into()),
+        (header::TYPE, (&*task.task_type).into()),
+        (header::SOURCE, source.into()),
+        (header::TIME, time),
+    ]);
+    let mut set = |name, value: Option<Cow<'a, str>>| headers.extend(value.map(|value| (name, value)));
+    set(header::PARENT, task.id.parent().map(Cow::Borrowed));
+    set(header::RUN, (task.run > 1).then(|| task.run.to_string().into()));
+    set(header::ATTEMPT, (task.attempts_used > 0).then(|| task.attempts_used.to_string().into()));
+    set(header::AS_OF, task.asof.map(|asof| asof.to_string().into()));
+    set(header::ANNOUNCED, task.announced.then_some("1".into()));
+    set(header::HASH, task.hash.as_deref().map(Cow::Borrowed));
+    if let Some(trace) = &task.trace {
+        set(header::TRACE_PARENT, Some((&*trace.parent).into()));
+        set(header::TRACE_STATE, trace.state.as_deref().map(Cow::Borrowed));
+    }
+    if let Some(policy) = &task.policy {
+        policy_headers(policy, &mut set);
+    }
+    headers
+}
+
+fn policy_headers<'a>(policy: &'a Policy, set: &mut impl FnMut(&'static str, Option<Cow<'a, str>>)) {
+    let text = |text: &'a Option<String>| text.as_deref().map(Cow::Borrowed);
+    set(header::NOT_BEFORE, policy.not_before_ms.map(|at| time_text(at).into()));
+    set(header::EXPIRES, policy.expires_at_ms.map(|at| time_text(at).into()));
+    set(header::RETRIES, policy.retries.map(|retries| retries.to_string().into()));
+    set(header::MIN_BACKOFF, policy.min_backoff.map(|span| span.to_string().into()));
+    set(header::MAX_BACKOFF, policy.max_backoff.map(|span| span.to_string().into()));
+    set(header::TIMEOUT, policy.timeout.map(|span| span.to_string().into()));
+    set(header::ON_FAILURE, (policy.on_failure == OnFailure::Ignore).then_some("ignore".into()));
+    set(header::NAME, text(&policy.name));
+    set(header::CREATOR, text(&policy.creator));
+    set(header::TAGS, (!policy.tags.is_empty()).then(|| policy.tags.join(",").into()));
+    set(header::LINK, text(&policy.link));
+    let rules = (policy.rules != Rules::default()).then(|| serde_json::to_string(&policy.rules).ok()).flatten();
+    set(header::POLICY, rules.map(Cow::Owned));
+}
+
+/// RFC 3339 in UTC with milliseconds.
+pub fn time_text(at_ms: i64) -> String {
+    match jiff::Timestamp::from_millisecond(at_ms) {
+        Ok(time) => format!("{time:.3}"),
+        Err(_) => at_ms.to_string(),
+    }
+}

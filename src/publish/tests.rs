@@ -1,0 +1,152 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::broker::memory::{Faults, Memory, MemoryOptions};
+use crate::broker::{Broker, Consumer, ConsumerSpec, Partition, Start, TopicSpec};
+use crate::model::event::Kind;
+use crate::runtime::now_ms;
+
+const CALL: Duration = Duration::from_secs(10);
+
+struct Bench {
+    broker: Arc<Memory>,
+    publisher: Publisher,
+}
+
+fn topic(name: String) -> TopicSpec {
+    TopicSpec { name, partitions: 4, replication: None, config: Vec::new() }
+}
+
+fn bench(faults: Faults, inline_delivery: bool, topics: &[String]) -> Bench {
+    let broker = Memory::new(MemoryOptions { faults, inline_delivery, ..MemoryOptions::default() });
+    let names = Names::new("t");
+    broker.apply_topics(&topics.iter().cloned().map(topic).collect::<Vec<_>>(), CALL).unwrap();
+    let link = Link::open(broker.clone(), None).unwrap();
+    Bench { publisher: Publisher::new(link, names, 4, "test"), broker }
+}
+
+fn both() -> [String; 2] {
+    [Names::new("t").tasks("echo"), Names::new("t").events()]
+}
+
+fn tasks(count: usize) -> Vec<NewTask> {
+    let task = |n: usize| {
+        let mut task = NewTask::new("echo", RawJson::of(&n).unwrap());
+        task.id = Some(TaskId::parse(&format!("t-{n}")).unwrap());
+        task
+    };
+    (0..count).map(task).collect()
+}
+
+impl Bench {
+    /// The keys in a topic, in any order.
+    fn keys(&self, topic: &str) -> Vec<String> {
+        let mut consumer: Box<dyn Consumer> = self.broker.consumer(&ConsumerSpec::default()).unwrap();
+        let all: Vec<_> = (0..4).map(|number| (Partition::new(topic, number), Start::Beginning)).collect();
+        consumer.assign(&all).unwrap();
+        let end = |(partition, _): &(Partition, Start)| self.broker.ends(partition, CALL).unwrap().end as usize;
+        let (count, mut keys) = (all.iter().map(end).sum::<usize>(), Vec::new());
+        while keys.len() < count {
+            let mut take = |record: &crate::broker::RecordRef<'_>| {
+                keys.push(String::from_utf8(record.key.unwrap().to_vec()).unwrap());
+                if let Some(Ok(event)) = record.value.filter(|_| topic.ends_with("events")).map(Event::decode) {
+                    assert!(event.kind == Kind::Submitted && event.task.is_some());
+                }
+            };
+            consumer.poll(1_000, Duration::from_millis(100), &mut take).unwrap();
+        }
+        keys
+    }
+}
+
+#[tokio::test]
+async fn many_are_published_in_order_whatever_fails_in_passing() {
+    let faults = Faults { seed: 7, unavailable: 0.2, lost_acknowledgement: 0.1, ..Faults::default() };
+    let bench = bench(faults, false, &both());
+    let outcomes = bench.publisher.publish_all(tasks(12_000), now_ms()).await;
+    let published: Vec<Published> = outcomes.into_iter().map(Result::unwrap).collect();
+    let ids: Vec<String> = published.iter().map(|published| published.id.to_string()).collect();
+    assert_eq!(ids, (0..12_000).map(|n| format!("t-{n}")).collect::<Vec<_>>());
+    for topic in both() {
+        let mut keys = bench.keys(&topic);
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 12_000, "{topic}");
+    }
+    // The place is that of the event.
+    let last = published.last().unwrap();
+    let at = Partition::new(both()[1].as_str(), last.position.partition);
+    let record = bench.broker.read_at(&at, last.position.offset, CALL).unwrap().unwrap();
+    assert_eq!(record.key.unwrap(), b"t-11999");
+}
+
+#[tokio::test]
+async fn each_of_many_has_an_outcome_of_its_own() {
+    let bench = bench(Faults::default(), false, &both());
+    let mut many = tasks(4);
+    many[1].task_type = "No such type!".into();
+    many[2].policy.rules.external = true;
+    many[3].task_type = "unknown".into();
+    let outcomes = bench.publisher.publish_all(many, now_ms()).await;
+    assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
+    assert!(matches!(outcomes[1], Err(PublishError::Invalid(_))), "{outcomes:?}");
+    assert!(matches!(outcomes[3], Err(PublishError::NotOut(BrokerError::Unknown(_)))), "{outcomes:?}");
+    assert_eq!(bench.keys(&both()[0]), ["t-0"]);
+    let mut announced = bench.keys(&both()[1]);
+    announced.sort();
+    assert_eq!(announced, ["t-0", "t-2"]);
+}
+
+/// One that starts later has no record: its event carries it.
+#[tokio::test]
+async fn what_starts_later_goes_to_the_tracker() {
+    let bench = bench(Faults::default(), false, &both());
+    let (mut many, now) = (tasks(2), now_ms());
+    many[1].policy.not_before_ms = Some(now + 60_000);
+    let outcomes = bench.publisher.publish_all(many, now).await;
+    assert_eq!(bench.keys(&both()[0]), ["t-0"]);
+    let position = outcomes[1].as_ref().unwrap().position;
+    let at = Partition::new(both()[1].as_str(), position.partition);
+    let record = bench.broker.read_at(&at, position.offset, CALL).unwrap().unwrap();
+    let event = Event::decode(&record.value.unwrap()).unwrap();
+    assert_eq!((event.kind, event.due_ms), (Kind::Scheduled, Some(now + 60_000)));
+    assert_eq!(event.record.unwrap().params.text(), "1");
+}
+
+#[tokio::test]
+async fn a_task_that_is_out_and_not_announced_is_announced_later() {
+    let bench = bench(Faults::default(), false, &both()[..1]);
+    let outcomes = bench.publisher.publish_all(tasks(2), now_ms()).await;
+    bench.broker.apply_topics(&[topic(both()[1].clone())], CALL).unwrap();
+    for outcome in outcomes {
+        let Err(PublishError::Out { task, .. }) = outcome else { panic!("{outcome:?}") };
+        assert!(task.position.offset >= 0);
+        bench.publisher.announce(*task, now_ms()).await.unwrap();
+    }
+    assert_eq!(bench.keys(&both()[0]).len(), 2);
+    assert_eq!(bench.keys(&both()[1]).len(), 2);
+}
+
+#[tokio::test]
+async fn what_is_never_acknowledged_ends_at_the_deadline() {
+    let faults = Faults { unavailable: 1.0, ..Faults::default() };
+    let mut bench = bench(faults, false, &both());
+    bench.publisher.deadline = Duration::from_millis(300);
+    let began = tokio::time::Instant::now();
+    let outcomes = bench.publisher.publish_all(tasks(3), now_ms()).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(PublishError::NotOut(_)))), "{outcomes:?}");
+    let one = bench.publisher.publish(tasks(1).remove(0), now_ms()).await;
+    assert!(matches!(one, Err(PublishError::NotOut(_))), "{one:?}");
+    assert!(began.elapsed() < CALL, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn an_outcome_that_never_comes_is_told_as_unknown() {
+    // A delayed record of an inline producer waits for somebody who never calls.
+    let faults = Faults { delay: 1.0, ..Faults::default() };
+    let mut bench = bench(faults, true, &both());
+    bench.publisher.deadline = Duration::from_millis(300);
+    let outcomes = bench.publisher.publish_all(tasks(1), now_ms()).await;
+    assert!(matches!(outcomes[0], Err(PublishError::NotOut(BrokerError::InDoubt(_)))), "{outcomes:?}");
+}
