@@ -12,6 +12,7 @@ pub mod broker;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod dead;
 pub mod fleet;
 pub mod handlers;
 pub mod model;

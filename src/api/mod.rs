@@ -29,6 +29,7 @@ mod call;
 mod cancel;
 mod create;
 mod cursor;
+mod dead;
 mod dispatch;
 pub mod documents;
 mod fresh;
@@ -91,6 +92,7 @@ struct Api {
     /// What workers tell.
     roll: Arc<Roll>,
     hub: Arc<hub::Hub>,
+    ledger: Arc<crate::dead::Ledger>,
     max_body: usize,
     bodies: Arc<Semaphore>,
     broker_calls: Arc<Semaphore>,
@@ -111,6 +113,7 @@ impl Api {
             control: Board::new(Orders::without_cancels()),
             roll: Arc::default(),
             hub: Arc::new(hub::Hub::new(setup.events_partitions)),
+            ledger: Arc::default(),
             max_body: setup.config.max_body.as_usize(),
             bodies: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
             broker_calls: Arc::new(Semaphore::new(BROKER_CALLS)),

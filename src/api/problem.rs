@@ -54,6 +54,7 @@ codes! {
     NoParams "no_params" 404 "The task has no params",
     MethodNotAllowed "method_not_allowed" 405 "Not with this method",
     BodyTimeout "body_timeout" 408 "The body did not arrive in time",
+    AlreadyDone "already_done" 409 "It has been taken care of before",
     DuplicateId "duplicate_id" 409 "The id is taken by another task",
     AlreadyFinished "already_finished" 409 "The task has ended already",
     TooManyKills "too_many_kills" 409 "There are too many kill switches",

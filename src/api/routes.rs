@@ -1,15 +1,20 @@
 //! The one table of calls: the router and the published description are both made from it.
 
+mod refusals;
+
 use std::pin::Pin;
 
 use axum::response::Response;
 use schemars::{Schema, SchemaGenerator};
 
+use refusals::{CANCEL, CREATE, FIND, KILL, OPERATE, REPORT, RETRY, SETTLE_MANY, SETTLE_ONE, WATCH};
+
 use super::call::Call;
 use super::documents as doc;
 use super::problem::{Code, Refusal};
-use super::{batch, cancel, create, list, operate, ops, report, retry, tasks, tree, types, watch, why, workers};
+use super::{batch, cancel, create, dead, list, operate, ops, report, retry, tasks, tree, types, watch, why, workers};
 use crate::config::Role;
+use crate::dead::Fate;
 
 pub enum Verb {
     Get,
@@ -89,6 +94,7 @@ fn of<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 
 const POSITION: &str = r#"{"type": "string", "pattern": "^[0-9]+:[0-9]+$"}"#;
 const DURATION: &str = r#"{"type": "string", "pattern": "^[0-9]+ *(ms|s|m|h|d)?$"}"#;
+const TYPE_NAME: &str = r#"{"type": "string", "pattern": "^[a-z0-9-]{1,64}$"}"#;
 const TEXT: &str = r#"{"type": "string", "minLength": 1}"#;
 const TIME: &str = r#"{"type": "string", "format": "date-time"}"#;
 const PAGE_LIMIT: &str = r#"{"type": "integer", "minimum": 1, "maximum": 200, "default": 50}"#;
@@ -105,8 +111,6 @@ const WAIT: Parameter = Parameter {
     about: "Wait up to so long, at most 5m, for the task to finish: 200 when it has, 202 when it has not.",
     schema: DURATION,
 };
-
-const FIND: &[Code] = &[Code::BadId, Code::NotFound, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable];
 
 /// A read of one task, or of what hangs on it.
 const fn read(path: &'static str, about: &'static str, gives: Gives, run: Run) -> Route {
@@ -391,6 +395,72 @@ pub static ROUTES: &[Route] = &[
             Box::pin(workers::workers(call))
         })
     },
+    Route {
+        query: &[
+            Parameter { name: "type", about: "Only this type's.", schema: TYPE_NAME },
+            Parameter { name: "code", about: "Only those with this code.", schema: TEXT },
+            Parameter { name: "from", about: "Given up at this time or later.", schema: TIME },
+            Parameter { name: "to", about: "Given up before this time.", schema: TIME },
+            CURSOR,
+            LIMIT,
+        ],
+        refusals: &[Code::BadParameter, Code::BadCursor, Code::KafkaUnavailable],
+        ..read(
+            "/v1/dead",
+            "Dead letters that are neither dropped nor redriven, newest first",
+            Gives::Json(of::<doc::DeadPage>),
+            |call| Box::pin(dead::list(call)),
+        )
+    },
+    Route {
+        query: &[],
+        refusals: &[Code::BadId, Code::NotFound, Code::KafkaUnavailable],
+        ..read("/v1/dead/{letter}", "A dead letter with its original record", Gives::Json(of::<doc::DeadRecord>), |call| {
+            Box::pin(dead::show(call))
+        })
+    },
+    Route {
+        refusals: SETTLE_ONE,
+        ..operate(
+            Verb::Post,
+            "/v1/dead/{letter}/drop",
+            "Drop a dead letter: nobody needs it any more",
+            Gives::Json(of::<doc::DeadOutcome>),
+            |call| Box::pin(dead::one(call, Fate::Dropped)),
+        )
+    },
+    Route {
+        refusals: SETTLE_ONE,
+        ..operate(
+            Verb::Post,
+            "/v1/dead/{letter}/redrive",
+            "Try a dead letter's task again, in a new run",
+            Gives::Json(of::<doc::DeadOutcome>),
+            |call| Box::pin(dead::one(call, Fate::Redriven)),
+        )
+    },
+    Route {
+        takes: Takes::Json(of::<doc::DeadSelection>),
+        refusals: SETTLE_MANY,
+        ..operate(
+            Verb::Post,
+            "/v1/dead/drop",
+            "Drop the newest dead letters of a type",
+            Gives::Json(of::<doc::DeadOutcome>),
+            |call| Box::pin(dead::many(call, Fate::Dropped)),
+        )
+    },
+    Route {
+        takes: Takes::Json(of::<doc::DeadSelection>),
+        refusals: SETTLE_MANY,
+        ..operate(
+            Verb::Post,
+            "/v1/dead/redrive",
+            "Try the newest dead letters of a type again",
+            Gives::Json(of::<doc::DeadOutcome>),
+            |call| Box::pin(dead::many(call, Fate::Redriven)),
+        )
+    },
     open("/healthz", "Whether the process is alive", Gives::AnyJson, |call| Box::pin(ops::healthz(call))),
     Route {
         refusals: &[Code::NotReady],
@@ -400,108 +470,6 @@ pub static ROUTES: &[Route] = &[
     open("/openapi.json", "This description of the api", Gives::AnyJson, |call| Box::pin(ops::openapi(call))),
     open("/", "Where things are", Gives::Text, |call| Box::pin(ops::front(call))),
 ];
-
-const CREATE: &[Code] = &[
-    Code::BadJson,
-    Code::UnknownField,
-    Code::BadField,
-    Code::BadId,
-    Code::UnknownParent,
-    Code::UnknownType,
-    Code::DuplicateId,
-    Code::TooLarge,
-    Code::UnsupportedMedia,
-    Code::Schema,
-    Code::BodyTimeout,
-    Code::Behind,
-    Code::StoreUnavailable,
-    Code::KafkaUnavailable,
-    Code::NotAnnounced,
-    Code::TooManyWaiting,
-    Code::Overloaded,
-];
-
-const REPORT: &[Code] = &[
-    Code::BadJson,
-    Code::UnknownField,
-    Code::BadField,
-    Code::BadId,
-    Code::NotFound,
-    Code::NotExternal,
-    Code::TooLarge,
-    Code::UnsupportedMedia,
-    Code::BadState,
-    Code::BodyTimeout,
-    Code::Behind,
-    Code::StoreUnavailable,
-    Code::KafkaUnavailable,
-    Code::Overloaded,
-];
-
-const CANCEL: &[Code] = &[
-    Code::BadJson,
-    Code::UnknownField,
-    Code::BadField,
-    Code::BadId,
-    Code::NotFound,
-    Code::AlreadyFinished,
-    Code::UnsupportedMedia,
-    Code::BodyTimeout,
-    Code::TooLarge,
-    Code::Behind,
-    Code::StoreUnavailable,
-    Code::KafkaUnavailable,
-    Code::Overloaded,
-];
-
-const OPERATE: &[Code] = &[
-    Code::BadJson,
-    Code::UnknownField,
-    Code::BadField,
-    Code::UnknownType,
-    Code::LimitTooSmall,
-    Code::UnsupportedMedia,
-    Code::BodyTimeout,
-    Code::TooLarge,
-    Code::StoreUnavailable,
-    Code::KafkaUnavailable,
-    Code::Overloaded,
-];
-
-const KILL: &[Code] = &[
-    Code::BadJson,
-    Code::UnknownField,
-    Code::BadField,
-    Code::BadKill,
-    Code::UnknownKill,
-    Code::TooManyKills,
-    Code::UnsupportedMedia,
-    Code::BodyTimeout,
-    Code::TooLarge,
-    Code::KafkaUnavailable,
-    Code::Overloaded,
-];
-
-const RETRY: &[Code] = &[
-    Code::BadJson,
-    Code::UnknownField,
-    Code::BadField,
-    Code::BadId,
-    Code::NotFound,
-    Code::NotFinished,
-    Code::External,
-    Code::NoParams,
-    Code::TooLarge,
-    Code::UnsupportedMedia,
-    Code::BodyTimeout,
-    Code::Behind,
-    Code::StoreUnavailable,
-    Code::KafkaUnavailable,
-    Code::Overloaded,
-];
-
-const WATCH: &[Code] =
-    &[Code::BadId, Code::NotFound, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable, Code::Overloaded];
 
 #[cfg(test)]
 mod tests {

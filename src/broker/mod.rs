@@ -10,6 +10,7 @@ use std::time::Duration;
 pub mod kafka;
 pub mod link;
 pub mod memory;
+pub mod range;
 
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

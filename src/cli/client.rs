@@ -61,6 +61,13 @@ impl Client {
         self.document(request.timeout(ANSWER_TIMEOUT)).await
     }
 
+    /// Asks for something to be done; it may take long.
+    pub async fn post<T: DeserializeOwned>(&self, path: &[&str], body: Option<&impl serde::Serialize>) -> Result<T, Failure> {
+        let request = self.request(Method::POST, path, &Query::new());
+        let request = body.into_iter().fold(request, |request, body| request.json(body));
+        self.document(request.timeout(ANSWER_TIMEOUT * 3)).await
+    }
+
     /// Creates a task and waits for its end up to `wait` (bounded by the longest wait of one request).
     pub async fn create(&self, task: &CreateTask, wait: Duration) -> Result<Status, Failure> {
         let wait = wait.min(LONGEST_WAIT);

@@ -93,7 +93,7 @@ fn filters(args: &ListArgs, now_ms: i64) -> Result<Query, Failure> {
 }
 
 /// A time as RFC 3339: given as one, or as a duration before now.
-fn moment(text: &str, now_ms: i64) -> Result<String, Failure> {
+pub fn moment(text: &str, now_ms: i64) -> Result<String, Failure> {
     if text.ends_with(['s', 'm', 'h', 'd'])
         && let Ok(ago) = Millis::parse(text)
     {

@@ -17,6 +17,7 @@ mod cancel;
 mod card;
 mod client;
 mod completions;
+mod dead;
 mod dev;
 mod doctor;
 mod globals;
@@ -97,6 +98,9 @@ enum Verb {
     Cancel(cancel::CancelArgs),
     /// Start a task anew that has ended, or what failed below it
     Retry(retry::RetryArgs),
+    /// List, show, redrive and drop what is not tried again by itself
+    #[command(subcommand)]
+    Dead(dead::DeadVerb),
     /// Show the task types, pause and limit them
     Types(types::TypesArgs),
     /// Cancel tasks by tag or by how their ids begin, instead of starting them
@@ -177,6 +181,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Log(args) => look::log(args, globals).await,
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
         Verb::Retry(args) => retry::retry(args, globals).await,
+        Verb::Dead(verb) => dead::dead(verb, globals).await,
         Verb::Types(args) => types::types(args, globals).await,
         Verb::Kill(verb) => kill::kill(verb, globals).await,
         Verb::Workers(args) => workers::workers(args, globals).await,

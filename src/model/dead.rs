@@ -20,6 +20,19 @@ pub mod header {
     pub const KEY: &str = "kafleet_key";
 }
 
+/// Header names of a mark: that a letter is done with.
+pub mod mark {
+    /// The letter's offset, in the same partition.
+    pub const OF: &str = "kafleet_marks";
+    /// `dropped` or `redriven`.
+    pub const FATE: &str = "kafleet_fate";
+    /// Epoch milliseconds.
+    pub const TIME: &str = super::header::TIME;
+}
+
+/// What the names of all these headers begin with.
+pub const PREFIX: &str = "kafleet_";
+
 /// Why and from where.
 pub struct DeadLetter<'a> {
     /// Stable: `bad_json`, `schema`, `exhausted`, …

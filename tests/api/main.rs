@@ -3,6 +3,7 @@
 
 mod batch;
 mod create;
+mod dead;
 mod doubles;
 mod harness;
 mod lists;

@@ -63,6 +63,10 @@ pub(super) fn retry(node: &mut Node, event: &Event, place: Place, next_run: u32)
         let hash = node.hash.take();
         begin_run(node, next_run);
         (node.own, node.announced, node.hash, node.asof) = (State::Queued, true, hash, place.offset);
+        if event.record.is_some() {
+            // A redrive brings the record along: the task's own may be gone by now.
+            node.told_at = Some(place.offset);
+        }
         Act::Publish { run: next_run }
     };
     node.effects.push(Effect { cause: place.offset, what });

@@ -1,0 +1,122 @@
+//! What calls refuse with, where several share it.
+
+use super::super::problem::Code;
+
+pub const FIND: &[Code] = &[Code::BadId, Code::NotFound, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable];
+
+pub const CREATE: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::UnknownParent,
+    Code::UnknownType,
+    Code::DuplicateId,
+    Code::TooLarge,
+    Code::UnsupportedMedia,
+    Code::Schema,
+    Code::BodyTimeout,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::NotAnnounced,
+    Code::TooManyWaiting,
+    Code::Overloaded,
+];
+
+pub const SETTLE_ONE: &[Code] =
+    &[Code::BadId, Code::NotFound, Code::NotFinished, Code::AlreadyDone, Code::StoreUnavailable, Code::KafkaUnavailable];
+
+pub const SETTLE_MANY: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::UnsupportedMedia,
+    Code::TooLarge,
+    Code::BodyTimeout,
+    Code::Overloaded,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+];
+
+pub const REPORT: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::NotFound,
+    Code::NotExternal,
+    Code::TooLarge,
+    Code::UnsupportedMedia,
+    Code::BadState,
+    Code::BodyTimeout,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+pub const CANCEL: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::NotFound,
+    Code::AlreadyFinished,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::TooLarge,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+pub const OPERATE: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::UnknownType,
+    Code::LimitTooSmall,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::TooLarge,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+pub const KILL: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadKill,
+    Code::UnknownKill,
+    Code::TooManyKills,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::TooLarge,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+pub const RETRY: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::NotFound,
+    Code::NotFinished,
+    Code::External,
+    Code::NoParams,
+    Code::TooLarge,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+pub const WATCH: &[Code] =
+    &[Code::BadId, Code::NotFound, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable, Code::Overloaded];

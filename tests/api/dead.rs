@@ -1,0 +1,225 @@
+//! Dead letters: listed, shown, dropped, redriven.
+
+use kafleet::api::documents::{DeadOutcome, DeadPage, DeadRecord, History, Status};
+use kafleet::broker::{Broker, Outgoing, Partition, TopicSpec};
+use kafleet::dead::LetterId;
+use kafleet::model::dead::{DeadLetter, headers};
+use kafleet::model::state::State;
+use kafleet::model::task::Position;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::harness::{DEADLINE, Fleet, fleet, problem, until};
+
+const PARTITIONS: u32 = 2;
+
+async fn with_letters() -> Fleet {
+    let fleet = fleet().await;
+    let topic =
+        |name: &str| TopicSpec { name: fleet.names.dead(name), partitions: PARTITIONS, replication: None, config: Vec::new() };
+    fleet.log.apply_topics(&[topic("echo"), topic("resize")], DEADLINE).unwrap();
+    fleet
+}
+
+/// A letter as a worker writes it.
+struct Given<'a> {
+    task_type: &'a str,
+    key: &'a str,
+    code: &'a str,
+    at_ms: i64,
+    value: &'a [u8],
+    own: &'a [(&'a str, &'a [u8])],
+    source: Position,
+}
+
+const LETTER: Given<'_> = Given {
+    task_type: "echo",
+    key: "a",
+    code: "exhausted",
+    at_ms: 1_000,
+    value: br#"{"n":1}"#,
+    own: &[],
+    source: Position { partition: 0, offset: 7 },
+};
+
+impl Fleet {
+    async fn letter(&self, given: Given<'_>, partition: i32) -> String {
+        let Position { partition: from, offset } = given.source;
+        let topic = self.names.tasks(given.task_type);
+        let letter = DeadLetter {
+            code: given.code,
+            message: "it would not do",
+            pointer: None,
+            topic: &topic,
+            partition: from,
+            offset,
+            key: Some(b"own-key"),
+            worker: "w-1",
+            at_ms: given.at_ms,
+        };
+        let ours = headers(&letter);
+        let ours = ours.iter().map(|(name, value)| (*name, value.as_bytes()));
+        let all: Vec<(&str, &[u8])> = given.own.iter().copied().chain(ours).collect();
+        let record = Outgoing {
+            topic: &self.names.dead(given.task_type),
+            partition: Some(partition),
+            key: Some(given.key.as_bytes()),
+            value: Some(given.value),
+            headers: &all,
+        };
+        let place = self.publisher.link().deliver(record, DEADLINE).await.unwrap();
+        LetterId { task_type: given.task_type.into(), partition, offset: place.offset }.to_string()
+    }
+
+    async fn listed(&self, query: &str) -> Vec<String> {
+        let page: DeadPage = self.get(&format!("/v1/dead{query}")).await;
+        page.letters.into_iter().map(|letter| letter.id).collect()
+    }
+
+    async fn settle(&self, path: &str) -> DeadOutcome {
+        let (status, body) = self.post(path, json!(null)).await;
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_value(body).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn the_newest_come_first_over_pages() {
+    let fleet = with_letters().await;
+    let mut expected = Vec::new();
+    for n in 0..250_i64 {
+        let (task_type, code) = if n % 3 == 0 { ("resize", "schema") } else { ("echo", "exhausted") };
+        let given = Given { task_type, code, at_ms: 1_000 + n, ..LETTER };
+        expected.push(fleet.letter(given, (n % 2) as i32).await);
+    }
+    expected.reverse();
+    let (mut seen, mut cursor) = (Vec::new(), None);
+    loop {
+        let query = cursor.map_or_else(|| "?limit=40".to_owned(), |cursor: String| format!("?limit=40&cursor={cursor}"));
+        let page: DeadPage = fleet.get(&format!("/v1/dead{query}")).await;
+        assert!(page.letters.len() == 40 || page.next.is_none());
+        seen.extend(page.letters.into_iter().map(|letter| letter.id));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, expected);
+    let of_type = |name: &str| expected.iter().filter(|id| id.starts_with(name)).cloned().collect::<Vec<_>>();
+    assert_eq!(fleet.listed("?type=resize&limit=200").await, of_type("resize:"));
+    assert_eq!(fleet.listed("?code=exhausted&limit=200").await, of_type("echo:"));
+    assert_eq!(fleet.listed("?from=1240&to=1242").await, expected[8..10]);
+    let bad = problem(fleet.request(Method::GET, "/v1/dead?cursor=!!")).await;
+    assert_eq!((bad.status, bad.code.as_str()), (400, "bad_cursor"));
+}
+
+#[tokio::test]
+async fn a_letter_shows_the_original() {
+    let fleet = with_letters().await;
+    let own: &[(&str, &[u8])] = &[("ce_id", b"a"), ("x", b"\xff")];
+    let json = fleet.letter(Given { own, ..LETTER }, 1).await;
+    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{json}")).await;
+    assert_eq!((shown.key.as_deref(), shown.done_with), (Some("own-key"), false));
+    assert_eq!(shown.params.unwrap(), json!({"n": 1}));
+    assert_eq!(shown.headers, [("ce_id".into(), Some("a".into())), ("x".into(), Some("/w==".into()))]);
+    assert_eq!(shown.letter.source.as_deref(), Some("t.tasks.echo/0:7"));
+    assert_eq!((shown.letter.task.as_deref(), shown.letter.code.as_str()), (Some("a"), "exhausted"));
+    let garbage = fleet.letter(Given { value: b"\x00{", code: "bad_json", ..LETTER }, 0).await;
+    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{garbage}")).await;
+    assert_eq!((shown.params.is_none(), shown.value_base64.as_deref()), (true, Some("AHs=")));
+    for (path, status) in
+        [("/v1/dead/echo:0:99", 404), ("/v1/dead/none:0:0", 404), ("/v1/dead/echo", 400), ("/v1/dead/E:0:1", 400)]
+    {
+        assert_eq!(problem(fleet.request(Method::GET, path)).await.status, status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_dropped_is_listed_no_more_and_told_on_the_task() {
+    let fleet = with_letters().await;
+    let (kept, dropped) = (fleet.letter(LETTER, 0).await, fleet.letter(Given { own: &[("ce_id", b"a")], ..LETTER }, 0).await);
+    fleet.echo("a").await;
+    assert_eq!(fleet.listed("").await.len(), 2);
+    assert_eq!(fleet.settle(&format!("/v1/dead/{dropped}/drop")).await.done, std::slice::from_ref(&dropped));
+    assert_eq!(fleet.listed("").await, [kept]);
+    let again = problem(fleet.request(Method::POST, &format!("/v1/dead/{dropped}/drop"))).await;
+    assert_eq!((again.status, again.code.as_str()), (409, "already_done"));
+    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{dropped}")).await;
+    assert!(shown.done_with);
+    fleet.folded().await;
+    let history: History = fleet.get("/v1/tasks/a/history").await;
+    assert!(history.events.iter().any(|event| event.kind == "dead_dropped"), "{history:?}");
+}
+
+#[tokio::test]
+async fn a_record_that_no_task_came_of_is_published_as_it_was() {
+    let fleet = with_letters().await;
+    let own: &[(&str, &[u8])] = &[("trace", b"t-1")];
+    let letter = fleet.letter(Given { code: "bad_json", value: b"{oops", own, key: "no id", ..LETTER }, 1).await;
+    fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
+    let records: Vec<_> = (0..2)
+        .filter_map(|index| fleet.log.read_at(&Partition::new(fleet.names.tasks("echo"), index), 0, DEADLINE).unwrap())
+        .collect();
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].value.as_deref(), Some(&b"{oops"[..]));
+    assert_eq!(records[0].key.as_deref(), Some(&b"own-key"[..]));
+    assert_eq!(records[0].headers, [("trace".to_owned(), Some(b"t-1".to_vec()))]);
+    assert!(fleet.listed("").await.is_empty());
+}
+
+/// Also when its own record is gone: the letter has it.
+#[tokio::test]
+async fn a_redriven_task_runs_anew_and_opens_its_parents() {
+    let fleet = with_letters().await;
+    fleet.echo("r").await;
+    fleet.echo("r:a").await;
+    fleet.succeed("r", json!(1)).await;
+    let own: &[(&str, &[u8])] = &[("ce_id", b"a"), ("ce_parent", b"r"), ("ce_run", b"1")];
+    let letter = fleet.letter(Given { key: "r:a", own, ..LETTER }, 0).await;
+    let early = problem(fleet.request(Method::POST, &format!("/v1/dead/{letter}/redrive"))).await;
+    assert_eq!((early.status, early.code.as_str()), (409, "not_finished"));
+    fleet.fail("r:a", "no").await;
+    fleet.folded().await;
+    let topic = fleet.names.tasks("echo");
+    let ends = |index: i32| fleet.log.ends(&Partition::new(topic.as_str(), index), DEADLINE).unwrap().end;
+    let before = [ends(0), ends(1)];
+    for index in 0..2 {
+        fleet.log.truncate_before(&Partition::new(topic.as_str(), index), before[index as usize]).unwrap();
+    }
+    let root: Status = fleet.get("/v1/tasks/r").await;
+    assert_eq!(root.state, State::Failed);
+    fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
+    until("the record is in its topic again", async || ends(0) + ends(1) > before[0] + before[1]).await;
+    let index = i32::from(ends(1) > before[1]);
+    let record = fleet.log.read_at(&Partition::new(topic.as_str(), index), before[index as usize], DEADLINE).unwrap().unwrap();
+    let header = |name: &str| {
+        let value = record.headers.iter().find(|(own, _)| own == name)?.1.clone()?;
+        String::from_utf8(value).ok()
+    };
+    assert_eq!((header("ce_id").as_deref(), header("ce_run").as_deref()), (Some("r:a"), Some("2")));
+    assert_eq!(record.value.as_deref(), Some(&br#"{"n":1}"#[..]));
+    let (root, child): (Status, Status) = (fleet.get("/v1/tasks/r").await, fleet.get("/v1/tasks/r:a").await);
+    assert_eq!((root.state, child.state, child.run), (State::WaitingForChildren, State::Queued, 2));
+    assert!(fleet.listed("").await.is_empty());
+}
+
+#[tokio::test]
+async fn many_are_taken_care_of_at_once() {
+    let fleet = with_letters().await;
+    for n in 0..30_i64 {
+        let code = if n % 2 == 0 { "schema" } else { "exhausted" };
+        fleet.letter(Given { code, at_ms: 1_000 + n, ..LETTER }, 0).await;
+    }
+    let call = async |body| {
+        let (status, body) = fleet.post("/v1/dead/drop", body).await;
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_value::<DeadOutcome>(body).unwrap()
+    };
+    let some = call(json!({"type": "echo", "code": "schema", "limit": 5})).await;
+    assert_eq!((some.done.len(), some.more), (5, true));
+    let rest = call(json!({"type": "echo", "code": "schema"})).await;
+    assert_eq!((rest.done.len(), rest.more), (10, false));
+    assert_eq!(fleet.listed("").await.len(), 15);
+    let bad = fleet.post("/v1/dead/drop", json!({"type": "echo", "limit": 5000})).await;
+    assert_eq!((bad.0, bad.1["pointer"].as_str()), (400, Some("/limit")));
+}
