@@ -36,6 +36,9 @@ pub(super) fn measure(
         match first {
             None if written > 0 => first = Some((now, written, process.cost().cpu)),
             Some((began, before, cpu)) if written >= tasks && settled => {
+                if written == before {
+                    bail!("{tasks} tasks are done before they can be measured\n\nhint: give more with `--tasks`");
+                }
                 let cost = process.cost();
                 let rate = (written - before) as f64 / (now - began).as_secs_f64();
                 // The CPU of the whole run, scaled to what was counted, leaves the start out.
