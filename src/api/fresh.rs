@@ -98,6 +98,25 @@ impl Api {
         }
     }
 
+    /// A task once an event about it is folded, and whether the fold did not act on that event. `what` names it where it
+    /// takes too long.
+    pub async fn verdict(&self, task: &Found, position: Position, what: &str) -> Result<(Found, bool), Refusal> {
+        let later = |refusal: Refusal| {
+            refusal.hint(format!(
+                "{what} is written at {position} and will be folded: do not repeat it, read the task with `?after={position}`"
+            ))
+        };
+        let target = position.offset + 1;
+        if let Reached::Not(folded) = self.reach(task.partition, target, AFTER_DEADLINE).await.map_err(later)? {
+            return Err(later(behind(task.partition, folded.unwrap_or_default(), target)));
+        }
+        let gone = || Refusal::new(Code::NotFound, format!("the record of `{}` is no longer kept", task.id));
+        let found = self.look(&task.id).await.map_err(later)?.ok_or_else(gone)?;
+        let ignored =
+            found.node.history.iter().rev().find(|entry| entry.offset == position.offset).is_some_and(|entry| entry.ignored);
+        Ok((found, ignored))
+    }
+
     /// Waits until the partition is folded to `target`.
     pub async fn reach(&self, partition: u32, target: i64, within: Duration) -> Result<Reached, Refusal> {
         let end = Instant::now() + within;

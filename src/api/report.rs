@@ -2,11 +2,10 @@
 
 use axum::response::Response;
 
-use super::Api;
 use super::call::Call;
 use super::documents::{Report, ReportOutcome};
-use super::fresh::{AFTER_DEADLINE, Found, Reached};
-use super::outside::{behind, detached};
+use super::fresh::Found;
+use super::outside::detached;
 use super::problem::{Code, Refusal};
 use super::status::status;
 use super::tasks::json_answer;
@@ -14,7 +13,6 @@ use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::json::RawJson;
 use crate::model::node::MAX_MESSAGE_CHARS;
 use crate::model::state::State;
-use crate::model::task::Position;
 use crate::runtime::now_ms;
 
 /// The largest result, in bytes of compact JSON.
@@ -33,7 +31,8 @@ pub async fn report(call: Call) -> Result<Response, Refusal> {
     let event = event_of(&task, report, result);
     let api = call.api.clone();
     let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
-    Ok(json_answer(200, &call.api.verdict(&task, position).await?))
+    let (found, ignored) = call.api.verdict(&task, position, "the report").await?;
+    Ok(json_answer(200, &ReportOutcome { status: status(&found), ignored }))
 }
 
 fn check(report: &Report) -> Result<Option<RawJson>, Refusal> {
@@ -67,23 +66,4 @@ fn event_of(task: &Found, report: Report, result: Option<RawJson>) -> Event {
     }
     event.message = report.message;
     event
-}
-
-impl Api {
-    /// What the fold has made of a report.
-    async fn verdict(&self, task: &Found, position: Position) -> Result<ReportOutcome, Refusal> {
-        let later = |refusal: Refusal| {
-            refusal.hint(format!(
-                "the report is written at {position} and will be folded: do not repeat it, read the task with `?after={position}`"
-            ))
-        };
-        let target = position.offset + 1;
-        if let Reached::Not(folded) = self.reach(task.partition, target, AFTER_DEADLINE).await.map_err(later)? {
-            return Err(later(behind(task.partition, folded.unwrap_or_default(), target)));
-        }
-        let gone = || Refusal::new(Code::NotFound, format!("the record of `{}` is no longer kept", task.id));
-        let found = self.look(&task.id).await.map_err(later)?.ok_or_else(gone)?;
-        let entry = found.node.history.iter().rev().find(|entry| entry.offset == position.offset);
-        Ok(ReportOutcome { status: status(&found), ignored: entry.is_some_and(|entry| entry.ignored) })
-    }
 }

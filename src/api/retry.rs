@@ -6,8 +6,8 @@ use tokio::time::{Instant, timeout_at};
 use super::Api;
 use super::call::Call;
 use super::documents::{RetryOutcome, RetryTask};
-use super::fresh::{AFTER_DEADLINE, Found, Reached};
-use super::outside::{behind, detached};
+use super::fresh::{AFTER_DEADLINE, Found};
+use super::outside::detached;
 use super::problem::{Code, Refusal};
 use super::status::status;
 use super::tasks::json_answer;
@@ -72,19 +72,8 @@ fn run_of_walk(task: &Found, position: Position) -> Option<u32> {
 impl Api {
     /// What the fold has made of a request.
     async fn decided(&self, task: &Found, of_many: bool, position: Position) -> Result<RetryOutcome, Refusal> {
-        let later = |refusal: Refusal| {
-            refusal.hint(format!(
-                "the request is written at {position} and will be decided: do not repeat it, read the task with `?after={position}`"
-            ))
-        };
-        let target = position.offset + 1;
-        if let Reached::Not(folded) = self.reach(task.partition, target, AFTER_DEADLINE).await.map_err(later)? {
-            return Err(later(behind(task.partition, folded.unwrap_or_default(), target)));
-        }
-        let gone = || Refusal::new(Code::NotFound, format!("the record of `{}` is no longer kept", task.id));
-        let found = self.look(&task.id).await.map_err(later)?.ok_or_else(gone)?;
-        let entry = found.node.history.iter().rev().find(|entry| entry.offset == position.offset);
-        if entry.is_some_and(|entry| entry.ignored) {
+        let (found, ignored) = self.verdict(task, position, "the request").await?;
+        if ignored {
             // Somebody else's request came before it.
             return Err(not_finished(&found));
         }
@@ -94,9 +83,9 @@ impl Api {
         let run = match run_of_walk(&found, position) {
             Some(run) => run,
             // It is at its end already.
-            None => self.highest_run(&found).await.map_err(later)?,
+            None => self.highest_run(&found).await?,
         };
-        let found = self.walked(found, position).await.map_err(later)?;
+        let found = self.walked(found, position).await?;
         Ok(RetryOutcome { status: status(&found), run })
     }
 
