@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, DefaultConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Message, OwnedHeaders};
@@ -72,6 +73,8 @@ impl Kafka {
         let failed = |what: KafkaError| error::of(&what, "the raw loop");
         let mut settings = self.settings.consumer(&spec);
         settings.set("auto.offset.reset", "earliest");
+        // Of the keys that concern the producer only, nobody need be told.
+        settings.set_log_level(RDKafkaLogLevel::Error);
         let consumer: BaseConsumer<DefaultConsumerContext> = settings.create().map_err(failed)?;
         let producer: ThreadedProducer<DefaultProducerContext> = self.settings.producer().create().map_err(failed)?;
         consumer.subscribe(&[raw.from]).map_err(failed)?;
