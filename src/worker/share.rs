@@ -220,12 +220,12 @@ impl Share {
         self.full
     }
 
-    /// Less than half of the window is left to hand out: a commit is due before its time.
+    /// A quarter of the window is handed out: a commit is due before its time, so that its answer comes before the rest is.
     pub fn wants_window(&self) -> bool {
         match self.phase {
             Phase::Starting => true,
             // Below zero behind a gap in the log: the next offset lies past the window.
-            Phase::Active => !self.full && self.window_end - self.next_to_hand_out() < self.window as i64 / 2 && self.moved(),
+            Phase::Active => !self.full && self.window_end - self.next_to_hand_out() < self.window as i64 * 3 / 4 && self.moved(),
             _ => false,
         }
     }
