@@ -1,22 +1,12 @@
 //! The first word of most tasks, written by hand as the [last](super::success) is.
 
-use super::EVENT_VERSION;
-use super::success::{announcement, number};
+use super::success::{announcement, head, number};
 use crate::model::task::Task;
 
 /// Writes the `submitted` event of a task whose record lies at `task.position`: what
 /// [`Event::submitted`](super::Event::submitted) stands for.
 pub fn submitted(task: &Task, at_ms: i64, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"v\":");
-    number(out, EVENT_VERSION);
-    // An id has no character that JSON escapes.
-    out.extend_from_slice(b",\"kind\":\"submitted\",\"id\":\"");
-    out.extend_from_slice(task.id.as_str().as_bytes());
-    out.push(b'"');
-    if task.run != 1 {
-        out.extend_from_slice(b",\"run\":");
-        number(out, task.run);
-    }
+    head(out, "submitted", task);
     out.extend_from_slice(b",\"at_ms\":");
     number(out, at_ms);
     out.extend_from_slice(b",\"task\":");

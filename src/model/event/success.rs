@@ -20,16 +20,7 @@ pub struct Success<'a> {
 impl Success<'_> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let task = self.task;
-        out.extend_from_slice(b"{\"v\":");
-        number(out, EVENT_VERSION);
-        // An id has no character that JSON escapes.
-        out.extend_from_slice(b",\"kind\":\"succeeded\",\"id\":\"");
-        out.extend_from_slice(task.id.as_str().as_bytes());
-        out.push(b'"');
-        if task.run != 1 {
-            out.extend_from_slice(b",\"run\":");
-            number(out, task.run);
-        }
+        head(out, "succeeded", task);
         out.extend_from_slice(b",\"attempt\":");
         number(out, self.attempt);
         out.extend_from_slice(b",\"worker\":");
@@ -45,6 +36,22 @@ impl Success<'_> {
         out.extend_from_slice(b",\"output\":");
         out.extend_from_slice(self.output.text().as_bytes());
         out.push(b'}');
+    }
+}
+
+/// How every event about a task begins.
+pub(super) fn head(out: &mut Vec<u8>, kind: &str, task: &Task) {
+    out.extend_from_slice(b"{\"v\":");
+    number(out, EVENT_VERSION);
+    // Neither a kind nor an id has a character that JSON escapes.
+    out.extend_from_slice(b",\"kind\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"id\":\"");
+    out.extend_from_slice(task.id.as_str().as_bytes());
+    out.push(b'"');
+    if task.run != 1 {
+        out.extend_from_slice(b",\"run\":");
+        number(out, task.run);
     }
 }
 
