@@ -128,7 +128,7 @@ fn a_child_process_is_used_again_until_it_has_had_its_time() {
 fn an_attempt_that_does_not_stop_is_killed() {
     block_on(async {
         let limits = |kind: &mut Kind| {
-            kind.registered.policy.timeout = Millis(300);
+            kind.registered.policy.timeout = Millis(1_500);
             kind.registered.policy.retry.retries = 0;
             kind.registered.policy.concurrency = 1;
         };
@@ -168,7 +168,8 @@ fn child_processes_end_with_their_worker() {
 fn signs_of_life_cross_the_process() {
     block_on(async {
         let limits = |kind: &mut Kind| {
-            kind.registered.policy.stall_timeout = Some(Millis(200));
+            // Between the pause of a busy machine and the time that `beats` takes.
+            kind.registered.policy.stall_timeout = Some(Millis(1_500));
             kind.registered.policy.retry.retries = 0;
         };
         let (fleet, _) = fleet(limits).await;

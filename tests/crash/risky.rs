@@ -39,9 +39,9 @@ pub enum Act {
     Heed,
     /// Does not.
     Ignore,
-    /// Speaks for half a second, without getting on.
+    /// Speaks for three seconds, without getting on.
     Chatter,
-    /// Gets on for half a second, a heartbeat at a time.
+    /// Gets on for three seconds, a heartbeat at a time.
     Beat,
     /// Answers, and takes its process down a little later.
     Landmine,
@@ -75,13 +75,13 @@ impl Task for Risky {
                 std::thread::sleep(Duration::from_secs(1));
             },
             Act::Chatter => {
-                for _ in 0..50 {
+                for _ in 0..300 {
                     cx.in_passing().log("still here");
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
             Act::Beat => {
-                for _ in 0..50 {
+                for _ in 0..300 {
                     cx.heartbeat();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }

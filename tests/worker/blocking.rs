@@ -76,7 +76,7 @@ async fn an_attempt_that_does_not_stop_keeps_its_slot() {
     std::fs::write(&open, "").unwrap();
     let limits = |policy: &mut kafleet::config::TypePolicy| {
         policy.concurrency = 1;
-        policy.timeout = Millis(100);
+        policy.timeout = Millis(1_500);
     };
     let (fleet, _) = memory(1, &[blocks(limits), Kind::echo("echo")]).await;
     let worker = fleet.worker();

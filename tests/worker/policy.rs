@@ -1,6 +1,6 @@
 //! What a failed attempt leads to, by the type's policy; and how long a task may take.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kafleet::config::{Alarm, ErrorKinds, OnError};
 use kafleet::handlers::Failure;
@@ -107,14 +107,16 @@ async fn a_task_has_so_much_time_in_total() {
         cx.cancelled().cancelled().await;
         Err(Failure::cancelled())
     });
-    kind.registered.policy.total_timeout = Some(Millis(400));
-    let mut retrying = failing(|policy| policy.total_timeout = Some(Millis(400))).retries(1_000, Millis(30));
-    retrying.registered.policy.timeout = Millis::secs(5);
+    // Long enough that a busy machine, too, makes a few attempts in it.
+    let total = Millis::secs(3);
+    kind.registered.policy.total_timeout = Some(total);
+    let mut retrying = failing(|policy| policy.total_timeout = Some(total)).retries(1_000, Millis(30));
+    retrying.registered.policy.timeout = Millis::secs(60);
     let (fleet, _) = memory(1, &[kind, retrying]).await;
+    let worker = fleet.worker();
     fleet.send_record("long", None, Some("old"), Some(b"0"), &[("ce_id", "old"), ("ce_time", "2026-01-31T12:00:00Z")]).await;
     fleet.send("long", "runs", "0").await;
     fleet.send("failing", "retries", r#"{"kind": "busy"}"#).await;
-    let worker = fleet.worker();
     for (id, code) in [("old", "long"), ("runs", "long"), ("retries", "failing")] {
         let event = fleet.result_of(id).await;
         let error = event.error.unwrap();
@@ -137,7 +139,8 @@ async fn an_attempt_without_a_sign_of_life_has_stalled() {
         async move {
             match params.as_str().unwrap() {
                 "beats" => {
-                    for _ in 0..60 {
+                    let begun = Instant::now();
+                    while begun.elapsed() < Duration::from_secs(3) {
                         cx.heartbeat();
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }
@@ -151,7 +154,8 @@ async fn an_attempt_without_a_sign_of_life_has_stalled() {
             ok(json!(cx.signs()))
         }
     });
-    kind.registered.policy.stall_timeout = Some(Millis(300));
+    // Between the pause of a busy machine and the time that `beats` takes.
+    kind.registered.policy.stall_timeout = Some(Millis(1_500));
     let (fleet, _) = memory(1, &[kind.retries(0, Millis(1))]).await;
     for id in ["beats", "chatters", "waits"] {
         fleet.send("stalling", id, &format!("{id:?}")).await;
@@ -161,7 +165,7 @@ async fn an_attempt_without_a_sign_of_life_has_stalled() {
     for id in ["chatters", "waits"] {
         let error = fleet.result_of(id).await.error.unwrap();
         assert_eq!(error.kind, "stalled", "{id}");
-        assert!(error.message.contains("no sign of life for 0.3 s"), "{}", error.message);
+        assert!(error.message.contains("no sign of life for 1.5 s"), "{}", error.message);
     }
     worker.stop().await;
 }
