@@ -5,10 +5,11 @@
 //! a value takes its key back. Other keys belong to others.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::broker::link::Link;
 use crate::broker::{Broker, BrokerError, ConsumerSpec, Ends, Outgoing, Partition, RecordRef, Start};

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::broker::link::Link;
 use crate::broker::{Broker, BrokerError, TopicChange, TopicInfo, TopicOutcome, TopicSpec};

@@ -3,7 +3,6 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Router;
 use axum::extract::rejection::RawPathParamsRejection;
@@ -12,6 +11,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use futures::FutureExt;
+use tokio::time::Instant;
 
 use super::Api;
 use super::call::{Call, Query, check_media, check_optional_media};

@@ -13,7 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::outside::stored;
 use super::problem::{Code, Refusal};
 use crate::model::id::TaskId;
-use crate::runtime::Backoff;
+use crate::runtime::{self, Backoff};
 use crate::store::{Notice, Store};
 
 /// Clients that may wait for or watch tasks at once.
@@ -150,7 +150,7 @@ fn too_many(limit: usize) -> Refusal {
 pub fn listen(hub: Arc<Hub>, store: Arc<dyn Store>) -> DropGuard {
     let stop = CancellationToken::new();
     let stopped = stop.clone();
-    tokio::spawn(async move {
+    runtime::spawn(async move {
         tokio::select! {
             () = subscribe(&hub, &*store) => {}
             () = stopped.cancelled() => {}

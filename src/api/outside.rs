@@ -8,7 +8,7 @@ use super::problem::{Code, Refusal};
 use crate::broker::{Broker, BrokerError, Ends, Partition};
 use crate::model::id::TaskId;
 use crate::model::node::Node;
-use crate::runtime::blocking;
+use crate::runtime::{self, blocking};
 use crate::store::{Entry, Fence, Index, StoreError};
 
 /// How long the store may take over an answer.
@@ -81,7 +81,7 @@ impl Api {
 
 /// Runs what must not be broken off half-way when the client goes: a record without its announcement, for one.
 pub async fn detached<T: Send + 'static>(work: impl Future<Output = Result<T, Refusal>> + Send + 'static) -> Result<T, Refusal> {
-    tokio::spawn(work).await.unwrap_or_else(|why| {
+    runtime::spawn(work).await.unwrap_or_else(|why| {
         tracing::error!(%why, "a request failed");
         Err(Refusal::internal())
     })

@@ -22,6 +22,7 @@ use super::fresh::Found;
 use super::hub::{FleetWatch, Interest};
 use super::problem::Refusal;
 use super::status::status;
+use crate::runtime;
 use crate::store::Notice;
 
 /// Silence after which a comment is sent.
@@ -55,7 +56,7 @@ where
     let (sender, receiver) = mpsc::channel(QUEUE + 1);
     // Room for the last event is kept from the start, so that a client that was too slow hears it too.
     let last = sender.clone().try_reserve_owned().ok();
-    tokio::spawn(write(Events { sender, last, patience: PATIENCE }));
+    runtime::spawn(write(Events { sender, last, patience: PATIENCE }));
     let events = ReceiverStream::new(receiver).map(Ok::<Event, Infallible>);
     Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
 }

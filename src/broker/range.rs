@@ -1,6 +1,8 @@
 //! Reads stretches of logs, once: for whoever looks something up.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::{Broker, BrokerError, ConsumerSpec, Partition, RecordRef, Start};
 

@@ -1,12 +1,14 @@
 //! Following a small topic of one partition: read whole, then as it grows, on a thread of its own.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::broker::{Broker, BrokerError, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, Start};
 use crate::fleet::Reading;
+use crate::runtime;
 
 const BATCH: usize = 1_000;
 const POLL: Duration = Duration::from_millis(100);
@@ -34,8 +36,10 @@ pub struct Follow(#[expect(dead_code, reason = "its drop is what it is for")] Dr
 pub fn follow(broker: Arc<dyn Broker>, topic: String, sink: impl Sink) -> Follow {
     let stop = CancellationToken::new();
     let follower = Follower { broker, partition: Partition::new(topic, 0), sink, stop: stop.clone() };
-    // A thread without a name can always be made; if none can, the process is lost anyway.
-    std::thread::spawn(move || follower.run());
+    // Without a thread nothing is ever read, which whoever waits for it tells.
+    if let Err(error) = runtime::thread("kafleet-follow", follower.run()) {
+        tracing::error!(%error, "a topic cannot be followed: no thread can be started");
+    }
     Follow(stop.drop_guard())
 }
 
@@ -47,25 +51,25 @@ struct Follower<S> {
 }
 
 impl<S: Sink> Follower<S> {
-    fn run(mut self) {
+    async fn run(mut self) {
         while !self.stop.is_cancelled() {
-            if let Err(error) = self.session() {
+            if let Err(error) = self.session().await {
                 tracing::warn!(topic = %self.partition.topic, %error, "the topic cannot be followed and is read anew");
                 self.sink.trouble(Some(&error.to_string()));
-                self.pause();
+                self.pause().await;
             }
         }
     }
 
-    fn pause(&self) {
+    async fn pause(&mut self) {
         let begun = Instant::now();
         while begun.elapsed() < PAUSE && !self.stop.is_cancelled() {
-            std::thread::sleep(POLL.min(PAUSE));
+            runtime::rest(POLL.min(PAUSE)).await;
         }
     }
 
     /// Reads from the start, until told to stop or until it has to be begun again.
-    fn session(&mut self) -> Result<(), BrokerError> {
+    async fn session(&mut self) -> Result<(), BrokerError> {
         let ends = self.broker.ends(&self.partition, CALL_DEADLINE)?;
         // What the tracker writes is in transactions: an aborted one says nothing.
         let mut consumer = self.broker.consumer(&ConsumerSpec::default())?;
@@ -80,7 +84,8 @@ impl<S: Sink> Follower<S> {
                 self.sink.whole();
                 self.sink.trouble(None);
             }
-            if !self.poll(&mut *consumer, &mut reading)? {
+            let wait = runtime::waiting(POLL).await;
+            if !self.poll(&mut *consumer, wait, &mut reading)? {
                 return Ok(());
             }
             if !whole {
@@ -98,9 +103,9 @@ impl<S: Sink> Follower<S> {
     }
 
     /// False: the place read from is no longer in the log.
-    fn poll(&mut self, consumer: &mut dyn Consumer, reading: &mut Reading) -> Result<bool, BrokerError> {
+    fn poll(&mut self, consumer: &mut dyn Consumer, wait: Duration, reading: &mut Reading) -> Result<bool, BrokerError> {
         let sink = &mut self.sink;
-        let events = consumer.poll(BATCH, POLL, &mut |record| {
+        let events = consumer.poll(BATCH, wait, &mut |record| {
             reading.takes(record);
             sink.record(record);
         })?;

@@ -1,6 +1,8 @@
 //! What is wrong with the topics that are there.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::{ApplyError, Control, ControlError, find, specs};
 use crate::broker::{Broker, BrokerError, TopicInfo, TopicSpec};

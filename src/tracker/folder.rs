@@ -2,10 +2,11 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::TrackerSetup;
@@ -13,7 +14,7 @@ use super::feed::Batch;
 use super::firing::{Firing, Folded};
 use crate::broker::Partition;
 use crate::model::fold::{FOLD_VERSION, Forest, Place};
-use crate::runtime::{Backoff, blocking};
+use crate::runtime::{self, Backoff, blocking};
 use crate::store::{Fence, PartitionWriter, StoreError};
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -130,7 +131,7 @@ impl Folder {
         // It ends with this session, and the next one's fences it.
         let (folded, news) = watch::channel(Folded { offset: start, news: 0 });
         let firing_stop = self.stop.child_token();
-        tokio::spawn(Firing::new(self.setup.clone(), partition, news, firing_stop.clone()).run());
+        runtime::spawn(Firing::new(self.setup.clone(), partition, news, firing_stop.clone()).run());
         let _firing = firing_stop.drop_guard();
         let (mut fence, mut forest) = (found, Forest::resume(found.map_or(0, |fence| fence.kept_bytes)));
         let mut log_time_ms = found.map_or(0, |fence| fence.log_time_ms);

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::broker::{Broker, ConsumerSpec, Partition};
 use crate::config::{Names, TrackerConfig};
-use crate::runtime::{Health, Shutdown, blocking};
+use crate::runtime::{self, Health, Shutdown, blocking};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 use observer::Observer;
@@ -59,17 +59,10 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     let broker = setup.broker.clone();
     let consumer = blocking(move || broker.consumer(&spec)).await.map_err(anyhow::Error::msg)?;
     let reader = Reader::new(setup.clone(), consumer.context("the consumer of events cannot be opened")?, shutdown.clone());
-    let (ended, end) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("kafleet-tracker".into());
-    thread
-        .spawn(move || {
-            // Nobody waits for it any more only when the process ends.
-            let _ = ended.send(reader.run());
-        })
-        .context("a thread for the poll loop cannot be started")?;
+    let end = runtime::thread("kafleet-tracker", reader.run()).context("a thread for the poll loop cannot be started")?;
     let observing = observe(&setup, &shutdown).await?;
     tracing::info!("tracker starts");
-    let measuring = tokio::spawn(measure_lag(setup.clone()));
+    let measuring = runtime::spawn(measure_lag(setup.clone()));
     let outcome = end.await.context("the tracker's poll loop ended without leaving its group");
     measuring.abort();
     shutdown.begin();
@@ -87,18 +80,10 @@ async fn observe(setup: &Arc<TrackerSetup>, shutdown: &Shutdown) -> anyhow::Resu
     if !setup.config.observe {
         return Ok(None);
     }
-    let (setup, shutdown, runtime) = (setup.clone(), shutdown.clone(), tokio::runtime::Handle::current());
-    let opened = blocking(move || Observer::open(setup, shutdown, runtime)).await.map_err(anyhow::Error::msg)?;
+    let (setup, shutdown) = (setup.clone(), shutdown.clone());
+    let opened = blocking(move || Observer::open(setup, shutdown)).await.map_err(anyhow::Error::msg)?;
     let observer = opened.context("the observer's producer cannot be opened")?;
-    let (ended, end) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("kafleet-observer".into());
-    thread
-        .spawn(move || {
-            observer.run();
-            let _ = ended.send(());
-        })
-        .context("a thread for the observer cannot be started")?;
-    Ok(Some(end))
+    runtime::thread("kafleet-observer", observer.run()).context("a thread for the observer cannot be started").map(Some)
 }
 
 /// How far the store is behind the log, per partition. Whoever tracks measures all of them: it is the fleet's lag.

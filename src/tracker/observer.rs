@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
+use tokio::time::Instant;
 
 use super::TrackerSetup;
 use crate::broker::link::Link;
@@ -13,7 +14,7 @@ use crate::broker::{BrokerError, Commit, Consumer, ConsumerSpec, GroupEvent, Par
 use crate::model::event::Event;
 use crate::model::task::{Position, Source, header, read_task};
 use crate::publish::Publisher;
-use crate::runtime::{Backoff, Shutdown, now_ms};
+use crate::runtime::{self, Backoff, Shutdown, now_ms};
 
 /// Records read in one turn, and so announcements under way at once.
 const BATCH: usize = 2_000;
@@ -31,7 +32,6 @@ pub struct Observer {
     setup: Arc<TrackerSetup>,
     publisher: Publisher,
     shutdown: Shutdown,
-    runtime: tokio::runtime::Handle,
 }
 
 /// Observing a fixed set of topics.
@@ -49,39 +49,39 @@ struct Watch<'a> {
 
 impl Observer {
     /// Blocks for the producer's start.
-    pub fn open(setup: Arc<TrackerSetup>, shutdown: Shutdown, runtime: tokio::runtime::Handle) -> Result<Self, BrokerError> {
+    pub fn open(setup: Arc<TrackerSetup>, shutdown: Shutdown) -> Result<Self, BrokerError> {
         let link = Link::open(setup.broker.clone(), None)?;
         let publisher = Publisher::new(link, setup.names.clone(), setup.events_partitions, "kafleet/observer");
-        Ok(Self { setup, publisher, shutdown, runtime })
+        Ok(Self { setup, publisher, shutdown })
     }
 
     /// Observes until the tracker stops, whatever goes wrong.
-    pub fn run(self) {
+    pub async fn run(self) {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
         while !self.shutdown.is_draining() {
-            match self.observe(&mut backoff) {
+            match self.observe(&mut backoff).await {
                 Ok(()) => self.setup.health.clear(PART),
                 Err(error) => {
                     tracing::warn!(%error, "tasks are not observed; trying again");
                     self.setup.health.set(PART, format!("tasks of foreign producers are not announced: {error}"));
-                    self.rest(backoff.next_wait());
+                    self.rest(backoff.next_wait()).await;
                 }
             }
         }
     }
 
     /// Waits, unless the tracker stops.
-    fn rest(&self, wait: Duration) {
+    async fn rest(&self, wait: Duration) {
         let stopping = self.shutdown.drain.cancelled();
-        let _ = self.runtime.block_on(async { tokio::time::timeout(wait, stopping).await });
+        let _ = tokio::time::timeout(wait, stopping).await;
     }
 
     /// Until the task topics are others, or the tracker stops.
-    fn observe(&self, backoff: &mut Backoff) -> Result<(), BrokerError> {
+    async fn observe(&self, backoff: &mut Backoff) -> Result<(), BrokerError> {
         let topics = self.topics()?;
         if topics.is_empty() {
             self.setup.health.clear(PART);
-            self.rest(LOOK_FOR_TOPICS);
+            self.rest(LOOK_FOR_TOPICS).await;
             return Ok(());
         }
         let spec = ConsumerSpec {
@@ -105,7 +105,7 @@ impl Observer {
                     break Ok(());
                 }
             }
-            if let Err(error) = watch.turn() {
+            if let Err(error) = watch.turn().await {
                 break Err(error);
             }
             self.setup.health.clear(PART);
@@ -125,7 +125,7 @@ impl Observer {
     }
 
     /// Writes these announcements; an error only when the tracker stops before Kafka has them all.
-    fn announce(&self, mut events: Vec<Event>) -> Result<(), BrokerError> {
+    async fn announce(&self, mut events: Vec<Event>) -> Result<(), BrokerError> {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
             let publisher = &self.publisher;
@@ -133,7 +133,7 @@ impl Observer {
                 let outcome = publisher.publish_event(&event).await;
                 (event, outcome)
             });
-            let outcomes: Vec<_> = self.runtime.block_on(written.buffered(BATCH).collect());
+            let outcomes: Vec<_> = written.buffered(BATCH).collect().await;
             let mut trouble = None;
             events = Vec::new();
             for (event, outcome) in outcomes {
@@ -155,7 +155,7 @@ impl Observer {
             }
             tracing::warn!(%error, waiting = events.len(), "tasks are not announced yet; trying again");
             self.setup.health.set(PART, format!("tasks of foreign producers are not announced: {error}"));
-            self.rest(backoff.next_wait());
+            self.rest(backoff.next_wait()).await;
         }
     }
 
@@ -183,19 +183,19 @@ fn is_announced(record: &RecordRef<'_>) -> bool {
 }
 
 impl Watch<'_> {
-    fn turn(&mut self) -> Result<(), BrokerError> {
+    async fn turn(&mut self) -> Result<(), BrokerError> {
         self.place()?;
         let (observer, done) = (self.observer, &mut self.done);
         let mut events = Vec::new();
         let mut read: BTreeMap<Partition, i64> = BTreeMap::new();
-        let heard = self.consumer.poll(BATCH, POLL_WAIT, &mut |record| {
+        let heard = self.consumer.poll(BATCH, runtime::waiting(POLL_WAIT).await, &mut |record| {
             events.extend(observer.announcement(record));
             match read.iter_mut().find(|(at, _)| at.index == record.partition && &*at.topic == record.topic) {
                 Some((_, next)) => *next = record.offset + 1,
                 None => drop(read.insert(Partition::new(record.topic, record.partition), record.offset + 1)),
             }
         })?;
-        observer.announce(events)?;
+        observer.announce(events).await?;
         done.extend(read);
         heard.into_iter().for_each(|event| self.group_event(event));
         self.commit_if_due();

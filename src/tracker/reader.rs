@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::TrackerSetup;
@@ -12,7 +13,7 @@ use super::feed::{BATCHES, Feed};
 use super::folder::{Ask, Folder};
 use crate::broker::{BrokerError, Commit, Consumer, GroupEvent, Partition, RecordRef, Start};
 use crate::model::event::{DecodeError, Event};
-use crate::runtime::Shutdown;
+use crate::runtime::{self, Shutdown};
 
 const POLL_RECORDS: usize = 2_000;
 const BUSY_WAIT: Duration = Duration::from_millis(2);
@@ -46,14 +47,13 @@ pub struct Reader {
     /// Since when a folder has been too far behind for more.
     full_since: Option<Instant>,
     shutdown: Shutdown,
-    runtime: tokio::runtime::Handle,
 }
 
 impl Reader {
     pub fn new(setup: Arc<TrackerSetup>, consumer: Box<dyn Consumer>, shutdown: Shutdown) -> Self {
         let (asking, asked) = mpsc::unbounded_channel();
         let topic = setup.names.events().into();
-        let (feeds, runtime, now) = (BTreeMap::new(), tokio::runtime::Handle::current(), Instant::now());
+        let (feeds, now) = (BTreeMap::new(), Instant::now());
         setup.health.set("tracker", "waiting for the group");
         Self {
             setup,
@@ -69,15 +69,14 @@ impl Reader {
             last_commit: now,
             full_since: None,
             shutdown,
-            runtime,
         }
     }
 
     /// Runs until the tracker stops, or its consumer is of no use any more; then leaves the group.
-    pub fn run(mut self) -> Result<(), BrokerError> {
+    pub async fn run(mut self) -> Result<(), BrokerError> {
         let mut outcome = Ok(());
         while outcome.is_ok() && !self.shutdown.is_draining() {
-            outcome = self.step();
+            outcome = self.step().await;
         }
         self.feeds.values().for_each(|(_, stop)| stop.cancel());
         self.consumer.close(Duration::from_secs(5));
@@ -85,7 +84,7 @@ impl Reader {
     }
 
     /// An error means that the consumer is of no use any more.
-    pub fn step(&mut self) -> Result<(), BrokerError> {
+    async fn step(&mut self) -> Result<(), BrokerError> {
         if Instant::now() >= self.next_move {
             std::mem::take(&mut self.unmoved).into_iter().for_each(|ask| self.obey(ask));
         }
@@ -95,13 +94,13 @@ impl Reader {
         let batch = self.setup.config.batch_events;
         self.feeds.values_mut().for_each(|(feed, _)| feed.pass_on(batch));
         if self.is_patient() {
-            std::thread::sleep(REST);
+            runtime::rest(REST).await;
             return Ok(());
         }
         self.balance();
         self.commit_if_due();
         let pending = self.feeds.values().any(|(feed, _)| feed.has_pending());
-        self.poll(if pending { BUSY_WAIT } else { IDLE_WAIT })
+        self.poll(runtime::waiting(if pending { BUSY_WAIT } else { IDLE_WAIT }).await)
     }
 
     fn poll(&mut self, wait: Duration) -> Result<(), BrokerError> {
@@ -166,7 +165,7 @@ impl Reader {
             let (out, batches) = mpsc::channel(BATCHES);
             let stop = CancellationToken::new();
             let folder = Folder::new(self.setup.clone(), number, batches, self.asking.clone(), stop.clone(), generation);
-            self.runtime.spawn(folder.run());
+            runtime::spawn(folder.run());
             self.feeds.insert(number, (Feed::new(out, generation), stop));
         }
     }

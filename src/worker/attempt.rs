@@ -2,9 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as PollContext, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
@@ -77,7 +78,7 @@ async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, bound
     let ended = tokio::select! {
         biased;
         outcome = &mut future => return Ended::Answered(outcome.unwrap_or_else(|panic| Err(panicked(&*panic)))),
-        () = tokio::time::sleep_until(bounds.deadline.into()) => Ended::TimedOut,
+        () = tokio::time::sleep_until(bounds.deadline) => Ended::TimedOut,
         () = stop.cancelled() => Ended::Interrupted,
         stalled = stalled(&cx, bounds.stall) => stalled,
     };

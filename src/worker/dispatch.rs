@@ -12,10 +12,11 @@ mod suspects;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
@@ -43,7 +44,7 @@ use crate::handlers::{Answer, AnswerFuture, Context, Registered, SharedState};
 use crate::model::event::{Announcement, Event, Kind, Success};
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
-use crate::runtime::{Health, now_ms};
+use crate::runtime::{self, Health, now_ms};
 
 /// Work handed over at once.
 pub const HAND_OUT: usize = 512;
@@ -363,7 +364,7 @@ impl Dispatcher {
             run: held.task.run,
             number: held.attempts + 1,
             worker: self.parts.reporter.worker.clone(),
-            deadline: Some(deadline),
+            deadline: Some(deadline.into_std()),
             trace: held.task.trace.clone(),
             asof: held.task.asof,
             state: self.parts.state.clone(),
@@ -402,7 +403,7 @@ impl Dispatcher {
         let stall = self.parts.registered.policy.stall_timeout.map(Duration::from);
         let (bounds, ending) = (Bounds { deadline, stall, grace: self.parts.config.grace.into() }, self.ending.clone());
         let number = self.enlist(running);
-        tokio::spawn(async move {
+        runtime::spawn(async move {
             let ended = attempt::run(future, cx.clone(), stop.clone(), bounds).instrument(span).await;
             let ended = settle::settle(ended, &cx, &deps, &stop).await;
             // The dispatcher waits for every attempt it has begun.
@@ -461,7 +462,7 @@ impl Dispatcher {
         let (cx, stop, deps) = (running.cx.clone(), running.stoppable(), self.deps.clone());
         let ending = self.ending.clone();
         let number = self.enlist(running);
-        tokio::spawn(async move {
+        runtime::spawn(async move {
             let ended = settle::settle(Ended::Answered(answer), &cx, &deps, &stop).await;
             let _ = ending.send((number, ended));
         });
@@ -490,7 +491,7 @@ impl Dispatcher {
 
 async fn sleep_until(due: Option<Instant>) {
     match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
+        Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
     }
 }

@@ -10,10 +10,11 @@ mod renew;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::dispatch::{Command, HAND_OUT};
 use super::intake::{Intake, Work};
@@ -26,7 +27,7 @@ use crate::broker::{Broker, BrokerError, Commit, Consumer, ConsumerSpec, Partiti
 use crate::config::{Names, TypePolicy};
 use crate::control::Board;
 use crate::fleet;
-use crate::runtime::{Health, Shutdown};
+use crate::runtime::{self, Health, Shutdown};
 use renew::{Broken, Renewals};
 
 /// Records taken from the client in one turn.
@@ -75,7 +76,6 @@ pub struct LaneParts {
     pub loop_time: LoopTime,
     /// How far each partition is done, for whoever measures lag.
     pub places: Places,
-    pub runtime: tokio::runtime::Handle,
 }
 
 /// Where the loop's time goes.
@@ -153,13 +153,13 @@ impl Lane {
     }
 
     /// Runs until the worker stops; then leaves the group.
-    pub fn run(mut self) {
-        while self.step() {}
-        self.leave();
+    pub async fn run(mut self) {
+        while self.step().await {}
+        self.leave().await;
     }
 
     /// One turn. False: everything is given back, or the worker aborts.
-    pub fn step(&mut self) -> bool {
+    async fn step(&mut self) -> bool {
         let now = Instant::now();
         if self.parts.shutdown.abort.is_cancelled() || self.orphaned {
             return false;
@@ -168,22 +168,22 @@ impl Lane {
             self.begin_stop(now);
         }
         if self.broken.is_some() {
-            return self.renew(now);
+            return self.renew(now).await;
         }
-        self.heed(now);
+        self.heed(now).await;
         self.take_completions();
         self.hand_out();
         self.timed(now, |time| &time.dispatch);
         let before = Instant::now();
-        self.commit_if_due(before);
-        self.settle_revoked(before);
+        self.commit_if_due(before).await;
+        self.settle_revoked(before).await;
         self.place_unplaced(before);
         self.tell_portion();
         self.timed(before, |time| &time.commit);
         if self.stopping && self.shares.iter().flatten().next().is_none() {
             return false;
         }
-        self.poll();
+        self.poll().await;
         true
     }
 
@@ -193,12 +193,13 @@ impl Lane {
 
     // ---- records in
 
-    fn poll(&mut self) {
+    async fn poll(&mut self) {
         let before = Instant::now();
         let Some(wait) = self.appetite(before) else {
-            std::thread::sleep(Duration::from_millis(1));
+            runtime::rest(Duration::from_millis(1)).await;
             return self.timed(before, |time| &time.idle);
         };
+        let wait = runtime::waiting(wait).await;
         let (shares, intake, lane) = (&mut self.shares, &self.parts.intake, self.parts.index);
         let mut taken = 0;
         let polled = self.parts.consumer.poll(POLL_RECORDS, wait, &mut |record| {
@@ -212,7 +213,11 @@ impl Lane {
         });
         self.timed(before, |time| if taken > 0 { &time.poll } else { &time.idle });
         match polled {
-            Ok(events) => events.into_iter().for_each(|event| self.group_event(event)),
+            Ok(events) => {
+                for event in events {
+                    self.group_event(event).await;
+                }
+            }
             // The client says that it will not recover.
             Err(error @ (BrokerError::Fatal(_) | BrokerError::Fenced(_))) => self.give_up_consumer(&error),
             Err(error) => self.trouble(&error),
@@ -300,7 +305,7 @@ impl Lane {
 
     // ---- commits
 
-    fn commit_if_due(&mut self, now: Instant) {
+    async fn commit_if_due(&mut self, now: Instant) {
         if let Some(pending) = &self.commit {
             if now.duration_since(pending.since) < COMMIT_PATIENCE {
                 return;
@@ -336,11 +341,11 @@ impl Lane {
         self.last_commit = now;
         self.commit = Some(Pending { since: now, promises });
         if let Err(error) = self.parts.consumer.commit(&commits) {
-            self.commit_ended(Err(error));
+            self.commit_ended(Err(error)).await;
         }
     }
 
-    fn commit_ended(&mut self, result: Result<(), BrokerError>) {
+    async fn commit_ended(&mut self, result: Result<(), BrokerError>) {
         let Some(pending) = self.commit.take() else { return };
         match &result {
             Ok(()) => self.commit_errors = 0,
@@ -361,15 +366,17 @@ impl Lane {
                 unmarked.push(partition);
             }
         }
-        unmarked.into_iter().for_each(|partition| self.mark_consumed(partition));
+        for partition in unmarked {
+            self.mark_consumed(partition).await;
+        }
     }
 
     /// Writes that a partition has been consumed; only then it is worked on. A later "no commit" then means that the
     /// commit is gone, not that everything is new.
-    fn mark_consumed(&mut self, partition: i32) {
+    async fn mark_consumed(&mut self, partition: i32) {
         let parts = &self.parts;
         let mark = fleet::mark_consumed(&parts.link, &parts.names, &parts.task_type, partition);
-        match parts.runtime.block_on(mark) {
+        match mark.await {
             Ok(()) => {
                 if let Some(share) = self.share(partition) {
                     share.marked();
@@ -402,17 +409,17 @@ impl Lane {
         self.recall_batch();
     }
 
-    fn leave(mut self) {
+    async fn leave(mut self) {
         let commits: Vec<_> =
             self.shares.iter_mut().flatten().filter(|share| share.phase != Phase::Refused).map(Share::final_commit).collect();
         if !self.parts.shutdown.abort.is_cancelled() {
-            self.commit_last(&commits);
+            self.commit_last(&commits).await;
         }
         self.parts.consumer.close(Duration::from_secs(5));
     }
 
     /// The last word on partitions that are given back. Whatever it cannot say is repeated by their next owners.
-    fn commit_last(&mut self, commits: &[Commit]) {
+    async fn commit_last(&mut self, commits: &[Commit]) {
         let until = Instant::now() + LAST_COMMIT_PATIENCE;
         while !commits.is_empty()
             && let Err(error) = self.parts.consumer.commit_sync(commits)
@@ -421,7 +428,7 @@ impl Lane {
             if !error.is_transient() || Instant::now() >= until || self.parts.shutdown.abort.is_cancelled() {
                 return;
             }
-            std::thread::sleep(LAST_COMMIT_PAUSE);
+            runtime::rest(LAST_COMMIT_PAUSE).await;
         }
     }
 

@@ -37,7 +37,7 @@ use crate::config::{Isolation, Names, WorkerConfig};
 use crate::control::{self, Board, Orders};
 use crate::handlers::{Registered, Registry};
 use crate::publish::Publisher;
-use crate::runtime::{Health, Shutdown, blocking, now_ms};
+use crate::runtime::{self, Health, Shutdown, blocking, now_ms};
 use crate::telemetry::Metrics;
 use cell::{Cells, Reentry};
 use dispatch::{Command, DispatchParts, Dispatcher};
@@ -95,12 +95,12 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
         .context("the producer cannot be opened")?;
     let publisher = Publisher::new(link.clone(), setup.names.clone(), setup.events_partitions, &format!("kafleet/{worker}"));
     let reporter = Reporter::new(link.clone(), publisher, worker.clone(), setup.health.clone());
-    let resending = tokio::spawn(reporter.clone().resend(undelivered));
+    let resending = runtime::spawn(reporter.clone().resend(undelivered));
     tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker starts");
     // A quarter of the memory lies prefetched in the clients, half of it is held here; the rest is reports.
     let memory = Memory::new(types.len(), setup.config.memory_limit.as_usize() / 2);
     let places = Places::default();
-    let measuring = tokio::spawn(measure(setup.broker.clone(), setup.metrics.clone(), places.clone(), memory.clone()));
+    let measuring = runtime::spawn(measure(setup.broker.clone(), setup.metrics.clone(), places.clone(), memory.clone()));
     let (mut ends, mut dispatchers) = (Vec::new(), Vec::new());
     for (index, (task_type, registered)) in types.iter().enumerate() {
         let lane = Start {
@@ -130,7 +130,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
         dispatchers,
         started_ms,
     });
-    let beating = tokio::spawn(heart.clone().beat());
+    let beating = runtime::spawn(heart.clone().beat());
     let patience = Duration::from(setup.config.grace) + LAST_WORDS;
     let mut ends: FuturesUnordered<_> =
         ends.into_iter().map(|(lane, dispatcher)| ended(lane, dispatcher, patience, &shutdown)).collect();
@@ -353,18 +353,11 @@ impl Start<'_> {
             health: setup.health.clone(),
             loop_time: loop_time(&setup.metrics, self.task_type),
             places: self.places.clone(),
-            runtime: tokio::runtime::Handle::current(),
         });
-        let (ended, end) = oneshot::channel();
-        let thread = std::thread::Builder::new().name(format!("kafleet-{}", self.task_type));
-        let running = thread.spawn(move || {
-            lane.run();
-            // Nobody waits for it any more only when the worker aborts.
-            let _ = ended.send(());
-        });
-        running.context("a thread for the poll loop cannot be started")?;
-        tokio::spawn(forward(changes, commands.clone()));
-        Ok((commands, end, tokio::spawn(dispatcher.run())))
+        let end = runtime::thread(&format!("kafleet-{}", self.task_type), lane.run())
+            .context("a thread for the poll loop cannot be started")?;
+        runtime::spawn(forward(changes, commands.clone()));
+        Ok((commands, end, runtime::spawn(dispatcher.run())))
     }
 }
 

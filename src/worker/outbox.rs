@@ -2,7 +2,9 @@
 //! takes them one by one.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::intake::Held;
 use super::report::Reporter;

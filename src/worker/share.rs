@@ -1,7 +1,8 @@
 //! One assigned partition of a lane: what was delivered, handed out and done, and what may be handed out next.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use super::intake::Work;
 use super::ticket::Ticket;

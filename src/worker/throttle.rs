@@ -1,6 +1,8 @@
 //! At most so many log lines a second about one thing; what was left out is counted.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 const LINES_PER_SECOND: u32 = 20;
 

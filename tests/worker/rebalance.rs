@@ -98,6 +98,8 @@ async fn a_lost_partition_is_worked_on_by_another() {
     .await;
     gate.open();
     fleet.wait_for_results(10).await;
+    // A result may come from who has lost the partition; it is done when its owner says so.
+    fleet.wait_committed("lost").await;
     first.stop().await;
     second.stop().await;
     fleet.assert_clean("lost").await;

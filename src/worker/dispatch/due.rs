@@ -1,7 +1,9 @@
 //! What the clock brings: retries, `started` of attempts that last, and notes.
 
 use std::cmp::Reverse;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::{Dispatcher, Running};
 use crate::model::event::Kind;

@@ -1,7 +1,9 @@
 //! What becomes of an attempt: its last word, a retry, or back to the lane.
 
 use std::cmp::Reverse;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::super::attempt::Ended;
 use super::super::intake::{Held, Work};

@@ -1,7 +1,9 @@
 //! What a failed attempt leads to: the handler's word, then the type's policy.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::{Dispatcher, LONGEST_WAIT};
 use crate::config::{Alarm, OnError};

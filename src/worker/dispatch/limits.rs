@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use governor::clock::MonotonicClock;
 use governor::middleware::NoOpMiddleware;
@@ -11,6 +11,7 @@ use governor::state::keyed::HashMapStateStore;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{NotUntil, Quota, RateLimiter};
 use rustc_hash::FxHashMap;
+use tokio::time::Instant;
 
 use super::super::intake::Held;
 use super::super::portion::Portion;
@@ -235,5 +236,5 @@ impl ByKey {
 }
 
 fn when(not_until: &NotUntil<std::time::Instant>) -> Instant {
-    not_until.earliest_possible()
+    not_until.earliest_possible().into()
 }

@@ -1,6 +1,8 @@
 //! What the control topic says, obeyed: tasks that are cancelled or may not begin, pauses and limits.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::super::intake::{Held, Work};
 use super::limits::Paced;

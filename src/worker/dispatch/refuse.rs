@@ -1,6 +1,8 @@
 //! Records and tasks that cannot be done: to the dead letters, with the reason.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::Dispatcher;
 use crate::broker::Record;
@@ -8,7 +10,7 @@ use crate::handlers::Misfit;
 use crate::model::event::{Announcement, ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::task::{Position, Reject};
-use crate::runtime::now_ms;
+use crate::runtime::{self, now_ms};
 use crate::worker::bury::{Body, Burial};
 use crate::worker::intake::{Held, Rejected};
 use crate::worker::notes::FLUSH_INTERVAL;
@@ -95,7 +97,7 @@ impl Dispatcher {
         self.parts.meter.dead_letter(&burial.code);
         let (undertaker, inbox) = (self.parts.undertaker.clone(), self.parts.inbox.clone());
         let (burials, gone) = (self.burials.clone(), self.gone.clone());
-        tokio::spawn(gone.run_until_cancelled_owned(async move {
+        runtime::spawn(gone.run_until_cancelled_owned(async move {
             let Ok(permit) = burials.acquire_owned().await else { return };
             undertaker.bury(burial).await;
             match event {

@@ -5,7 +5,8 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use super::{DispatchParts, Dispatcher, Running, Sleeping};
 use crate::config::Isolation;

@@ -1,6 +1,6 @@
 //! What the group gives, asks back and takes away.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::{CALL_DEADLINE, Lane, RETRY_PAUSE, health_part, numbers, refused_part};
 use crate::broker::{BrokerError, GroupEvent, Partition, Start};
@@ -10,7 +10,7 @@ use crate::worker::share::{Phase, Share};
 use crate::worker::ticket::SLOTS;
 
 impl Lane {
-    pub(super) fn group_event(&mut self, event: GroupEvent) {
+    pub(super) async fn group_event(&mut self, event: GroupEvent) {
         match event {
             GroupEvent::Assigned(partitions) => {
                 tracing::info!(task_type = %self.parts.task_type, partitions = ?numbers(&partitions), "partitions assigned");
@@ -24,7 +24,7 @@ impl Lane {
                 tracing::warn!(task_type = %self.parts.task_type, partitions = ?numbers(&partitions), "partitions lost");
                 self.lose(&partitions);
             }
-            GroupEvent::Committed { result, .. } => self.commit_ended(result),
+            GroupEvent::Committed { result, .. } => self.commit_ended(result).await,
             GroupEvent::OutOfRange(partition) => self.out_of_range(&partition),
             GroupEvent::Trouble(error) => self.trouble(&error),
         }
@@ -174,7 +174,7 @@ impl Lane {
     }
 
     /// Gives back what has been drained, or whose time is over: one last commit, then nothing.
-    pub(super) fn settle_revoked(&mut self, now: Instant) {
+    pub(super) async fn settle_revoked(&mut self, now: Instant) {
         let settled: Vec<i32> = self
             .shares
             .iter()
@@ -197,7 +197,7 @@ impl Lane {
             }
             partitions.push(share.partition);
         }
-        self.commit_last(&commits);
+        self.commit_last(&commits).await;
         self.release(&partitions);
     }
 

@@ -1,6 +1,6 @@
 //! What the control topic says to a lane: how many slots there are, and where a refused partition begins.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::{CALL_DEADLINE, Lane, RETRY_PAUSE, refused_part};
 use crate::broker::{BrokerError, Commit, Committed, Partition, Start};
@@ -18,7 +18,7 @@ pub fn window(slots: u32) -> u64 {
 
 impl Lane {
     /// Looks at the orders when they have changed, or when a partition has been refused.
-    pub(super) fn heed(&mut self, now: Instant) {
+    pub(super) async fn heed(&mut self, now: Instant) {
         let generation = self.parts.control.generation();
         let again = self.heed_again.is_some_and(|at| now >= at);
         if generation == self.heeded && !again {
@@ -41,7 +41,7 @@ impl Lane {
             }
         }
         for (partition, slot, offset) in wanted {
-            if let Err(error) = self.begin_at(&partition, slot, offset) {
+            if let Err(error) = self.begin_at(&partition, slot, offset).await {
                 tracing::warn!(%partition, offset, %error, "where to begin was told, and cannot be obeyed yet");
                 self.heed_again = Some(now + RETRY_PAUSE);
             }
@@ -49,7 +49,7 @@ impl Lane {
     }
 
     /// Takes up a refused partition where people say, and removes the order.
-    fn begin_at(&mut self, partition: &Partition, slot: u32, offset: i64) -> Result<(), BrokerError> {
+    async fn begin_at(&mut self, partition: &Partition, slot: u32, offset: i64) -> Result<(), BrokerError> {
         let ends = self.parts.broker.ends(partition, CALL_DEADLINE)?;
         let offset = offset.clamp(ends.first, ends.end);
         let metadata = Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0);
@@ -65,7 +65,7 @@ impl Lane {
         let key = Key::Offsets(self.parts.task_type.to_string(), partition.index);
         let parts = &self.parts;
         // It may stay: no partition is refused any more that it would apply to, until the next one.
-        if let Err(error) = parts.runtime.block_on(control::withdraw(&parts.link, &parts.names, &key)) {
+        if let Err(error) = control::withdraw(&parts.link, &parts.names, &key).await {
             tracing::warn!(%partition, %error, "the order that was obeyed could not be removed");
         }
         Ok(())

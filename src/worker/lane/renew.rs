@@ -1,10 +1,12 @@
 //! A consumer that cannot go on is replaced by a new one: what it held is lost, and comes again from the group.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::{Lane, health_part};
 use crate::broker::{BrokerError, Partition};
-use crate::runtime::Backoff;
+use crate::runtime::{self, Backoff};
 
 /// Between two tries to open a consumer, at first and at most.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -56,13 +58,13 @@ impl Lane {
     }
 
     /// A turn without a consumer. False: the worker stops.
-    pub(super) fn renew(&mut self, now: Instant) -> bool {
+    pub(super) async fn renew(&mut self, now: Instant) -> bool {
         self.take_completions();
         if self.stopping {
             return false;
         }
         if self.broken.as_ref().is_some_and(|broken| now < broken.next_try) {
-            std::thread::sleep(TURN);
+            runtime::rest(TURN).await;
             return true;
         }
         match self.parts.broker.consumer(&self.parts.spec) {
