@@ -46,6 +46,10 @@ pub struct Metrics {
     pub poll_loop: prometheus::CounterVec,
     pub held_bytes: IntGaugeVec,
     pub lag: IntGaugeVec,
+    /// The offset whose task keeps its partition from taking new work; absent while there is none.
+    pub window_held: IntGaugeVec,
+    /// Partitions taken over from a worker that did not give them back.
+    pub unclean_takeovers: IntCounterVec,
     pub fold_batch: HistogramVec,
     pub fold_time: HistogramVec,
     pub events_skipped: IntCounterVec,
@@ -110,6 +114,16 @@ impl Metrics {
                 "kafleet_partition_lag_records",
                 "Records between the place read and the partition's end.",
                 &["topic", "partition"],
+            )?,
+            window_held: gauge(
+                "kafleet_window_held_offset",
+                "The offset whose task has not ended and keeps its partition from taking new work; absent while there is none.",
+                &["type", "partition"],
+            )?,
+            unclean_takeovers: counter(
+                "kafleet_unclean_takeovers_total",
+                "Partitions taken over from a worker that did not give them back: it died, or was cut off.",
+                &["type"],
             )?,
             fold_batch: histogram("kafleet_fold_batch_events", "Events in a batch.", &["partition"], EVENTS)?,
             fold_time: histogram(

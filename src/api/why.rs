@@ -14,7 +14,7 @@ use super::tasks::json_answer;
 use crate::broker::{Committed, Ends, Partition};
 use crate::model::event::ErrorInfo;
 use crate::model::id::TaskId;
-use crate::model::offsets::{Completed, FULL_METADATA_BYTES, Metadata};
+use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
 use crate::model::state::{Category, State};
 use crate::model::task::{Position, Source, read_task};
 use crate::publish::time_text;
@@ -128,7 +128,8 @@ fn place_in_line(offset: i64, ends: Ends, committed: Option<&Committed>) -> Line
     if completed.is_done(offset) {
         return Line::Taken;
     }
-    let full = committed.metadata.len() > FULL_METADATA_BYTES;
+    let span = completed.end() - completed.watermark();
+    let full = committed.metadata.len() > FULL_METADATA_BYTES || span > MAX_SPAN;
     Line::Ahead { ahead: completed.open_below(offset), watermark: completed.watermark(), full }
 }
 

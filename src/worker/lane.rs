@@ -28,6 +28,7 @@ use crate::config::{Names, TypePolicy};
 use crate::control::Board;
 use crate::fleet;
 use crate::runtime::{self, Health, Shutdown};
+use crate::telemetry::Metrics;
 use renew::{Broken, Renewals};
 
 /// Records taken from the client in one turn.
@@ -44,7 +45,7 @@ const COMMIT_SPACING: Duration = Duration::from_millis(3);
 const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
 /// For the last commit of a partition: how long it is tried again, and the wait between.
 const LAST_COMMIT_PATIENCE: Duration = Duration::from_secs(3);
-const LAST_COMMIT_PAUSE: Duration = Duration::from_millis(50);
+const LAST_COMMIT_PAUSE: Duration = Duration::from_millis(20);
 /// Calls to the broker from this thread.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -74,6 +75,7 @@ pub struct LaneParts {
     pub shutdown: Shutdown,
     pub health: Health,
     pub loop_time: LoopTime,
+    pub metrics: Metrics,
     /// How far each partition is done, for whoever measures lag.
     pub places: Places,
 }
@@ -111,12 +113,20 @@ pub struct Lane {
     /// The state of the control topic that is obeyed, and when it is looked at again.
     heeded: u64,
     heed_again: Option<Instant>,
+    /// The last commit of partitions that are given back was refused.
+    refused_last: Option<RefusedLast>,
     stopping: bool,
     /// The dispatcher is gone.
     orphaned: bool,
     /// The consumer is of no more use.
     broken: Option<Broken>,
     renewals: Renewals,
+}
+
+/// A last commit that is made again: the group may first want to be heard.
+struct RefusedLast {
+    since: Instant,
+    again: Instant,
 }
 
 struct Pending {
@@ -145,6 +155,7 @@ impl Lane {
             done: Vec::new(),
             returned: Vec::new(),
             holding: None,
+            refused_last: None,
             stopping: false,
             orphaned: false,
             broken: None,
@@ -155,7 +166,7 @@ impl Lane {
     /// Runs until the worker stops; then leaves the group.
     pub async fn run(mut self) {
         while self.step().await {}
-        self.leave().await;
+        self.leave();
     }
 
     /// One turn. False: everything is given back, or the worker aborts.
@@ -176,7 +187,7 @@ impl Lane {
         self.timed(now, |time| &time.dispatch);
         let before = Instant::now();
         self.commit_if_due(before).await;
-        self.settle_revoked(before).await;
+        self.settle_revoked(before);
         self.place_unplaced(before);
         self.tell_portion();
         self.timed(before, |time| &time.commit);
@@ -327,10 +338,7 @@ impl Lane {
         for share in self.shares.iter_mut().flatten().filter(|share| share.needs_commit() || share.wants_window()) {
             let was_full = share.is_full();
             let (commit, promise) = share.commit();
-            if share.is_full() && !was_full {
-                let (partition, offset) = (&share.partition, share.watermark());
-                tracing::warn!(%partition, offset, "the task at this offset holds back its partition: nothing new until it ends");
-            }
+            tell_held(&self.parts, share, was_full);
             self.parts.places.lock().insert(commit.partition.clone(), commit.offset);
             promises.push((commit.partition.index, promise));
             commits.push(commit);
@@ -409,27 +417,34 @@ impl Lane {
         self.recall_batch();
     }
 
-    async fn leave(mut self) {
+    fn leave(mut self) {
         let commits: Vec<_> =
             self.shares.iter_mut().flatten().filter(|share| share.phase != Phase::Refused).map(Share::final_commit).collect();
         if !self.parts.shutdown.abort.is_cancelled() {
-            self.commit_last(&commits).await;
+            self.commit_last(&commits, Instant::now());
         }
         self.parts.consumer.close(Duration::from_secs(5));
     }
 
-    /// The last word on partitions that are given back. Whatever it cannot say is repeated by their next owners.
-    async fn commit_last(&mut self, commits: &[Commit]) {
-        let until = Instant::now() + LAST_COMMIT_PATIENCE;
-        while !commits.is_empty()
-            && let Err(error) = self.parts.consumer.commit_sync(commits)
-        {
+    /// The last word on partitions that are given back. False: to be said again in a moment, while the group is being polled.
+    /// Whatever cannot be said for long is repeated by their next owners.
+    fn commit_last(&mut self, commits: &[Commit], now: Instant) -> bool {
+        let Err(error) = self.say_last(commits) else {
+            self.refused_last = None;
+            return true;
+        };
+        let since = self.refused_last.as_ref().map_or(now, |refused| refused.since);
+        if !error.is_transient() || now.duration_since(since) >= LAST_COMMIT_PATIENCE {
             tracing::warn!(task_type = %self.parts.task_type, %error, "the last commit of partitions that are given back failed");
-            if !error.is_transient() || Instant::now() >= until || self.parts.shutdown.abort.is_cancelled() {
-                return;
-            }
-            runtime::rest(LAST_COMMIT_PAUSE).await;
+            self.refused_last = None;
+            return true;
         }
+        self.refused_last = Some(RefusedLast { since, again: Instant::now() + LAST_COMMIT_PAUSE });
+        false
+    }
+
+    fn say_last(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
+        if commits.is_empty() { Ok(()) } else { self.parts.consumer.commit_sync(commits) }
     }
 
     // ---- small things
@@ -454,6 +469,7 @@ impl Lane {
         self.parts.places.lock().retain(|partition, _| !partitions.contains(partition));
         for partition in partitions {
             self.parts.health.clear(&refused_part(&self.parts.task_type, partition.index));
+            forget_held(&self.parts, partition);
         }
         if let Err(error) = self.parts.consumer.release(partitions) {
             self.trouble(&error);
@@ -468,6 +484,25 @@ impl Lane {
     fn trouble(&self, error: &BrokerError) {
         tracing::warn!(task_type = %self.parts.task_type, %error, "trouble with the broker; going on");
     }
+}
+
+/// Where the map of what is done is full, everybody can see which task that is about.
+fn tell_held(parts: &LaneParts, share: &Share, was_full: bool) {
+    let (partition, offset) = (&share.partition, share.watermark());
+    if !share.is_full() {
+        return if was_full {
+            forget_held(parts, partition)
+        };
+    }
+    if !was_full {
+        tracing::warn!(%partition, offset, "the task at this offset holds back its partition: nothing new until it ends");
+    }
+    parts.metrics.window_held.with_label_values(&[&*parts.task_type, &partition.index.to_string()]).set(offset);
+}
+
+fn forget_held(parts: &LaneParts, partition: &Partition) {
+    // An error: it was not told.
+    let _ = parts.metrics.window_held.remove_label_values(&[&*parts.task_type, &partition.index.to_string()]);
 }
 
 /// How a lane is named in the health report.

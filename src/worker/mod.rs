@@ -352,6 +352,7 @@ impl Start<'_> {
             shutdown: shutdown.clone(),
             health: setup.health.clone(),
             loop_time: loop_time(&setup.metrics, self.task_type),
+            metrics: setup.metrics.clone(),
             places: self.places.clone(),
         });
         let end = runtime::thread(&format!("kafleet-{}", self.task_type), lane.run())

@@ -157,8 +157,10 @@ impl Share {
     /// Asked back: what was not handed out is given up, what runs may finish until the deadline.
     pub fn revoke(&mut self, deadline: Instant) {
         self.waiting.clear();
-        if self.phase != Phase::Refused {
-            self.phase = Phase::Revoking { deadline };
+        match &mut self.phase {
+            // Asked twice: the first deadline holds.
+            Phase::Refused | Phase::Revoking { .. } => {}
+            phase => *phase = Phase::Revoking { deadline },
         }
     }
 

@@ -16,6 +16,7 @@ mod live_limits;
 mod malformed;
 mod notes;
 mod order;
+mod order_property;
 mod policy;
 mod rebalance;
 mod sabotage;

@@ -85,6 +85,7 @@ impl Lane {
             };
             if share.unclean() > 0 {
                 share.bound_suspects(self.parts.broker.ends(partition, CALL_DEADLINE)?.end);
+                self.parts.metrics.unclean_takeovers.with_label_values(&[&*self.parts.task_type]).inc();
                 tracing::warn!(%partition, in_a_row = share.unclean(), "taken over from a worker that did not give it back");
             }
             if let Some(until) = share.suspects_until() {
@@ -173,37 +174,31 @@ impl Lane {
         self.release(partitions);
     }
 
-    /// Gives back what has been drained, or whose time is over: one last commit, then nothing.
-    pub(super) async fn settle_revoked(&mut self, now: Instant) {
-        let settled: Vec<i32> = self
-            .shares
-            .iter()
-            .flatten()
-            .filter(|share| share.is_settled(now) && self.is_wanted_back(share))
-            .map(|share| share.partition.index)
-            .collect();
+    /// Gives back what has been drained, or whose time is over: one last commit, then nothing. A refused partition stays until
+    /// the worker stops or the group takes it.
+    pub(super) fn settle_revoked(&mut self, now: Instant) {
         // The outstanding commit first: two must not overtake one another.
-        if settled.is_empty() || self.commit.is_some() {
+        if self.commit.is_some() || self.refused_last.as_ref().is_some_and(|refused| now < refused.again) {
             return;
         }
-        let (mut commits, mut partitions) = (Vec::new(), Vec::new());
-        for index in settled {
-            let Some(mut share) = self.take(index) else { continue };
-            if share.outstanding() > 0 {
-                self.command(Command::Cancel { slot: share.slot });
-            }
-            if share.phase != Phase::Refused {
-                commits.push(share.final_commit());
-            }
-            partitions.push(share.partition);
+        let settled: Vec<&mut Share> = self
+            .shares
+            .iter_mut()
+            .flatten()
+            .filter(|share| share.is_settled(now) && (share.phase != Phase::Refused || self.stopping))
+            .collect();
+        if settled.is_empty() {
+            return;
         }
-        self.commit_last(&commits).await;
-        self.release(&partitions);
-    }
-
-    /// A refused partition stays until the worker stops or the group takes it.
-    pub(super) fn is_wanted_back(&self, share: &Share) -> bool {
-        share.phase != Phase::Refused || self.stopping
+        let partitions: Vec<Partition> = settled.iter().map(|share| share.partition.clone()).collect();
+        let late: Vec<u32> = settled.iter().filter(|share| share.outstanding() > 0).map(|share| share.slot).collect();
+        let worked_on = settled.into_iter().filter(|share| share.phase != Phase::Refused);
+        let commits: Vec<_> = worked_on.map(Share::final_commit).collect();
+        late.into_iter().for_each(|slot| self.command(Command::Cancel { slot }));
+        if self.commit_last(&commits, now) {
+            partitions.iter().for_each(|partition| drop(self.take(partition.index)));
+            self.release(&partitions);
+        }
     }
 
     pub(super) fn out_of_range(&mut self, partition: &Partition) {
