@@ -5,16 +5,26 @@ use std::io::IsTerminal;
 use prometheus::{Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use tracing_subscriber::EnvFilter;
 
-/// Logs for people on a terminal, JSON otherwise; `KAFLEET_LOG` filters, else `default` (`info`, `warn`, …). To stderr.
+/// The environment variable that says how logs look: `text` or `json`.
+pub const LOG_FORMAT: &str = "KAFLEET_LOG_FORMAT";
+
+/// Logs are for people: asked for, or on a terminal.
+pub fn logs_are_text() -> bool {
+    match std::env::var(LOG_FORMAT).as_deref() {
+        Ok("text") => true,
+        Ok("json") => false,
+        _ => std::io::stderr().is_terminal(),
+    }
+}
+
+/// Logs for people on a terminal, JSON otherwise; `KAFLEET_LOG_FORMAT` overrules that. `KAFLEET_LOG` filters, else `default`
+/// (`info`, `warn`, …). To stderr.
 pub fn init_logs(default: &str) {
     let filter = EnvFilter::try_from_env("KAFLEET_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second call in one process (tests) keeps the first subscriber.
-    let _ = if std::io::stderr().is_terminal() {
-        logs.with_target(false).compact().try_init()
-    } else {
-        logs.json().flatten_event(true).try_init()
-    };
+    let _ =
+        if logs_are_text() { logs.with_target(false).compact().try_init() } else { logs.json().flatten_event(true).try_init() };
 }
 
 /// Seconds, from half a millisecond to ten minutes.

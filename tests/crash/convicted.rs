@@ -1,8 +1,7 @@
 //! Workers that die and are started again, as processes on a real Kafka.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use kafleet::config::Isolation;
@@ -12,6 +11,7 @@ use kafleet::model::partition::partition_of;
 use crate::fleet::{Fleet, kafka, until};
 use crate::isolated::exists;
 use crate::risky::{Act, params, risky};
+use crate::site::Site;
 use crate::tail::{ended_ids, is_end};
 use crate::{Case, block_on};
 
@@ -28,34 +28,19 @@ const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Starts workers, one after the other, for as long as they die.
 struct Supervisor {
-    folder: tempfile::TempDir,
+    site: Site,
     child: Option<Child>,
     started: usize,
 }
 
 impl Supervisor {
     fn new(fleet: &Fleet, types: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let brokers = std::env::var("KAFLEET_TEST_KAFKA").unwrap();
-        let config = format!(
-            "[kafka]\nbootstrap.servers = \"{brokers}\"\nsession.timeout.ms = 6000\nheartbeat.interval.ms = 1000\n\
-             [topics]\nprefix = \"{}\"\nevents_partitions = 3\ntask_partitions = {PARTITIONS}\n{types}",
-            fleet.names.prefix
-        );
-        std::fs::write(folder.path().join("kafleet.toml"), config).unwrap();
-        Self { folder, child: None, started: 0 }
+        Self { site: Site::new(fleet, PARTITIONS, types), child: None, started: 0 }
     }
 
     fn start(&mut self) {
-        let log = self.log(self.started);
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.arg("worker").arg("--config").arg(self.folder.path().join("kafleet.toml")).stdin(Stdio::null());
-        self.child = Some(command.stderr(std::fs::File::create(log).unwrap()).spawn().unwrap());
+        self.child = Some(self.site.start(self.started));
         self.started += 1;
-    }
-
-    fn log(&self, number: usize) -> impl AsRef<Path> + use<> {
-        self.folder.path().join(format!("worker-{number}.log"))
     }
 
     /// Starts another one where there is none.
@@ -72,13 +57,6 @@ impl Supervisor {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-
-    fn talk(&self) -> String {
-        let logs = (0..self.started).map(|n| std::fs::read_to_string(self.log(n)).unwrap_or_default());
-        let tails =
-            logs.map(|log| log.lines().rev().take(8).map(|line| line.chars().take(300).collect()).collect::<Vec<String>>());
-        tails.map(|lines| lines.join("\n")).collect::<Vec<_>>().join("\n---\n")
-    }
 }
 
 impl Drop for Supervisor {
@@ -87,7 +65,7 @@ impl Drop for Supervisor {
             self.kill();
         }
         if std::thread::panicking() {
-            eprintln!("--- workers\n{}", self.talk());
+            eprintln!("--- workers\n{}", self.site.talk(self.started));
         }
     }
 }

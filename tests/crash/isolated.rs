@@ -76,13 +76,13 @@ fn whatever_ends_the_process_is_a_failed_attempt() {
         let (fleet, _) = fleet(|kind| kind.registered.policy.cells.memory = Bytes(256 << 20)).await;
         let worker = fleet.worker();
         let deaths = [
-            ("abort", Act::Abort, "SIGABRT"),
-            ("segfault", Act::Segfault, "SIGSEGV"),
-            ("exit", Act::Exit, "exited with code 0"),
-            ("overflow", Act::Overflow, "SIGABRT"),
-            ("devour", Act::Devour, "SIGABRT"),
+            ("abort", Act::Abort, "SIGABRT", "enough of this"),
+            ("segfault", Act::Segfault, "SIGSEGV", ""),
+            ("exit", Act::Exit, "exited with code 0", "nothing on stderr"),
+            ("overflow", Act::Overflow, "SIGABRT", "overflowed its stack"),
+            ("devour", Act::Devour, "SIGABRT", "memory allocation of"),
         ];
-        for (id, act, _) in deaths {
+        for (id, act, ..) in deaths {
             send(&fleet, id, act).await;
         }
         send(&fleet, "panic", Act::Panic).await;
@@ -90,11 +90,11 @@ fn whatever_ends_the_process_is_a_failed_attempt() {
             send(&fleet, &format!("good-{n}"), Act::Answer).await;
         }
         fleet.wait_for_results(56).await;
-        for (id, _, how) in deaths {
+        for (id, _, how, words) in deaths {
             let event = fleet.result_of(id).await;
             let error = event.error.unwrap();
             assert_eq!((event.kind, event.attempt, &*error.kind), (EventKind::Failed, 2, "crashed"), "{id}: {error:?}");
-            assert!(error.message.contains(how), "{id}: {}", error.message);
+            assert!(error.message.contains(how) && error.message.contains(words), "{id}: {}", error.message);
         }
         assert_eq!(fleet.result_of("panic").await.error.unwrap().kind, "panic");
         for n in 0..50 {

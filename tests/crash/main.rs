@@ -9,6 +9,8 @@ use libtest_mimic::{Arguments, Trial};
 mod convicted;
 mod isolated;
 mod risky;
+mod rolling;
+mod site;
 
 #[path = "../worker/fleet.rs"]
 #[allow(dead_code, reason = "the worker's tests use more of it")]
@@ -24,11 +26,14 @@ mod types;
 type Case = (&'static str, fn());
 
 fn main() -> ExitCode {
+    // Processes that die on purpose say so in a line, not in a page.
+    // SAFETY: this thread is the only one so far.
+    unsafe { std::env::set_var("RUST_BACKTRACE", "0") };
     let mut arguments = std::env::args();
     if arguments.next().as_deref() == Some("kafleet-child") || arguments.next().as_deref() == Some("worker") {
         return risky::app().main();
     }
-    let cases = isolated::CASES.iter().chain(convicted::CASES);
+    let cases = isolated::CASES.iter().chain(convicted::CASES).chain(rolling::CASES);
     let trial = |&(name, run): &Case| {
         Trial::test(name, move || {
             run();

@@ -24,6 +24,8 @@ pub struct Risky {
 pub enum Act {
     /// Answers its process id, and what it finds in its context.
     Answer,
+    /// The same after some milliseconds.
+    Brief,
     Abort,
     Segfault,
     Exit,
@@ -58,7 +60,11 @@ impl Task for Risky {
     async fn run(self, cx: Context) -> TaskResult<Value> {
         match self.act {
             Act::Answer => {}
-            Act::Abort => std::process::abort(),
+            Act::Brief => tokio::time::sleep(Duration::from_millis(fastrand::u64(1..40))).await,
+            Act::Abort => {
+                eprintln!("enough of this");
+                std::process::abort()
+            }
             // SAFETY: this is what the test is about.
             Act::Segfault => unsafe { std::ptr::null_mut::<u8>().write_volatile(1) },
             Act::Exit => std::process::exit(0),

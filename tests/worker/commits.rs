@@ -8,27 +8,41 @@ use kafleet::model::offsets::{Mark, Metadata};
 use serde_json::Value;
 
 use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
-use crate::types::{Gate, Journal, Kind, counted, gated, ok};
+use crate::types::{Gate, Journal, Kind, counted, ok};
 
 fn tasks(fleet: &Fleet, task_type: &str) -> Partition {
     Partition::new(fleet.names.tasks(task_type), 0)
 }
 
-/// One task is stuck at the head, 600 behind it are done: a restart repeats the stuck one only.
+/// Tasks that end at once, and one that is stuck until the gate opens.
+pub fn one_stuck(journal: &Journal, gate: &Gate) -> Kind {
+    let (journal, gate) = (journal.clone(), gate.clone());
+    let kind = Kind::new("stuck", move |params: Value, cx| {
+        let (journal, gate) = (journal.clone(), gate.clone());
+        async move {
+            let _run = journal.begin(&cx);
+            if params == "stuck" {
+                gate.pass(cx.id.as_str()).await;
+            }
+            ok(Value::Null)
+        }
+    });
+    kind.slots(16)
+}
+
+/// One task is stuck at the head, 5,000 behind it are done: a restart repeats the stuck one only.
 pub async fn restart_with_metadata(fleet: Fleet, journal: Journal, gate: Gate) {
-    fleet.send_to("stuck", 0, "stuck", "0").await;
-    for n in 0..600 {
-        gate.open_for(&format!("t{n}"));
-        fleet.send_to("stuck", 0, &format!("t{n}"), "0").await;
-    }
+    const BEHIND: usize = 5_000;
+    fleet.send_to("stuck", 0, "stuck", r#""stuck""#).await;
+    fleet.send_many("stuck", "t", BEHIND, "0").await;
     let first = fleet.worker();
-    fleet.wait_for_results(600).await;
+    fleet.wait_for_results(BEHIND).await;
     let done_above = |committed: &kafleet::broker::Committed| {
         let metadata = Metadata::decode(committed.offset, &committed.metadata).unwrap();
         (committed.offset, metadata.completed.done_above(), metadata.mark == Mark::Clean)
     };
     let end = std::time::Instant::now() + DEADLINE;
-    while fleet.committed("stuck").await[0].as_ref().map(done_above) != Some((0, 600, false)) {
+    while fleet.committed("stuck").await[0].as_ref().map(done_above) != Some((0, BEHIND as u64, false)) {
         assert!(std::time::Instant::now() < end, "{:?}", fleet.committed("stuck").await[0]);
         pause().await;
     }
@@ -45,7 +59,7 @@ pub async fn restart_with_metadata(fleet: Fleet, journal: Journal, gate: Gate) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_repeats_only_what_was_not_finished() {
     let (journal, gate) = (Journal::default(), Gate::closed());
-    let (fleet, _) = memory(1, &[gated("stuck", &journal, &gate).slots(16)]).await;
+    let (fleet, _) = memory(1, &[one_stuck(&journal, &gate)]).await;
     restart_with_metadata(fleet, journal, gate).await;
 }
 
@@ -97,11 +111,11 @@ async fn a_map_that_is_full_stops_new_work_until_it_shrinks() {
     futures::future::join_all(sends).await;
     let first = fleet.worker();
     let full = |metadata: &str| metadata.len() > kafleet::model::offsets::FULL_METADATA_BYTES;
-    let until = std::time::Instant::now() + DEADLINE;
+    let end = std::time::Instant::now() + DEADLINE;
     let mut last = (0, 0);
     // Full, and nothing has begun since the commit before.
     loop {
-        assert!(std::time::Instant::now() < until, "{last:?}");
+        assert!(std::time::Instant::now() < end, "{last:?}");
         let metadata = fleet.committed("holes").await[0].clone().map_or_else(String::new, |committed| committed.metadata);
         assert!(metadata.len() <= kafleet::model::offsets::MAX_METADATA_BYTES);
         let now = (journal.started(), metadata.len());
@@ -113,10 +127,13 @@ async fn a_map_that_is_full_stops_new_work_until_it_shrinks() {
     }
     let begun = journal.started();
     assert!(begun < TASKS, "new work has stopped at {begun}");
+    let held = r#"kafleet_window_held_offset{partition="0",type="holes"} 0"#;
+    assert!(first.metrics.render().contains(held), "the metric names the offset");
     first.kill().await;
     let second = fleet.worker();
     gate.open();
     fleet.wait_for_results(TASKS).await;
+    until("it holds nothing back any more", || !second.metrics.render().contains("kafleet_window_held_offset{")).await;
     second.stop().await;
     let repeated = journal.started() - TASKS;
     assert!(repeated <= begun / 2 + 1, "{repeated} repeated: only what was stuck may be, half of {begun}");

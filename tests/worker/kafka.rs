@@ -2,11 +2,11 @@
 
 use crate::answers::{failing, retries_until_exhausted};
 use crate::children::{results_for_others, told};
-use crate::commits::restart_with_metadata;
+use crate::commits::{one_stuck, restart_with_metadata};
 use crate::fleet::kafka;
 use crate::malformed::{malformed_records, strict};
 use crate::rebalance::{brief, rolling};
-use crate::types::{Gate, Journal, gated};
+use crate::types::{Gate, Journal};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_are_made_again_until_they_are_exhausted() {
@@ -29,7 +29,7 @@ async fn results_are_published_for_a_type_that_asks_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_repeats_only_what_was_not_finished() {
     let (journal, gate) = (Journal::default(), Gate::closed());
-    let Some(fleet) = kafka(1, &[gated("stuck", &journal, &gate).slots(16)]).await else { return };
+    let Some(fleet) = kafka(1, &[one_stuck(&journal, &gate)]).await else { return };
     restart_with_metadata(fleet, journal, gate).await;
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kafleet::broker::memory::MemoryOptions;
 use kafleet::model::duration::Millis;
+use kafleet::model::event::{Event, Kind as EventKind};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, memory, memory_with, pause, until};
@@ -43,6 +44,8 @@ pub async fn rolling(fleet: Fleet, journal: Journal, count: usize) {
     for worker in workers {
         worker.stop().await;
     }
+    let burnt = |event: &&Event| (event.kind, event.attempt) != (EventKind::Succeeded, 1);
+    assert_eq!(fleet.results().iter().find(burnt), None, "no attempt is burnt");
     let repeated: Vec<_> = journal.counts().into_iter().filter(|(_, count)| *count != 1).collect();
     assert_eq!(repeated, [], "nothing is done twice");
     assert_eq!((journal.started(), fleet.results().len()), (count / 6 * 6, count / 6 * 6));

@@ -7,6 +7,7 @@
 
 pub mod inside;
 mod process;
+mod stderr;
 mod wire;
 
 use std::path::PathBuf;
@@ -129,10 +130,7 @@ impl Pool {
                 Err(Broken::Before(why)) => last = why,
                 Err(Broken::Crashed(how)) => {
                     cell.tally.reason = CRASHED;
-                    return Err(Failure::retry(format!(
-                        "the handler took its process down: {how}; hint: what it said last is on the worker's stderr"
-                    ))
-                    .of_kind(CRASHED));
+                    return Err(Failure::retry(format!("the handler took its process down: {how}")).of_kind(CRASHED));
                 }
                 Err(Broken::Garbled(why)) => {
                     return Err(Failure::retry(format!("the child process cannot be understood: {why}")).of_kind("garbled"));

@@ -14,12 +14,14 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use super::stderr::Ear;
 use super::wire::{Assignment, Order, Purpose, Word, frame, receive};
 use super::{ARGV0, Program, Tally};
 use crate::handlers::context::MAX_CHILDREN;
 use crate::handlers::exec::guard::{self, Group};
 use crate::handlers::{Answer, Context, Failure};
 use crate::model::json::RawJson;
+use crate::telemetry::LOG_FORMAT;
 
 /// How long a cell may take to be ready: the binary's own set-up, which may open connections.
 const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -30,6 +32,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Cell {
     child: Child,
     group: Group,
+    ear: Ear,
     from: BufReader<OwnedReadHalf>,
     to: OwnedWriteHalf,
     buffer: Vec<u8>,
@@ -56,10 +59,12 @@ impl Cell {
         ours.set_nonblocking(true)?;
         let command = command(program, theirs.into());
         // Forking a large process takes milliseconds.
-        let (child, group) = tokio::task::spawn_blocking(|| guard::spawn(command)).await??;
+        let (mut child, group) = tokio::task::spawn_blocking(|| guard::spawn(command)).await??;
+        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("its stderr cannot be heard"))?;
         let (from, to) = UnixStream::from_std(ours)?.into_split();
         let (from, buffer) = (BufReader::new(from), Vec::new());
-        let mut cell = Self { child, group, from, to, buffer, used: 0, idle_since: Instant::now(), tally };
+        let ear = Ear::listen(stderr);
+        let mut cell = Self { child, group, ear, from, to, buffer, used: 0, idle_since: Instant::now(), tally };
         match timeout(START_PATIENCE, cell.introduce(purpose)).await {
             Ok(ready) => ready.map(|()| cell),
             Err(_) => Err(io::Error::other(format!("it was not ready within {} s", START_PATIENCE.as_secs()))),
@@ -92,6 +97,7 @@ impl Cell {
     /// Runs one attempt. Dropped in the middle, the cell is of no more use.
     pub async fn run(&mut self, message: &[u8], cx: &Context) -> Result<Answer, Broken> {
         self.used += 1;
+        self.ear.forget();
         if let Err(why) = self.to.write_all(message).await {
             return Err(Broken::Before(why.to_string()));
         }
@@ -152,7 +158,11 @@ impl Cell {
         match timeout(LAST_WORDS, self.child.wait()).await {
             Ok(Ok(status)) => {
                 self.group.finish();
-                told(status)
+                let how = told(status);
+                match self.ear.last_words().await {
+                    words if words.is_empty() => format!("{how}, and nothing on stderr"),
+                    words => format!("{how}; the last it said: {words}"),
+                }
             }
             Ok(Err(why)) => format!("its end is unknown: {why}"),
             Err(_) => "it closed its connection to the worker".to_owned(),
@@ -204,7 +214,11 @@ pub fn assign(params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failure> {
 /// is the line to the worker.
 fn command(program: &Program, line: OwnedFd) -> Command {
     let mut command = Command::new(&program.file);
-    command.arg0(ARGV0).args(std::env::args_os().skip(1)).stdin(Stdio::from(line));
+    command.arg0(ARGV0).args(std::env::args_os().skip(1)).stdin(Stdio::from(line)).stderr(Stdio::piped());
+    if crate::telemetry::logs_are_text() {
+        // What it logs is shown where this process' own is.
+        command.env(LOG_FORMAT, "text");
+    }
     let memory = program.memory_bytes;
     // SAFETY: setrlimit(2) is async-signal-safe and touches this process alone.
     unsafe { command.pre_exec(move || limit_memory(memory)) };

@@ -1,0 +1,41 @@
+//! Workers as processes on a real Kafka: a folder with their configuration and what they have logged.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::fleet::Fleet;
+
+pub struct Site(tempfile::TempDir);
+
+impl Site {
+    /// Sessions last 6 s.
+    pub fn new(fleet: &Fleet, partitions: u32, types: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let brokers = std::env::var("KAFLEET_TEST_KAFKA").unwrap();
+        let config = format!(
+            "[kafka]\nbootstrap.servers = \"{brokers}\"\nsession.timeout.ms = 6000\nheartbeat.interval.ms = 1000\n\
+             [topics]\nprefix = \"{}\"\nevents_partitions = 3\ntask_partitions = {partitions}\n{types}",
+            fleet.names.prefix
+        );
+        std::fs::write(folder.path().join("kafleet.toml"), config).unwrap();
+        Self(folder)
+    }
+
+    pub fn start(&self, number: usize) -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("worker").arg("--config").arg(self.0.path().join("kafleet.toml")).stdin(Stdio::null());
+        command.stderr(std::fs::File::create(self.log(number)).unwrap()).spawn().unwrap()
+    }
+
+    fn log(&self, number: usize) -> PathBuf {
+        self.0.path().join(format!("worker-{number}.log"))
+    }
+
+    /// The last that the first so many workers have logged.
+    pub fn talk(&self, workers: usize) -> String {
+        let logs = (0..workers).map(|n| std::fs::read_to_string(self.log(n)).unwrap_or_default());
+        let tails =
+            logs.map(|log| log.lines().rev().take(8).map(|line| line.chars().take(300).collect()).collect::<Vec<String>>());
+        tails.map(|lines| lines.join("\n")).collect::<Vec<_>>().join("\n---\n")
+    }
+}
