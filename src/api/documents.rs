@@ -61,6 +61,12 @@ pub struct CreateTask {
     pub timeout: Option<Millis>,
     #[serde(default)]
     pub on_failure: OnFailure,
+    /// The first failed child that `max_failed` does not allow cancels everything still open below, and the task itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fail_fast: bool,
+    /// So many direct children may fail, be cancelled or expire without failing the task. Default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_failed: Option<u32>,
     /// Run by someone else, who reports its state; needs no topic and no handler.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
@@ -89,6 +95,11 @@ pub struct Status {
     pub link: Option<String>,
     pub options: Option<Value>,
     pub external: bool,
+    #[serde(default)]
+    pub fail_fast: bool,
+    /// So many direct children may fail.
+    #[serde(default)]
+    pub max_failed: Option<u32>,
     /// When the producer made it.
     pub created_at: Option<String>,
     /// When the log first spoke of it: the order of lists, and what `from` and `to` are about.

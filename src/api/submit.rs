@@ -115,6 +115,7 @@ fn policy_of(asked: CreateTask, now_ms: i64) -> Result<Policy, Refusal> {
     check_attempts(&asked)?;
     check_tags(&asked.tags).map_err(|why| bad_field("tags", why))?;
     let not_before_ms = start_of(&asked, now_ms)?;
+    let rules = rules_of(&asked)?;
     let expires_at_ms = asked.expires.map(|span| now_ms.saturating_add(span.as_i64()));
     if expires_at_ms.zip(not_before_ms).is_some_and(|(expires, start)| expires <= start) {
         return Err(bad_field("expires", "the task would expire before it may start".into()));
@@ -131,7 +132,7 @@ fn policy_of(asked: CreateTask, now_ms: i64) -> Result<Policy, Refusal> {
         creator: short("creator", asked.creator)?,
         tags: asked.tags,
         link: short("link", asked.link)?,
-        rules: rules_of(asked.options, asked.external, asked.block_when_done)?,
+        rules,
     })
 }
 
@@ -165,14 +166,16 @@ fn start_of(asked: &CreateTask, now_ms: i64) -> Result<Option<i64>, Refusal> {
     Ok((start > now_ms).then_some(start))
 }
 
-fn rules_of(options: Option<serde_json::Value>, external: bool, block_when_done: Option<bool>) -> Result<Rules, Refusal> {
+fn rules_of(asked: &CreateTask) -> Result<Rules, Refusal> {
+    let CreateTask { options, external, block_when_done, fail_fast, max_failed, .. } = asked.clone();
     if options.as_ref().is_some_and(|options| !options.is_object()) {
         return Err(bad_field("options", "it must be a JSON object".into()));
     }
     if block_when_done.is_some() && !external {
         return Err(bad_field("block_when_done", "it is for external tasks only".into()));
     }
-    let rules = Rules { options, external, block_when_done: block_when_done.unwrap_or(true) };
+    let block_when_done = block_when_done.unwrap_or(true);
+    let rules = Rules { options, external, block_when_done, fail_fast, max_failed };
     let bytes = serde_json::to_vec(&rules).map_or(0, |text| text.len());
     if bytes > MAX_POLICY_BYTES {
         let why = format!("the options have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed");

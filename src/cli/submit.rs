@@ -88,6 +88,12 @@ pub struct TaskOptions {
     /// Its failure does not fail its parent
     #[arg(long)]
     pub ignore_failure: bool,
+    /// With the first failed child, cancel everything still open below it
+    #[arg(long)]
+    pub fail_fast: bool,
+    /// So many of its children may fail without failing it
+    #[arg(long, value_name = "N")]
+    pub max_failed: Option<u32>,
     /// Run by someone else, who reports its state; needs no handler
     #[arg(long)]
     pub external: bool,
@@ -193,6 +199,8 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
         retries: options.retries,
         timeout: options.timeout,
         on_failure: if options.ignore_failure { OnFailure::Ignore } else { OnFailure::Fail },
+        fail_fast: options.fail_fast,
+        max_failed: options.max_failed,
         external: options.external,
         ..CreateTask::default()
     })

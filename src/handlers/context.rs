@@ -142,6 +142,18 @@ impl Child {
         self.policy.on_failure = OnFailure::Ignore;
         self
     }
+
+    /// The first of its own children that fails cancels everything still open below it, and itself.
+    pub fn fail_fast(mut self) -> Self {
+        self.policy.rules.fail_fast = true;
+        self
+    }
+
+    /// So many of its own children may fail without failing it.
+    pub fn max_failed(mut self, number: u32) -> Self {
+        self.policy.rules.max_failed = Some(number);
+        self
+    }
 }
 
 /// What a new attempt starts with.

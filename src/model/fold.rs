@@ -17,11 +17,12 @@ use keep::{Keeping, keep};
 use taking::Stored;
 
 mod keep;
+mod policies;
 mod requests;
 mod taking;
 
 /// The version of this fold. A store written by a higher one is left alone.
-pub const FOLD_VERSION: u32 = 2;
+pub const FOLD_VERSION: u32 = 3;
 
 /// Where an event lies in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ struct Slot {
 struct Cause<'a> {
     id: &'a TaskId,
     at_ms: i64,
-    offset: i64,
+    place: Place,
 }
 
 impl Forest {
@@ -162,6 +163,7 @@ impl Forest {
         let room = MAX_KEPT_BYTES.saturating_sub(self.kept_bytes);
         let Some(node) = self.touch(&event.id) else { return Verdict::NoRecord };
         let (before, kept_before) = (standing(node), node.kept);
+        let seen = (node.announced, node.run);
         let step = step(node, event, place, next_run);
         requests::inherit(node, above, place);
         let kept = (event.record.is_some() || kept_before > 0)
@@ -170,8 +172,12 @@ impl Forest {
             node.remember(history_entry(event, place, step.verdict));
         }
         node.folded_to = place.offset + 1;
-        let cause = Cause { id: &event.id, at_ms: event.at_ms, offset: place.offset };
+        let cause = Cause { id: &event.id, at_ms: event.at_ms, place };
         refresh(node, cause);
+        // With its policy, or with a new run, what its children have reached counts as if it happened now.
+        if seen != (node.announced, node.run) && policies::trips(node) {
+            policies::trip(node, None, cause);
+        }
         if let Some((Some(keeping), now)) = kept {
             self.note_kept(&event.id, keeping, kept_before, now);
         }
@@ -202,15 +208,15 @@ impl Forest {
         }
         // From the top down: an expected parent takes the lowest run, so that whatever comes under it counts.
         for above in missing.into_iter().rev() {
-            self.add(above, Node::expected(1, place.log_time_ms), place.offset);
+            self.add(above, Node::expected(1, place.log_time_ms), place);
         }
-        self.add(id.clone(), Node::expected(run, place.log_time_ms), place.offset);
+        self.add(id.clone(), Node::expected(run, place.log_time_ms), place);
     }
 
-    fn add(&mut self, id: TaskId, node: Node, offset: i64) {
+    fn add(&mut self, id: TaskId, node: Node, place: Place) {
         self.slots.insert(id.clone(), Slot { node: Some(node), stored: None, dirty: true, used: true });
         self.dirty.push(id.clone());
-        self.climb(&id, None, Cause { id: &id, at_ms: 0, offset });
+        self.climb(&id, None, Cause { id: &id, at_ms: 0, place });
     }
 
     /// A record about to be changed.
@@ -236,14 +242,27 @@ impl Forest {
                 return;
             }
             let Some(parent) = self.touch(&parent_id) else { return };
-            let parent_before = standing(parent);
+            let (parent_before, was_lost) = (standing(parent), policies::is_lost(parent));
             if let Some(before) = &before {
                 rollup::uncount(&mut parent.below, parent.run, before);
             }
             rollup::count(&mut parent.below, parent.run, &now);
             refresh(parent, Cause { id, ..cause });
+            match was_lost {
+                true => policies::heal(parent),
+                false if policies::trips(parent) => self.fail_fast(&parent_id, &child, cause),
+                false => {}
+            }
             before = Some(parent_before);
             child = parent_id;
+        }
+    }
+
+    /// A child has failed, and its parent does not wait for the others.
+    fn fail_fast(&mut self, parent: &TaskId, child: &TaskId, cause: Cause<'_>) {
+        let told = self.node(child.as_str()).map(|node| policies::told(child, node));
+        if let Some(parent) = self.touch(parent) {
+            policies::trip(parent, told, cause);
         }
     }
 
@@ -449,6 +468,8 @@ fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
             node.output = event.output.clone();
             node.error = None;
         }
+        // It says only that it was stopped; why, the record knows.
+        Kind::Cancelled if next == State::Failed => {}
         Kind::Retrying | Kind::Failed | Kind::Cancelled | Kind::Expired => node.error = event.error.clone(),
         _ => {}
     }
@@ -469,6 +490,7 @@ fn target(node: &Node, event: &Event, place: Place) -> Option<State> {
         Kind::Retrying => State::Retrying,
         Kind::Succeeded => State::Succeeded,
         Kind::Failed => State::Failed,
+        Kind::Cancelled if node.cancelled_by().is_some_and(|cancel| cancel.tripped) => State::Failed,
         Kind::Cancelled => State::Cancelled,
         Kind::Expired => State::Expired,
         _ => return None,
@@ -510,7 +532,7 @@ fn standing(node: &Node) -> Standing {
 /// Computes the state again and keeps the times that hang on it.
 fn refresh(node: &mut Node, cause: Cause<'_>) {
     let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
-    let state = if cancelling { State::Cancelling } else { rollup::combine(node.own, &node.below) };
+    let state = if cancelling { State::Cancelling } else { rollup::combine(node.own, &node.below, node.tolerated()) };
     if state.is_terminal() != node.state.is_terminal() {
         let ended = state.is_terminal();
         node.ended_at_ms = ended.then_some(cause.at_ms);
@@ -519,7 +541,7 @@ fn refresh(node: &mut Node, cause: Cause<'_>) {
     node.state = state;
     if let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
         cancel.named = false;
-        node.effects.push(Effect { cause: cause.offset, what: Act::Uncancel });
+        node.effects.push(Effect { cause: cause.place.offset, what: Act::Uncancel });
     }
 }
 

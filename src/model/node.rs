@@ -156,6 +156,11 @@ impl Node {
         self.policy.as_ref().map_or(OnFailure::Fail, |policy| policy.on_failure)
     }
 
+    /// So many of its children may fail.
+    pub fn tolerated(&self) -> u32 {
+        self.policy.as_ref().and_then(|policy| policy.rules.max_failed).unwrap_or(0)
+    }
+
     pub fn remember(&mut self, entry: HistoryEntry) {
         if self.history.len() >= MAX_HISTORY {
             // The first entry tells where the task came from; it stays.

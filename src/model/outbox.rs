@@ -85,6 +85,8 @@ pub struct Cancel {
     pub named: bool,
     /// It also applies to what is below.
     pub subtree: bool,
+    /// Nobody asked for it: a child has failed, and the task fails fast.
+    pub tripped: bool,
 }
 
 /// Something that the tracker does outside, once.
@@ -181,7 +183,7 @@ mod tests {
         assert_eq!(due(&node), Some((40, Due::Expire)));
         node.own = State::Retrying;
         assert_eq!(due(&node), Some((50, Due::Release)), "a retry does not expire");
-        node.cancel = Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true, subtree: true }));
+        node.cancel = Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true, subtree: true, tripped: false }));
         assert_eq!(due(&node), Some((20, Due::Cancel)));
         node.asof = 9;
         assert_eq!(due(&node), Some((50, Due::Release)), "a later retry of it runs");

@@ -120,20 +120,37 @@ pub fn uncount(below: &mut Vec<RunCounts>, parent_run: u32, child: &Standing) {
 /// The state of a task from its own state and its children's.
 ///
 /// Own pending: own, whatever the children are. Own done and a child pending: waiting for children. Otherwise the worst
-/// of own and children, in the order succeeded < cancelled < expired < failed.
-pub fn combine(own: State, below: &[RunCounts]) -> State {
+/// of own and children, in the order succeeded < cancelled < expired < failed; children that failed do not matter while
+/// they are at most `tolerated`.
+pub fn combine(own: State, below: &[RunCounts], tolerated: u32) -> State {
     if !own.is_terminal() || below.is_empty() {
         return own;
     }
-    let (children, ignored, _) = children_of(below);
-    if children.in_category(Category::Pending) > 0 {
+    if below.iter().any(|group| group.children.in_category(Category::Pending) > 0) {
         return State::WaitingForChildren;
     }
-    let worst = [State::Failed, State::Expired, State::Cancelled]
-        .into_iter()
-        .find(|&state| children.get(state) > ignored.get(state))
-        .unwrap_or(State::Succeeded);
-    own.max(worst)
+    let lost = lost(below);
+    if lost.total() <= u64::from(tolerated) {
+        return own;
+    }
+    let worst = [State::Failed, State::Expired, State::Cancelled].into_iter().find(|&state| lost.get(state) > 0);
+    own.max(worst.unwrap_or(State::Succeeded))
+}
+
+/// The children that failed, were cancelled or expired, and whose failure matters.
+fn lost(below: &[RunCounts]) -> Counts {
+    let (children, ignored, _) = children_of(below);
+    let mut lost = Counts::default();
+    for state in [State::Failed, State::Expired, State::Cancelled] {
+        lost.add(state, children.get(state).saturating_sub(ignored.get(state)));
+    }
+    lost
+}
+
+/// More children have failed than are tolerated, not counting what somebody only cancelled: the task cannot succeed.
+pub fn is_lost(below: &[RunCounts], tolerated: u32) -> bool {
+    let lost = lost(below);
+    lost.total() > u64::from(tolerated) && lost.total() > lost.get(State::Cancelled)
 }
 
 #[cfg(test)]
@@ -167,8 +184,19 @@ mod tests {
             (Succeeded, vec![(Failed, true), (Failed, false)], Failed),
             (Succeeded, vec![(Expected, false)], WaitingForChildren),
         ] {
-            assert_eq!(combine(own, &below(&children)), state, "own {own}, children {children:?}");
+            assert_eq!(combine(own, &below(&children), 0), state, "own {own}, children {children:?}");
         }
+    }
+
+    #[test]
+    fn some_children_may_fail() {
+        use State::*;
+        let children = [(Failed, false), (Failed, true), (Cancelled, false), (Succeeded, false)];
+        let states = [0, 1, 2, 9].map(|tolerated| combine(Succeeded, &below(&children), tolerated));
+        assert_eq!(states, [Failed, Failed, Succeeded, Succeeded]);
+        assert_eq!(combine(Failed, &below(&children), 9), Failed, "the task's own failure is another matter");
+        assert_eq!([0, 1, 2].map(|tolerated| is_lost(&below(&children), tolerated)), [true, true, false]);
+        assert!(!is_lost(&below(&[(Cancelled, false)]), 0), "somebody has decided that");
     }
 
     #[test]

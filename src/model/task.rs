@@ -155,11 +155,18 @@ pub struct Rules {
     /// Reports after the end are ignored (external tasks).
     #[serde(skip_serializing_if = "is_true")]
     pub block_when_done: bool,
+    /// With the first failed child that `max_failed` does not allow, everything still open below is cancelled, the task
+    /// itself too.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fail_fast: bool,
+    /// So many direct children may fail, be cancelled or expire without failing the task. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_failed: Option<u32>,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { options: None, external: false, block_when_done: true }
+        Self { options: None, external: false, block_when_done: true, fail_fast: false, max_failed: None }
     }
 }
 

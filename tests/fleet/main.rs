@@ -8,6 +8,7 @@ mod later;
 #[path = "../tracker/oracle.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod oracle;
+mod policies;
 mod processes;
 #[path = "../tracker/redis.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]

@@ -31,7 +31,7 @@ pub(super) fn cancel(node: &mut Node, event: &Event, place: Place) -> Step {
 fn apply_cancel(node: &mut Node, asof: i64, place: Place, named: bool, subtree: bool) {
     let begun_ms = node.cancelled_by().map(|cancel| cancel.due_ms);
     let due_ms = begun_ms.unwrap_or(place.log_time_ms + CANCEL_GRACE_MS);
-    node.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree }));
+    node.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree, tripped: false }));
     if node.is_external() && !node.own.is_terminal() {
         // Nobody of ours runs it: there is nothing to wait for.
         node.own = State::Cancelled;

@@ -12,6 +12,7 @@ use crate::model::state::Category;
 use crate::model::task::{Policy, Position, Rules};
 use std::sync::Arc;
 
+mod policies;
 mod requests;
 
 /// A store as the tracker sees it: records as bytes, indexes, counters.
@@ -126,7 +127,7 @@ fn reported(task: &str, state: State) -> Event {
 }
 
 fn external(task: &str, block_when_done: bool) -> Event {
-    with_policy(task, Policy { rules: Rules { external: true, block_when_done, options: None }, ..Policy::default() })
+    with_policy(task, Policy { rules: Rules { external: true, block_when_done, ..Rules::default() }, ..Policy::default() })
 }
 
 /// The states after each event of a story.
@@ -316,11 +317,11 @@ fn any_event() -> impl Strategy<Value = Event> {
         Kind::RetryRequested,
         Kind::EffectDone,
     ]);
-    let policy = (any::<bool>(), any::<bool>(), any::<bool>());
+    let policy = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), prop::option::of(0u32..3));
     (prop::sample::select(IDS.to_vec()), kinds, 1u32..4, prop::sample::select(State::ALL.to_vec()), policy).prop_map(
-        |(task, kind, run, state, (ignore, external, block_when_done))| {
+        |(task, kind, run, state, (ignore, external, block_when_done, fail_fast, max_failed))| {
             let on_failure = if ignore { OnFailure::Ignore } else { OnFailure::Fail };
-            let rules = Rules { external, block_when_done, options: None };
+            let rules = Rules { external, block_when_done, fail_fast, max_failed, options: None };
             let mut event = with_policy(task, Policy { on_failure, rules, ..Policy::default() });
             event.kind = kind;
             event.run = run;
@@ -370,11 +371,21 @@ fn recompute(kept: &Kept) {
         assert_eq!(have_tree, tree, "tree of {id}");
         let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
         assert_eq!(node.state == State::Cancelling, cancelling, "{id} is being cancelled");
-        assert!(cancelling || node.state == combine(node.own, &node.below), "state of {id}");
+        assert!(cancelling || node.state == combine(node.own, &node.below, node.tolerated()), "state of {id}");
         let matters = |child: &&&Node| child.on_failure() == OnFailure::Fail;
         let pending = children.iter().any(|child| child.state.category() == Category::Pending);
-        let worst =
-            children.iter().filter(matters).map(|child| child.state).filter(|state| state.category() == Category::Failed).max();
+        let lost: Vec<State> = children
+            .iter()
+            .filter(matters)
+            .map(|child| child.state)
+            .filter(|state| state.category() == Category::Failed)
+            .collect();
+        let worst = lost.iter().max().copied().filter(|_| lost.len() > node.tolerated() as usize);
+        if node.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast)
+            && worst.is_some_and(|worst| worst > State::Cancelled)
+        {
+            assert!(node.cancel.is_some(), "{id} fails fast: a cancel is in force");
+        }
         let state = match node.own {
             own if !own.is_terminal() => {
                 if cancelling {

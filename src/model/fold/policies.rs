@@ -1,0 +1,73 @@
+//! What a task does about children that failed: `fail_fast`, `max_failed`.
+
+use super::{Cause, refresh};
+use crate::model::event::{ErrorInfo, Kind};
+use crate::model::id::TaskId;
+use crate::model::node::{HistoryEntry, MAX_MESSAGE_CHARS, Node};
+use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel, Effect};
+use crate::model::rollup;
+use crate::model::state::State;
+
+/// The error of a task that its children failed.
+const CHILD_FAILED: &str = "child_failed";
+
+/// It fails fast, and its children have failed it.
+pub(super) fn is_lost(node: &Node) -> bool {
+    node.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast) && rollup::is_lost(&node.below, node.tolerated())
+}
+
+/// What is open below is to be cancelled, unless somebody has asked for that before.
+pub(super) fn trips(node: &Node) -> bool {
+    let asked = |cancel: &Cancel| !cancel.tripped && (cancel.named || !node.own.is_terminal());
+    let cancelled = match node.own.is_terminal() {
+        true => node.cancel.as_deref().filter(|cancel| cancel.subtree),
+        false => node.cancelled_by(),
+    };
+    is_lost(node) && !cancelled.is_some_and(asked)
+}
+
+/// What a parent says of the child that failed it.
+pub(super) fn told(child: &TaskId, node: &Node) -> String {
+    let why = node.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
+    format!("child `{child}` is {}{why}", node.state)
+}
+
+/// Cancels what is open, the task itself included, as a request does.
+pub(super) fn trip(node: &mut Node, told: Option<String>, cause: Cause<'_>) {
+    let told = told.unwrap_or_else(|| "children had failed before the task was announced".to_owned());
+    let (asof, open) = (cause.place.offset, !node.state.is_terminal());
+    let due_ms = cause.place.log_time_ms + CANCEL_GRACE_MS;
+    node.cancel = Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true }));
+    if open {
+        // Whatever an earlier one cancels or takes back, this one covers.
+        node.effects.retain(|effect| !matches!(effect.what, Act::Cancel { .. } | Act::Uncancel));
+        node.effects.push(Effect { cause: asof, what: Act::Cancel { asof, subtree: true } });
+    }
+    let message: String =
+        format!("{told} (fail_fast: what was open below is cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
+    if !matches!(node.own, State::Failed | State::Expired | State::Cancelled) {
+        node.error = Some(Box::new(ErrorInfo::new(CHILD_FAILED, message.clone(), 0)));
+    }
+    if node.is_external() && !node.own.is_terminal() && node.kept == 0 {
+        node.own = State::Failed;
+    }
+    node.remember(HistoryEntry {
+        kind: Kind::CancelRequested,
+        at_ms: cause.at_ms,
+        offset: asof,
+        run: node.run,
+        attempt: 0,
+        worker: None,
+        message: Some(message),
+        ignored: false,
+    });
+    refresh(node, cause);
+}
+
+/// A retry below has made good what failed the task.
+pub(super) fn heal(node: &mut Node) {
+    let blamed = node.error.as_ref().is_some_and(|error| error.kind == CHILD_FAILED);
+    if blamed && node.own == State::Succeeded && !is_lost(node) {
+        node.error = None;
+    }
+}

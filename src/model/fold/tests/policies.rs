@@ -1,0 +1,116 @@
+//! What a task does about children that failed.
+
+use super::*;
+
+fn failing_fast(task: &str, max_failed: Option<u32>) -> Event {
+    with_policy(task, Policy { rules: Rules { fail_fast: true, max_failed, ..Rules::default() }, ..Policy::default() })
+}
+
+fn effects(kept: &Kept, task: &str) -> String {
+    kept.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_first_failed_child_cancels_the_others() {
+    let mut below = event(Kind::CancelRequested, "r:b");
+    below.asof = Some(4);
+    let log = [
+        failing_fast("r", None),
+        submitted("r:a"),
+        submitted("r:b"),
+        event(Kind::Succeeded, "r"),
+        failed("r:a"),
+        below,
+        event(Kind::Cancelled, "r:b"),
+    ];
+    let wait = "waiting_for_children";
+    assert_eq!(states(&log, "r"), ["queued", "queued", "queued", wait, wait, wait, "failed"]);
+    assert_eq!(effects(&fold_log(&log[..5], 2, 9), "r"), "cancel-4");
+    assert_eq!(states(&log, "r:b").last(), Some(&"cancelled"));
+    let node = fold_log(&log, 3, 9).node("r");
+    let error = node.error.unwrap();
+    assert_eq!(error.kind, "child_failed");
+    assert!(error.message.starts_with("child `r:a` is failed: broken (fail_fast"), "{}", error.message);
+    // What is spawned late does not run; what is added on purpose later does.
+    let mut late = [log[..5].to_vec(), vec![submitted("r:late"), submitted("r:later")]].concat();
+    late[6].task.as_mut().unwrap().asof = Some(5);
+    let kept = fold_log(&late, 1, 9);
+    assert_eq!((kept.node("r:late").state, kept.node("r:later").state), (State::Cancelling, State::Queued));
+}
+
+#[test]
+fn a_parent_that_still_runs_is_stopped_and_has_failed() {
+    let log = [
+        failing_fast("r", None),
+        event(Kind::Started, "r"),
+        submitted("r:a"),
+        failed("r:a"),
+        event(Kind::Cancelled, "r"),
+        in_run(submitted("r:a"), 2),
+        in_run(event(Kind::Succeeded, "r:a"), 2),
+    ];
+    assert_eq!(states(&log, "r")[2..5], ["running", "cancelling", "failed"]);
+    let node = fold_log(&log, 9, 9).node("r");
+    assert_eq!((node.own, node.state), (State::Failed, State::Failed), "its own work was never done");
+    assert!(node.error.unwrap().message.contains("`r:a`"));
+    let external =
+        with_policy("x", Policy { rules: Rules { external: true, fail_fast: true, ..Rules::default() }, ..Policy::default() });
+    let kept = fold_log(&[external, submitted("x:a"), failed("x:a")], 1, 9);
+    assert_eq!((kept.node("x").own, kept.node("x").state), (State::Failed, State::Failed));
+}
+
+#[test]
+fn so_many_may_fail() {
+    let tolerant = with_policy("r", Policy { rules: Rules { max_failed: Some(1), ..Rules::default() }, ..Policy::default() });
+    let log = [tolerant, submitted("r:a"), submitted("r:b"), failed("r:a"), event(Kind::Succeeded, "r")];
+    let end = |last: Event| states(&[&log[..], &[last]].concat(), "r").last().copied();
+    assert_eq!((end(event(Kind::Succeeded, "r:b")), end(failed("r:b"))), (Some("succeeded"), Some("failed")));
+    assert_eq!(end(event(Kind::Cancelled, "r:b")), Some("failed"), "the worst of those that failed");
+    // Fail fast counts from there.
+    let fast = [failing_fast("r", Some(1)), submitted("r:a"), submitted("r:b"), submitted("r:c"), failed("r:a"), failed("r:b")];
+    assert_eq!(effects(&fold_log(&fast[..5], 1, 9), "r"), "");
+    assert_eq!(effects(&fold_log(&fast, 1, 9), "r"), "cancel-5");
+}
+
+#[test]
+fn nothing_is_triggered_before_the_policy_is_seen() {
+    let log = [submitted("r:a"), submitted("r:b"), failed("r:a"), failing_fast("r", None)];
+    assert_eq!(effects(&fold_log(&log[..3], 1, 9), "r"), "");
+    let kept = fold_log(&log, 1, 9);
+    assert_eq!((effects(&kept, "r").as_str(), kept.node("r").state), ("cancel-3", State::Cancelling));
+}
+
+#[test]
+fn a_retry_heals_what_failed_fast_and_may_fail_again() {
+    let log = [
+        failing_fast("r", None),
+        submitted("r:a"),
+        event(Kind::Succeeded, "r"),
+        failed("r:a"),
+        event(Kind::RetryRequested, "r:a"),
+        in_run(event(Kind::Succeeded, "r:a"), 2),
+    ];
+    let node = fold_log(&log, 2, 9).node("r");
+    assert_eq!((node.state, node.error), (State::Succeeded, None));
+    let mut again = log.to_vec();
+    again.insert(5, submitted("r:b"));
+    again[5].task.as_mut().unwrap().asof = Some(4);
+    again[6].kind = Kind::Failed;
+    let kept = fold_log(&again, 2, 9);
+    assert_eq!((kept.node("r").state, effects(&kept, "r").as_str()), (State::WaitingForChildren, "cancel-6"));
+}
+
+#[test]
+fn a_cancel_on_request_ends_as_cancelled() {
+    let log = [
+        failing_fast("r", None),
+        submitted("r:a"),
+        event(Kind::CancelRequested, "r"),
+        failed("r:a"),
+        event(Kind::Cancelled, "r"),
+    ];
+    let node = fold_log(&log, 2, 9).node("r");
+    assert_eq!((node.own, node.effects.len()), (State::Cancelled, 2));
+    let cancelled = [failing_fast("r", None), submitted("r:a"), submitted("r:b"), event(Kind::Cancelled, "r:a")];
+    assert_eq!(effects(&fold_log(&cancelled, 1, 9), "r"), "", "somebody decided that");
+}
