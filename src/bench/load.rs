@@ -66,13 +66,13 @@ impl DeliverySink for Acks {
 }
 
 /// A producer that counts what was not acknowledged.
-struct Filler {
+pub struct Filler {
     acks: Arc<Acks>,
     producer: Arc<dyn Producer>,
 }
 
 impl Filler {
-    fn new(ground: &Ground) -> anyhow::Result<Self> {
+    pub fn new(ground: &Ground) -> anyhow::Result<Self> {
         let acks = Arc::new(Acks::default());
         Ok(Self { producer: ground.broker.producer(acks.clone())?, acks })
     }
@@ -87,8 +87,21 @@ impl Filler {
         Ok(())
     }
 
+    /// Tasks of these numbers, all with the same params.
+    pub fn tasks(&self, names: &Names, task_type: &str, numbers: std::ops::Range<u64>, params: &str) -> anyhow::Result<()> {
+        let (topic, model) = (names.tasks(task_type), Task { task_type: task_type.into(), ..task(0)? });
+        for n in numbers {
+            let task = Task { id: id(n)?, ..model.clone() };
+            let headers = task_headers(&task, SOURCE);
+            let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+            let key = Some(task.id.as_str().as_bytes());
+            self.send(&Outgoing { topic: &topic, partition: None, key, value: Some(params.as_bytes()), headers: &headers })?;
+        }
+        Ok(())
+    }
+
     /// Returns when everything is acknowledged.
-    fn end(self) -> anyhow::Result<()> {
+    pub fn end(self) -> anyhow::Result<()> {
         self.producer.flush(CALL_DEADLINE)?;
         match self.acks.failed.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -99,14 +112,8 @@ impl Filler {
 
 /// Fills the task topic; returns when everything is acknowledged.
 pub fn fill(ground: &Ground, tasks: u64) -> anyhow::Result<()> {
-    let (filler, topic, params, model) = (Filler::new(ground)?, ground.names.tasks(NOOP), params(), task(0)?);
-    for n in 0..tasks {
-        let task = Task { id: id(n)?, ..model.clone() };
-        let headers = task_headers(&task, SOURCE);
-        let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
-        let key = Some(task.id.as_str().as_bytes());
-        filler.send(&Outgoing { topic: &topic, partition: None, key, value: Some(params.as_bytes()), headers: &headers })?;
-    }
+    let filler = Filler::new(ground)?;
+    filler.tasks(&ground.names, NOOP, 0..tasks, &params())?;
     filler.end()
 }
 

@@ -9,6 +9,7 @@ mod fanin;
 mod idle;
 mod latency;
 mod load;
+mod memory;
 mod pass;
 mod process;
 mod publish;
@@ -33,6 +34,7 @@ pub use e2e::{E2e, e2e};
 pub use fanin::{Fanin, fanin};
 pub use idle::{Idle, idle};
 pub use latency::{Latency, latency};
+pub use memory::{MemoryBench, memory};
 pub use publish::{PublishBench, publish};
 pub use table::{Figure, Report};
 pub use tracker::{TrackerBench, tracker};
@@ -164,12 +166,12 @@ impl Ground {
         u64::try_from(records).context("a partition ends before it begins")
     }
 
-    /// How far the group of workers has committed, over all partitions.
-    fn committed(&self) -> anyhow::Result<u64> {
-        let topic: Arc<str> = self.names.tasks(NOOP).into();
+    /// How far the group of a type's workers has committed, over all partitions.
+    fn committed(&self, task_type: &str) -> anyhow::Result<u64> {
+        let topic: Arc<str> = self.names.tasks(task_type).into();
         let partitions: Vec<Partition> =
             (0..self.partitions).map(|number| Partition::new(topic.clone(), number as i32)).collect();
-        let offsets = self.broker.group_offsets(&self.names.group(NOOP), &partitions, CALL_DEADLINE)?;
+        let offsets = self.broker.group_offsets(&self.names.group(task_type), &partitions, CALL_DEADLINE)?;
         Ok(offsets.into_iter().flatten().map(|committed| committed.offset.max(0) as u64).sum())
     }
 }

@@ -51,6 +51,16 @@ pub enum Role {
         isolation: Isolation,
         fan: bool,
     },
+    /// A worker of several types whose attempts take a while.
+    Napper {
+        site: Site,
+        prefix: String,
+        events_partitions: u32,
+        types: u32,
+        slots: u32,
+        nap_ms: u64,
+        memory_limit: u64,
+    },
     Tracker {
         site: Site,
         prefix: String,
@@ -100,6 +110,20 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
             };
             crate::worker::run(setup, shutdown).await
         }
+        Role::Napper { site, prefix, events_partitions, types, slots, nap_ms, memory_limit } => {
+            let setup = WorkerSetup {
+                broker: Arc::new(site.kafka()?),
+                registry: nappers(types, slots, Duration::from_millis(nap_ms)),
+                types: Vec::new(),
+                config: WorkerConfig { memory_limit: Bytes(memory_limit), ..WorkerConfig::default() },
+                names: Names::new(&prefix),
+                events_partitions,
+                metrics,
+                health,
+                reentry: None,
+            };
+            crate::worker::run(setup, shutdown).await
+        }
         Role::Tracker { site, prefix, events_partitions } => {
             let options = RedisOptions { prefix: prefix.clone(), ..RedisOptions::new(site.redis.clone()) };
             let setup = TrackerSetup {
@@ -128,6 +152,32 @@ fn registry(slots: u32, order: Order, isolation: Isolation, fan: bool) -> Regist
         registry.add(FAN, Registered { handler: Arc::new(Fan), schema: Schema::any(), policy });
     }
     registry
+}
+
+fn nappers(types: u32, slots: u32, nap: Duration) -> Registry {
+    let mut registry = Registry::default();
+    for name in super::memory::type_names(types) {
+        let policy = TypePolicy { concurrency: slots, ..TypePolicy::default() };
+        registry.add(&name, Registered { handler: Arc::new(Napper(nap)), schema: Schema::any(), policy });
+    }
+    registry
+}
+
+/// Waits for so long.
+struct Napper(Duration);
+
+impl Handler for Napper {
+    fn start(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, Misfit> {
+        let nap = self.0;
+        Ok(Box::pin(async move {
+            tokio::time::sleep(nap).await;
+            Ok(RawJson::null())
+        }))
+    }
+
+    fn logs(&self) -> bool {
+        false
+    }
 }
 
 struct Noop;

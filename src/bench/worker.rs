@@ -99,7 +99,7 @@ fn worker_pass(ground: &Ground, bench: &WorkerBench, site: &Site) -> anyhow::Res
         let written = ground.records(&events, common.partitions)?;
         // Done is done when it is committed too; asked for only at the end.
         let committed =
-            written < common.tasks || ground.committed()? >= ground.records(&ground.names.tasks(NOOP), common.partitions)?;
+            written < common.tasks || ground.committed(NOOP)? >= ground.records(&ground.names.tasks(NOOP), common.partitions)?;
         Ok((written, committed))
     })
 }

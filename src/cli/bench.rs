@@ -23,7 +23,9 @@ pub enum BenchVerb {
     Fanin(bench::Fanin),
     /// What worker and tracker hold and use while there is nothing to do
     Idle(bench::Idle),
-    /// All of them, one after the other
+    /// The most that a worker takes: with a long backlog, with large params, with many types
+    Memory(bench::MemoryBench),
+    /// All but `memory`, one after the other
     All(Common),
     /// A benchmark's own process
     #[command(hide = true)]
@@ -76,6 +78,7 @@ async fn run(verb: BenchVerb, site: Site) -> anyhow::Result<Report> {
         BenchVerb::E2e(e2e) => bench::e2e(&e2e, &site).await,
         BenchVerb::Latency(latency) => bench::latency(&latency, &site).await,
         BenchVerb::Fanin(fanin) => bench::fanin(&fanin, &site).await,
+        BenchVerb::Memory(memory) => blocking(move || bench::memory(&memory, &site)).await,
         BenchVerb::Idle(idle) => bench::idle(&idle, &site).await,
         BenchVerb::All(_) | BenchVerb::Role => anyhow::bail!("this is no benchmark by itself"),
     }

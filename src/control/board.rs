@@ -108,7 +108,8 @@ struct Keeper {
     health: Option<Health>,
 }
 
-const HEALTH_PART: &str = "control";
+/// How the reading of the control topic is named in the health report.
+pub const HEALTH_PART: &str = "control";
 
 impl Sink for Keeper {
     fn restart(&mut self) {

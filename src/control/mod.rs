@@ -9,7 +9,7 @@ mod board;
 mod orders;
 pub mod tail;
 
-pub use board::{Board, keep};
+pub use board::{Board, HEALTH_PART, keep};
 pub use orders::{MAX_KILLS, Orders, Verdict};
 
 use schemars::JsonSchema;

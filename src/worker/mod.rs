@@ -82,6 +82,8 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     let worker = incarnation();
     let (control, started_ms) = (Board::new(Orders::default()), now_ms());
+    // Before anybody can say that it is done.
+    setup.health.set(control::HEALTH_PART, format!("reading `{}`", setup.names.control()));
     let _keeping = control::keep(control.clone(), setup.broker.clone(), &setup.names, Some(setup.health.clone()));
     if !read_orders(&setup, &control, &shutdown).await {
         return Ok(());
@@ -192,12 +194,10 @@ async fn ended(
 
 /// Waits until what people have told the fleet is known. False: told to stop before.
 async fn read_orders(setup: &WorkerSetup, control: &Board, shutdown: &Shutdown) -> bool {
-    const PART: &str = "control";
-    setup.health.set(PART, format!("reading `{}`", setup.names.control()));
     tokio::select! {
         () = control.whole() => true,
         () = shutdown.drain.cancelled() => {
-            setup.health.clear(PART);
+            setup.health.clear(control::HEALTH_PART);
             false
         }
     }

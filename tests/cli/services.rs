@@ -110,3 +110,16 @@ fn a_fleet_of_processes_on_kafka_and_redis() {
     let placed = fleet.run(&["offsets", "init", "echo/0", "--at", "latest", "-o", "json"]).ends(0).json();
     assert_eq!((&placed[0]["partition"], &placed[0]["now"]), (&json!(0), &placed[0]["end"]), "{placed}");
 }
+
+/// 250 MiB of params, and types of which each has a client of its own: neither fills the worker's process.
+#[test]
+fn a_worker_stays_within_its_memory() {
+    let Some(fleet) = Fleet::new() else { return };
+    let sizes = ["--tasks", "20000", "--large", "250", "--types", "8", "--each", "500"];
+    let limits = ["--memory-limit", "32MiB", "--ceiling", "200MiB", "-o", "json"];
+    let report = fleet.run(&[&["bench", "memory"][..], &sizes, &limits].concat()).ends(0).json();
+    let figures: Vec<_> = report["figures"].as_array().unwrap().iter().filter(|figure| figure["unit"] == "MiB").collect();
+    assert_eq!((figures.len(), &report["checked"]), (3, &json!(true)), "{report}");
+    // What a process takes that has read the params would be above.
+    assert!(figures.iter().all(|figure| figure["max"].as_f64().is_some_and(|mib| (5.0..200.0).contains(&mib))), "{report}");
+}

@@ -44,29 +44,44 @@ impl Trio {
         self.started += 1;
     }
 
-    /// SIGTERM, as an orchestrator sends it; it has to end by itself and well.
     async fn stop_oldest(&mut self) {
-        let mut oldest = self.running.remove(0);
-        kill(Pid::from_raw(oldest.id() as i32), Signal::SIGTERM).unwrap();
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            if let Some(status) = oldest.try_wait().unwrap() {
-                assert!(status.success(), "{status}");
-                return;
-            }
-            pause().await;
+        terminate(&self.running[0]);
+        end_well(&mut self.running[0]).await;
+        self.running.remove(0);
+    }
+
+    async fn stop_all(&mut self) {
+        self.running.iter().for_each(terminate);
+        for child in &mut self.running {
+            end_well(child).await;
         }
-        oldest.kill().unwrap();
-        oldest.wait().unwrap();
-        panic!("a worker has not stopped within {PATIENCE:?}");
+        self.running.clear();
+    }
+}
+
+/// As an orchestrator does it.
+fn terminate(child: &Child) {
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+}
+
+/// It has to end by itself.
+async fn end_well(child: &mut Child) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return assert!(status.success(), "{status}");
+        }
+        assert!(Instant::now() < until, "a worker has not stopped within {PATIENCE:?}");
+        pause().await;
     }
 }
 
 impl Drop for Trio {
     fn drop(&mut self) {
         for child in &mut self.running {
-            child.kill().unwrap();
-            child.wait().unwrap();
+            // It may be gone.
+            let _ = child.kill();
+            let _ = child.wait();
         }
         if std::thread::panicking() {
             eprintln!("--- workers\n{}", self.site.talk(self.started));
@@ -118,9 +133,7 @@ fn a_rolling_restart_repeats_nothing() {
         stop.store(true, Ordering::Relaxed);
         let published = publishing.await.unwrap();
         let results = fleet.wait_for_results(published).await;
-        for _ in 0..WORKERS {
-            trio.stop_oldest().await;
-        }
+        trio.stop_all().await;
         assert_eq!(results.len(), published, "each is told once");
         let burnt: Vec<_> = results.iter().filter(|event| (event.kind, event.attempt) != (EventKind::Succeeded, 1)).collect();
         assert!(burnt.is_empty(), "{burnt:#?}");

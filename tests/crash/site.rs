@@ -8,12 +8,12 @@ use crate::fleet::Fleet;
 pub struct Site(tempfile::TempDir);
 
 impl Site {
-    /// Sessions last 6 s.
+    /// Sessions last 6 s; that partitions are asked back is heard within 0.3 s.
     pub fn new(fleet: &Fleet, partitions: u32, types: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let brokers = std::env::var("KAFLEET_TEST_KAFKA").unwrap();
         let config = format!(
-            "[kafka]\nbootstrap.servers = \"{brokers}\"\nsession.timeout.ms = 6000\nheartbeat.interval.ms = 1000\n\
+            "[kafka]\nbootstrap.servers = \"{brokers}\"\nsession.timeout.ms = 6000\nheartbeat.interval.ms = 300\n\
              [topics]\nprefix = \"{}\"\nevents_partitions = 3\ntask_partitions = {partitions}\n{types}",
             fleet.names.prefix
         );
