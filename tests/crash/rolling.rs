@@ -47,7 +47,7 @@ impl Trio {
     async fn stop_oldest(&mut self) {
         terminate(&self.running[0]);
         end_well(&mut self.running[0]).await;
-        self.running.remove(0);
+        self.running.remove(0).wait().unwrap();
     }
 
     async fn stop_all(&mut self) {
@@ -95,6 +95,8 @@ async fn publish_on(fleet: &Fleet, stop: &AtomicBool) -> usize {
     while !stop.load(Ordering::Relaxed) {
         fleet.send_many("risky", &format!("b{batches}-"), BATCH, &params(Act::Brief)).await;
         batches += 1;
+        // More than two of the workers can do would only wait for the end.
+        tokio::time::sleep(Duration::from_millis(30)).await;
     }
     batches * BATCH
 }
