@@ -122,18 +122,33 @@ impl Api {
     }
 }
 
+/// An api without a listener, for whoever brings requests in another way; its parts end when it is dropped.
+pub struct Open {
+    pub router: axum::Router,
+    link: Arc<Link>,
+    _listening: tokio_util::sync::DropGuard,
+    _following: [control::tail::Follow; 2],
+}
+
+/// `address` decides whether tokens are needed: it is where requests come in.
+pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown) -> anyhow::Result<Open> {
+    let api = Arc::new(Api::new(setup, address, shutdown.clone())?);
+    let listening = hub::listen(api.hub.clone(), api.store.clone());
+    // Whoever cannot be told so answers that Kafka is away; it is no part of this role's health.
+    let orders = control::keep(api.control.clone(), api.broker.clone(), api.publisher.names(), None);
+    let beats = beat::listen(api.roll.clone(), api.broker.clone(), api.publisher.names());
+    let link = api.publisher.link().clone();
+    Ok(Open { router: dispatch::router(api), link, _listening: listening, _following: [orders, beats] })
+}
+
 /// Serves on a listener that the caller has bound, until told to stop. Then it takes no new connections, ends streams
 /// and waits, and answers what is under way, for at most 30 s.
 pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
-    let api = Arc::new(Api::new(setup, address, shutdown.clone())?);
-    let _listening = hub::listen(api.hub.clone(), api.store.clone());
-    // Whoever cannot be told so answers that Kafka is away; it is no part of this role's health.
-    let _orders = control::keep(api.control.clone(), api.broker.clone(), api.publisher.names(), None);
-    let _beats = beat::listen(api.roll.clone(), api.broker.clone(), api.publisher.names());
+    let api = open(setup, address, &shutdown)?;
     tracing::info!(%address, "the api listens");
-    serve::serve(listener, dispatch::router(api.clone()), &shutdown).await;
-    let link = api.publisher.link().clone();
+    serve::serve(listener, api.router.clone(), &shutdown).await;
+    let link = api.link.clone();
     crate::runtime::blocking(move || link.flush(FLUSH_DEADLINE)).await.map_err(anyhow::Error::msg)??;
     Ok(())
 }

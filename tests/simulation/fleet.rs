@@ -1,0 +1,449 @@
+//! A simulated fleet: its processes, and whoever asks something of it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Method, Request, header};
+use kafleet::api::{self, ApiSetup};
+use kafleet::broker::link::Link;
+use kafleet::broker::memory::{Faults, Memory, MemoryOptions};
+use kafleet::broker::{Broker, Outgoing, Partition};
+use kafleet::config::{ApiConfig, Config, Names, TopicsConfig, TrackerConfig, WorkerConfig};
+use kafleet::fleet::set_fleet;
+use kafleet::model::duration::Millis;
+use kafleet::runtime::simulated::Process;
+use kafleet::runtime::{self, Health, Shutdown};
+use kafleet::store::memory as store;
+use kafleet::telemetry::Metrics;
+use kafleet::tracker::{self, TrackerSetup};
+use kafleet::worker::{self, WorkerSetup};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tower::ServiceExt;
+
+use crate::host::System;
+use crate::ledger::Ledger;
+use crate::story::{Deed, Seat, Story, Way};
+use crate::trees::{Journal, registry, task_type};
+use crate::uplink::{Luck, Uplink, Watched};
+
+pub const CALL: Duration = Duration::from_secs(10);
+/// How long a member of a group may be silent.
+pub const SESSION: Duration = Duration::from_secs(6);
+
+/// A process that runs, or should.
+struct Running {
+    process: Process,
+    shutdown: Shutdown,
+    ended: JoinHandle<anyhow::Result<()>>,
+}
+
+pub struct Fleet {
+    pub story: Arc<Story>,
+    pub system: Rc<System>,
+    pub broker: Arc<Memory>,
+    pub ledger: Arc<Ledger>,
+    pub luck: Arc<Luck>,
+    pub store: store::Memory,
+    pub names: Names,
+    pub journal: Arc<Journal>,
+    seats: RefCell<BTreeMap<Seat, Running>>,
+    router: Arc<Mutex<Option<Router>>>,
+    /// Earlier contents of the store, newest last.
+    copies: RefCell<Vec<store::Snapshot>>,
+    /// What was asked for, perhaps in vain.
+    pub cancels: RefCell<BTreeSet<String>>,
+    pub submitted: RefCell<BTreeMap<usize, (bool, Option<bool>)>>,
+    pub retried: Cell<bool>,
+    pub violations: RefCell<Vec<String>>,
+    /// Deeds that are not done yet.
+    pub under_way: Cell<usize>,
+    healed: Cell<bool>,
+}
+
+impl Fleet {
+    pub async fn new(story: Arc<Story>, system: Rc<System>) -> Rc<Self> {
+        let clock = {
+            let begun = tokio::time::Instant::now();
+            Arc::new(move || crate::host::BEGINNING_MS + begun.elapsed().as_millis() as i64)
+        };
+        let broker =
+            Memory::new(MemoryOptions { inline_delivery: true, clock, session_timeout: SESSION, ..MemoryOptions::default() });
+        let (names, journal) = (Names::new("s"), Arc::<Journal>::default());
+        let topics = TopicsConfig {
+            prefix: "s".into(),
+            events_partitions: story.events_partitions,
+            task_partitions: story.task_partitions,
+            ..TopicsConfig::default()
+        };
+        let config = Config { topics, ..Config::default() };
+        let specs = kafleet::topics::specs(&config, &registry(&journal));
+        broker.apply_topics(&specs, CALL).unwrap();
+        let link = Link::open(broker.clone(), None).unwrap();
+        set_fleet(&link, &names, story.events_partitions).await.unwrap();
+        let of = |topic: String, count: u32| (0..count).map(move |index| Partition::new(topic.as_str(), index as i32));
+        let events: Vec<_> = of(names.events(), story.events_partitions).collect();
+        let tasks = [true, false].into_iter().flat_map(|oak| of(names.tasks(task_type(oak)), story.task_partitions));
+        let ledger = Ledger::new(broker.clone(), &names, &events, &tasks.collect::<Vec<_>>());
+        let checked = ledger.clone();
+        *journal.check.lock() = Some(Box::new(move |id, run| checked.begins(id, run)));
+        Rc::new(Self {
+            luck: Luck::new(story.seed),
+            story,
+            system,
+            broker,
+            ledger,
+            store: store::Memory::default(),
+            names,
+            journal,
+            seats: RefCell::default(),
+            router: Arc::default(),
+            copies: RefCell::default(),
+            cancels: RefCell::default(),
+            submitted: RefCell::default(),
+            retried: Cell::new(false),
+            violations: RefCell::default(),
+            under_way: Cell::new(0),
+            healed: Cell::new(false),
+        })
+    }
+
+    pub fn violation(&self, what: impl Into<String>) {
+        self.violations.borrow_mut().push(format!("at {} ms: {}", self.system.elapsed_ms(), what.into()));
+    }
+
+    // ---- processes
+
+    pub fn all_seats(&self) -> Vec<Seat> {
+        let workers = (0..self.story.workers).map(Seat::Worker);
+        workers.chain((0..self.story.trackers).map(Seat::Tracker)).chain([Seat::Api]).collect()
+    }
+
+    pub fn start(&self, seat: Seat) {
+        if self.seats.borrow().contains_key(&seat) {
+            return;
+        }
+        let (process, shutdown) = (self.system.process(), Shutdown::new());
+        let ended = self.system.by(process, || self.launch(seat, shutdown.clone()));
+        self.seats.borrow_mut().insert(seat, Running { process, shutdown, ended });
+    }
+
+    fn launch(&self, seat: Seat, shutdown: Shutdown) -> JoinHandle<anyhow::Result<()>> {
+        let broker = Arc::new(Watched { inner: self.broker.clone(), ledger: self.ledger.clone(), luck: self.luck.clone() });
+        let store = Arc::new(Uplink { inner: self.store.clone(), luck: self.luck.clone() });
+        let (names, events_partitions) = (self.names.clone(), self.story.events_partitions);
+        let (registry, metrics, health) = (registry(&self.journal), Metrics::new().unwrap(), Health::default());
+        match seat {
+            Seat::Worker(_) => {
+                let config = WorkerConfig {
+                    drain_timeout: Millis::secs(3),
+                    commit_interval: Millis(self.story.commit_ms),
+                    grace: Millis(500),
+                    inline_retry_max: Millis(self.story.inline_retry_ms),
+                    ..WorkerConfig::default()
+                };
+                let types = Vec::new();
+                let setup =
+                    WorkerSetup { broker, registry, types, config, names, events_partitions, metrics, health, reentry: None };
+                runtime::spawn(worker::run(setup, shutdown))
+            }
+            Seat::Tracker(_) => {
+                let config =
+                    TrackerConfig { batch_events: self.story.batch_events, observe: self.story.observe, ..Default::default() };
+                let setup = TrackerSetup { broker, store, config, names, events_partitions, metrics, health };
+                runtime::spawn(tracker::run(setup, shutdown))
+            }
+            Seat::Api => {
+                let config = ApiConfig::default();
+                let setup = ApiSetup { broker, store, registry, config, names, events_partitions, metrics, health };
+                let place = self.router.clone();
+                runtime::spawn(async move {
+                    let open = api::open(setup, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &shutdown)?;
+                    *place.lock() = Some(open.router.clone());
+                    shutdown.drain.cancelled().await;
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    /// Takes away who is gone; tells who went without having been told to.
+    pub fn bury(&self) {
+        let gone: Vec<Seat> = {
+            let seats = self.seats.borrow();
+            seats.iter().filter(|(_, running)| running.ended.is_finished()).map(|(seat, _)| *seat).collect()
+        };
+        for seat in gone {
+            let Some(running) = self.seats.borrow_mut().remove(&seat) else { continue };
+            let died = self.system.is_dead(running.process);
+            // With its main function a process ends, whatever else it has begun.
+            self.system.kill(running.process);
+            if died {
+                continue;
+            }
+            use futures::FutureExt;
+            match running.ended.now_or_never() {
+                Some(Ok(Ok(()))) if running.shutdown.is_draining() => {}
+                Some(Ok(Ok(()))) => self.violation(format!("{seat:?} ended though nobody told it to")),
+                // It cannot begin, or not go on, while the broker is away; who runs it starts it again.
+                Some(Ok(Err(why))) => self.system.note(format!("{why:#}").len() as u64),
+                Some(Err(why)) => self.violation(format!("{seat:?} came to a bad end: {why}")),
+                None => {}
+            }
+        }
+    }
+
+    fn process(&self, seat: Seat) -> Option<Process> {
+        self.seats.borrow().get(&seat).map(|running| running.process)
+    }
+
+    fn crash(&self, seat: Seat, steps: u32) {
+        if let Some(process) = self.process(seat) {
+            self.system.light_fuse(process, steps);
+        }
+    }
+
+    pub fn stop(&self, seat: Seat) {
+        if let Some(running) = self.seats.borrow().get(&seat) {
+            running.shutdown.begin();
+        }
+    }
+
+    pub async fn gone(&self, seat: Seat) {
+        for _ in 0..600 {
+            self.bury();
+            match self.process(seat) {
+                Some(process) if !self.system.is_dead(process) => tokio::time::sleep(Duration::from_millis(50)).await,
+                _ => return drop(self.seats.borrow_mut().remove(&seat)),
+            }
+        }
+        self.violation(format!("{seat:?} does not stop"));
+    }
+
+    // ---- trouble
+
+    /// Everything is well from now on.
+    pub fn heal(&self) {
+        self.healed.set(true);
+        self.luck.failing.store(0, SeqCst);
+        self.luck.down.store(false, SeqCst);
+        self.broker.set_faults(Faults::default());
+        self.broker.deliver_delayed();
+        for partition in 0..self.story.events_partitions {
+            self.hold(partition, false);
+        }
+        self.system.put_out_fuses();
+        let frozen: Vec<Process> = self.seats.borrow().values().map(|running| running.process).collect();
+        frozen.into_iter().for_each(|process| self.system.freeze(process, false));
+    }
+
+    /// What time brings: copies of the store, delayed records, the dead that are found.
+    pub fn tend(&self) {
+        self.bury();
+        self.broker.deliver_delayed();
+        let mut copies = self.copies.borrow_mut();
+        copies.push(self.store.snapshot());
+        if copies.len() > 20 {
+            copies.remove(0);
+        }
+    }
+
+    fn hold(&self, partition: u32, hold: bool) {
+        let name = format!("{}.firing.{partition}", self.names.events());
+        self.broker.hold_atomic(&name, hold);
+        if !hold {
+            self.broker.settle_atomic(&name, self.system.chance(0.5));
+        }
+    }
+
+    pub async fn perform(self: Rc<Self>, deed: Deed) {
+        self.under_way.set(self.under_way.get() + 1);
+        self.system.note(self.system.elapsed_ms());
+        tracing::info!(at_ms = self.system.elapsed_ms(), ?deed, "deed");
+        match deed {
+            Deed::Submit { root, way } => self.submit(root, way).await,
+            Deed::External { root, fails } => self.external(root, fails).await,
+            Deed::Cancel { root, path } => self.cancel(&Story::id(root, &path)).await,
+            Deed::Retry { root, path, only_failed } => {
+                self.retried.set(true);
+                let id = Story::id(root, &path);
+                self.call(Method::POST, &format!("/v1/tasks/{id}/retry"), Some(json!({"only_failed": only_failed}))).await;
+            }
+            Deed::Redrive { oak } => {
+                self.retried.set(true);
+                self.call(Method::POST, "/v1/dead/redrive", Some(json!({"type": task_type(oak), "limit": 3}))).await;
+            }
+            Deed::Crash { seat, steps, back_ms } => {
+                self.crash(seat, steps);
+                self.back(seat, back_ms).await;
+            }
+            Deed::Restart { seat, back_ms } => {
+                self.stop(seat);
+                self.back(seat, back_ms).await;
+            }
+            Deed::Freeze { seat, ms } => {
+                if let Some(process) = self.process(seat) {
+                    self.system.freeze(process, true);
+                    self.pause(ms).await;
+                    self.system.freeze(process, false);
+                }
+            }
+            Deed::StoreAway { ms } => {
+                self.luck.down.store(true, SeqCst);
+                self.pause(ms).await;
+                self.luck.down.store(false, SeqCst);
+            }
+            Deed::StoreWiped => self.store.wipe(),
+            Deed::StoreBack => {
+                if let Some(copy) = self.copies.borrow().first() {
+                    self.store.restore(copy);
+                }
+            }
+            Deed::Flaky { permille, ms } => self.flaky(permille, ms).await,
+            Deed::Hold { partition, ms } => {
+                self.hold(partition, true);
+                self.pause(ms).await;
+                self.hold(partition, false);
+            }
+            Deed::More { oak } => self.more(oak),
+        }
+        self.under_way.set(self.under_way.get() - 1);
+    }
+
+    /// For a while, unless all is well before.
+    async fn pause(&self, ms: u64) {
+        let until = self.system.elapsed_ms() + ms;
+        while self.system.elapsed_ms() < until && !self.healed.get() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn back(&self, seat: Seat, ms: u64) {
+        self.pause(ms).await;
+        self.bury();
+        if self.process(seat).is_some_and(|process| self.system.is_dead(process)) {
+            self.seats.borrow_mut().remove(&seat);
+        }
+        self.start(seat);
+    }
+
+    async fn flaky(&self, permille: u32, ms: u64) {
+        let part = f64::from(permille) / 1_000.0;
+        let faults = Faults {
+            seed: self.story.seed ^ self.system.elapsed_ms(),
+            unavailable: part,
+            lost_acknowledgement: part,
+            delay: part,
+            duplicate: part,
+            refuse_commit: part,
+        };
+        self.luck.failing.store(permille, SeqCst);
+        self.broker.set_faults(faults);
+        self.pause(ms).await;
+        self.luck.failing.store(0, SeqCst);
+        self.broker.set_faults(Faults::default());
+    }
+
+    fn more(&self, oak: bool) {
+        let config = TopicsConfig { prefix: "s".into(), task_partitions: self.story.task_partitions, ..Default::default() };
+        let config = Config { topics: config, ..Config::default() };
+        let wanted = self.names.tasks(task_type(oak));
+        let mut specs = kafleet::topics::specs(&config, &registry(&self.journal));
+        specs.retain(|spec| spec.name == wanted);
+        specs.iter_mut().for_each(|spec| spec.partitions += 1);
+        self.broker.apply_topics(&specs, CALL).unwrap();
+        self.ledger.watch(&Partition::new(wanted, self.story.task_partitions as i32));
+    }
+
+    // ---- whoever asks
+
+    /// None: no answer, whatever became of it.
+    async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
+        let process = self.process(Seat::Api).filter(|process| !self.system.is_dead(*process))?;
+        let router = self.router.lock().clone()?;
+        let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
+        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
+        let request = request.body(body).unwrap();
+        let answer = self.system.by(process, || {
+            runtime::spawn(async move {
+                let response = router.oneshot(request).await.unwrap();
+                let status = response.status().as_u16();
+                let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap_or_default();
+                (status, serde_json::from_slice(&body).unwrap_or_default())
+            })
+        });
+        let answer = tokio::time::timeout(Duration::from_secs(40), answer).await.ok()?.ok()?;
+        if answer.0 == 500 {
+            self.violation(format!("{path} was answered with {answer:?}"));
+        }
+        self.system.note(u64::from(answer.0));
+        Some(answer)
+    }
+
+    /// Again and again, as a client does that wants it done.
+    async fn insist(&self, method: Method, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
+        for _ in 0..200 {
+            match self.call(method.clone(), path, body.clone()).await {
+                Some(answer) if answer.0 < 429 => return Some(answer),
+                _ => tokio::time::sleep(Duration::from_millis(700)).await,
+            }
+        }
+        self.violation(format!("{path} is not answered"));
+        None
+    }
+
+    async fn submit(&self, root: usize, way: Way) {
+        let (oak, script) = self.story.roots[root].clone();
+        self.submitted.borrow_mut().insert(root, (oak, None));
+        let (id, params) = (Story::id(root, &[]), serde_json::to_value(&script).unwrap());
+        match way {
+            Way::Api { delay_ms } => {
+                let mut asked = json!({"type": task_type(oak), "id": id, "params": params});
+                if delay_ms > 0 {
+                    asked["delay"] = json!(format!("{delay_ms}ms"));
+                }
+                let answer = self.insist(Method::POST, "/v1/tasks", Some(asked)).await;
+                if !answer.as_ref().is_some_and(|answer| answer.0 < 300) {
+                    self.violation(format!("`{id}` was not taken: {answer:?}"));
+                }
+            }
+            Way::Bare => self.submit_bare(&id, oak, &params).await,
+        }
+    }
+
+    async fn submit_bare(&self, id: &str, oak: bool, params: &Value) {
+        let (topic, value) = (self.names.tasks(task_type(oak)), params.to_string());
+        let headers = [(kafleet::model::task::header::ID, id.as_bytes())];
+        let record = Outgoing {
+            topic: &topic,
+            partition: None,
+            key: Some(id.as_bytes()),
+            value: Some(value.as_bytes()),
+            headers: &headers,
+        };
+        let link = Link::open(self.broker.clone(), None).unwrap();
+        while link.deliver(record, CALL).await.is_err() {}
+    }
+
+    async fn external(&self, root: usize, fails: bool) {
+        self.submitted.borrow_mut().insert(root, (self.story.roots[root].0, Some(fails)));
+        let id = Story::id(root, &[]);
+        self.insist(Method::POST, "/v1/tasks", Some(json!({"type": "outside", "id": id, "external": true}))).await;
+        for state in ["running", if fails { "failed" } else { "succeeded" }] {
+            self.insist(Method::PUT, &format!("/v1/tasks/{id}/state"), Some(json!({"state": state}))).await;
+        }
+    }
+
+    async fn cancel(&self, id: &str) {
+        self.cancels.borrow_mut().insert(id.to_owned());
+        self.call(Method::POST, &format!("/v1/tasks/{id}/cancel"), None).await;
+    }
+}

@@ -1,0 +1,169 @@
+//! What must hold at every moment: no commit says that a task is done whose last word is not in the log, and nothing begins
+//! that no commit has announced. Read from the log itself, by somebody who knows nothing of workers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kafleet::broker::memory::Memory;
+use kafleet::broker::{Broker, Commit, Consumer, ConsumerSpec, Partition, Start};
+use kafleet::config::Names;
+use kafleet::model::event::{Event, Kind};
+use kafleet::model::offsets::Metadata;
+use kafleet::model::task::header;
+use parking_lot::Mutex;
+
+const SOON: Duration = Duration::ZERO;
+
+type Run = (String, u32);
+
+pub struct Ledger {
+    broker: Arc<Memory>,
+    names: Names,
+    books: Mutex<Books>,
+}
+
+struct Books {
+    events: Box<dyn Consumer>,
+    tasks: Box<dyn Consumer>,
+    /// Tasks that a worker has said its last word on.
+    ended: BTreeSet<Run>,
+    /// Of each task, where its records lie.
+    places: BTreeMap<Run, Vec<(Partition, i64)>>,
+    whose: BTreeMap<(Partition, i64), Run>,
+    /// Offsets that a commit has called done, and rightly.
+    done: BTreeSet<(Partition, i64)>,
+    /// The farthest end of a window that a commit has named.
+    windows: BTreeMap<Partition, i64>,
+    violations: Vec<String>,
+}
+
+impl Ledger {
+    pub fn new(broker: Arc<Memory>, names: &Names, events: &[Partition], tasks: &[Partition]) -> Arc<Self> {
+        let reader = |partitions: &[Partition], read_uncommitted| {
+            let mut reader = broker.consumer(&ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() }).unwrap();
+            let starts: Vec<_> = partitions.iter().map(|partition| (partition.clone(), Start::Beginning)).collect();
+            reader.assign(&starts).unwrap();
+            reader
+        };
+        let books = Books {
+            // An open transaction must not hide what workers have written behind it.
+            events: reader(events, true),
+            // What was aborted is no task.
+            tasks: reader(tasks, false),
+            ended: BTreeSet::new(),
+            places: BTreeMap::new(),
+            whose: BTreeMap::new(),
+            done: BTreeSet::new(),
+            windows: BTreeMap::new(),
+            violations: Vec::new(),
+        };
+        Arc::new(Self { broker, names: names.clone(), books: Mutex::new(books) })
+    }
+
+    /// A partition that has been added.
+    pub fn watch(&self, partition: &Partition) {
+        let mut books = self.books.lock();
+        let known = books.tasks.positions().unwrap().iter().any(|(at, _)| at == partition);
+        if !known {
+            books.tasks.assign(&[(partition.clone(), Start::Beginning)]).unwrap();
+        }
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.books.lock().violations.clone()
+    }
+
+    /// A worker asks for these commits.
+    pub fn committing(&self, commits: &[Commit]) {
+        let books = &mut *self.books.lock();
+        books.read();
+        for commit in commits {
+            let Some(metadata) = Metadata::decode(commit.offset, &commit.metadata) else {
+                books.violations.push(format!("a commit of {} cannot be read: {commit:?}", commit.partition));
+                continue;
+            };
+            let end = self.broker.ends(&commit.partition, SOON).unwrap().end.min(metadata.completed.next());
+            for offset in (0..end).filter(|offset| metadata.completed.is_done(*offset)) {
+                let place = (commit.partition.clone(), offset);
+                if books.done.contains(&place) {
+                    continue;
+                }
+                match books.whose.get(&place) {
+                    Some(run) if !books.ended.contains(run) => {
+                        let (partition, offset) = &place;
+                        let told =
+                            format!("{partition} is committed past offset {offset}: the last word on {run:?} is not in the log");
+                        books.violations.push(told);
+                    }
+                    _ => drop(books.done.insert(place)),
+                }
+            }
+        }
+    }
+
+    /// A handler begins.
+    pub fn begins(&self, id: &str, run: u32) {
+        let books = &mut *self.books.lock();
+        books.read();
+        let places = books.places.get(&(id.to_owned(), run)).cloned().unwrap_or_default();
+        let mut announced = false;
+        for (partition, offset) in &places {
+            let group = self.names.group(self.names.type_of(&partition.topic).unwrap_or_default());
+            let committed = self.broker.group_offsets(&group, std::slice::from_ref(partition), SOON).unwrap().pop().flatten();
+            let end = committed.and_then(|committed| Some(Metadata::decode(committed.offset, &committed.metadata)?.window_end));
+            let farthest = books.windows.entry(partition.clone()).or_default();
+            *farthest = end.unwrap_or_default().max(*farthest);
+            announced |= *offset < *farthest;
+        }
+        if !announced {
+            books.violations.push(format!("run {run} of `{id}` begins, which no commit has announced: {places:?}"));
+        }
+    }
+
+    /// A commit that is in force.
+    pub fn committed(&self, commits: &[Commit]) {
+        let mut books = self.books.lock();
+        for commit in commits {
+            let end = Metadata::decode(commit.offset, &commit.metadata).map_or(0, |metadata| metadata.window_end);
+            let farthest = books.windows.entry(commit.partition.clone()).or_default();
+            *farthest = end.max(*farthest);
+        }
+    }
+}
+
+impl Books {
+    fn read(&mut self) {
+        let Self { events, tasks, ended, places, whose, .. } = self;
+        let mut heard = true;
+        while std::mem::take(&mut heard) {
+            let read = events.poll(10_000, SOON, &mut |record| {
+                heard = true;
+                let Ok(event) = Event::decode(record.value.unwrap_or_default()) else { return };
+                if is_last_word(&event) {
+                    ended.insert((event.id.to_string(), event.run));
+                }
+            });
+            read.unwrap();
+            let read = tasks.poll(10_000, SOON, &mut |record| {
+                heard = true;
+                let text = |wanted: &str| {
+                    let found = record.headers().find(|(name, _)| *name == wanted)?.1?;
+                    std::str::from_utf8(found).ok()
+                };
+                let Some(id) = text(header::ID) else { return };
+                let run = (id.to_owned(), text(header::RUN).and_then(|run| run.parse().ok()).unwrap_or(1));
+                let place = (Partition::new(record.topic, record.partition), record.offset);
+                places.entry(run.clone()).or_default().push(place.clone());
+                whose.insert(place, run);
+            });
+            read.unwrap();
+        }
+    }
+}
+
+/// Of the worker that has the task: its end, or that the tracker has it now.
+fn is_last_word(event: &Event) -> bool {
+    let ends = matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired);
+    event.worker.is_some() && (ends || event.record.is_some())
+}

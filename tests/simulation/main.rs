@@ -1,0 +1,100 @@
+//! The real worker, tracker, api and fold on a broker and a store in memory, on one thread, under a clock of their own:
+//! everything that happens comes from a seed. See CONTRIBUTING.md for how to run more of it.
+
+mod fleet;
+mod host;
+mod ledger;
+#[allow(dead_code, reason = "the tracker's tests use more of it")]
+#[path = "../tracker/oracle.rs"]
+mod oracle;
+mod run;
+mod story;
+mod trees;
+mod uplink;
+mod verdict;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use run::{Outcome, play, shrink};
+
+/// How long new seeds are tried, unless `KAFLEET_SIMULATION` says how many are to be.
+const BUDGET: Duration = Duration::from_secs(20);
+/// Seeds that have found something, one a line, with what it was.
+const REGRESSIONS: &str = include_str!("regressions.txt");
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|why| panic!("{name}: `{text}` is not a number: {why}")))
+}
+
+fn told(outcome: &Outcome) -> String {
+    let minimal = shrink(outcome);
+    let mut text = format!("\nseed {} (run it alone: KAFLEET_SEED={0} cargo test --test simulation seeds)\n", outcome.seed);
+    for wrong in minimal.wrong.iter().take(10) {
+        text += &format!("  {wrong}\n");
+    }
+    text + &format!("what happens, of {} things only:\n{}", minimal.story.items.len(), minimal.story)
+}
+
+/// Plays seeds on all cores until there are enough of them, or the time is over, or one finds something.
+fn search(first: u64, count: u64, budget: Duration) -> (u64, Option<Outcome>) {
+    let (next, begun) = (AtomicU64::new(0), Instant::now());
+    let found = parking_lot::Mutex::new(None);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while begun.elapsed() < budget && found.lock().is_none() {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= count {
+                        return;
+                    }
+                    let outcome = play(first.wrapping_add(n));
+                    if !outcome.wrong.is_empty() {
+                        found.lock().get_or_insert(outcome);
+                    }
+                }
+            });
+        }
+    });
+    (next.into_inner().min(count), found.into_inner())
+}
+
+#[test]
+fn seeds() {
+    let of_now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    let single = variable("KAFLEET_SEED");
+    if single.is_some() {
+        kafleet::telemetry::init_logs("off");
+    }
+    let first = single.unwrap_or(of_now << 20);
+    let count = variable("KAFLEET_SIMULATION");
+    let budget = if count.is_some() { Duration::MAX } else { BUDGET };
+    let begun = Instant::now();
+    let (played, found) = search(first, single.map_or(count.unwrap_or(u64::MAX), |_| 1), budget);
+    let took = begun.elapsed().as_secs_f64();
+    println!("{played} seeds from {first} on in {took:.1} s, {:.1} a second", played as f64 / took);
+    if let Some(outcome) = found {
+        panic!("{}", told(&outcome));
+    }
+}
+
+#[test]
+fn what_was_found_before_stays_mended() {
+    for line in REGRESSIONS.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
+        let seed = line.split_whitespace().next().unwrap_or_default().parse().unwrap();
+        let outcome = play(seed);
+        assert!(outcome.wrong.is_empty(), "{}\n{line}", told(&outcome));
+    }
+}
+
+#[test]
+fn the_same_seed_tells_the_same_story() {
+    let traces: BTreeSet<u64> = (1..=6).map(|seed| play(seed).trace).collect();
+    assert_eq!(traces.len(), 6, "different seeds are different stories");
+    for seed in 1..=6 {
+        assert!(traces.contains(&play(seed).trace), "seed {seed} went another way the second time");
+    }
+}

@@ -1,0 +1,178 @@
+//! One simulation from its beginning to its verdict, and the search for the least that has to happen for it to fail.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kafleet::model::state::State;
+use kafleet::runtime::simulated::simulate;
+
+use crate::fleet::{Fleet, SESSION};
+use crate::host::System;
+use crate::oracle::Oracle;
+use crate::story::{Story, TROUBLE_MS};
+use crate::verdict;
+
+/// By then everything has come to its end.
+const PATIENCE_MS: u64 = 600_000;
+const LOOK: Duration = Duration::from_millis(500);
+/// Plays that the search for a smaller story may take.
+const SHRINKING: usize = 150;
+
+pub struct Outcome {
+    pub seed: u64,
+    pub story: Arc<Story>,
+    pub wrong: Vec<String>,
+    pub trace: u64,
+}
+
+pub fn play(seed: u64) -> Outcome {
+    play_story(Story::of(seed))
+}
+
+fn play_story(story: Story) -> Outcome {
+    let story = Arc::new(story);
+    let seed = story.seed;
+    fastrand::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let trace = RefCell::new(0);
+    let played = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        runtime.block_on(async {
+            let system = System::new(seed);
+            simulate(Some(system.clone()));
+            let fleet = Fleet::new(story.clone(), system.clone()).await;
+            let wrong = live(&fleet).await;
+            *trace.borrow_mut() = system.trace();
+            wrong
+        })
+    }));
+    drop(runtime);
+    simulate(None);
+    let wrong = played.unwrap_or_else(|panic| {
+        let text =
+            panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        vec![format!("panicked: {}", text.unwrap_or_default())]
+    });
+    Outcome { seed, story, wrong, trace: trace.into_inner() }
+}
+
+async fn live(fleet: &Rc<Fleet>) -> Vec<String> {
+    fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
+    let mut items = fleet.story.items.clone().into_iter().peekable();
+    let mut ends = BTreeMap::new();
+    let local = tokio::task::LocalSet::new();
+    let wrong = local.run_until(async {
+        while fleet.system.elapsed_ms() < TROUBLE_MS * 3 / 2 || items.peek().is_some() {
+            while let Some(item) = items.next_if(|item| item.at_ms <= fleet.system.elapsed_ms()) {
+                tokio::task::spawn_local(fleet.clone().perform(item.deed));
+            }
+            if fleet.system.elapsed_ms() >= TROUBLE_MS {
+                fleet.heal();
+            }
+            watch(fleet, &mut ends).await;
+            if !seen(fleet).is_empty() {
+                return seen(fleet);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        finish(fleet, &mut ends).await
+    });
+    wrong.await
+}
+
+fn seen(fleet: &Fleet) -> Vec<String> {
+    let mut all = fleet.ledger.violations();
+    all.extend(fleet.violations.borrow().iter().cloned());
+    all
+}
+
+type Ends = BTreeMap<(String, u32), State>;
+
+/// On the way: what has ended has ended, whatever the store forgets meanwhile.
+async fn watch(fleet: &Fleet, ends: &mut Ends) {
+    fleet.tend();
+    if fleet.system.elapsed_ms() % 1_000 > 100 {
+        return;
+    }
+    for (id, node) in verdict::records(fleet).await {
+        if node.own.is_terminal() {
+            let first = *ends.entry((id.clone(), node.run)).or_insert(node.own);
+            if first != node.own {
+                fleet.violation(format!("run {} of `{id}` was {first} and is {}", node.run, node.own));
+            }
+        }
+    }
+}
+
+/// Everything is well: all comes to its end, and then is as it has to be.
+async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
+    fleet.heal();
+    let begun = fleet.system.elapsed_ms();
+    loop {
+        fleet.tend();
+        fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
+        watch(fleet, ends).await;
+        if !seen(fleet).is_empty() {
+            return seen(fleet);
+        }
+        let unrest = match fleet.under_way.get() {
+            0 => verdict::unrest(fleet).await,
+            deeds => Some(format!("{deeds} requests are under way")),
+        };
+        let Some(unrest) = unrest else {
+            // Whoever has died just before is missed by now, and what it had is somebody else's.
+            if fleet.system.elapsed_ms() > begun + 3 * SESSION.as_millis() as u64 {
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
+            continue;
+        };
+        if fleet.system.elapsed_ms() > begun + PATIENCE_MS {
+            return vec![format!("stuck: {unrest}")];
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    let mut wrong = verdict::judge(fleet).await;
+    for seat in fleet.all_seats() {
+        fleet.stop(seat);
+    }
+    for seat in fleet.all_seats() {
+        fleet.gone(seat).await;
+    }
+    wrong.extend(seen(fleet));
+    wrong.extend(verdict::given_back(fleet));
+    if wrong.is_empty() {
+        // It panics where they differ.
+        let oracle = Oracle::of(fleet.broker.clone(), &fleet.names, fleet.story.events_partitions).await;
+        oracle.equals(&fleet.store).await;
+    }
+    wrong
+}
+
+/// Leaves out what need not happen for it to fail.
+pub fn shrink(outcome: &Outcome) -> Outcome {
+    let mut best =
+        Outcome { seed: outcome.seed, story: outcome.story.clone(), wrong: outcome.wrong.clone(), trace: outcome.trace };
+    let mut plays = 0;
+    let mut size = best.story.items.len().div_ceil(2);
+    while size > 0 {
+        let mut from = 0;
+        while from < best.story.items.len() && plays < SHRINKING {
+            plays += 1;
+            let mut smaller = Story::of(outcome.seed);
+            smaller.items = best.story.items.clone();
+            smaller.items.drain(from..(from + size).min(best.story.items.len()));
+            let tried = play_story(smaller);
+            if tried.wrong.is_empty() {
+                from += size;
+            } else {
+                best = tried;
+            }
+        }
+        size /= 2;
+    }
+    best
+}

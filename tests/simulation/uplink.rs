@@ -1,0 +1,242 @@
+//! The broker and the store as processes of a simulated fleet reach them: calls take time, fail, and fail after they have
+//! worked. Whatever is committed is held against the log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use kafleet::broker::memory::Memory;
+use kafleet::broker::{
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Partition,
+    Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+};
+use kafleet::model::changes::{Changes, Entry, Index};
+use kafleet::model::id::TaskId;
+use kafleet::model::node::Node;
+use kafleet::store::{Fence, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount, memory};
+use parking_lot::Mutex;
+
+use crate::ledger::Ledger;
+
+/// How often something fails.
+pub struct Luck {
+    dice: Mutex<fastrand::Rng>,
+    /// Of a thousand calls.
+    pub failing: AtomicU32,
+    /// All of them.
+    pub down: AtomicBool,
+}
+
+impl Luck {
+    pub fn new(seed: u64) -> Arc<Self> {
+        let dice = Mutex::new(fastrand::Rng::with_seed(seed));
+        Arc::new(Self { dice, failing: AtomicU32::new(0), down: AtomicBool::new(false) })
+    }
+
+    fn fails(&self) -> bool {
+        self.down.load(SeqCst) || self.dice.lock().u32(..1_000) < self.failing.load(SeqCst)
+    }
+
+    fn latency(&self) -> Duration {
+        Duration::from_millis(self.dice.lock().u64(..4))
+    }
+}
+
+pub struct Watched {
+    pub inner: Arc<Memory>,
+    pub ledger: Arc<Ledger>,
+    pub luck: Arc<Luck>,
+}
+
+impl Watched {
+    fn reach(&self) -> Result<(), BrokerError> {
+        if self.luck.fails() { Err(away()) } else { Ok(()) }
+    }
+}
+
+fn away() -> BrokerError {
+    BrokerError::Unavailable("away, on purpose".into())
+}
+
+impl Broker for Watched {
+    fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
+        self.reach()?;
+        // A group of workers is named as the topic of its tasks. The observer's reads them as well, and promises nothing.
+        let workers = spec.group.is_some() && spec.group.as_ref() == spec.topics.first();
+        let ledger = workers.then(|| self.ledger.clone());
+        Ok(Box::new(WatchedConsumer { inner: self.inner.consumer(spec)?, ledger, luck: self.luck.clone() }))
+    }
+    fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
+        self.inner.producer(sink)
+    }
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+        self.reach()?;
+        self.inner.atomic_producer(name)
+    }
+    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
+        self.reach()?;
+        self.inner.topics(prefix, deadline)
+    }
+    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
+        self.inner.apply_topics(topics, deadline)
+    }
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+        self.reach()?;
+        self.inner.ends(partition, deadline)
+    }
+    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
+        self.reach()?;
+        self.inner.read_at(partition, offset, deadline)
+    }
+    fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+        self.reach()?;
+        self.inner.group_offsets(group, at, deadline)
+    }
+    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
+        self.inner.set_group_offsets(group, commits, deadline)
+    }
+}
+
+struct WatchedConsumer {
+    inner: Box<dyn Consumer>,
+    ledger: Option<Arc<Ledger>>,
+    luck: Arc<Luck>,
+}
+
+impl WatchedConsumer {
+    fn judge(&self, commits: &[Commit]) {
+        tracing::debug!(at_ms = kafleet::runtime::now_ms() - crate::host::BEGINNING_MS, ?commits, "committing");
+        if let Some(ledger) = &self.ledger {
+            ledger.committing(commits);
+        }
+    }
+}
+
+impl Consumer for WatchedConsumer {
+    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+        let mut events = self.inner.poll(max, wait, sink)?;
+        for event in &mut events {
+            if let GroupEvent::Committed { result, .. } = event
+                && result.is_ok()
+                && self.luck.fails()
+            {
+                *result = Err(BrokerError::InDoubt("committed, on purpose".into()));
+            }
+        }
+        Ok(events)
+    }
+    fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
+        if self.luck.fails() { Err(away()) } else { self.inner.assign(starts) }
+    }
+    fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
+        self.inner.release(partitions)
+    }
+    fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
+        self.judge(commits);
+        self.inner.commit(commits)?;
+        Ok(())
+    }
+    fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
+        self.judge(commits);
+        self.inner.commit_sync(commits)?;
+        if let Some(ledger) = &self.ledger {
+            ledger.committed(commits);
+        }
+        if self.luck.fails() { Err(BrokerError::InDoubt("committed, on purpose".into())) } else { Ok(()) }
+    }
+    fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+        if self.luck.fails() { Err(away()) } else { self.inner.committed(partitions, deadline) }
+    }
+    fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
+        self.inner.pause(partitions, paused)
+    }
+    fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
+        self.inner.positions()
+    }
+    fn close(self: Box<Self>, deadline: Duration) {
+        self.inner.close(deadline);
+    }
+}
+
+pub struct Uplink {
+    pub inner: memory::Memory,
+    pub luck: Arc<Luck>,
+}
+
+async fn reach(luck: &Luck) -> Result<(), StoreError> {
+    tokio::time::sleep(luck.latency()).await;
+    if luck.fails() { Err(StoreError::Unavailable("away, on purpose".into())) } else { Ok(()) }
+}
+
+#[async_trait]
+impl Store for Uplink {
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError> {
+        reach(&self.luck).await?;
+        let (inner, fence) = self.inner.open(partition).await?;
+        Ok((Box::new(Writer { inner, luck: self.luck.clone() }), fence))
+    }
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.nodes(partition, ids).await
+    }
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.fences(partitions).await
+    }
+    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.page(partition, index, after, limit).await
+    }
+    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.outbox(partition, limit).await
+    }
+    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.kept(partition, ids).await
+    }
+    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.counts(partitions).await
+    }
+    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.log_lines(partition, id, from, limit).await
+    }
+    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.reserve(partition, id, mark).await
+    }
+    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError> {
+        reach(&self.luck).await?;
+        self.inner.set_reservation(partition, id, mark).await
+    }
+    async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.notices().await
+    }
+    async fn check(&self) -> Result<(), StoreError> {
+        self.inner.check().await
+    }
+}
+
+struct Writer {
+    inner: Box<dyn PartitionWriter>,
+    luck: Arc<Luck>,
+}
+
+#[async_trait]
+impl PartitionWriter for Writer {
+    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.nodes(ids).await
+    }
+    async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
+        reach(&self.luck).await?;
+        self.inner.apply(changes, from, to).await?;
+        // It has worked; whoever asked may never know.
+        reach(&self.luck).await
+    }
+}

@@ -1,0 +1,288 @@
+//! What must have come of a story when all is quiet again. It knows the scripts, the requests and the log; of the code it
+//! uses what reads records and events, and nothing that decides.
+
+use std::collections::BTreeMap;
+
+use kafleet::broker::{Broker, ConsumerSpec, Partition, Start};
+use kafleet::model::changes::Index;
+use kafleet::model::event::{Event, Kind};
+use kafleet::model::id::TaskId;
+use kafleet::model::node::Node;
+use kafleet::model::offsets::{Mark, Metadata};
+use kafleet::model::rollup::children_of;
+use kafleet::model::state::State;
+use kafleet::store::Store;
+
+use crate::fleet::{CALL, Fleet};
+use crate::story::Story;
+use crate::trees::{Script, task_type};
+
+pub type Records = BTreeMap<String, Node>;
+
+/// Every record that the store can be asked for.
+pub async fn records(fleet: &Fleet) -> Records {
+    let mut all = Records::new();
+    for partition in 0..fleet.story.events_partitions {
+        let mut open = vec![Index::Roots];
+        while let Some(index) = open.pop() {
+            let page = fleet.store.page(partition, &index, None, 10_000).await.unwrap();
+            let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
+            for (id, node) in ids.iter().zip(fleet.store.nodes(partition, &ids).await.unwrap()) {
+                open.push(Index::Children(id.clone()));
+                if let Some(node) = node {
+                    all.insert(id.to_string(), node);
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Why it is not quiet yet.
+pub async fn unrest(fleet: &Fleet) -> Option<String> {
+    let (broker, names) = (&fleet.broker, &fleet.names);
+    for number in 0..fleet.story.events_partitions {
+        let end = broker.ends(&Partition::new(names.events(), number as i32), CALL).unwrap().end;
+        let fence = fleet.store.fences(&[number]).await.unwrap()[0];
+        if fence.map_or(0, |fence| fence.offset) < end {
+            return Some(format!("events partition {number} is folded to {fence:?} of {end}"));
+        }
+        let outbox = fleet.store.outbox(number, 10).await.unwrap();
+        if !outbox.timers.is_empty() || !outbox.effects.is_empty() {
+            return Some(format!("events partition {number} has to do: {outbox:?}"));
+        }
+    }
+    let records = records(fleet).await;
+    if let Some((id, node)) = records.iter().find(|(_, node)| !node.state.is_terminal()) {
+        return Some(format!("`{id}` is {}: {node:?}", node.state));
+    }
+    for (partition, end) in task_partitions(fleet) {
+        let group = names.group(names.type_of(&partition.topic).unwrap_or_default());
+        let committed = broker.group_offsets(&group, std::slice::from_ref(&partition), CALL).unwrap().pop().flatten();
+        if committed.as_ref().map_or(0, |committed| committed.offset) < last_record(fleet, &partition, end) {
+            return Some(format!("{partition} is committed to {committed:?} of {end}"));
+        }
+    }
+    None
+}
+
+fn task_partitions(fleet: &Fleet) -> Vec<(Partition, i64)> {
+    let topics = fleet.broker.topics(&fleet.names.tasks(""), CALL).unwrap();
+    let all = topics.iter().flat_map(|info| (0..info.partitions).map(|index| Partition::new(info.name.as_str(), index as i32)));
+    all.map(|partition| (partition.clone(), fleet.broker.ends(&partition, CALL).unwrap().end)).collect()
+}
+
+/// The place after the last record: behind it may be the mark of a transaction, which nobody is given.
+fn last_record(fleet: &Fleet, partition: &Partition, end: i64) -> i64 {
+    let is_record = |offset: &i64| fleet.broker.read_at(partition, offset - 1, CALL).unwrap().is_some();
+    (1..=end).rev().find(is_record).unwrap_or(0)
+}
+
+/// Everything that is wrong.
+pub async fn judge(fleet: &Fleet) -> Vec<String> {
+    let records = records(fleet).await;
+    let mut wrong = Vec::new();
+    let mut known = 0;
+    for (root, (oak, external)) in fleet.submitted.borrow().iter() {
+        let id = Story::id(*root, &[]);
+        match external {
+            Some(fails) => {
+                known += 1;
+                let wanted = if *fails { State::Failed } else { State::Succeeded };
+                let is = records.get(&id).map(|node| node.own);
+                if is != Some(wanted) && !(is == Some(State::Cancelled) && may_be_cancelled(fleet, &id)) {
+                    wrong.push(format!("`{id}` was reported {wanted} and is {is:?}"));
+                }
+            }
+            None => visit(fleet, &records, &id, &fleet.story.roots[*root].1, *oak, &mut known, &mut wrong),
+        }
+    }
+    if known != records.len() {
+        wrong.push(format!("{} records, {known} tasks: {:?}", records.len(), records.keys()));
+    }
+    records.iter().for_each(|(id, node)| rollup(&records, id, node, &mut wrong));
+    counts(fleet, &records, &mut wrong).await;
+    outcomes(fleet, &records, &mut wrong);
+    once(fleet, &mut wrong);
+    wrong
+}
+
+fn may_be_cancelled(fleet: &Fleet, id: &str) -> bool {
+    let cancels = fleet.cancels.borrow();
+    cancels.iter().any(|above| id == above || id.starts_with(&format!("{above}:")))
+}
+
+/// The task ends as its script says, its children are there, and nothing else.
+fn visit(fleet: &Fleet, records: &Records, id: &str, script: &Script, oak: bool, known: &mut usize, wrong: &mut Vec<String>) {
+    let Some(node) = records.get(id) else { return wrong.push(format!("`{id}` is lost")) };
+    *known += 1;
+    if node.task_type.as_deref() != Some(task_type(oak)) {
+        wrong.push(format!("`{id}` has the type {:?}", node.task_type));
+    }
+    let wanted = script.reaches(node.run, oak);
+    if node.own != wanted && !(node.own == State::Cancelled && may_be_cancelled(fleet, id)) {
+        wrong.push(format!("run {} of `{id}` has to be {wanted} and is {}: {:?}", node.run, node.own, node.error));
+    }
+    if node.run > 1 && !fleet.retried.get() {
+        wrong.push(format!("`{id}` is in run {}, and nobody asked for a retry", node.run));
+    }
+    for (n, kid) in script.children.iter().enumerate() {
+        let child = format!("{id}:c{n}");
+        if records.contains_key(&child) {
+            if script.reaches(u32::MAX, oak) != State::Succeeded {
+                wrong.push(format!("`{child}` is there though `{id}` never succeeds"));
+            }
+            visit(fleet, records, &child, &kid.script, kid.oak, known, wrong);
+        } else if node.own == State::Succeeded {
+            wrong.push(format!("`{child}` is lost, and its parent has succeeded"));
+        }
+    }
+}
+
+/// Children that count for a task: those of its run or a later one.
+fn counted<'a>(records: &'a Records, id: &'a str, run: u32) -> impl Iterator<Item = (&'a String, &'a Node)> {
+    let below = format!("{id}:");
+    let direct = move |child: &str| child.strip_prefix(&below).is_some_and(|rest| !rest.contains(':'));
+    records.iter().filter(move |(child, node)| direct(child) && node.run >= run)
+}
+
+fn tree(records: &Records, id: &str, run: u32, sums: &mut BTreeMap<State, u64>) {
+    for (child, node) in counted(records, id, run) {
+        *sums.entry(node.state).or_default() += 1;
+        tree(records, child, node.run, sums);
+    }
+}
+
+/// The state of a task is the worst of its own and of its children, and it counts what is below it.
+fn rollup(records: &Records, id: &str, node: &Node, wrong: &mut Vec<String>) {
+    let severity = |state: State| match state {
+        State::Succeeded => 0,
+        State::Cancelled => 1,
+        State::Expired => 2,
+        State::Failed => 3,
+        _ => 4,
+    };
+    let worst =
+        counted(records, id, node.run).map(|(_, child)| child.state).chain([node.own]).max_by_key(|state| severity(*state));
+    if worst != Some(node.state) {
+        wrong.push(format!("`{id}` has to be {worst:?} and is {}", node.state));
+    }
+    let mut sums = BTreeMap::new();
+    tree(records, id, node.run, &mut sums);
+    let (_, _, told) = children_of(&node.below);
+    for state in State::ALL {
+        let (told, is) = (told.get(state), sums.get(&state).copied().unwrap_or_default());
+        if told != is {
+            wrong.push(format!("`{id}` counts {told} tasks below it that are {state}; there are {is}"));
+        }
+    }
+}
+
+async fn counts(fleet: &Fleet, records: &Records, wrong: &mut Vec<String>) {
+    let mut is: BTreeMap<(String, State), u64> = BTreeMap::new();
+    for node in records.values() {
+        let name = node.task_type.as_deref().unwrap_or_default().to_owned();
+        *is.entry((name, node.state)).or_default() += 1;
+    }
+    let all: Vec<u32> = (0..fleet.story.events_partitions).collect();
+    let told = fleet.store.counts(&all).await.unwrap();
+    let told: BTreeMap<_, _> = told.into_iter().map(|count| ((count.task_type.to_string(), count.state), count.count)).collect();
+    if told != is {
+        wrong.push(format!("the counts by type are {told:?}, and there are {is:?}"));
+    }
+}
+
+/// Everything on the events topic that readers are given, in order.
+fn log(fleet: &Fleet) -> Vec<Event> {
+    let mut events = Vec::new();
+    for number in 0..fleet.story.events_partitions {
+        let partition = Partition::new(fleet.names.events(), number as i32);
+        let mut consumer = fleet.broker.consumer(&ConsumerSpec::default()).unwrap();
+        consumer.assign(&[(partition.clone(), Start::Beginning)]).unwrap();
+        let end = fleet.broker.ends(&partition, CALL).unwrap().end;
+        while consumer.positions().unwrap()[0].1 < end {
+            let take = &mut |record: &kafleet::broker::RecordRef<'_>| {
+                events.push(Event::decode(record.value.unwrap_or_default()).unwrap());
+            };
+            consumer.poll(10_000, std::time::Duration::ZERO, take).unwrap();
+        }
+    }
+    events
+}
+
+/// The first end of a run in the log is the one that counts.
+fn outcomes(fleet: &Fleet, records: &Records, wrong: &mut Vec<String>) {
+    let mut first: BTreeMap<(String, u32), State> = BTreeMap::new();
+    for event in log(fleet) {
+        let state = match event.kind {
+            Kind::Succeeded => State::Succeeded,
+            Kind::Failed => State::Failed,
+            Kind::Cancelled => State::Cancelled,
+            Kind::Expired => State::Expired,
+            _ => continue,
+        };
+        first.entry((event.id.to_string(), event.run)).or_insert(state);
+    }
+    for (id, node) in records.iter().filter(|(_, node)| !node.is_external()) {
+        let told = first.get(&(id.clone(), node.run));
+        if told != Some(&node.own) {
+            wrong.push(format!("run {} of `{id}` ended as {told:?} in the log and is {}", node.run, node.own));
+        }
+    }
+}
+
+/// What the tracker does outside, it does once; in a calm fleet so does everybody.
+fn once(fleet: &Fleet, wrong: &mut Vec<String>) {
+    let mut fired: BTreeMap<(String, u32, String), u32> = BTreeMap::new();
+    for event in log(fleet) {
+        let what = match event.kind {
+            Kind::Released => format!("release {:?}", event.attempt),
+            Kind::EffectDone => format!("{:?}", event.effect),
+            Kind::Cancelled | Kind::Expired if event.worker.is_none() => "end".to_owned(),
+            _ => continue,
+        };
+        // A task waits at the tracker before any of its attempts.
+        let key = (event.id.to_string(), event.run, what);
+        *fired.entry(key).or_default() += 1;
+    }
+    for ((id, run, what), times) in fired {
+        let waits = if what.starts_with("release") { releases(fleet, &id, run) } else { 1 };
+        if times > waits {
+            wrong.push(format!("{what} of run {run} of `{id}` was fired {times} times"));
+        }
+    }
+    if fleet.story.calm {
+        for (attempt, times) in fleet.journal.begun.lock().iter().filter(|(_, times)| **times > 1) {
+            wrong.push(format!("{attempt:?} ran {times} times, and nothing had gone wrong"));
+        }
+    }
+}
+
+/// How often it was put off: different times to be due at.
+fn releases(fleet: &Fleet, id: &str, run: u32) -> u32 {
+    let mut due = std::collections::BTreeSet::new();
+    for event in log(fleet) {
+        if event.id.as_str() == id && event.run == run && event.record.is_some() {
+            due.insert(event.due_ms);
+        }
+    }
+    due.len() as u32
+}
+
+/// After all workers have stopped: what they gave back is done, and they say so.
+pub fn given_back(fleet: &Fleet) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (partition, end) in task_partitions(fleet) {
+        let group = fleet.names.group(fleet.names.type_of(&partition.topic).unwrap_or_default());
+        let committed = fleet.broker.group_offsets(&group, std::slice::from_ref(&partition), CALL).unwrap().pop().flatten();
+        let Some(committed) = committed else {
+            wrong.push(format!("{partition} was never committed"));
+            continue;
+        };
+        let clean = Metadata::decode(committed.offset, &committed.metadata).is_some_and(|metadata| metadata.mark == Mark::Clean);
+        if committed.offset < last_record(fleet, &partition, end) || !clean {
+            wrong.push(format!("{partition} ends at {end} and was given back with {committed:?}"));
+        }
+    }
+    wrong
+}
