@@ -249,9 +249,12 @@ impl Fleet {
     pub fn tend(&self) {
         self.bury();
         self.broker.deliver_delayed();
+        if self.system.elapsed_ms() % 1_000 >= 100 {
+            return;
+        }
         let mut copies = self.copies.borrow_mut();
         copies.push(self.store.snapshot());
-        if copies.len() > 20 {
+        if copies.len() > 6 {
             copies.remove(0);
         }
     }
@@ -411,7 +414,7 @@ impl Fleet {
                     asked["delay"] = json!(format!("{delay_ms}ms"));
                 }
                 let answer = self.insist(Method::POST, "/v1/tasks", Some(asked)).await;
-                if !answer.as_ref().is_some_and(|answer| answer.0 < 300) {
+                if answer.as_ref().is_none_or(|answer| answer.0 >= 300) {
                     self.violation(format!("`{id}` was not taken: {answer:?}"));
                 }
             }

@@ -36,9 +36,12 @@ pub struct Kid {
 #[derive(Default)]
 pub struct Journal {
     pub begun: Mutex<BTreeMap<(String, u32, u32), u32>>,
-    /// Called with each attempt that begins: the task and its run.
-    pub check: Mutex<Option<Box<dyn Fn(&str, u32) + Send>>>,
+    /// Hears of each attempt that begins.
+    pub check: Mutex<Option<Check>>,
 }
+
+/// Called with a task's id and its run.
+pub type Check = Box<dyn Fn(&str, u32) + Send>;
 
 /// In no order, with retries that wait in the worker.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
