@@ -11,6 +11,7 @@ use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
 use crate::model::state::State;
 use crate::model::task::OnFailure;
+use crate::model::then::Then;
 
 mod orders;
 pub use orders::*;
@@ -67,6 +68,9 @@ pub struct CreateTask {
     /// So many direct children may fail, be cancelled or expire without failing the task. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_failed: Option<u32>,
+    /// What follows when it and everything below it have ended; at most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub then: Vec<Then>,
     /// Run by someone else, who reports its state; needs no topic and no handler.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
@@ -100,6 +104,9 @@ pub struct Status {
     /// So many direct children may fail.
     #[serde(default)]
     pub max_failed: Option<u32>,
+    /// What follows its end.
+    #[serde(default)]
+    pub then: Vec<Then>,
     /// When the producer made it.
     pub created_at: Option<String>,
     /// When the log first spoke of it: the order of lists, and what `from` and `to` are about.

@@ -36,6 +36,7 @@ pub fn status(found: &Found) -> Status {
         external: rules.external,
         fail_fast: rules.fail_fast,
         max_failed: rules.max_failed,
+        then: node.thens().cloned().collect(),
         created_at: node.created_at_ms.map(time_text),
         seen_at: Some(time_text(node.seen_ms)),
         started_at: node.started_at_ms.map(time_text),

@@ -12,6 +12,7 @@ use crate::model::hash::spawn_hash;
 use crate::model::id::{TaskId, check_type};
 use crate::model::json::RawJson;
 use crate::model::task::{MAX_POLICY_BYTES, MAX_RETRIES, MAX_TEXT_CHARS, Policy, Rules, Trace, check_tags, parse_time};
+use crate::model::then::{check_thens, number_of};
 use crate::publish::NewTask;
 
 /// The largest params, in bytes of compact JSON.
@@ -72,6 +73,10 @@ fn id_of(asked: &CreateTask) -> Result<(TaskId, bool), Refusal> {
     }
     let made = uuid::Uuid::now_v7().to_string();
     let id = TaskId::resolve(asked.id.as_deref().unwrap_or(&made), asked.parent.as_deref()).map_err(bad("/id"))?;
+    if !id.is_root() && number_of(id.segment()).is_some() {
+        let why = format!("`{}` is what a continuation of its parent is called", id.segment());
+        return Err(Refusal::new(Code::BadId, why).pointer("/id").hint("choose another one, or give the parent a `then`"));
+    }
     Ok((id, asked.id.is_none()))
 }
 
@@ -167,15 +172,16 @@ fn start_of(asked: &CreateTask, now_ms: i64) -> Result<Option<i64>, Refusal> {
 }
 
 fn rules_of(asked: &CreateTask) -> Result<Rules, Refusal> {
-    let CreateTask { options, external, block_when_done, fail_fast, max_failed, .. } = asked.clone();
+    let CreateTask { options, external, block_when_done, fail_fast, max_failed, then, .. } = asked.clone();
     if options.as_ref().is_some_and(|options| !options.is_object()) {
         return Err(bad_field("options", "it must be a JSON object".into()));
     }
     if block_when_done.is_some() && !external {
         return Err(bad_field("block_when_done", "it is for external tasks only".into()));
     }
+    check_thens(&then).map_err(|(at, why)| bad_field(&format!("then{at}"), why))?;
     let block_when_done = block_when_done.unwrap_or(true);
-    let rules = Rules { options, external, block_when_done, fail_fast, max_failed };
+    let rules = Rules { options, external, block_when_done, fail_fast, max_failed, then };
     let bytes = serde_json::to_vec(&rules).map_or(0, |text| text.len());
     if bytes > MAX_POLICY_BYTES {
         let why = format!("the options have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed");

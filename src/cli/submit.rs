@@ -14,6 +14,7 @@ use super::screen::{Screen, tell};
 use crate::api::documents::CreateTask;
 use crate::model::duration::Millis;
 use crate::model::task::{OnFailure, parse_time};
+use crate::model::then::Then;
 use crate::publish::time_text;
 
 mod lines;
@@ -94,6 +95,12 @@ pub struct TaskOptions {
     /// So many of its children may fail without failing it
     #[arg(long, value_name = "N")]
     pub max_failed: Option<u32>,
+    /// What follows its end: a JSON object, or a list of them; may be given several times
+    #[arg(long, value_name = "JSON")]
+    pub then: Vec<String>,
+    /// The same from a file
+    #[arg(long, value_name = "FILE")]
+    pub then_file: Option<PathBuf>,
     /// Run by someone else, who reports its state; needs no handler
     #[arg(long)]
     pub external: bool,
@@ -180,8 +187,30 @@ fn json(text: &str) -> Result<Value, Failure> {
     })
 }
 
+/// What follows, from the command line and from a file.
+fn thens(options: &TaskOptions) -> Result<Vec<Then>, Failure> {
+    let mut texts = options.then.clone();
+    if let Some(path) = &options.then_file {
+        let text = std::fs::read_to_string(path);
+        texts.push(text.map_err(|why| Failure::usage(format_args!("`{}` cannot be read: {why}", path.display())))?);
+    }
+    let mut thens = Vec::new();
+    for text in texts {
+        let one = |value: Value| serde_json::from_value::<Then>(value);
+        let read = match json(&text)? {
+            Value::Array(items) => items.into_iter().map(one).collect::<Result<Vec<_>, _>>(),
+            value => one(value).map(|then| vec![then]),
+        };
+        let told =
+            |why| Failure::usage(format_args!("`--then`: {why}")).hint(r#"such as --then '{"on": "succeeded", "type": "echo"}'"#);
+        thens.extend(read.map_err(told)?);
+    }
+    Ok(thens)
+}
+
 fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failure> {
     let own_options = options.options.as_deref().map(json).transpose()?;
+    let then = thens(&options)?;
     let at = options.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
     Ok(CreateTask {
         task_type,
@@ -201,6 +230,7 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
         on_failure: if options.ignore_failure { OnFailure::Ignore } else { OnFailure::Fail },
         fail_fast: options.fail_fast,
         max_failed: options.max_failed,
+        then,
         external: options.external,
         ..CreateTask::default()
     })

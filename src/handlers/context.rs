@@ -18,6 +18,7 @@ use crate::model::hash::spawn_hash;
 use crate::model::id::{TaskId, check_type, clip};
 use crate::model::json::RawJson;
 use crate::model::task::{OnFailure, Policy, Trace};
+use crate::model::then::{Then, check_thens, number_of};
 
 /// At most this many children of one attempt; one that spawns more fails.
 pub const MAX_CHILDREN: usize = 100_000;
@@ -46,6 +47,7 @@ pub struct Attempt {
     signs: AtomicU32,
     ended: AtomicBool,
     spawned: Mutex<Vec<Child>>,
+    pub(super) thens: Mutex<Vec<Then>>,
     /// How many children of this attempt have each default segment.
     named: Mutex<FxHashMap<String, u32>>,
 }
@@ -173,7 +175,7 @@ pub struct Beginning {
 impl Context {
     pub fn begin(with: Beginning) -> Self {
         let Beginning { id, task_type, run, number, worker, deadline, trace, asof, state, outlet } = with;
-        let (cancel, signs, ended, spawned, named) = Default::default();
+        let (cancel, signs, ended, spawned, thens, named) = Default::default();
         Self(Arc::new(Attempt {
             id,
             task_type,
@@ -189,6 +191,7 @@ impl Context {
             signs,
             ended,
             spawned,
+            thens,
             named,
         }))
     }
@@ -301,6 +304,10 @@ impl Context {
             return Err(bad(flaw.clone()));
         }
         let segment = child.segment.clone().unwrap_or_else(|| self.default_segment(child));
+        if number_of(&segment).is_some() {
+            return Err(bad(format!("`{segment}` is what a continuation is called (hint: choose another id, or use `cx.then`)")));
+        }
+        check_thens(&child.policy.rules.then).map_err(|(at, why)| bad(format!("`then{at}`: {why}")))?;
         self.id.child(&segment).map_err(|why| bad(why.to_string()))
     }
 
@@ -318,7 +325,7 @@ impl Context {
     }
 
     pub fn has_spawned(&self) -> bool {
-        !self.spawned.lock().is_empty()
+        !self.spawned.lock().is_empty() || !self.thens.lock().is_empty()
     }
 
     /// Takes out what was spawned.

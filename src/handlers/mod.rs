@@ -21,6 +21,7 @@ pub mod context;
 pub mod echo;
 pub mod exec;
 mod failure;
+mod follow;
 pub mod foreach;
 pub mod http;
 mod registry;
@@ -32,6 +33,8 @@ pub use context::{Child, Context};
 pub use failure::{Fail, Failure, OrFail, TaskResult};
 pub use registry::{Registered, Registry, SharedState};
 pub use schema::{Misfit, Schema};
+
+pub use crate::model::then::{Ended, Joined, On, Then};
 use threads::Threads;
 
 /// A task type. The struct is the task: its fields are the params and the schema, the policy is constants with defaults,

@@ -25,6 +25,7 @@ use super::{Answer, Child, Context, Failure, Misfit, Registered, Registry, Task}
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
 use crate::model::task::Trace;
+use crate::model::then::Then;
 
 /// How an attempt is set up: id `test`, run 1, attempt 1, a deadline in 120 s, no state, unless told otherwise.
 pub struct Trial {
@@ -41,6 +42,8 @@ pub struct Outcome {
     pub answer: Answer,
     /// What it spawned with `spawn`, `spawn_all` and `spawn_child`, each with its segment. Empty where the attempt did not answer ok.
     pub children: Vec<Child>,
+    /// What it said is to follow with `then`.
+    pub thens: Vec<Then>,
     /// What it published with `spawn_now`.
     pub early: Vec<Child>,
     /// Progress, log lines and warnings, in order.
@@ -144,17 +147,17 @@ fn refusal(misfit: &Misfit) -> Failure {
 
 impl Outcome {
     fn failed(failure: Failure) -> Self {
-        Self { answer: Err(failure), children: Vec::new(), early: Vec::new(), notes: Vec::new() }
+        Self { answer: Err(failure), children: Vec::new(), thens: Vec::new(), early: Vec::new(), notes: Vec::new() }
     }
 
     /// As a worker judges it: children that cannot be published fail the attempt.
     fn of(answer: Answer, cx: &Context, tape: &Tape) -> Self {
-        let settled = answer.and_then(|output| Ok((output, name_all(cx, cx.take_spawned())?)));
-        let (answer, children) = match settled {
-            Ok((output, children)) => (Ok(output), children),
-            Err(failure) => (Err(failure), Vec::new()),
+        let settled = answer.and_then(|output| Ok((output, name_all(cx, cx.take_spawned())?, cx.take_thens()?)));
+        let (answer, children, thens) = match settled {
+            Ok((output, children, thens)) => (Ok(output), children, thens),
+            Err(failure) => (Err(failure), Vec::new(), Vec::new()),
         };
-        Self { answer, children, early: std::mem::take(&mut tape.early.lock()), notes: tape.notes() }
+        Self { answer, children, thens, early: std::mem::take(&mut tape.early.lock()), notes: tape.notes() }
     }
 
     /// The result. Panics where the attempt did not answer ok.

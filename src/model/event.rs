@@ -10,6 +10,7 @@ use super::json::RawJson;
 use super::outbox::KeptRecord;
 use super::state::State;
 use super::task::{Policy, Position, Task};
+use super::then::Then;
 
 mod submitted;
 mod success;
@@ -131,6 +132,9 @@ pub struct Event {
     /// It applies to what is below as well; true unless said otherwise (`cancel_requested`).
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub subtree: bool,
+    /// What its handler wants to follow it (`started`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub then: Vec<Then>,
     /// Fields of newer builds, kept.
     #[serde(flatten)]
     #[schemars(skip)]
@@ -218,6 +222,7 @@ impl Event {
             new_run: None,
             asof: None,
             subtree: true,
+            then: Vec::new(),
             extra: Map::new(),
         }
     }

@@ -8,16 +8,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::event::{Announcement, Event, Kind};
 use super::id::TaskId;
-use super::node::{HistoryEntry, MAX_MESSAGE_CHARS, Moment, Node};
+use super::node::{HistoryEntry, Moment, Node};
 use super::outbox::{Act, Effect, MAX_KEPT_BYTES};
 use super::rollup::{self, Standing};
 use super::state::State;
 use super::task::OnFailure;
+use super::then::{ids_below, number_of};
 use keep::{Keeping, keep};
+use reports::{attach, history_entry, report};
 use taking::Stored;
 
+mod follow;
 mod keep;
 mod policies;
+mod reports;
 mod requests;
 mod taking;
 
@@ -52,6 +56,8 @@ pub struct Forest {
     kept: FxHashMap<TaskId, Option<Vec<u8>>>,
     /// Bytes of the partition's records that wait for their time.
     kept_bytes: u64,
+    /// Continuations of records at hand: they are to be at hand too.
+    wanted: Vec<TaskId>,
 }
 
 struct Slot {
@@ -81,7 +87,8 @@ impl Forest {
         self.kept_bytes
     }
 
-    /// The records that these events need and that are not at hand: each task and everything above it.
+    /// The records that these events need and that are not at hand: each task and everything above it, and what may
+    /// follow it. Once they are loaded, [`Forest::wanted`] may name more.
     pub fn missing<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<TaskId> {
         let mut seen = FxHashSet::default();
         let mut ids = Vec::new();
@@ -95,11 +102,36 @@ impl Forest {
                 next = id.parent_id();
                 ids.push(id);
             }
+            let policy = event.task.as_ref().and_then(|task| task.policy.as_ref());
+            if !event.then.is_empty() || policy.is_some_and(|policy| !policy.rules.then.is_empty()) {
+                let asked = policy.map_or(&[][..], |policy| &policy.rules.then);
+                let mut follow = Vec::new();
+                ids_below(&event.id, asked, 0, &mut follow);
+                // The task's own policy may be known from before: the numbers of what its handler says go on from there.
+                let first = self
+                    .node(event.id.as_str())
+                    .and_then(|node| node.policy.as_ref())
+                    .map_or(0, |policy| policy.rules.then.len());
+                ids_below(&event.id, &event.then, first.max(asked.len()), &mut follow);
+                ids.extend(follow.into_iter().filter(|id| !self.slots.contains_key(id) && seen.insert(id.clone())));
+            }
         }
         ids
     }
 
+    /// More records that are needed, after a load; empty: all are at hand.
+    pub fn wanted(&mut self) -> Vec<TaskId> {
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.sort();
+        wanted.dedup();
+        wanted.retain(|id| !self.slots.contains_key(id));
+        wanted
+    }
+
     pub fn load(&mut self, id: TaskId, node: Option<Node>) {
+        if let Some(node) = node.as_ref().filter(|node| node.has_thens()) {
+            node.then_ids(&id, &mut self.wanted);
+        }
         self.slots.insert(id, Slot { node, stored: None, dirty: false, used: true });
     }
 
@@ -130,16 +162,20 @@ impl Forest {
             self.slots.clear();
             return;
         }
-        let mut keep = FxHashSet::default();
+        let (mut keep, mut follow) = (FxHashSet::default(), Vec::new());
         for id in used {
             let mut next = Some(id);
             while let Some(id) = next {
                 next = id.parent_id();
+                if let Some(node) = self.node(id.as_str()).filter(|node| node.has_thens()) {
+                    node.then_ids(&id, &mut follow);
+                }
                 if !keep.insert(id) {
                     break;
                 }
             }
         }
+        keep.extend(follow);
         self.slots.retain(|id, slot| {
             slot.used = false;
             keep.contains(id)
@@ -162,7 +198,7 @@ impl Forest {
         let next_run = if event.kind == Kind::RetryRequested { self.next_run(event) } else { 0 };
         let room = MAX_KEPT_BYTES.saturating_sub(self.kept_bytes);
         let Some(node) = self.touch(&event.id) else { return Verdict::NoRecord };
-        let (before, kept_before) = (standing(node), node.kept);
+        let (before, kept_before) = (standing(&event.id, node), node.kept);
         let seen = (node.announced, node.run);
         let step = step(node, event, place, next_run);
         requests::inherit(node, above, place);
@@ -173,10 +209,16 @@ impl Forest {
         }
         node.folded_to = place.offset + 1;
         let cause = Cause { id: &event.id, at_ms: event.at_ms, place };
-        refresh(node, cause);
+        let fresh = seen != (node.announced, node.run);
+        if follow::is_due(node) {
+            self.follow(&event.id, cause);
+            self.touch(&event.id).into_iter().for_each(|node| refresh(node, cause));
+        } else {
+            refresh(node, cause);
+        }
         // With its policy, or with a new run, what its children have reached counts as if it happened now.
-        if seen != (node.announced, node.run) && policies::trips(node) {
-            policies::trip(node, None, cause);
+        if fresh && self.node(event.id.as_str()).is_some_and(policies::trips) {
+            self.fail_fast(&event.id, None, cause);
         }
         if let Some((Some(keeping), now)) = kept {
             self.note_kept(&event.id, keeping, kept_before, now);
@@ -237,20 +279,24 @@ impl Forest {
         let mut before = before;
         let mut child = id.clone();
         while let Some(parent_id) = child.parent_id() {
-            let Some(now) = self.node(child.as_str()).map(standing) else { return };
+            let Some(now) = self.node(child.as_str()).map(|node| standing(&child, node)) else { return };
             if before.as_ref() == Some(&now) {
                 return;
             }
             let Some(parent) = self.touch(&parent_id) else { return };
-            let (parent_before, was_lost) = (standing(parent), policies::is_lost(parent));
+            let (parent_before, was_lost) = (standing(&parent_id, parent), policies::is_lost(parent));
             if let Some(before) = &before {
                 rollup::uncount(&mut parent.below, parent.run, before);
             }
             rollup::count(&mut parent.below, parent.run, &now);
+            if follow::is_due(parent) {
+                self.follow(&parent_id, Cause { id, ..cause });
+            }
+            let Some(parent) = self.touch(&parent_id) else { return };
             refresh(parent, Cause { id, ..cause });
             match was_lost {
                 true => policies::heal(parent),
-                false if policies::trips(parent) => self.fail_fast(&parent_id, &child, cause),
+                false if policies::trips(parent) => self.fail_fast(&parent_id, Some(&child), cause),
                 false => {}
             }
             before = Some(parent_before);
@@ -259,10 +305,14 @@ impl Forest {
     }
 
     /// A child has failed, and its parent does not wait for the others.
-    fn fail_fast(&mut self, parent: &TaskId, child: &TaskId, cause: Cause<'_>) {
-        let told = self.node(child.as_str()).map(|node| policies::told(child, node));
-        if let Some(parent) = self.touch(parent) {
-            policies::trip(parent, told, cause);
+    fn fail_fast(&mut self, id: &TaskId, child: Option<&TaskId>, cause: Cause<'_>) {
+        let told = child.and_then(|child| Some(policies::told(child, self.node(child.as_str())?)));
+        let Some(node) = self.touch(id) else { return };
+        policies::trip(node, told, cause);
+        // An external task has ended with it.
+        if follow::is_due(node) {
+            self.follow(id, cause);
+            self.touch(id).into_iter().for_each(|node| refresh(node, cause));
         }
     }
 
@@ -362,6 +412,10 @@ fn step(node: &mut Node, event: &Event, place: Place, next_run: u32) -> Step {
     if conflict.is_some() && announces {
         return Step { conflict, ..Step::of(Verdict::Ignored) };
     }
+    // Their numbers go on from those of its policy, which so has to be known.
+    if !event.then.is_empty() && node.announced && !node.own.is_terminal() {
+        node.thens_said = Some(event.then.clone());
+    }
     let was_started = node.started_at_ms.is_some();
     let verdict = match event.kind {
         Kind::Progress | Kind::Log => attach(node, event),
@@ -416,20 +470,6 @@ fn announce(node: &mut Node, id: &TaskId, task: &Announcement) -> Option<String>
     node.policy = task.policy.clone();
     node.asof = task.asof.unwrap_or(-1);
     None
-}
-
-/// Progress and log: they tell something of a task and move nothing.
-fn attach(node: &mut Node, event: &Event) -> Verdict {
-    if event.kind == Kind::Log {
-        node.log_lines = node.log_lines.saturating_add(event.lines.len() as u32);
-        node.log_dropped = node.log_dropped.saturating_add(event.dropped);
-        return Verdict::Applied;
-    }
-    if node.own.is_terminal() {
-        return Verdict::Ignored;
-    }
-    node.progress = event.output.clone();
-    Verdict::Applied
 }
 
 /// The events of workers, producers and trackers. Within a run the first terminal event wins, before it the last event.
@@ -497,36 +537,10 @@ fn target(node: &Node, event: &Event, place: Place) -> Option<State> {
     })
 }
 
-/// A report on an external task: applied in order, also backwards, until the computed state is terminal.
-fn report(node: &mut Node, event: &Event) -> Verdict {
-    let Some(state) = event.state else { return Verdict::Ignored };
-    if !node.is_external() || (node.state.is_terminal() && node.blocks_when_done()) {
-        return Verdict::Ignored;
-    }
-    node.fault |= state == State::Failed;
-    node.own = match state {
-        State::Queued | State::Running | State::Warning => state,
-        // "My own work is done": what the children do is the rollup's business. A reported failure sticks.
-        State::WaitingForChildren | State::Succeeded if node.fault => State::Failed,
-        State::WaitingForChildren | State::Succeeded => State::Succeeded,
-        State::Failed => State::Failed,
-        _ => return Verdict::Ignored,
-    };
-    if state == State::Running {
-        node.started_at_ms = node.started_at_ms.or(Some(event.at_ms));
-    }
-    if event.output.is_some() {
-        node.output = event.output.clone();
-    }
-    if event.error.is_some() {
-        node.error = event.error.clone();
-    }
-    Verdict::Applied
-}
-
-fn standing(node: &Node) -> Standing {
+fn standing(id: &TaskId, node: &Node) -> Standing {
     let (_, _, tree) = rollup::children_of(&node.below);
-    Standing { run: node.run, state: node.state, ignored: node.on_failure() == OnFailure::Ignore, tree }
+    let then = number_of(id.segment()).is_some();
+    Standing { run: node.run, then, state: node.state, ignored: node.on_failure() == OnFailure::Ignore, tree }
 }
 
 /// Computes the state again and keeps the times that hang on it.
@@ -542,26 +556,6 @@ fn refresh(node: &mut Node, cause: Cause<'_>) {
     if let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
         cancel.named = false;
         node.effects.push(Effect { cause: cause.place.offset, what: Act::Uncancel });
-    }
-}
-
-fn history_entry(event: &Event, place: Place, verdict: Verdict) -> HistoryEntry {
-    let message = event.message.as_deref().or(event.error.as_ref().map(|error| error.message.as_str()));
-    let reported = event.state.map(|state| state.name());
-    let message = match (reported, message) {
-        (Some(state), Some(message)) => Some(format!("{state}: {message}")),
-        (Some(state), None) => Some(state.to_owned()),
-        (None, message) => message.map(str::to_owned),
-    };
-    HistoryEntry {
-        kind: event.kind,
-        at_ms: event.at_ms,
-        offset: place.offset,
-        run: event.run,
-        attempt: event.attempt,
-        worker: event.worker.clone(),
-        message: message.map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
-        ignored: verdict == Verdict::Ignored,
     }
 }
 

@@ -4,7 +4,7 @@
 //! for reasons of its own: the same code runs under Redis, in memory, in property tests and in simulation.
 //!
 //! Reading order: [`id`] → [`duration`] → [`state`] → [`task`] (the record on a task topic) → [`event`] (the record on
-//! the events topic) → [`node`] (what the store keeps) → [`outbox`] (what is due or to be done) → [`rollup`] → [`fold`] → [`retry`] and [`offsets`] (the worker's
+//! the events topic) → [`node`] (what the store keeps) → [`then`] (what follows) → [`outbox`] (what is due or to be done) → [`rollup`] → [`fold`] → [`retry`] and [`offsets`] (the worker's
 //! arithmetic).
 
 pub mod changes;
@@ -23,3 +23,4 @@ pub mod retry;
 pub mod rollup;
 pub mod state;
 pub mod task;
+pub mod then;

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::event::{ErrorInfo, Kind};
+use super::id::TaskId;
 use super::json::RawJson;
 use super::outbox::{Cancel, Effect};
 use super::rollup::RunCounts;
 use super::state::State;
 use super::task::{OnFailure, Policy, Position};
+use super::then::{Then, ids_below};
 
 /// Entries of history that a record keeps; the oldest after the first go first.
 pub const MAX_HISTORY: usize = 64;
@@ -71,6 +73,11 @@ pub struct Node {
     pub told_at: Option<i64>,
     /// What is to be done outside, oldest first.
     pub effects: Vec<Effect>,
+    /// What its handler has said is to follow, in this run.
+    #[serde(with = "super::json::as_text")]
+    pub thens_said: Option<Vec<Then>>,
+    /// A bit for each continuation that is made in this run.
+    pub thens_made: u16,
 }
 
 /// A time and the task that caused it.
@@ -132,6 +139,8 @@ impl Node {
             kept: 0,
             told_at: None,
             effects: Vec::new(),
+            thens_said: None,
+            thens_made: 0,
         }
     }
 
@@ -154,6 +163,24 @@ impl Node {
 
     pub fn on_failure(&self) -> OnFailure {
         self.policy.as_ref().map_or(OnFailure::Fail, |policy| policy.on_failure)
+    }
+
+    /// Something follows it.
+    pub fn has_thens(&self) -> bool {
+        self.thens_said.is_some() || self.policy.as_ref().is_some_and(|policy| !policy.rules.then.is_empty())
+    }
+
+    /// What follows it, in the order of their numbers.
+    pub fn thens(&self) -> impl Iterator<Item = &Then> {
+        let asked = self.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
+        asked.iter().chain(self.thens_said.iter().flatten())
+    }
+
+    /// The ids that its continuations may have, and those that follow them.
+    pub fn then_ids(&self, id: &TaskId, ids: &mut Vec<TaskId>) {
+        let asked = self.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
+        ids_below(id, asked, 0, ids);
+        ids_below(id, self.thens_said.as_deref().unwrap_or_default(), asked.len(), ids);
     }
 
     /// So many of its children may fail.

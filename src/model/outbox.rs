@@ -107,6 +107,8 @@ pub enum Act {
     Cancel { asof: i64, subtree: bool },
     /// Nothing below is pending any more: workers need not know.
     Uncancel,
+    /// Publish the continuation that the task is.
+    Follow { run: u32 },
 }
 
 impl Effect {
@@ -117,6 +119,7 @@ impl Effect {
             Act::RetryFailed { .. } => "retry-failed",
             Act::Cancel { .. } => "cancel",
             Act::Uncancel => "uncancel",
+            Act::Follow { .. } => "follow",
         };
         format!("{what}-{}", self.cause)
     }

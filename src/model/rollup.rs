@@ -46,6 +46,8 @@ impl Counts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunCounts {
     pub run: u32,
+    /// These children are continuations, not what the task's end waits for.
+    pub then: bool,
     pub children: Counts,
     /// Of the children: failed ones that do not matter to the parent.
     pub ignored: Counts,
@@ -57,6 +59,8 @@ pub struct RunCounts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     pub run: u32,
+    /// It is a continuation of its parent.
+    pub then: bool,
     pub state: State,
     /// Its failure does not matter to the parent.
     pub ignored: bool,
@@ -80,10 +84,10 @@ pub fn count(below: &mut Vec<RunCounts>, parent_run: u32, child: &Standing) {
     if child.run < parent_run {
         return;
     }
-    let place = match below.iter().position(|group| group.run == child.run) {
+    let place = match below.iter().position(|group| group.run == child.run && group.then == child.then) {
         Some(place) => place,
         None => {
-            below.push(RunCounts { run: child.run, ..RunCounts::default() });
+            below.push(RunCounts { run: child.run, then: child.then, ..RunCounts::default() });
             below.len() - 1
         }
     };
@@ -101,7 +105,7 @@ pub fn uncount(below: &mut Vec<RunCounts>, parent_run: u32, child: &Standing) {
     if child.run < parent_run {
         return;
     }
-    let Some(place) = below.iter().position(|group| group.run == child.run) else {
+    let Some(place) = below.iter().position(|group| group.run == child.run && group.then == child.then) else {
         debug_assert!(false, "a child is taken off that was never counted");
         return;
     };
@@ -126,10 +130,26 @@ pub fn combine(own: State, below: &[RunCounts], tolerated: u32) -> State {
     if !own.is_terminal() || below.is_empty() {
         return own;
     }
-    if below.iter().any(|group| group.children.in_category(Category::Pending) > 0) {
+    let thens = below.iter().any(|group| group.then);
+    match settled(own, below, tolerated) {
+        State::WaitingForChildren => State::WaitingForChildren,
+        // None of them is one that may fail.
+        ended if thens => ended_with(ended, below, true, 0),
+        ended => ended,
+    }
+}
+
+/// The same without its continuations: what their turn is judged on.
+pub fn settled(own: State, below: &[RunCounts], tolerated: u32) -> State {
+    if own.is_terminal() { ended_with(own, below, false, tolerated) } else { own }
+}
+
+/// With the children that are continuations, or with the others.
+fn ended_with(own: State, below: &[RunCounts], then: bool, tolerated: u32) -> State {
+    if below.iter().any(|group| group.then == then && group.children.in_category(Category::Pending) > 0) {
         return State::WaitingForChildren;
     }
-    let lost = lost(below);
+    let lost = lost(below, then);
     if lost.total() <= u64::from(tolerated) {
         return own;
     }
@@ -138,18 +158,19 @@ pub fn combine(own: State, below: &[RunCounts], tolerated: u32) -> State {
 }
 
 /// The children that failed, were cancelled or expired, and whose failure matters.
-fn lost(below: &[RunCounts]) -> Counts {
-    let (children, ignored, _) = children_of(below);
+fn lost(below: &[RunCounts], then: bool) -> Counts {
     let mut lost = Counts::default();
-    for state in [State::Failed, State::Expired, State::Cancelled] {
-        lost.add(state, children.get(state).saturating_sub(ignored.get(state)));
+    for group in below.iter().filter(|group| group.then == then) {
+        for state in [State::Failed, State::Expired, State::Cancelled] {
+            lost.add(state, group.children.get(state).saturating_sub(group.ignored.get(state)));
+        }
     }
     lost
 }
 
 /// More children have failed than are tolerated, not counting what somebody only cancelled: the task cannot succeed.
 pub fn is_lost(below: &[RunCounts], tolerated: u32) -> bool {
-    let lost = lost(below);
+    let lost = lost(below, false);
     lost.total() > u64::from(tolerated) && lost.total() > lost.get(State::Cancelled)
 }
 
@@ -160,7 +181,7 @@ mod tests {
     fn below(states: &[(State, bool)]) -> Vec<RunCounts> {
         let mut groups = Vec::new();
         for &(state, ignored) in states {
-            count(&mut groups, 1, &Standing { run: 1, state, ignored, tree: Counts::default() });
+            count(&mut groups, 1, &Standing { run: 1, then: false, state, ignored, tree: Counts::default() });
         }
         groups
     }
@@ -201,7 +222,7 @@ mod tests {
 
     #[test]
     fn superseded_children_do_not_count() {
-        let old = Standing { run: 1, state: State::Failed, ignored: false, tree: Counts::default() };
+        let old = Standing { run: 1, then: false, state: State::Failed, ignored: false, tree: Counts::default() };
         let mut groups = Vec::new();
         count(&mut groups, 2, &old);
         assert!(groups.is_empty());

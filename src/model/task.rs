@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::duration::Millis;
 use super::id::{TaskId, clip};
 use super::json::RawJson;
+use super::then::{Then, check_thens};
 
 /// Header names. All are optional: a bare JSON line is a task.
 pub mod header {
@@ -162,11 +163,14 @@ pub struct Rules {
     /// So many direct children may fail, be cancelled or expire without failing the task. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_failed: Option<u32>,
+    /// What follows when it and everything below it have ended; at most 8.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub then: Vec<Then>,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { options: None, external: false, block_when_done: true, fail_fast: false, max_failed: None }
+        Self { options: None, external: false, block_when_done: true, fail_fast: false, max_failed: None, then: Vec::new() }
     }
 }
 
@@ -496,6 +500,7 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
     if rules.options.as_ref().is_some_and(|options| !options.is_object()) {
         return Err(bad_header(name, "`options` must be a JSON object"));
     }
+    check_thens(&rules.then).map_err(|(at, why)| bad_header(name, &format!("`then{at}`: {why}")))?;
     Ok(rules)
 }
 

@@ -174,9 +174,12 @@ impl Folder {
         log_time_ms: &mut i64,
     ) -> Result<(Fence, bool), End> {
         let began = Instant::now();
-        let missing = forest.missing(batch.events.iter().map(|logged| &logged.event));
-        let found = writer.nodes(&missing).await?;
-        missing.into_iter().zip(found).for_each(|(id, node)| forest.load(id, node));
+        let mut missing = forest.missing(batch.events.iter().map(|logged| &logged.event));
+        while !missing.is_empty() {
+            let found = writer.nodes(&missing).await?;
+            missing.into_iter().zip(found).for_each(|(id, node)| forest.load(id, node));
+            missing = forest.wanted();
+        }
         for logged in &batch.events {
             *log_time_ms = logged.timestamp_ms.max(*log_time_ms);
             forest.fold(&logged.event, Place { offset: logged.offset, log_time_ms: *log_time_ms });

@@ -10,6 +10,7 @@ mod consumed;
 mod feed;
 mod firing;
 mod folder;
+mod join;
 mod observer;
 mod reader;
 mod shot;

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::TrackerSetup;
 use super::consumed::Consumed;
+use super::join;
 use super::walk::Walk;
 use crate::broker::{BrokerError, Outgoing, Partition, Record};
 use crate::control::{CONTROL_VERSION, Cancel, Key};
@@ -15,13 +16,19 @@ use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::Node;
 use crate::model::outbox::{Act, Due, Effect, KeptRecord};
-use crate::model::task::header;
+use crate::model::task::{Position, Task, header};
+use crate::model::then::number_of;
+use crate::publish::task_headers;
 use crate::runtime::blocking;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How long what has to wait for workers is left alone; so many are looked at between two transactions.
 const DEFERRAL: Duration = Duration::from_secs(1);
 const CHECKS: u32 = 8;
+/// Bytes of continuations in one transaction, about.
+const MOST_BYTES: usize = 8 << 20;
+/// `ce_source` of what the tracker itself makes.
+const SOURCE: &str = "kafleet/tracker";
 /// The control topic has one partition.
 const CONTROL_PARTITION: i32 = 0;
 
@@ -58,6 +65,10 @@ pub struct Shot {
 
 impl Shot {
     pub const TIMER: &str = "timer";
+
+    fn bytes(&self) -> usize {
+        self.messages.iter().filter_map(|message| message.value.as_ref()).map(Vec::len).sum()
+    }
 }
 
 /// Makes shots.
@@ -178,7 +189,7 @@ impl Gunsmith {
         most: usize,
         now: i64,
     ) -> Result<(Vec<Shot>, Option<Walk>), String> {
-        let (mut shots, mut walk, mut checks) = (Vec::new(), None, 0);
+        let (mut shots, mut walk, mut checks, mut bytes) = (Vec::new(), None, 0, 0);
         self.deferred.retain(|_, until| *until > Instant::now());
         let ids: Vec<TaskId> = ids.iter().filter(|id| !self.deferred.contains_key(*id)).cloned().collect();
         for (id, node) in ids.iter().zip(self.nodes(&ids).await?) {
@@ -190,6 +201,12 @@ impl Gunsmith {
                 }
                 match effect.what {
                     Act::Publish { run } => shots.push(self.publish(id, &node, *effect, run, now).await?),
+                    Act::Follow { .. } if bytes > MOST_BYTES => continue,
+                    Act::Follow { run } => {
+                        let shot = self.follow(id, &node, *effect, run, now).await?;
+                        bytes += shot.bytes();
+                        shots.push(shot);
+                    }
                     Act::Uncancel => {
                         // Whoever asked may be about to tell the workers: taken back before that, it would stay for ever.
                         let early = node.cancel.as_ref().is_some_and(|cancel| cancel.due_ms > now);
@@ -263,6 +280,68 @@ impl Gunsmith {
                 shot(vec![self.event(&failed), done])
             }
         })
+    }
+
+    /// A continuation: its record, from what the task that it follows says of it.
+    async fn follow(&mut self, id: &TaskId, node: &Node, effect: Effect, run: u32, now: i64) -> Result<Shot, String> {
+        let shot = |messages| Shot { id: id.clone(), mark: effect.id(), kind: "follow", messages };
+        let done = self.event(&effect_done(id, effect, now));
+        if node.run != run || node.own.is_terminal() {
+            return Ok(shot(vec![done]));
+        }
+        let refusal = match self.given_up.remove(&(id.clone(), effect.id())) {
+            Some(why) => Some(why),
+            None => self.missing_topic(node).await?,
+        };
+        let made = match refusal {
+            Some(why) => Err(why),
+            None => self.continuation(id, node).await?,
+        };
+        Ok(match made {
+            Ok(record) => shot(vec![record, done]),
+            Err(why) => {
+                let failed = last_word(id, run, Kind::Failed, &format!("it cannot be started: {why}"), now);
+                shot(vec![self.event(&failed), done])
+            }
+        })
+    }
+
+    async fn continuation(&self, id: &TaskId, node: &Node) -> Result<Result<Message, String>, String> {
+        let Some(parent) = id.parent_id() else { return Ok(Err("it follows nothing".to_owned())) };
+        let followed = self.nodes(std::slice::from_ref(&parent)).await?.pop().flatten();
+        let then = followed.and_then(|found| {
+            let then = found.thens().nth(number_of(id.segment())?).cloned()?;
+            Some((found, then))
+        });
+        let Some((followed, then)) = then else { return Ok(Err(format!("`{parent}` no longer says what follows it"))) };
+        let params = match join::params(&self.setup, self.number, &parent, &followed, &then).await? {
+            Ok(params) => params,
+            Err(why) => return Ok(Err(why)),
+        };
+        let task = Task {
+            id: id.clone(),
+            task_type: then.task_type.clone(),
+            run: node.run,
+            attempts_used: 0,
+            created_at_ms: node.created_at_ms.unwrap_or_default(),
+            position: Position { partition: -1, offset: -1 },
+            asof: Some(node.asof).filter(|asof| *asof >= 0),
+            // The worker says where this record lies.
+            announced: false,
+            hash: None,
+            policy: node.policy.clone(),
+            trace: None,
+            params,
+        };
+        let headers =
+            task_headers(&task, SOURCE).into_iter().map(|(name, value)| (name.to_owned(), value.into_owned().into_bytes()));
+        Ok(Ok(Message {
+            topic: self.topic_of(node),
+            partition: None,
+            key: then.key.unwrap_or_else(|| id.to_string()).into_bytes(),
+            value: Some(task.params.text().as_bytes().to_vec()),
+            headers: headers.collect(),
+        }))
     }
 
     fn again(&self, id: &TaskId, node: &Node, found: Found, run: u32, asof: i64) -> Message {

@@ -400,12 +400,13 @@ impl Dispatcher {
             self.not_on_the_spot -= 1;
         }
         let (cx, stop, deps) = (running.cx.clone(), running.stoppable(), self.deps.clone());
+        let told = Announcement::of(&running.held.task);
         let stall = self.parts.registered.policy.stall_timeout.map(Duration::from);
         let (bounds, ending) = (Bounds { deadline, stall, grace: self.parts.config.grace.into() }, self.ending.clone());
         let number = self.enlist(running);
         runtime::spawn(async move {
             let ended = attempt::run(future, cx.clone(), stop.clone(), bounds).instrument(span).await;
-            let ended = settle::settle(ended, &cx, &deps, &stop).await;
+            let ended = settle::settle(ended, &cx, told, &deps, &stop).await;
             // The dispatcher waits for every attempt it has begun.
             let _ = ending.send((number, ended));
         });
@@ -460,10 +461,10 @@ impl Dispatcher {
             return;
         }
         let (cx, stop, deps) = (running.cx.clone(), running.stoppable(), self.deps.clone());
-        let ending = self.ending.clone();
+        let (ending, told) = (self.ending.clone(), Announcement::of(&running.held.task));
         let number = self.enlist(running);
         runtime::spawn(async move {
-            let ended = settle::settle(Ended::Answered(answer), &cx, &deps, &stop).await;
+            let ended = settle::settle(Ended::Answered(answer), &cx, told, &deps, &stop).await;
             let _ = ending.send((number, ended));
         });
     }

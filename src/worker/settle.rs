@@ -10,9 +10,12 @@ use crate::broker::{BrokerError, Outgoing};
 use crate::config::Bytes;
 use crate::handlers::context::MAX_CHILDREN;
 use crate::handlers::{Context, Failure};
+use crate::model::event::{Announcement, Event, Kind};
 use crate::model::json::RawJson;
 use crate::model::task::header;
+use crate::model::then::Then;
 use crate::publish::{PUBLISH_DEADLINE, Publisher};
+use crate::runtime::now_ms;
 
 /// What settling needs of its type.
 pub struct Deps {
@@ -42,7 +45,7 @@ impl Deps {
 
 /// Publishes children and result of an attempt that answered well. A parent never looks finished before its children are
 /// known, and a failed attempt has spawned nothing.
-pub async fn settle(ended: Ended, cx: &Context, deps: &Deps, stop: &CancellationToken) -> Ended {
+pub async fn settle(ended: Ended, cx: &Context, told: Announcement, deps: &Deps, stop: &CancellationToken) -> Ended {
     let Ended::Answered(Ok(output)) = ended else { return ended };
     let output = match deps.check(output) {
         Ok(output) if deps.has_work_after(cx) => output,
@@ -50,24 +53,44 @@ pub async fn settle(ended: Ended, cx: &Context, deps: &Deps, stop: &Cancellation
     };
     tokio::select! {
         biased;
-        settled = publish(output, cx, deps) => Ended::Answered(settled),
+        settled = publish(output, cx, told, deps) => Ended::Answered(settled),
         // The partition is gone or the worker stops: a successor runs the task again.
         () = stop.cancelled() => Ended::Interrupted,
     }
 }
 
-async fn publish(output: RawJson, cx: &Context, deps: &Deps) -> Result<RawJson, Failure> {
+async fn publish(output: RawJson, cx: &Context, told: Announcement, deps: &Deps) -> Result<RawJson, Failure> {
     let children = cx.take_spawned();
     if children.len() > MAX_CHILDREN {
         let why = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
         return Err(Failure::fail(why).of_kind("bad_child"));
     }
     let tasks = children.into_iter().map(|child| child_task(cx, child)).collect::<Result<Vec<_>, _>>()?;
+    let thens = cx.take_thens()?;
     publish_children(&deps.publisher, tasks, drop).await?;
+    if !thens.is_empty() {
+        say_thens(thens, cx, told, deps).await?;
+    }
     if deps.publish_results {
         publish_result(&output, cx, deps).await?;
     }
     Ok(output)
+}
+
+/// What is to follow has to be known before the task's end is.
+async fn say_thens(thens: Vec<Then>, cx: &Context, told: Announcement, deps: &Deps) -> Result<(), Failure> {
+    let mut event = Event::new(Kind::Started, cx.id.clone(), cx.run, now_ms());
+    (event.attempt, event.worker, event.then) = (cx.number, Some(cx.worker.clone()), thens);
+    event.task = Some(Box::new(told));
+    loop {
+        match deps.publisher.publish_event(&event).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_transient() || matches!(error, BrokerError::Fatal(_)) => {
+                tracing::warn!(task = %cx.id, %error, "what is to follow is not acknowledged yet");
+            }
+            Err(error) => return Err(Failure::fail(format!("what is to follow cannot be told: {error}"))),
+        }
+    }
 }
 
 async fn publish_result(output: &RawJson, cx: &Context, deps: &Deps) -> Result<(), Failure> {

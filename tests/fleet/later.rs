@@ -60,7 +60,7 @@ async fn a_long_retry_waits_at_the_tracker(mut fleet: Fleet) {
 /// What failed below is started again in one run; the parents are healed, or not.
 async fn a_retry_starts_again(mut fleet: Fleet) {
     fleet.start_worker();
-    fleet.publish("branch", "r", &Branch { widths: vec![3, 2], held: None, failing: Some(vec![1, 1]) }).await;
+    fleet.publish("branch", "r", &Branch { widths: vec![3, 2], held: None, failing: Some(vec![1, 1]), next: None }).await;
     assert_eq!(fleet.ended("r").await.state, State::Failed);
     let (code, outcome) = post(&fleet, "/v1/tasks/r/retry", &json!({"only_failed": true, "reason": "again"})).await;
     assert_eq!((code, &outcome["run"]), (202, &json!(2)), "{outcome}");

@@ -3,6 +3,7 @@
 //! with roles as processes that are killed.
 
 mod cancelling;
+mod following;
 mod inside;
 mod later;
 #[path = "../tracker/oracle.rs"]

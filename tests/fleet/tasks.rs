@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kafleet::handlers::{Child, Context, Failure, Task, TaskResult};
+use kafleet::handlers::{Child, Context, Failure, Task, TaskResult, Then};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,12 +37,15 @@ pub struct Branch {
     pub held: Option<Vec<u32>>,
     /// The way to the leaf that fails.
     pub failing: Option<Vec<u32>>,
+    /// What is to follow.
+    #[serde(default)]
+    pub next: Option<String>,
 }
 
 impl Branch {
     fn below(&self, n: u32) -> Self {
         let rest = |way: &Option<Vec<u32>>| way.as_ref().filter(|way| way.first() == Some(&n)).map(|way| way[1..].to_vec());
-        Self { widths: self.widths[1..].to_vec(), held: rest(&self.held), failing: rest(&self.failing) }
+        Self { widths: self.widths[1..].to_vec(), held: rest(&self.held), failing: rest(&self.failing), next: None }
     }
 }
 
@@ -60,6 +63,9 @@ impl Task for Branch {
                 false => Child::of(&below),
             };
             cx.spawn_child(child.id(n.to_string()));
+        }
+        if let Some(next) = self.next {
+            cx.then(Then::new("echo", next.into()));
         }
         Ok(width)
     }

@@ -13,7 +13,7 @@ const WIDTH: u32 = 10;
 const BELOW: u64 = 1_110;
 
 fn branch() -> Branch {
-    Branch { widths: vec![WIDTH; 3], held: None, failing: None }
+    Branch { widths: vec![WIDTH; 3], held: None, failing: None, next: None }
 }
 
 /// All tasks of the tree: the root, then level by level.

@@ -10,8 +10,10 @@ use crate::model::outbox::KeptRecord;
 use crate::model::rollup::{Counts, children_of, combine};
 use crate::model::state::Category;
 use crate::model::task::{Policy, Position, Rules};
+use crate::model::then::{On, Then, segment};
 use std::sync::Arc;
 
+mod follow;
 mod policies;
 mod requests;
 
@@ -60,9 +62,13 @@ impl Kept {
 fn fold_log(log: &[Event], batch: usize, cache: usize) -> Kept {
     let (mut kept, mut forest) = (Kept::default(), Forest::default());
     for (number, events) in log.chunks(batch.max(1)).enumerate() {
-        for id in forest.missing(events) {
-            let node = kept.nodes.get(&id).map(|bytes| Node::decode(bytes).unwrap());
-            forest.load(id, node);
+        let mut missing = forest.missing(events);
+        while !missing.is_empty() {
+            for id in missing {
+                let node = kept.nodes.get(&id).map(|bytes| Node::decode(bytes).unwrap());
+                forest.load(id, node);
+            }
+            missing = forest.wanted();
         }
         for (n, event) in events.iter().enumerate() {
             let offset = (number * batch.max(1) + n) as i64;
@@ -296,7 +302,15 @@ fn history_is_bounded_and_keeps_its_first_entry() {
 
 // ---- properties over random trees and event orders
 
-const IDS: [&str; 9] = ["r", "r:a", "r:b", "r:a:x", "r:a:y", "r:a:x:p", "r:b:z", "s", "s:t"];
+const IDS: [&str; 12] = ["r", "r:then", "r:then-2", "r:a:then", "r:a", "r:b", "r:a:x", "r:a:y", "r:a:x:p", "r:b:z", "s", "s:t"];
+
+fn some_thens(number: usize) -> Vec<Then> {
+    match number {
+        1 => vec![Then::new("after", 1.into()).then(Then::new("echo", 2.into()))],
+        2 => vec![Then::new("after", 1.into()).on(On::Ended), Then::new("clean", 1.into()).on(On::Failed)],
+        _ => Vec::new(),
+    }
+}
 
 fn any_event() -> impl Strategy<Value = Event> {
     let kinds = prop::sample::select(vec![
@@ -317,11 +331,11 @@ fn any_event() -> impl Strategy<Value = Event> {
         Kind::RetryRequested,
         Kind::EffectDone,
     ]);
-    let policy = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), prop::option::of(0u32..3));
+    let policy = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), prop::option::of(0u32..3), 0usize..6);
     (prop::sample::select(IDS.to_vec()), kinds, 1u32..4, prop::sample::select(State::ALL.to_vec()), policy).prop_map(
-        |(task, kind, run, state, (ignore, external, block_when_done, fail_fast, max_failed))| {
+        |(task, kind, run, state, (ignore, external, block_when_done, fail_fast, max_failed, thens))| {
             let on_failure = if ignore { OnFailure::Ignore } else { OnFailure::Fail };
-            let rules = Rules { external, block_when_done, fail_fast, max_failed, options: None };
+            let rules = Rules { external, block_when_done, fail_fast, max_failed, options: None, then: some_thens(thens) };
             let mut event = with_policy(task, Policy { on_failure, rules, ..Policy::default() });
             event.kind = kind;
             event.run = run;
@@ -334,6 +348,9 @@ fn any_event() -> impl Strategy<Value = Event> {
                 .then(|| format!("{}-{}", if ignore { "cancel" } else { "publish" }, state.index()).into());
             if let Some(task) = event.task.as_mut().filter(|_| !block_when_done) {
                 task.asof = Some(state.index() as i64);
+            }
+            if kind == Kind::Started && thens == 0 {
+                event.then = some_thens(2);
             }
             if !matches!(kind, Kind::Submitted | Kind::Started) {
                 event.task = None;
@@ -372,15 +389,19 @@ fn recompute(kept: &Kept) {
         let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
         assert_eq!(node.state == State::Cancelling, cancelling, "{id} is being cancelled");
         assert!(cancelling || node.state == combine(node.own, &node.below, node.tolerated()), "state of {id}");
-        let matters = |child: &&&Node| child.on_failure() == OnFailure::Fail;
+        let is_then = |child: &TaskId| number_of(child.segment()).is_some();
+        let children_that = |then: bool| -> Vec<&Node> {
+            let mine = nodes.iter().filter(|(child, _)| child.parent() == Some(id.as_str()) && counted(child));
+            mine.filter(|(child, _)| is_then(child) == then).map(|(_, node)| node).collect()
+        };
+        let matters = |child: &&Node| child.on_failure() == OnFailure::Fail;
         let pending = children.iter().any(|child| child.state.category() == Category::Pending);
-        let lost: Vec<State> = children
-            .iter()
-            .filter(matters)
-            .map(|child| child.state)
-            .filter(|state| state.category() == Category::Failed)
-            .collect();
-        let worst = lost.iter().max().copied().filter(|_| lost.len() > node.tolerated() as usize);
+        let lost = |then: bool, tolerated: u32| -> Option<State> {
+            let failed = children_that(then).into_iter().filter(matters).map(|child| child.state);
+            let failed: Vec<State> = failed.filter(|state| state.category() == Category::Failed).collect();
+            failed.iter().max().copied().filter(|_| failed.len() > tolerated as usize)
+        };
+        let worst = lost(false, node.tolerated());
         if node.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast)
             && worst.is_some_and(|worst| worst > State::Cancelled)
         {
@@ -395,9 +416,15 @@ fn recompute(kept: &Kept) {
                 }
             }
             _ if pending => State::WaitingForChildren,
-            own => own.max(worst.unwrap_or(State::Succeeded)),
+            own => own.max(worst.unwrap_or(State::Succeeded)).max(lost(true, 0).unwrap_or(State::Succeeded)),
         };
         assert_eq!(node.state, state, "state of {id} by the definition");
+        let others_open = children_that(false).iter().any(|child| child.state.category() == Category::Pending);
+        for (n, then) in node.thens().enumerate().filter(|_| node.announced && node.own.is_terminal() && !others_open) {
+            let made = node.thens_made & (1 << n) != 0;
+            assert!(made || !then.on.is(node.own.max(worst.unwrap_or(State::Succeeded))), "{id}: {n} follows");
+            assert!(!made || nodes[&id.child(&segment(n)).unwrap()].run >= node.run, "{id}: {n} is there");
+        }
         if node.state.is_terminal() {
             assert!(node.own.is_terminal() && !pending, "{id} is done before its children");
         }

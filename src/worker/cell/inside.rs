@@ -145,7 +145,16 @@ impl Voice {
 
     fn answer(&self, answer: Answer, cx: &Context) {
         let children = if answer.is_ok() { cx.take_spawned() } else { Vec::new() };
-        let (mut messages, answer) = match named(cx, children) {
+        let thens = if answer.is_ok() { cx.take_thens() } else { Ok(Vec::new()) };
+        let said = named(cx, children).and_then(|mut messages| {
+            for then in thens? {
+                messages.extend(
+                    frame(&Word::Then(Box::new(then))).map_err(|why| Failure::fail(why.to_string()).of_kind("bad_child"))?,
+                );
+            }
+            Ok(messages)
+        });
+        let (mut messages, answer) = match said {
             Ok(messages) => (messages, answer),
             Err(failure) => (Vec::new(), Err(failure)),
         };

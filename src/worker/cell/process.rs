@@ -123,6 +123,7 @@ impl Cell {
                 // One more than is allowed fails the attempt.
                 Word::Child(child) if children.len() <= MAX_CHILDREN => children.push(*child),
                 Word::Child(_) => {}
+                Word::Then(then) => cx.then(*then),
                 Word::SpawnNow => {
                     let spawned = cx.spawn_now(std::mem::take(&mut children)).await;
                     self.to.write_all(&frame(&Order::Spawned(spawned))?).await?;

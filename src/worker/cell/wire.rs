@@ -11,6 +11,7 @@ use crate::handlers::context::Note;
 use crate::handlers::{Child, Failure};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
+use crate::model::then::Then;
 
 /// Params and results have 3 MiB at most, and some more around them.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 20;
@@ -63,6 +64,8 @@ pub enum Word {
     Alive,
     /// A child, for the `SpawnNow` or the `Answer` that follows.
     Child(Box<Child>),
+    /// What is to follow, for the `Answer` that follows.
+    Then(Box<Then>),
     SpawnNow,
     Answer(Result<RawJson, Failure>),
 }
