@@ -73,7 +73,7 @@ fn seeds() {
     let count = variable("KAFLEET_SIMULATION");
     let budget = if count.is_some() { Duration::MAX } else { BUDGET };
     let begun = Instant::now();
-    let (played, found) = search(first, single.map_or(count.unwrap_or(u64::MAX), |_| 1), budget);
+    let (played, found) = search(first, count.or(single.map(|_| 1)).unwrap_or(u64::MAX), budget);
     let took = begun.elapsed().as_secs_f64();
     println!("{played} seeds from {first} on in {took:.1} s, {:.1} a second", played as f64 / took);
     if let Some(outcome) = found {

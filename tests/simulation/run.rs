@@ -97,7 +97,9 @@ async fn watch(fleet: &Fleet, ends: &mut Ends) {
     if fleet.system.elapsed_ms() % 1_000 > 100 {
         return;
     }
-    for (id, node) in verdict::records(fleet).await {
+    let records = verdict::records(fleet).await;
+    verdict::at_any_time(fleet, &records).into_iter().for_each(|wrong| fleet.violation(wrong));
+    for (id, node) in records {
         if node.own.is_terminal() {
             let first = *ends.entry((id.clone(), node.run)).or_insert(node.own);
             if first != node.own {

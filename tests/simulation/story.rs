@@ -86,6 +86,15 @@ pub enum Deed {
     },
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    /// Nothing goes wrong: then nothing is done twice either.
+    Calm,
+    /// Processes stop as they are told to, and come back: no good attempt is made twice.
+    Orderly,
+    Wild,
+}
+
 #[derive(Clone, Debug)]
 pub struct Item {
     pub at_ms: u64,
@@ -103,15 +112,14 @@ pub struct Story {
     pub batch_events: usize,
     pub observe: bool,
     pub roots: Vec<(bool, Script)>,
-    /// Nothing goes wrong: then nothing is done twice either.
-    pub calm: bool,
+    pub mood: Mood,
     pub items: Vec<Item>,
 }
 
 impl Story {
     pub fn of(seed: u64) -> Self {
         let dice = &mut Rng::with_seed(seed);
-        let calm = dice.u8(..8) == 0;
+        let mood = [Mood::Calm, Mood::Orderly, Mood::Wild][usize::from(dice.u8(..8).min(2))];
         let count = dice.usize(1..7);
         let roots: Vec<_> = (0..count).map(|_| (dice.u8(..3) > 0, Script::random(dice, 3))).collect();
         let mut story = Self {
@@ -125,12 +133,14 @@ impl Story {
             batch_events: [1, 3, 50, 2_000][dice.usize(..4)],
             observe: dice.bool(),
             roots,
-            calm,
+            mood,
             items: Vec::new(),
         };
         story.asks(dice);
-        if !calm {
-            story.troubles(dice);
+        match mood {
+            Mood::Calm => {}
+            Mood::Orderly => story.restarts(dice),
+            Mood::Wild => story.troubles(dice),
         }
         story.items.sort_by_key(|item| item.at_ms);
         story
@@ -182,6 +192,13 @@ impl Story {
         }
     }
 
+    fn restarts(&mut self, dice: &mut Rng) {
+        for _ in 0..dice.usize(1..9) {
+            let (at_ms, seat, back_ms) = (dice.u64(..TROUBLE_MS), self.seat(dice), dice.u64(1..4_000));
+            self.add(at_ms, Deed::Restart { seat, back_ms });
+        }
+    }
+
     fn troubles(&mut self, dice: &mut Rng) {
         for _ in 0..dice.usize(1..9) {
             let (at_ms, seat) = (dice.u64(..TROUBLE_MS), self.seat(dice));
@@ -210,7 +227,8 @@ impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} workers, {} trackers; {} events partitions, {} of each type; commits every {} ms, batches of {}, retries wait inline up to {} ms, observed: {}",
+            "{:?}: {} workers, {} trackers; {} events partitions, {} of each type; commits every {} ms, batches of {}, retries wait inline up to {} ms, observed: {}",
+            self.mood,
             self.workers,
             self.trackers,
             self.events_partitions,

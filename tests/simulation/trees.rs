@@ -1,6 +1,6 @@
 //! The tasks of a simulated fleet: what each does is written in its params, so that everybody knows what has to come of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ pub struct Kid {
 #[derive(Default)]
 pub struct Journal {
     pub begun: Mutex<BTreeMap<(String, u32, u32), u32>>,
+    /// Tasks whose first attempts are good: nothing of them waits for another one.
+    pub good: Mutex<BTreeSet<String>>,
     /// Hears of each attempt that begins.
     pub check: Mutex<Option<Check>>,
 }
@@ -115,6 +117,9 @@ impl Script {
         *journal.begun.lock().entry((cx.id.to_string(), cx.run, cx.number)).or_default() += 1;
         if let Some(check) = &*journal.check.lock() {
             check(cx.id.as_str(), cx.run);
+        }
+        if self.fails == 0 {
+            journal.good.lock().insert(cx.id.to_string());
         }
         if self.ms > 0 {
             tokio::time::sleep(Duration::from_millis(self.ms)).await;
