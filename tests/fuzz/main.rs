@@ -1,0 +1,208 @@
+//! Whatever reads bytes from outside answers, whatever they are: it takes them or says why not, and what it takes means the
+//! same when it is written and read again. Inputs are made from those in `corpus/`, for a moment each run and in another
+//! way each time; `KAFLEET_FUZZ` says for how many seconds. An input that has found something goes into `corpus/`.
+
+mod make;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Method, Request, header};
+use kafleet::api::{self, ApiSetup};
+use kafleet::broker::memory::{Memory, MemoryOptions};
+use kafleet::broker::{Broker, OwnedHeaders, RecordRef, TopicSpec};
+use kafleet::config::{ApiConfig, Bytes, Names, Overrides, load_with};
+use kafleet::control::Orders;
+use kafleet::handlers::echo::Echo;
+use kafleet::handlers::{Registered, Registry};
+use kafleet::model::duration::Millis;
+use kafleet::model::event::Event;
+use kafleet::model::fold::{Forest, Place};
+use kafleet::model::id::TaskId;
+use kafleet::model::node::Node;
+use kafleet::model::offsets::Metadata;
+use kafleet::model::outbox::KeptRecord;
+use kafleet::model::task::{Position, Source, parse_time, read_task};
+use kafleet::runtime::{Health, Shutdown};
+use kafleet::telemetry::Metrics;
+use make::fuzz;
+use tower::ServiceExt;
+
+fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+#[test]
+fn ids() {
+    fuzz("ids", |bytes| {
+        let Ok(id) = TaskId::parse(&text(bytes)) else { return };
+        assert_eq!(TaskId::parse(id.as_str()).as_ref(), Ok(&id));
+        assert!(id.ancestors().all(|above| id.as_str().starts_with(above)), "{id}");
+        assert!(id.parent_id().is_none_or(|parent| Some(parent.as_str()) == id.parent()), "{id}");
+    });
+}
+
+#[test]
+fn spans_sizes_and_times() {
+    fuzz("spans", |bytes| {
+        let text = text(bytes);
+        if let Ok(span) = Millis::parse(&text) {
+            assert_eq!(Millis::parse(&span.to_string()), Ok(span), "{text}");
+        }
+        if let Ok(size) = Bytes::parse(&text) {
+            assert_eq!(Bytes::parse(&size.to_string()), Ok(size), "{text}");
+        }
+        let _ = parse_time(&text);
+    });
+}
+
+/// Line by line, as a partition holds them.
+#[test]
+fn events() {
+    fuzz("events", |bytes| {
+        let mut forest = Forest::default();
+        for (offset, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+            let Ok(event) = Event::decode(line) else { continue };
+            let mut again = Vec::new();
+            event.encode(&mut again);
+            assert_eq!(Event::decode(&again).as_ref(), Ok(&event), "{}", text(&again));
+            for id in forest.missing([&event]) {
+                forest.load(id, None);
+            }
+            forest.fold(&event, Place { offset: offset as i64, log_time_ms: 1_000 * offset as i64 });
+        }
+        for (id, record) in forest.take_changes().nodes {
+            assert_eq!(Node::decode(&record).as_ref(), forest.node(id.as_str()), "the record of {id}");
+        }
+    });
+}
+
+/// Headers, one a line, then an empty line and the value.
+fn parted(bytes: &[u8]) -> (OwnedHeaders, Option<&[u8]>) {
+    let end = bytes.windows(2).position(|two| two == b"\n\n");
+    let (head, value) = end.map_or((bytes, None), |end| (&bytes[..end], Some(&bytes[end + 2..])));
+    let lines = head.split(|byte| *byte == b'\n');
+    let header = |line: &[u8]| {
+        let colon = line.iter().position(|byte| *byte == b':');
+        let (name, value) = colon.map_or((line, None), |colon| (&line[..colon], Some(line[colon + 1..].to_vec())));
+        (text(name).into_owned(), value)
+    };
+    (lines.map(header).collect(), value)
+}
+
+#[test]
+fn task_records() {
+    let task_type: Arc<str> = "echo".into();
+    fuzz("records", |bytes| {
+        let (headers, value) = parted(bytes);
+        let position = Position { partition: 0, offset: 7 };
+        let source = Source { task_type: &task_type, position, timestamp_ms: 1_700_000_000_000, value };
+        let read = || read_task(&source, headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())));
+        match (read(), read()) {
+            (Ok(task), Ok(again)) => assert_eq!(task.id, again.id),
+            (Err(why), Err(_)) => assert!(!why.code.is_empty() && !why.message.is_empty()),
+            _ => panic!("it is a task one time and not the other"),
+        }
+    });
+}
+
+#[test]
+fn commit_metadata() {
+    fuzz("metadata", |bytes| {
+        for offset in [0, 1, 1_000_000, i64::MAX / 2] {
+            let Some(read) = Metadata::decode(offset, &text(bytes)) else { continue };
+            let again = Metadata::encode(&read.completed, read.mark, read.window_end, read.unclean);
+            let Some(again) = Metadata::decode(read.completed.watermark(), &again) else {
+                panic!("{again} cannot be read")
+            };
+            assert_eq!(again.completed.watermark(), read.completed.watermark());
+            assert!((0..200).all(|n| again.completed.is_done(offset + n) == read.completed.is_done(offset + n)), "another map");
+        }
+    });
+}
+
+#[test]
+fn control_records() {
+    fuzz("control", |bytes| {
+        let (key, value) = bytes.iter().position(|byte| *byte == b'\n').map_or((bytes, None), |end| {
+            (&bytes[..end], Some(&bytes[end + 1..]))
+        });
+        let headers = OwnedHeaders::new();
+        let record = RecordRef {
+            topic: "t.control",
+            partition: 0,
+            offset: 0,
+            timestamp_ms: 0,
+            log_append_time: true,
+            key: Some(key),
+            value,
+            headers: &headers,
+        };
+        let _ = Orders::default().take(&record);
+        let _ = kafleet::fleet::Control::default().take(&record);
+    });
+}
+
+#[test]
+fn what_a_store_holds() {
+    fuzz("stored", |bytes| {
+        if let Some(node) = Node::decode(bytes) {
+            assert!(Node::decode(&node.encode()).is_some());
+        }
+        let _ = KeptRecord::decode(bytes);
+    });
+}
+
+#[test]
+fn configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kafleet.toml");
+    fuzz("config", |bytes| {
+        std::fs::write(&path, bytes).unwrap();
+        if let Err(problems) = load_with(Some(&path), &Overrides::default(), &|_| None) {
+            assert!(!problems.to_string().trim().is_empty());
+        }
+    });
+}
+
+/// A call and its body: `POST /v1/tasks`, then JSON.
+#[test]
+fn calls_of_the_api() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let inside = runtime.enter();
+    let (broker, names) = (Memory::new(MemoryOptions::default()), Names::new("t"));
+    let topics = [names.events(), names.control(), names.workers(), names.tasks("echo"), names.dead("echo")];
+    let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() });
+    broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
+    let mut registry = Registry::default();
+    registry.add("echo", Registered::new(Echo));
+    let setup = ApiSetup {
+        broker,
+        store: Arc::new(kafleet::store::memory::Memory::default()),
+        registry,
+        config: ApiConfig::default(),
+        names,
+        events_partitions: 1,
+        metrics: Metrics::new().unwrap(),
+        health: Health::default(),
+    };
+    let open = api::open(setup, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &Shutdown::new()).unwrap();
+    fuzz("calls", |bytes| {
+        let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+        let head = text(&bytes[..end]).into_owned();
+        let (method, uri) = head.split_once(' ').unwrap_or(("GET", &head));
+        let body = bytes.get(end + 1..).unwrap_or_default().to_vec();
+        let Ok(method) = Method::from_bytes(method.as_bytes()) else { return };
+        let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, "application/json");
+        let Ok(request) = request.body(Body::from(body)) else { return };
+        let answer = runtime.block_on(async {
+            let answer = tokio::time::timeout(Duration::from_secs(30), open.router.clone().oneshot(request)).await;
+            answer.expect("an answer in time").unwrap().status().as_u16()
+        });
+        // 503: what it asks for is not folded, for nobody folds here.
+        assert!(answer < 500 || answer == 503, "{answer}");
+    });
+    drop(inside);
+}

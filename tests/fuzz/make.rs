@@ -1,0 +1,72 @@
+//! Inputs from other inputs.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fastrand::Rng;
+
+/// Of one kind of input, unless `KAFLEET_FUZZ` says otherwise.
+const BUDGET: Duration = Duration::from_millis(1_500);
+const LONGEST: usize = 4_096;
+/// What is seldom right.
+const TOKENS: [&str; 26] = [
+    "0", "-1", "1e999", "9223372036854775807", "18446744073709551616", "-9223372036854775808", "null", "true", "\"\"", "{}",
+    "[]", "[[[[[[[[", "{\"a\":", "\\u0000", "\\ud800", "\u{0}", "\u{feff}", "é", ":", "/", "\n", "\r\n", "..", "%2f", "2026-02-30T25:61:61Z",
+    "1h1ms",
+];
+
+/// Hands inputs to `take`, which panics where something is wrong.
+pub fn fuzz(kind: &str, take: impl Fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(kind);
+    let mut known: Vec<Vec<u8>> = Vec::new();
+    let mut paths: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    for path in paths {
+        let input = std::fs::read(&path).unwrap();
+        attempt(kind, &input, &take);
+        known.push(input);
+    }
+    assert!(!known.is_empty(), "{} is empty", folder.display());
+    let budget = std::env::var("KAFLEET_FUZZ").map_or(BUDGET, |text| Duration::from_secs(text.parse().unwrap()));
+    let mut dice = Rng::with_seed(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64);
+    let (begun, mut tried) = (Instant::now(), 0);
+    while begun.elapsed() < budget {
+        let mut input = known[dice.usize(..known.len())].clone();
+        for _ in 0..dice.usize(1..6) {
+            change(&mut input, &known, &mut dice);
+        }
+        input.truncate(LONGEST);
+        attempt(kind, &input, &take);
+        tried += 1;
+    }
+    println!("{tried} {kind}");
+}
+
+fn attempt(kind: &str, input: &[u8], take: &impl Fn(&[u8])) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| take(input))) {
+        eprintln!("to be kept in tests/fuzz/corpus/{kind}:\n\"{}\"", input.escape_ascii());
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn change(input: &mut Vec<u8>, known: &[Vec<u8>], dice: &mut Rng) {
+    let at = dice.usize(..=input.len());
+    let end = (at + dice.usize(..24)).min(input.len());
+    match dice.u8(..7) {
+        0 if at < input.len() => input[at] ^= 1 << dice.u8(..8),
+        1 => drop(input.drain(at..end)),
+        2 => input.insert(at, dice.u8(..)),
+        3 => {
+            let again = input[at..end].repeat(dice.usize(1..9));
+            input.splice(at..at, again);
+        }
+        4 => {
+            let other = &known[dice.usize(..known.len())];
+            let from = dice.usize(..=other.len());
+            input.splice(at..end, other[from..].iter().copied());
+        }
+        5 if at < input.len() => input[at] = b"0123456789-:,.\"[]{}"[dice.usize(..19)],
+        _ => drop(input.splice(at..end, TOKENS[dice.usize(..TOKENS.len())].bytes())),
+    }
+}
