@@ -114,9 +114,7 @@ fn commit_metadata() {
         for offset in [0, 1, 1_000_000, i64::MAX / 2] {
             let Some(read) = Metadata::decode(offset, &text(bytes)) else { continue };
             let again = Metadata::encode(&read.completed, read.mark, read.window_end, read.unclean);
-            let Some(again) = Metadata::decode(read.completed.watermark(), &again) else {
-                panic!("{again} cannot be read")
-            };
+            let Some(again) = Metadata::decode(read.completed.watermark(), &again) else { panic!("{again} cannot be read") };
             assert_eq!(again.completed.watermark(), read.completed.watermark());
             assert!((0..200).all(|n| again.completed.is_done(offset + n) == read.completed.is_done(offset + n)), "another map");
         }
@@ -126,9 +124,8 @@ fn commit_metadata() {
 #[test]
 fn control_records() {
     fuzz("control", |bytes| {
-        let (key, value) = bytes.iter().position(|byte| *byte == b'\n').map_or((bytes, None), |end| {
-            (&bytes[..end], Some(&bytes[end + 1..]))
-        });
+        let (key, value) =
+            bytes.iter().position(|byte| *byte == b'\n').map_or((bytes, None), |end| (&bytes[..end], Some(&bytes[end + 1..])));
         let headers = OwnedHeaders::new();
         let record = RecordRef {
             topic: "t.control",
