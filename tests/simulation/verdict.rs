@@ -127,7 +127,7 @@ fn families(records: &Records, id: &str, script: &Script, wrong: &mut Vec<String
     let Some(node) = records.get(id) else { return };
     for (n, kid) in script.children.iter().enumerate() {
         let child = format!("{id}:c{n}");
-        if node.own == State::Succeeded && !records.get(&child).is_some_and(|child| child.run >= node.run) {
+        if node.own == State::Succeeded && records.get(&child).is_none_or(|child| child.run < node.run) {
             wrong.push(format!("run {} of `{id}` has succeeded, and `{child}` is not there", node.run));
         }
         families(records, &child, &kid.script, wrong);
