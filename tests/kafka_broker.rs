@@ -483,7 +483,7 @@ fn a_record_is_read_at_its_place_and_a_marker_is_none() {
     assert_eq!(read(100_000), None);
     let begun = Instant::now();
     (0..20).for_each(|n| assert!(read(100 + n).is_some()));
-    assert!(begun.elapsed() < Duration::from_secs(2), "20 reads took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(10), "20 reads took {:?}", begun.elapsed());
 }
 
 #[test]

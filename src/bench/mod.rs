@@ -14,6 +14,7 @@ mod pass;
 mod process;
 mod publish;
 pub mod role;
+mod sleep;
 mod stage;
 mod table;
 mod tracker;
@@ -36,6 +37,7 @@ pub use idle::{Idle, idle};
 pub use latency::{Latency, latency};
 pub use memory::{MemoryBench, memory};
 pub use publish::{PublishBench, publish};
+pub use sleep::{Sleep, sleep};
 pub use table::{Figure, Report};
 pub use tracker::{TrackerBench, tracker};
 pub use worker::{WorkerBench, worker};
@@ -164,6 +166,11 @@ impl Ground {
             records += ends.end - ends.first;
         }
         u64::try_from(records).context("a partition ends before it begins")
+    }
+
+    /// A type's workers have committed everything that is in its topic.
+    fn is_committed(&self, task_type: &str) -> anyhow::Result<bool> {
+        Ok(self.committed(task_type)? >= self.records(&self.names.tasks(task_type), self.partitions)?)
     }
 
     /// How far the group of a type's workers has committed, over all partitions.

@@ -1,5 +1,7 @@
 //! `bench worker`: one worker process works off a backlog of no-op tasks, beside the raw loop over the same records.
 
+use clap::builder::TypedValueParser as _;
+
 use super::pass::{Pass, add_passes, measure};
 use super::process::Process;
 use super::role::Role;
@@ -14,15 +16,27 @@ pub struct WorkerBench {
     /// The worker's memory limit.
     #[arg(long, value_parser = Bytes::parse, default_value_t = WorkerConfig::default().memory_limit)]
     pub memory_limit: Bytes,
+    /// In which order the tasks run; each has a key of its own.
+    #[arg(long, value_parser = order_parser(), default_value = "none")]
+    pub order: Order,
     /// Run the attempts in child processes. Choose few `--slots`: each is a process.
     #[arg(long)]
     pub isolation: bool,
+}
+
+fn order_parser() -> impl clap::builder::TypedValueParser<Value = Order> {
+    clap::builder::PossibleValuesParser::new(["none", "key", "partition"]).map(|name| match name.as_str() {
+        "key" => Order::Key,
+        "partition" => Order::Partition,
+        _ => Order::None,
+    })
 }
 
 pub fn worker(bench: &WorkerBench, site: &Site) -> anyhow::Result<Report> {
     let (common, site) = (&bench.common, site.linger(bench.common.linger));
     let settings = [
         ("slots", common.slots.to_string()),
+        ("order", format!("{:?}", bench.order).to_lowercase()),
         ("commit", "200 ms".into()),
         ("memory limit", bench.memory_limit.to_string()),
         ("isolation", if bench.isolation { "process" } else { "none" }.into()),
@@ -89,7 +103,7 @@ fn worker_pass(ground: &Ground, bench: &WorkerBench, site: &Site) -> anyhow::Res
         events_partitions: common.partitions,
         slots: common.slots,
         memory_limit: bench.memory_limit.0,
-        order: Order::None,
+        order: bench.order,
         isolation: if bench.isolation { Isolation::Process } else { Isolation::None },
         fan: false,
     };
@@ -98,8 +112,6 @@ fn worker_pass(ground: &Ground, bench: &WorkerBench, site: &Site) -> anyhow::Res
     measure(process, common.tasks, || {
         let written = ground.records(&events, common.partitions)?;
         // Done is done when it is committed too; asked for only at the end.
-        let committed =
-            written < common.tasks || ground.committed(NOOP)? >= ground.records(&ground.names.tasks(NOOP), common.partitions)?;
-        Ok((written, committed))
+        Ok((written, written >= common.tasks && ground.is_committed(NOOP)?))
     })
 }

@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::globals::{Format, Globals};
 use super::outcome::{Code, Failure, Outcome};
 use crate::bench::{self, Common, Report, Site};
-use crate::config::WorkerConfig;
+use crate::config::{Order, WorkerConfig};
 
 #[derive(Debug, Subcommand)]
 pub enum BenchVerb {
@@ -23,6 +23,8 @@ pub enum BenchVerb {
     Fanin(bench::Fanin),
     /// What worker and tracker hold and use while there is nothing to do
     Idle(bench::Idle),
+    /// Many attempts at once in one worker, each waiting for the same time
+    Sleep(bench::Sleep),
     /// The most that a worker takes: with a long backlog, with large params, with many types
     Memory(bench::MemoryBench),
     /// All but `memory`, one after the other
@@ -62,8 +64,10 @@ fn all(common: &Common) -> Vec<BenchVerb> {
         BenchVerb::Worker(bench::WorkerBench {
             common: common.clone(),
             memory_limit: WorkerConfig::default().memory_limit,
+            order: Order::None,
             isolation: false,
         }),
+        BenchVerb::Sleep(bench::Sleep { rounds: common.rounds, ..bench::Sleep::default() }),
         fold(false),
         fold(true),
         BenchVerb::E2e(bench::E2e { common }),
@@ -74,6 +78,7 @@ async fn run(verb: BenchVerb, site: Site) -> anyhow::Result<Report> {
     match verb {
         BenchVerb::Publish(publish) => blocking(move || bench::publish(&publish, &site)).await,
         BenchVerb::Worker(worker) => blocking(move || bench::worker(&worker, &site)).await,
+        BenchVerb::Sleep(sleep) => blocking(move || bench::sleep(&sleep, &site)).await,
         BenchVerb::Tracker(tracker) => bench::tracker(&tracker, &site).await,
         BenchVerb::E2e(e2e) => bench::e2e(&e2e, &site).await,
         BenchVerb::Latency(latency) => bench::latency(&latency, &site).await,

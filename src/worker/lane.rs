@@ -40,6 +40,8 @@ const IDLE_WAIT: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Work that waits for its window before the lane stops taking records.
 const MAX_WAITING: usize = 8_192;
+/// The part of the commit interval after which an idle lane commits.
+const IDLE_COMMIT_PART: u32 = 4;
 /// The least time between commits, and how long to wait for the outcome of one.
 const COMMIT_SPACING: Duration = Duration::from_millis(3);
 const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
@@ -244,9 +246,8 @@ impl Lane {
         if !short && waiting < MAX_WAITING {
             self.holding = None;
             self.pause(false, |share| share.waiting() <= part / 2);
-            let busy = |share: &Share| share.waiting() > 0 || share.outstanding() > 0;
-            let busy = self.commit.is_some() || self.shares.iter().flatten().any(busy);
-            return Some(if busy { BUSY_WAIT } else { IDLE_WAIT });
+            let uncommitted = self.commit.is_some() || self.shares.iter().flatten().any(Share::needs_commit);
+            return Some(if uncommitted || !self.is_idle() { BUSY_WAIT } else { IDLE_WAIT });
         }
         let since = *self.holding.get_or_insert(now);
         if self.stopping || now.duration_since(since) > PATIENCE {
@@ -254,6 +255,11 @@ impl Lane {
             return Some(BUSY_WAIT);
         }
         None
+    }
+
+    /// Nothing waits, nothing runs.
+    fn is_idle(&self) -> bool {
+        self.shares.iter().flatten().all(|share| share.waiting() == 0 && share.outstanding() == 0)
     }
 
     fn pause(&mut self, paused: bool, which: impl Fn(&Share) -> bool) {
@@ -329,7 +335,9 @@ impl Lane {
         if since < pause {
             return;
         }
-        let due = since >= self.parts.commit_interval;
+        // Where nothing is left to do, sooner: a successor, or whoever looks at the lag, need not wait for the interval.
+        let interval = if self.is_idle() { self.parts.commit_interval / IDLE_COMMIT_PART } else { self.parts.commit_interval };
+        let due = since >= interval;
         let urgent = self.shares.iter().flatten().any(Share::wants_window);
         if !due && !urgent {
             return;

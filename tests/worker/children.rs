@@ -34,7 +34,8 @@ async fn children_are_out_before_their_parent_has_ended() {
     assert_eq!((header(3, "ce_parent").as_deref(), header(3, "ce_run").as_deref()), (Some("p"), Some("3")));
     assert_eq!((header(3, "ce_name").as_deref(), tasks[3].key.as_deref()), (Some("mine"), Some(&b"k"[..])));
     let events = fleet.events.all();
-    let order: Vec<_> = events.iter().map(|event| event.kind).collect();
+    // On a busy machine the attempt takes long enough to be told of.
+    let order: Vec<_> = events.iter().map(|event| event.kind).filter(|kind| *kind != EventKind::Started).collect();
     assert_eq!(order, [vec![EventKind::Submitted; 4], vec![EventKind::Succeeded]].concat(), "one tree, one partition, in order");
 }
 

