@@ -65,6 +65,9 @@ pub struct Metrics {
     pub events_skipped: IntCounterVec,
     pub rewinds: IntCounterVec,
     pub fired: IntCounterVec,
+    pub removed: IntCounterVec,
+    pub aged: IntCounterVec,
+    pub lost: IntCounterVec,
     pub http_requests: IntCounterVec,
     pub http_time: HistogramVec,
 }
@@ -156,6 +159,21 @@ impl Metrics {
                 "kafleet_tracker_fired_total",
                 "Timers and effects fired, by what they did: release, expire, cancel, fail, retry, uncancel, walk.",
                 &["partition", "kind"],
+            )?,
+            removed: counter(
+                "kafleet_tracker_removed_total",
+                "Records of finished trees that were removed by age.",
+                &["partition"],
+            )?,
+            aged: counter(
+                "kafleet_tracker_aged_total",
+                "Tasks that were given up because nobody announced them, and trees that were ended by age.",
+                &["partition"],
+            )?,
+            lost: counter(
+                "kafleet_tasks_removed_by_retention_total",
+                "Queued tasks whose records Kafka had removed before a worker took them.",
+                &["type"],
             )?,
             http_requests: counter(
                 "kafleet_http_requests_total",

@@ -15,7 +15,7 @@ use crate::model::duration::Millis;
 use crate::runtime::blocking;
 
 mod check;
-pub use check::{Finding, Severity, check};
+pub use check::{Finding, Severity, check, unfit_events};
 
 const MIB: u64 = 1 << 20;
 /// The largest record of a topic, in bytes.
@@ -35,7 +35,7 @@ pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
     };
     let kept = |span: Millis| [("cleanup.policy", "delete".to_owned()), ("retention.ms", span.as_i64().to_string())];
     let by_broker = ("message.timestamp.type", "LogAppendTime".to_owned());
-    let [cleanup, retention] = kept(topics.events_retention());
+    let [cleanup, retention] = kept(Millis(config.lifetimes().log_retention_ms().unsigned_abs()));
     let mut specs = vec![
         spec(names.control(), 1, MAX_RECORD_BYTES, &[("cleanup.policy", "compact".into())]),
         spec(names.events(), topics.events_partitions, MAX_RECORD_BYTES, &[cleanup, retention, by_broker]),

@@ -273,6 +273,8 @@ pub enum Reason {
     /// A worker has it, and what became of it is still to be told.
     Taken,
     Running,
+    /// Its worker is not heard of any more.
+    WorkerSilent,
     /// It failed and is tried again.
     Retrying,
     Scheduled,

@@ -40,6 +40,10 @@ pub enum Reached {
     Not(Option<i64>),
 }
 
+/// What a record that is not there may come from.
+const GONE: &str =
+    "check the id; finished trees are removed after their type's `retention`, by default `topics.record_retention`";
+
 impl Api {
     /// The record of a task, if it has one, as it is now.
     pub async fn look(&self, id: &TaskId) -> Result<Option<Found>, Refusal> {
@@ -82,7 +86,7 @@ impl Api {
         let lag = self.pass_end(self.publisher.partition_of(id)).await?;
         match (self.look(id).await?, lag) {
             (Some(found), _) => Ok(found),
-            (None, None) => Err(Refusal::new(Code::NotFound, format!("there is no task `{id}`"))),
+            (None, None) => Err(Refusal::new(Code::NotFound, format!("there is no task `{id}`")).hint(GONE)),
             (None, Some(lag)) => Err(lag),
         }
     }

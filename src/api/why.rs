@@ -78,6 +78,13 @@ fn why_own(task: &Found) -> Finding {
             let error = error_text(node.error.as_deref());
             Finding::new(Reason::Retrying, format!("attempt {} failed: {error}; the next one begins {}", node.attempt, due()))
         }
+        _ if node.silent => {
+            let told = format!(
+                "{}; that worker is not heard of any more: once its partitions are taken over, it runs again",
+                running(task)
+            );
+            Finding::new(Reason::WorkerSilent, told)
+        }
         _ => Finding::new(Reason::Running, running(task)),
     }
 }

@@ -95,7 +95,8 @@ pub async fn latency(bench: &Latency, site: &Site) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn percentile(mut values: Vec<f64>, permille: usize) -> f64 {
+/// The value that so many in a thousand do not go beyond.
+pub fn percentile(mut values: Vec<f64>, permille: usize) -> f64 {
     values.sort_by(f64::total_cmp);
     let rank = (values.len() * permille).div_ceil(1_000).saturating_sub(1);
     values.get(rank).copied().unwrap_or_default()

@@ -17,6 +17,7 @@ pub mod role;
 mod sleep;
 mod stage;
 mod table;
+mod timers;
 mod tracker;
 mod worker;
 
@@ -39,6 +40,7 @@ pub use memory::{MemoryBench, memory};
 pub use publish::{PublishBench, publish};
 pub use sleep::{Sleep, sleep};
 pub use table::{Figure, Report};
+pub use timers::{Timers, timers};
 pub use tracker::{TrackerBench, tracker};
 pub use worker::{WorkerBench, worker};
 
@@ -137,7 +139,7 @@ impl Ground {
             partitions,
             replication: None,
             config: match append_time {
-                true => vec![("message.timestamp.type".into(), "LogAppendTime".into())],
+                true => vec![("message.timestamp.type".into(), "LogAppendTime".into()), ("retention.ms".into(), "-1".into())],
                 false => Vec::new(),
             },
         };

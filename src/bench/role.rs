@@ -130,6 +130,7 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
                 broker: Arc::new(site.kafka()?),
                 store: Arc::new(Redis::connect(options)?),
                 config: TrackerConfig::default(),
+                lifetimes: Default::default(),
                 names: Names::new(&prefix),
                 events_partitions,
                 metrics,

@@ -25,9 +25,11 @@ pub enum BenchVerb {
     Idle(bench::Idle),
     /// Many attempts at once in one worker, each waiting for the same time
     Sleep(bench::Sleep),
+    /// Tasks that start later: what a tracker holds while many wait, and how late they are
+    Timers(bench::Timers),
     /// The most that a worker takes: with a long backlog, with large params, with many types
     Memory(bench::MemoryBench),
-    /// All but `memory`, one after the other
+    /// All but `memory` and `timers`, one after the other
     All(Common),
     /// A benchmark's own process
     #[command(hide = true)]
@@ -84,6 +86,7 @@ async fn run(verb: BenchVerb, site: Site) -> anyhow::Result<Report> {
         BenchVerb::Latency(latency) => bench::latency(&latency, &site).await,
         BenchVerb::Fanin(fanin) => bench::fanin(&fanin, &site).await,
         BenchVerb::Memory(memory) => blocking(move || bench::memory(&memory, &site)).await,
+        BenchVerb::Timers(timers) => bench::timers(&timers, &site).await,
         BenchVerb::Idle(idle) => bench::idle(&idle, &site).await,
         BenchVerb::All(_) | BenchVerb::Role => anyhow::bail!("this is no benchmark by itself"),
     }

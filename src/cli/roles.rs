@@ -229,6 +229,7 @@ impl Parts {
             broker,
             store,
             config: self.config.tracker.clone(),
+            lifetimes: self.config.lifetimes(),
             names: self.names.clone(),
             events_partitions,
             metrics: self.metrics.clone(),

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::model::age::Lifetimes;
 use crate::model::duration::Millis;
 
 mod bytes;
@@ -141,10 +142,15 @@ impl Default for TopicsConfig {
     }
 }
 
-impl TopicsConfig {
-    /// The retention of the events topic: every tree that the store shows is whole in the log.
-    pub fn events_retention(&self) -> Millis {
-        Millis(self.max_tree_age.0.saturating_add(self.record_retention.0).saturating_add(86_400_000))
+impl Config {
+    /// How long trees and their records last.
+    pub fn lifetimes(&self) -> Lifetimes {
+        let own = |(name, kind): (&String, &TypeConfig)| Some((name.as_str().into(), kind.retention?.as_i64()));
+        Lifetimes {
+            record_retention_ms: self.topics.record_retention.as_i64(),
+            max_tree_age_ms: self.topics.max_tree_age.as_i64(),
+            types: self.types.iter().filter_map(own).collect(),
+        }
     }
 }
 
@@ -199,11 +205,25 @@ pub struct TrackerConfig {
     /// Announce tasks that producers have published without `ce_announced`, so that they show as queued before a worker
     /// takes them. It reads every task topic; a fleet whose producers all announce can do without.
     pub observe: bool,
+    /// A partition of the events topic that holds records and has no events for so long gets one that moves its time: ages
+    /// are counted by the log's own time.
+    pub tick: Millis,
+    /// A worker that is not heard of for so long is silent, and the tasks it runs are told so. Default: three missed
+    /// heartbeats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_silent: Option<Millis>,
 }
 
 impl Default for TrackerConfig {
     fn default() -> Self {
-        Self { batch_events: 2_000, cache_records: 4_000, queue_events: 5_000, observe: true }
+        Self {
+            batch_events: 2_000,
+            cache_records: 4_000,
+            queue_events: 5_000,
+            observe: true,
+            tick: Millis::secs(60),
+            worker_silent: None,
+        }
     }
 }
 
@@ -295,6 +315,9 @@ pub struct TypeConfig {
     /// An attempt that shows no sign of life for so long fails as `stalled`: no progress, log line or heartbeat. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout: Option<Millis>,
+    /// How long the records of a finished tree are kept whose root has this type. Default: `topics.record_retention`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Millis>,
     /// Kinds of errors that are tried again, also where the handler says that it is of no use; `*` is any that is not named.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub retry_on: Vec<String>,

@@ -46,6 +46,8 @@ pub(super) fn broken(document: &Document, config: &Config) -> Vec<Finding> {
     found.extend(rules.redis(&config.redis));
     found.extend(rules.topics(&config.topics));
     found.extend(rules.worker(&config.worker));
+    let spans = [("tick", Some(config.tracker.tick)), ("worker_silent", config.tracker.worker_silent)];
+    found.extend(rules.positive("/tracker", spans));
     found.extend(rules.api(&config.api));
     found.extend(listen(&config.ops.listen).filter(|_| !config.ops.listen.is_empty()).map(|why| rules.value("/ops/listen", why)));
     for (name, kind) in &config.types {
@@ -167,6 +169,7 @@ impl Rules<'_> {
             ("timeout", kind.timeout),
             ("total_timeout", kind.total_timeout),
             ("stall_timeout", kind.stall_timeout),
+            ("retention", kind.retention),
             ("failure_period", kind.failure_period),
         ];
         found.extend(self.positive(&at, spans));

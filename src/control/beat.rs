@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::RwLock;
 use schemars::JsonSchema;
@@ -90,11 +91,20 @@ impl Beat {
 
 /// The last heartbeat of each worker, and when the broker got it (epoch milliseconds).
 #[derive(Default)]
-pub struct Roll(RwLock<BTreeMap<String, (i64, Beat)>>);
+pub struct Roll {
+    beats: RwLock<BTreeMap<String, (i64, Beat)>>,
+    /// The place behind the last one read.
+    read_to: AtomicI64,
+}
 
 impl Roll {
     pub fn beats(&self) -> Vec<(i64, Beat)> {
-        self.0.read().values().cloned().collect()
+        self.beats.read().values().cloned().collect()
+    }
+
+    /// Everything before this place of the workers topic has been read.
+    pub fn has_read(&self, offset: i64) -> bool {
+        self.read_to.load(Ordering::Acquire) >= offset
     }
 }
 
@@ -112,8 +122,9 @@ impl Sink for Listener {
     fn restart(&mut self) {}
 
     fn record(&mut self, record: &RecordRef<'_>) {
+        self.roll.read_to.store(record.offset + 1, Ordering::Release);
         let Some(id) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return };
-        let mut roll = self.roll.0.write();
+        let mut roll = self.roll.beats.write();
         let Some(value) = record.value else {
             roll.remove(id);
             return;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::age::Lifetimes;
 use super::id::TaskId;
 use super::state::State;
 
@@ -18,6 +19,8 @@ pub enum Index {
     Timers,
     /// Tasks with effects that are to be done, the oldest first; `seen_ms` is the offset of its cause.
     Effects,
+    /// Tasks with something to come by log time ([`super::age`]), the next first; `seen_ms` is when.
+    Ages,
 }
 
 /// A place in an index: ordered by the log time of the task's first event (or what the index says), then by id.
@@ -38,11 +41,15 @@ pub struct Changes {
     pub logs: Vec<(TaskId, Vec<String>)>,
     /// Records of tasks to keep until they are due ([`super::outbox::KeptRecord::encode`]); None: no longer.
     pub kept: Vec<(TaskId, Option<Vec<u8>>)>,
+    /// Records to remove, with their logs. What indexes and counters say of them is in the other fields.
+    pub gone: Vec<TaskId>,
+    /// What holds from here on, where that has changed.
+    pub lifetimes: Option<Lifetimes>,
 }
 
 impl Changes {
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.logs.is_empty()
+        self.nodes.is_empty() && self.logs.is_empty() && self.gone.is_empty() && self.lifetimes.is_none()
     }
 
     /// Something new is due or to be done.

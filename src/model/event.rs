@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::age::Lifetimes;
 use super::id::TaskId;
 use super::json::RawJson;
 use super::outbox::KeptRecord;
@@ -47,6 +48,8 @@ pub enum Kind {
     WorkerSilent,
     /// Moves log time only.
     Tick,
+    /// How long trees and their records last, from here on.
+    Settings,
     /// A kind of a newer build that changes no state.
     #[serde(other)]
     Unknown,
@@ -55,6 +58,11 @@ pub enum Kind {
 impl Kind {
     pub fn name(self) -> String {
         serde_json::to_value(self).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+    }
+
+    /// The kinds that speak of no task; their id says nothing.
+    pub const fn is_of_no_task(self) -> bool {
+        matches!(self, Self::Tick | Self::Settings)
     }
 
     /// The kinds that make a record for a task nobody knows yet. The others speak of a task that must be there.
@@ -70,6 +78,7 @@ impl Kind {
                 | Self::DeadDropped
                 | Self::WorkerSilent
                 | Self::Tick
+                | Self::Settings
                 | Self::Unknown
         )
     }
@@ -135,6 +144,9 @@ pub struct Event {
     /// What its handler wants to follow it (`started`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Then>,
+    /// What holds from here on (`settings`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifetimes: Option<Box<Lifetimes>>,
     /// Fields of newer builds, kept.
     #[serde(flatten)]
     #[schemars(skip)]
@@ -223,8 +235,20 @@ impl Event {
             asof: None,
             subtree: true,
             then: Vec::new(),
+            lifetimes: None,
             extra: Map::new(),
         }
+    }
+
+    /// An event that speaks of no task: it moves log time.
+    pub fn tick(at_ms: i64) -> Self {
+        Self::new(Kind::Tick, TaskId::of_tracker(), 1, at_ms)
+    }
+
+    /// What trees and records last from here on.
+    pub fn settings(lifetimes: Lifetimes, at_ms: i64) -> Self {
+        let lifetimes = Some(Box::new(lifetimes));
+        Self { lifetimes, ..Self::new(Kind::Settings, TaskId::of_tracker(), 1, at_ms) }
     }
 
     /// The `submitted` event of a task whose record lies at `task.position`.

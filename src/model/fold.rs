@@ -4,8 +4,12 @@
 //! out as [`Changes`] and applied to the store together with the fence. Everything decided here comes from the log
 //! (events, offsets, append times), so folding it again gives the same.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::age::Lifetimes;
 use super::event::{Announcement, Event, Kind};
 use super::id::TaskId;
 use super::node::{HistoryEntry, Moment, Node};
@@ -13,13 +17,16 @@ use super::outbox::{Act, Effect, MAX_KEPT_BYTES};
 use super::rollup::{self, Standing};
 use super::state::State;
 use super::task::OnFailure;
-use super::then::{ids_below, number_of};
+use super::then::number_of;
 use keep::{Keeping, keep};
+pub use old::Old;
 use reports::{attach, history_entry, report};
 use taking::Stored;
 
 mod follow;
 mod keep;
+mod needs;
+mod old;
 mod policies;
 mod reports;
 mod requests;
@@ -47,7 +54,6 @@ pub enum Verdict {
 }
 
 /// The records at hand, and what has changed in them.
-#[derive(Default)]
 pub struct Forest {
     slots: FxHashMap<TaskId, Slot>,
     /// In the order of their first change.
@@ -58,6 +64,28 @@ pub struct Forest {
     kept_bytes: u64,
     /// Continuations of records at hand: they are to be at hand too.
     wanted: Vec<TaskId>,
+    ages: Arc<Ages>,
+    /// An event has told other lifetimes since they were last taken out.
+    new_lifetimes: bool,
+}
+
+/// How long things last, and what comes first of what has changed.
+struct Ages {
+    lifetimes: Lifetimes,
+    /// When log time brings something first, of what has changed since [`Forest::rejuvenate`].
+    soonest_ms: AtomicI64,
+}
+
+impl Ages {
+    fn new(lifetimes: Lifetimes, soonest_ms: i64) -> Arc<Self> {
+        Arc::new(Self { lifetimes, soonest_ms: soonest_ms.into() })
+    }
+}
+
+impl Default for Forest {
+    fn default() -> Self {
+        Self::resume(0, Lifetimes::default())
+    }
 }
 
 struct Slot {
@@ -75,57 +103,26 @@ struct Cause<'a> {
     id: &'a TaskId,
     at_ms: i64,
     place: Place,
+    ages: &'a Ages,
 }
 
 impl Forest {
-    /// Goes on with a partition that keeps so many bytes of waiting records.
-    pub fn resume(kept_bytes: u64) -> Self {
-        Self { kept_bytes, ..Self::default() }
+    /// Goes on with a partition that keeps so many bytes of waiting records, and where these lifetimes are in force.
+    pub fn resume(kept_bytes: u64, lifetimes: Lifetimes) -> Self {
+        Self {
+            slots: FxHashMap::default(),
+            dirty: Vec::new(),
+            logs: Vec::new(),
+            kept: FxHashMap::default(),
+            kept_bytes,
+            wanted: Vec::new(),
+            ages: Ages::new(lifetimes, i64::MAX),
+            new_lifetimes: false,
+        }
     }
 
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes
-    }
-
-    /// The records that these events need and that are not at hand: each task and everything above it, and what may
-    /// follow it. Once they are loaded, [`Forest::wanted`] may name more.
-    pub fn missing<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<TaskId> {
-        let mut seen = FxHashSet::default();
-        let mut ids = Vec::new();
-        for event in events {
-            let mut next = Some(event.id.clone());
-            while let Some(id) = next {
-                // What is above a record at hand is at hand too: it was loaded with it.
-                if self.slots.contains_key(&id) || !seen.insert(id.clone()) {
-                    break;
-                }
-                next = id.parent_id();
-                ids.push(id);
-            }
-            let policy = event.task.as_ref().and_then(|task| task.policy.as_ref());
-            if !event.then.is_empty() || policy.is_some_and(|policy| !policy.rules.then.is_empty()) {
-                let asked = policy.map_or(&[][..], |policy| &policy.rules.then);
-                let mut follow = Vec::new();
-                ids_below(&event.id, asked, 0, &mut follow);
-                // The task's own policy may be known from before: the numbers of what its handler says go on from there.
-                let first = self
-                    .node(event.id.as_str())
-                    .and_then(|node| node.policy.as_ref())
-                    .map_or(0, |policy| policy.rules.then.len());
-                ids_below(&event.id, &event.then, first.max(asked.len()), &mut follow);
-                ids.extend(follow.into_iter().filter(|id| !self.slots.contains_key(id) && seen.insert(id.clone())));
-            }
-        }
-        ids
-    }
-
-    /// More records that are needed, after a load; empty: all are at hand.
-    pub fn wanted(&mut self) -> Vec<TaskId> {
-        let mut wanted = std::mem::take(&mut self.wanted);
-        wanted.sort();
-        wanted.dedup();
-        wanted.retain(|id| !self.slots.contains_key(id));
-        wanted
     }
 
     pub fn load(&mut self, id: TaskId, node: Option<Node>) {
@@ -184,15 +181,16 @@ impl Forest {
 
     /// Folds one event. The records it needs ([`Forest::missing`]) must be at hand.
     pub fn fold(&mut self, event: &Event, place: Place) -> Verdict {
-        if event.kind == Kind::Tick {
-            return Verdict::Applied;
+        if event.kind.is_of_no_task() {
+            return self.take_settings(event);
         }
+        let ages = self.ages.clone();
         let grows = self.node(event.id.as_str()).is_none();
         if grows {
             if !event.kind.creates() {
                 return Verdict::NoRecord;
             }
-            self.grow(&event.id, event.run, place);
+            self.grow(&event.id, event.run, place, &ages);
         }
         let above = if grows || event.task.is_some() { self.cancel_above(&event.id) } else { None };
         let next_run = if event.kind == Kind::RetryRequested { self.next_run(event) } else { 0 };
@@ -200,6 +198,9 @@ impl Forest {
         let Some(node) = self.touch(&event.id) else { return Verdict::NoRecord };
         let (before, kept_before) = (standing(&event.id, node), node.kept);
         let seen = (node.announced, node.run);
+        if event.kind.creates() {
+            node.take_back();
+        }
         let step = step(node, event, place, next_run);
         requests::inherit(node, above, place);
         let kept = (event.record.is_some() || kept_before > 0)
@@ -208,7 +209,7 @@ impl Forest {
             node.remember(history_entry(event, place, step.verdict));
         }
         node.folded_to = place.offset + 1;
-        let cause = Cause { id: &event.id, at_ms: event.at_ms, place };
+        let cause = Cause { id: &event.id, at_ms: event.at_ms, place, ages: &ages };
         let fresh = seen != (node.announced, node.run);
         if follow::is_due(node) {
             self.follow(&event.id, cause);
@@ -238,7 +239,7 @@ impl Forest {
     }
 
     /// Makes a record for a task, and for everything above it that has none.
-    fn grow(&mut self, id: &TaskId, run: u32, place: Place) {
+    fn grow(&mut self, id: &TaskId, run: u32, place: Place, ages: &Ages) {
         let mut missing: Vec<TaskId> = Vec::new();
         let mut next = id.parent_id();
         while let Some(above) = next {
@@ -250,15 +251,16 @@ impl Forest {
         }
         // From the top down: an expected parent takes the lowest run, so that whatever comes under it counts.
         for above in missing.into_iter().rev() {
-            self.add(above, Node::expected(1, place.log_time_ms), place);
+            self.add(above, Node::expected(1, place.log_time_ms), place, ages);
         }
-        self.add(id.clone(), Node::expected(run, place.log_time_ms), place);
+        self.add(id.clone(), Node::expected(run, place.log_time_ms), place, ages);
     }
 
-    fn add(&mut self, id: TaskId, node: Node, place: Place) {
+    fn add(&mut self, id: TaskId, mut node: Node, place: Place, ages: &Ages) {
+        node.root = id.is_root();
         self.slots.insert(id.clone(), Slot { node: Some(node), stored: None, dirty: true, used: true });
         self.dirty.push(id.clone());
-        self.climb(&id, None, Cause { id: &id, at_ms: 0, place });
+        self.climb(&id, None, Cause { id: &id, at_ms: 0, place, ages });
     }
 
     /// A record about to be changed.
@@ -289,6 +291,7 @@ impl Forest {
                 rollup::uncount(&mut parent.below, parent.run, before);
             }
             rollup::count(&mut parent.below, parent.run, &now);
+            parent.has_below = true;
             if follow::is_due(parent) {
                 self.follow(&parent_id, Cause { id, ..cause });
             }
@@ -396,6 +399,7 @@ fn step(node: &mut Node, event: &Event, place: Place, next_run: u32) -> Step {
         Kind::CancelRequested => return requests::cancel(node, event, place),
         Kind::RetryRequested => return requests::retry(node, event, place, next_run),
         Kind::EffectDone => return requests::effect_done(node, event),
+        Kind::WorkerSilent => return silence(node, event),
         _ => {}
     }
     if event.run < node.run {
@@ -444,6 +448,7 @@ fn begin_run(node: &mut Node, run: u32) {
     (node.cancel, node.told_at, node.effects) = (old.cancel, old.told_at, old.effects);
     node.below = old.below;
     node.below.retain(|group| group.run >= run);
+    (node.age, node.has_below, node.root) = (old.age, old.has_below, old.root);
 }
 
 /// The first announcement of a run counts; another task under the same id and run is a conflict.
@@ -472,6 +477,15 @@ fn announce(node: &mut Node, id: &TaskId, task: &Announcement) -> Option<String>
     None
 }
 
+/// The worker that has the task is not heard of any more. It moves nothing, but nobody waits for that worker then.
+fn silence(node: &mut Node, event: &Event) -> Step {
+    if event.run != node.run || event.worker.is_none() || event.worker != node.worker || !node.is_held() {
+        return Step::of(Verdict::Ignored);
+    }
+    node.silent = true;
+    Step::of(Verdict::Applied)
+}
+
 /// The events of workers, producers and trackers. Within a run the first terminal event wins, before it the last event.
 fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
     let Some(next) = target(node, event, place) else { return Verdict::Applied };
@@ -494,6 +508,7 @@ fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
         return Verdict::Ignored;
     }
     node.own = next;
+    node.silent = false;
     node.due_ms = event.due_ms;
     if event.attempt > 0 {
         node.attempt = event.attempt;
@@ -556,6 +571,11 @@ fn refresh(node: &mut Node, cause: Cause<'_>) {
     if let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
         cancel.named = false;
         node.effects.push(Effect { cause: cause.place.offset, what: Act::Uncancel });
+    }
+    let before = node.age;
+    node.grow_older(&cause.ages.lifetimes, cause.place.log_time_ms);
+    if let Some(age) = node.age.filter(|age| Some(*age) != before) {
+        cause.ages.soonest_ms.fetch_min(age.due_ms, Relaxed);
     }
 }
 

@@ -67,6 +67,11 @@ impl TaskId {
         format!("{task_type}-{partition}-{offset}-{}", base36(timestamp_ms.max(0) as u64))
     }
 
+    /// What an event carries that speaks of no task.
+    pub fn of_tracker() -> Self {
+        Self("kafleet".into())
+    }
+
     /// The child of this task with the given last segment.
     pub fn child(&self, segment: &str) -> Result<Self, IdError> {
         if segment.contains(':') {

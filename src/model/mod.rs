@@ -7,6 +7,7 @@
 //! the events topic) → [`node`] (what the store keeps) → [`then`] (what follows) → [`outbox`] (what is due or to be done) → [`rollup`] → [`fold`] → [`retry`] and [`offsets`] (the worker's
 //! arithmetic).
 
+pub mod age;
 pub mod changes;
 pub mod dead;
 pub mod duration;

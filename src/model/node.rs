@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::age::Age;
 use super::event::{ErrorInfo, Kind};
 use super::id::TaskId;
 use super::json::RawJson;
@@ -78,6 +79,14 @@ pub struct Node {
     pub thens_said: Option<Vec<Then>>,
     /// A bit for each continuation that is made in this run.
     pub thens_made: u16,
+    /// What comes next by log time alone.
+    pub age: Option<Age>,
+    /// At the top of its tree.
+    pub root: bool,
+    /// Something has been counted below it: it may have children, also some that count no more.
+    pub has_below: bool,
+    /// The worker that had it has gone silent since.
+    pub silent: bool,
 }
 
 /// A time and the task that caused it.
@@ -141,6 +150,10 @@ impl Node {
             effects: Vec::new(),
             thens_said: None,
             thens_made: 0,
+            age: None,
+            root: false,
+            has_below: false,
+            silent: false,
         }
     }
 

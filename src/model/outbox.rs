@@ -16,6 +16,10 @@ use super::task::{Task, header};
 pub const MAX_KEPT_BYTES: u64 = 256 << 20;
 /// How long after a cancel a task that no worker holds is ended.
 pub const CANCEL_GRACE_MS: i64 = 2_000;
+/// Effects of one task that wait to be done.
+pub const MAX_EFFECTS: usize = 16;
+/// What is said of what a tree's age has ended.
+pub const OVERDUE: &str = "open longer than max_tree_age";
 
 /// A task's record in full. What waits longer than Kafka keeps it carries it along.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -109,6 +113,8 @@ pub enum Act {
     Uncancel,
     /// Publish the continuation that the task is.
     Follow { run: u32 },
+    /// The tree is too old: end each pending task below, and tell the workers.
+    End { asof: i64 },
 }
 
 impl Effect {
@@ -120,6 +126,7 @@ impl Effect {
             Act::Cancel { .. } => "cancel",
             Act::Uncancel => "uncancel",
             Act::Follow { .. } => "follow",
+            Act::End { .. } => "end",
         };
         format!("{what}-{}", self.cause)
     }
@@ -132,8 +139,9 @@ impl Node {
     }
 
     /// A worker that lives would end it.
-    fn is_held(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         match self.own {
+            _ if self.silent => false,
             State::Running | State::Warning => !self.is_external(),
             // In the worker's own waiting room.
             State::Retrying | State::Scheduled => self.kept == 0 && self.worker.is_some(),
@@ -194,6 +202,10 @@ mod tests {
         assert_eq!(due(&node), None, "it waits in a worker");
         node.own = State::Queued;
         assert_eq!(due(&node), Some((20, Due::Cancel)));
+        (node.own, node.silent) = (State::Running, false);
+        assert_eq!(due(&node), None, "its worker ends it");
+        node.silent = true;
+        assert_eq!(due(&node), Some((20, Due::Cancel)), "and nobody waits for one that is not heard of");
         node.own = State::Cancelled;
         assert_eq!(due(&node), None);
     }

@@ -66,9 +66,15 @@ impl State {
         self as usize
     }
 
-    /// Membership is indexed only for these: the states that people list, and that do not hold the bulk of the tasks.
+    /// Membership is indexed only for these: the states that people list, or that a worker has, and that do not hold the
+    /// bulk of the tasks.
     pub const fn is_indexed(self) -> bool {
-        matches!(self, Self::Running | Self::Retrying | Self::Scheduled | Self::Failed | Self::Cancelled)
+        matches!(self, Self::Scheduled | Self::Failed | Self::Cancelled) || self.is_at_worker()
+    }
+
+    /// A worker may have the task.
+    pub const fn is_at_worker(self) -> bool {
+        matches!(self, Self::Running | Self::Retrying | Self::Cancelling | Self::Warning)
     }
 
     pub const fn name(self) -> &'static str {

@@ -6,16 +6,18 @@
 //! | key after `kafleet:{p12}:` | type | holds | written by |
 //! |---|---|---|---|
 //! | `fence` | string | `offset version log_time_ms kept_bytes`: up to where the partition is folded | SET in every batch |
-//! | `t:<id>` | string | the record of a task ([`Node::encode`](crate::model::node::Node::encode)) | MSET |
+//! | `t:<id>` | string | the record of a task ([`Node::encode`](crate::model::node::Node::encode)) | MSET, DEL |
 //! | `roots` | zset | ids of roots; score: log time of the first event, ms | ZADD, ZREM |
 //! | `c:<parent>` | zset | ids of the direct children of a task; same score | ZADD, ZREM |
 //! | `m:<type>:<state>` | zset | ids of the tasks of a type in an indexed state; same score | ZADD, ZREM |
 //! | `due` | zset | ids of the tasks with a timer; score: when it is due, ms | ZADD, ZREM |
 //! | `todo` | zset | ids of the tasks with effects to be done; score: the offset of the oldest one's cause | ZADD, ZREM |
+//! | `old` | zset | ids of the tasks with something to come by log time: every root, and what is only expected; score: when, ms | ZADD, ZREM |
+//! | `life` | string | how long trees and records last, JSON; there where the log says so | SET |
 //! | `k:<id>` | string | the record of a task that waits for its time | MSET, DEL |
 //! | `n` | hash | number of tasks by `type/state`; a field at zero goes with the next batch | HINCRBY, HDEL |
-//! | `l:<id>` | list | the newest log lines of a task, bounded in lines and bytes | RPUSH, LTRIM |
-//! | `ln:<id>` | string | how many log lines the task has had ever, so that lines keep their numbers | MSET |
+//! | `l:<id>` | list | the newest log lines of a task, bounded in lines and bytes | RPUSH, LTRIM, DEL |
+//! | `ln:<id>` | string | how many log lines the task has had ever, so that lines keep their numbers | SET, DEL |
 //! | `r:<id>` | string | a reservation, `position hash`, position `-` while unknown; expires | SET PX, DEL |
 //!
 //! One more lies outside of any partition: the pub/sub channel `kafleet:notices`, with one JSON message per batch.
@@ -57,9 +59,15 @@ impl Keys {
             Index::Roots => self.key("roots", ""),
             Index::Timers => self.key("due", ""),
             Index::Effects => self.key("todo", ""),
+            Index::Ages => self.key("old", ""),
             Index::Children(parent) => self.key("c:", parent.as_str()),
             Index::Members { task_type, state } => format!("{}m:{task_type}:{state}", self.base),
         }
+    }
+
+    /// How long trees and records last.
+    pub fn lifetimes(&self) -> String {
+        self.key("life", "")
     }
 
     /// The record of a task that waits for its time.
@@ -142,6 +150,8 @@ mod tests {
             (keys.index(&members), "fleet:{p12}:m:echo:failed"),
             (keys.index(&Index::Timers), "fleet:{p12}:due"),
             (keys.index(&Index::Effects), "fleet:{p12}:todo"),
+            (keys.index(&Index::Ages), "fleet:{p12}:old"),
+            (keys.lifetimes(), "fleet:{p12}:life"),
             (keys.kept(&id), "fleet:{p12}:k:r:a"),
             (keys.counts(), "fleet:{p12}:n"),
             (keys.log(&id), "fleet:{p12}:l:r:a"),

@@ -16,6 +16,7 @@ use super::{
     Changes, Entry, Fence, Index, LogPage, Node, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount,
 };
 use super::{MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, closed_writer, decode};
+use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
 use crate::model::state::State;
 
@@ -63,6 +64,7 @@ struct Partition {
     counts: BTreeMap<(Arc<str>, State), i64>,
     logs: FxHashMap<TaskId, LogTail<String>>,
     kept: FxHashMap<TaskId, Vec<u8>>,
+    lifetimes: Option<Lifetimes>,
     bytes: usize,
     reservations: FxHashMap<TaskId, Reserved>,
     /// In the order of their ends, which all come one `reservation_ttl` later.
@@ -186,6 +188,14 @@ impl Partition {
             lines.iter().for_each(|line| tail.push(line.clone(), line.len()));
             self.bytes = self.bytes + tail.bytes() - before;
         }
+        for id in &changes.gone {
+            let record = self.records.remove(id).map_or(0, |record| record.len());
+            let log = self.logs.remove(id).map_or(0, |tail| tail.bytes());
+            self.bytes = self.bytes.saturating_sub(record + log);
+        }
+        if changes.lifetimes.is_some() {
+            self.lifetimes.clone_from(&changes.lifetimes);
+        }
     }
 
     fn apply_indexes(&mut self, changes: &Changes) {
@@ -207,7 +217,7 @@ impl Partition {
         let Some(entries) = self.indexes.get(index) else { return Vec::new() };
         let after = after.map_or(Unbounded, Excluded);
         match index {
-            Index::Children(_) | Index::Timers | Index::Effects => {
+            Index::Children(_) | Index::Timers | Index::Effects | Index::Ages => {
                 entries.range((after, Unbounded)).take(limit).cloned().collect()
             }
             Index::Roots | Index::Members { .. } => entries.range((Unbounded, after)).rev().take(limit).cloned().collect(),
@@ -332,6 +342,10 @@ struct Writer {
 
 #[async_trait]
 impl PartitionWriter for Writer {
+    async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
+        Ok(self.store.read(self.partition, |partition| partition.lifetimes.clone()))
+    }
+
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
         let revision = self.revision.take().ok_or_else(closed_writer)?;
         let nodes = self.store.read_nodes(self.partition, ids)?;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
+use crate::model::age::Lifetimes;
 use crate::model::changes::Changes;
 pub use crate::model::changes::{Entry, Index};
 use crate::model::id::TaskId;
@@ -110,6 +111,9 @@ pub trait Store: Send + Sync + 'static {
 /// answers nothing but "closed": it is dropped and opened anew.
 #[async_trait]
 pub trait PartitionWriter: Send {
+    /// How long trees and records last, where the log has said so.
+    async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError>;
+
     /// Reads records through the writer's own connection.
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError>;
 
@@ -164,8 +168,9 @@ pub enum Notice {
 impl Notice {
     /// What a batch tells those who wait.
     fn of(partition: u32, to: Fence, changes: &Changes) -> Self {
-        let few = changes.nodes.len() <= MAX_NOTICE_IDS;
-        let ids = few.then(|| changes.nodes.iter().map(|(id, _)| id.clone()).collect());
+        let few = changes.nodes.len() + changes.gone.len() <= MAX_NOTICE_IDS;
+        let changed = changes.nodes.iter().map(|(id, _)| id).chain(&changes.gone);
+        let ids = few.then(|| changed.cloned().collect());
         Self::Changed { partition, offset: to.offset, ids }
     }
 }

@@ -8,6 +8,7 @@ use super::{ApplyError, Control, ControlError, find, specs};
 use crate::broker::{Broker, BrokerError, TopicInfo, TopicSpec};
 use crate::config::{Config, Names};
 use crate::handlers::Registry;
+use crate::model::age::Lifetimes;
 use crate::model::duration::Millis;
 
 const APPLY: &str = "run `kafleet topics apply`";
@@ -61,6 +62,20 @@ pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline
         findings.extend(fleet(control, find(&present, &names.events()), config, &names));
     }
     Ok(findings)
+}
+
+/// Why a tracker cannot fold this events topic: times that are not the broker's, or a log that forgets too early.
+pub fn unfit_events(info: &TopicInfo, lifetimes: &Lifetimes) -> Option<String> {
+    let wanted =
+        [("message.timestamp.type", "LogAppendTime".to_owned()), ("retention.ms", lifetimes.log_retention_ms().to_string())];
+    let spec = TopicSpec { name: info.name.clone(), partitions: info.partitions, replication: None, config: Vec::new() };
+    let judge = Judge { spec: &spec, is_events: true };
+    wanted.iter().find_map(|(key, wanted)| {
+        let present = info.config.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
+        judge
+            .setting(key, wanted, present)
+            .map(|Finding { subject, what, hint, .. }| format!("`{subject}`: {what} (hint: {hint})"))
+    })
 }
 
 /// The recorded number of events partitions against the topic and the configuration.

@@ -29,7 +29,7 @@ pub struct Consumed {
 }
 
 impl Consumed {
-    /// Everything that was cancelled in this tree and not taken by a worker has been passed by the workers of its type.
+    /// Everything that was ended in this tree and not taken by a worker has been passed by the workers of its type.
     pub async fn is_all(&mut self, setup: &Arc<TrackerSetup>, number: u32, id: &TaskId, effect: &str) -> Result<bool, String> {
         let key = (id.clone(), effect.to_owned());
         let ends = match self.marks.remove(&key) {
@@ -51,10 +51,12 @@ async fn untaken_types(setup: &Arc<TrackerSetup>, number: u32, top: &TaskId) -> 
     let mut types = BTreeSet::new();
     let mut open = Vec::new();
     let mut look = |id: TaskId, node: Node, open: &mut Vec<_>| {
-        if children_of(&node.below).2.get(State::Cancelled) > 0 {
+        let tree = children_of(&node.below).2;
+        if tree.get(State::Cancelled) + tree.get(State::Expired) > 0 {
             open.push((id, None));
         }
-        let by_tracker = node.history.iter().rev().find(|entry| entry.kind == Kind::Cancelled && !entry.ignored);
+        let ends = |kind| matches!(kind, Kind::Cancelled | Kind::Expired);
+        let by_tracker = node.history.iter().rev().find(|entry| ends(entry.kind) && !entry.ignored);
         if by_tracker.is_some_and(|entry| entry.worker.is_none()) && !node.is_external() {
             types.extend(node.task_type.clone());
         }

@@ -2,6 +2,7 @@
 
 use tokio::sync::mpsc;
 
+use super::folding::Logged;
 use crate::model::event::Event;
 
 /// Batches on their way to a folder.
@@ -21,13 +22,6 @@ pub struct Batch {
     pub next: i64,
     /// The record at `next` cannot be folded, and nothing behind it.
     pub stop: Option<String>,
-}
-
-/// An event and where it was logged.
-pub struct Logged {
-    pub event: Event,
-    pub offset: i64,
-    pub timestamp_ms: i64,
 }
 
 /// The reader's end.

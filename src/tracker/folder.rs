@@ -12,10 +12,12 @@ use tokio_util::sync::CancellationToken;
 use super::TrackerSetup;
 use super::feed::Batch;
 use super::firing::{Firing, Folded};
+use super::folding::Folding;
+use super::keeper::{Keeper, Office, Unfit};
 use crate::broker::Partition;
-use crate::model::fold::{FOLD_VERSION, Forest, Place};
+use crate::model::fold::FOLD_VERSION;
 use crate::runtime::{self, Backoff, blocking};
-use crate::store::{Fence, PartitionWriter, StoreError};
+use crate::store::{Fence, StoreError};
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How often a partition that cannot go on looks whether it can.
@@ -33,6 +35,7 @@ pub struct Ask {
 
 pub struct Folder {
     setup: Arc<TrackerSetup>,
+    office: Arc<Office>,
     number: i32,
     batches: mpsc::Receiver<Batch>,
     asking: mpsc::UnboundedSender<Ask>,
@@ -63,17 +66,27 @@ impl From<StoreError> for End {
     }
 }
 
+impl From<Unfit> for End {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::Broker(told) => Self::Rewind { reason: "broker", told },
+            Unfit::Topic(told) => Self::Stuck(told),
+        }
+    }
+}
+
 impl Folder {
     /// `generation` is lower than that of any start to come, and higher than any before this partition was taken up.
     pub fn new(
         setup: Arc<TrackerSetup>,
+        office: Arc<Office>,
         number: i32,
         batches: mpsc::Receiver<Batch>,
         asking: mpsc::UnboundedSender<Ask>,
         stop: CancellationToken,
         generation: u64,
     ) -> Self {
-        Self { setup, number, batches, asking, stop, generation, stuck_at: None }
+        Self { setup, office, number, batches, asking, stop, generation, stuck_at: None }
     }
 
     /// Folds until the partition is given back. Whatever goes wrong, it begins again at the store's own fence.
@@ -119,7 +132,9 @@ impl Folder {
 
     async fn fold(&mut self, backoff: &mut Backoff) -> Result<std::convert::Infallible, End> {
         let partition = u32::try_from(self.number).map_err(|_| End::Stopped)?;
-        let (mut writer, found) = self.setup.store.open(partition).await?;
+        let mut folding = Folding::open(self.setup.store.clone(), partition).await?;
+        let found = folding.fence();
+        self.office.check_events(&self.setup).await?;
         let start = self.check_fence(found).await?;
         self.generation += 1;
         let ask = Ask { partition: self.number, generation: self.generation, offset: start };
@@ -130,68 +145,48 @@ impl Folder {
         }
         // It ends with this session, and the next one's fences it.
         let (folded, news) = watch::channel(Folded { offset: start, news: 0 });
-        let firing_stop = self.stop.child_token();
-        runtime::spawn(Firing::new(self.setup.clone(), partition, news, firing_stop.clone()).run());
-        let _firing = firing_stop.drop_guard();
-        let (mut fence, mut forest) = (found, Forest::resume(found.map_or(0, |fence| fence.kept_bytes)));
-        let mut log_time_ms = found.map_or(0, |fence| fence.log_time_ms);
+        let (session_stop, keeper_news) = (self.stop.child_token(), news.clone());
+        runtime::spawn(Firing::new(self.setup.clone(), partition, news, session_stop.clone()).run());
+        runtime::spawn(Keeper::new(self.setup.clone(), self.office.clone(), partition, keeper_news, session_stop.clone()).run());
+        let _session = session_stop.drop_guard();
         loop {
             let batch = match tokio::time::timeout(IDLE_LOOK, self.batches.recv()).await {
                 Ok(Some(batch)) => batch,
                 Ok(None) => return Err(End::Stopped),
                 Err(_) => {
-                    self.look_at_fence(partition, fence).await?;
+                    self.look_at_fence(partition, folding.fence()).await?;
                     continue;
                 }
             };
             if batch.generation != self.generation {
                 continue;
             }
-            let stop = batch.stop.clone();
+            let fence = folding.fence();
             if batch.next > fence.map_or(start, |fence| fence.offset) || fence.is_none() {
-                let (to, news) = self.fold_batch(&mut *writer, &mut forest, batch, fence, &mut log_time_ms).await?;
-                fence = Some(to);
-                folded.send_modify(|folded| *folded = Folded { offset: to.offset, news: folded.news + u64::from(news) });
+                let news = self.fold_batch(&mut folding, &batch).await?;
+                folded.send_modify(|folded| *folded = Folded { offset: batch.next, news: folded.news + u64::from(news) });
             }
-            if let Some(why) = stop {
-                self.stuck_at = fence.map(|fence| fence.offset);
+            if let Some(why) = batch.stop {
+                self.stuck_at = folding.fence().map(|fence| fence.offset);
                 return Err(End::Stuck(why));
             }
             self.stuck_at = None;
             self.setup.health.clear(&self.part());
             backoff.reset();
-            forest.shrink(self.setup.config.cache_records);
+            folding.forest().shrink(self.setup.config.cache_records);
         }
     }
 
-    /// Also says whether something new is due or to be done.
-    async fn fold_batch(
-        &self,
-        writer: &mut dyn PartitionWriter,
-        forest: &mut Forest,
-        batch: Batch,
-        from: Option<Fence>,
-        log_time_ms: &mut i64,
-    ) -> Result<(Fence, bool), End> {
+    /// Says whether something new is due or to be done.
+    async fn fold_batch(&self, folding: &mut Folding, batch: &Batch) -> Result<bool, End> {
         let began = Instant::now();
-        let mut missing = forest.missing(batch.events.iter().map(|logged| &logged.event));
-        while !missing.is_empty() {
-            let found = writer.nodes(&missing).await?;
-            missing.into_iter().zip(found).for_each(|(id, node)| forest.load(id, node));
-            missing = forest.wanted();
-        }
-        for logged in &batch.events {
-            *log_time_ms = logged.timestamp_ms.max(*log_time_ms);
-            forest.fold(&logged.event, Place { offset: logged.offset, log_time_ms: *log_time_ms });
-        }
-        let kept_bytes = forest.kept_bytes();
-        let to = Fence { offset: batch.next, version: FOLD_VERSION, log_time_ms: *log_time_ms, kept_bytes };
-        let changes = forest.take_changes();
-        writer.apply(&changes, from, to).await?;
-        let label = self.number.to_string();
-        self.setup.metrics.fold_batch.with_label_values(&[&label]).observe(batch.events.len() as f64);
-        self.setup.metrics.fold_time.with_label_values(&[&label]).observe(began.elapsed().as_secs_f64());
-        Ok((to, changes.concerns_outbox()))
+        let brought = folding.fold(&batch.events, batch.next).await?;
+        let (label, metrics) = (self.number.to_string(), &self.setup.metrics);
+        metrics.fold_batch.with_label_values(&[&label]).observe(batch.events.len() as f64);
+        metrics.fold_time.with_label_values(&[&label]).observe(began.elapsed().as_secs_f64());
+        metrics.removed.with_label_values(&[&label]).inc_by(brought.removed);
+        metrics.aged.with_label_values(&[&label]).inc_by(brought.expired);
+        Ok(brought.news)
     }
 
     /// The store still is where this folder left it.

@@ -10,10 +10,14 @@ mod consumed;
 mod feed;
 mod firing;
 mod folder;
+pub mod folding;
 mod join;
+mod keeper;
+mod lost;
 mod observer;
 mod reader;
 mod shot;
+mod sweep;
 mod walk;
 
 use std::sync::Arc;
@@ -24,6 +28,7 @@ use tokio::sync::oneshot;
 
 use crate::broker::{Broker, ConsumerSpec, Partition};
 use crate::config::{Names, TrackerConfig};
+use crate::model::age::Lifetimes;
 use crate::runtime::{self, Health, Shutdown, blocking};
 use crate::store::Store;
 use crate::telemetry::Metrics;
@@ -42,6 +47,8 @@ pub struct TrackerSetup {
     pub broker: Arc<dyn Broker>,
     pub store: Arc<dyn Store>,
     pub config: TrackerConfig,
+    /// How long trees and their records are to last; the log is told where it says otherwise.
+    pub lifetimes: Lifetimes,
     pub names: Names,
     pub events_partitions: u32,
     pub metrics: Metrics,

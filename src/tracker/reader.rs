@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::TrackerSetup;
 use super::feed::{BATCHES, Feed};
 use super::folder::{Ask, Folder};
+use super::keeper::Office;
 use crate::broker::{BrokerError, Commit, Consumer, GroupEvent, Partition, RecordRef, Start};
 use crate::model::event::{DecodeError, Event};
 use crate::runtime::{self, Shutdown};
@@ -31,6 +32,7 @@ const BROKER_PART: &str = "events topic";
 
 pub struct Reader {
     setup: Arc<TrackerSetup>,
+    office: Arc<Office>,
     consumer: Box<dyn Consumer>,
     topic: Arc<str>,
     feeds: BTreeMap<i32, (Feed, CancellationToken)>,
@@ -56,6 +58,7 @@ impl Reader {
         let (feeds, now) = (BTreeMap::new(), Instant::now());
         setup.health.set("tracker", "waiting for the group");
         Self {
+            office: Office::open(&setup),
             setup,
             consumer,
             topic,
@@ -164,7 +167,15 @@ impl Reader {
             let generation = self.taken_up << 32;
             let (out, batches) = mpsc::channel(BATCHES);
             let stop = CancellationToken::new();
-            let folder = Folder::new(self.setup.clone(), number, batches, self.asking.clone(), stop.clone(), generation);
+            let folder = Folder::new(
+                self.setup.clone(),
+                self.office.clone(),
+                number,
+                batches,
+                self.asking.clone(),
+                stop.clone(),
+                generation,
+            );
             runtime::spawn(folder.run());
             self.feeds.insert(number, (Feed::new(out, generation), stop));
         }

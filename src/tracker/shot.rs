@@ -224,6 +224,12 @@ impl Gunsmith {
                         walk = walk.or_else(|| Some(Walk::new(id, *effect, &self.events, None)));
                         break;
                     }
+                    Act::End { asof } => {
+                        walk = walk.or_else(|| {
+                            Some(Walk::new(id, *effect, &self.events, Some(self.cancel(id, &node, asof, true, now))))
+                        });
+                        break;
+                    }
                     Act::Cancel { asof, subtree } => {
                         walk = walk.or_else(|| {
                             Some(Walk::new(id, *effect, &self.events, Some(self.cancel(id, &node, asof, subtree, now))))
@@ -238,7 +244,8 @@ impl Gunsmith {
 
     /// What workers are told before anything else is done: what runs is to stop soon. The api may have told them already.
     fn cancel(&self, id: &TaskId, node: &Node, asof: i64, subtree: bool, now: i64) -> Message {
-        let request = node.history.iter().find(|entry| entry.kind == Kind::CancelRequested && entry.offset == asof);
+        let asks = |kind| matches!(kind, Kind::CancelRequested | Kind::Expired);
+        let request = node.history.iter().find(|entry| asks(entry.kind) && entry.offset == asof);
         let reason = request.and_then(|entry| entry.message.clone());
         let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms: now, subtree, reason };
         self.control(id, serde_json::to_string(&cancel).ok())

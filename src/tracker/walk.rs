@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use super::shot::{Message, Shot, effect_done, event_message};
-use crate::model::event::{Event, Kind};
+use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::Node;
-use crate::model::outbox::{Act, Effect};
+use crate::model::outbox::{Act, Effect, OVERDUE};
 use crate::model::rollup::children_of;
 use crate::model::state::Category;
 use crate::store::{Entry, Index, Store};
@@ -77,7 +77,7 @@ impl Walk {
         let (_, _, tree) = children_of(&node.below);
         let concerned = match self.effect.what {
             Act::RetryFailed { .. } => tree.in_category(Category::Failed),
-            Act::Cancel { subtree: true, .. } => tree.in_category(Category::Pending),
+            Act::Cancel { subtree: true, .. } | Act::End { .. } => tree.in_category(Category::Pending),
             _ => 0,
         };
         if concerned > 0 {
@@ -100,6 +100,11 @@ impl Walk {
             {
                 let mut event = Event::new(Kind::CancelRequested, id.clone(), node.run, now);
                 event.asof = Some(asof);
+                Some(event)
+            }
+            Act::End { .. } if *id != self.top && !node.own.is_terminal() => {
+                let mut event = Event::new(Kind::Expired, id.clone(), node.run, now);
+                event.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
                 Some(event)
             }
             _ => None,

@@ -78,7 +78,9 @@ pub async fn unfolded(config: ApiConfig) -> Fleet {
     let names = Names::new("t");
     let log = broker::Memory::new(broker::MemoryOptions::default());
     let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
-    let log_append_time = vec![("message.timestamp.type".to_owned(), "LogAppendTime".to_owned())];
+    let log_append_time = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .to_vec();
     let events = TopicSpec { config: log_append_time, ..topic(names.events(), PARTITIONS) };
     let topics = [
         events,
@@ -119,6 +121,7 @@ impl Fleet {
             broker: self.log.clone(),
             store: Arc::new(self.store.real.clone()),
             config: TrackerConfig::default(),
+            lifetimes: Default::default(),
             names: self.names.clone(),
             events_partitions: PARTITIONS,
             metrics: self.metrics.clone(),

@@ -142,6 +142,7 @@ impl Fleet {
             broker: self.broker.clone(),
             store: self.store.clone(),
             config: Default::default(),
+            lifetimes: Default::default(),
             names: self.names.clone(),
             events_partitions: self.events_partitions,
             metrics: Metrics::new().unwrap(),

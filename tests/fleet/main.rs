@@ -15,6 +15,7 @@ mod processes;
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod redis;
 mod resuming;
+mod silent;
 mod survival;
 mod tasks;
 mod trees;

@@ -158,7 +158,16 @@ impl Fleet {
             Seat::Tracker(_) => {
                 let config =
                     TrackerConfig { batch_events: self.story.batch_events, observe: self.story.observe, ..Default::default() };
-                let setup = TrackerSetup { broker, store, config, names, events_partitions, metrics, health };
+                let setup = TrackerSetup {
+                    broker,
+                    store,
+                    config,
+                    lifetimes: Default::default(),
+                    names,
+                    events_partitions,
+                    metrics,
+                    health,
+                };
                 runtime::spawn(tracker::run(setup, shutdown))
             }
             Seat::Api => {

@@ -12,6 +12,7 @@ use kafleet::broker::{
     AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Partition,
     Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
 };
+use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
 use kafleet::model::id::TaskId;
 use kafleet::model::node::Node;
@@ -229,6 +230,10 @@ struct Writer {
 
 #[async_trait]
 impl PartitionWriter for Writer {
+    async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.lifetimes().await
+    }
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
         reach(&self.luck).await?;
         self.inner.nodes(ids).await

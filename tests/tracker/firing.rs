@@ -25,7 +25,8 @@ const TYPE: &str = "root";
 
 pub fn make_topics(ground: &Ground) {
     let spec = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
-    let topics = [spec(ground.names.tasks(TYPE), 2), spec(ground.names.tasks("child"), 1), spec(ground.names.control(), 1)];
+    let (control, workers) = (spec(ground.names.control(), 1), spec(ground.names.workers(), 1));
+    let topics = [spec(ground.names.tasks(TYPE), 2), spec(ground.names.tasks("child"), 1), control, workers];
     ground.broker.apply_topics(&topics, DEADLINE).unwrap();
     for topic in &topics {
         let known = || ground.broker.ends(&Partition::new(topic.name.as_str(), 0), DEADLINE).is_ok();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use kafleet::broker::link::Link;
 use kafleet::broker::{Broker, Outgoing, Partition, TopicChange, TopicSpec};
 use kafleet::config::{Names, TrackerConfig};
+use kafleet::model::age::Lifetimes;
 use kafleet::model::event::Event;
 use kafleet::model::partition::partition_of;
 use kafleet::runtime::{Health, Shutdown};
@@ -40,7 +41,9 @@ impl Ground {
     pub fn new(broker: Arc<dyn Broker>, store: Arc<dyn Store>, partitions: u32) -> Self {
         let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
         let names = Names::new(&format!("t-{}", tail.to_lowercase()));
-        let config = vec![("message.timestamp.type".to_owned(), "LogAppendTime".to_owned())];
+        let config = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .to_vec();
         let spec = TopicSpec { name: names.events(), partitions, replication: None, config };
         let outcome = broker.apply_topics(&[spec], CALL).unwrap().remove(0);
         assert_eq!(outcome.change, TopicChange::Created);
@@ -92,11 +95,16 @@ impl Ground {
     }
 
     pub async fn tracker_with(&self, config: TrackerConfig) -> Tracker {
+        self.tracker_that_keeps(config, Lifetimes::default()).await
+    }
+
+    pub async fn tracker_that_keeps(&self, config: TrackerConfig, lifetimes: Lifetimes) -> Tracker {
         let (health, metrics, shutdown) = (Health::default(), Metrics::new().unwrap(), Shutdown::new());
         let setup = TrackerSetup {
             broker: self.broker.clone(),
             store: self.store.clone(),
             config,
+            lifetimes,
             names: self.names.clone(),
             events_partitions: self.partitions,
             metrics: metrics.clone(),

@@ -1,6 +1,6 @@
 //! What a store has to hold: the same log, folded from its start into an empty store.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use kafleet::broker::{Broker, ConsumerSpec, Partition, Start};
 use kafleet::config::Names;
 use kafleet::model::changes::{Entry, Index};
 use kafleet::model::event::Event;
-use kafleet::model::fold::{FOLD_VERSION, Forest, Place};
 use kafleet::model::id::TaskId;
 use kafleet::model::node::Node;
 use kafleet::model::state::State;
+use kafleet::store::Store;
 use kafleet::store::memory::Memory;
-use kafleet::store::{Fence, Store};
+use kafleet::tracker::folding::{Folding, Logged};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Events folded at once: not what trackers use, because it must not matter.
@@ -28,9 +28,6 @@ pub struct Oracle {
     pub events: usize,
 }
 
-/// An event, its offset and its append time.
-type Logged = (Event, i64, i64);
-
 /// All events of a partition, in order; what is none is left out.
 pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64) {
     let ends = broker.ends(partition, DEADLINE).unwrap();
@@ -42,7 +39,7 @@ pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64
         let take = &mut |record: &kafleet::broker::RecordRef<'_>| {
             next = record.offset + 1;
             if let Ok(event) = Event::decode(record.value.unwrap_or_default()) {
-                events.push((event, record.offset, record.timestamp_ms));
+                events.push(Logged { event, offset: record.offset, timestamp_ms: record.timestamp_ms });
             }
         };
         consumer.poll(5_000, Duration::from_millis(100), take).unwrap();
@@ -60,7 +57,7 @@ impl Oracle {
             let (broker, place) = (broker.clone(), Partition::new(names.events(), number as i32));
             let (events, end) = tokio::task::spawn_blocking(move || read_log(&*broker, &place)).await.unwrap();
             count += events.len();
-            nodes.push(fold(&store, number, &events, end).await);
+            nodes.push(fold(&store, number, events, end).await);
         }
         Self { store, nodes, events: count }
     }
@@ -82,23 +79,16 @@ impl Oracle {
     }
 }
 
-async fn fold(store: &Memory, number: u32, events: &[Logged], end: i64) -> Vec<(TaskId, Node)> {
-    let (mut writer, mut fence) = store.open(number).await.unwrap();
-    let (mut forest, mut log_time_ms) = (Forest::default(), 0);
-    for batch in events.chunks(BATCH) {
-        for id in forest.missing(batch.iter().map(|(event, ..)| event)) {
-            forest.load(id, None);
-        }
-        for (event, offset, timestamp_ms) in batch {
-            log_time_ms = log_time_ms.max(*timestamp_ms);
-            forest.fold(event, Place { offset: *offset, log_time_ms });
-        }
-        let offset = batch.last().map_or(end, |(_, offset, _)| offset + 1);
-        let to = Fence { offset, version: FOLD_VERSION, log_time_ms, kept_bytes: forest.kept_bytes() };
-        writer.apply(&forest.take_changes(), fence, to).await.unwrap();
-        fence = Some(to);
+async fn fold(store: &Memory, number: u32, events: Vec<Logged>, end: i64) -> Vec<(TaskId, Node)> {
+    let mut folding = Folding::open(Arc::new(store.clone()), number).await.unwrap();
+    let mut events = VecDeque::from(events);
+    while !events.is_empty() {
+        let batch: Vec<Logged> = events.drain(..BATCH.min(events.len())).collect();
+        let next = events.front().map_or(end, |logged| logged.offset);
+        folding.fold(&batch, next).await.unwrap();
     }
-    forest.nodes().map(|(id, node)| (id.clone(), node.clone())).collect()
+    let nodes = folding.forest().nodes();
+    nodes.map(|(id, node)| (id.clone(), node.clone())).collect()
 }
 
 async fn equal_nodes(store: &dyn Store, number: u32, nodes: &[(TaskId, Node)]) {
@@ -118,8 +108,10 @@ async fn equal_pages(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(
     let members = types
         .iter()
         .flat_map(|task_type| indexed.iter().map(|state| Index::Members { task_type: task_type.clone(), state: *state }));
-    let indexes =
-        [Index::Roots, Index::Timers, Index::Effects].into_iter().chain(parents.into_iter().map(Index::Children)).chain(members);
+    let indexes = [Index::Roots, Index::Timers, Index::Effects, Index::Ages]
+        .into_iter()
+        .chain(parents.into_iter().map(Index::Children))
+        .chain(members);
     for index in indexes {
         let (found, expected) = (all_of(store, number, &index).await, all_of(expect, number, &index).await);
         assert_eq!(found, expected, "{index:?} of partition {number}");

@@ -137,6 +137,18 @@ async fn only_what_is_new_is_announced() {
     observed::only_what_is_new_is_announced(ground).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_partition_is_told_that_time_passes() {
+    let Some((ground, _server)) = ground(2) else { return };
+    crate::ages::an_idle_partition_is_told_that_time_passes(ground).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_worker_is_told_of() {
+    let Some((ground, _server)) = ground(2) else { return };
+    crate::ages::a_silent_worker_is_told_of(ground).await;
+}
+
 macro_rules! firing {
     ($($case:ident),* $(,)?) => {
         mod firing {

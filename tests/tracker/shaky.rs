@@ -10,6 +10,7 @@ use kafleet::broker::{
     AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing,
     Partition, Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
 };
+use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
 use kafleet::model::id::TaskId;
 use kafleet::model::node::Node;
@@ -286,6 +287,9 @@ struct ShakyWriter {
 
 #[async_trait]
 impl PartitionWriter for ShakyWriter {
+    async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
+        self.inner.lifetimes().await
+    }
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
         self.store.answer().await?;
         if *self.store.mood.lock().unwrap() == Mood::Panics {

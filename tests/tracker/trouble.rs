@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use kafleet::broker::{BrokerError, GroupEvent};
+use kafleet::broker::{BrokerError, GroupEvent, TopicSpec};
 use kafleet::config::TrackerConfig;
 use kafleet::store::memory::Memory;
 
 use crate::cases::{agrees, one_each};
-use crate::ground::{Ground, part, until};
+use crate::ground::{DEADLINE, Ground, part, until};
 use crate::memory::ground;
 use crate::oracle::Oracle;
 use crate::shaky::{ANY, Mood, ShakyBroker, ShakyStore, Tricks};
-use crate::story::story;
+use crate::story::{story, submitted};
 
 /// A ground with a shaky broker and a shaky store, and what controls them.
 fn shaky(partitions: u32) -> (Ground, Memory, ShakyStore, Arc<Tricks>) {
@@ -194,4 +194,27 @@ async fn stops_under_load_lose_nothing() {
     let oracle = Oracle::of(ground.broker.clone(), &ground.names, ground.partitions).await;
     oracle.equals(&*ground.store).await;
     tracker.stop().await;
+}
+
+/// Times that are not the broker's, or a log that forgets what the store still shows: nothing is folded, and it says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_events_topic_that_is_not_as_it_must_be_is_not_folded() {
+    for (key, value, good) in [("message.timestamp.type", "CreateTime", "LogAppendTime"), ("retention.ms", "604800000", "-1")] {
+        let (ground, _) = ground(1);
+        let set = |value: &str| {
+            let config = vec![(key.to_owned(), value.to_owned())];
+            let spec = TopicSpec { name: ground.names.events(), partitions: 1, replication: None, config };
+            ground.broker.apply_topics(&[spec], DEADLINE).unwrap();
+        };
+        set(value);
+        let tracker = ground.tracker().await;
+        tracker.says(&part(0), &format!("`{key}` is")).await;
+        tracker.says(&part(0), "kafleet topics apply").await;
+        tracker.stop().await;
+        set(good);
+        ground.write(&[submitted("t")]).await;
+        let tracker = ground.tracker().await;
+        agrees(&ground).await;
+        tracker.stop().await;
+    }
 }

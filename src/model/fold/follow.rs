@@ -46,6 +46,7 @@ impl Forest {
         if node.run > run || (node.run == run && node.announced) {
             return;
         }
+        node.take_back();
         let kept = std::mem::take(&mut node.kept);
         if node.run < run {
             begin_run(node, run);
@@ -66,6 +67,7 @@ impl Forest {
                 rollup::uncount(&mut node.below, run, &before);
             }
             rollup::count(&mut node.below, run, &now);
+            node.has_below = true;
         }
     }
 }

@@ -3,11 +3,8 @@
 use super::{Place, Step, Verdict, begin_run};
 use crate::model::event::{ErrorInfo, Event};
 use crate::model::node::Node;
-use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel, Effect};
+use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel, Effect, MAX_EFFECTS};
 use crate::model::state::State;
-
-/// Effects of one task that wait to be done.
-const MAX_EFFECTS: usize = 16;
 
 /// A cancel stays on the record and applies to everything below that was made before it.
 pub(super) fn cancel(node: &mut Node, event: &Event, place: Place) -> Step {

@@ -17,6 +17,8 @@ pub(super) struct Stored {
     /// What [`Index::Timers`] and [`Index::Effects`] say.
     timer: Option<i64>,
     effect: Option<i64>,
+    /// What [`Index::Ages`] says.
+    age: Option<i64>,
     kept: bool,
 }
 
@@ -27,6 +29,7 @@ impl Stored {
             state: node.state,
             timer: node.timer().map(|timer| timer.due_ms),
             effect: node.effects.first().map(|effect| effect.cause),
+            age: node.age.map(|age| age.due_ms),
             kept: node.kept > 0,
         }
     }
@@ -51,10 +54,38 @@ impl Forest {
             }
             take_node(&mut changes, &mut counts, id, node, stored);
         }
-        changes.counts = counts.into_iter().filter(|(_, change)| *change != 0).map(|((t, s), n)| (t, s, n)).collect();
-        changes.counts.sort();
+        changes.counts = sorted(counts);
+        changes.lifetimes = std::mem::take(&mut self.new_lifetimes).then(|| self.ages.lifetimes.clone());
         changes
     }
+
+    /// Removes these records, which the store has like this: whole trees, or what lies deepest in one.
+    pub fn remove(&mut self, gone: Vec<(TaskId, Node)>) -> Changes {
+        let (mut changes, mut counts) = (Changes::default(), Counts::default());
+        for (id, node) in gone {
+            self.slots.remove(&id);
+            self.kept_bytes = self.kept_bytes.saturating_sub(u64::from(node.kept));
+            let (entry, stored) = (Entry { seen_ms: node.seen_ms, id }, Stored::of(&node));
+            let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
+            changes.removed.push((index, entry.clone()));
+            move_entry(&mut changes, &Index::Timers, &entry.id, stored.timer, None);
+            move_entry(&mut changes, &Index::Effects, &entry.id, stored.effect, None);
+            move_entry(&mut changes, &Index::Ages, &entry.id, stored.age, None);
+            changes.kept.extend(stored.kept.then(|| (entry.id.clone(), None)));
+            if let Some(task_type) = stored.task_type {
+                move_member(&mut changes, &mut counts, &entry, Some((task_type, stored.state)), None);
+            }
+            changes.gone.push(entry.id);
+        }
+        changes.counts = sorted(counts);
+        changes
+    }
+}
+
+fn sorted(counts: Counts) -> Vec<(Arc<str>, State, i64)> {
+    let mut sorted: Vec<_> = counts.into_iter().filter(|(_, change)| *change != 0).map(|((t, s), n)| (t, s, n)).collect();
+    sorted.sort();
+    sorted
 }
 
 fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &Node, stored: Option<Stored>) {
@@ -65,14 +96,20 @@ fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &Node
         changes.added.push((index, entry.clone()));
     }
     let now = Stored::of(node);
-    let (timer, effect) = stored.as_ref().map_or((None, None), |stored| (stored.timer, stored.effect));
+    let (timer, effect, age) = stored.as_ref().map_or((None, None, None), |was| (was.timer, was.effect, was.age));
     move_entry(changes, &Index::Timers, &entry.id, timer, now.timer);
     move_entry(changes, &Index::Effects, &entry.id, effect, now.effect);
+    move_entry(changes, &Index::Ages, &entry.id, age, now.age);
     let was = stored.and_then(|stored| Some((stored.task_type?, stored.state)));
     let is = now.task_type.map(|task_type| (task_type, now.state));
-    if was == is {
-        return;
+    if was != is {
+        move_member(changes, counts, &entry, was, is);
     }
+}
+
+type Member = Option<(Arc<str>, State)>;
+
+fn move_member(changes: &mut Changes, counts: &mut Counts, entry: &Entry, was: Member, is: Member) {
     for (member, change, index) in [(was, -1, &mut changes.removed), (is, 1, &mut changes.added)] {
         let Some((task_type, state)) = member else { continue };
         if state.is_indexed() {

@@ -3,6 +3,7 @@
 use ::redis::{FromRedisValue, Value, from_redis_value};
 use serde::{Deserialize, Serialize};
 
+use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
 use crate::store::keys::Keys;
 use crate::store::{Entry, Fence, Node, Notice, Reservation, StoreError, decode};
@@ -17,6 +18,13 @@ pub(super) fn read_fence(keys: &Keys, value: Value) -> Result<Option<Fence>, Sto
     let text = String::from_utf8_lossy(&bytes);
     let fence = parse_fence(&text);
     fence.map(Some).ok_or_else(|| unreadable(&keys.fence(), &text, &format!("delete the keys `{}`", keys.all())))
+}
+
+pub(super) fn read_lifetimes(keys: &Keys, value: Value) -> Result<Option<Lifetimes>, StoreError> {
+    let key = keys.lifetimes();
+    let Some(bytes) = read::<Option<Vec<u8>>>(&key, value)? else { return Ok(None) };
+    let unreadable = |_| unreadable(&key, &String::from_utf8_lossy(&bytes), &format!("delete the keys `{}`", keys.all()));
+    serde_json::from_slice(&bytes).map(Some).map_err(unreadable)
 }
 
 fn parse_fence(text: &str) -> Option<Fence> {

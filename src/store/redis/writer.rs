@@ -14,7 +14,8 @@ use async_trait::async_trait;
 use rustc_hash::FxHashMap;
 
 use super::link::{Link, within};
-use super::values::{fence_text, notice_text, read, read_fence, read_nodes};
+use super::values::{fence_text, notice_text, read, read_fence, read_lifetimes, read_nodes};
+use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
 use crate::store::keys::{self, Keys};
 use crate::store::log_tail::LogTail;
@@ -126,6 +127,15 @@ impl Writer {
 
 #[async_trait]
 impl PartitionWriter for Writer {
+    async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
+        let mut connection = self.connection.take().ok_or_else(closed_writer)?;
+        let (key, mut commands) = (self.keys.lifetimes(), pipe());
+        commands.cmd("GET").arg(&key);
+        let found = send(&self.link, &mut connection, &commands).await?.pop().unwrap_or_default();
+        self.connection = Some(connection);
+        read_lifetimes(&self.keys, found)
+    }
+
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let mut nodes = Vec::with_capacity(ids.len());
@@ -209,6 +219,10 @@ impl Batch {
         set_many(&mut commands, kept);
         drop_kept(&mut commands, keys, changes);
         add_logs(&mut commands, keys, &mut writer.tails, changes);
+        drop_gone(&mut commands, keys, &mut writer.tails, changes);
+        if let Some(lifetimes) = &changes.lifetimes {
+            commands.cmd("SET").arg(keys.lifetimes()).arg(serde_json::to_vec(lifetimes).unwrap_or_default());
+        }
         change_indexes(&mut commands, keys, changes);
         if !zeroed.is_empty() {
             commands.cmd("HDEL").arg(keys.counts()).arg(zeroed);
@@ -246,6 +260,15 @@ fn drop_kept(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     let gone: Vec<String> = changes.kept.iter().filter(|(_, kept)| kept.is_none()).map(|(id, _)| keys.kept(id)).collect();
     for chunk in gone.chunks(CHUNK) {
         commands.cmd("DEL").arg(chunk);
+    }
+}
+
+/// Records and their logs; the index of a record's children is empty by then, and so not there any more.
+fn drop_gone(commands: &mut Pipeline, keys: &Keys, tails: &mut FxHashMap<TaskId, LogTail<()>>, changes: &Changes) {
+    for chunk in changes.gone.chunks(CHUNK) {
+        let of = |id: &TaskId| [keys.record(id), keys.log(id), keys.log_total(id)];
+        commands.cmd("DEL").arg(chunk.iter().flat_map(of).collect::<Vec<_>>());
+        chunk.iter().for_each(|id| drop(tails.remove(id)));
     }
 }
 

@@ -33,7 +33,7 @@ fn a_retry_that_waits_at_the_tracker_ends_with_any_other_word() {
 
 #[test]
 fn what_would_go_beyond_the_limit_fails_and_says_so() {
-    let mut forest = Forest::resume(MAX_KEPT_BYTES - 3);
+    let mut forest = Forest::resume(MAX_KEPT_BYTES - 3, crate::model::age::Lifetimes::default());
     let mut scheduled = with_record(submitted("a"), 700);
     scheduled.kind = Kind::Scheduled;
     forest.load(id("a"), None);

@@ -1,0 +1,107 @@
+//! What log time brings about, when the log has passed a border ([`age`](crate::model::age)).
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Ages, Cause, Forest, Place, Verdict, refresh, standing};
+use crate::model::age::{AGAIN_MS, Age, Aging, NEVER_ANNOUNCED};
+use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::id::TaskId;
+use crate::model::node::HistoryEntry;
+use crate::model::outbox::{Act, Cancel, Effect, MAX_EFFECTS, OVERDUE};
+
+/// What became of a task whose time had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Old {
+    /// Its tree is finished and is to be removed: by [`Forest::remove`], from below.
+    Remove,
+    /// It was given up, or its tree is being ended.
+    Changed,
+    /// Nothing is due about it.
+    Not,
+}
+
+impl Forest {
+    pub(super) fn take_settings(&mut self, event: &Event) -> Verdict {
+        if let Some(lifetimes) = event.lifetimes.as_deref().filter(|told| **told != self.ages.lifetimes) {
+            self.ages = Ages::new(lifetimes.clone(), self.ages.soonest_ms.load(Relaxed));
+            self.new_lifetimes = true;
+        }
+        Verdict::Applied
+    }
+
+    /// Of what has changed since [`Forest::rejuvenate`], something is due when the log passes this border.
+    pub fn may_be_old(&self, border_ms: i64) -> bool {
+        self.ages.soonest_ms.load(Relaxed) <= border_ms
+    }
+
+    /// Everything due has been dealt with.
+    pub fn rejuvenate(&mut self) {
+        self.ages.soonest_ms.store(i64::MAX, Relaxed);
+    }
+
+    /// The log has passed a border, `place.log_time_ms`, with the event at `place.offset`, which is not folded yet. The
+    /// record and those above it ([`Forest::missing_of`]) must be at hand.
+    pub fn grow_old(&mut self, id: &TaskId, place: Place) -> Old {
+        let due = |age: &Age| age.due_ms <= place.log_time_ms;
+        match self.node(id.as_str()).and_then(|node| node.age).filter(due).map(|age| age.what) {
+            None => Old::Not,
+            Some(Aging::Done) => Old::Remove,
+            Some(Aging::Expected) => self.change_old(id, place, Self::give_up),
+            Some(Aging::Open) => self.change_old(id, place, Self::end_tree),
+        }
+    }
+
+    fn change_old(&mut self, id: &TaskId, place: Place, change: fn(&mut Self, &TaskId, Place)) -> Old {
+        let ages = self.ages.clone();
+        let before = self.node(id.as_str()).map(|node| standing(id, node));
+        change(self, id, place);
+        let cause = Cause { id, at_ms: place.log_time_ms, place, ages: &ages };
+        let Some(node) = self.touch(id) else { return Old::Not };
+        refresh(node, cause);
+        if let Some(age) = node.age.as_mut().filter(|age| age.what == Aging::Open) {
+            age.due_ms = age.due_ms.max(place.log_time_ms + AGAIN_MS);
+        }
+        self.climb(id, before, cause);
+        Old::Changed
+    }
+
+    fn give_up(&mut self, id: &TaskId, place: Place) {
+        let Some(node) = self.touch(id) else { return };
+        node.give_up();
+        node.remember(entry(node.run, NEVER_ANNOUNCED, place));
+    }
+
+    /// The root ends here; an effect ends what is open below and tells the workers.
+    fn end_tree(&mut self, id: &TaskId, place: Place) {
+        let kept = self.node(id.as_str()).map_or(0, |node| node.kept);
+        let Some(node) = self.touch(id) else { return };
+        if node.effects.len() < MAX_EFFECTS {
+            node.effects.push(Effect { cause: place.offset, what: Act::End { asof: place.offset } });
+            let due_ms = place.log_time_ms;
+            node.cancel = Some(Box::new(Cancel { asof: place.offset, due_ms, named: true, subtree: true, tripped: false }));
+        }
+        node.remember(entry(node.run, OVERDUE, place));
+        if node.own.is_terminal() {
+            return;
+        }
+        node.own = crate::model::state::State::Expired;
+        node.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
+        node.kept = 0;
+        if kept > 0 {
+            self.note_kept(id, super::Keeping::Drop, kept, 0);
+        }
+    }
+}
+
+fn entry(run: u32, message: &str, place: Place) -> HistoryEntry {
+    HistoryEntry {
+        kind: Kind::Expired,
+        at_ms: place.log_time_ms,
+        offset: place.offset,
+        run,
+        attempt: 0,
+        worker: None,
+        message: Some(message.to_owned()),
+        ignored: false,
+    }
+}

@@ -1,0 +1,163 @@
+//! The fold of one events partition into its store: batches of events in; records, indexes and the fence out, in one step.
+//!
+//! Where the log passes a border of time and something is due by it, the batch is cut: what lies before is applied, then
+//! what is due is dealt with (finished trees are removed in bounded steps), then the fold goes on. So what the store holds
+//! at a fence depends on the log alone.
+
+use std::sync::Arc;
+
+use super::sweep::Sweep;
+use crate::model::age::border;
+use crate::model::event::Event;
+use crate::model::fold::{FOLD_VERSION, Forest, Old, Place};
+use crate::model::id::TaskId;
+use crate::store::{Fence, Index, PartitionWriter, Store, StoreError};
+
+/// Tasks looked at in one step when their time has come.
+const STEP: usize = 500;
+
+/// An event and where it was logged.
+pub struct Logged {
+    pub event: Event,
+    pub offset: i64,
+    /// When the broker got it, epoch milliseconds.
+    pub timestamp_ms: i64,
+}
+
+/// What a batch has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Brought {
+    /// Something new is due or to be done.
+    pub news: bool,
+    /// Records of finished trees that were removed.
+    pub removed: u64,
+    /// Tasks given up and trees ended for their age.
+    pub expired: u64,
+}
+
+pub struct Folding {
+    store: Arc<dyn Store>,
+    writer: Box<dyn PartitionWriter>,
+    partition: u32,
+    forest: Forest,
+    fence: Option<Fence>,
+    log_time_ms: i64,
+    /// By log time nothing is due before it, as far as the store knew when it was last looked at.
+    head_ms: i64,
+    brought: Brought,
+}
+
+impl Folding {
+    /// Goes on where the store is. After an error it is of no use any more.
+    pub async fn open(store: Arc<dyn Store>, partition: u32) -> Result<Self, StoreError> {
+        let (mut writer, fence) = store.open(partition).await?;
+        let lifetimes = writer.lifetimes().await?.unwrap_or_default();
+        let forest = Forest::resume(fence.map_or(0, |fence| fence.kept_bytes), lifetimes);
+        let log_time_ms = fence.map_or(0, |fence| fence.log_time_ms);
+        let brought = Brought::default();
+        Ok(Self { store, writer, partition, forest, fence, log_time_ms, head_ms: i64::MIN, brought })
+    }
+
+    pub fn fence(&self) -> Option<Fence> {
+        self.fence
+    }
+
+    pub fn forest(&mut self) -> &mut Forest {
+        &mut self.forest
+    }
+
+    /// Folds a batch; `next` is the place behind it.
+    pub async fn fold(&mut self, events: &[Logged], next: i64) -> Result<Brought, StoreError> {
+        self.brought = Brought::default();
+        self.load(events).await?;
+        for (n, logged) in events.iter().enumerate() {
+            let log_time_ms = logged.timestamp_ms.max(self.log_time_ms);
+            let passed = border(log_time_ms);
+            if passed > border(self.log_time_ms) && (self.head_ms <= passed || self.forest.may_be_old(passed)) {
+                self.apply(logged.offset).await?;
+                self.grow_old(Place { offset: logged.offset, log_time_ms: passed }).await?;
+                self.load(&events[n..]).await?;
+            }
+            self.log_time_ms = log_time_ms;
+            self.forest.fold(&logged.event, Place { offset: logged.offset, log_time_ms });
+        }
+        self.apply(next).await?;
+        Ok(self.brought)
+    }
+
+    async fn load(&mut self, events: &[Logged]) -> Result<(), StoreError> {
+        let missing = self.forest.missing(events.iter().map(|logged| &logged.event));
+        self.load_nodes(missing).await
+    }
+
+    async fn load_nodes(&mut self, mut missing: Vec<TaskId>) -> Result<(), StoreError> {
+        while !missing.is_empty() {
+            let found = self.writer.nodes(&missing).await?;
+            missing.into_iter().zip(found).for_each(|(id, node)| self.forest.load(id, node));
+            missing = self.forest.wanted();
+        }
+        Ok(())
+    }
+
+    /// Writes what has changed, and the fence.
+    async fn apply(&mut self, next: i64) -> Result<(), StoreError> {
+        let changes = self.forest.take_changes();
+        if changes.is_empty() && self.fence.is_some_and(|fence| fence.offset == next && fence.log_time_ms == self.log_time_ms) {
+            return Ok(());
+        }
+        self.brought.news |= changes.concerns_outbox();
+        let to = self.fence_at(next);
+        self.writer.apply(&changes, self.fence, to).await?;
+        self.fence = Some(to);
+        Ok(())
+    }
+
+    fn fence_at(&self, offset: i64) -> Fence {
+        Fence { offset, version: FOLD_VERSION, log_time_ms: self.log_time_ms, kept_bytes: self.forest.kept_bytes() }
+    }
+
+    /// Deals with everything whose time has come at a border. Begun again after a crash, it goes on.
+    async fn grow_old(&mut self, place: Place) -> Result<(), StoreError> {
+        loop {
+            let mut due = self.store.page(self.partition, &Index::Ages, None, STEP).await?;
+            let later = due.iter().position(|entry| entry.seen_ms > place.log_time_ms);
+            self.head_ms = later.map_or(i64::MAX, |at| due[at].seen_ms);
+            due.truncate(later.unwrap_or(due.len()));
+            if due.is_empty() {
+                self.forest.rejuvenate();
+                return Ok(());
+            }
+            let ids: Vec<TaskId> = due.into_iter().map(|entry| entry.id).collect();
+            self.load_nodes(self.forest.missing_of(&ids)).await?;
+            let (mut finished, mut changed) = (Vec::new(), 0);
+            for id in ids {
+                match self.forest.grow_old(&id, place) {
+                    Old::Remove => finished.push(id),
+                    Old::Changed => changed += 1,
+                    Old::Not => {}
+                }
+            }
+            if finished.is_empty() && changed == 0 {
+                return Err(StoreError::Invalid(format!(
+                    "the index of what is due by age in partition {} does not fit its records: something else has written there",
+                    self.partition
+                )));
+            }
+            self.brought.expired += changed;
+            self.apply(place.offset).await?;
+            self.sweep(finished, place.offset).await?;
+        }
+    }
+
+    async fn sweep(&mut self, roots: Vec<TaskId>, offset: i64) -> Result<(), StoreError> {
+        let mut sweep = Sweep::of(roots, &*self.store, self.partition).await?;
+        while let Some(gone) = sweep.step(&*self.store, self.partition).await? {
+            self.brought.removed += gone.len() as u64;
+            let changes = self.forest.remove(gone);
+            let to = self.fence_at(offset);
+            self.writer.apply(&changes, self.fence, to).await?;
+            self.fence = Some(to);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Beside each folder: writes what the log of its partition has to be told. That time has passed where nothing happens,
+//! how long trees last where that has changed, which workers are not heard of any more, which queued tasks Kafka has
+//! removed. A tracker that has lost the partition and does not know it yet does no harm: the fold holds each of these
+//! against what it knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, OnceCell, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::TrackerSetup;
+use super::firing::Folded;
+use super::lost::{Gaps, Search};
+use super::shot::event_message;
+use crate::broker::Partition;
+use crate::broker::link::Link;
+use crate::control::beat::{self, Beat, Roll};
+use crate::control::tail::Follow;
+use crate::model::event::{Event, Kind};
+use crate::model::id::TaskId;
+use crate::model::node::Node;
+use crate::model::state::State;
+use crate::runtime::{blocking, now_ms};
+use crate::store::{Entry, Index};
+use crate::topics::unfit_events;
+
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// How often it is looked whether there is something to tell.
+const LOOK: Duration = Duration::from_secs(1);
+/// Records looked at in one step, and events written at once.
+pub const STEP: usize = 500;
+/// How often the tasks of a silent worker are looked for: the fold may not have come to all of them at first.
+const SEARCHES: u32 = 3;
+/// The workers topic has one partition.
+const WORKERS_PARTITION: i32 = 0;
+
+/// What the keepers of a tracker share.
+pub struct Office {
+    roll: Arc<Roll>,
+    #[expect(dead_code, reason = "its drop ends the listening")]
+    listening: Follow,
+    link: OnceCell<Arc<Link>>,
+    gaps: Mutex<(Option<Instant>, Gaps)>,
+    /// The events topic has been looked at, and is as it must be.
+    fits: OnceCell<()>,
+}
+
+/// Why the events topic is not folded.
+pub enum Unfit {
+    Broker(String),
+    Topic(String),
+}
+
+impl Office {
+    pub fn open(setup: &TrackerSetup) -> Arc<Self> {
+        let roll = Arc::new(Roll::default());
+        let listening = beat::listen(roll.clone(), setup.broker.clone(), &setup.names);
+        Arc::new(Self { roll, listening, link: OnceCell::new(), gaps: Mutex::default(), fits: OnceCell::new() })
+    }
+
+    /// Whether the events topic is as it must be; asked until it is.
+    pub async fn check_events(&self, setup: &TrackerSetup) -> Result<(), Unfit> {
+        let look = || async {
+            let (broker, topic) = (setup.broker.clone(), setup.names.events());
+            let listed = blocking(move || broker.topics(&topic, CALL_DEADLINE)).await.map_err(Unfit::Broker)?;
+            let listed = listed.map_err(|error| Unfit::Broker(error.to_string()))?;
+            let events = listed.iter().find(|info| info.name == setup.names.events());
+            match events.and_then(|info| unfit_events(info, &setup.lifetimes)) {
+                Some(why) => Err(Unfit::Topic(why)),
+                None => Ok(()),
+            }
+        };
+        self.fits.get_or_try_init(look).await.map(drop)
+    }
+
+    async fn link(&self, setup: &TrackerSetup) -> Result<&Arc<Link>, String> {
+        let broker = setup.broker.clone();
+        let open = || async { blocking(move || Link::open(broker, None)).await?.map_err(|error| error.to_string()) };
+        self.link.get_or_try_init(open).await
+    }
+
+    /// What Kafka has removed before a worker took it; looked up once for all keepers.
+    async fn gaps(&self, setup: &TrackerSetup) -> Result<Gaps, String> {
+        let mut known = self.gaps.lock().await;
+        if known.0.is_none_or(|at| at.elapsed() >= between_gaps(setup)) {
+            *known = (Some(Instant::now()), Gaps::find(setup).await?);
+        }
+        Ok(known.1.clone())
+    }
+}
+
+pub struct Keeper {
+    setup: Arc<TrackerSetup>,
+    office: Arc<Office>,
+    number: u32,
+    events: Arc<str>,
+    folded: watch::Receiver<Folded>,
+    stop: CancellationToken,
+    /// Where the fold was last, and since when.
+    seen: (i64, Instant),
+    /// Where the partition ended at the start; None once the lifetimes have been looked at.
+    begins: Option<i64>,
+    /// Silent workers: since when they are known, and how often their tasks have been looked for.
+    silent: BTreeMap<Arc<str>, (Instant, u32)>,
+    /// What has been looked for: the gaps as they were then.
+    searched: Gaps,
+    looked_for_gaps: Instant,
+}
+
+impl Keeper {
+    pub fn new(
+        setup: Arc<TrackerSetup>,
+        office: Arc<Office>,
+        number: u32,
+        folded: watch::Receiver<Folded>,
+        stop: CancellationToken,
+    ) -> Self {
+        let (events, now) = (setup.names.events().into(), Instant::now());
+        let seen = (folded.borrow().offset, now);
+        let (silent, searched) = (BTreeMap::new(), Gaps::default());
+        Self { setup, office, number, events, folded, stop, seen, begins: Some(-1), silent, searched, looked_for_gaps: now }
+    }
+
+    /// Until the folder's session ends.
+    pub async fn run(mut self) {
+        let stop = self.stop.clone();
+        let look = LOOK.min(Duration::from(self.setup.config.tick) / 4);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(look) => {}
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                told = self.look() => {
+                    // Everything is looked at again in a moment.
+                    if let Err(why) = told {
+                        tracing::debug!(partition = self.number, reason = %why, "the log could not be told something; trying again");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Result<(), String> {
+        self.tell_lifetimes().await?;
+        self.tick().await?;
+        self.tell_silence().await?;
+        self.tell_lost().await
+    }
+
+    /// Writes these events, all at once.
+    async fn write(&self, events: &[Event]) -> Result<(), String> {
+        let link = self.office.link(&self.setup).await?;
+        let messages: Vec<_> = events.iter().map(|event| event_message(&self.events, self.number, event)).collect();
+        let sent = messages.iter().map(|message| link.deliver(message.outgoing(&[]), CALL_DEADLINE));
+        futures::future::try_join_all(sent).await.map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    /// Where the log says otherwise than the configuration, up to where it ended at the start.
+    async fn tell_lifetimes(&mut self) -> Result<(), String> {
+        let Some(end) = self.begins else { return Ok(()) };
+        if end < 0 {
+            let (broker, at) = (self.setup.broker.clone(), Partition::new(self.events.clone(), self.number as i32));
+            let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
+            self.begins = Some(ends.end);
+            return Ok(());
+        }
+        if self.folded.borrow().offset < end {
+            return Ok(());
+        }
+        let (mut reader, _) = self.setup.store.open(self.number).await.map_err(|error| error.to_string())?;
+        let told = reader.lifetimes().await.map_err(|error| error.to_string())?.unwrap_or_default();
+        if told != self.setup.lifetimes {
+            self.write(&[Event::settings(self.setup.lifetimes.clone(), now_ms())]).await?;
+        }
+        self.begins = None;
+        Ok(())
+    }
+
+    /// Log time passes also where nothing happens, as long as there is something that grows old.
+    async fn tick(&mut self) -> Result<(), String> {
+        let offset = self.folded.borrow().offset;
+        if offset != self.seen.0 {
+            self.seen = (offset, Instant::now());
+        }
+        if self.seen.1.elapsed() < Duration::from(self.setup.config.tick) {
+            return Ok(());
+        }
+        let page = self.setup.store.page(self.number, &Index::Ages, None, 1).await;
+        if !page.map_err(|error| error.to_string())?.is_empty() {
+            self.write(&[Event::tick(now_ms())]).await?;
+        }
+        self.seen.1 = Instant::now();
+        Ok(())
+    }
+
+    async fn tell_silence(&mut self) -> Result<(), String> {
+        let (now, beats) = (now_ms(), self.office.roll.beats());
+        let silent: BTreeMap<Arc<str>, Beat> = beats
+            .into_iter()
+            .filter(|(heard, beat)| self.is_silent(beat, *heard, now))
+            .map(|(_, beat)| (beat.id.as_str().into(), beat))
+            .collect();
+        self.silent.retain(|id, _| silent.contains_key(id));
+        let mut types = BTreeSet::new();
+        let mut workers = BTreeSet::new();
+        for (id, beat) in &silent {
+            let (since, searches) = self.silent.entry(id.clone()).or_insert_with(|| (Instant::now(), 0));
+            let due = Duration::from_millis(beat.every_ms).saturating_mul(*searches + 1);
+            if *searches < SEARCHES && since.elapsed() >= due {
+                types.extend(beat.types.iter().map(|part| part.task_type.as_str().into()));
+                workers.insert(id.clone());
+            }
+        }
+        if workers.is_empty() || !self.has_heard_all().await? {
+            return Ok(());
+        }
+        for task_type in types {
+            for state in State::ALL.into_iter().filter(|state| state.is_at_worker() || *state == State::Scheduled) {
+                self.silence(&Index::Members { task_type: Arc::clone(&task_type), state }, &workers).await?;
+            }
+        }
+        for id in workers {
+            self.silent.entry(id).and_modify(|(_, searches)| *searches += 1);
+        }
+        Ok(())
+    }
+
+    fn is_silent(&self, beat: &Beat, heard_ms: i64, now: i64) -> bool {
+        match self.setup.config.worker_silent {
+            None => beat.is_silent(heard_ms, now),
+            Some(after) => beat.state != beat::BeatState::Stopped && now.saturating_sub(heard_ms) > after.as_i64(),
+        }
+    }
+
+    /// A tracker that hears nobody would think that all of them are silent.
+    async fn has_heard_all(&self) -> Result<bool, String> {
+        let (broker, at) = (self.setup.broker.clone(), Partition::new(self.setup.names.workers(), WORKERS_PARTITION));
+        let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
+        Ok(self.office.roll.has_read(ends.end))
+    }
+
+    /// Tells those tasks of an index that these workers have.
+    async fn silence(&self, index: &Index, workers: &BTreeSet<Arc<str>>) -> Result<(), String> {
+        let mut after: Option<Entry> = None;
+        loop {
+            let page = self.setup.store.page(self.number, index, after.as_ref(), STEP).await;
+            let page = page.map_err(|error| error.to_string())?;
+            let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
+            let nodes = self.setup.store.nodes(self.number, &ids).await.map_err(|error| error.to_string())?;
+            let events = ids.iter().zip(nodes).filter_map(|(id, node)| silenced(id, node?, workers));
+            self.write(&events.collect::<Vec<_>>()).await?;
+            if page.len() < STEP {
+                return Ok(());
+            }
+            after = page.last().cloned();
+        }
+    }
+
+    async fn tell_lost(&mut self) -> Result<(), String> {
+        if self.looked_for_gaps.elapsed() < between_gaps(&self.setup) {
+            return Ok(());
+        }
+        self.looked_for_gaps = Instant::now();
+        let gaps = self.office.gaps(&self.setup).await?;
+        let new = gaps.since(&self.searched);
+        let mut search = Search::new(new);
+        while let Some(events) = search.step(&*self.setup.store, self.number).await? {
+            self.write(&events).await?;
+            for task_type in search.take_found() {
+                self.setup.metrics.lost.with_label_values(&[&*task_type]).inc();
+            }
+        }
+        self.searched = gaps;
+        Ok(())
+    }
+}
+
+/// How often it is looked for records that Kafka has removed.
+fn between_gaps(setup: &TrackerSetup) -> Duration {
+    Duration::from(setup.config.tick) / 2
+}
+
+/// The event for a task that one of these workers has and that has not been told yet.
+fn silenced(id: &TaskId, node: Node, workers: &BTreeSet<Arc<str>>) -> Option<Event> {
+    let worker = node.worker.clone().filter(|worker| node.is_held() && workers.contains(worker))?;
+    let mut event = Event::new(Kind::WorkerSilent, id.clone(), node.run, now_ms());
+    event.attempt = node.attempt;
+    event.message = Some(format!("`{worker}` is not heard of any more"));
+    event.worker = Some(worker);
+    Some(event)
+}

@@ -1,0 +1,352 @@
+//! What log time brings: finished trees go, trees that stay open end, what nobody announces is given up. Where the log is
+//! cut into batches does not matter, and what is left adds up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::time::Duration;
+
+use kafleet::broker::{Outgoing, Partition, memory as broker};
+use kafleet::config::TrackerConfig;
+use kafleet::control::beat::{Beat, BeatState, TypeBeat};
+use kafleet::model::age::Lifetimes;
+use kafleet::model::duration::Millis;
+use kafleet::model::event::{ErrorInfo, Event, Kind};
+use kafleet::model::id::TaskId;
+use kafleet::model::node::Node;
+use kafleet::model::state::State;
+use kafleet::model::task::Position;
+use kafleet::runtime::now_ms;
+use kafleet::store::memory::Memory;
+use kafleet::store::{Store, TypeCount};
+use kafleet::tracker::folding::{Folding, Logged};
+use proptest::prelude::*;
+
+use crate::cases::agrees;
+use crate::firing::{make_topics, node, read_all, scheduled, until_state};
+use crate::ground::{DEADLINE, Ground, until};
+use crate::oracle::Oracle;
+use crate::story::{event, id, submitted, succeeded};
+
+const HOUR: i64 = 3_600_000;
+const START: i64 = 1_700_000_000_000;
+
+fn lifetimes() -> Lifetimes {
+    Lifetimes { record_retention_ms: HOUR, max_tree_age_ms: 5 * HOUR, types: BTreeMap::from([("child".into(), 9 * HOUR)]) }
+}
+
+fn logged(events: Vec<(i64, Event)>) -> Vec<Logged> {
+    let told = (START, Event::settings(lifetimes(), START));
+    let all = std::iter::once(told).chain(events).enumerate();
+    all.map(|(n, (timestamp_ms, event))| Logged { event, offset: n as i64 * 2, timestamp_ms }).collect()
+}
+
+/// Folds a log in batches of these sizes, over and over, each time with an empty cache where `forgets` says so.
+async fn fold(events: &[Logged], sizes: &[usize], forgets: bool) -> (Memory, Vec<(TaskId, Node)>, u64) {
+    let store = Memory::default();
+    let mut folding = Folding::open(Arc::new(store.clone()), 0).await.unwrap();
+    let (mut rest, mut sizes, mut removed) = (events, sizes.iter().cycle(), 0);
+    while !rest.is_empty() {
+        let (batch, later) = rest.split_at((*sizes.next().unwrap()).clamp(1, rest.len()));
+        let next = later.first().map_or_else(|| batch.last().unwrap().offset + 1, |logged| logged.offset);
+        removed += folding.fold(batch, next).await.unwrap().removed;
+        if forgets {
+            folding = Folding::open(Arc::new(store.clone()), 0).await.unwrap();
+        }
+        rest = later;
+    }
+    let nodes = folding.forest().nodes().map(|(id, node)| (id.clone(), node.clone())).collect();
+    (store, nodes, removed)
+}
+
+/// Counters against the records that are there.
+async fn adds_up(store: &Memory, nodes: &[(TaskId, Node)]) {
+    let mut counts: BTreeMap<(Arc<str>, State), u64> = BTreeMap::new();
+    for node in nodes.iter().map(|(_, node)| node) {
+        if let Some(task_type) = &node.task_type {
+            *counts.entry((task_type.clone(), node.state)).or_default() += 1;
+        }
+    }
+    let told =
+        store.counts(&[0]).await.unwrap().into_iter().map(|TypeCount { task_type, state, count }| ((task_type, state), count));
+    assert_eq!(told.collect::<BTreeMap<_, _>>(), counts);
+    for (id, _) in nodes {
+        assert!(nodes.iter().any(|(other, _)| other.as_str() == id.root()), "`{id}` has lost its root");
+    }
+}
+
+const TASKS: [&str; 9] = ["a", "a:1", "a:2", "a:1:x", "b", "b:1", "c", "c:1:y", "d"];
+
+fn story_of(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
+    let mut at = START;
+    let mut events = Vec::new();
+    for (task, what, wait) in steps {
+        at += wait * wait * 60_000;
+        let task = TASKS[*task];
+        let mut failed = event(Kind::Failed, task);
+        failed.error = Some(Box::new(ErrorInfo::new("error", "broken", 1)));
+        let mut log = event(Kind::Log, task);
+        log.lines = vec!["a line".into()];
+        events.push((
+            at,
+            match what {
+                0 | 1 => submitted(task),
+                2 => event(Kind::Started, task),
+                3..=5 => succeeded(task),
+                6 => failed,
+                7 => event(Kind::RetryRequested, task),
+                8 => event(Kind::CancelRequested, task),
+                9 => scheduled(task, at + HOUR),
+                10 => log,
+                _ => Event::tick(at),
+            },
+        ));
+    }
+    events
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn batches_make_no_difference(
+        steps in prop::collection::vec((0..TASKS.len(), 0_u8..12, 0_i64..14), 1..90),
+        sizes in prop::collection::vec(1_usize..30, 1..6),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let events = logged(story_of(&steps));
+            let (store, nodes, removed) = fold(&events, &[usize::MAX], false).await;
+            adds_up(&store, &nodes).await;
+            let oracle = Oracle { store: store.clone(), nodes: vec![nodes], events: events.len() };
+            let all = TASKS.map(id);
+            for (sizes, forgets) in [(&sizes[..], false), (&sizes[..], true), (&[1][..], true)] {
+                let (other, _, also_removed) = fold(&events, sizes, forgets).await;
+                oracle.equals(&other).await;
+                assert_eq!(removed, also_removed);
+                assert_eq!(store.nodes(0, &all).await.unwrap(), other.nodes(0, &all).await.unwrap());
+                assert_eq!(store.fences(&[0]).await.unwrap(), other.fences(&[0]).await.unwrap());
+            }
+        });
+    }
+}
+
+/// A tree wider than a step, with branches, logs and something superseded, goes as a whole; its neighbour stays.
+#[tokio::test]
+async fn a_finished_tree_goes_as_a_whole() {
+    let mut events = vec![(START, submitted("w")), (START, submitted("stays")), (START, submitted("w:branch"))];
+    for n in 0..1_300 {
+        let leaf = if n % 3 == 0 { format!("w:branch:{n}") } else { format!("w:{n}") };
+        events.extend([(START, submitted(&leaf)), (START, succeeded(&leaf))]);
+    }
+    let mut log = event(Kind::Log, "w:1");
+    log.lines = vec!["a line".into()];
+    events.extend([(START, log), (START, succeeded("w:branch")), (START, succeeded("w"))]);
+    let kept = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
+    let (store, nodes, removed) = fold(&kept, &[700], true).await;
+    assert_eq!((nodes.len(), removed), (0, 0), "nothing is at hand, nothing is gone");
+    assert_eq!(store.counts(&[0]).await.unwrap().iter().map(|count| count.count).sum::<u64>(), 1_303);
+    let gone = logged(events.into_iter().chain([(START + HOUR + 20_000, Event::tick(0))]).collect());
+    let (store, nodes, removed) = fold(&gone, &[usize::MAX], false).await;
+    assert_eq!(removed, 1_302);
+    assert_eq!(nodes.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["stays"]);
+    adds_up(&store, &nodes).await;
+    assert_eq!(store.log_lines(0, &id("w:1"), 0, 10).await.unwrap().lines, Vec::<String>::new());
+}
+
+async fn state_after(events: Vec<(i64, Event)>, task: &str) -> Option<Node> {
+    let (_, nodes, _) = fold(&logged(events), &[usize::MAX], false).await;
+    nodes.into_iter().find(|(found, _)| found.as_str() == task).map(|(_, node)| node)
+}
+
+/// The type of the root says how long its tree is kept.
+#[tokio::test]
+async fn each_type_has_its_own_retention() {
+    let mut long = submitted("long");
+    long.task.as_mut().unwrap().task_type = "child".into();
+    let log = |hours| vec![(START, long.clone()), (START, succeeded("long")), (START + hours * HOUR, Event::tick(0))];
+    assert!(state_after(log(8), "long").await.is_some());
+    assert!(state_after(log(10), "long").await.is_none());
+}
+
+/// A child that somebody named holds its parent open for a day, and does so again when it appears after all.
+#[tokio::test]
+async fn what_nobody_announces_is_given_up_until_somebody_does() {
+    let mut grandchild = vec![(START, Event::settings(Lifetimes::default(), START))];
+    grandchild.extend([submitted("p"), succeeded("p"), submitted("p:e:x"), succeeded("p:e:x")].map(|event| (START, event)));
+    let after = |more: Vec<(i64, Event)>| grandchild.iter().cloned().chain(more).collect::<Vec<_>>();
+    let day = |hours: i64| (START + (24 + hours) * HOUR, Event::tick(0));
+    assert_eq!(state_after(after(vec![day(-1)]), "p").await.unwrap().state, State::WaitingForChildren);
+    let given_up = state_after(after(vec![day(1)]), "p:e").await.unwrap();
+    assert_eq!(
+        given_up.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message)).as_deref(),
+        Some("expired: never announced")
+    );
+    assert_eq!(state_after(after(vec![day(1)]), "p").await.unwrap().state, State::Expired);
+    let announced = after(vec![day(1), (START + 25 * HOUR, submitted("p:e"))]);
+    assert_eq!(state_after(announced.clone(), "p:e").await.unwrap().state, State::Queued);
+    assert_eq!(state_after(announced.clone(), "p").await.unwrap().state, State::WaitingForChildren);
+    let ended = announced.into_iter().chain([(START + 25 * HOUR, succeeded("p:e"))]).collect();
+    assert_eq!(state_after(ended, "p").await.unwrap().state, State::Succeeded);
+}
+
+/// The tracker, with a clock of its own: an old tree ends, what runs is told, and later all of it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_that_is_open_for_too_long_ends() {
+    let ahead = Arc::new(AtomicI64::new(0));
+    let clock = {
+        let ahead = ahead.clone();
+        Arc::new(move || now_ms() + ahead.load(SeqCst))
+    };
+    // What has gone stays in its group however far the clock is moved.
+    let options = broker::MemoryOptions { clock, session_timeout: Duration::from_secs(90 * 86_400), ..Default::default() };
+    let ground = Ground::new(broker::Memory::new(options), Arc::new(Memory::default()), 1);
+    make_topics(&ground);
+    let config = TrackerConfig { tick: Millis(200), ..TrackerConfig::default() };
+    let tracker = ground.tracker_that_keeps(config, lifetimes()).await;
+    until("the lifetimes are told", || async { ground.end(0) == 1 }).await;
+    let mut runs = event(Kind::Started, "old:runs");
+    runs.worker = Some("w".into());
+    ground.write(&[submitted("old"), succeeded("old"), submitted("old:queued"), runs, submitted("old:queued:deep")]).await;
+    ground.write(&[scheduled("old:waits", now_ms() + 20 * HOUR)]).await;
+    until_state(&ground, "old", State::WaitingForChildren).await;
+    ahead.store(6 * HOUR, SeqCst);
+    for task in ["old:queued", "old:queued:deep", "old:waits", "old:runs", "old"] {
+        let ended = until_state(&ground, task, State::Expired).await;
+        let told = ended.history.iter().any(|entry| entry.message.as_deref() == Some("open longer than max_tree_age"));
+        assert!(told, "{task}: {:?}", ended.history);
+    }
+    let control = read_all(&ground, &ground.names.control());
+    let told = String::from_utf8_lossy(control[0].value.as_deref().unwrap()).into_owned();
+    assert!(told.contains("open longer than max_tree_age"), "workers stop what runs: {told}");
+    agrees(&ground).await;
+    ahead.store(8 * HOUR, SeqCst);
+    until("it is gone", || async { node(&ground, "old").await.is_none() && node(&ground, "old:runs").await.is_none() }).await;
+    agrees(&ground).await;
+    assert_eq!(ground.store.counts(&ground.all()).await.unwrap(), []);
+    let end = ground.end(0);
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(ground.end(0), end, "where nothing grows old, no time has to pass");
+    tracker.stop().await;
+}
+
+/// A tracker that tells the log something soon.
+async fn quick(ground: &Ground) -> crate::ground::Tracker {
+    let config = TrackerConfig { tick: Millis(400), ..TrackerConfig::default() };
+    ground.tracker_with(config).await
+}
+
+pub async fn an_idle_partition_is_told_that_time_passes(ground: Ground) {
+    make_topics(&ground);
+    let tracker = quick(&ground).await;
+    ground.write(&[submitted("t")]).await;
+    let (with, without) = (ground.partition_of("t"), 1 - ground.partition_of("t"));
+    until("there are ticks", || async { ground.end(with) >= 3 }).await;
+    assert_eq!(ground.end(without), 0, "what holds nothing is told nothing");
+    assert_eq!(node(&ground, "t").await.unwrap().history.len(), 1);
+    tracker.stop().await;
+    agrees(&ground).await;
+}
+
+/// A heartbeat; `ago_ms` since it was written.
+async fn beat(ground: &Ground, worker: &str) {
+    let topic = ground.names.workers();
+    let part = TypeBeat { task_type: "root".into(), slots: 1, in_flight: 1, ..TypeBeat::default() };
+    let beat = Beat {
+        v: 1,
+        id: worker.into(),
+        host: "h".into(),
+        pid: 1,
+        version: "0".into(),
+        state: BeatState::Running,
+        started_ms: now_ms(),
+        at_ms: now_ms(),
+        every_ms: 500,
+        held_bytes: 0,
+        types: vec![part],
+        running: Vec::new(),
+    };
+    let value = serde_json::to_vec(&beat).unwrap();
+    let record = Outgoing { topic: &topic, partition: Some(0), key: Some(worker.as_bytes()), value: Some(&value), headers: &[] };
+    ground.link.deliver(record, DEADLINE).await.unwrap();
+}
+
+/// Its tasks are told, and nobody waits for it with a cancel; a worker that goes on is left alone.
+pub async fn a_silent_worker_is_told_of(ground: Ground) {
+    make_topics(&ground);
+    let tracker = quick(&ground).await;
+    let started = |task: &str, worker: &str| {
+        let mut started = event(Kind::Started, task);
+        (started.worker, started.attempt) = (Some(worker.into()), 1);
+        started
+    };
+    ground.write(&[submitted("gone"), started("gone", "w1"), submitted("there"), started("there", "w2")]).await;
+    beat(&ground, "w1").await;
+    let silent = |task: &'static str| {
+        let ground = ground.clone();
+        async move { node(&ground, task).await.is_some_and(|node| node.silent) }
+    };
+    until("its task is told", || async {
+        beat(&ground, "w2").await;
+        silent("gone").await
+    })
+    .await;
+    let told = node(&ground, "gone").await.unwrap();
+    assert_eq!((told.state, told.history.last().map(|entry| entry.kind)), (State::Running, Some(Kind::WorkerSilent)));
+    assert!(!silent("there").await, "the other one is heard");
+    ground.write(&[event(Kind::CancelRequested, "gone")]).await;
+    until_state(&ground, "gone", State::Cancelled).await;
+    assert_eq!(node(&ground, "gone").await.unwrap().history.iter().filter(|entry| entry.kind == Kind::WorkerSilent).count(), 1);
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+/// Kafka has removed the record of a queued task: somebody has to say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queued_task_whose_record_is_removed_expires() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let ground = Ground::new(memory.clone(), Arc::new(Memory::default()), 2);
+    make_topics(&ground);
+    let topic = ground.names.tasks("root");
+    for n in 0..3 {
+        let key = format!("k{n}");
+        let headers: [(&str, &[u8]); 1] = [("ce_announced", b"1")];
+        let record =
+            Outgoing { topic: &topic, partition: Some(0), key: Some(key.as_bytes()), value: Some(b"1"), headers: &headers };
+        ground.link.deliver(record, DEADLINE).await.unwrap();
+    }
+    let at = |task: &str, offset| {
+        let mut event = submitted(task);
+        let told = event.task.as_mut().unwrap();
+        (told.position, told.task_type) = (Some(Position { partition: 0, offset }), "root".into());
+        event
+    };
+    ground
+        .write(&[at("lost", 0), submitted("p"), succeeded("p"), at("p:lost", 1), at("kept", 2), at("done", 0), succeeded("done")])
+        .await;
+    let tracker = quick(&ground).await;
+    memory.truncate_before(&Partition::new(topic.as_str(), 0), 2).unwrap();
+    for task in ["lost", "p:lost"] {
+        let expired = until_state(&ground, task, State::Expired).await;
+        let told = expired.error.map(|error| format!("{}: {}", error.kind, error.message));
+        assert_eq!(told.as_deref(), Some("expired: removed by retention"));
+    }
+    until("its parent has heard", || async { node(&ground, "p").await.unwrap().state == State::Expired }).await;
+    assert_eq!(node(&ground, "kept").await.unwrap().state, State::Queued);
+    assert_eq!(node(&ground, "done").await.unwrap().state, State::Succeeded);
+    until("it is counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 2 }).await;
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+mod in_memory {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_idle_partition_is_told_that_time_passes() {
+        super::an_idle_partition_is_told_that_time_passes(crate::memory::ground(2).0).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_silent_worker_is_told_of() {
+        super::a_silent_worker_is_told_of(crate::memory::ground(2).0).await;
+    }
+}
