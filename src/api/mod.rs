@@ -32,6 +32,7 @@ mod cursor;
 mod dead;
 mod dispatch;
 pub mod documents;
+pub mod drawing;
 mod fresh;
 mod hub;
 mod list;

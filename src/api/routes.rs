@@ -256,6 +256,11 @@ pub static ROUTES: &[Route] = &[
                 about: "Tasks below the task.",
                 schema: r#"{"type": "integer", "minimum": 1, "maximum": 10000, "default": 1000}"#,
             },
+            Parameter {
+                name: "format",
+                about: "`json`, or a picture as text: `mermaid` (`text/vnd.mermaid`), `dot` (`text/vnd.graphviz`).",
+                schema: r#"{"type": "string", "enum": ["json", "mermaid", "dot"], "default": "json"}"#,
+            },
             AFTER,
         ],
         ..read("/v1/tasks/{id}/tree", "The task with what is below it", Gives::Json(of::<doc::TreeNode>), |call| {

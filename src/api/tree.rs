@@ -1,11 +1,13 @@
 //! `GET /v1/tasks/{id}/tree`: a task with what is below it, level by level until the depth or the number is reached.
 
-use axum::response::Response;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use futures::stream::{self, StreamExt};
 
 use super::Api;
 use super::call::Call;
 use super::documents::TreeNode;
+use super::drawing::{Shape, dot, mermaid};
 use super::fresh::Found;
 use super::problem::Refusal;
 use super::status::tree_node;
@@ -22,9 +24,19 @@ const AT_ONCE: usize = 16;
 pub async fn tree(call: Call) -> Result<Response, Refusal> {
     let depth = call.query.number("depth", DEPTH, 0..=MAX_LEVELS)?;
     let limit = call.query.number("limit", LIMIT, 1..=MAX_LIMIT)?;
+    let shape = call.query.parsed::<Shape>("format")?.unwrap_or_default();
     let top = call.api.find(&call.id()?, call.after()?).await?;
     let grown = Grown::grow(&call.api, top, depth, limit).await?;
-    Ok(json_answer(200, &grown.document()))
+    let document = grown.document();
+    Ok(match shape {
+        Shape::Json => json_answer(200, &document),
+        Shape::Mermaid => text_answer("text/vnd.mermaid; charset=utf-8", mermaid(&document)),
+        Shape::Dot => text_answer("text/vnd.graphviz; charset=utf-8", dot(&document)),
+    })
+}
+
+fn text_answer(media: &'static str, text: String) -> Response {
+    ([(header::CONTENT_TYPE, media)], text).into_response()
 }
 
 /// A tree as far as it was looked at.

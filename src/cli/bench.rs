@@ -103,8 +103,8 @@ fn failed(why: anyhow::Error) -> Failure {
 fn print(report: &Report, globals: &Globals) -> Outcome {
     let screen = globals.screen();
     match globals.output {
-        Format::Table => screen.line(&format!("{}\n", report.table()))?,
         Format::Json => screen.json(report)?,
+        _ => screen.line(&format!("{}\n", report.table()))?,
     }
     Ok(Code::Ok)
 }

@@ -34,6 +34,8 @@ pub fn card(task: &Status, paint: Paint) -> String {
     facts.maybe("error", task.error.as_ref().map(error_text).as_deref());
     facts.maybe("children", children_text(&task.children).as_deref());
     facts.maybe("tree", tree_text(task).as_deref());
+    facts.maybe("first", whose(task, &task.tree.started_at, &task.tree.started_by).as_deref());
+    facts.maybe("last", whose(task, &task.tree.ended_at, &task.tree.ended_by).as_deref());
     facts.lines.join("\n")
 }
 
@@ -130,6 +132,12 @@ fn children_text(children: &Children) -> Option<String> {
 
 fn tree_text(task: &Status) -> Option<String> {
     (task.tree.total > 1).then(|| tree_counts(&task.tree))
+}
+
+/// When the first thing in a tree began, or the last one ended, and which.
+fn whose(task: &Status, at: &Option<String>, by: &Option<String>) -> Option<String> {
+    let at = at.as_ref().filter(|_| task.tree.total > 1)?;
+    Some(format!("{at} {}", by.as_deref().unwrap_or_default()))
 }
 
 /// How far a whole tree is.

@@ -49,6 +49,10 @@ pub enum Format {
     #[default]
     Table,
     Json,
+    /// A picture (`tree` only)
+    Mermaid,
+    /// A picture (`tree` only)
+    Dot,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -39,7 +39,7 @@ mod watch;
 mod why;
 mod workers;
 
-use globals::Globals;
+use globals::{Format, Globals};
 use outcome::{Code, Failure, Outcome};
 
 /// How long work that ignores the shutdown may hold up the exit.
@@ -162,6 +162,9 @@ fn runtime(verb: &Verb) -> Result<tokio::runtime::Runtime, Failure> {
 
 async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
     let globals = &cli.globals;
+    if matches!(globals.output, Format::Mermaid | Format::Dot) && !matches!(cli.verb, Verb::Tree(_)) {
+        return Err(Failure::usage("only `tree` draws pictures").hint("use `-o json`"));
+    }
     match cli.verb {
         Verb::Dev(args) => dev::dev(args, globals, registry).await,
         Verb::Worker(args) => serve::worker(args, globals, registry).await,

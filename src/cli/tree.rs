@@ -7,11 +7,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::card::tree_counts;
 use super::client::{Client, Query};
-use super::globals::Globals;
+use super::globals::{Format, Globals};
 use super::outcome::{Code, Failure, Outcome};
 use super::screen::tell;
 use super::wait::code_of;
 use crate::api::documents::TreeNode;
+use crate::api::drawing::{dot, mermaid};
 
 mod draw;
 
@@ -40,7 +41,7 @@ pub async fn tree(args: TreeArgs, globals: &Globals) -> Outcome {
     let (client, screen) = (globals.client()?, globals.screen());
     let mut tree = look(&client, &args).await?;
     if args.watch {
-        let bar = live_area(screen.terminal && !screen.is_json());
+        let bar = live_area(screen.terminal && screen.format == Format::Table);
         while !tree.state.is_terminal() {
             bar.set_message(draw::lines(&tree, screen.paint).join("\n"));
             tokio::time::sleep(REDRAW).await;
@@ -48,12 +49,13 @@ pub async fn tree(args: TreeArgs, globals: &Globals) -> Outcome {
         }
         bar.finish_and_clear();
     }
-    if screen.is_json() {
-        screen.json(&tree)?;
-    } else {
-        screen.line(&draw::lines(&tree, screen.paint).join("\n"))?;
-        if let Some(footer) = footer(&tree) {
-            tell(footer);
+    match screen.format {
+        Format::Json => screen.json(&tree)?,
+        Format::Mermaid => screen.line(mermaid(&tree).trim_end())?,
+        Format::Dot => screen.line(dot(&tree).trim_end())?,
+        Format::Table => {
+            screen.line(&draw::lines(&tree, screen.paint).join("\n"))?;
+            footer(&tree).into_iter().for_each(tell);
         }
     }
     Ok(if args.watch { code_of(tree.state) } else { Code::Ok })

@@ -105,6 +105,7 @@ async fn every_bad_request_is_refused_with_its_reason() {
         (get.clone(), "/v1/tasks/a?after=99:0", "", "", 400, "bad_parameter"),
         (get.clone(), "/v1/tasks/a?verbose=1", "", "", 400, "unknown_parameter"),
         (get.clone(), "/v1/tasks/a/tree?depth=65", "", "", 400, "bad_parameter"),
+        (get.clone(), "/v1/tasks/a/tree?format=svg", "", "", 400, "bad_parameter"),
         (get.clone(), "/v1/tasks/a/children?cursor=%21", "", "", 400, "bad_cursor"),
         (get.clone(), "/v1/tasks?limit=0", "", "", 400, "bad_parameter"),
         (get.clone(), "/v1/tasks?limit=201", "", "", 400, "bad_parameter"),

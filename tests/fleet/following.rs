@@ -33,8 +33,16 @@ async fn fan_out_and_in(mut fleet: Fleet) {
     assert_eq!(fleet.node("fan:then:then").await.unwrap().output.unwrap().text(), "\"last\"");
     assert!(fleet.node("fan:then-2").await.is_none(), "the task has not failed");
     assert_eq!(fleet.get("/v1/tasks/fan:then/params").await["params"]["params"], json!({"sum": true}));
-    // A new run of the task has them again.
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    for (format, media, line) in
+        [("mermaid", "text/vnd.mermaid", "n0 -.-> n4"), ("dot", "text/vnd.graphviz", "n0 -> n4 [style=dashed]")]
+    {
+        let answer = client.get(format!("{}/v1/tasks/fan/tree?format={format}", fleet.api)).send().await.unwrap();
+        assert!(answer.headers()["content-type"].to_str().unwrap().starts_with(media));
+        let text = answer.text().await.unwrap();
+        assert!(text.contains(line), "{text}");
+    }
+    // A new run of the task has them again.
     let answer = client.post(format!("{}/v1/tasks/fan/retry", fleet.api)).json(&json!({})).send().await.unwrap();
     assert_eq!(answer.status(), 202);
     until("the second run is over", || async {
