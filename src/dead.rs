@@ -66,7 +66,9 @@ pub struct Letter {
     pub worker: Option<String>,
     /// Where the original came from.
     pub source: Option<(String, i32, i64)>,
-    /// The original: its own key, value and headers.
+    /// The letter holds no record: it was too large for the topic, and lies where it came from for as long as that is kept.
+    pub by_reference: bool,
+    /// The original: its own key, value and headers. One that lies elsewhere is only there where the letter is asked for alone.
     pub original: Original,
 }
 
@@ -190,8 +192,11 @@ impl Ledger {
         };
         self.read_marks(broker, &partition, ends.first, ends.end)?;
         let record = broker.read_at(&partition, id.offset, CALL_DEADLINE)?;
-        let letter = record.and_then(|record| Letter::read(&id.task_type, record));
-        Ok(letter.map(|letter| (letter, self.is_marked(&partition, id.offset))))
+        let Some(mut letter) = record.and_then(|record| Letter::read(&id.task_type, record)) else { return Ok(None) };
+        if letter.by_reference {
+            letter.fetch_original(broker, names)?;
+        }
+        Ok(Some((letter, self.is_marked(&partition, id.offset))))
     }
 
     fn is_marked(&self, partition: &Partition, offset: i64) -> bool {
@@ -306,7 +311,24 @@ impl Letter {
             task,
             worker: text(header::WORKER),
             source: place(),
+            by_reference: text(header::REFERENCE).is_some(),
             original: Original { key: own_key.or(key), value, headers: own },
         })
+    }
+
+    /// Reads the record that the letter speaks of; where it is gone there is no value.
+    fn fetch_original(&mut self, broker: &dyn Broker, names: &Names) -> Result<(), BrokerError> {
+        self.original = Original::default();
+        let topic = names.tasks(&self.id.task_type);
+        // A letter may say anything; what lies elsewhere is none of its business.
+        let Some((_, partition, offset)) = self.source.as_ref().filter(|(named, ..)| *named == topic) else { return Ok(()) };
+        let found = match broker.read_at(&Partition::new(topic, *partition), *offset, CALL_DEADLINE) {
+            Err(BrokerError::Unknown(_)) => None,
+            found => found?,
+        };
+        if let Some(Record { key, value, headers, .. }) = found {
+            self.original = Original { key, value, headers };
+        }
+        Ok(())
     }
 }

@@ -231,6 +231,7 @@ impl Publisher {
             hash: Some(hash.into()),
             policy: (new.policy != Policy::default()).then(|| Box::new(new.policy)),
             trace: new.trace,
+            has_strangers: false,
             params: new.params,
         })
     }

@@ -240,6 +240,7 @@ fn headers_are_refused_by_code_and_schema_alike() {
         ("ce_minbackoff", "1500", "1.5s"),
         ("ce_maxbackoff", "3 s", "3 weeks"),
         ("ce_timeout", "2h", ""),
+        ("ce_totaltimeout", "1d", "soon"),
         ("ce_onfailure", "ignore", "FAIL"),
         ("ce_name", "Ä name", &"x".repeat(513)),
         ("ce_creator", "", &"x".repeat(513)),

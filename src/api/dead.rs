@@ -125,6 +125,7 @@ fn document(letter: &Letter) -> DeadLetter {
         at: time_text(letter.at_ms),
         worker: letter.worker.clone(),
         source: letter.source.as_ref().map(|(topic, partition, offset)| format!("{topic}/{partition}:{offset}")),
+        by_reference: letter.by_reference,
     }
 }
 
@@ -178,6 +179,7 @@ impl Api {
         match (fate, &task) {
             (Fate::Dropped, Some(task)) => self.tell_dropped(task, id).await?,
             (Fate::Dropped, None) => {}
+            (Fate::Redriven, _) if letter.by_reference && letter.original.value.is_none() => return Err(gone(&letter)),
             (Fate::Redriven, Some(task)) => self.retry_from(task, &letter).await?,
             (Fate::Redriven, None) => self.publish_again(&letter).await?,
         }
@@ -249,12 +251,18 @@ impl Api {
 
 /// None: it cannot be carried in an event, so the task's own record has to do.
 fn kept(letter: &Letter) -> Option<KeptRecord> {
-    let text = |bytes: &Vec<u8>| String::from_utf8(bytes.clone()).ok();
+    if letter.by_reference {
+        return None;
+    }
     let original = &letter.original;
-    let headers = original.headers.iter().map(|(name, value)| Some((name.clone(), text(value.as_ref()?)?)));
-    Some(KeptRecord {
-        key: original.key.as_ref().and_then(text),
-        headers: headers.collect::<Option<Vec<_>>>()?,
-        params: RawJson::parse(original.value.as_deref()?).ok()?,
-    })
+    let headers = original.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
+    let params = RawJson::parse(original.value.as_deref()?).ok()?;
+    Some(KeptRecord::of(original.key.as_deref(), headers, params))
+}
+
+/// The record that a letter only speaks of is no longer there.
+fn gone(letter: &Letter) -> Refusal {
+    let (id, source) = (&letter.id, document(letter).source.unwrap_or_default());
+    let why = format!("the dead letter `{id}` holds no record, and the one at {source} is no longer kept");
+    Refusal::new(Code::ParamsGone, why).hint("submit the task anew, or drop the letter")
 }

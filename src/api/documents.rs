@@ -60,6 +60,9 @@ pub struct CreateTask {
     pub max_backoff: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
+    /// Of all attempts and waits together, from its creation or, where that is later, from when it may start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_timeout: Option<Millis>,
     #[serde(default)]
     pub on_failure: OnFailure,
     /// The first failed child that `max_failed` does not allow cancels everything still open below, and the task itself.
@@ -324,6 +327,9 @@ pub struct DeadLetter {
     pub worker: Option<String>,
     /// Where the record came from (`topic/partition:offset`).
     pub source: Option<String>,
+    /// The letter holds no record: it was too large, and is read from its source for as long as that is kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_reference: bool,
 }
 
 /// `GET /v1/dead`: newest first.

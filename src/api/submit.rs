@@ -106,6 +106,7 @@ fn check_external(asked: &CreateTask) -> Result<(), Refusal> {
         ("min_backoff", asked.min_backoff.is_some()),
         ("max_backoff", asked.max_backoff.is_some()),
         ("timeout", asked.timeout.is_some()),
+        ("total_timeout", asked.total_timeout.is_some()),
     ];
     match lost.iter().find(|(_, given)| *given) {
         Some((field, _)) => {
@@ -132,6 +133,7 @@ fn policy_of(asked: CreateTask, now_ms: i64) -> Result<Policy, Refusal> {
         min_backoff: asked.min_backoff,
         max_backoff: asked.max_backoff,
         timeout: asked.timeout,
+        total_timeout: asked.total_timeout,
         on_failure: asked.on_failure,
         name: short("name", asked.name)?,
         creator: short("creator", asked.creator)?,
@@ -147,6 +149,9 @@ fn check_attempts(asked: &CreateTask) -> Result<(), Refusal> {
     }
     if asked.timeout.is_some_and(|timeout| timeout.0 == 0) {
         return Err(bad_field("timeout", "an attempt needs some time".into()));
+    }
+    if asked.total_timeout.is_some_and(|timeout| timeout.0 == 0) {
+        return Err(bad_field("total_timeout", "a task needs some time".into()));
     }
     if asked.min_backoff.zip(asked.max_backoff).is_some_and(|(min, max)| min > max) {
         return Err(bad_field("min_backoff", "it is longer than `max_backoff`".into()));

@@ -48,6 +48,7 @@ pub fn task(n: u64) -> anyhow::Result<Task> {
         hash: Some("aaaaaaaaaaaa".into()),
         policy: None,
         trace: None,
+        has_strangers: false,
         params: RawJson::parse(params().as_bytes())?,
     })
 }

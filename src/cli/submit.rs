@@ -86,6 +86,9 @@ pub struct TaskOptions {
     /// Time limit of one attempt
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<Millis>,
+    /// Time limit of the whole task, all attempts and waits together
+    #[arg(long, value_name = "DURATION")]
+    pub total_timeout: Option<Millis>,
     /// Its failure does not fail its parent
     #[arg(long)]
     pub ignore_failure: bool,
@@ -227,6 +230,7 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
         expires: options.expires,
         retries: options.retries,
         timeout: options.timeout,
+        total_timeout: options.total_timeout,
         on_failure: if options.ignore_failure { OnFailure::Ignore } else { OnFailure::Fail },
         fail_fast: options.fail_fast,
         max_failed: options.max_failed,

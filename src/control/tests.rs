@@ -37,6 +37,7 @@ fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> Task {
         hash: None,
         policy: Some(Box::new(Policy { tags, ..Policy::default() })),
         trace: None,
+        has_strangers: false,
         params: RawJson::null(),
     }
 }

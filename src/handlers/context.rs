@@ -139,6 +139,12 @@ impl Child {
         self
     }
 
+    /// Of all attempts and waits together; by default the type's.
+    pub fn total_timeout(mut self, timeout: Duration) -> Self {
+        self.policy.total_timeout = Some(Millis::from(timeout));
+        self
+    }
+
     /// Its failure does not fail the parent.
     pub fn ignore_failure(mut self) -> Self {
         self.policy.on_failure = OnFailure::Ignore;

@@ -18,6 +18,8 @@ pub mod header {
     pub const WORKER: &str = "kafleet_worker";
     pub const TIME: &str = "kafleet_time";
     pub const KEY: &str = "kafleet_key";
+    /// The letter holds no record: it was too large, and lies where it came from.
+    pub const REFERENCE: &str = "kafleet_reference";
 }
 
 /// Header names of a mark: that a letter is done with.
@@ -48,6 +50,8 @@ pub struct DeadLetter<'a> {
     pub worker: &'a str,
     /// Epoch milliseconds.
     pub at_ms: i64,
+    /// The letter holds no record, only where it lies.
+    pub reference: bool,
 }
 
 pub fn headers(letter: &DeadLetter<'_>) -> Vec<(&'static str, String)> {
@@ -61,6 +65,7 @@ pub fn headers(letter: &DeadLetter<'_>) -> Vec<(&'static str, String)> {
         (header::TIME, letter.at_ms.to_string()),
     ]);
     headers.extend(letter.key.map(|key| (header::KEY, BASE64.encode(key))));
+    headers.extend(letter.reference.then(|| (header::REFERENCE, "too_large".to_owned())));
     headers
 }
 
@@ -78,6 +83,7 @@ mod tests {
         key: None,
         worker: "w-1",
         at_ms: 1_700_000_000_000,
+        reference: false,
     };
 
     #[test]

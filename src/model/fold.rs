@@ -33,7 +33,7 @@ mod requests;
 mod taking;
 
 /// The version of this fold. A store written by a higher one is left alone.
-pub const FOLD_VERSION: u32 = 3;
+pub const FOLD_VERSION: u32 = 4;
 
 /// Where an event lies in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

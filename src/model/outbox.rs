@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
 use super::json::RawJson;
@@ -24,39 +25,91 @@ pub const OVERDUE: &str = "open longer than max_tree_age";
 /// A task's record in full. What waits longer than Kafka keeps it carries it along.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct KeptRecord {
-    /// The ordering key; none: the task's id.
+    /// The ordering key; none: the task's id, or `binary_key`.
     #[serde(default)]
     pub key: Option<String>,
     pub headers: Vec<(String, String)>,
     #[schemars(with = "serde_json::Value")]
     pub params: RawJson,
+    /// A key that is no text, in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binary_key: Option<String>,
+    /// Headers that are no text, in base64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub binary_headers: Vec<(String, String)>,
 }
 
 impl KeptRecord {
     /// `headers` as [`crate::publish::task_headers`] writes them.
     pub fn new(task: &Task, key: Option<String>, headers: Vec<(&str, Cow<'_, str>)>) -> Self {
         let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
-        Self { key, headers, params: task.params.clone() }
+        Self { key, headers, params: task.params.clone(), binary_key: None, binary_headers: Vec::new() }
+    }
+
+    /// A record as it was.
+    pub fn of<'a>(key: Option<&[u8]>, headers: impl Iterator<Item = (&'a str, &'a [u8])>, params: RawJson) -> Self {
+        let mut kept = Self { key: None, headers: Vec::new(), params, binary_key: None, binary_headers: Vec::new() };
+        kept.set_key(key);
+        headers.for_each(|(name, value)| kept.add(name, value));
+        kept
+    }
+
+    /// With what the task's record says beyond the task: its key, and headers that are not kafleet's.
+    pub fn with_strangers<'a>(mut self, key: Option<&[u8]>, headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Self {
+        self.set_key(key);
+        headers.filter(|(name, _)| !header::is_known(name)).for_each(|(name, value)| self.add(name, value));
+        self
+    }
+
+    fn set_key(&mut self, key: Option<&[u8]>) {
+        match key.map(|key| std::str::from_utf8(key).map_err(|_| BASE64.encode(key))) {
+            Some(Ok(text)) => self.key = Some(text.to_owned()),
+            Some(Err(encoded)) => self.binary_key = Some(encoded),
+            None => {}
+        }
+    }
+
+    fn add(&mut self, name: &str, value: &[u8]) {
+        match std::str::from_utf8(value) {
+            Ok(text) => self.headers.push((name.to_owned(), text.to_owned())),
+            Err(_) => self.binary_headers.push((name.to_owned(), BASE64.encode(value))),
+        }
+    }
+
+    /// None: the task's id is the key.
+    pub fn key_bytes(&self) -> Option<Vec<u8>> {
+        let binary = self.binary_key.as_ref().and_then(|key| BASE64.decode(key.as_bytes()).ok());
+        binary.or_else(|| self.key.clone().map(String::into_bytes))
+    }
+
+    /// All headers, those that are no text last.
+    pub fn header_bytes(&self) -> Vec<(String, Vec<u8>)> {
+        let text = self.headers.iter().map(|(name, value)| (name.clone(), value.clone().into_bytes()));
+        let binary =
+            self.binary_headers.iter().map(|(name, value)| (name.clone(), BASE64.decode(value.as_bytes()).unwrap_or_default()));
+        text.chain(binary).collect()
     }
 
     /// The headers when it is published after its wait: it may start at once, and goes on from these attempts.
-    pub fn released(&self, attempts: u32) -> Vec<(String, String)> {
-        let mut headers = self.headers.clone();
+    pub fn released(&self, attempts: u32) -> Vec<(String, Vec<u8>)> {
+        let mut headers = self.header_bytes();
         headers.retain(|(name, _)| name != header::NOT_BEFORE && name != header::ATTEMPT);
         if attempts > 0 {
             // Only the first attempt can be too late.
             headers.retain(|(name, _)| name != header::EXPIRES);
-            headers.push((header::ATTEMPT.to_owned(), attempts.to_string()));
+            headers.push((header::ATTEMPT.to_owned(), attempts.to_string().into_bytes()));
         }
         headers
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).unwrap_or_default()
+        let Self { key, headers, params, binary_key, binary_headers } = self;
+        postcard::to_allocvec(&(key, headers, params, binary_key, binary_headers)).unwrap_or_default()
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        postcard::from_bytes(bytes).ok()
+        let (key, headers, params, binary_key, binary_headers) = postcard::from_bytes(bytes).ok()?;
+        Some(Self { key, headers, params, binary_key, binary_headers })
     }
 }
 
@@ -174,13 +227,30 @@ mod tests {
     #[test]
     fn a_released_record_starts_at_once_and_goes_on_from_its_attempts() {
         let headers = [("ce_id", "a"), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_attempt", "1"), ("ce_expires", "9h")];
-        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        let kept = KeptRecord { key: None, headers, params: RawJson::null() };
-        let told =
-            |attempts| kept.released(attempts).into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+        let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
+        let kept = KeptRecord::of(None, headers, RawJson::null());
+        let told = |attempts| {
+            let text = |(name, value): (String, Vec<u8>)| format!("{name}={}", String::from_utf8(value).unwrap());
+            kept.released(attempts).into_iter().map(text).collect::<Vec<_>>()
+        };
         assert_eq!(told(0), ["ce_id=a", "ce_expires=9h"]);
         assert_eq!(told(3), ["ce_id=a", "ce_attempt=3"]);
         assert_eq!(KeptRecord::decode(&kept.encode()), Some(kept));
+    }
+
+    #[test]
+    fn what_is_no_text_is_kept_too() {
+        let headers: [(&str, &[u8]); 3] = [("x", b"\xff\x00"), ("ce_id", b"other"), ("y", b"text")];
+        let mut kept = KeptRecord::of(None, [("ce_id", b"a".as_slice())].into_iter(), RawJson::null());
+        kept = kept.with_strangers(Some(b"\xfekey"), headers.into_iter());
+        let (json, bytes) = (serde_json::to_string(&kept).unwrap(), kept.encode());
+        for kept in [serde_json::from_str(&json).unwrap(), KeptRecord::decode(&bytes).unwrap()] {
+            let KeptRecord { .. } = &kept;
+            let text = |value: &str| value.as_bytes().to_vec();
+            let expected = [("ce_id", text("a")), ("y", text("text")), ("x", vec![0xff, 0])];
+            assert_eq!(kept.header_bytes(), expected.map(|(name, value)| (name.to_owned(), value)), "its own id stays");
+            assert_eq!(kept.key_bytes().as_deref(), Some(&b"\xfekey"[..]));
+        }
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod header {
     pub const MIN_BACKOFF: &str = "ce_minbackoff";
     pub const MAX_BACKOFF: &str = "ce_maxbackoff";
     pub const TIMEOUT: &str = "ce_timeout";
+    pub const TOTAL_TIMEOUT: &str = "ce_totaltimeout";
     pub const ON_FAILURE: &str = "ce_onfailure";
     pub const NAME: &str = "ce_name";
     pub const CREATOR: &str = "ce_creator";
@@ -37,6 +38,41 @@ pub mod header {
     pub const POLICY: &str = "ce_policy";
     pub const TRACE_PARENT: &str = "traceparent";
     pub const TRACE_STATE: &str = "tracestate";
+
+    const ALL: [&str; 27] = [
+        SPEC_VERSION,
+        ID,
+        TYPE,
+        SOURCE,
+        TIME,
+        CONTENT_TYPE,
+        PARENT,
+        RUN,
+        ATTEMPT,
+        AS_OF,
+        ANNOUNCED,
+        HASH,
+        NOT_BEFORE,
+        EXPIRES,
+        RETRIES,
+        MIN_BACKOFF,
+        MAX_BACKOFF,
+        TIMEOUT,
+        TOTAL_TIMEOUT,
+        ON_FAILURE,
+        NAME,
+        CREATOR,
+        TAGS,
+        LINK,
+        POLICY,
+        TRACE_PARENT,
+        TRACE_STATE,
+    ];
+
+    /// Its value is part of the task; others are only carried along.
+    pub fn is_known(name: &str) -> bool {
+        ALL.contains(&name)
+    }
 }
 
 /// The content type of structured-mode CloudEvents.
@@ -65,6 +101,8 @@ pub struct Task {
     pub hash: Option<Box<str>>,
     pub policy: Option<Box<Policy>>,
     pub trace: Option<Box<Trace>>,
+    /// Its record has headers that say nothing to kafleet: whoever passes the task on takes them along.
+    pub has_strangers: bool,
     /// JSON, checked.
     pub params: RawJson,
 }
@@ -127,8 +165,12 @@ pub struct Policy {
     pub min_backoff: Option<Millis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backoff: Option<Millis>,
+    /// Of one attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
+    /// Of all attempts and waits together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_timeout: Option<Millis>,
     #[serde(skip_serializing_if = "is_default")]
     pub on_failure: OnFailure,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -242,6 +284,7 @@ struct Draft<'a> {
     trace_parent: Option<String>,
     trace_state: Option<String>,
     structured: bool,
+    has_strangers: bool,
     /// The first header that cannot be read.
     refusal: Option<Reject>,
     /// It is one that the task's name depends on.
@@ -266,6 +309,7 @@ impl<'a> Draft<'a> {
         // Only kafleet's own names begin so; everything else belongs to somebody else.
         let known = name.starts_with("ce_") || matches!(name, header::CONTENT_TYPE | header::TRACE_PARENT | header::TRACE_STATE);
         if !known {
+            self.has_strangers = true;
             return Ok(());
         }
         let Ok(text) = std::str::from_utf8(value) else {
@@ -311,13 +355,15 @@ impl<'a> Draft<'a> {
             header::MIN_BACKOFF => set!(min_backoff, Some(duration()?)),
             header::MAX_BACKOFF => set!(max_backoff, Some(duration()?)),
             header::TIMEOUT => set!(timeout, Some(duration()?)),
+            header::TOTAL_TIMEOUT => set!(total_timeout, Some(duration()?)),
             header::ON_FAILURE => set!(on_failure, on_failure(name, text)?),
             header::NAME => set!(name, Some(short(name, text)?)),
             header::CREATOR => set!(creator, Some(short(name, text)?)),
             header::TAGS => set!(tags, tags(name, text)?),
             header::LINK => set!(link, Some(short(name, text)?)),
             header::POLICY => set!(rules, rules(name, text)?),
-            _ => {}
+            header::SPEC_VERSION | header::SOURCE => {}
+            _ => self.has_strangers = true,
         }
         Ok(())
     }
@@ -396,6 +442,7 @@ impl<'a> Draft<'a> {
             announced: self.announced,
             hash: self.hash,
             policy: self.policy,
+            has_strangers: self.has_strangers,
             trace: self.trace_parent.map(|parent| Box::new(Trace { parent, state })),
             params,
             id,

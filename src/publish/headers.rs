@@ -63,6 +63,7 @@ fn policy_headers<'a>(policy: &'a Policy, set: &mut impl FnMut(&'static str, Opt
     set(header::MIN_BACKOFF, policy.min_backoff.map(|span| span.to_string().into()));
     set(header::MAX_BACKOFF, policy.max_backoff.map(|span| span.to_string().into()));
     set(header::TIMEOUT, policy.timeout.map(|span| span.to_string().into()));
+    set(header::TOTAL_TIMEOUT, policy.total_timeout.map(|span| span.to_string().into()));
     set(header::ON_FAILURE, (policy.on_failure == OnFailure::Ignore).then_some("ignore".into()));
     set(header::NAME, text(&policy.name));
     set(header::CREATOR, text(&policy.creator));

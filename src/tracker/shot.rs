@@ -162,11 +162,11 @@ impl Gunsmith {
             let why = refusal.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
             return Ok(self.end(id, node, Kind::Failed, &format!("it could not be released: {why}"), "fail", now));
         };
-        let headers = record.released(node.attempt).into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
+        let headers = record.released(node.attempt);
         let task = Message {
             topic: self.topic_of(node),
             partition: None,
-            key: record.key.unwrap_or_else(|| id.to_string()).into_bytes(),
+            key: record.key_bytes().unwrap_or_else(|| id.to_string().into_bytes()),
             value: Some(record.params.text().as_bytes().to_vec()),
             headers,
         };
@@ -425,9 +425,8 @@ impl Found {
     }
 
     fn kept(record: KeptRecord) -> Self {
-        let headers = record.headers.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
         let value = Some(record.params.text().as_bytes().to_vec());
-        Self { key: record.key.map(String::into_bytes), value, headers }
+        Self { key: record.key_bytes(), value, headers: record.header_bytes() }
     }
 }
 

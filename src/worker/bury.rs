@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::broker::{Broker, BrokerError, Outgoing, Partition, Record};
 use crate::model::dead::{DeadLetter, headers};
+use crate::model::outbox::KeptRecord;
 use crate::model::task::Task;
 use crate::publish::{PUBLISH_DEADLINE, task_headers};
 use crate::runtime::{Backoff, Health, blocking, now_ms};
@@ -14,6 +15,8 @@ use super::intake::{Held, Rejected};
 use super::report::Reporter;
 
 const READ_DEADLINE: Duration = Duration::from_secs(10);
+/// A longer key is no task's id, and may be what makes a letter too large.
+const MAX_REFERENCE_KEY: usize = 1_024;
 
 /// A record to be kept as a dead letter.
 pub struct Burial {
@@ -41,23 +44,31 @@ pub struct Undertaker {
     pub health: Health,
 }
 
+/// How a record is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Whole,
+    /// Only where it lies.
+    Reference,
+}
+
 impl Undertaker {
     /// Returns when the dead letter is acknowledged. Tries for as long as the caller waits: before that the input is not done.
     pub async fn bury(&self, burial: Burial) {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-        let record = loop {
-            match self.record(&burial).await {
-                Ok(record) => break record,
-                Err(error) => {
-                    tracing::warn!(task_type = %burial.task_type, %error, "the original of a dead letter cannot be read yet")
-                }
-            }
-            tokio::time::sleep(backoff.next_wait()).await;
+        let record = match &burial.body {
+            Body::Record(rejected) => Cow::Borrowed(&rejected.record),
+            Body::Task(held) => Cow::Owned(self.original(&burial.task_type, &held.task).await),
         };
-        backoff.reset();
         let part = format!("dead letters of {}", burial.task_type);
-        while let Err(error) = self.send(&burial, &record).await {
-            if matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_)) {
+        let (mut form, mut backoff) = (Form::Whole, backoff());
+        while let Err(error) = self.send(&burial, &record, form).await {
+            let hopeless = matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_));
+            if hopeless && form == Form::Whole {
+                tracing::warn!(task_type = %burial.task_type, partition = record.partition, offset = record.offset, %error, "a dead letter cannot hold its record: it says where that lies");
+                form = Form::Reference;
+                continue;
+            }
+            if hopeless {
                 // The reason is in the log and in the task's status; holding the partition back would help nobody.
                 tracing::error!(task_type = %burial.task_type, partition = record.partition, offset = record.offset, %error, code = burial.code, "a dead letter cannot be written");
                 return;
@@ -69,18 +80,31 @@ impl Undertaker {
         self.health.clear(&part);
     }
 
-    async fn record<'a>(&self, burial: &'a Burial) -> Result<Cow<'a, Record>, BrokerError> {
-        let task = match &burial.body {
-            Body::Record(rejected) => return Ok(Cow::Borrowed(&rejected.record)),
-            Body::Task(held) => &held.task,
-        };
-        let partition = Partition::new(self.reporter.publisher().names().tasks(&burial.task_type), task.position.partition);
-        let (broker, offset, at) = (self.broker.clone(), task.position.offset, partition.clone());
-        let read = blocking(move || broker.read_at(&at, offset, READ_DEADLINE)).await.map_err(BrokerError::Unavailable)??;
-        Ok(Cow::Owned(read.unwrap_or_else(|| rebuilt(task, &partition))))
+    /// The task's record in full, for whoever keeps it until its time has come.
+    pub async fn kept(&self, task_type: &str, task: &Task) -> KeptRecord {
+        let record = self.original(task_type, task).await;
+        let key = record.key.as_deref().filter(|key| *key != task.id.as_str().as_bytes());
+        let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
+        self.reporter.publisher().kept(task, None).with_strangers(key, headers)
     }
 
-    async fn send(&self, burial: &Burial, record: &Record) -> Result<(), BrokerError> {
+    /// The record of a task, read again from where it came from; asks until there is an answer.
+    async fn original(&self, task_type: &str, task: &Task) -> Record {
+        let partition = Partition::new(self.reporter.publisher().names().tasks(task_type), task.position.partition);
+        let (mut backoff, offset) = (backoff(), task.position.offset);
+        loop {
+            let (broker, at) = (self.broker.clone(), partition.clone());
+            let read = blocking(move || broker.read_at(&at, offset, READ_DEADLINE)).await.map_err(BrokerError::Unavailable);
+            match read.and_then(|read| read) {
+                Ok(record) => return record.unwrap_or_else(|| rebuilt(task, &partition)),
+                Err(error) => tracing::warn!(%task_type, %error, "the record of a task cannot be read again yet"),
+            }
+            tokio::time::sleep(backoff.next_wait()).await;
+        }
+    }
+
+    async fn send(&self, burial: &Burial, record: &Record, form: Form) -> Result<(), BrokerError> {
+        let whole = form == Form::Whole;
         let reasons = headers(&DeadLetter {
             code: &burial.code,
             message: &burial.message,
@@ -88,17 +112,24 @@ impl Undertaker {
             topic: &record.topic,
             partition: record.partition,
             offset: record.offset,
-            key: record.key.as_deref().filter(|key| *key != burial.key),
+            key: record.key.as_deref().filter(|key| whole && *key != burial.key),
             worker: &self.reporter.worker,
             at_ms: now_ms(),
+            reference: !whole,
         });
-        let own = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
+        let own = record.headers.iter().filter(|_| whole);
+        let own = own.map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
         let all: Vec<(&str, &[u8])> = own.chain(reasons.iter().map(|(name, value)| (*name, value.as_bytes()))).collect();
         let topic = self.reporter.publisher().names().dead(&burial.task_type);
-        let dead =
-            Outgoing { topic: &topic, partition: None, key: Some(&burial.key), value: record.value.as_deref(), headers: &all };
+        let key = Some(burial.key.as_slice()).filter(|key| whole || key.len() <= MAX_REFERENCE_KEY);
+        let value = record.value.as_deref().filter(|_| whole);
+        let dead = Outgoing { topic: &topic, partition: None, key, value, headers: &all };
         self.reporter.link().deliver(dead, PUBLISH_DEADLINE).await.map(drop)
     }
+}
+
+fn backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
 }
 
 /// The record of a task whose original retention has removed meanwhile.

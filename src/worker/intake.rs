@@ -30,6 +30,8 @@ pub struct Held {
     pub attempts: u32,
     /// When its record was written, epoch milliseconds.
     pub written_ms: i64,
+    /// Its record's key is not its id.
+    pub has_own_key: bool,
     /// This worker has said everything it knows of the task.
     pub announced: bool,
     /// It has its turn among the tasks with its key.
@@ -107,6 +109,7 @@ impl Intake {
                 let rate_key = if self.by_key { key_hash(record.key.unwrap_or_else(|| task.id.as_str().as_bytes())) } else { 0 };
                 let (announced, has_turn, paced, suspect, deaths) = Default::default();
                 let written_ms = record.timestamp_ms;
+                let has_own_key = record.key.is_some_and(|key| key != task.id.as_str().as_bytes());
                 Work::Task(Box::new(Held {
                     task,
                     ticket,
@@ -114,6 +117,7 @@ impl Intake {
                     key,
                     attempts,
                     written_ms,
+                    has_own_key,
                     announced,
                     has_turn,
                     rate_key,

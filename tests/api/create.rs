@@ -62,7 +62,7 @@ async fn what_is_asked_for_is_in_the_record() {
     let fleet = fleet().await;
     let body = json!({
         "type": "echo", "id": "a", "key": "k", "params": [1, {"b": null}], "expires": "2h", "retries": 7,
-        "min_backoff": "1500ms", "max_backoff": "4s", "timeout": "10m", "on_failure": "ignore", "link": "http://l",
+        "min_backoff": "1500ms", "max_backoff": "4s", "timeout": "10m", "total_timeout": "1h", "on_failure": "ignore", "link": "http://l",
         "options": {"o": 1},
     });
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -79,8 +79,8 @@ async fn what_is_asked_for_is_in_the_record() {
         found.map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap()).unwrap_or_default()
     };
     assert_eq!(
-        (header(header::RETRIES), header(header::TIMEOUT), header(header::ON_FAILURE)),
-        ("7".into(), "10m".into(), "ignore".into())
+        (header(header::RETRIES), header(header::TIMEOUT), header(header::TOTAL_TIMEOUT), header(header::ON_FAILURE)),
+        ("7".into(), "10m".into(), "1h".into(), "ignore".into())
     );
     assert_eq!((header(header::TRACE_PARENT), header(header::ANNOUNCED)), (trace.into(), "1".into()));
     let params: Params = fleet.get("/v1/tasks/a/params").await;

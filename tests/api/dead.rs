@@ -30,6 +30,7 @@ struct Given<'a> {
     value: &'a [u8],
     own: &'a [(&'a str, &'a [u8])],
     source: Position,
+    reference: bool,
 }
 
 const LETTER: Given<'_> = Given {
@@ -40,6 +41,7 @@ const LETTER: Given<'_> = Given {
     value: br#"{"n":1}"#,
     own: &[],
     source: Position { partition: 0, offset: 7 },
+    reference: false,
 };
 
 impl Fleet {
@@ -56,6 +58,7 @@ impl Fleet {
             key: Some(b"own-key"),
             worker: "w-1",
             at_ms: given.at_ms,
+            reference: given.reference,
         };
         let ours = headers(&letter);
         let ours = ours.iter().map(|(name, value)| (*name, value.as_bytes()));
@@ -200,6 +203,40 @@ async fn a_redriven_task_runs_anew_and_opens_its_parents() {
     assert_eq!(record.value.as_deref(), Some(&br#"{"n":1}"#[..]));
     let (root, child): (Status, Status) = (fleet.get("/v1/tasks/r").await, fleet.get("/v1/tasks/r:a").await);
     assert_eq!((root.state, child.state, child.run), (State::WaitingForChildren, State::Queued, 2));
+    assert!(fleet.listed("").await.is_empty());
+}
+
+/// It holds no record, only where it lies.
+#[tokio::test]
+async fn a_letter_by_reference_is_read_from_its_source() {
+    let fleet = with_letters().await;
+    let (topic, headers) = (fleet.names.tasks("echo"), [("x", &b"own"[..])]);
+    let publish = async |value: &[u8]| {
+        let record = Outgoing { topic: &topic, partition: Some(1), key: Some(b"k"), value: Some(value), headers: &headers };
+        fleet.publisher.link().deliver(record, DEADLINE).await.unwrap()
+    };
+    let by_reference = async |source| {
+        let given = Given { source, reference: true, value: b"", code: "bad_json", key: "no id", ..LETTER };
+        fleet.letter(given, 0).await
+    };
+    let (first, second) = (publish(b"{oops").await, publish(b"{again").await);
+    let (letter, lost) = (by_reference(first).await, by_reference(second).await);
+    let page: DeadPage = fleet.get("/v1/dead").await;
+    assert!(page.letters.iter().all(|letter| letter.by_reference) && page.letters.len() == 2);
+    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{letter}")).await;
+    assert_eq!((shown.value_base64.as_deref(), shown.key.as_deref()), (Some("e29vcHM="), Some("k")));
+    assert_eq!(shown.headers, [("x".to_owned(), Some("own".to_owned()))]);
+    fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
+    let partition = Partition::new(topic.as_str(), 1);
+    let again = |index: i32, offset| fleet.log.read_at(&Partition::new(topic.as_str(), index), offset, DEADLINE).unwrap();
+    let record = again(1, second.offset + 1).or_else(|| again(0, 0)).expect("it is in its topic again");
+    assert_eq!((record.value.as_deref(), record.key.as_deref()), (Some(&b"{oops"[..]), Some(&b"k"[..])));
+    // What retention has removed cannot come again, and that is said.
+    fleet.log.truncate_before(&partition, second.offset + 1).unwrap();
+    let gone = problem(fleet.request(Method::POST, &format!("/v1/dead/{lost}/redrive"))).await;
+    assert_eq!((gone.status, gone.code.as_str()), (410, "params_gone"), "{gone:?}");
+    assert_eq!(fleet.listed("").await, std::slice::from_ref(&lost));
+    fleet.settle(&format!("/v1/dead/{lost}/drop")).await;
     assert!(fleet.listed("").await.is_empty());
 }
 

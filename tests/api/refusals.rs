@@ -39,6 +39,7 @@ async fn every_bad_task_is_refused_with_its_reason() {
         (json!({"type": "echo", "retries": -1}), 400, "bad_field", "/retries"),
         (json!({"type": "echo", "retries": 1001}), 400, "bad_field", "/retries"),
         (json!({"type": "echo", "min_backoff": "2s", "max_backoff": "1s"}), 400, "bad_field", "/min_backoff"),
+        (json!({"type": "echo", "total_timeout": 0}), 400, "bad_field", "/total_timeout"),
         (json!({"type": "echo", "timeout": 0}), 400, "bad_field", "/timeout"),
         (json!({"type": "echo", "tags": ["a,b"]}), 400, "bad_field", "/tags"),
         (json!({"type": "echo", "tags": vec!["t"; 33]}), 400, "bad_field", "/tags"),

@@ -345,6 +345,34 @@ async fn a_task_waits_for_its_time_and_expires_after_it() {
     fleet.assert_clean("echo").await;
 }
 
+/// Its key and the headers of others go with it, also those that are no text.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_handed_to_the_tracker_is_the_whole_record() {
+    use kafleet::broker::Outgoing;
+    let kind = Kind::new("far", |_: Value, _| async move { Err(Failure::retry_after("not yet", Duration::from_secs(40))) });
+    let (fleet, _) = memory(1, &[kind]).await;
+    let topic = fleet.names.tasks("far");
+    let headers: [(&str, &[u8]); 4] = [("ce_id", b"a"), ("x-text", b"kept"), ("x-bytes", b"\xff\x00"), ("ce_subject", b"theirs")];
+    for (key, id) in [(&b"\xfe"[..], "binary"), (b"customer-7", "text")] {
+        let headers: Vec<_> = [("ce_id", id.as_bytes())].into_iter().chain(headers[1..].iter().copied()).collect();
+        let record = Outgoing { topic: &topic, partition: None, key: Some(key), value: Some(b"1"), headers: &headers };
+        fleet.link.deliver(record, crate::fleet::DEADLINE).await.unwrap();
+    }
+    let worker = fleet.worker();
+    fleet.wait_committed("far").await;
+    worker.stop().await;
+    let events = fleet.events.all();
+    for (id, key) in [("binary", &b"\xfe"[..]), ("text", b"customer-7")] {
+        let kept = events.iter().find(|event| event.id.as_str() == id && event.record.is_some()).unwrap().record.clone().unwrap();
+        assert_eq!(kept.key_bytes().as_deref(), Some(key));
+        let released = kept.released(1);
+        for (name, value) in [("ce_id", id.as_bytes()), ("ce_attempt", b"1")].iter().chain(&headers[1..]) {
+            assert_eq!(released.iter().filter(|(own, held)| own == name && held == value).count(), 1, "{name}: {released:?}");
+        }
+    }
+    fleet.assert_clean("far").await;
+}
+
 /// Without order, what waits long is handed over with its record: the input is done, and other work has the room.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_long_is_handed_to_the_tracker() {

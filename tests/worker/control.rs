@@ -180,6 +180,17 @@ async fn a_late_worker_obeys_what_is_there() {
 async fn a_kill_switch_cancels_what_it_means_and_nothing_else() {
     let journal = Journal::default();
     let (fleet, _) = memory(1, &[counted("work", &journal), counted("other", &journal)]).await;
+    killed(fleet, journal).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_switch_cancels_what_it_means_and_nothing_else_on_kafka() {
+    let journal = Journal::default();
+    let Some(fleet) = kafka(1, &[counted("work", &journal), counted("other", &journal)]).await else { return };
+    killed(fleet, journal).await;
+}
+
+async fn killed(fleet: Fleet, journal: Journal) {
     let kill = |task_type: Option<&str>| {
         Said::Kill(Kill { v: 1, at_ms: 0, task_type: task_type.map(str::to_owned), reason: Some("bad batch".into()) })
     };

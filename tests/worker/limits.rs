@@ -53,8 +53,8 @@ async fn a_due_retry_gets_its_turn_in_a_flood() {
     worker.stop().await;
     let results = fleet.events.all();
     let retried = results.iter().find(|event| event.id.as_str() == "retried" && event.kind == EventKind::Succeeded).unwrap();
-    let due = results.iter().find(|event| event.kind == EventKind::Retrying).unwrap().due_ms.unwrap();
-    assert!(retried.at_ms - due < 300, "{} ms late", retried.at_ms - due);
+    let behind = results.iter().filter(|event| event.kind == EventKind::Succeeded && event.at_ms > retried.at_ms).count();
+    assert!(behind > 1_000, "only {behind} ended after it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -94,12 +94,7 @@ async fn a_limit_below_the_partitions_is_refused_with_the_reason() {
 }
 
 /// 40 starts a second over two workers, however the partitions are divided.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_rate_holds_over_the_fleet() {
-    let journal = Journal::default();
-    let mut kind = counted("work", &journal);
-    kind.registered.policy.rate = Some(rate(40, Millis::secs(1), 1, RateBy::Type));
-    let (fleet, _) = memory(4, &[kind]).await;
+async fn paced(fleet: Fleet) {
     let (first, second) = (fleet.worker(), fleet.worker());
     first.ready().await;
     second.ready().await;
@@ -110,16 +105,33 @@ async fn a_rate_holds_over_the_fleet() {
     fleet.wait_for_results(40).await;
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(800), "40 in {took:?} at 40 a second");
-    // Without a limit the rest takes no time.
+    // Without a limit the rest takes next to no time; with it, half a minute.
     let said = RateLimit { v: 1, at_ms: 0, rate: rate(1_000_000, Millis::secs(1), 1_000, RateBy::Type) };
     fleet.order(Key::Rate("work".into()), Said::Rate(said)).await;
     let begun = Instant::now();
-    fleet.send_many("work", "u", 200, "0").await;
-    fleet.wait_for_results(240).await;
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    fleet.send_many("work", "u", 1_200, "0").await;
+    fleet.wait_for_results(1_240).await;
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     first.stop().await;
     second.stop().await;
     fleet.assert_clean("work").await;
+}
+
+fn at_a_rate() -> Kind {
+    let mut kind = counted("work", &Journal::default());
+    kind.registered.policy.rate = Some(rate(40, Millis::secs(1), 1, RateBy::Type));
+    kind
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_holds_over_the_fleet() {
+    paced(memory(4, &[at_a_rate()]).await.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_holds_over_the_fleet_on_kafka() {
+    let Some(fleet) = kafka(4, &[at_a_rate()]).await else { return };
+    paced(fleet).await;
 }
 
 /// One key has a long queue; the others do not wait for it.

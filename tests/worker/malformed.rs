@@ -92,6 +92,36 @@ async fn params_that_only_the_handler_refuses_are_dead_letters_too() {
     fleet.assert_clean("foreach").await;
 }
 
+/// The topic of dead letters takes less than the topic of tasks: the letter says where the record lies.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_is_too_large_says_where_its_record_lies() {
+    use kafleet::broker::{Broker, TopicSpec};
+    let (fleet, broker) = memory(1, &[Kind::echo("echo")]).await;
+    let config = vec![("max.message.bytes".to_owned(), "2000".to_owned())];
+    let small = TopicSpec { name: fleet.names.dead("echo"), partitions: 1, replication: None, config };
+    broker.apply_topics(&[small], crate::fleet::DEADLINE).unwrap();
+    let large = format!("not JSON {}", "x".repeat(3_000));
+    let place = fleet.send_record("echo", None, Some("k"), Some(large.as_bytes()), &[("ce_id", "large")]).await;
+    let headers = [("ce_id", "wide"), ("x", &*large)];
+    fleet.send_record("echo", None, None, Some(b"not JSON"), &headers).await;
+    let worker = fleet.worker();
+    let dead = fleet.dead("echo", 2).await;
+    assert_eq!(fleet.result_of("large").await.error.unwrap().kind, "bad_json");
+    fleet.result_of("wide").await;
+    worker.stop().await;
+    fleet.assert_clean("echo").await;
+    let letter = dead.iter().find(|dead| dead.record.key.as_deref() == Some(b"large")).unwrap();
+    let header = |name: &str| {
+        let found = letter.record.headers.iter().find(|(own, _)| own == name);
+        found.map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap())
+    };
+    assert_eq!((&*letter.code, header("kafleet_reference").as_deref()), ("bad_json", Some("too_large")));
+    let source = (header("kafleet_topic"), header("kafleet_partition"), header("kafleet_offset"));
+    let expected = (fleet.names.tasks("echo"), place.partition.to_string(), place.offset.to_string());
+    assert_eq!(source, (Some(expected.0), Some(expected.1), Some(expected.2)));
+    assert!(letter.record.value.is_none() && dead[1].record.value.is_none());
+}
+
 /// A hundred bad records and no topic that would take them: nothing is lost, and the worker still stops in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_that_cannot_be_written_do_not_hold_up_the_end() {

@@ -1,8 +1,11 @@
 //! What a failed attempt leads to, by the type's policy; and how long a task may take.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kafleet::config::{Alarm, ErrorKinds, OnError};
+use kafleet::control::Key;
 use kafleet::handlers::Failure;
 use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
@@ -101,6 +104,35 @@ async fn too_many_failures_stop_the_type() {
     next.stop().await;
 }
 
+/// Somebody has found the cause: the type goes on where it stopped, on the same worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_type_goes_on_after_a_pause() {
+    let (healed, down) = (Arc::new(AtomicBool::new(false)), json!("bad"));
+    let cured = healed.clone();
+    let kind = Kind::new("shaky", move |params: Value, _| {
+        let fails = params == down && !cured.load(Ordering::Relaxed);
+        async move { if fails { Err(Failure::retry("down")) } else { ok(params) } }
+    });
+    let mut kind = kind.retries(1_000, Millis(1));
+    kind.registered.policy.alarm = Some(Alarm { max_failures: 5, period: Millis::secs(60) });
+    let (fleet, _) = memory(1, &[kind]).await;
+    let worker = fleet.worker();
+    fleet.send("shaky", "bad", r#""bad""#).await;
+    until("it has stopped", || worker.metric("kafleet_type_stopped", "shaky") == 1.0).await;
+    fleet.send("shaky", "waits", "2").await;
+    healed.store(true, Ordering::Relaxed);
+    fleet.pause("shaky").await;
+    until("the pause is heard", || worker.metric("kafleet_type_paused", "shaky") == 1.0).await;
+    assert_eq!(worker.metric("kafleet_type_stopped", "shaky"), 1.0, "a pause alone forgives nothing");
+    assert_eq!(fleet.results(), []);
+    fleet.withdraw(Key::Pause("shaky".into())).await;
+    let results = fleet.wait_for_results(2).await;
+    assert!(results.iter().all(|event| event.kind == EventKind::Succeeded), "{results:?}");
+    assert_eq!((worker.metric("kafleet_type_stopped", "shaky"), worker.health.reasons()), (0.0, Vec::new()));
+    worker.stop().await;
+    fleet.assert_clean("shaky").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_has_so_much_time_in_total() {
     let mut kind = Kind::new("long", |_, cx| async move {
@@ -112,12 +144,18 @@ async fn a_task_has_so_much_time_in_total() {
     kind.registered.policy.total_timeout = Some(total);
     let mut retrying = failing(|policy| policy.total_timeout = Some(total)).retries(1_000, Millis(30));
     retrying.registered.policy.timeout = Millis::secs(60);
-    let (fleet, _) = memory(1, &[kind, retrying]).await;
+    let free = Kind::new("free", |_, _| async move { Err(Failure::retry("never")) }).retries(1_000, Millis(30));
+    let (fleet, _) = memory(1, &[kind, retrying, free]).await;
     let worker = fleet.worker();
+    let own = [("ce_id", "own"), ("ce_totaltimeout", "2s")];
+    fleet.send_record("free", None, None, Some(b"0"), &own).await;
+    let more = [("ce_id", "more"), ("ce_totaltimeout", "1h"), ("ce_retries", "3"), ("ce_time", "2026-01-31T12:00:00Z")];
+    fleet.send_record("long", None, None, Some(b"0"), &[("ce_id", "longer"), ("ce_totaltimeout", "900000d")]).await;
+    fleet.send_record("free", None, None, Some(b"0"), &more).await;
     fleet.send_record("long", None, Some("old"), Some(b"0"), &[("ce_id", "old"), ("ce_time", "2026-01-31T12:00:00Z")]).await;
     fleet.send("long", "runs", "0").await;
     fleet.send("failing", "retries", r#"{"kind": "busy"}"#).await;
-    for (id, code) in [("old", "long"), ("runs", "long"), ("retries", "failing")] {
+    for (id, code) in [("old", "long"), ("runs", "long"), ("retries", "failing"), ("own", "free"), ("more", "free")] {
         let event = fleet.result_of(id).await;
         let error = event.error.unwrap();
         assert_eq!((event.kind, &*error.kind), (EventKind::Failed, "timeout"), "{id}: {error:?}");
@@ -125,6 +163,8 @@ async fn a_task_has_so_much_time_in_total() {
     }
     let old = fleet.kinds_of("old");
     assert_eq!(old, ["failed"], "its time was over before it began");
+    assert_eq!(fleet.kinds_of("more"), ["failed"], "its own limit counts from its creation too");
+    assert!(fleet.kinds_of("longer").iter().all(|kind| kind == "started"), "one that has more time runs on");
     let last = fleet.result_of("retries").await;
     assert!(last.attempt > 2, "it was tried as long as there was time");
     worker.stop().await;

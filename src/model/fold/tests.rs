@@ -118,7 +118,7 @@ fn in_run(mut event: Event, run: u32) -> Event {
 }
 
 fn record() -> Box<KeptRecord> {
-    Box::new(KeptRecord { key: None, headers: vec![("ce_id".into(), "x".into())], params: RawJson::null() })
+    Box::new(KeptRecord::of(None, [("ce_id", b"x".as_slice())].into_iter(), RawJson::null()))
 }
 
 fn with_record(mut event: Event, due_ms: i64) -> Event {

@@ -60,6 +60,7 @@ fn every_header_is_read() {
             ("ce_minbackoff", "100ms"),
             ("ce_maxbackoff", "2000"),
             ("ce_timeout", "2h"),
+            ("ce_totaltimeout", "1d"),
             ("ce_onfailure", "ignore"),
             ("ce_name", "Großer Auftrag"),
             ("ce_creator", "me"),
@@ -83,6 +84,7 @@ fn every_header_is_read() {
         min_backoff: Some(Millis(100)),
         max_backoff: Some(Millis(2000)),
         timeout: Some(Millis::secs(7200)),
+        total_timeout: Some(Millis::secs(86_400)),
         on_failure: OnFailure::Ignore,
         name: Some("Großer Auftrag".into()),
         creator: Some("me".into()),
@@ -258,6 +260,7 @@ proptest! {
             hash: None,
             policy: (policy != Policy::default()).then(|| Box::new(policy)),
             trace: None,
+            has_strangers: false,
             params: RawJson::null(),
         };
         let headers = crate::publish::task_headers(&task, "test");

@@ -14,6 +14,7 @@ use crate::config::Order;
 use crate::handlers::{Answer, Fail, Failure};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::json::RawJson;
+use crate::runtime;
 
 impl Dispatcher {
     pub(super) async fn attempt_ended(&mut self, number: u64, ended: Ended) {
@@ -178,8 +179,24 @@ impl Dispatcher {
 
     /// The tracker keeps the task until its time has come: the input is done when Kafka has this event.
     async fn hand_over(&mut self, held: Box<Held>, mut event: Event) {
+        if held.task.has_strangers || held.has_own_key {
+            return self.hand_over_whole(held, event);
+        }
         event.record = Some(Box::new(self.parts.reporter.publisher().kept(&held.task, None)));
         self.end(held, event).await;
+    }
+
+    /// What the record says beyond the task is read again, and kept with it. The dispatcher does not wait for it.
+    fn hand_over_whole(&mut self, held: Box<Held>, mut event: Event) {
+        self.desk.forget(&held.task.id, held.task.run);
+        let (undertaker, burials, gone) = (self.parts.undertaker.clone(), self.burials.clone(), self.gone.clone());
+        let task_type = self.parts.task_type.clone();
+        runtime::spawn(gone.run_until_cancelled_owned(async move {
+            let Ok(permit) = burials.acquire_owned().await else { return };
+            event.record = Some(Box::new(undertaker.kept(&task_type, &held.task).await));
+            undertaker.reporter.report(&event, held.ticket, &mut Vec::new()).await;
+            drop((permit, held));
+        }));
     }
 
     pub(super) fn give_back(&mut self, held: Box<Held>) {

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{Dispatcher, LONGEST_WAIT};
 use crate::config::{Alarm, OnError};
 use crate::handlers::{Fail, Failure};
+use crate::model::duration::Millis;
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::id::clip;
 use crate::runtime::now_ms;
@@ -75,7 +76,7 @@ impl Dispatcher {
             if self.left(held, now_ms()).is_none_or(|left| left > wait) {
                 return Next::Retry { wait, failure };
             }
-            let message = format!("{}; its last attempt: {}", self.told_out_of_time(), failure.message);
+            let message = format!("{}; its last attempt: {}", self.told_out_of_time(held), failure.message);
             return self.end_of(Failure::retry(message).of_kind(TIMEOUT), Some(TIMEOUT));
         }
         let code = match failure.then {
@@ -96,25 +97,30 @@ impl Dispatcher {
         }
     }
 
-    /// What is left of the time that the type gives a task in total. It counts from the task's creation, or from when it
-    /// may start; for a later run from when that was published.
+    /// How long a task may take in total: as it says itself, else as its type does.
+    fn total_timeout(&self, held: &Held) -> Option<Millis> {
+        let own = held.task.policy.as_deref().and_then(|policy| policy.total_timeout);
+        own.or(self.parts.registered.policy.total_timeout)
+    }
+
+    /// What is left of the time that a task has in total. It counts from the task's creation, or from when it may start; for a
+    /// later run from when that was published.
     pub(super) fn left(&self, held: &Held, now: i64) -> Option<Duration> {
-        let total = self.parts.registered.policy.total_timeout?;
+        let total = self.total_timeout(held)?;
         let not_before = held.task.policy.as_deref().and_then(|policy| policy.not_before_ms);
         let from = if held.task.run > 1 { held.written_ms } else { held.task.created_at_ms };
         let until = from.max(not_before.unwrap_or(from)).saturating_add(total.as_i64());
         Some(Duration::from_millis(u64::try_from(until.saturating_sub(now)).unwrap_or(0)))
     }
 
-    fn told_out_of_time(&self) -> String {
-        let total = self.parts.registered.policy.total_timeout.unwrap_or_default();
-        format!("the task had not ended after {total} in total")
+    fn told_out_of_time(&self, held: &Held) -> String {
+        format!("the task had not ended after {} in total", self.total_timeout(held).unwrap_or_default())
     }
 
     /// Its time was over before it came to this attempt.
     pub(super) fn out_of_time(&mut self, held: Box<Held>) {
         self.parts.meter.finished("failed", Duration::ZERO);
-        let message = self.told_out_of_time();
+        let message = self.told_out_of_time(&held);
         let mut event = self.event(Kind::Failed, &held);
         event.error = Some(Box::new(ErrorInfo::new(TIMEOUT, message.clone(), 0)));
         self.bury_task(held, event, TIMEOUT, message);
