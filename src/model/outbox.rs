@@ -245,7 +245,6 @@ mod tests {
         kept = kept.with_strangers(Some(b"\xfekey"), headers.into_iter());
         let (json, bytes) = (serde_json::to_string(&kept).unwrap(), kept.encode());
         for kept in [serde_json::from_str(&json).unwrap(), KeptRecord::decode(&bytes).unwrap()] {
-            let KeptRecord { .. } = &kept;
             let text = |value: &str| value.as_bytes().to_vec();
             let expected = [("ce_id", text("a")), ("y", text("text")), ("x", vec![0xff, 0])];
             assert_eq!(kept.header_bytes(), expected.map(|(name, value)| (name.to_owned(), value)), "its own id stays");

@@ -338,6 +338,7 @@ impl Gunsmith {
             hash: None,
             policy: node.policy.clone(),
             trace: None,
+            has_strangers: false,
             params,
         };
         let headers =

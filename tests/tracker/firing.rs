@@ -44,9 +44,9 @@ pub fn scheduled(task: &str, due_ms: i64) -> Event {
     event.due_ms = Some(due_ms);
     event.task.as_mut().unwrap().position = None;
     let headers = [("ce_id", task), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_announced", "1")];
-    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
     let params = RawJson::parse(format!("{{\"of\":\"{task}\"}}").as_bytes()).unwrap();
-    event.record = Some(Box::new(KeptRecord { key: None, headers, params }));
+    event.record = Some(Box::new(KeptRecord::of(None, headers, params)));
     event
 }
 
