@@ -100,9 +100,10 @@ impl Api {
                 break;
             }
             tokio::select! {
-                () = interest.changed() => {}
+                biased;
                 () = self.shutdown.drain.cancelled() => break,
                 () = tokio::time::sleep_until(end) => break,
+                () = interest.changed() => {}
             }
         }
         known

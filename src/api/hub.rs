@@ -152,8 +152,9 @@ pub fn listen(hub: Arc<Hub>, store: Arc<dyn Store>) -> DropGuard {
     let stopped = stop.clone();
     runtime::spawn(async move {
         tokio::select! {
-            () = subscribe(&hub, &*store) => {}
+            biased;
             () = stopped.cancelled() => {}
+            () = subscribe(&hub, &*store) => {}
         }
     });
     stop.drop_guard()

@@ -118,6 +118,7 @@ async fn follow(api: &Arc<Api>, found: Found, interest: &Interest, mut events: E
             }
         }
         tokio::select! {
+            biased;
             () = events.sender.closed() => return,
             () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
             () = interest.changed() => {}
@@ -147,6 +148,7 @@ async fn follow_fleet(api: &Arc<Api>, mut watch: FleetWatch, mut events: Events)
             return;
         }
         let notice = tokio::select! {
+            biased;
             () = events.sender.closed() => return,
             () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
             notice = watch.notices.recv() => notice,

@@ -87,6 +87,7 @@ impl Firing {
             tracing::warn!(partition = self.number, reason = %told, "nothing can be fired; beginning again");
             self.setup.health.set(&part, told);
             tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep(backoff.next_wait()) => {}
             }

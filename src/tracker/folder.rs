@@ -114,6 +114,7 @@ impl Folder {
                 }
             };
             tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep(wait) => {}
             }

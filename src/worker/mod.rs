@@ -195,6 +195,7 @@ async fn ended(
 /// Waits until what people have told the fleet is known. False: told to stop before.
 async fn read_orders(setup: &WorkerSetup, control: &Board, shutdown: &Shutdown) -> bool {
     tokio::select! {
+        biased;
         () = control.whole() => true,
         () = shutdown.drain.cancelled() => {
             setup.health.clear(control::HEALTH_PART);
@@ -207,6 +208,7 @@ async fn read_orders(setup: &WorkerSetup, control: &Board, shutdown: &Shutdown) 
 async fn forward(mut changes: watch::Receiver<u64>, commands: mpsc::UnboundedSender<Command>) {
     loop {
         tokio::select! {
+            biased;
             changed = changes.changed() => if changed.is_err() || commands.send(Command::Heed).is_err() { return },
             () = commands.closed() => return,
         }

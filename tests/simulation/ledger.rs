@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 const SOON: Duration = Duration::ZERO;
 
-type Run = (String, u32);
+pub type Run = (String, u32);
 
 pub struct Ledger {
     broker: Arc<Memory>,
@@ -72,6 +72,13 @@ impl Ledger {
 
     pub fn violations(&self) -> Vec<String> {
         self.books.lock().violations.clone()
+    }
+
+    /// How many records each run of a task has in its topic.
+    pub fn records(&self) -> Vec<(Run, usize)> {
+        let books = &mut *self.books.lock();
+        books.read();
+        books.places.iter().map(|(run, places)| (run.clone(), places.len())).collect()
     }
 
     /// A worker asks for these commits.

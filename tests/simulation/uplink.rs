@@ -67,7 +67,7 @@ impl Broker for Watched {
         // A group of workers is named as the topic of its tasks. The observer's reads them as well, and promises nothing.
         let workers = spec.group.is_some() && spec.group.as_ref() == spec.topics.first();
         let ledger = workers.then(|| self.ledger.clone());
-        Ok(Box::new(WatchedConsumer { inner: self.inner.consumer(spec)?, ledger, luck: self.luck.clone() }))
+        Ok(Box::new(WatchedConsumer { inner: self.inner.consumer(spec)?, ledger, luck: self.luck.clone(), begun: Vec::new() }))
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
         self.inner.producer(sink)
@@ -104,9 +104,16 @@ struct WatchedConsumer {
     inner: Box<dyn Consumer>,
     ledger: Option<Arc<Ledger>>,
     luck: Arc<Luck>,
+    /// On its way to the broker: lost with its process.
+    begun: Vec<Commit>,
 }
 
 impl WatchedConsumer {
+    fn arrive(&mut self) -> Result<(), BrokerError> {
+        let begun = std::mem::take(&mut self.begun);
+        if begun.is_empty() { Ok(()) } else { self.inner.commit(&begun) }
+    }
+
     fn judge(&self, commits: &[Commit]) {
         tracing::debug!(at_ms = kafleet::runtime::now_ms() - crate::host::BEGINNING_MS, ?commits, "committing");
         if let Some(ledger) = &self.ledger {
@@ -117,6 +124,7 @@ impl WatchedConsumer {
 
 impl Consumer for WatchedConsumer {
     fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+        self.arrive()?;
         let mut events = self.inner.poll(max, wait, sink)?;
         for event in &mut events {
             if let GroupEvent::Committed { result, .. } = event
@@ -136,11 +144,12 @@ impl Consumer for WatchedConsumer {
     }
     fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
         self.judge(commits);
-        self.inner.commit(commits)?;
+        self.begun = commits.to_vec();
         Ok(())
     }
     fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
         self.judge(commits);
+        self.arrive()?;
         self.inner.commit_sync(commits)?;
         if let Some(ledger) = &self.ledger {
             ledger.committed(commits);

@@ -14,7 +14,7 @@ use kafleet::model::state::State;
 use kafleet::store::Store;
 
 use crate::fleet::{CALL, Fleet};
-use crate::story::{Mood, Story};
+use crate::story::{Deed, Mood, Story, Way};
 use crate::trees::{Script, task_type};
 
 pub type Records = BTreeMap<String, Node>;
@@ -104,6 +104,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     counts(fleet, &records, &mut wrong).await;
     outcomes(fleet, &records, &mut wrong);
     once(fleet, &mut wrong);
+    published(fleet, &mut wrong);
     wrong
 }
 
@@ -280,6 +281,25 @@ fn once(fleet: &Fleet, wrong: &mut Vec<String>) {
     for (attempt, times) in fleet.journal.begun.lock().iter().filter(|(_, times)| **times > 1) {
         if mood == Mood::Calm || (mood == Mood::Orderly && good.contains(&attempt.0)) {
             wrong.push(format!("{attempt:?} ran {times} times, and nothing had gone wrong"));
+        }
+    }
+}
+
+/// A record that only the tracker publishes is there as often as an event says so: a root's of a retry, or of a wait.
+fn published(fleet: &Fleet, wrong: &mut Vec<String>) {
+    let mut released: BTreeMap<(String, u32), usize> = BTreeMap::new();
+    log(fleet).iter().filter(|event| event.kind == Kind::Released).for_each(|event| {
+        *released.entry((event.id.to_string(), event.run)).or_default() += 1;
+    });
+    for ((id, run), records) in fleet.ledger.records() {
+        let waits = fleet.story.items.iter().any(|item| match item.deed {
+            Deed::Submit { root, way: Way::Api { delay_ms } } => delay_ms > 0 && id == Story::id(root, &[]),
+            _ => false,
+        });
+        let by_tracker = !id.contains(':') && (run > 1 || waits);
+        let told = released.get(&(id.clone(), run)).copied().unwrap_or_default() + usize::from(run > 1);
+        if by_tracker && records > told {
+            wrong.push(format!("run {run} of `{id}` was published {records} times, {told} are told"));
         }
     }
 }
