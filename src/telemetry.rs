@@ -194,3 +194,18 @@ impl Metrics {
         String::from_utf8(text).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_metric_is_documented() {
+        let root = env!("CARGO_MANIFEST_DIR");
+        let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
+        let (source, manual) = (read("src/telemetry.rs"), read("docs/metrics.md"));
+        let names: Vec<&str> = source.split('"').filter(|text| text.starts_with("kafleet_") && !text.contains(' ')).collect();
+        assert!(names.len() > 20, "{names:?}");
+        let missing: Vec<_> =
+            names.into_iter().filter(|name| *name != "kafleet_" && !manual.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "docs/metrics.md does not name {missing:?}");
+    }
+}
