@@ -154,6 +154,11 @@ impl Reading {
         self.next
     }
 
+    /// Everything before this place has been read, or holds nothing for readers.
+    pub(crate) fn passed(&mut self, place: i64) {
+        self.next = self.next.max(place);
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.next >= self.end
     }

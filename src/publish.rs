@@ -146,7 +146,7 @@ impl Publisher {
     /// its record in its `scheduled` event.
     pub async fn publish(&self, new: NewTask, now_ms: i64) -> Result<Published, PublishError> {
         let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
-        let mut task = self.prepare(new, now_ms)?;
+        let mut task = prepare(new, now_ms)?;
         if let Way::Later { due_ms } = way {
             return self.schedule(task, key, due_ms, now_ms).await;
         }
@@ -182,11 +182,7 @@ impl Publisher {
     }
 
     fn scheduled(&self, task: &Task, key: Option<String>, due_ms: i64, now_ms: i64) -> Event {
-        let mut event = Event::submitted(task, now_ms);
-        event.kind = Kind::Scheduled;
-        event.due_ms = Some(due_ms);
-        event.record = Some(Box::new(self.kept(task, key)));
-        event
+        scheduled(task, self.kept(task, key), due_ms, now_ms)
     }
 
     /// The task's record, to be kept until its time has come.
@@ -210,31 +206,47 @@ impl Publisher {
             headers: &[],
         }
     }
+}
 
-    fn prepare(&self, new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
-        check_type(&new.task_type).map_err(PublishError::Invalid)?;
-        let id = match new.id {
-            Some(id) => id,
-            None => TaskId::parse(&uuid::Uuid::now_v7().to_string())?,
-        };
-        let hash = spawn_hash_of(&new.task_type, &new.params)
-            .map_err(|why| PublishError::Invalid(format!("the params cannot be read: {why}")))?;
-        Ok(Task {
-            id,
-            task_type: new.task_type,
-            run: new.run,
-            attempts_used: 0,
-            created_at_ms: now_ms,
-            position: Position { partition: -1, offset: -1 },
-            asof: new.asof,
-            announced: true,
-            hash: Some(hash.into()),
-            policy: (new.policy != Policy::default()).then(|| Box::new(new.policy)),
-            trace: new.trace,
-            has_strangers: false,
-            params: new.params,
-        })
-    }
+fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
+    check_type(&new.task_type).map_err(PublishError::Invalid)?;
+    let id = match new.id {
+        Some(id) => id,
+        None => TaskId::parse(&uuid::Uuid::now_v7().to_string())?,
+    };
+    let hash = spawn_hash_of(&new.task_type, &new.params)
+        .map_err(|why| PublishError::Invalid(format!("the params cannot be read: {why}")))?;
+    Ok(Task {
+        id,
+        task_type: new.task_type,
+        run: new.run,
+        attempts_used: 0,
+        created_at_ms: now_ms,
+        position: Position { partition: -1, offset: -1 },
+        asof: new.asof,
+        announced: true,
+        hash: Some(hash.into()),
+        policy: (new.policy != Policy::default()).then(|| Box::new(new.policy)),
+        trace: new.trace,
+        has_strangers: false,
+        params: new.params,
+    })
+}
+
+/// The event by which the tracker keeps a task and publishes it at its time.
+pub fn scheduled_event(new: NewTask, source: &str, due_ms: i64, now_ms: i64) -> Result<Event, PublishError> {
+    let key = new.key.clone();
+    let task = prepare(new, now_ms)?;
+    let kept = KeptRecord::new(&task, key, task_headers(&task, source));
+    Ok(scheduled(&task, kept, due_ms, now_ms))
+}
+
+fn scheduled(task: &Task, kept: KeptRecord, due_ms: i64, now_ms: i64) -> Event {
+    let mut event = Event::submitted(task, now_ms);
+    event.kind = Kind::Scheduled;
+    event.due_ms = Some(due_ms);
+    event.record = Some(Box::new(kept));
+    event
 }
 
 #[cfg(test)]

@@ -68,6 +68,10 @@ pub struct Metrics {
     pub removed: IntCounterVec,
     pub aged: IntCounterVec,
     pub lost: IntCounterVec,
+    /// By outcome: `fired`, `skipped`, `missed`.
+    pub schedule_times: IntCounterVec,
+    pub schedule_lateness: HistogramVec,
+    pub schedules: IntGaugeVec,
     pub http_requests: IntCounterVec,
     pub http_time: HistogramVec,
 }
@@ -175,6 +179,18 @@ impl Metrics {
                 "Queued tasks whose records Kafka had removed before a worker took them.",
                 &["type"],
             )?,
+            schedule_times: counter(
+                "kafleet_schedule_times_total",
+                "Times of recurring schedules, by what became of them: fired, skipped (the task before had not ended), missed.",
+                &["outcome"],
+            )?,
+            schedule_lateness: histogram(
+                "kafleet_schedule_lateness_seconds",
+                "From the time of a schedule to its firing.",
+                &[],
+                SECONDS,
+            )?,
+            schedules: gauge("kafleet_schedules", "Recurring schedules, where this process fires them.", &[])?,
             http_requests: counter(
                 "kafleet_http_requests_total",
                 "Requests to the api, by route and status.",

@@ -111,7 +111,7 @@ impl Api {
             registry: setup.registry,
             ops: ops::Ops { metrics: setup.metrics, health: setup.health, shutdown: shutdown.clone() },
             topics: types::Topics::default(),
-            control: Board::new(Orders::without_cancels()),
+            control: Board::new(Orders::without_cancels().with_plan()),
             roll: Arc::default(),
             hub: Arc::new(hub::Hub::new(setup.events_partitions)),
             ledger: Arc::default(),

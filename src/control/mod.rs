@@ -7,6 +7,7 @@
 pub mod beat;
 mod board;
 mod orders;
+pub mod plan;
 pub mod tail;
 
 pub use board::{Board, HEALTH_PART, keep};
@@ -19,6 +20,8 @@ use crate::broker::link::Link;
 use crate::broker::{BrokerError, Outgoing};
 use crate::config::{Names, Rate};
 use crate::model::id::check_type;
+use crate::model::schedule::Schedule;
+use crate::model::schedule::step::State;
 use crate::model::task::Position;
 use crate::publish::PUBLISH_DEADLINE;
 
@@ -110,6 +113,11 @@ pub struct ByKey {
     pub rate: Option<RateLimit>,
     pub kill: Option<Kill>,
     pub offsets: Option<Offsets>,
+    pub schedule: Option<Schedule>,
+    #[schemars(rename = "schedule-state")]
+    pub schedule_state: Option<State>,
+    #[schemars(rename = "schedule-ask")]
+    pub schedule_ask: Option<plan::Ask>,
 }
 
 /// `cancel/<task id>`: the task, and what is below it, is to end.
@@ -205,7 +213,18 @@ pub async fn withdraw(link: &Link, names: &Names, key: &Key) -> Result<Position,
     write(link, names, key, None).await
 }
 
-async fn write(link: &Link, names: &Names, key: &Key, value: Option<&[u8]>) -> Result<Position, BrokerError> {
+/// Says something of schedules, or takes it back.
+pub async fn arrange<T: Serialize>(
+    link: &Link,
+    names: &Names,
+    key: &plan::PlanKey,
+    said: Option<&T>,
+) -> Result<Position, BrokerError> {
+    let value = said.map(serde_json::to_vec).transpose().map_err(|why| BrokerError::Invalid(why.to_string()))?;
+    write(link, names, key, value.as_deref()).await
+}
+
+async fn write(link: &Link, names: &Names, key: &impl std::fmt::Display, value: Option<&[u8]>) -> Result<Position, BrokerError> {
     let (topic, key) = (names.control(), key.to_string());
     let record = Outgoing { topic: &topic, partition: Some(PARTITION), key: Some(key.as_bytes()), value, headers: &[] };
     link.deliver(record, PUBLISH_DEADLINE).await

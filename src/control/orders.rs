@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::plan::{Plan, PlanKey};
 use super::{CONTROL_VERSION, Cancel, Key, Kill, Offsets, Pause, RateLimit, Slots};
 use crate::broker::RecordRef;
 use crate::model::id::TaskId;
@@ -27,6 +28,9 @@ pub struct Orders {
     pub rates: BTreeMap<String, RateLimit>,
     pub kills: BTreeMap<String, Kill>,
     pub offsets: BTreeMap<(String, i32), Offsets>,
+    with_plan: bool,
+    /// Of recurring schedules; empty where it is no concern.
+    pub plan: Plan,
 }
 
 /// Why a task is not to run.
@@ -43,10 +47,20 @@ impl Orders {
         Self { without_cancels: true, ..Self::default() }
     }
 
+    /// Also what is said of schedules.
+    pub fn with_plan(self) -> Self {
+        Self { with_plan: true, ..self }
+    }
+
     /// Takes one record in. An error: it cannot be read, and changes nothing.
     pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), String> {
         let Some(key) = record.key else { return Ok(()) };
         let key = std::str::from_utf8(key).map_err(|_| "its key is not UTF-8".to_owned())?;
+        if self.with_plan
+            && let Some(key) = PlanKey::parse(key)?
+        {
+            return self.plan.take(key, record);
+        }
         let Some(key) = Key::parse(key)? else { return Ok(()) };
         match (key, record.value) {
             (Key::Cancel(_), _) if self.without_cancels => {}
@@ -169,7 +183,7 @@ fn set<K: Ord, T: DeserializeOwned>(
     Ok(())
 }
 
-fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, String> {
+pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Versioned {
         v: u32,

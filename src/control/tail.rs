@@ -34,8 +34,18 @@ pub struct Follow(#[expect(dead_code, reason = "its drop is what it is for")] Dr
 
 /// Follows partition 0 of a topic until the returned guard is dropped.
 pub fn follow(broker: Arc<dyn Broker>, topic: String, sink: impl Sink) -> Follow {
+    // What the tracker writes is in transactions: an aborted one says nothing.
+    begin(broker, topic, sink, false)
+}
+
+/// The same, with what is in open and aborted transactions: nobody can hold it up.
+pub fn follow_uncommitted(broker: Arc<dyn Broker>, topic: String, sink: impl Sink) -> Follow {
+    begin(broker, topic, sink, true)
+}
+
+fn begin(broker: Arc<dyn Broker>, topic: String, sink: impl Sink, read_uncommitted: bool) -> Follow {
     let stop = CancellationToken::new();
-    let follower = Follower { broker, partition: Partition::new(topic, 0), sink, stop: stop.clone() };
+    let follower = Follower { broker, partition: Partition::new(topic, 0), sink, stop: stop.clone(), read_uncommitted };
     // Without a thread nothing is ever read, which whoever waits for it tells.
     if let Err(error) = runtime::thread("kafleet-follow", follower.run()) {
         tracing::error!(%error, "a topic cannot be followed: no thread can be started");
@@ -48,6 +58,7 @@ struct Follower<S> {
     partition: Partition,
     sink: S,
     stop: CancellationToken,
+    read_uncommitted: bool,
 }
 
 impl<S: Sink> Follower<S> {
@@ -71,8 +82,8 @@ impl<S: Sink> Follower<S> {
     /// Reads from the start, until told to stop or until it has to be begun again.
     async fn session(&mut self) -> Result<(), BrokerError> {
         let ends = self.broker.ends(&self.partition, CALL_DEADLINE)?;
-        // What the tracker writes is in transactions: an aborted one says nothing.
-        let mut consumer = self.broker.consumer(&ConsumerSpec::default())?;
+        let spec = ConsumerSpec { read_uncommitted: self.read_uncommitted, ..ConsumerSpec::default() };
+        let mut consumer = self.broker.consumer(&spec)?;
         consumer.assign(&[(self.partition.clone(), Start::Beginning)])?;
         self.sink.restart();
         let mut reading = Reading::new(ends);
@@ -88,8 +99,9 @@ impl<S: Sink> Follower<S> {
             if !self.poll(&mut *consumer, wait, &mut reading)? {
                 return Ok(());
             }
-            if !whole {
-                reading.skip_gap(&*self.broker, &self.partition, CALL_DEADLINE)?;
+            // The last offsets may hold nothing for readers: what an aborted transaction left, and the marks of transactions.
+            if !whole && let Some((_, place)) = consumer.positions()?.first() {
+                reading.passed(*place);
             }
             if probed.elapsed() >= PROBE {
                 probed = Instant::now();

@@ -22,6 +22,7 @@ pub mod outbox;
 pub mod partition;
 pub mod retry;
 pub mod rollup;
+pub mod schedule;
 pub mod state;
 pub mod task;
 pub mod then;

@@ -91,7 +91,7 @@ impl Open {
 
 impl<'a> Many<'a> {
     fn new(publisher: &'a Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Self {
-        let slots: Vec<Slot> = tasks.into_iter().map(|new| Slot::of(publisher, new, now_ms)).collect();
+        let slots: Vec<Slot> = tasks.into_iter().map(|new| Slot::of(new, now_ms)).collect();
         let is = |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.way == Way::Announce) == out);
         let numbers = |out| (0..).zip(&slots).filter(move |(_, slot)| is(slot, out)).map(|(number, _)| number);
         let (ready, out): (VecDeque<u32>, Vec<u32>) = (numbers(false).collect(), numbers(true).collect());
@@ -235,9 +235,9 @@ impl<'a> Many<'a> {
 }
 
 impl Slot {
-    fn of(publisher: &Publisher, new: NewTask, now_ms: i64) -> Self {
+    fn of(new: NewTask, now_ms: i64) -> Self {
         let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
-        match publisher.prepare(new, now_ms) {
+        match super::prepare(new, now_ms) {
             Ok(task) => Self::Open(Box::new(Open { task, key, way })),
             Err(error) => Self::Done(Err(error)),
         }

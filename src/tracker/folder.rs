@@ -14,6 +14,7 @@ use super::feed::Batch;
 use super::firing::{Firing, Folded};
 use super::folding::Folding;
 use super::keeper::{Keeper, Office, Unfit};
+use super::schedules::{OWNER, Schedules};
 use crate::broker::Partition;
 use crate::model::fold::FOLD_VERSION;
 use crate::runtime::{self, Backoff, blocking};
@@ -149,6 +150,9 @@ impl Folder {
         let (session_stop, keeper_news) = (self.stop.child_token(), news.clone());
         runtime::spawn(Firing::new(self.setup.clone(), partition, news, session_stop.clone()).run());
         runtime::spawn(Keeper::new(self.setup.clone(), self.office.clone(), partition, keeper_news, session_stop.clone()).run());
+        if partition == OWNER {
+            runtime::spawn(Schedules::new(self.setup.clone(), session_stop.clone()).run());
+        }
         let _session = session_stop.drop_guard();
         loop {
             let batch = match tokio::time::timeout(IDLE_LOOK, self.batches.recv()).await {

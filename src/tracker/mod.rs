@@ -3,8 +3,8 @@
 //! A [`reader`] thread polls the partitions that the group gives it and, through a bounded [`feed`], hands their events to
 //! one [`folder`] per partition, which has a store connection of its own. Whatever goes wrong (a lost connection, another
 //! owner, a store that lost writes), the folder reads the fence again and goes on from there. Beside each folder,
-//! [`firing`] publishes what the fold has left to be done: timers that are due, and effects. The [`observer`] announces
-//! tasks that their producers have not announced.
+//! [`firing`] publishes what the fold has left to be done: timers that are due, and effects; [`schedules`], beside the
+//! first partition's, what is due again and again. The [`observer`] announces tasks that their producers have not announced.
 
 mod consumed;
 mod feed;
@@ -16,6 +16,7 @@ mod keeper;
 mod lost;
 mod observer;
 mod reader;
+mod schedules;
 mod shot;
 mod sweep;
 mod walk;

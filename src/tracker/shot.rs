@@ -42,6 +42,11 @@ pub struct Message {
 }
 
 impl Message {
+    /// One without headers.
+    pub fn plain(topic: Arc<str>, partition: i32, key: String, value: Option<Vec<u8>>) -> Self {
+        Self { topic, partition: Some(partition), key: key.into_bytes(), value, headers: Vec::new() }
+    }
+
     pub fn headers(&self) -> Vec<(&str, &[u8])> {
         self.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect()
     }

@@ -11,6 +11,7 @@ mod observed;
 mod oracle;
 mod records;
 mod redis;
+mod schedules;
 mod services;
 mod shaky;
 mod story;

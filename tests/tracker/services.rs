@@ -171,3 +171,24 @@ firing! {
     a_cancel_reaches_what_waits_and_tells_the_workers,
     what_cannot_be_published_fails,
 }
+
+macro_rules! schedules {
+    ($($case:ident),* $(,)?) => {
+        mod schedules {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                let Some((ground, _server)) = super::ground(2) else { return };
+                crate::schedules::$case(ground).await;
+            })*
+        }
+    };
+}
+
+schedules! {
+    each_time_is_fired_once,
+    owners_change_while_times_are_due,
+    overlaps_are_as_asked_for,
+    people_change_schedules,
+    a_backfill_fires_what_is_missing,
+    what_cannot_fire_says_why,
+}

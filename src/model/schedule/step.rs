@@ -1,0 +1,210 @@
+//! What is done about a schedule at a time. All that is decided goes into its [`State`], which is written together with
+//! what is fired: whoever goes on with that state decides the rest, and nothing twice.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{CATCH_UP, Overlap, Schedule, Times, task_of};
+
+/// Decisions that a state remembers.
+pub const MAX_RECENT: usize = 10;
+/// Times decided in one step.
+const MAX_TIMES: usize = 100;
+/// Missed times that are counted one by one; more are counted as so many.
+pub const MAX_MISSED: u64 = 10_000;
+
+/// How far a schedule is: the value of `schedule-state/<name>` on the control topic, written by the tracker only.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct State {
+    pub v: u32,
+    /// Everything up to this time is decided, epoch milliseconds.
+    pub through_ms: i64,
+    /// Times fired, left out because of an overlap, and missed in an outage (at least).
+    pub fired: u64,
+    pub skipped: u64,
+    pub missed: u64,
+    /// The task started last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<Last>,
+    /// A time whose firing waits for the end of that task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_ms: Option<i64>,
+    /// At most 10, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent: Vec<Note>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Last {
+    /// The time it was for.
+    pub time_ms: i64,
+    /// When it was fired.
+    pub at_ms: i64,
+    pub task: String,
+}
+
+/// Something that was decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Note {
+    pub outcome: Outcome,
+    /// The time it was for; of several in a row, the last one.
+    pub time_ms: i64,
+    pub at_ms: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// Of several in a row: how many.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub count: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Fired,
+    /// The task before had not ended.
+    Skipped,
+    /// It waits for the end of the task before.
+    Buffered,
+    /// Nothing could fire it in time.
+    Missed,
+    /// Somebody asked for it.
+    Run,
+    Backfilled,
+}
+
+impl Outcome {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fired => "fired",
+            Self::Skipped => "skipped",
+            Self::Buffered => "buffered",
+            Self::Missed => "missed",
+            Self::Run => "run",
+            Self::Backfilled => "backfilled",
+        }
+    }
+}
+
+/// A task to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fire {
+    pub task: String,
+    pub time_ms: i64,
+    /// This one is to be cancelled.
+    pub replaces: Option<String>,
+}
+
+impl State {
+    /// The first time that is not decided.
+    pub fn next(&self, schedule: &Schedule, times: &Times) -> Option<i64> {
+        times.after(self.through_ms.max(schedule.from_ms))
+    }
+
+    /// When something is to be decided, epoch milliseconds.
+    pub fn due_at(&self, name: &str, schedule: &Schedule, times: &Times) -> Option<i64> {
+        if schedule.paused.is_some() {
+            return None;
+        }
+        self.next(schedule, times).map(|time| times.fires_at(name, time))
+    }
+
+    /// Decides what is due now. `runs`: the task started last has not ended. An empty answer may still have changed the
+    /// state. Call it again until nothing changes.
+    pub fn step(&mut self, name: &str, schedule: &Schedule, times: &Times, runs: bool, now_ms: i64) -> Vec<Fire> {
+        let mut fires = Vec::new();
+        if schedule.paused.is_some() {
+            if let Some(time_ms) = self.waiting_ms.take() {
+                self.skip(time_ms, now_ms);
+            }
+            return fires;
+        }
+        let mut runs = runs;
+        if !runs && let Some(time_ms) = self.waiting_ms.take() {
+            fires.push(self.fire(name, time_ms, None, now_ms));
+            runs = true;
+        }
+        self.give_up(name, schedule, times, now_ms);
+        for _ in 0..MAX_TIMES {
+            let Some(time_ms) = self.next(schedule, times).filter(|time| times.fires_at(name, *time) <= now_ms) else { break };
+            self.through_ms = time_ms;
+            let is_due = |time: i64| times.fires_at(name, time) <= now_ms;
+            match schedule.spec.overlap {
+                // Of several that are due only the last one would stay.
+                Overlap::Replace if self.next(schedule, times).is_some_and(is_due) => self.skip(time_ms, now_ms),
+                Overlap::Skip if runs => self.skip(time_ms, now_ms),
+                Overlap::BufferOne if runs && self.waiting_ms.is_some() => self.skip(time_ms, now_ms),
+                Overlap::BufferOne if runs => {
+                    self.waiting_ms = Some(time_ms);
+                    self.note(Outcome::Buffered, time_ms, now_ms, None, 1);
+                }
+                overlap => {
+                    let replaces = self.last.as_ref().filter(|_| runs && overlap == Overlap::Replace);
+                    let replaces = replaces.map(|last| last.task.clone());
+                    fires.push(self.fire(name, time_ms, replaces, now_ms));
+                    runs = true;
+                }
+            }
+        }
+        fires
+    }
+
+    /// What is older than the window of `catch_up` is missed.
+    fn give_up(&mut self, name: &str, schedule: &Schedule, times: &Times, now_ms: i64) {
+        let oldest = now_ms.saturating_sub(schedule.spec.catch_up.unwrap_or(CATCH_UP).as_i64());
+        let is_missed = |time: &i64| times.fires_at(name, *time) < oldest;
+        let (mut count, mut last) = (0, None);
+        while let Some(time) = self.next(schedule, times).filter(is_missed) {
+            (self.through_ms, last) = (time, Some(time));
+            count += 1;
+            if count == MAX_MISSED {
+                self.through_ms = time.max(times.all_fired_at(oldest));
+                break;
+            }
+        }
+        if let Some(time_ms) = last {
+            self.missed += count;
+            self.note(Outcome::Missed, time_ms, now_ms, None, count);
+        }
+    }
+
+    fn fire(&mut self, name: &str, time_ms: i64, replaces: Option<String>, at_ms: i64) -> Fire {
+        let task = task_of(name, time_ms);
+        self.fired += 1;
+        self.last = Some(Last { time_ms, at_ms, task: task.clone() });
+        self.note(Outcome::Fired, time_ms, at_ms, Some(task.clone()), 1);
+        Fire { task, time_ms, replaces }
+    }
+
+    /// Remembers a run that was asked for.
+    pub fn ran(&mut self, task: &str, at_ms: i64) {
+        self.last = Some(Last { time_ms: at_ms, at_ms, task: task.to_owned() });
+        self.note(Outcome::Run, at_ms, at_ms, Some(task.to_owned()), 1);
+    }
+
+    /// Remembers that past times were made up for.
+    pub fn backfilled(&mut self, last_ms: i64, count: u64, at_ms: i64) {
+        self.note(Outcome::Backfilled, last_ms, at_ms, None, count);
+    }
+
+    fn skip(&mut self, time_ms: i64, at_ms: i64) {
+        self.skipped += 1;
+        self.note(Outcome::Skipped, time_ms, at_ms, None, 1);
+    }
+
+    fn note(&mut self, outcome: Outcome, time_ms: i64, at_ms: i64, task: Option<String>, count: u64) {
+        if let Some(newest) = self.recent.first_mut().filter(|newest| task.is_none() && newest.outcome == outcome) {
+            (newest.time_ms, newest.at_ms, newest.count) = (time_ms, at_ms, newest.count + count);
+            return;
+        }
+        self.recent.insert(0, Note { outcome, time_ms, at_ms, task, count });
+        self.recent.truncate(MAX_RECENT);
+    }
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(count: &u64) -> bool {
+    *count == 1
+}

@@ -1,0 +1,106 @@
+//! What the owner knows of the schedules: what people want, as the control topic tells it, and how far each is, as the
+//! owner itself has written it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::burst::Burst;
+use crate::control::CONTROL_VERSION;
+use crate::control::plan::{Ask, Plan};
+use crate::model::id::TaskId;
+use crate::model::schedule::step::State;
+use crate::model::schedule::{Schedule, Times};
+
+pub struct Entry {
+    pub schedule: Arc<Schedule>,
+    /// None: this build cannot read them.
+    pub times: Option<Times>,
+    pub state: State,
+    /// When something is to be decided.
+    pub due_ms: Option<i64>,
+    /// A task that the store does not know, and how far it has to be folded until that means something.
+    pub sought: Option<(TaskId, i64)>,
+}
+
+impl Entry {
+    fn new(name: &str, schedule: &Arc<Schedule>, state: State) -> Self {
+        let state = State { v: CONTROL_VERSION, ..state };
+        let times = Times::of(&schedule.spec).ok();
+        let mut entry = Self { schedule: schedule.clone(), times, state, due_ms: None, sought: None };
+        entry.plan(name);
+        entry
+    }
+
+    fn plan(&mut self, name: &str) {
+        self.due_ms = self.times.as_ref().and_then(|times| self.state.due_at(name, &self.schedule, times));
+    }
+}
+
+/// Schedule and request.
+pub type AskName = (String, String);
+
+/// A request that waits, or is done and still in the topic.
+pub struct Open {
+    pub ask: Ask,
+    pub done: bool,
+    /// Events partitions and how far they have to be folded before it is known which tasks there are.
+    pub ends: Option<Vec<(u32, i64)>>,
+}
+
+#[derive(Default)]
+pub struct Book {
+    pub entries: BTreeMap<String, Entry>,
+    pub asks: BTreeMap<AskName, Open>,
+    /// Schedules that are gone, and whose states are to go.
+    pub orphans: BTreeSet<String>,
+}
+
+impl Book {
+    /// As the topic has it.
+    pub fn of(plan: &Plan) -> Self {
+        let state = |name: &str| plan.states.get(name).map(|state| (**state).clone()).unwrap_or_default();
+        let entries = plan.schedules.iter().map(|(name, schedule)| (name.clone(), Entry::new(name, schedule, state(name))));
+        let orphans = plan.states.keys().filter(|name| !plan.schedules.contains_key(*name)).cloned().collect();
+        Self { entries: entries.collect(), asks: BTreeMap::new(), orphans }
+    }
+
+    /// What people have changed. States are the owner's own.
+    pub fn sync(&mut self, plan: &Plan) {
+        for (name, schedule) in &plan.schedules {
+            self.orphans.remove(name);
+            match self.entries.get_mut(name) {
+                Some(entry) if Arc::ptr_eq(&entry.schedule, schedule) => {}
+                Some(entry) => *entry = Entry::new(name, schedule, std::mem::take(&mut entry.state)),
+                None => drop(self.entries.insert(name.clone(), Entry::new(name, schedule, State::default()))),
+            }
+        }
+        let gone = self.entries.extract_if(.., |name, _| !plan.schedules.contains_key(name));
+        self.orphans.extend(gone.map(|(name, _)| name));
+        self.asks.retain(|name, _| plan.asks.contains_key(name));
+        for (name, ask) in &plan.asks {
+            self.asks.entry(name.clone()).or_insert_with(|| Open { ask: ask.clone(), done: false, ends: None });
+        }
+    }
+
+    /// What was written counts from now on.
+    pub fn done(&mut self, burst: Burst) {
+        for (name, state) in burst.states {
+            let Some(entry) = self.entries.get_mut(&name) else { continue };
+            entry.state = state;
+            entry.plan(&name);
+        }
+        for (name, rest) in burst.asks {
+            let Some(open) = self.asks.get_mut(&name) else { continue };
+            match rest {
+                Some(rest) => open.ask = rest,
+                None => open.done = true,
+            }
+        }
+        self.orphans.retain(|name| !burst.orphans.contains(name));
+    }
+
+    /// When the next thing is due that is not due yet.
+    pub fn next_due(&self, now_ms: i64) -> Option<i64> {
+        self.entries.values().filter_map(|entry| entry.due_ms).filter(|due| *due > now_ms).min()
+    }
+}
