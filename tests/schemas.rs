@@ -69,6 +69,11 @@ fn api() -> Value {
         CancelOutcome,
         Workers,
         WorkerDocument,
+        NewSchedule,
+        ScheduleDocument,
+        Schedules,
+        ScheduleTimes,
+        ScheduleAsked,
         RunningDocument,
         FleetChange,
         StreamEnd,
@@ -329,7 +334,7 @@ fn control_records_written_by_hand_are_read() {
             value: Some(value.as_bytes()),
             headers: &Vec::new(),
         };
-        let read = kafleet::control::Orders::default().take(&record);
+        let read = kafleet::control::Orders::default().with_plan().take(&record);
         let fit = fits("control.json", &json!({kind: example["value"].clone()}));
         let good = example["refused"] != true;
         assert_eq!((read.is_ok(), fit.is_ok()), (good, good), "{about}: {read:?} {fit:?}");

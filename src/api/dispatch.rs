@@ -17,7 +17,7 @@ use super::Api;
 use super::call::{Call, Query, check_media, check_optional_media};
 use super::ops::Ops;
 use super::problem::{Code, Refusal};
-use super::routes::{ROUTES, Route, Takes, Verb};
+use super::routes::{Route, Takes, Verb, routes};
 use crate::model::id::clip;
 
 /// The label of requests that no route takes.
@@ -25,7 +25,7 @@ const UNMATCHED: &str = "unmatched";
 
 pub fn router(api: Arc<Api>) -> Router {
     let mut router = Router::new();
-    for route in ROUTES {
+    for route in routes() {
         let filter = match route.verb {
             Verb::Get => MethodFilter::GET,
             Verb::Post => MethodFilter::POST,

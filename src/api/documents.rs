@@ -14,7 +14,9 @@ use crate::model::task::OnFailure;
 use crate::model::then::Then;
 
 mod orders;
+mod schedules;
 pub use orders::*;
+pub use schedules::*;
 
 /// `POST /v1/tasks`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

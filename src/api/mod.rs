@@ -4,7 +4,7 @@
 //! Reading order: [`documents`] (what goes in and out) → [`problem`] → `routes` (the one table of calls) → `dispatch`
 //! (a request becomes a call) → `submit`, `create`, `batch` → `fresh` (how new an answer is) → `tasks`, `tree`, `list` →
 //! `report` → `hub` and `watch` (changes as they happen) → `types`, `workers` → `cancel`,
-//! `operate` (what workers are told) → `ops` → `serve`.
+//! `operate` (what workers are told) → `schedules` → `ops` → `serve`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +46,7 @@ mod report;
 mod reserve;
 mod retry;
 mod routes;
+mod schedules;
 mod serve;
 mod status;
 mod submit;

@@ -95,7 +95,7 @@ pub async fn openapi(_call: Call) -> Result<Response, Refusal> {
 /// `GET /`: where things are.
 pub async fn front(_call: Call) -> Result<Response, Refusal> {
     let mut page = format!("kafleet {}\n\nthe api; /openapi.json describes it\n\n", env!("CARGO_PKG_VERSION"));
-    for route in super::routes::ROUTES {
+    for route in super::routes::routes() {
         page.push_str(&format!("{:<32} {}\n", route.label(), route.about));
     }
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], page).into_response())

@@ -1,6 +1,7 @@
 //! The one table of calls: the router and the published description are both made from it.
 
 mod refusals;
+mod schedules;
 
 use std::pin::Pin;
 
@@ -145,7 +146,12 @@ const fn open(path: &'static str, about: &'static str, gives: Gives, run: Run) -
     Route { role: None, query: &[], answers: &[(200, "So it is.")], refusals: &[], ..read(path, about, gives, run) }
 }
 
-pub static ROUTES: &[Route] = &[
+/// Every call.
+pub fn routes() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().chain(schedules::ROUTES)
+}
+
+static ROUTES: &[Route] = &[
     Route {
         verb: Verb::Post,
         path: "/v1/tasks",
@@ -482,7 +488,7 @@ mod tests {
 
     #[test]
     fn no_call_is_there_twice() {
-        let mut labels: Vec<String> = ROUTES.iter().map(Route::label).collect();
+        let mut labels: Vec<String> = routes().map(Route::label).collect();
         labels.sort();
         assert!(labels.windows(2).all(|pair| pair[0] != pair[1]), "{labels:?}");
     }
@@ -491,7 +497,7 @@ mod tests {
     #[test]
     fn the_manual_has_every_call_and_every_code() {
         let manual = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/api.md")).expect("the manual");
-        for route in ROUTES {
+        for route in routes() {
             assert!(manual.contains(&format!("`{}`", route.label())), "docs/api.md lacks `{}`", route.label());
             for parameter in route.query {
                 assert!(manual.contains(&format!("`{}`", parameter.name)), "docs/api.md lacks `{}`", parameter.name);

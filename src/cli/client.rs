@@ -83,7 +83,18 @@ impl Client {
         path: &[&str],
         body: Option<&impl Serialize>,
     ) -> Result<T, Failure> {
-        let request = self.request(method, path, &Query::new()).timeout(ANSWER_TIMEOUT * 2);
+        self.call_with(method, path, &Query::new(), body).await
+    }
+
+    /// The same, with query parameters.
+    pub async fn call_with<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &Query,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        let request = self.request(method, path, query).timeout(ANSWER_TIMEOUT * 2);
         self.document(body.into_iter().fold(request, RequestBuilder::json)).await
     }
 

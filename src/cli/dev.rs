@@ -14,11 +14,16 @@ use super::roles::{CALL_DEADLINE, Parts, Wants, bind, told};
 use super::screen::tell;
 use super::wait::finish;
 use crate::api::documents::CreateTask;
+use crate::broker::link::Link;
 use crate::broker::{Broker, TopicChange, memory};
 use crate::config::{Role, TokenConfig};
+use crate::control::plan::PlanKey;
+use crate::control::{CONTROL_VERSION, arrange};
 use crate::handlers::Registry;
 use crate::handlers::builtin::register_samples;
 use crate::model::duration::Millis;
+use crate::model::schedule::Schedule;
+use crate::runtime::now_ms;
 use crate::store::{Store, memory::Memory};
 use crate::telemetry::init_logs;
 use crate::topics::apply;
@@ -57,6 +62,7 @@ pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Ou
     let broker: Arc<dyn Broker> = memory::Memory::new(memory::MemoryOptions::default());
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     create_topics(&parts, broker.clone()).await?;
+    apply_schedules(&parts, broker.clone()).await?;
     parts.start_tracker(&mut running, parts.tracker(broker.clone(), store.clone(), EVENTS_PARTITIONS));
     parts.start_worker(&mut running, parts.worker(broker.clone(), Vec::new(), EVENTS_PARTITIONS));
     parts.start_api(&mut running, parts.api(broker, store, EVENTS_PARTITIONS), listener);
@@ -83,6 +89,18 @@ async fn create_topics(parts: &Parts, broker: Arc<dyn Broker>) -> Result<(), Fai
         _ => None,
     });
     failed.map_or(Ok(()), Err)
+}
+
+/// Those of the configuration: there is nobody else who could apply them.
+async fn apply_schedules(parts: &Parts, broker: Arc<dyn Broker>) -> Result<(), Failure> {
+    let link = Link::open(broker, None).map_err(Failure::failed)?;
+    let now = now_ms();
+    for (name, spec) in &parts.config.schedules {
+        let wanted = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused: None, applied: true, spec: spec.clone() };
+        let told = arrange(&link, &parts.names, &PlanKey::Schedule(name.clone()), Some(&wanted)).await;
+        told.map_err(|why| Failure::failed(format_args!("the schedule `{name}` was not applied: {why}")))?;
+    }
+    Ok(())
 }
 
 /// A first task: submitted over the api as anybody's, waited for, and shown.

@@ -83,7 +83,7 @@ impl Finding {
 
 pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("error");
-    let unused: &[&str] = if args.no_redis { &["api", "types", "redis"] } else { &["api", "types"] };
+    let unused: &[&str] = if args.no_redis { &["api", "types", "schedules", "redis"] } else { &["api", "types", "schedules"] };
     let wants = Wants { unused, ..Wants::default() };
     let mut found = vec![configuration(globals, &wants)];
     if let Ok(mut parts) = Parts::load(globals, registry, wants) {

@@ -28,6 +28,7 @@ mod offsets;
 mod outcome;
 mod retry;
 mod roles;
+mod schedules;
 mod screen;
 mod serve;
 mod submit;
@@ -106,6 +107,9 @@ enum Verb {
     /// Cancel tasks by tag or by how their ids begin, instead of starting them
     #[command(subcommand)]
     Kill(kill::KillVerb),
+    /// Recurring tasks: create, list, show, change, delete, pause, resume, run, backfill, next, apply
+    #[command(subcommand)]
+    Schedules(schedules::SchedulesVerb),
     /// Show the workers and what they do
     Workers(workers::WorkersArgs),
     /// Measure this build on this machine
@@ -186,6 +190,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Retry(args) => retry::retry(args, globals).await,
         Verb::Dead(verb) => dead::dead(verb, globals).await,
         Verb::Types(args) => types::types(args, globals).await,
+        Verb::Schedules(verb) => schedules::schedules(verb, globals).await,
         Verb::Kill(verb) => kill::kill(verb, globals).await,
         Verb::Workers(args) => workers::workers(args, globals).await,
         Verb::Completions(args) => completions::completions(&args, &globals.screen()),

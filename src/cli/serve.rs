@@ -41,7 +41,7 @@ pub async fn worker(args: WorkerArgs, globals: &Globals, registry: Registry) -> 
     init_logs("info");
     let wants = Wants {
         ops_listen: args.ops.ops_listen,
-        unused: &["redis", "api"],
+        unused: &["redis", "api", "schedules"],
         handlers: true,
         slots: args.slots.map(|slots| (slots, args.types.clone())),
         ..Wants::default()
@@ -74,7 +74,7 @@ pub struct TrackerArgs {
 
 pub async fn tracker(args: TrackerArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
-    let wants = Wants { ops_listen: args.ops.ops_listen, unused: &["api", "types"], ..Wants::default() };
+    let wants = Wants { ops_listen: args.ops.ops_listen, unused: &["api", "types", "schedules"], ..Wants::default() };
     let parts = Parts::load(globals, registry, wants)?;
     let (broker, store) = (parts.kafka()?, parts.redis()?);
     let mut running = parts.enter().await?;
@@ -101,7 +101,7 @@ pub async fn api(args: ApiArgs, globals: &Globals, registry: Registry) -> Outcom
     let wants = Wants {
         api_listen: args.listen,
         ops_listen: args.ops.ops_listen,
-        unused: &["types"],
+        unused: &["types", "schedules"],
         handlers: true,
         ..Wants::default()
     };

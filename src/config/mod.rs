@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::age::Lifetimes;
 use crate::model::duration::Millis;
+use crate::model::schedule::Spec;
 
 mod bytes;
 mod document;
@@ -46,6 +47,8 @@ pub struct Config {
     pub ops: OpsConfig,
     /// The task types, by name.
     pub types: BTreeMap<String, TypeConfig>,
+    /// Recurring schedules, by name; `kafleet schedules apply` tells them to the fleet.
+    pub schedules: BTreeMap<String, Spec>,
 }
 
 /// A text, a whole number, a number, or `true`/`false`.

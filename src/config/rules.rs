@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::document::{Document, join};
+use super::document::{Document, dotted, join};
 use super::shape::{Finding, bad_value, table};
 use super::{ApiConfig, Bytes, Config, HandlerKind, Order, RedisConfig, TopicsConfig, TypeConfig, TypePolicy, WorkerConfig};
 use crate::model::duration::Millis;
 use crate::model::id::check_type;
+use crate::model::schedule::{Spec, check_name};
 
 /// The shortest token.
 pub const MIN_TOKEN_CHARS: usize = 16;
@@ -52,6 +53,9 @@ pub(super) fn broken(document: &Document, config: &Config) -> Vec<Finding> {
     found.extend(listen(&config.ops.listen).filter(|_| !config.ops.listen.is_empty()).map(|why| rules.value("/ops/listen", why)));
     for (name, kind) in &config.types {
         found.extend(rules.task_type(name, kind, &config.topics));
+    }
+    for (name, spec) in &config.schedules {
+        found.extend(schedule(name, spec));
     }
     found
 }
@@ -227,6 +231,17 @@ impl Rules<'_> {
         }
         found
     }
+}
+
+fn schedule(name: &str, spec: &Spec) -> Vec<Finding> {
+    let top = join("/schedules", name);
+    let named = check_name(name).err().map(|why| Finding::new(top.clone(), why));
+    let flaws = spec.flaws().into_iter().map(|flaw| {
+        let pointer = flaw.at.split('/').fold(top.clone(), |above, key| join(&above, key));
+        let found = Finding::new(pointer.clone(), format!("`{}`: {}", dotted(&pointer), flaw.what));
+        flaw.hint.map_or(found.clone(), |hint| found.hint(hint))
+    });
+    named.into_iter().chain(flaws).collect()
 }
 
 /// Keys that another handler reads, or none.

@@ -53,6 +53,24 @@ fn every_problem_is_told_with_its_line() {
 }
 
 #[test]
+fn a_schedule_that_cannot_be_is_told_with_what_is_allowed() {
+    let with = |line: &str| format!("[schedules.nightly]\n{line}\ntask = {{ type = \"echo\" }}");
+    for (line, said) in [
+        ("cron = \"61 * * * *\"", "kafleet.toml:2: `schedules.nightly.cron`: `61 * * * *` is no cron expression"),
+        ("cron = \"61 * * * *\"", "five fields: minute hour day-of-month month day-of-week"),
+        ("cron = \"0 3 * * *\"\ntimezone = \"Mars\"", ":3: `schedules.nightly.timezone`: `Mars` is no time zone"),
+        ("every = \"100ms\"", "`schedules.nightly.every`: `100ms` is not a number of whole seconds"),
+        ("every = \"1h\"\noverlap = \"both\"", "`both` is not one of `skip`, `allow`, `buffer_one`, `replace`"),
+        ("every = \"1h\"\ndelay = \"1s\"", "unknown key `delay` in `[schedules.nightly]`"),
+    ] {
+        refused(&with(line), &[said]);
+    }
+    refused("[schedules.\"a:b\"]\nevery = \"1h\"\ntask = { type = \"echo\" }", &["`a:b` cannot name a schedule"]);
+    refused("[schedules.a]\nevery = \"1h\"", &["`[schedules.a]` needs `task`"]);
+    assert_eq!(problems(&with("cron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"")), [""; 0]);
+}
+
+#[test]
 fn a_key_that_is_not_known_is_named_with_what_is_allowed() {
     refused("[typs.echo]", &["kafleet.toml:1: unknown key `typs` in the file", "did you mean `types`?", "`kafka`"]);
     refused("[worker]\nmemory_limt = 5", &[":2:", "`memory_limt` in `[worker]`", "did you mean `memory_limit`?", "`grace`"]);

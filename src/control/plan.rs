@@ -23,6 +23,7 @@ const ASK: &str = "schedule-ask/";
 
 /// `schedule-ask/<schedule>/<ask>`: something to be done once; removed together with its doing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ScheduleAsk")]
 pub struct Ask {
     pub v: u32,
     /// Epoch milliseconds of whoever asked.
@@ -34,6 +35,7 @@ pub struct Ask {
 
 /// Epoch milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ScheduleSpan")]
 pub struct Span {
     pub from_ms: i64,
     pub to_ms: i64,

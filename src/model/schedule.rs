@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::duration::Millis;
 use super::id::{TaskId, check_type, clip};
 use super::task::{MAX_RETRIES, MAX_TEXT_CHARS, check_tags};
+use super::then::{Then, check_thens};
 
 pub mod step;
 mod times;
@@ -23,6 +24,7 @@ pub const CATCH_UP: Millis = Millis::secs(86_400);
 /// When a schedule fires, and which task it makes. One of `cron` and `every`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "ScheduleSpec")]
 pub struct Spec {
     /// Five fields (minute, hour, day of month, month, day of week), or six with seconds in front; or `@hourly`, `@daily`,
     /// `@weekly`, `@monthly`, `@yearly`. `L`, `W` and `#` as usual.
@@ -81,6 +83,7 @@ impl Overlap {
 /// The task of a schedule: as a task that is submitted, without what each firing has of its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "ScheduledTask")]
 pub struct Template {
     #[serde(rename = "type")]
     pub task_type: String,
@@ -112,6 +115,15 @@ pub struct Template {
     pub max_backoff: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
+    /// The first failed child that `max_failed` does not allow cancels everything still open below, and the task itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fail_fast: bool,
+    /// So many children may fail without failing the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_failed: Option<u32>,
+    /// What follows it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub then: Vec<Then>,
 }
 
 /// A schedule as it is kept: the value of `schedule/<name>` on the control topic.
@@ -132,6 +144,7 @@ pub struct Schedule {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "SchedulePause")]
 pub struct Paused {
     #[serde(default)]
     pub at_ms: i64,
@@ -204,12 +217,8 @@ impl Template {
         let mut flaws = Vec::new();
         flaws.extend(check_type(&self.task_type).err().map(|why| Flaw::new("task/type", why)));
         flaws.extend(check_tags(&self.tags).err().map(|why| Flaw::new("task/tags", why)));
-        let texts = [
-            ("task/key", &self.key),
-            ("task/name", &self.name),
-            ("task/creator", &self.creator),
-            ("task/link", &self.link),
-        ];
+        let texts =
+            [("task/key", &self.key), ("task/name", &self.name), ("task/creator", &self.creator), ("task/link", &self.link)];
         for (at, text) in texts {
             if text.as_ref().is_some_and(|text| text.chars().count() > MAX_TEXT_CHARS) {
                 flaws.push(Flaw::new(at, format!("it has more than {MAX_TEXT_CHARS} characters")));
@@ -227,6 +236,7 @@ impl Template {
         if self.min_backoff.zip(self.max_backoff).is_some_and(|(min, max)| min > max) {
             flaws.push(Flaw::new("task/min_backoff", "it is longer than `max_backoff`"));
         }
+        flaws.extend(check_thens(&self.then).err().map(|(at, why)| Flaw::new("task/then", format!("`{at}`: {why}"))));
         flaws
     }
 }

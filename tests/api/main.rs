@@ -12,5 +12,6 @@ mod orders;
 mod reads;
 mod refusals;
 mod reports;
+mod schedules;
 mod watches;
 mod why;

@@ -6,4 +6,5 @@ mod manual;
 mod offline;
 mod operate;
 mod run;
+mod schedules;
 mod services;

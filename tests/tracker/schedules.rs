@@ -64,8 +64,7 @@ async fn plan(ground: &Ground) -> Plan {
     let board = Board::new(Orders::without_cancels().with_plan());
     let _reading = keep(board.clone(), ground.broker.clone(), &ground.names, None);
     tokio::time::timeout(DEADLINE, board.whole()).await.expect("the control topic is read");
-    let plan = board.orders().plan.clone();
-    plan
+    board.orders().plan.clone()
 }
 
 async fn state(ground: &Ground, name: &str) -> State {
@@ -144,10 +143,6 @@ pub async fn owners_change_while_times_are_due(ground: Ground) {
 
 async fn ends(ground: &Ground, task: &str) {
     ground.write(&[succeeded(task)]).await;
-}
-
-async fn last_task(ground: &Ground, name: &str) -> String {
-    state(ground, name).await.last.map(|last| last.task).unwrap_or_default()
 }
 
 /// While its task runs, times are left out, or wait, or replace it.

@@ -100,6 +100,33 @@ pub const KILL: &[Code] = &[
     Code::Overloaded,
 ];
 
+pub const SCHEDULE: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::UnknownSchedule,
+    Code::DuplicateSchedule,
+    Code::TooManySchedules,
+    Code::UnknownType,
+    Code::Schema,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::TooLarge,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+/// Of a schedule that there is, without a body.
+pub const SCHEDULED: &[Code] = &[
+    Code::BadParameter,
+    Code::UnknownSchedule,
+    Code::TooManyTimes,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
 pub const RETRY: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,

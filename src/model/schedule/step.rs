@@ -15,6 +15,7 @@ pub const MAX_MISSED: u64 = 10_000;
 
 /// How far a schedule is: the value of `schedule-state/<name>` on the control topic, written by the tracker only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ScheduleState")]
 pub struct State {
     pub v: u32,
     /// Everything up to this time is decided, epoch milliseconds.
@@ -35,6 +36,7 @@ pub struct State {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ScheduleLast")]
 pub struct Last {
     /// The time it was for.
     pub time_ms: i64,
@@ -45,6 +47,7 @@ pub struct Last {
 
 /// Something that was decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ScheduleNote")]
 pub struct Note {
     pub outcome: Outcome,
     /// The time it was for; of several in a row, the last one.
@@ -59,6 +62,7 @@ pub struct Note {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "ScheduleOutcome")]
 pub enum Outcome {
     Fired,
     /// The task before had not ended.

@@ -117,7 +117,10 @@ fn what_cannot_be_is_told() {
         (every("99999999d"), "whole seconds"),
         (Spec { timezone: Some("UTC".into()), ..every("1h") }, "timezone: it is for `cron`"),
         (Spec { start_at: Some("soon".into()), ..every("1h") }, "start_at: `soon` is not a time"),
-        (Spec { start_at: Some("2026-01-02T00:00:00Z".into()), end_at: Some("2026-01-01T00:00:00Z".into()), ..every("1h") }, "end_at"),
+        (
+            Spec { start_at: Some("2026-01-02T00:00:00Z".into()), end_at: Some("2026-01-01T00:00:00Z".into()), ..every("1h") },
+            "end_at",
+        ),
         (Spec { jitter: Some("2d".parse().unwrap()), ..every("1h") }, "jitter"),
         (Spec { task: Template::default(), ..every("1h") }, "task/type"),
         (
@@ -138,7 +141,10 @@ fn what_cannot_be_is_told() {
     for bad in ["", "a:b", "a/b", "a b", &"x".repeat(MAX_NAME_CHARS + 1)] {
         assert!(check_name(bad).is_err(), "{bad}");
     }
-    assert_eq!((check_name("Nightly.report_2~@-"), task_of("n", ms("2026-11-21T03:00:00Z"))), (Ok(()), "n.20261121T030000Z".into()));
+    assert_eq!(
+        (check_name("Nightly.report_2~@-"), task_of("n", ms("2026-11-21T03:00:00Z"))),
+        (Ok(()), "n.20261121T030000Z".into())
+    );
     assert_eq!(stamp(ms("2026-11-21T03:00:00.042Z")), "20261121T030000.042Z");
 }
 

@@ -17,7 +17,8 @@ pub const MAX_JITTER: Millis = Millis::secs(86_400);
 /// Changes of the clock that are looked behind: some years.
 const MAX_CHANGES: usize = 16;
 const DEFAULT_ZONE: &str = "UTC";
-const CRON_HINT: &str = "five fields: minute hour day-of-month month day-of-week, such as `0 3 * * MON-FRI`; six with seconds in front";
+const CRON_HINT: &str =
+    "five fields: minute hour day-of-month month day-of-week, such as `0 3 * * MON-FRI`; six with seconds in front";
 
 /// The zones that this build carries: every process of the same build has the same times, whatever its machine has.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
@@ -119,7 +120,10 @@ fn rule(spec: &Spec, start_ms: Option<i64>, flaws: &mut Vec<Flaw>) -> Option<Rul
             None
         }
         (None, None) => {
-            flaws.push(Flaw::new("cron", "it has neither `cron` nor `every`").hint("such as `cron = \"0 3 * * *\"` or `every = \"10m\"`"));
+            flaws.push(
+                Flaw::new("cron", "it has neither `cron` nor `every`")
+                    .hint("such as `cron = \"0 3 * * *\"` or `every = \"10m\"`"),
+            );
             None
         }
         (Some(cron), None) => {

@@ -181,8 +181,8 @@ impl Maker {
             burst.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, **time, now_ms)?);
         }
         let last = due.last().copied().unwrap_or(span.to_ms);
-        let rest = (due.len() == BACKFILL_STEP)
-            .then(|| Ask { backfill: Some(Span { from_ms: last + 1, ..span }), ..open.ask.clone() });
+        let rest =
+            (due.len() == BACKFILL_STEP).then(|| Ask { backfill: Some(Span { from_ms: last + 1, ..span }), ..open.ask.clone() });
         self.answered(name, rest, burst)?;
         if missing.is_empty() {
             return Ok(());
@@ -264,7 +264,13 @@ fn new_task(schedule: &str, id: TaskId, template: &Template, time_ms: i64, now_m
         creator: Some(template.creator.clone().unwrap_or_else(|| format!("schedule/{schedule}"))),
         tags: template.tags.clone(),
         link: template.link.clone(),
-        rules: Rules { options: Some(options.into()), ..Rules::default() },
+        rules: Rules {
+            options: Some(options.into()),
+            fail_fast: template.fail_fast,
+            max_failed: template.max_failed,
+            then: template.then.clone(),
+            ..Rules::default()
+        },
         ..Policy::default()
     };
     Ok(new)

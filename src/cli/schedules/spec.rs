@@ -1,0 +1,167 @@
+//! What can be said of a schedule on the command line.
+
+use clap::Args;
+
+use crate::cli::outcome::Failure;
+use crate::model::duration::Millis;
+use crate::model::id::clip;
+use crate::model::schedule::{Overlap, Spec, Template};
+use crate::model::task::parse_time;
+use crate::publish::time_text;
+
+#[derive(Clone, Debug, Default, PartialEq, Args)]
+pub struct SpecArgs {
+    /// Minute, hour, day of month, month, day of week; six fields have seconds in front; @hourly, @daily, …
+    #[arg(long, value_name = "FIELDS", conflicts_with = "every")]
+    pub cron: Option<String>,
+    /// Every so often, in whole seconds: 30s, 10m, 1d
+    #[arg(long, value_name = "DURATION")]
+    pub every: Option<Millis>,
+    /// The zone of --cron, such as Europe/Berlin [default: UTC]
+    #[arg(long, value_name = "ZONE", conflicts_with = "every")]
+    pub timezone: Option<String>,
+    /// While the task before runs: skip, allow, buffer_one, replace [default: skip]
+    #[arg(long, value_name = "POLICY", value_parser = overlap)]
+    pub overlap: Option<Overlap>,
+    /// What an outage has made older than this is not made up for [default: 1d]
+    #[arg(long, value_name = "DURATION")]
+    pub catch_up: Option<Millis>,
+    /// Spread firings by up to so much
+    #[arg(long, value_name = "DURATION")]
+    pub jitter: Option<Millis>,
+    /// Nothing before this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    pub start_at: Option<String>,
+    /// Nothing at or after this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    pub end_at: Option<String>,
+}
+
+/// What can be said of its tasks.
+#[derive(Clone, Debug, Default, PartialEq, Args)]
+#[command(next_help_heading = "Task options")]
+pub struct TaskArgs {
+    /// Ordering key [default: the id of each task]
+    #[arg(long)]
+    pub key: Option<String>,
+    /// A name for people
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Who asked for it [default: schedule/ID]
+    #[arg(long)]
+    pub creator: Option<String>,
+    /// A tag; may be given several times
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// A link for people
+    #[arg(long, value_name = "URL")]
+    pub link: Option<String>,
+    /// A JSON object that stays with each task
+    #[arg(long, value_name = "JSON")]
+    pub options: Option<String>,
+    /// Do not start later than so long after the firing
+    #[arg(long, value_name = "DURATION")]
+    pub expires: Option<Millis>,
+    /// Attempts after the first
+    #[arg(long, value_name = "N")]
+    pub retries: Option<u32>,
+    /// Time limit of one attempt
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<Millis>,
+}
+
+fn overlap(text: &str) -> Result<Overlap, String> {
+    let all = [Overlap::Skip, Overlap::Allow, Overlap::BufferOne, Overlap::Replace];
+    let names = all.map(|overlap| format!("`{}`", overlap.name())).join(", ");
+    all.into_iter().find(|overlap| overlap.name() == text).ok_or_else(|| format!("`{}` is not one of {names}", clip(text)))
+}
+
+/// The params, if they are given.
+pub fn set_params(spec: &mut Spec, params: Option<&str>) -> Result<(), Failure> {
+    if let Some(params) = params {
+        spec.task.params = json(params)?;
+    }
+    Ok(())
+}
+
+fn json(text: &str) -> Result<serde_json::Value, Failure> {
+    serde_json::from_str(text).map_err(|why| Failure::usage(format_args!("`{}` is not JSON: {why}", clip(text))))
+}
+
+fn set<T>(place: &mut Option<T>, given: Option<T>) {
+    if given.is_some() {
+        *place = given;
+    }
+}
+
+impl SpecArgs {
+    /// Sets what is named.
+    pub fn give(self, spec: &mut Spec) -> Result<(), Failure> {
+        let time = |text: Option<String>| text.map(|text| parse_time(&text).map(time_text)).transpose().map_err(Failure::usage);
+        if self.every.is_some() {
+            (spec.cron, spec.timezone) = (None, None);
+        }
+        if self.cron.is_some() {
+            spec.every = None;
+        }
+        set(&mut spec.cron, self.cron);
+        set(&mut spec.every, self.every);
+        set(&mut spec.timezone, self.timezone);
+        set(&mut spec.catch_up, self.catch_up);
+        set(&mut spec.jitter, self.jitter);
+        set(&mut spec.start_at, time(self.start_at)?);
+        set(&mut spec.end_at, time(self.end_at)?);
+        spec.overlap = self.overlap.unwrap_or(spec.overlap);
+        Ok(())
+    }
+}
+
+impl TaskArgs {
+    /// Sets what is named.
+    pub fn give(self, task: &mut Template) -> Result<(), Failure> {
+        set(&mut task.key, self.key);
+        set(&mut task.name, self.name);
+        set(&mut task.creator, self.creator);
+        set(&mut task.link, self.link);
+        set(&mut task.options, self.options.as_deref().map(json).transpose()?);
+        set(&mut task.expires, self.expires);
+        set(&mut task.retries, self.retries);
+        set(&mut task.timeout, self.timeout);
+        if !self.tags.is_empty() {
+            task.tags = self.tags;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        spec: SpecArgs,
+        #[command(flatten)]
+        task: TaskArgs,
+    }
+
+    #[test]
+    fn what_is_not_named_stays() {
+        let mut spec = Spec { cron: Some("0 3 * * *".into()), timezone: Some("Europe/Berlin".into()), ..Spec::default() };
+        spec.task.tags = vec!["a".into()];
+        let typed =
+            Typed::parse_from(["x", "--overlap", "buffer_one", "--retries", "2", "--start-at", "2026-01-31T13:00:00+01:00"]);
+        typed.spec.give(&mut spec).unwrap();
+        typed.task.give(&mut spec.task).unwrap();
+        assert_eq!((spec.when().as_str(), spec.overlap), ("0 3 * * * Europe/Berlin", Overlap::BufferOne));
+        assert_eq!(
+            (spec.task.retries, spec.task.tags.len(), spec.start_at.as_deref()),
+            (Some(2), 1, Some("2026-01-31T12:00:00.000Z"))
+        );
+        Typed::parse_from(["x", "--every", "10m"]).spec.give(&mut spec).unwrap();
+        assert_eq!((spec.when().as_str(), spec.cron.is_some(), spec.timezone.is_some()), ("every 10m", false, false));
+        assert!(overlap("both").unwrap_err().contains("`skip`, `allow`, `buffer_one`, `replace`"));
+    }
+}

@@ -1,0 +1,123 @@
+//! Recurring schedules over the api.
+
+use kafleet::api::documents::{ScheduleAsked, ScheduleDocument, ScheduleTimes, Schedules};
+use kafleet::config::ApiConfig;
+use kafleet::publish::time_text;
+use kafleet::runtime::now_ms;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::harness::{Fleet, fleet, problem, unfolded, until};
+
+/// So far from now that nothing fires by itself.
+fn yearly() -> Value {
+    json!({"cron": "0 0 1 1 *", "timezone": "Europe/Berlin", "task": {"type": "echo", "params": {"n": 1}}})
+}
+
+async fn create(fleet: &Fleet, id: &str, spec: Value) -> ScheduleDocument {
+    let (status, document) = fleet.post("/v1/schedules", json!({"id": id, "spec": spec})).await;
+    assert_eq!(status, 201, "{document}");
+    serde_json::from_value(document).unwrap()
+}
+
+async fn put(fleet: &Fleet, id: &str, spec: Value) -> (StatusCode, ScheduleDocument) {
+    let answer = fleet.request(Method::PUT, &format!("/v1/schedules/{id}")).json(&spec).send().await.unwrap();
+    (answer.status(), answer.json().await.unwrap())
+}
+
+#[tokio::test]
+async fn a_schedule_is_created_changed_paused_and_deleted() {
+    let fleet = fleet().await;
+    let made = create(&fleet, "nightly", yearly()).await;
+    assert_eq!((made.next.len(), made.paused, made.last, made.applied), (5, None, None, false));
+    assert!(made.next[0].ends_with("-12-31T23:00:00.000Z"), "{:?}", made.next);
+    let (_, twice) = fleet.post("/v1/schedules", json!({"id": "nightly", "spec": yearly()})).await;
+    assert_eq!(twice["code"], "duplicate_schedule");
+    let mut spec = yearly();
+    spec["overlap"] = json!("replace");
+    let (status, changed) = put(&fleet, "nightly", spec).await;
+    assert_eq!((status, changed.spec.overlap.name()), (StatusCode::OK, "replace"));
+    assert_eq!(put(&fleet, "other", yearly()).await.0, StatusCode::CREATED);
+    let all: Schedules = fleet.get("/v1/schedules").await;
+    assert_eq!(all.schedules.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["nightly", "other"]);
+    let (status, paused) = fleet.post("/v1/schedules/nightly/pause", json!({"reason": "a look"})).await;
+    assert_eq!((status, &paused["paused"]["reason"]), (200, &json!("a look")));
+    let (_, resumed) = fleet.post("/v1/schedules/nightly/resume", json!({})).await;
+    assert_eq!(resumed["paused"], Value::Null);
+    let times: ScheduleTimes = fleet.get("/v1/schedules/nightly/times?count=2&after=2030-06-01T00:00:00Z").await;
+    assert_eq!(times.times, ["2030-12-31T23:00:00.000Z", "2031-12-31T23:00:00.000Z"]);
+    assert!(fleet.request(Method::DELETE, "/v1/schedules/nightly").send().await.unwrap().status().is_success());
+    for path in ["", "/times"] {
+        assert_eq!(fleet.problem(&format!("/v1/schedules/nightly{path}")).await.code, "unknown_schedule");
+    }
+    assert_eq!(problem(fleet.request(Method::DELETE, "/v1/schedules/nightly")).await.code, "unknown_schedule");
+}
+
+#[tokio::test]
+async fn it_runs_when_it_is_asked_to_and_makes_up_for_the_past() {
+    let fleet = fleet().await;
+    create(&fleet, "s", yearly()).await;
+    let (status, asked) = fleet.post("/v1/schedules/s/run", Value::Null).await;
+    let asked: ScheduleAsked = serde_json::from_value(asked).unwrap();
+    assert_eq!((status, asked.tasks.len()), (202, 1));
+    until("its task is there", async || {
+        let shown: ScheduleDocument = fleet.get("/v1/schedules/s").await;
+        shown.last.is_some_and(|last| last.task == asked.tasks[0] && last.state.is_some())
+    })
+    .await;
+    let path = "/v1/schedules/s/backfill?from=2020-01-01T00:00:00%2B01:00&to=2022-06-01T00:00:00Z";
+    for _ in 0..2 {
+        let (status, asked) = fleet.post(path, Value::Null).await;
+        let asked: ScheduleAsked = serde_json::from_value(asked).unwrap();
+        assert_eq!(
+            (status, asked.tasks),
+            (202, vec!["s.20191231T230000Z".into(), "s.20201231T230000Z".into(), "s.20211231T230000Z".into()])
+        );
+    }
+    until("the backfill is told", async || {
+        let shown: ScheduleDocument = fleet.get("/v1/schedules/s").await;
+        shown.recent[0].count == 3 && shown.recent[0].outcome.name() == "backfilled"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    let with = |key: &str, value: Value| {
+        let mut spec = yearly();
+        spec[key] = value;
+        spec
+    };
+    for (spec, status, code, pointer) in [
+        (with("cron", json!("x")), 400, "bad_field", "/spec/cron"),
+        (with("timezone", json!("Mars")), 400, "bad_field", "/spec/timezone"),
+        (with("every", json!("1h")), 400, "bad_field", "/spec/every"),
+        (with("overlap", json!("both")), 400, "bad_field", "/spec/overlap"),
+        (with("delay", json!("1h")), 400, "unknown_field", "/spec/delay"),
+        (with("task", json!({"type": "ehco"})), 404, "unknown_type", "/spec/task/type"),
+        (with("task", json!({"type": "resize", "params": {"url": 1, "width": 2}})), 422, "schema", "/spec/task/params/url"),
+        (with("task", json!({"type": "echo", "id": "x"})), 400, "unknown_field", "/spec/task/id"),
+    ] {
+        let (told, refusal) = fleet.post("/v1/schedules", json!({"id": "s", "spec": spec})).await;
+        assert_eq!(
+            (told, refusal["code"].as_str(), refusal["pointer"].as_str()),
+            (status, Some(code), Some(pointer)),
+            "{refusal}"
+        );
+    }
+    let (_, refusal) = fleet.post("/v1/schedules", json!({"id": "a:b", "spec": yearly()})).await;
+    assert_eq!((refusal["code"].as_str(), refusal["pointer"].as_str()), (Some("bad_field"), Some("/id")));
+    create(&fleet, "s", json!({"every": "1h", "task": {"type": "echo"}})).await;
+    let future = time_text(now_ms() + 86_400_000);
+    for (query, code) in [
+        ("", "bad_parameter"),
+        ("?from=soon", "bad_parameter"),
+        ("?from=2020-01-01T00:00:00Z&to=2019-01-01T00:00:00Z", "bad_parameter"),
+        (&format!("?from=2020-01-01T00:00:00Z&to={future}"), "bad_parameter"),
+        ("?from=2020-01-01T00:00:00Z&to=2021-01-01T00:00:00Z", "too_many_times"),
+    ] {
+        let (_, refusal) = fleet.post(&format!("/v1/schedules/s/backfill{query}"), Value::Null).await;
+        assert_eq!(refusal["code"], code, "{query}: {refusal}");
+    }
+}
