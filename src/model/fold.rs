@@ -33,7 +33,7 @@ mod requests;
 mod taking;
 
 /// The version of this fold. A store written by a higher one is left alone.
-pub const FOLD_VERSION: u32 = 4;
+pub const FOLD_VERSION: u32 = 5;
 
 /// Where an event lies in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -502,6 +502,7 @@ fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
             !matches!(node.own, State::Expected | State::Queued | State::Scheduled) || node.attempt > 0
         }
         Kind::Released => !matches!(node.own, State::Expected | State::Scheduled | State::Retrying),
+        Kind::Started | Kind::Warned | Kind::Retrying => is_overtaken(node, event),
         _ => false,
     };
     if is_late {
@@ -529,6 +530,15 @@ fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
         _ => {}
     }
     Verdict::Applied
+}
+
+/// What a worker sends again, because it never heard that it had arrived, comes behind what followed it. Where the next
+/// attempt has its record here already, or in its topic, nothing of an earlier one may take that away or bring it once more.
+fn is_overtaken(node: &Node, event: &Event) -> bool {
+    if event.record.is_some() {
+        return event.attempt < node.attempt || (node.own == State::Queued && event.attempt == node.attempt);
+    }
+    node.own == State::Retrying && node.kept > 0 && event.attempt <= node.attempt
 }
 
 /// The own state that an event asks for; None where it asks for none.

@@ -24,11 +24,32 @@ fn a_retry_that_waits_at_the_tracker_ends_with_any_other_word() {
     (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
     for (next, kept) in [(Kind::Released, 0), (Kind::Started, 0), (Kind::Retrying, 0), (Kind::Progress, 1), (Kind::Submitted, 1)]
     {
-        let log = [submitted("a"), retrying.clone(), event(next, "a")];
-        assert_eq!(fold_log(&log, 2, 9).kept.len(), kept, "{next:?}");
+        let mut next = event(next, "a");
+        next.attempt = 3;
+        let log = [submitted("a"), retrying.clone(), next];
+        assert_eq!(fold_log(&log, 2, 9).kept.len(), kept, "{log:?}");
     }
     let kept = fold_log(&[submitted("a"), retrying, event(Kind::Released, "a")], 1, 9);
     assert_eq!((kept.node("a").attempt, kept.node("a").state), (2, State::Queued));
+}
+
+/// A worker that never heard that its events had arrived sends them again, behind what followed them.
+#[test]
+fn what_is_sent_again_takes_no_record_away_and_brings_none_back() {
+    let mut retrying = with_record(failed("a"), 900);
+    (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
+    for kind in [Kind::Started, Kind::Warned, Kind::Retrying] {
+        let mut again = event(kind, "a");
+        again.attempt = 2;
+        let kept = fold_log(&[submitted("a"), retrying.clone(), again], 1, 9);
+        assert_eq!((kept.kept.len(), kept.node("a").state), (1, State::Retrying), "{kind:?}");
+        assert!(kept.node("a").timer().is_some_and(|timer| timer.what == Due::Release), "{kind:?}");
+    }
+    let mut third = event(Kind::Started, "a");
+    third.attempt = 3;
+    let log = [submitted("a"), retrying.clone(), event(Kind::Released, "a"), retrying.clone(), third, retrying];
+    assert_eq!(states(&log, "a"), ["queued", "retrying", "queued", "queued", "running", "running"]);
+    assert!(fold_log(&log, 1, 9).kept.is_empty());
 }
 
 #[test]
