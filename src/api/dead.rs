@@ -189,7 +189,7 @@ impl Api {
     /// The task that a letter is about, where one has a record.
     async fn task_of(&self, letter: &Letter) -> Result<Option<Found>, Refusal> {
         let Some(id) = &letter.task else { return Ok(None) };
-        let found = self.look(id).await?;
+        let found = self.find_any(id).await?;
         // The key of a record without an id may be another task's name.
         let is_it = |found: &Found| {
             let named = letter.original.headers.iter().any(|(name, _)| name == header::ID);

@@ -80,14 +80,19 @@ impl Api {
     /// The record of a task that must be there.
     pub async fn find(&self, id: &TaskId, after: Option<Position>) -> Result<Found, Refusal> {
         self.include(after).await?;
+        let gone = || Refusal::new(Code::NotFound, format!("there is no task `{id}`")).hint(GONE);
+        self.find_any(id).await?.ok_or_else(gone)
+    }
+
+    /// The record of a task, if it has one: a store that is behind, or was lost and is folded anew, does not say that.
+    pub async fn find_any(&self, id: &TaskId) -> Result<Option<Found>, Refusal> {
         if let Some(found) = self.look(id).await? {
-            return Ok(found);
+            return Ok(Some(found));
         }
         let lag = self.pass_end(self.publisher.partition_of(id)).await?;
         match (self.look(id).await?, lag) {
-            (Some(found), _) => Ok(found),
-            (None, None) => Err(Refusal::new(Code::NotFound, format!("there is no task `{id}`")).hint(GONE)),
             (None, Some(lag)) => Err(lag),
+            (found, _) => Ok(found),
         }
     }
 
