@@ -86,6 +86,7 @@ async fn a_report_whose_verdict_is_late_is_not_to_be_repeated() {
     let hint = told.hint.unwrap();
     assert!(hint.contains("do not repeat it"), "{hint}");
     fleet.track();
+    fleet.folded().await;
     let after = hint.split("after=").nth(1).unwrap().trim_end_matches('`');
     let status: Status = fleet.get(&format!("/v1/tasks/e?after={after}")).await;
     assert_eq!(status.state, State::Running);
