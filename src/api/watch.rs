@@ -147,11 +147,16 @@ async fn follow_fleet(api: &Arc<Api>, mut watch: FleetWatch, mut events: Events)
         if events.send("changed", change.position.as_deref(), &change).await.is_err() {
             return;
         }
-        let notice = tokio::select! {
-            biased;
-            () = events.sender.closed() => return,
-            () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
-            notice = watch.notices.recv() => notice,
+        let notice = loop {
+            let notice = tokio::select! {
+                biased;
+                () = events.sender.closed() => return,
+                () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
+                notice = watch.notices.recv() => notice,
+            };
+            if !notice.as_ref().is_ok_and(names_nothing) {
+                break notice;
+            }
         };
         change = match notice {
             Ok(notice) => fleet_change(&notice),
@@ -159,6 +164,11 @@ async fn follow_fleet(api: &Arc<Api>, mut watch: FleetWatch, mut events: Events)
             Err(RecvError::Closed) => return events.end(EndReason::Shutdown),
         };
     }
+}
+
+/// Some events change no task, such as those that only move log time.
+fn names_nothing(notice: &Notice) -> bool {
+    matches!(notice, Notice::Changed { ids: Some(ids), .. } if ids.is_empty())
 }
 
 fn fleet_change(notice: &Notice) -> FleetChange {

@@ -212,15 +212,14 @@ impl Store for Redis {
 
     async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let keys = self.keys(partition);
-        let mut kept = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(KEPT_CHUNK) {
+        let chunks = ids.chunks(KEPT_CHUNK).map(async |ids| {
             let mut command = cmd("MGET");
             for id in ids {
                 command.arg(keys.kept(id));
             }
-            kept.extend(values::read::<Vec<Option<Vec<u8>>>>(&keys.all(), self.ask(&mut command).await?)?);
-        }
-        Ok(kept)
+            values::read::<Vec<Option<Vec<u8>>>>(&keys.all(), self.ask(&mut command).await?)
+        });
+        Ok(try_join_all(chunks).await?.concat())
     }
 
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {

@@ -150,7 +150,9 @@ impl Settings {
             .set("enable.idempotence", "true")
             .set("acks", "all")
             // All records of a transaction come in one burst: there is nothing to wait for.
-            .set("linger.ms", "0");
+            .set("linger.ms", "0")
+            // The cluster says for a few milliseconds that the transaction before is still being ended.
+            .set("retry.backoff.ms", "20");
         config
     }
 
