@@ -154,7 +154,7 @@ async fn follow_fleet(api: &Arc<Api>, mut watch: FleetWatch, mut events: Events)
                 () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
                 notice = watch.notices.recv() => notice,
             };
-            if !notice.as_ref().is_ok_and(names_nothing) {
+            if !notice.as_ref().is_ok_and(|notice| names_nothing(notice)) {
                 break notice;
             }
         };

@@ -1,7 +1,7 @@
 //! What must have come of a story when all is quiet again. It knows the scripts, the requests and the log; of the code it
 //! uses what reads records and events, and nothing that decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kafleet::broker::{Broker, ConsumerSpec, Partition, Start};
 use kafleet::model::changes::Index;
@@ -14,7 +14,7 @@ use kafleet::model::state::State;
 use kafleet::store::Store;
 
 use crate::fleet::{CALL, Fleet};
-use crate::story::{Deed, Mood, Story, Way};
+use crate::story::{Mood, Story};
 use crate::trees::{Script, task_type};
 
 pub type Records = BTreeMap<String, Node>;
@@ -291,12 +291,11 @@ fn published(fleet: &Fleet, wrong: &mut Vec<String>) {
     log(fleet).iter().filter(|event| event.kind == Kind::Released).for_each(|event| {
         *released.entry((event.id.to_string(), event.run)).or_default() += 1;
     });
+    // A delay that is over by the time it is asked for is none.
+    let waits = |event: &Event| event.kind == Kind::Scheduled && event.worker.is_none();
+    let waiting: BTreeSet<String> = log(fleet).iter().filter(|event| waits(event)).map(|event| event.id.to_string()).collect();
     for ((id, run), records) in fleet.ledger.records() {
-        let waits = fleet.story.items.iter().any(|item| match item.deed {
-            Deed::Submit { root, way: Way::Api { delay_ms } } => delay_ms > 0 && id == Story::id(root, &[]),
-            _ => false,
-        });
-        let by_tracker = !id.contains(':') && (run > 1 || waits);
+        let by_tracker = !id.contains(':') && (run > 1 || waiting.contains(&id));
         let told = released.get(&(id.clone(), run)).copied().unwrap_or_default() + usize::from(run > 1);
         if by_tracker && records > told {
             wrong.push(format!("run {run} of `{id}` was published {records} times, {told} are told"));
