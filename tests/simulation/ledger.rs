@@ -31,6 +31,8 @@ struct Books {
     /// Of each task, where its records lie.
     places: BTreeMap<Run, Vec<(Partition, i64)>>,
     whose: BTreeMap<(Partition, i64), Run>,
+    /// Records that name no time to wait for: a task that waited at the tracker is released so.
+    ready: BTreeMap<Run, usize>,
     /// Offsets that a commit has called done, and rightly.
     done: BTreeSet<(Partition, i64)>,
     /// The farthest end of a window that a commit has named.
@@ -54,6 +56,7 @@ impl Ledger {
             ended: BTreeSet::new(),
             places: BTreeMap::new(),
             whose: BTreeMap::new(),
+            ready: BTreeMap::new(),
             done: BTreeSet::new(),
             windows: BTreeMap::new(),
             violations: Vec::new(),
@@ -74,11 +77,11 @@ impl Ledger {
         self.books.lock().violations.clone()
     }
 
-    /// How many records each run of a task has in its topic.
-    pub fn records(&self) -> Vec<(Run, usize)> {
+    /// How many records each run of a task has in its topic that may start at once.
+    pub fn ready(&self) -> Vec<(Run, usize)> {
         let books = &mut *self.books.lock();
         books.read();
-        books.places.iter().map(|(run, places)| (run.clone(), places.len())).collect()
+        books.ready.clone().into_iter().collect()
     }
 
     /// A worker asks for these commits.
@@ -141,7 +144,7 @@ impl Ledger {
 
 impl Books {
     fn read(&mut self) {
-        let Self { events, tasks, ended, places, whose, .. } = self;
+        let Self { events, tasks, ended, places, whose, ready, .. } = self;
         let mut heard = true;
         while std::mem::take(&mut heard) {
             let read = events.poll(10_000, SOON, &mut |record| {
@@ -162,6 +165,7 @@ impl Books {
                 let run = (id.to_owned(), text(header::RUN).and_then(|run| run.parse().ok()).unwrap_or(1));
                 let place = (Partition::new(record.topic, record.partition), record.offset);
                 places.entry(run.clone()).or_default().push(place.clone());
+                *ready.entry(run.clone()).or_default() += usize::from(text(header::NOT_BEFORE).is_none());
                 whose.insert(place, run);
             });
             read.unwrap();

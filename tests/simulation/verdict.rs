@@ -294,7 +294,7 @@ fn published(fleet: &Fleet, wrong: &mut Vec<String>) {
     // A delay that is over by the time it is asked for is none.
     let waits = |event: &Event| event.kind == Kind::Scheduled && event.worker.is_none();
     let waiting: BTreeSet<String> = log(fleet).iter().filter(|event| waits(event)).map(|event| event.id.to_string()).collect();
-    for ((id, run), records) in fleet.ledger.records() {
+    for ((id, run), records) in fleet.ledger.ready() {
         let by_tracker = !id.contains(':') && (run > 1 || waiting.contains(&id));
         let told = released.get(&(id.clone(), run)).copied().unwrap_or_default() + usize::from(run > 1);
         if by_tracker && records > told {
