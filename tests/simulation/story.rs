@@ -88,7 +88,7 @@ pub enum Deed {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
-    /// Nothing goes wrong: then nothing is done twice either.
+    /// Nothing goes wrong: then nothing is done twice either, where no second worker joins.
     Calm,
     /// Processes stop as they are told to, and come back: no good attempt is made twice.
     Orderly,
