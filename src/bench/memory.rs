@@ -143,7 +143,7 @@ impl Part {
     /// Every task is committed as done.
     fn is_done(&self, ground: &Ground) -> anyhow::Result<bool> {
         for name in type_names(self.types) {
-            if ground.committed(&name)? < self.tasks {
+            if !ground.is_committed(&name)? {
                 return Ok(false);
             }
         }

@@ -68,24 +68,6 @@ async fn what_is_said_and_what_is_not_possible(mut fleet: Fleet) {
     fleet.stop().await;
 }
 
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        mod in_memory {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(crate::inside::Fleet::in_memory().await).await;
-            })*
-        }
-        mod on_kafka_and_redis {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                let Some(fleet) = crate::inside::Fleet::real().await else { return };
-                super::$case(fleet).await;
-            })*
-        }
-    };
-}
-
 cases! {
     fan_out_and_in,
     what_is_said_and_what_is_not_possible,

@@ -92,24 +92,6 @@ async fn a_retry_starts_again(mut fleet: Fleet) {
     fleet.stop().await;
 }
 
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        mod in_memory {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(crate::inside::Fleet::in_memory().await).await;
-            })*
-        }
-        mod on_kafka_and_redis {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                let Some(fleet) = crate::inside::Fleet::real().await else { return };
-                super::$case(fleet).await;
-            })*
-        }
-    };
-}
-
 cases! {
     a_task_starts_when_it_is_due,
     a_long_retry_waits_at_the_tracker,

@@ -2,6 +2,25 @@
 //! `KAFLEET_TEST_KAFKA` and `KAFLEET_TEST_REDIS` are set, as `tests/services run` does, also on real Kafka and Redis, and
 //! with roles as processes that are killed.
 
+/// Each case in memory, and on Kafka and Redis where they are.
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(crate::inside::Fleet::in_memory().await).await;
+            })*
+        }
+        mod on_kafka_and_redis {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                let Some(fleet) = crate::inside::Fleet::real().await else { return };
+                super::$case(fleet).await;
+            })*
+        }
+    };
+}
+
 mod cancelling;
 mod following;
 mod inside;

@@ -40,24 +40,6 @@ async fn some_failures_are_tolerated(mut fleet: Fleet) {
     fleet.stop().await;
 }
 
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        mod in_memory {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(crate::inside::Fleet::in_memory().await).await;
-            })*
-        }
-        mod on_kafka_and_redis {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                let Some(fleet) = crate::inside::Fleet::real().await else { return };
-                super::$case(fleet).await;
-            })*
-        }
-    };
-}
-
 cases! {
     the_first_failure_ends_the_tree,
     some_failures_are_tolerated,
