@@ -34,6 +34,7 @@ use crate::ledger::Ledger;
 use crate::story::{Deed, Seat, Story, Way};
 use crate::trees::{Journal, registry, task_type};
 use crate::uplink::{Luck, Uplink, Watched};
+use crate::verdict::Records;
 
 pub const CALL: Duration = Duration::from_secs(10);
 /// How long a member of a group may be silent.
@@ -58,7 +59,9 @@ pub struct Fleet {
     seats: RefCell<BTreeMap<Seat, Running>>,
     router: Arc<Mutex<Option<Router>>>,
     /// Earlier contents of the store, newest last.
-    copies: RefCell<Vec<store::Snapshot>>,
+    copies: RefCell<Vec<(u64, Rc<store::Snapshot>)>>,
+    /// What the store held when it was last looked at.
+    pub known: RefCell<(u64, Rc<Records>)>,
     /// What was asked for, perhaps in vain.
     pub cancels: RefCell<BTreeSet<String>>,
     pub submitted: RefCell<BTreeMap<usize, (bool, Option<bool>)>>,
@@ -107,6 +110,7 @@ impl Fleet {
             seats: RefCell::default(),
             router: Arc::default(),
             copies: RefCell::default(),
+            known: RefCell::default(),
             cancels: RefCell::default(),
             submitted: RefCell::default(),
             retried: Cell::new(false),
@@ -262,7 +266,12 @@ impl Fleet {
             return;
         }
         let mut copies = self.copies.borrow_mut();
-        copies.push(self.store.snapshot());
+        let writes = self.luck.writes.load(SeqCst);
+        let copy = match copies.last() {
+            Some((then, copy)) if *then == writes => copy.clone(),
+            _ => Rc::new(self.store.snapshot()),
+        };
+        copies.push((writes, copy));
         if copies.len() > 6 {
             copies.remove(0);
         }
@@ -313,10 +322,14 @@ impl Fleet {
                 self.pause(ms).await;
                 self.luck.down.store(false, SeqCst);
             }
-            Deed::StoreWiped => self.store.wipe(),
+            Deed::StoreWiped => {
+                self.store.wipe();
+                self.luck.writes.fetch_add(1, SeqCst);
+            }
             Deed::StoreBack => {
-                if let Some(copy) = self.copies.borrow().first() {
+                if let Some((_, copy)) = self.copies.borrow().first() {
                     self.store.restore(copy);
+                    self.luck.writes.fetch_add(1, SeqCst);
                 }
             }
             Deed::Flaky { permille, ms } => self.flaky(permille, ms).await,

@@ -36,6 +36,8 @@ pub struct System {
     last: Cell<Process>,
     /// The probability that a step is put off: another order of what happens at one time.
     reluctance: f64,
+    /// How long whoever polls is away at least: slow machines have fewer turns.
+    pace_ms: u64,
     /// A hash of every step: the same for the same seed.
     trace: Cell<u64>,
     pub steps: Cell<u64>,
@@ -46,6 +48,7 @@ impl System {
     pub fn new(seed: u64) -> Rc<Self> {
         let mut dice = fastrand::Rng::with_seed(seed);
         let reluctance = [0.0, 0.05, 0.3][dice.usize(..3)];
+        let pace_ms = [5, 20, 60][dice.usize(..3)];
         Rc::new(Self {
             begun: Instant::now(),
             dice: RefCell::new(dice),
@@ -53,6 +56,7 @@ impl System {
             running: RefCell::default(),
             last: Cell::new(DRIVER),
             reluctance,
+            pace_ms,
             trace: Cell::new(seed),
             steps: Cell::new(0),
         })
@@ -184,7 +188,7 @@ impl Host for System {
     }
 
     fn takes(&self, longest: Duration) -> Duration {
-        let longest = longest.as_millis() as u64;
+        let longest = (longest.as_millis() as u64).max(self.pace_ms);
         let mut dice = self.dice.borrow_mut();
         // Mostly as long as it may: idle loops are most of the work.
         let took = if dice.u8(..4) == 0 { dice.u64(..=longest) } else { longest };

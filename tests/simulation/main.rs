@@ -19,8 +19,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use run::{Outcome, play, shrink};
 
-/// How long new seeds are tried, unless `KAFLEET_SIMULATION` says how many are to be.
-const BUDGET: Duration = Duration::from_secs(20);
+/// How many new seeds are played, unless `KAFLEET_SIMULATION` says it, and how long at most.
+const SEEDS: u64 = 1_000;
+const CEILING: Duration = Duration::from_secs(120);
 /// Seeds that have found something, one a line, with what it was.
 const REGRESSIONS: &str = include_str!("regressions.txt");
 
@@ -71,9 +72,9 @@ fn seeds() {
     }
     let first = single.unwrap_or(of_now << 20);
     let count = variable("KAFLEET_SIMULATION");
-    let budget = if count.is_some() { Duration::MAX } else { BUDGET };
+    let budget = if count.is_some() { Duration::MAX } else { CEILING };
     let begun = Instant::now();
-    let (played, found) = search(first, count.or(single.map(|_| 1)).unwrap_or(u64::MAX), budget);
+    let (played, found) = search(first, count.or(single.map(|_| 1)).unwrap_or(SEEDS), budget);
     let took = begun.elapsed().as_secs_f64();
     println!("{played} seeds from {first} on in {took:.1} s, {:.1} a second", played as f64 / took);
     if let Some(outcome) = found {

@@ -13,7 +13,7 @@ use kafleet::runtime::simulated::simulate;
 use crate::fleet::{Fleet, SESSION};
 use crate::host::System;
 use crate::oracle::Oracle;
-use crate::story::{Story, TROUBLE_MS};
+use crate::story::Story;
 use crate::verdict;
 
 /// By then everything has come to its end.
@@ -62,14 +62,14 @@ fn play_story(story: Story) -> Outcome {
 async fn live(fleet: &Rc<Fleet>) -> Vec<String> {
     fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
     let mut items = fleet.story.items.clone().into_iter().peekable();
-    let mut ends = BTreeMap::new();
+    let (mut ends, trouble_ms) = (BTreeMap::new(), fleet.story.trouble_ms);
     let local = tokio::task::LocalSet::new();
     let wrong = local.run_until(async {
-        while fleet.system.elapsed_ms() < TROUBLE_MS * 3 / 2 || items.peek().is_some() {
+        while fleet.system.elapsed_ms() < trouble_ms * 3 / 2 || items.peek().is_some() {
             while let Some(item) = items.next_if(|item| item.at_ms <= fleet.system.elapsed_ms()) {
                 tokio::task::spawn_local(fleet.clone().perform(item.deed));
             }
-            if fleet.system.elapsed_ms() >= TROUBLE_MS {
+            if fleet.system.elapsed_ms() >= trouble_ms {
                 fleet.heal();
             }
             watch(fleet, &mut ends).await;
@@ -99,7 +99,7 @@ async fn watch(fleet: &Fleet, ends: &mut Ends) {
     }
     let records = verdict::records(fleet).await;
     verdict::at_any_time(fleet, &records).into_iter().for_each(|wrong| fleet.violation(wrong));
-    for (id, node) in records {
+    for (id, node) in records.iter() {
         if node.own.is_terminal() {
             let first = *ends.entry((id.clone(), node.run)).or_insert(node.own);
             if first != node.own {
@@ -126,7 +126,7 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
         };
         let Some(unrest) = unrest else {
             // Whoever has died just before is missed by now, and what it had is somebody else's.
-            if fleet.system.elapsed_ms() > begun + 3 * SESSION.as_millis() as u64 {
+            if fleet.system.elapsed_ms() > fleet.story.trouble_ms + 3 * SESSION.as_millis() as u64 {
                 break;
             }
             tokio::time::sleep(LOOK).await;

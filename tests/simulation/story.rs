@@ -6,9 +6,6 @@ use fastrand::Rng;
 
 use crate::trees::Script;
 
-/// How long trouble lasts; then everything is well, and all has to come to its end.
-pub const TROUBLE_MS: u64 = 25_000;
-
 /// Which process of which role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Seat {
@@ -103,6 +100,8 @@ pub struct Item {
 
 pub struct Story {
     pub seed: u64,
+    /// How long trouble lasts; then everything is well, and all has to come to its end.
+    pub trouble_ms: u64,
     pub events_partitions: u32,
     pub task_partitions: u32,
     pub workers: usize,
@@ -124,6 +123,7 @@ impl Story {
         let roots: Vec<_> = (0..count).map(|_| (dice.u8(..3) > 0, Script::random(dice, 3))).collect();
         let mut story = Self {
             seed,
+            trouble_ms: [8_000, 15_000, 25_000][dice.usize(..3)],
             events_partitions: dice.u32(1..4),
             task_partitions: dice.u32(1..4),
             workers: dice.usize(1..4),
@@ -152,7 +152,7 @@ impl Story {
 
     fn asks(&mut self, dice: &mut Rng) {
         for root in 0..self.roots.len() {
-            let at_ms = dice.u64(..TROUBLE_MS / 2);
+            let at_ms = dice.u64(..self.trouble_ms / 2);
             if dice.u8(..8) == 0 {
                 self.add(at_ms, Deed::External { root, fails: dice.bool() });
             } else {
@@ -162,7 +162,7 @@ impl Story {
             }
         }
         for _ in 0..dice.usize(..5) {
-            let (at_ms, root) = (dice.u64(..TROUBLE_MS * 3 / 2), dice.usize(..self.roots.len()));
+            let (at_ms, root) = (dice.u64(..self.trouble_ms * 3 / 2), dice.usize(..self.roots.len()));
             let path = self.path(dice, root);
             let deed = match dice.u8(..6) {
                 0 | 1 => Deed::Cancel { root, path },
@@ -194,14 +194,14 @@ impl Story {
 
     fn restarts(&mut self, dice: &mut Rng) {
         for _ in 0..dice.usize(1..9) {
-            let (at_ms, seat, back_ms) = (dice.u64(..TROUBLE_MS), self.seat(dice), dice.u64(1..4_000));
+            let (at_ms, seat, back_ms) = (dice.u64(..self.trouble_ms), self.seat(dice), dice.u64(1..4_000));
             self.add(at_ms, Deed::Restart { seat, back_ms });
         }
     }
 
     fn troubles(&mut self, dice: &mut Rng) {
         for _ in 0..dice.usize(1..9) {
-            let (at_ms, seat) = (dice.u64(..TROUBLE_MS), self.seat(dice));
+            let (at_ms, seat) = (dice.u64(..self.trouble_ms), self.seat(dice));
             let ms = dice.u64(100..15_000);
             let deed = match dice.u8(..14) {
                 0..=3 => Deed::Crash { seat, steps: dice.u32(1..400), back_ms: dice.u64(1..6_000) },

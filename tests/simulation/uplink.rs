@@ -2,7 +2,7 @@
 //! worked. Whatever is committed is held against the log.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,12 +28,14 @@ pub struct Luck {
     pub failing: AtomicU32,
     /// All of them.
     pub down: AtomicBool,
+    /// How often the store has changed.
+    pub writes: AtomicU64,
 }
 
 impl Luck {
     pub fn new(seed: u64) -> Arc<Self> {
         let dice = Mutex::new(fastrand::Rng::with_seed(seed));
-        Arc::new(Self { dice, failing: AtomicU32::new(0), down: AtomicBool::new(false) })
+        Arc::new(Self { dice, failing: AtomicU32::new(0), down: AtomicBool::new(false), writes: AtomicU64::new(0) })
     }
 
     fn fails(&self) -> bool {
@@ -250,6 +252,7 @@ impl PartitionWriter for Writer {
     async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
         reach(&self.luck).await?;
         self.inner.apply(changes, from, to).await?;
+        self.luck.writes.fetch_add(1, SeqCst);
         // It has worked; whoever asked may never know.
         reach(&self.luck).await
     }

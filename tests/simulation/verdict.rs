@@ -2,6 +2,8 @@
 //! uses what reads records and events, and nothing that decides.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::{Broker, ConsumerSpec, Partition, Start};
 use kafleet::model::changes::Index;
@@ -20,7 +22,18 @@ use crate::trees::{Script, task_type};
 pub type Records = BTreeMap<String, Node>;
 
 /// Every record that the store can be asked for.
-pub async fn records(fleet: &Fleet) -> Records {
+pub async fn records(fleet: &Fleet) -> Rc<Records> {
+    let writes = fleet.luck.writes.load(SeqCst);
+    let (then, known) = fleet.known.borrow().clone();
+    if writes == then {
+        return known;
+    }
+    let read = Rc::new(read(fleet).await);
+    *fleet.known.borrow_mut() = (writes, read.clone());
+    read
+}
+
+async fn read(fleet: &Fleet) -> Records {
     let mut all = Records::new();
     for partition in 0..fleet.story.events_partitions {
         let mut open = vec![Index::Roots];
@@ -102,9 +115,10 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     }
     wrong.extend(at_any_time(fleet, &records));
     counts(fleet, &records, &mut wrong).await;
-    outcomes(fleet, &records, &mut wrong);
-    once(fleet, &mut wrong);
-    published(fleet, &mut wrong);
+    let log = log(fleet);
+    outcomes(&log, &records, &mut wrong);
+    once(fleet, &log, &mut wrong);
+    published(fleet, &log, &mut wrong);
     wrong
 }
 
@@ -237,9 +251,9 @@ fn log(fleet: &Fleet) -> Vec<Event> {
 }
 
 /// The first end of a run in the log is the one that counts.
-fn outcomes(fleet: &Fleet, records: &Records, wrong: &mut Vec<String>) {
+fn outcomes(log: &[Event], records: &Records, wrong: &mut Vec<String>) {
     let mut first: BTreeMap<(String, u32), State> = BTreeMap::new();
-    for event in log(fleet) {
+    for event in log {
         let state = match event.kind {
             Kind::Succeeded => State::Succeeded,
             Kind::Failed => State::Failed,
@@ -258,9 +272,9 @@ fn outcomes(fleet: &Fleet, records: &Records, wrong: &mut Vec<String>) {
 }
 
 /// What the tracker does outside, it does once; in a calm fleet so does everybody.
-fn once(fleet: &Fleet, wrong: &mut Vec<String>) {
+fn once(fleet: &Fleet, log: &[Event], wrong: &mut Vec<String>) {
     let mut fired: BTreeMap<(String, u32, String), u32> = BTreeMap::new();
-    for event in log(fleet) {
+    for event in log {
         let what = match event.kind {
             Kind::Released => format!("release {:?}", event.attempt),
             Kind::EffectDone => format!("{:?}", event.effect),
@@ -272,7 +286,7 @@ fn once(fleet: &Fleet, wrong: &mut Vec<String>) {
         *fired.entry(key).or_default() += 1;
     }
     for ((id, run, what), times) in fired {
-        let waits = if what.starts_with("release") { releases(fleet, &id, run) } else { 1 };
+        let waits = if what.starts_with("release") { releases(log, &id, run) } else { 1 };
         if times > waits {
             wrong.push(format!("{what} of run {run} of `{id}` was fired {times} times"));
         }
@@ -288,14 +302,14 @@ fn once(fleet: &Fleet, wrong: &mut Vec<String>) {
 }
 
 /// A record that only the tracker publishes is there as often as an event says so: a root's of a retry, or of a wait.
-fn published(fleet: &Fleet, wrong: &mut Vec<String>) {
+fn published(fleet: &Fleet, log: &[Event], wrong: &mut Vec<String>) {
     let mut released: BTreeMap<(String, u32), usize> = BTreeMap::new();
-    log(fleet).iter().filter(|event| event.kind == Kind::Released).for_each(|event| {
+    log.iter().filter(|event| event.kind == Kind::Released).for_each(|event| {
         *released.entry((event.id.to_string(), event.run)).or_default() += 1;
     });
     // A delay that is over by the time it is asked for is none.
     let waits = |event: &Event| event.kind == Kind::Scheduled && event.worker.is_none();
-    let waiting: BTreeSet<String> = log(fleet).iter().filter(|event| waits(event)).map(|event| event.id.to_string()).collect();
+    let waiting: BTreeSet<String> = log.iter().filter(|event| waits(event)).map(|event| event.id.to_string()).collect();
     for ((id, run), records) in fleet.ledger.ready() {
         let by_tracker = !id.contains(':') && (run > 1 || waiting.contains(&id));
         let told = released.get(&(id.clone(), run)).copied().unwrap_or_default() + usize::from(run > 1);
@@ -306,9 +320,9 @@ fn published(fleet: &Fleet, wrong: &mut Vec<String>) {
 }
 
 /// How often it was put off: different times to be due at.
-fn releases(fleet: &Fleet, id: &str, run: u32) -> u32 {
+fn releases(log: &[Event], id: &str, run: u32) -> u32 {
     let mut due = std::collections::BTreeSet::new();
-    for event in log(fleet) {
+    for event in log {
         if event.id.as_str() == id && event.run == run && event.record.is_some() {
             due.insert(event.due_ms);
         }
