@@ -10,6 +10,7 @@ use crate::model::event::{Event, Kind, submitted};
 use crate::model::hash::spawn_hash_of;
 use crate::model::id::{IdError, TaskId, check_type};
 use crate::model::json::RawJson;
+use crate::model::log::lines_of;
 use crate::model::outbox::KeptRecord;
 use crate::model::partition::partition_of;
 use crate::model::task::{Policy, Position, Task, Trace};
@@ -195,6 +196,14 @@ impl Publisher {
         let mut value = Vec::with_capacity(256);
         event.encode(&mut value);
         self.link.deliver(self.event_record(&event.id, &value), self.deadline).await
+    }
+
+    /// Appends lines to the log of a task that there is; what runs it does so with `cx.log`. At most what
+    /// [`lines_of`] allows at once.
+    pub async fn append_log(&self, id: &TaskId, lines: &[&str]) -> Result<Position, PublishError> {
+        let lines = lines_of(lines.iter().copied()).map_err(|(_, why)| PublishError::Invalid(why))?;
+        let event = Event { lines, ..Event::new(Kind::Log, id.clone(), 1, now_ms()) };
+        self.publish_event(&event).await.map_err(PublishError::NotOut)
     }
 
     fn event_record<'a>(&'a self, id: &'a TaskId, value: &'a [u8]) -> Outgoing<'a> {

@@ -43,6 +43,8 @@ fn api() -> Value {
         TreeNode,
         History,
         Why,
+        AppendLog,
+        LogAppended,
         LogDocument,
         Params,
         DeadPage,

@@ -304,6 +304,25 @@ pub struct LogDocument {
     pub dropped: u32,
 }
 
+/// `POST /v1/tasks/{id}/log`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AppendLog {
+    /// A text with line ends is several lines. At most 1,000 lines of 16 KiB each, and 64 KiB together.
+    #[schemars(extend("minItems" = 1))]
+    pub lines: Vec<String>,
+}
+
+/// What became of lines for a task's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogAppended {
+    pub id: String,
+    /// So many were written.
+    pub lines: usize,
+    /// A read with `?after=` this position shows them.
+    pub position: String,
+}
+
 /// `GET /v1/tasks/{id}/params`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Params {

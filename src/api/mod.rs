@@ -36,6 +36,7 @@ pub mod drawing;
 mod fresh;
 mod hub;
 mod list;
+mod log;
 mod merge;
 mod openapi;
 mod operate;

@@ -8,12 +8,12 @@ use std::pin::Pin;
 use axum::response::Response;
 use schemars::{Schema, SchemaGenerator};
 
-use refusals::{CANCEL, CREATE, FIND, KILL, OPERATE, REPORT, RETRY, SETTLE_MANY, SETTLE_ONE, WATCH};
+use refusals::{CANCEL, CREATE, FIND, KILL, OPERATE, REPORT, RETRY, SETTLE_MANY, SETTLE_ONE, TELL, WATCH};
 
 use super::call::Call;
 use super::documents as doc;
 use super::problem::{Code, Refusal};
-use super::{batch, cancel, create, dead, list, operate, ops, report, retry, tasks, tree, types, watch, why, workers};
+use super::{batch, cancel, create, dead, list, log, operate, ops, report, retry, tasks, tree, types, watch, why, workers};
 use crate::config::Role;
 use crate::dead::Fate;
 
@@ -107,6 +107,11 @@ const AFTER: Parameter = Parameter {
 };
 const CURSOR: Parameter = Parameter { name: "cursor", about: "`next` of the page before.", schema: TEXT };
 const LIMIT: Parameter = Parameter { name: "limit", about: "Tasks on a page.", schema: PAGE_LIMIT };
+const FROM_LINE: Parameter = Parameter {
+    name: "from",
+    about: "The number of the first line; the oldest ever is 0.",
+    schema: r#"{"type": "integer", "minimum": 0, "default": 0}"#,
+};
 const WAIT: Parameter = Parameter {
     name: "wait",
     about: "Wait up to so long, at most 5m, for the task to finish: 200 when it has, 202 when it has not.",
@@ -277,11 +282,7 @@ static ROUTES: &[Route] = &[
     read("/v1/tasks/{id}/why", "Why it is where it is", Gives::Json(of::<doc::Why>), |call| Box::pin(why::why(call))),
     Route {
         query: &[
-            Parameter {
-                name: "from",
-                about: "The number of the first line; the oldest ever is 0.",
-                schema: r#"{"type": "integer", "minimum": 0, "default": 0}"#,
-            },
+            FROM_LINE,
             Parameter {
                 name: "limit",
                 about: "Lines at most.",
@@ -289,7 +290,26 @@ static ROUTES: &[Route] = &[
             },
             AFTER,
         ],
-        ..read("/v1/tasks/{id}/log", "Its log lines", Gives::Json(of::<doc::LogDocument>), |call| Box::pin(tasks::log(call)))
+        ..read("/v1/tasks/{id}/log", "Its log lines", Gives::Json(of::<doc::LogDocument>), |call| Box::pin(log::page(call)))
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/tasks/{id}/log",
+        role: Some(Role::Submit),
+        about: "Append lines to its log",
+        query: &[],
+        takes: Takes::Json(of::<doc::AppendLog>),
+        answers: &[(202, "Written; they are in its log once they are folded.")],
+        gives: Gives::Json(of::<doc::LogAppended>),
+        refusals: TELL,
+        run: |call| Box::pin(log::append(call)),
+    },
+    Route {
+        query: &[FROM_LINE, AFTER],
+        refusals: WATCH,
+        ..read("/v1/tasks/{id}/log/watch", "Its log lines now and as they come (server-sent events)", Gives::Events, |call| {
+            Box::pin(log::watch(call))
+        })
     },
     Route {
         refusals: &[

@@ -205,13 +205,9 @@ impl Api {
         let task = &spec.task;
         let place = |refusal: Refusal, below: &str| refusal.pointer(format!("{at}/task/{below}"));
         self.check_known_type(&task.task_type).await.map_err(|refusal| place(refusal, "type"))?;
-        let Some(known) = self.registry.get(&task.task_type) else { return Ok(()) };
         let params = RawJson::of(&task.params).map_err(|why| place(Refusal::new(Code::BadField, why.to_string()), "params"))?;
-        match known.misfit(&params) {
-            Some(misfit) => Err(place(Refusal::new(Code::Schema, misfit.message), &format!("params{}", misfit.pointer))
-                .hint(format!("GET /v1/types shows the schema of `{}`", task.task_type))),
-            None => Ok(()),
-        }
+        self.check_fit(&task.task_type, &params, &format!("{at}/task/params"))?;
+        self.check_thens_fit(&task.then, &format!("{at}/task/then"))
     }
 
     async fn set_schedule(self: &Arc<Self>, id: &str, wanted: Schedule, status: u16) -> Result<Response, Refusal> {

@@ -12,7 +12,7 @@ use crate::model::hash::spawn_hash;
 use crate::model::id::{TaskId, check_type};
 use crate::model::json::RawJson;
 use crate::model::task::{MAX_POLICY_BYTES, MAX_RETRIES, MAX_TEXT_CHARS, Policy, Rules, Trace, check_tags, parse_time};
-use crate::model::then::{check_thens, number_of};
+use crate::model::then::{Then, check_thens, number_of};
 use crate::publish::NewTask;
 
 /// The largest params, in bytes of compact JSON.
@@ -42,26 +42,39 @@ impl Api {
         if asked.external {
             check_external(&asked)?;
         } else {
-            self.check_schema(&asked, &params)?;
+            self.check_fit(&asked.task_type, &params, "/params")?;
         }
         let hash = spawn_hash(&asked.task_type, &asked.params);
         let mut new = NewTask::new(&asked.task_type, params);
         new.key = short("key", asked.key.clone())?;
         new.policy = policy_of(asked, now_ms)?;
+        self.check_thens_fit(&new.policy.rules.then, "/then")?;
         new.id = Some(id.clone());
         new.trace = trace.cloned().map(Box::new);
         Ok(Draft { id, generated, hash, new })
     }
 
     /// Where this process knows the type: its schema, and whether its handler can read the params.
-    fn check_schema(&self, asked: &CreateTask, params: &RawJson) -> Result<(), Refusal> {
-        let Some(known) = self.registry.get(&asked.task_type) else { return Ok(()) };
-        match known.misfit(params) {
+    pub fn check_fit(&self, task_type: &str, params: &RawJson, at: &str) -> Result<(), Refusal> {
+        match self.registry.get(task_type).and_then(|known| known.misfit(params)) {
             Some(misfit) => Err(Refusal::new(Code::Schema, misfit.message)
-                .pointer(format!("/params{}", misfit.pointer))
-                .hint(format!("GET /v1/types shows the schema of `{}`", asked.task_type))),
+                .pointer(format!("{at}{}", misfit.pointer))
+                .hint(format!("GET /v1/types shows the schema of `{task_type}`"))),
             None => Ok(()),
         }
+    }
+
+    /// The same for what follows, as far as its params are known by now: results are not.
+    pub fn check_thens_fit(&self, thens: &[Then], at: &str) -> Result<(), Refusal> {
+        for (n, then) in thens.iter().enumerate() {
+            let here = format!("{at}/{n}");
+            if !then.with_results {
+                let params = RawJson::of(&then.params).map_err(|why| bad_field("then", why.to_string()))?;
+                self.check_fit(&then.task_type, &params, &format!("{here}/params"))?;
+            }
+            self.check_thens_fit(&then.then, &format!("{here}/then"))?;
+        }
+        Ok(())
     }
 }
 

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::call::Call;
 use super::cursor;
-use super::documents::{LogDocument, Params, TaskPage};
-use super::outside::{KAFKA_DEADLINE, stored};
+use super::documents::{Params, TaskPage};
+use super::outside::KAFKA_DEADLINE;
 use super::problem::{Code, Refusal};
 use super::{fresh::Found, status as documents};
 use crate::broker::Partition;
@@ -21,8 +21,6 @@ use crate::store::Index;
 pub const MAX_PAGE: usize = 200;
 /// Tasks on a page, unless told otherwise.
 pub const PAGE: usize = 50;
-const MAX_LINES: usize = 10_000;
-const LINES: usize = 1_000;
 
 pub fn json_answer<T: Serialize>(status: u16, document: &T) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -69,17 +67,6 @@ pub async fn children(call: Call) -> Result<Response, Refusal> {
     let children = call.api.look_many(parent.partition, &ids).await?;
     let tasks = children.iter().flatten().map(documents::status).collect();
     Ok(json_answer(200, &TaskPage { tasks, next, scanned: None }))
-}
-
-/// `GET /v1/tasks/{id}/log`.
-pub async fn log(call: Call) -> Result<Response, Refusal> {
-    let from = call.query.number("from", 0, 0..=usize::MAX)? as u64;
-    let limit = call.query.number("limit", LINES, 1..=MAX_LINES)?;
-    let task = found(&call).await?;
-    let page = stored(call.api.store.log_lines(task.partition, &task.id, from, limit)).await?;
-    let total = u64::from(task.node.log_lines).max(page.from + page.lines.len() as u64);
-    let (id, dropped) = (task.id.to_string(), task.node.log_dropped);
-    Ok(json_answer(200, &LogDocument { id, from: page.from, lines: page.lines, total, dropped }))
 }
 
 /// `GET /v1/tasks/{id}/params`: they lie in Kafka alone.

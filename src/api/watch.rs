@@ -49,7 +49,7 @@ pub async fn fleet(call: Call) -> Result<Response, Refusal> {
 }
 
 /// Makes a stream of what a task writes into it.
-fn stream<F>(write: impl FnOnce(Events) -> F) -> Response
+pub fn stream<F>(write: impl FnOnce(Events) -> F) -> Response
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -62,20 +62,21 @@ where
 }
 
 /// The writing end of a stream.
-struct Events {
+pub struct Events {
     sender: Sender<Event>,
     last: Option<OwnedPermit<Event>>,
     patience: Duration,
 }
 
 /// The client has gone, or is too slow: the stream is over.
-struct Over;
+pub struct Over;
 
 impl Events {
-    async fn send(&mut self, name: &str, position: Option<&str>, document: &impl Serialize) -> Result<(), Over> {
+    /// `id` is what a client that comes again has heard last.
+    pub async fn send(&mut self, name: &str, id: Option<&str>, document: &impl Serialize) -> Result<(), Over> {
         let mut event = event(name, document);
-        if let Some(position) = position {
-            event = event.id(position);
+        if let Some(id) = id {
+            event = event.id(id);
         }
         match self.sender.send_timeout(event, self.patience).await {
             Ok(()) => Ok(()),
@@ -87,7 +88,12 @@ impl Events {
         }
     }
 
-    fn end(&mut self, reason: EndReason) {
+    /// Waits until the client has gone.
+    pub async fn closed(&self) {
+        self.sender.closed().await;
+    }
+
+    pub fn end(&mut self, reason: EndReason) {
         if let Some(last) = self.last.take() {
             last.send(event("end", &StreamEnd { reason }));
         }
@@ -119,7 +125,7 @@ async fn follow(api: &Arc<Api>, found: Found, interest: &Interest, mut events: E
         }
         tokio::select! {
             biased;
-            () = events.sender.closed() => return,
+            () = events.closed() => return,
             () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
             () = interest.changed() => {}
         }
@@ -150,7 +156,7 @@ async fn follow_fleet(api: &Arc<Api>, mut watch: FleetWatch, mut events: Events)
         let notice = loop {
             let notice = tokio::select! {
                 biased;
-                () = events.sender.closed() => return,
+                () = events.closed() => return,
                 () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
                 notice = watch.notices.recv() => notice,
             };

@@ -127,9 +127,12 @@ impl Client {
         Ok(status)
     }
 
-    /// Opens the stream of a task's changes. It starts with the task as it is.
-    async fn watch(&self, id: &str) -> Result<Watch, Failure> {
-        let request = self.request(Method::GET, &["v1", "tasks", id, "watch"], &Query::new());
+    /// Opens the stream of a task's changes, which starts with the task as it is, or that of its log from a line on.
+    async fn watch(&self, id: &str, log_from: Option<u64>) -> Result<Watch, Failure> {
+        let request = match log_from {
+            None => self.request(Method::GET, &["v1", "tasks", id, "watch"], &Query::new()),
+            Some(from) => self.request(Method::GET, &["v1", "tasks", id, "log", "watch"], &vec![("from", from.to_string())]),
+        };
         let request = request.header(header::ACCEPT, "text/event-stream");
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await;
         let answer = answer.map_err(|_| self.silent())?.map_err(|why| self.unreachable(&why))?;

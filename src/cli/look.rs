@@ -1,4 +1,4 @@
-//! `status`, `history`, `log`: one task, looked at.
+//! `status`, `history`: one task, looked at.
 
 use clap::Args;
 use tokio::time::Instant;
@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use super::card::card;
 use super::globals::Globals;
 use super::outcome::{Code, Outcome};
-use super::screen::{Field, Rows, one_line, tell};
-use crate::api::documents::{History, LogDocument};
+use super::screen::{Field, Rows, tell};
+use crate::api::documents::History;
 use crate::model::duration::Millis;
 
 #[derive(Debug, Args)]
@@ -71,40 +71,6 @@ fn history_rows(history: &History) -> Rows {
         ]);
     }
     rows
-}
-
-#[derive(Debug, Args)]
-pub struct LogArgs {
-    /// The task's id
-    pub id: String,
-    /// Begin at this line; the oldest is 0
-    #[arg(long, default_value_t = 0, value_name = "LINE")]
-    pub from: u64,
-}
-
-/// The lines a task has logged, page after page.
-pub async fn log(args: LogArgs, globals: &Globals) -> Outcome {
-    let (client, screen) = (globals.client()?, globals.screen());
-    let mut from = args.from;
-    loop {
-        let query = vec![("from", from.to_string())];
-        let page: LogDocument = client.get(&["v1", "tasks", &args.id, "log"], &query).await?;
-        if page.from > from {
-            tell(format_args!("{} lines before line {} are no longer kept", page.from - from, page.from));
-        }
-        if screen.is_json() {
-            screen.json_line(&page)?;
-        } else {
-            page.lines.iter().try_for_each(|line| screen.line(&one_line(line)))?;
-        }
-        from = page.from + page.lines.len() as u64;
-        if page.lines.is_empty() || from >= page.total {
-            if page.dropped > 0 {
-                tell(format_args!("{} lines were dropped by the worker: the task logged more than is kept", page.dropped));
-            }
-            return Ok(Code::Ok);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ mod doctor;
 mod globals;
 mod kill;
 mod list;
+mod log;
 mod look;
 mod offsets;
 mod outcome;
@@ -93,8 +94,9 @@ enum Verb {
     Why(why::WhyArgs),
     /// Show what happened to a task
     History(look::HistoryArgs),
-    /// Show what a task has logged
-    Log(look::LogArgs),
+    /// Show what a task has logged, follow it, add to it
+    #[command(visible_alias = "logs")]
+    Log(log::LogArgs),
     /// Cancel a task and what is below it
     Cancel(cancel::CancelArgs),
     /// Start a task anew that has ended, or what failed below it
@@ -185,7 +187,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Watch(args) => watch::watch(args, globals).await,
         Verb::Why(args) => why::why(args, globals).await,
         Verb::History(args) => look::history(args, globals).await,
-        Verb::Log(args) => look::log(args, globals).await,
+        Verb::Log(args) => log::log(args, globals).await,
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
         Verb::Retry(args) => retry::retry(args, globals).await,
         Verb::Dead(verb) => dead::dead(verb, globals).await,

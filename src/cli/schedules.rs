@@ -7,6 +7,7 @@ use super::client::{Client, Method, Query};
 use super::globals::Globals;
 use super::outcome::{Code, Failure, Outcome};
 use super::screen::{Field, Rows, Screen, tell};
+use super::submit::TaskArgs;
 use crate::api::documents::{
     NewSchedule, PauseType, ResumeType, ScheduleAsked, ScheduleDocument, ScheduleTimes, Schedules, Status,
 };
@@ -20,7 +21,7 @@ mod card;
 mod spec;
 
 use apply::ApplyArgs;
-use spec::{SpecArgs, TaskArgs};
+use spec::{SpecArgs, give_task};
 
 #[derive(Debug, Subcommand)]
 pub enum SchedulesVerb {
@@ -185,7 +186,7 @@ async fn create(args: CreateArgs, client: &Client) -> Result<ScheduleDocument, F
     (wanted.task.task_type, wanted.task.params) = (task_type, serde_json::json!({}));
     spec::set_params(&mut wanted, params.as_deref())?;
     spec.give(&mut wanted)?;
-    task.give(&mut wanted.task)?;
+    give_task(task, &mut wanted.task)?;
     client.post(&["v1", "schedules"], Some(&NewSchedule { id, spec: wanted, paused })).await
 }
 
@@ -196,7 +197,7 @@ async fn change(args: ChangeArgs, client: &Client) -> Result<ScheduleDocument, F
     wanted.task.task_type = task_type.unwrap_or(wanted.task.task_type);
     spec::set_params(&mut wanted, params.as_deref())?;
     spec.give(&mut wanted)?;
-    task.give(&mut wanted.task)?;
+    give_task(task, &mut wanted.task)?;
     put(client, &id, &wanted, known.applied).await
 }
 

@@ -53,39 +53,14 @@ pub struct TaskOptions {
     /// Make it a child of this task
     #[arg(long, value_name = "ID")]
     pub parent: Option<String>,
-    /// Ordering key [default: the id]
-    #[arg(long)]
-    pub key: Option<String>,
-    /// A name for people
-    #[arg(long)]
-    pub name: Option<String>,
-    /// Who asked for it
-    #[arg(long)]
-    pub creator: Option<String>,
-    /// A tag; may be given several times
-    #[arg(long = "tag", value_name = "TAG")]
-    pub tags: Vec<String>,
-    /// A link for people
-    #[arg(long, value_name = "URL")]
-    pub link: Option<String>,
-    /// A JSON object that stays with the task, for whoever reads its status
-    #[arg(long, value_name = "JSON")]
-    pub options: Option<String>,
+    #[command(flatten)]
+    pub task: TaskArgs,
     /// Start so long after now
     #[arg(long, value_name = "DURATION", conflicts_with = "at")]
     pub delay: Option<Millis>,
     /// Start at this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     pub at: Option<String>,
-    /// Do not start later than so long after now
-    #[arg(long, value_name = "DURATION")]
-    pub expires: Option<Millis>,
-    /// Attempts after the first
-    #[arg(long, value_name = "N")]
-    pub retries: Option<u32>,
-    /// Time limit of one attempt
-    #[arg(long, value_name = "DURATION")]
-    pub timeout: Option<Millis>,
     /// Time limit of the whole task, all attempts and waits together
     #[arg(long, value_name = "DURATION")]
     pub total_timeout: Option<Millis>,
@@ -107,6 +82,39 @@ pub struct TaskOptions {
     /// Run by someone else, who reports its state; needs no handler
     #[arg(long)]
     pub external: bool,
+}
+
+/// What can be said of any task, also of those that a schedule makes.
+#[derive(Clone, Debug, Default, PartialEq, Args)]
+#[command(next_help_heading = "Task options")]
+pub struct TaskArgs {
+    /// Ordering key [default: the task's id]
+    #[arg(long)]
+    pub key: Option<String>,
+    /// A name for people
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Who asked for it [default, of a schedule: schedule/ID]
+    #[arg(long)]
+    pub creator: Option<String>,
+    /// A tag; may be given several times
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// A link for people
+    #[arg(long, value_name = "URL")]
+    pub link: Option<String>,
+    /// A JSON object that stays with the task, for whoever reads its status
+    #[arg(long, value_name = "JSON")]
+    pub options: Option<String>,
+    /// Do not start later than so long after it is submitted, or fired
+    #[arg(long, value_name = "DURATION")]
+    pub expires: Option<Millis>,
+    /// Attempts after the first
+    #[arg(long, value_name = "N")]
+    pub retries: Option<u32>,
+    /// Time limit of one attempt
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<Millis>,
 }
 
 /// What was meant by what was typed.
@@ -183,7 +191,7 @@ fn shape(args: &SubmitArgs, task_type: Option<String>) -> Result<Shape, Failure>
     }
 }
 
-fn json(text: &str) -> Result<Value, Failure> {
+pub fn json(text: &str) -> Result<Value, Failure> {
     serde_json::from_str(text).map_err(|why| {
         Failure::usage(format_args!("`{}` is not JSON: {why}", crate::model::id::clip(text)))
             .hint(r#"quote it for the shell: kafleet submit echo '{"hello": "world"}'"#)
@@ -212,24 +220,24 @@ fn thens(options: &TaskOptions) -> Result<Vec<Then>, Failure> {
 }
 
 fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failure> {
-    let own_options = options.options.as_deref().map(json).transpose()?;
     let then = thens(&options)?;
     let at = options.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
+    let TaskArgs { key, name, creator, tags, link, options: own, expires, retries, timeout } = options.task;
     Ok(CreateTask {
         task_type,
         id: options.id,
         parent: options.parent,
-        key: options.key,
-        name: options.name,
-        creator: options.creator,
-        tags: options.tags,
-        link: options.link,
-        options: own_options,
+        key,
+        name,
+        creator,
+        tags,
+        link,
+        options: own.as_deref().map(json).transpose()?,
         delay: options.delay,
         at: at.map(time_text),
-        expires: options.expires,
-        retries: options.retries,
-        timeout: options.timeout,
+        expires,
+        retries,
+        timeout,
         total_timeout: options.total_timeout,
         on_failure: if options.ignore_failure { OnFailure::Ignore } else { OnFailure::Fail },
         fail_fast: options.fail_fast,

@@ -400,6 +400,8 @@ fn step(node: &mut Node, event: &Event, place: Place, next_run: u32) -> Step {
         Kind::RetryRequested => return requests::retry(node, event, place, next_run),
         Kind::EffectDone => return requests::effect_done(node, event),
         Kind::WorkerSilent => return silence(node, event),
+        // From outside of any attempt: it belongs to the task, whichever run that is in.
+        Kind::Log if event.worker.is_none() => return Step { in_history: false, ..Step::of(attach(node, event)) },
         _ => {}
     }
     if event.run < node.run {

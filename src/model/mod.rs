@@ -16,6 +16,7 @@ pub mod fold;
 pub mod hash;
 pub mod id;
 pub mod json;
+pub mod log;
 pub mod node;
 pub mod offsets;
 pub mod outbox;

@@ -16,13 +16,13 @@ use crate::handlers::{Child, Context, Failure};
 use crate::model::event::{Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
+use crate::model::log::MAX_EVENT_BYTES;
 use crate::publish::Publisher;
 use crate::runtime::now_ms;
 
 /// How often what has gathered is written.
 pub const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
-/// Log bytes in one event, and in one attempt.
-const MAX_EVENT_BYTES: usize = 64 << 10;
+/// Log bytes of one attempt.
 const MAX_ATTEMPT_BYTES: usize = 1 << 20;
 /// The largest progress value; a larger one is dropped and logged.
 const MAX_PROGRESS_BYTES: usize = 16 << 10;

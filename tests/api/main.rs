@@ -7,6 +7,7 @@ mod dead;
 mod doubles;
 mod harness;
 mod lists;
+mod logs;
 mod operate;
 mod orders;
 mod reads;

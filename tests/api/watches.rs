@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kafleet::api::documents::{EndReason, FleetChange, Status, StreamEnd};
+use kafleet::api::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
 use kafleet::model::event::Kind;
 use kafleet::model::json::RawJson;
 use kafleet::model::state::State;
@@ -20,15 +20,20 @@ struct Frame {
     data: String,
 }
 
-struct Stream {
+pub struct Stream {
     bytes: std::pin::Pin<Box<dyn futures::Stream<Item = reqwest::Result<bytes::Bytes>> + Send>>,
     held: String,
 }
 
 impl Stream {
     async fn open(fleet: &Fleet, path: &str) -> Self {
+        Self::open_at(fleet, path, "0:0").await
+    }
+
+    /// As a client that has heard the event of this id.
+    pub async fn open_at(fleet: &Fleet, path: &str, heard: &str) -> Self {
         let client = reqwest::Client::new();
-        let answer = client.get(format!("{}{path}", fleet.base)).header("last-event-id", "0:0").send().await.unwrap();
+        let answer = client.get(format!("{}{path}", fleet.base)).header("last-event-id", heard).send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
         Self { bytes: Box::pin(answer.bytes_stream()), held: String::new() }
@@ -58,7 +63,15 @@ impl Stream {
         status
     }
 
-    async fn end(&mut self) -> EndReason {
+    pub async fn lines(&mut self) -> LogDocument {
+        let frame = self.next().await.unwrap();
+        assert_eq!(frame.name, "lines", "{frame:?}");
+        let page: LogDocument = serde_json::from_str(&frame.data).unwrap();
+        assert_eq!(frame.id, Some((page.from + page.lines.len() as u64).to_string()));
+        page
+    }
+
+    pub async fn end(&mut self) -> EndReason {
         let frame = self.next().await.unwrap();
         assert_eq!(frame.name, "end", "{frame:?}");
         assert!(self.next().await.is_none(), "nothing comes after the end");

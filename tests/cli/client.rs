@@ -247,7 +247,9 @@ fn history_log_and_types_tell_what_there_is() {
     let kinds: Vec<Value> = dev.json(&["history", "a"])["events"].as_array().unwrap().iter().map(|e| e["kind"].clone()).collect();
     assert!(kinds.contains(&json!("submitted")) && kinds.contains(&json!("succeeded")), "{kinds:?}");
     assert_eq!(dev.run(&["log", "a"]).ends(0).out, "reading the file\n");
-    assert_eq!(dev.json(&["log", "a"])["lines"], json!(["reading the file"]));
+    dev.run(&["log", "a", "--append", "seen by Ada"]).ends(0).tells(&["1 lines added"]);
+    assert_eq!(dev.run(&["logs", "a", "--follow", "--from", "1"]).ends(0).out, "seen by Ada\n");
+    assert_eq!(dev.json(&["log", "a"])["lines"], json!(["reading the file", "seen by Ada"]));
     let types = dev.json(&["types"]);
     let answer = types["types"].as_array().unwrap().iter().find(|one| one["type"] == "answer").unwrap().clone();
     assert_eq!((&answer["topic"], &answer["counts"]["succeeded"]), (&json!(true), &json!(1)));

@@ -56,6 +56,22 @@ pub const REPORT: &[Code] = &[
     Code::Overloaded,
 ];
 
+/// Something is added to a task that there is.
+pub const TELL: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::NotFound,
+    Code::TooLarge,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
 pub const CANCEL: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,

@@ -1,10 +1,11 @@
-//! Server-sent events: the stream of a task's changes.
+//! Server-sent events: the streams of a task's changes and of its log.
 
 use std::time::Duration;
 
 use reqwest::Response;
+use serde::de::DeserializeOwned;
 
-use crate::api::documents::{EndReason, Status, StreamEnd};
+use crate::api::documents::{EndReason, LogDocument, Status, StreamEnd};
 
 /// Silence after which the connection counts as lost: the api sends a comment more often than that.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -21,6 +22,10 @@ pub struct Watch {
 #[derive(Debug, PartialEq)]
 pub enum WatchEvent {
     Status(Box<Status>),
+    /// New lines of its log.
+    Lines(Box<LogDocument>),
+    /// The task has ended. A parent may be open again by now.
+    Finished,
     /// The task's record is no longer kept.
     Gone,
     /// The stream is over, and the task may go on: connect again.
@@ -58,22 +63,28 @@ impl Watch {
 /// None for events of a kind that this version does not know.
 fn meaning(event: &Frame) -> Option<WatchEvent> {
     match event.name.as_str() {
-        "status" => match serde_json::from_str(&event.data) {
-            Ok(status) => Some(WatchEvent::Status(Box::new(status))),
-            Err(why) => Some(WatchEvent::Over { reason: format!("an event is no status document: {why}") }),
-        },
+        "status" => Some(document(&event.data, WatchEvent::Status)),
+        "lines" => Some(document(&event.data, WatchEvent::Lines)),
         "end" => Some(end(&event.data)),
         _ => None,
     }
 }
 
-/// Only a record that is gone is the end of all: a parent that has finished may be open again by now.
+fn document<T: DeserializeOwned>(data: &str, of: impl FnOnce(Box<T>) -> WatchEvent) -> WatchEvent {
+    match serde_json::from_str(data) {
+        Ok(document) => of(Box::new(document)),
+        Err(why) => WatchEvent::Over { reason: format!("an event is not the document expected: {why}") },
+    }
+}
+
+/// Only a record that is gone is the end of all.
 fn end(data: &str) -> WatchEvent {
     let reason = match serde_json::from_str::<StreamEnd>(data).map(|end| end.reason) {
         Ok(EndReason::Gone) => return WatchEvent::Gone,
         Ok(EndReason::Shutdown) => "the api stops",
         Ok(EndReason::Slow) => "changes were not read in time",
-        Ok(EndReason::Finished) | Err(_) => "the api ended the stream",
+        Ok(EndReason::Finished) => return WatchEvent::Finished,
+        Err(_) => "the api ended the stream",
     };
     WatchEvent::Over { reason: reason.into() }
 }
@@ -168,10 +179,10 @@ mod tests {
     fn only_a_record_that_is_gone_is_final() {
         let end = |data: &str| meaning(&event("end", data).unwrap()).unwrap();
         assert_eq!(end(r#"{"reason":"gone"}"#), WatchEvent::Gone);
+        assert_eq!(end(r#"{"reason":"finished"}"#), WatchEvent::Finished);
         for (data, told) in [
             (r#"{"reason":"shutdown"}"#, "the api stops"),
             (r#"{"reason":"slow"}"#, "changes were not read in time"),
-            (r#"{"reason":"finished"}"#, "the api ended the stream"),
             (r#"{"reason":"moved"}"#, "the api ended the stream"),
             ("", "the api ended the stream"),
         ] {

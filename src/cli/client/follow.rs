@@ -1,11 +1,11 @@
-//! A task's changes, over as many connections as it takes.
+//! A task's changes, or its log, over as many connections as it takes.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{Client, Watch, WatchEvent};
-use crate::api::documents::Status;
+use crate::api::documents::{LogDocument, Status};
 use crate::cli::outcome::{Code, Failure};
 use crate::cli::screen::tell;
 use crate::runtime::Backoff;
@@ -20,6 +20,8 @@ const STEADY: Duration = Duration::from_secs(10);
 pub struct Follow<'a> {
     client: &'a Client,
     id: &'a str,
+    /// The next line, where it is the log that is followed.
+    log_from: Option<u64>,
     stream: Option<Watch>,
     opened: Instant,
     tries: u32,
@@ -30,17 +32,49 @@ impl<'a> Follow<'a> {
     /// Connects when first asked, and is patient from the start.
     pub fn new(client: &'a Client, id: &'a str) -> Self {
         let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        Self { client, id, stream: None, opened: Instant::now(), tries: 0, backoff }
+        Self { client, id, log_from: None, stream: None, opened: Instant::now(), tries: 0, backoff }
     }
 
     /// Connects at once: an api that cannot be reached now is told now.
     pub async fn open(client: &'a Client, id: &'a str) -> Result<Self, Failure> {
-        let stream = Some(client.watch(id).await?);
+        let stream = Some(client.watch(id, None).await?);
         Ok(Self { stream, ..Self::new(client, id) })
+    }
+
+    /// The same for the log of a task, from a line on.
+    pub async fn open_log(client: &'a Client, id: &'a str, from: u64) -> Result<Self, Failure> {
+        let stream = Some(client.watch(id, Some(from)).await?);
+        Ok(Self { stream, log_from: Some(from), ..Self::new(client, id) })
     }
 
     /// The task as it is, then as it has changed. What was missed while there was no connection is in the next one.
     pub async fn next(&mut self) -> Result<Box<Status>, Failure> {
+        loop {
+            match self.event().await? {
+                WatchEvent::Status(status) => return Ok(status),
+                // It was told before: it is open again, or this is another api that is behind.
+                WatchEvent::Finished => self.lost("the api ended the stream")?,
+                _ => {}
+            }
+        }
+    }
+
+    /// The next lines of its log; None: the task has ended, and there are no more.
+    pub async fn lines(&mut self) -> Result<Option<Box<LogDocument>>, Failure> {
+        loop {
+            match self.event().await? {
+                WatchEvent::Lines(page) => {
+                    self.log_from = Some(page.from + page.lines.len() as u64);
+                    return Ok(Some(page));
+                }
+                WatchEvent::Finished => return Ok(None),
+                _ => {}
+            }
+        }
+    }
+
+    /// What comes next over any connection.
+    async fn event(&mut self) -> Result<WatchEvent, Failure> {
         loop {
             let Some(stream) = &mut self.stream else {
                 self.stream = Some(self.connect().await?);
@@ -48,9 +82,9 @@ impl<'a> Follow<'a> {
                 continue;
             };
             match stream.next().await {
-                WatchEvent::Status(status) => return Ok(status),
                 WatchEvent::Gone => return Err(gone(self.id)),
                 WatchEvent::Over { reason } => self.lost(&reason)?,
+                event => return Ok(event),
             }
         }
     }
@@ -60,7 +94,7 @@ impl<'a> Follow<'a> {
             if self.tries > 0 {
                 tokio::time::sleep(self.backoff.next_wait()).await;
             }
-            match self.client.watch(self.id).await {
+            match self.client.watch(self.id, self.log_from).await {
                 Err(why) if why.code == Code::Unavailable && self.tries < TRIES => self.tries += 1,
                 answer => return answer,
             }

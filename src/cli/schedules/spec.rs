@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::cli::outcome::Failure;
+use crate::cli::submit::{TaskArgs, json};
 use crate::model::duration::Millis;
 use crate::model::id::clip;
 use crate::model::schedule::{Overlap, Spec, Template};
@@ -37,39 +38,6 @@ pub struct SpecArgs {
     pub end_at: Option<String>,
 }
 
-/// What can be said of its tasks.
-#[derive(Clone, Debug, Default, PartialEq, Args)]
-#[command(next_help_heading = "Task options")]
-pub struct TaskArgs {
-    /// Ordering key [default: the id of each task]
-    #[arg(long)]
-    pub key: Option<String>,
-    /// A name for people
-    #[arg(long)]
-    pub name: Option<String>,
-    /// Who asked for it [default: schedule/ID]
-    #[arg(long)]
-    pub creator: Option<String>,
-    /// A tag; may be given several times
-    #[arg(long = "tag", value_name = "TAG")]
-    pub tags: Vec<String>,
-    /// A link for people
-    #[arg(long, value_name = "URL")]
-    pub link: Option<String>,
-    /// A JSON object that stays with each task
-    #[arg(long, value_name = "JSON")]
-    pub options: Option<String>,
-    /// Do not start later than so long after the firing
-    #[arg(long, value_name = "DURATION")]
-    pub expires: Option<Millis>,
-    /// Attempts after the first
-    #[arg(long, value_name = "N")]
-    pub retries: Option<u32>,
-    /// Time limit of one attempt
-    #[arg(long, value_name = "DURATION")]
-    pub timeout: Option<Millis>,
-}
-
 fn overlap(text: &str) -> Result<Overlap, String> {
     let all = [Overlap::Skip, Overlap::Allow, Overlap::BufferOne, Overlap::Replace];
     let names = all.map(|overlap| format!("`{}`", overlap.name())).join(", ");
@@ -82,10 +50,6 @@ pub fn set_params(spec: &mut Spec, params: Option<&str>) -> Result<(), Failure> 
         spec.task.params = json(params)?;
     }
     Ok(())
-}
-
-fn json(text: &str) -> Result<serde_json::Value, Failure> {
-    serde_json::from_str(text).map_err(|why| Failure::usage(format_args!("`{}` is not JSON: {why}", clip(text))))
 }
 
 fn set<T>(place: &mut Option<T>, given: Option<T>) {
@@ -116,22 +80,20 @@ impl SpecArgs {
     }
 }
 
-impl TaskArgs {
-    /// Sets what is named.
-    pub fn give(self, task: &mut Template) -> Result<(), Failure> {
-        set(&mut task.key, self.key);
-        set(&mut task.name, self.name);
-        set(&mut task.creator, self.creator);
-        set(&mut task.link, self.link);
-        set(&mut task.options, self.options.as_deref().map(json).transpose()?);
-        set(&mut task.expires, self.expires);
-        set(&mut task.retries, self.retries);
-        set(&mut task.timeout, self.timeout);
-        if !self.tags.is_empty() {
-            task.tags = self.tags;
-        }
-        Ok(())
+/// Sets what is named of its tasks.
+pub fn give_task(args: TaskArgs, task: &mut Template) -> Result<(), Failure> {
+    set(&mut task.key, args.key);
+    set(&mut task.name, args.name);
+    set(&mut task.creator, args.creator);
+    set(&mut task.link, args.link);
+    set(&mut task.options, args.options.as_deref().map(json).transpose()?);
+    set(&mut task.expires, args.expires);
+    set(&mut task.retries, args.retries);
+    set(&mut task.timeout, args.timeout);
+    if !args.tags.is_empty() {
+        task.tags = args.tags;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -154,7 +116,7 @@ mod tests {
         let typed =
             Typed::parse_from(["x", "--overlap", "buffer_one", "--retries", "2", "--start-at", "2026-01-31T13:00:00+01:00"]);
         typed.spec.give(&mut spec).unwrap();
-        typed.task.give(&mut spec.task).unwrap();
+        give_task(typed.task, &mut spec.task).unwrap();
         assert_eq!((spec.when().as_str(), spec.overlap), ("0 3 * * * Europe/Berlin", Overlap::BufferOne));
         assert_eq!(
             (spec.task.retries, spec.task.tags.len(), spec.start_at.as_deref()),

@@ -1,0 +1,54 @@
+//! Lines that somebody else than a running attempt adds to a task's log.
+
+/// The longest line, in bytes.
+pub const MAX_LINE_BYTES: usize = 16 << 10;
+/// Bytes of lines in one event.
+pub const MAX_EVENT_BYTES: usize = 64 << 10;
+/// Lines in one event.
+pub const MAX_EVENT_LINES: usize = 1_000;
+
+/// Texts as lines: where a text has line ends, it is cut. Refused is what one event cannot hold; the place is that of the
+/// text, None where it is all of them together.
+pub fn lines_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<String>, (Option<usize>, String)> {
+    let mut lines = Vec::new();
+    for (n, text) in texts.into_iter().enumerate() {
+        for line in text.strip_suffix('\n').unwrap_or(text).split('\n') {
+            let line = line.strip_suffix('\r').unwrap_or(line);
+            if line.len() > MAX_LINE_BYTES {
+                return Err((Some(n), format!("the line has {} bytes: at most {MAX_LINE_BYTES} are allowed", line.len())));
+            }
+            lines.push(line.to_owned());
+        }
+    }
+    let bytes: usize = lines.iter().map(String::len).sum();
+    if lines.len() > MAX_EVENT_LINES || bytes > MAX_EVENT_BYTES {
+        let told = format!(
+            "{} lines of {bytes} bytes: at most {MAX_EVENT_LINES} lines and {MAX_EVENT_BYTES} bytes are allowed at once",
+            lines.len()
+        );
+        return Err((None, told));
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_into_lines() {
+        assert_eq!(lines_of(["a", "b\nc\r\n", "", "d\n\ne"]).unwrap(), ["a", "b", "c", "", "d", "", "e"]);
+    }
+
+    #[test]
+    fn what_one_event_cannot_hold_is_refused_with_its_place() {
+        let long = "x".repeat(MAX_LINE_BYTES + 1);
+        let (place, why) = lines_of(["a", &long]).unwrap_err();
+        assert_eq!((place, why.as_str()), (Some(1), "the line has 16385 bytes: at most 16384 are allowed"));
+        assert!(lines_of([&long[1..]]).is_ok());
+        let much = vec![&long[1..]; 5];
+        assert!(lines_of(much).unwrap_err().1.starts_with("5 lines of 81920 bytes"));
+        assert!(lines_of(vec!["x"; MAX_EVENT_LINES]).is_ok());
+        assert_eq!(lines_of(vec!["x"; MAX_EVENT_LINES + 1]).unwrap_err().0, None);
+    }
+}

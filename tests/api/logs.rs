@@ -1,0 +1,71 @@
+//! Lines of a task's log: added from outside, followed.
+
+use kafleet::api::documents::{EndReason, History, LogDocument};
+use kafleet::model::event::Kind;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::harness::{fleet, problem};
+use crate::watches::Stream;
+
+#[tokio::test]
+async fn lines_are_added_to_a_task_in_any_state() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let (status, first) = fleet.post("/v1/tasks/a/log", json!({"lines": ["queued", "two\nlines\n"]})).await;
+    assert_eq!((status, &first["lines"], &first["id"]), (202, &json!(3), &json!("a")), "{first}");
+    fleet.tell("a", Kind::Log, |event| (event.lines, event.worker) = (vec!["from its worker".into()], Some("w".into()))).await;
+    fleet.succeed("a", json!(1)).await;
+    let (_, last) = fleet.post("/v1/tasks/a/log", json!({"lines": ["it has ended"]})).await;
+    let path = format!("/v1/tasks/a/log?after={}", last["position"].as_str().unwrap());
+    let log: LogDocument = fleet.get(&path).await;
+    assert_eq!(log.lines, ["queued", "two", "lines", "from its worker", "it has ended"]);
+    assert_eq!((log.total, log.dropped), (5, 0));
+    let history: History = fleet.get("/v1/tasks/a/history").await;
+    assert!(history.events.iter().all(|item| item.kind != "log"), "{history:?}");
+    let published = fleet.publisher.append_log(&"a".parse().unwrap(), &["over Kafka"]).await.unwrap();
+    let log: LogDocument = fleet.get(&format!("/v1/tasks/a/log?from=5&after={published}")).await;
+    assert_eq!(log.lines, ["over Kafka"], "an event of an earlier run is as good");
+}
+
+#[tokio::test]
+async fn what_is_no_line_of_a_log_is_refused_with_its_place() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let (long, many) = ("x".repeat(16_385), vec!["x"; 1_001]);
+    for (path, body, status, code, pointer) in [
+        ("/v1/tasks/a/log", json!({"lines": ["ok", long]}), 413, "too_large", Some("/lines/1")),
+        ("/v1/tasks/a/log", json!({"lines": many}), 413, "too_large", Some("/lines")),
+        ("/v1/tasks/a/log", json!({"lines": []}), 400, "bad_field", Some("/lines")),
+        ("/v1/tasks/a/log", json!({"lines": [1]}), 400, "bad_field", Some("/lines/0")),
+        ("/v1/tasks/a/log", json!({"line": "x"}), 400, "unknown_field", None),
+        ("/v1/tasks/nobody/log", json!({"lines": ["x"]}), 404, "not_found", None),
+    ] {
+        let told = problem(fleet.request(Method::POST, path).json(&body)).await;
+        assert_eq!((told.status, told.code.as_str()), (status, code), "{told:?}");
+        assert!(pointer.is_none() || told.pointer.as_deref() == pointer, "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_is_followed_to_the_end_of_its_task() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let lines = async |text: &[&str]| {
+        let (status, _) = fleet.post("/v1/tasks/a/log", json!({"lines": text})).await;
+        assert_eq!(status, 202);
+    };
+    lines(&["0", "1", "2"]).await;
+    fleet.folded().await;
+    let mut stream = Stream::open_at(&fleet, "/v1/tasks/a/log/watch", "1").await;
+    let page = stream.lines().await;
+    assert_eq!((page.from, page.lines), (1, vec!["1".to_owned(), "2".to_owned()]), "it goes on behind what was heard");
+    lines(&["3"]).await;
+    assert_eq!(stream.lines().await.lines, ["3"]);
+    lines(&["last"]).await;
+    fleet.succeed("a", json!(1)).await;
+    assert_eq!(stream.lines().await.lines, ["last"]);
+    assert_eq!(stream.end().await, EndReason::Finished);
+    let mut later = Stream::open_at(&fleet, "/v1/tasks/a/log/watch?from=4", "").await;
+    assert_eq!((later.lines().await.lines, later.end().await), (vec!["last".to_owned()], EndReason::Finished));
+}
