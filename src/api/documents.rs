@@ -174,7 +174,7 @@ pub struct StateDocument {
 }
 
 /// A page of tasks, with the cursor of the next one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskPage {
     pub tasks: Vec<Status>,
     /// None: this is the last page.
@@ -182,6 +182,12 @@ pub struct TaskPage {
     /// Records looked at to fill this page, where a filter had to scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned: Option<u64>,
+    /// The scan ended before the page was full and before all was looked at: `next` goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped_early: bool,
+    /// With `stopped_early`: how to go on, and what makes the search shorter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 /// `GET /v1/tasks/{id}/tree`: a task with what is below it, cut at a depth and a number of tasks.

@@ -1,8 +1,13 @@
 //! `GET /v1/tasks`: list and search. An index gives the order and the first selection; what it cannot select is filtered
-//! out of at most [`MAX_SCANNED`] records a request, and the cursor goes on behind the last one looked at.
+//! out of at most [`MAX_SCANNED`] records a request, for at most [`MAX_SCAN_TIME`], and the cursor goes on behind the last
+//! one looked at.
+
+use std::time::Duration;
 
 use axum::response::Response;
+use tokio::time::Instant;
 
+use super::Api;
 use super::call::{Call, bad_parameter};
 use super::cursor;
 use super::documents::{Status, TaskPage};
@@ -12,165 +17,144 @@ use super::problem::Refusal;
 use super::status::status;
 use super::tasks::{MAX_PAGE, PAGE, json_answer};
 use super::walk::Walk;
-use crate::model::id::{TaskId, check_type};
+use crate::model::id::TaskId;
 use crate::model::state::State;
-use crate::model::task::parse_time;
 use crate::store::{Entry, Index};
+use filter::{Filter, Level};
+use grove::Grove;
+
+mod alike;
+mod filter;
+mod grove;
 
 /// Records looked at in one request.
 pub const MAX_SCANNED: u64 = 10_000;
+/// How long one request looks at records.
+const MAX_SCAN_TIME: Duration = Duration::from_secs(2);
 /// Records read at a time when filtering.
 const BATCH: usize = 200;
 
 pub async fn list(call: Call) -> Result<Response, Refusal> {
-    let filter = Filter::read(&call)?;
+    let mut filter = Filter::read(&call)?;
     let limit = call.query.number("limit", PAGE, 1..=MAX_PAGE)?;
     let after = call.query.text("cursor").map(cursor::decode).transpose()?;
     let root = call.query.text("root").map(TaskId::parse).transpose();
     let root = root.map_err(|why| bad_parameter("root", &why.to_string()))?;
+    if root.is_some() && call.query.text("level").is_some() {
+        return Err(bad_parameter("level", "with `root`, tasks of any level are listed: leave it out"));
+    }
     let position = call.after()?;
-    let source = match root {
+    let (source, scans) = match root {
         Some(root) => {
+            filter.level = Level::Any;
             let top = call.api.find(&root, position).await?;
-            Source::Tree(Box::new(Walk::new(&call.api, top, after).await?))
+            let scans = filter.has_details() || filter.has_kind() || filter.has_times();
+            (Source::Tree(Box::new(Walk::new(&call.api, top, after).await?)), scans)
         }
         None => {
             call.api.include(position).await?;
-            let page = if filter.scans() { BATCH } else { limit + 1 };
-            Source::Index(Merge::new(&call.api, filter.index(), filter.start(after), page))
+            Source::open(&call.api, &filter, after, limit).await?
         }
     };
-    let page = Page::new(filter, limit).fill(source).await?;
-    Ok(json_answer(200, &page))
+    let page = Page { filter, limit, scans, begun: Instant::now(), tasks: Vec::new(), scanned: 0, last: None };
+    Ok(json_answer(200, &page.fill(source).await?))
 }
 
 enum Source<'a> {
     Tree(Box<Walk<'a>>),
+    Grove(Box<Grove<'a>>),
     Index(Merge<'a>),
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    /// The best that there is for a filter, and whether there is more in it than fits.
+    async fn open(api: &'a Api, filter: &Filter, after: Option<Entry>, limit: usize) -> Result<(Self, bool), Refusal> {
+        let start = filter.start(after);
+        if let Some(state) = filter.indexed_state() {
+            let scans = filter.has_details() || filter.level == Level::Roots;
+            let indexes = members(api, filter, state).await?;
+            return Ok((Self::Index(Merge::new(api, indexes, start, if scans { BATCH } else { limit + 1 })), scans));
+        }
+        let scans = filter.has_details() || filter.has_kind();
+        match filter.level {
+            Level::Any => Ok((Self::Grove(Box::new(Grove::new(api, start).await?)), scans || filter.has_times())),
+            Level::Roots => {
+                Ok((Self::Index(Merge::new(api, vec![Index::Roots], start, if scans { BATCH } else { limit + 1 })), scans))
+            }
+        }
+    }
+
     async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<Found>)>, Refusal> {
         match self {
             Self::Tree(walk) => walk.next(limit).await,
+            Self::Grove(grove) => grove.next(limit).await,
             Self::Index(merge) => merge.next(limit).await,
-        }
-    }
-}
-
-/// What is asked for.
-struct Filter {
-    task_type: Option<String>,
-    state: Option<State>,
-    tag: Option<String>,
-    creator: Option<String>,
-    name: Option<String>,
-    from_ms: Option<i64>,
-    to_ms: Option<i64>,
-    in_tree: bool,
-}
-
-impl Filter {
-    fn read(call: &Call) -> Result<Self, Refusal> {
-        let query = &call.query;
-        let text = |name| query.text(name).map(str::to_owned);
-        let time = |name| {
-            let read = |text| parse_time(text).map_err(|why| bad_parameter(name, &why));
-            query.text(name).map(read).transpose()
-        };
-        let task_type = text("type");
-        if let Some(name) = &task_type {
-            check_type(name).map_err(|why| bad_parameter("type", &why))?;
-        }
-        let state = query.parsed::<State>("state")?;
-        let (from_ms, to_ms) = (time("from")?, time("to")?);
-        let in_tree = query.text("root").is_some();
-        Ok(Self { task_type, state, tag: text("tag"), creator: text("creator"), name: text("name"), from_ms, to_ms, in_tree })
-    }
-
-    /// The members of a type in a state, where there is an index of them.
-    fn members(&self) -> Option<Index> {
-        let state = self.state.filter(|state| state.is_indexed())?;
-        Some(Index::Members { task_type: self.task_type.as_deref()?.into(), state })
-    }
-
-    fn index(&self) -> Index {
-        self.members().unwrap_or(Index::Roots)
-    }
-
-    /// The index alone does not select.
-    fn scans(&self) -> bool {
-        let by_record = self.tag.is_some() || self.creator.is_some() || self.name.is_some();
-        let by_kind = self.task_type.is_some() || self.state.is_some();
-        by_record || (by_kind && (self.in_tree || self.members().is_none())) || (self.in_tree && self.has_times())
-    }
-
-    fn has_times(&self) -> bool {
-        self.from_ms.is_some() || self.to_ms.is_some()
-    }
-
-    /// Where to begin in an index that runs from new to old: at the cursor, or at the end of the time range.
-    fn start(&self, cursor: Option<Entry>) -> Option<Entry> {
-        // No id sorts before `-`, so this place lies behind everything that was seen at that time or later.
-        let end = self.to_ms.and_then(|to_ms| Some(Entry { seen_ms: to_ms, id: TaskId::parse("-").ok()? }));
-        match (cursor, end) {
-            (Some(cursor), Some(end)) => Some(cursor.min(end)),
-            (cursor, end) => cursor.or(end),
         }
     }
 
     /// Nothing behind this entry can fit.
-    fn is_past(&self, entry: &Entry) -> bool {
-        !self.in_tree && self.from_ms.is_some_and(|from_ms| entry.seen_ms < from_ms)
+    fn is_past(&self, filter: &Filter, entry: &Entry) -> bool {
+        matches!(self, Self::Index(_)) && filter.is_before(entry)
     }
+}
 
-    fn fits(&self, found: &Found) -> bool {
-        let node = &found.node;
-        let policy = node.policy.as_deref();
-        self.task_type.as_deref().is_none_or(|name| node.task_type.as_deref() == Some(name))
-            && self.state.is_none_or(|state| node.state == state)
-            && self.from_ms.is_none_or(|from_ms| node.seen_ms >= from_ms)
-            && self.to_ms.is_none_or(|to_ms| node.seen_ms < to_ms)
-            && self.tag.as_ref().is_none_or(|tag| policy.is_some_and(|policy| policy.tags.contains(tag)))
-            && self.creator.as_deref().is_none_or(|creator| policy.and_then(|policy| policy.creator.as_deref()) == Some(creator))
-            && self
-                .name
-                .as_deref()
-                .is_none_or(|start| policy.and_then(|policy| policy.name.as_deref()).is_some_and(|name| name.starts_with(start)))
+/// The indexes of the tasks in a state: of the type, or of every type that has some.
+async fn members(api: &Api, filter: &Filter, state: State) -> Result<Vec<Index>, Refusal> {
+    if let Some(task_type) = &filter.task_type {
+        return Ok(vec![Index::Members { task_type: task_type.as_str().into(), state }]);
     }
+    let counts = api.counts().await?;
+    let has = counts.into_iter().filter(|(_, counts)| counts.contains_key(&state));
+    Ok(has.map(|(task_type, _)| Index::Members { task_type: task_type.into(), state }).collect())
 }
 
 /// A page being filled.
 struct Page {
     filter: Filter,
     limit: usize,
+    /// There is more in the source than fits.
+    scans: bool,
+    begun: Instant,
     tasks: Vec<Status>,
     scanned: u64,
     last: Option<Entry>,
 }
 
-impl Page {
-    fn new(filter: Filter, limit: usize) -> Self {
-        Self { filter, limit, tasks: Vec::new(), scanned: 0, last: None }
-    }
+/// Why a page ends.
+#[derive(PartialEq, Eq)]
+enum End {
+    /// There is no more.
+    Last,
+    Full,
+    /// Enough was looked at.
+    Early,
+}
 
+impl Page {
     async fn fill(mut self, mut source: Source<'_>) -> Result<TaskPage, Refusal> {
-        let batch = if self.filter.scans() { BATCH } else { self.limit + 1 };
+        let batch = if self.scans { BATCH } else { self.limit + 1 };
         loop {
             let entries = source.next(batch).await?;
             if entries.is_empty() {
-                return Ok(self.done(false));
+                return Ok(self.done(End::Last));
             }
             for (entry, found) in entries {
-                if self.filter.is_past(&entry) {
-                    return Ok(self.done(false));
+                if source.is_past(&self.filter, &entry) {
+                    return Ok(self.done(End::Last));
                 }
-                if self.tasks.len() >= self.limit || self.scanned >= MAX_SCANNED {
-                    return Ok(self.done(true));
+                if self.tasks.len() >= self.limit {
+                    return Ok(self.done(End::Full));
+                }
+                if self.has_looked_enough() {
+                    return Ok(self.done(End::Early));
                 }
                 self.take(entry, found);
             }
         }
+    }
+
+    fn has_looked_enough(&self) -> bool {
+        self.scans && self.scanned > 0 && (self.scanned >= MAX_SCANNED || self.begun.elapsed() >= MAX_SCAN_TIME)
     }
 
     fn take(&mut self, entry: Entry, found: Option<Found>) {
@@ -179,9 +163,17 @@ impl Page {
         self.tasks.extend(found.filter(|found| self.filter.fits(found)).as_ref().map(status));
     }
 
-    fn done(self, more: bool) -> TaskPage {
-        let next = self.last.as_ref().filter(|_| more).map(cursor::encode);
-        let scanned = self.filter.scans().then_some(self.scanned);
-        TaskPage { tasks: self.tasks, next, scanned }
+    fn done(self, end: End) -> TaskPage {
+        let next = self.last.as_ref().filter(|_| end != End::Last).map(cursor::encode);
+        let early = end == End::Early;
+        let hint = early.then(|| {
+            format!(
+                "stopped after {} tasks, of which {} fit: `cursor` with the value of `next` goes on; `from` and `to`, `root`, or \
+                 a `state` that is indexed make the search shorter",
+                self.scanned,
+                self.tasks.len()
+            )
+        });
+        TaskPage { tasks: self.tasks, next, scanned: self.scans.then_some(self.scanned), stopped_early: early, hint }
     }
 }

@@ -1,4 +1,4 @@
-//! One index over all partitions, newest first.
+//! One index over all partitions, or several that have no task in common, newest first.
 
 use std::collections::VecDeque;
 
@@ -12,18 +12,21 @@ use crate::store::{Entry, Index};
 
 /// Partitions asked at once.
 const AT_ONCE: usize = 32;
+/// Entries read ahead of an index where there are many of them.
+const MIN_PAGE: usize = 16;
 
 /// A place in the merged index.
 pub struct Merge<'a> {
     api: &'a Api,
-    index: Index,
     lanes: Vec<Lane>,
-    /// Entries asked of a partition at a time.
+    /// Entries asked of a lane at a time.
     page: usize,
 }
 
+/// An index of a partition.
 struct Lane {
     partition: u32,
+    index: Index,
     /// The last entry that was read.
     after: Option<Entry>,
     ahead: VecDeque<Entry>,
@@ -31,10 +34,12 @@ struct Lane {
 }
 
 impl<'a> Merge<'a> {
-    /// Begins behind `after`.
-    pub fn new(api: &'a Api, index: Index, after: Option<Entry>, page: usize) -> Self {
-        let lane = |partition| Lane { partition, after: after.clone(), ahead: VecDeque::new(), exhausted: false };
-        Self { api, index, lanes: api.partitions().into_iter().map(lane).collect(), page }
+    /// Begins behind `after`; about `page` entries are read ahead of each partition.
+    pub fn new(api: &'a Api, indexes: Vec<Index>, after: Option<Entry>, page: usize) -> Self {
+        let page = (page / indexes.len().max(1)).max(MIN_PAGE.min(page));
+        let lane = |partition, index| Lane { partition, index, after: after.clone(), ahead: VecDeque::new(), exhausted: false };
+        let of = |partition| indexes.iter().map(move |index| lane(partition, index.clone()));
+        Self { api, lanes: api.partitions().into_iter().flat_map(of).collect(), page }
     }
 
     /// The next entries, at most `limit`, with the records that they still have. Empty: there are no more.
@@ -51,11 +56,11 @@ impl<'a> Merge<'a> {
 
     /// Reads on where nothing is at hand.
     async fn fill(&mut self) -> Result<(), Refusal> {
-        let (api, index, page) = (self.api, &self.index, self.page);
+        let (api, page) = (self.api, self.page);
         let empty = self.lanes.iter_mut().filter(|lane| lane.ahead.is_empty() && !lane.exhausted);
         stream::iter(empty.map(Ok))
             .try_for_each_concurrent(AT_ONCE, |lane| async move {
-                let entries = api.page(lane.partition, index, lane.after.as_ref(), page).await?;
+                let entries = api.page(lane.partition, &lane.index, lane.after.as_ref(), page).await?;
                 lane.exhausted = entries.len() < page;
                 lane.after = entries.last().cloned().or(lane.after.take());
                 lane.ahead = entries.into();

@@ -197,13 +197,29 @@ static ROUTES: &[Route] = &[
             Parameter { name: "type", about: "Only this type.", schema: r#"{"type": "string", "pattern": "^[a-z0-9-]{1,64}$"}"# },
             Parameter {
                 name: "state",
-                about: "Only this state. With `type`, and a state that is indexed (running, retrying, scheduled, failed, cancelled), \
-                        tasks at any level; otherwise roots.",
+                about: "Only this state. With `type`, and a state that is indexed (running, retrying, scheduled, cancelling, \
+                        warning, failed, cancelled), tasks at any level unless `level` says otherwise.",
                 schema: r##"{"$ref": "#/components/schemas/State"}"##,
+            },
+            Parameter {
+                name: "level",
+                about: "`roots`, or `any`: also what is below them. An indexed `state` comes by the tasks' own times; otherwise \
+                        trees come by the times of their roots, parents before children.",
+                schema: r#"{"type": "string", "enum": ["roots", "any"], "default": "roots"}"#,
             },
             Parameter { name: "tag", about: "Only those with this tag.", schema: TEXT },
             Parameter { name: "creator", about: "Only this creator's.", schema: TEXT },
             Parameter { name: "name", about: "Only those whose name begins so.", schema: TEXT },
+            Parameter {
+                name: "name_like",
+                about: "Only those with a name that this regular expression matches anywhere (`^` and `$` tie it).",
+                schema: r#"{"type": "string", "minLength": 1, "maxLength": 512}"#,
+            },
+            Parameter {
+                name: "error",
+                about: "Only those with an error of this kind, or with one like this text: numbers, ids and quoted values may differ.",
+                schema: TEXT,
+            },
             Parameter { name: "from", about: "First seen at this time or later.", schema: TIME },
             Parameter { name: "to", about: "First seen before this time.", schema: TIME },
             Parameter { name: "root", about: "Only this task and everything below it, parents before children.", schema: TEXT },

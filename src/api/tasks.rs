@@ -66,7 +66,7 @@ pub async fn children(call: Call) -> Result<Response, Refusal> {
     let ids: Vec<_> = entries.into_iter().map(|entry| entry.id).collect();
     let children = call.api.look_many(parent.partition, &ids).await?;
     let tasks = children.iter().flatten().map(documents::status).collect();
-    Ok(json_answer(200, &TaskPage { tasks, next, scanned: None }))
+    Ok(json_answer(200, &TaskPage { tasks, next, ..TaskPage::default() }))
 }
 
 /// `GET /v1/tasks/{id}/params`: they lie in Kafka alone.

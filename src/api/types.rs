@@ -108,7 +108,7 @@ impl Api {
     }
 
     /// Tasks by type and state.
-    async fn counts(&self) -> Result<BTreeMap<String, BTreeMap<State, u64>>, Refusal> {
+    pub async fn counts(&self) -> Result<BTreeMap<String, BTreeMap<State, u64>>, Refusal> {
         let mut counts = BTreeMap::<String, BTreeMap<State, u64>>::new();
         for count in stored(self.store.counts(&self.partitions())).await? {
             *counts.entry(count.task_type.to_string()).or_default().entry(count.state).or_default() += count.count;

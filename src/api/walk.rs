@@ -66,7 +66,7 @@ impl<'a> Walk<'a> {
     }
 
     fn give(&mut self, entry: Entry, found: Found, tasks: &mut Vec<(Entry, Option<Found>)>) {
-        if !found.node.below.is_empty() || found.node.run > 1 {
+        if may_have_below(&found) {
             self.levels.push(Level::new(found.id.clone(), None));
         }
         tasks.push((entry, Some(found)));
@@ -89,6 +89,11 @@ impl<'a> Walk<'a> {
         self.levels.push(Level::new(last.clone(), None));
         Ok(())
     }
+}
+
+/// Children of earlier runs are not counted, but may be there.
+pub fn may_have_below(task: &Found) -> bool {
+    !task.node.below.is_empty() || task.node.run > 1
 }
 
 async fn fill(api: &Api, partition: u32, level: &mut Level) -> Result<(), Refusal> {

@@ -15,6 +15,8 @@ use crate::runtime::now_ms;
 
 /// Tasks asked for in one request.
 const PAGE: usize = 100;
+/// Tasks that a search looks at before it asks whether to go on.
+const MAX_SCANNED: u64 = 200_000;
 
 #[derive(Debug, Default, Args)]
 pub struct ListArgs {
@@ -24,6 +26,9 @@ pub struct ListArgs {
     /// Only tasks in this state; with --type and running, retrying, scheduled, failed or cancelled also below the roots
     #[arg(long)]
     pub state: Option<State>,
+    /// Only roots, or tasks of any level
+    #[arg(long, value_parser = ["roots", "any"], conflicts_with = "root")]
+    pub level: Option<String>,
     /// Only tasks with this tag
     #[arg(long)]
     pub tag: Option<String>,
@@ -33,6 +38,12 @@ pub struct ListArgs {
     /// Only tasks whose name begins so
     #[arg(long)]
     pub name: Option<String>,
+    /// Only tasks with a name that this regular expression matches
+    #[arg(long, value_name = "PATTERN")]
+    pub name_like: Option<String>,
+    /// Only tasks with an error of this kind, or with one like this text: numbers, ids and quoted values may differ
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
     /// Only this task and what is below it
     #[arg(long, value_name = "ID")]
     pub root: Option<String>,
@@ -54,16 +65,14 @@ pub struct ListArgs {
 pub async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let (client, screen) = (globals.client()?, globals.screen());
     let (filters, limit) = (filters(&args, now_ms())?, args.limit as usize);
-    let mut found = TaskPage { tasks: Vec::new(), next: args.cursor, scanned: None };
+    let mut found = TaskPage { next: args.cursor, ..TaskPage::default() };
     loop {
         let mut query = filters.clone();
         query.push(("limit", PAGE.min(limit - found.tasks.len()).to_string()));
         query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
-        let page: TaskPage = client.get(&["v1", "tasks"], &query).await?;
-        found.tasks.extend(page.tasks);
-        found.next = page.next;
-        found.scanned = found.scanned.into_iter().chain(page.scanned).reduce(|all, more| all + more);
-        if found.next.is_none() || found.tasks.len() >= limit {
+        add(&mut found, client.get(&["v1", "tasks"], &query).await?);
+        let enough = found.tasks.len() >= limit || found.scanned.is_some_and(|scanned| scanned >= MAX_SCANNED);
+        if found.next.is_none() || enough {
             break;
         }
     }
@@ -73,9 +82,23 @@ pub async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     }
     screen.table(rows(&found.tasks))?;
     if let Some(cursor) = &found.next {
-        tell(format_args!("there are more: --cursor {cursor}"));
+        tell(format_args!("{}: --cursor {cursor}", why_more(&found)));
     }
     Ok(Code::Ok)
+}
+
+/// Adds the next page.
+fn add(found: &mut TaskPage, page: TaskPage) {
+    found.tasks.extend(page.tasks);
+    found.scanned = found.scanned.into_iter().chain(page.scanned).reduce(|all, more| all + more);
+    (found.next, found.stopped_early, found.hint) = (page.next, page.stopped_early, page.hint);
+}
+
+fn why_more(found: &TaskPage) -> String {
+    match found.scanned.filter(|_| found.stopped_early) {
+        Some(scanned) => format!("stopped after {scanned} tasks looked at; --from and --to narrow the search, this goes on"),
+        None => "there are more".to_owned(),
+    }
 }
 
 fn filters(args: &ListArgs, now_ms: i64) -> Result<Query, Failure> {
@@ -84,7 +107,10 @@ fn filters(args: &ListArgs, now_ms: i64) -> Result<Query, Failure> {
         ("state", args.state.map(|state| state.name().to_owned())),
         ("tag", args.tag.clone()),
         ("creator", args.creator.clone()),
+        ("level", args.level.clone()),
         ("name", args.name.clone()),
+        ("name_like", args.name_like.clone()),
+        ("error", args.error.clone()),
         ("root", args.root.clone()),
         ("from", args.from.as_deref().map(|text| moment(text, now_ms)).transpose()?),
         ("to", args.to.as_deref().map(|text| moment(text, now_ms)).transpose()?),
@@ -147,6 +173,16 @@ mod tests {
         let wrong = filters(&ListArgs { from: Some("yesterday".into()), ..ListArgs::default() }, NOON).unwrap_err();
         assert_eq!(wrong.code, Code::Usage);
         assert!(wrong.message.contains("`yesterday` is not a time"), "{}", wrong.message);
+    }
+
+    #[test]
+    fn a_search_that_stopped_says_so() {
+        let mut found = TaskPage::default();
+        let page = |early| TaskPage { scanned: Some(10), next: Some("x".into()), stopped_early: early, ..TaskPage::default() };
+        add(&mut found, page(false));
+        assert_eq!(why_more(&found), "there are more");
+        add(&mut found, page(true));
+        assert_eq!(why_more(&found), "stopped after 20 tasks looked at; --from and --to narrow the search, this goes on");
     }
 
     #[test]

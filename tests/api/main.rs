@@ -14,5 +14,6 @@ mod reads;
 mod refusals;
 mod reports;
 mod schedules;
+mod search;
 mod watches;
 mod why;

@@ -1,0 +1,174 @@
+//! Searching in `GET /v1/tasks`: every filter, every level, any combination, and while tasks come and go.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kafleet::api::documents::TaskPage;
+use kafleet::model::event::{Announcement, Event, Kind};
+use kafleet::model::task::Policy;
+
+use crate::harness::{Fleet, fleet};
+use crate::lists::{all, ids};
+
+/// A task of `echo` as its producer announces it.
+async fn announce(fleet: &Fleet, id: &str, name: &str, tag: &str) {
+    let policy = Policy { name: Some(name.into()), tags: vec![tag.into()], ..Policy::default() };
+    let told = |event: &mut Event| {
+        let task = Announcement {
+            task_type: "echo".into(),
+            created_at_ms: event.at_ms,
+            position: None,
+            hash: None,
+            policy: Some(Box::new(policy)),
+            asof: None,
+        };
+        event.task = Some(Box::new(task));
+    };
+    fleet.tell(id, Kind::Submitted, told).await;
+}
+
+#[tokio::test]
+async fn names_and_errors_are_found_at_any_level() {
+    let fleet = fleet().await;
+    for (id, name, tag) in [
+        ("a", "nightly build 12", "ci"),
+        ("a:x", "nightly test 12", "ci"),
+        ("a:x:y", "deploy", "cd"),
+        ("b", "build", "ci"),
+        ("c", "Nightly build", "ci"),
+        ("c:z", "nightly test 7", "ci"),
+    ] {
+        announce(&fleet, id, name, tag).await;
+    }
+    fleet.succeed("a:x:y", serde_json::json!(1)).await;
+    fleet.fail("a:x", "no answer from 10.0.0.7:80 after 30 s").await;
+    fleet.fail("b", "no answer from 10.1.2.3:443 after 5 s").await;
+    fleet.fail("c:z", "the disk is full").await;
+    fleet.folded().await;
+    for (query, found) in [
+        ("level=any", vec!["a", "a:x", "a:x:y", "b", "c", "c:z"]),
+        ("level=roots", vec!["a", "b", "c"]),
+        ("name_like=^nightly", vec!["a"]),
+        ("level=any&name_like=^nightly", vec!["a", "a:x", "c:z"]),
+        ("level=any&name_like=(%3Fi)^nightly+build", vec!["a", "c"]),
+        ("level=any&name_like=\\d{2}$&name=nightly", vec!["a", "a:x"]),
+        ("level=any&tag=cd", vec!["a:x:y"]),
+        ("level=any&type=echo&tag=ci&name_like=test", vec!["a:x", "c:z"]),
+        ("level=any&state=queued", vec!["a", "c"]),
+        ("level=any&state=failed", vec!["a:x", "b", "c:z"]),
+        ("state=failed", vec!["b"]),
+        ("state=failed&type=echo", vec!["a:x", "b", "c:z"]),
+        ("state=failed&type=echo&level=roots", vec!["b"]),
+        ("level=any&error=error", vec!["a:x", "b", "c:z"]),
+        ("level=any&error=no+answer+from+1.1.1.1:8080+after+1+s", vec!["a:x", "b"]),
+        ("level=any&state=failed&error=error:+no+answer+from+1.1.1.1:1+after+1+s", vec!["a:x", "b"]),
+        ("error=no+answer+from+1.1.1.1:1+after+1+s", vec!["b"]),
+        ("root=a&error=error", vec!["a:x"]),
+        ("root=a&name_like=test|deploy", vec!["a:x", "a:x:y"]),
+    ] {
+        let query = query.replace('^', "%5E").replace('\\', "%5C").replace('{', "%7B").replace('}', "%7D").replace('|', "%7C");
+        assert_eq!(ids(&fleet, &query).await, found, "{query}");
+        assert_eq!(ids(&fleet, &format!("{query}&limit=1")).await, found, "{query} in pages of one");
+    }
+    let trees: Vec<String> = all(&fleet, "level=any&limit=2").await.into_iter().map(|task| task.id).collect();
+    assert_eq!(trees, ["c", "c:z", "b", "a", "a:x", "a:x:y"], "the newest tree first, parents before children");
+}
+
+/// A time range is that of the tasks, not of their trees.
+#[tokio::test]
+async fn a_new_task_of_an_old_tree_is_found_by_its_time() {
+    let fleet = fleet().await;
+    fleet.echo("old").await;
+    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+    let between = fleet.echo("between").await.seen_at.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+    let late = fleet.echo("old:late").await.seen_at.unwrap();
+    assert_eq!(ids(&fleet, &format!("level=any&from={between}")).await, ["between", "old:late"]);
+    assert_eq!(ids(&fleet, &format!("level=any&from={between}&to={late}")).await, ["between"]);
+    assert_eq!(ids(&fleet, &format!("level=any&to={late}&limit=1")).await, ["between", "old"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_searched_for_is_refused_with_a_reason() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    for (query, why) in [
+        ("name_like=(", "unclosed group"),
+        ("name_like=(a%7B1000%7D)%7B1000%7D", "grows too large"),
+        ("level=deep", "use `roots` or `any`"),
+        ("level=any&root=r", "leave it out"),
+    ] {
+        let problem = fleet.problem(&format!("/v1/tasks?{query}")).await;
+        assert_eq!((problem.status, problem.code.as_str()), (400, "bad_parameter"), "{query}");
+        assert!(problem.detail.contains(why), "{query}: {}", problem.detail);
+    }
+}
+
+/// What fits from the first page to the last comes exactly once, whatever else is written meanwhile.
+#[tokio::test]
+async fn pages_are_stable_while_tasks_come_and_go() {
+    let fleet = fleet().await;
+    for seed in 0..3 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let tag = format!("t{seed}");
+        let (mut stays, mut moves) = (BTreeSet::new(), Vec::new());
+        for n in 0..80 {
+            let id = match random.u8(..3) {
+                0 => format!("s{seed}-{n}"),
+                _ => format!("p{seed}-{}:c{n}", random.u32(..20)),
+            };
+            announce(&fleet, &id, "some name", &tag).await;
+            if random.bool() {
+                fleet.fail(&id, "no").await;
+                stays.insert(id);
+            } else {
+                moves.push(id);
+            }
+        }
+        fleet.folded().await;
+        for query in [
+            format!("level=any&state=failed&tag={tag}"),
+            format!("level=any&tag={tag}&error=error&state=failed&type=echo"),
+            format!("level=any&name_like=some+name&tag={tag}&error=no"),
+        ] {
+            let ended = AtomicBool::new(false);
+            let (seen, ()) = tokio::join!(page_all(&fleet, &query, seed, &ended), churn(&fleet, &moves, seed, &ended));
+            let unique: BTreeSet<&String> = seen.iter().collect();
+            assert_eq!(unique.len(), seen.len(), "seed {seed}, {query}: something came twice");
+            let missed: Vec<&String> = stays.iter().filter(|id| !unique.contains(id)).collect();
+            assert!(missed.is_empty(), "seed {seed}, {query}: {missed:?} did not come");
+        }
+    }
+}
+
+async fn page_all(fleet: &Fleet, query: &str, seed: u64, ended: &AtomicBool) -> Vec<String> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut seen, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page: TaskPage = fleet.get(&format!("/v1/tasks?{query}&limit={}{cursor}", random.u32(1..6))).await;
+        seen.extend(page.tasks.into_iter().map(|task| task.id));
+        match page.next {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    ended.store(true, Ordering::SeqCst);
+    seen
+}
+
+/// New tasks, above and below, and tasks that fail, run again and fail once more.
+async fn churn(fleet: &Fleet, moves: &[String], seed: u64, ended: &AtomicBool) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    for n in 0..300 {
+        if ended.load(Ordering::SeqCst) {
+            return;
+        }
+        let id = &moves[random.usize(..moves.len())];
+        match random.u8(..4) {
+            0 => drop(fleet.fail(id, "no").await),
+            1 => drop(fleet.tell(id, Kind::RetryRequested, |_| {}).await),
+            2 => announce(fleet, &format!("n{seed}-{n}"), "some name", &format!("t{seed}")).await,
+            _ => announce(fleet, &format!("{id}:n{n}"), "some name", &format!("t{seed}")).await,
+        }
+    }
+}
