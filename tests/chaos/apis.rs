@@ -1,0 +1,72 @@
+//! Calls to the apis, as a patient client makes them: to the other one where one does not answer, and again where none does.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use reqwest::{Client, Method};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+const CALL: Duration = Duration::from_secs(15);
+const PAUSE: Duration = Duration::from_millis(200);
+
+pub struct Apis {
+    pub urls: Vec<String>,
+    client: Client,
+    next: AtomicUsize,
+}
+
+/// An answer that is no trouble of the moment, and how often it had to be asked for.
+pub struct Reply {
+    pub status: u16,
+    pub body: Value,
+    pub calls: u32,
+}
+
+impl Apis {
+    pub fn new(urls: Vec<String>) -> Self {
+        let client = Client::builder().no_proxy().timeout(CALL).connect_timeout(Duration::from_secs(2)).build().unwrap();
+        Self { urls, client, next: AtomicUsize::new(0) }
+    }
+
+    pub async fn answers(&self, url: &str, path: &str) -> bool {
+        let answer = self.client.get(format!("{url}{path}")).send().await;
+        answer.is_ok_and(|answer| answer.status().is_success())
+    }
+
+    /// Until there is an answer below 500, or, after the deadline, none.
+    pub async fn call(&self, method: Method, path: &str, body: Option<&Value>, deadline: Instant) -> Result<Reply, String> {
+        let mut calls = 0;
+        loop {
+            let url = &self.urls[self.next.fetch_add(1, Ordering::Relaxed) % self.urls.len()];
+            let mut call = self.client.request(method.clone(), format!("{url}{path}"));
+            if let Some(body) = body {
+                call = call.json(body);
+            }
+            calls += 1;
+            let why = match call.send().await {
+                Ok(answer) => {
+                    let (status, body) = (answer.status().as_u16(), answer.json::<Value>().await);
+                    match body {
+                        Ok(body) if status < 500 => return Ok(Reply { status, body, calls }),
+                        Ok(body) => format!("{status}: {body}"),
+                        Err(why) => format!("{status}, and its body is cut: {why}"),
+                    }
+                }
+                Err(why) => why.to_string(),
+            };
+            if Instant::now() >= deadline {
+                return Err(format!("{method} {path}: {why}"));
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    pub async fn get(&self, path: &str, deadline: Instant) -> Result<Value, String> {
+        let reply = self.call(Method::GET, path, None, deadline).await?;
+        match reply.status {
+            200..300 => Ok(reply.body),
+            status => Err(format!("GET {path}: {status}: {}", reply.body)),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Three brokers that are controllers too, each behind a link of its own. Among themselves they talk directly.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::{Process, free_ports};
+use crate::proxy::Proxy;
+use crate::until;
+
+pub struct Cluster {
+    pub brokers: Vec<Process>,
+    pub links: Vec<Proxy>,
+    pub version: String,
+}
+
+impl Cluster {
+    /// Started, and each of them is ready.
+    pub async fn start(folder: &Path) -> Self {
+        let libraries = libraries();
+        let clients = free_ports::<3>();
+        let (mut brokers, mut links) = (Vec::new(), Vec::new());
+        let ports = Ports { direct: free_ports(), among: free_ports(), control: free_ports(), clients };
+        for (number, (client, direct)) in clients.into_iter().zip(ports.direct).enumerate() {
+            let at = folder.join(format!("kafka-{}", number + 1));
+            std::fs::create_dir_all(&at).unwrap();
+            std::fs::write(at.join("kafka.properties"), ports.configuration(number, &at)).unwrap();
+            links.push(Proxy::new(client, direct).await);
+        }
+        format_storage(folder, &libraries);
+        for number in 1..=3 {
+            let (at, libraries) = (folder.join(format!("kafka-{number}")), libraries.clone());
+            let log = folder.join(format!("broker-{number}.log"));
+            let mut broker = Process::new(&format!("broker-{number}"), log, move |_| {
+                let mut command = java(&libraries, "384m");
+                command.arg("kafka.Kafka").arg(at.join("kafka.properties")).current_dir(&at);
+                command
+            });
+            broker.start();
+            brokers.push(broker);
+        }
+        let version = libraries.parent().unwrap().file_name().unwrap().to_string_lossy().replace("kafka-", "Kafka ");
+        let this = Self { brokers, links, version };
+        this.ready().await;
+        this
+    }
+
+    /// The addresses that clients are given.
+    pub fn addresses(&self) -> String {
+        let addresses = self.links.iter().map(|link| format!("127.0.0.1:{}", link.port));
+        addresses.collect::<Vec<_>>().join(",")
+    }
+
+    async fn ready(&self) {
+        let ready = || async { self.brokers.iter().all(|broker| broker.said().contains("Kafka Server started")).then_some(()) };
+        until("the brokers are ready", Duration::from_secs(120), ready, || {
+            self.brokers.iter().map(Process::last_words).collect::<Vec<_>>().join("\n---\n")
+        })
+        .await;
+    }
+}
+
+/// `tests/services` knows how to get Kafka's libraries, and where they lie.
+fn libraries() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/services");
+    let output = Command::new(script).arg("libraries").output().unwrap();
+    let (told, talk) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "no Kafka: {talk}");
+    PathBuf::from(told.trim())
+}
+
+/// One processor's worth of threads for what a JVM does beside its work: there are three of them.
+fn java(libraries: &Path, memory: &str) -> Command {
+    let mut command = Command::new("java");
+    command.arg(format!("-Xmx{memory}")).args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
+    for (what, level) in [("defaultLogLevel", "warn"), ("showDateTime", "true"), ("log.kafka.server.KafkaRaftServer", "info")] {
+        command.arg(format!("-Dorg.slf4j.simpleLogger.{what}={level}"));
+    }
+    command.arg("-cp").arg(libraries.join("*"));
+    command
+}
+
+/// Made by Kafka's own tool for the first one; the others have the same under names of their own, which saves two JVMs.
+fn format_storage(folder: &Path, libraries: &Path) {
+    let first = folder.join("kafka-1");
+    let mut command = java(libraries, "128m");
+    command.args(["kafka.tools.StorageTool", "format", "-t", "kafleet-chaos-AAAAAAAA", "-c"]).arg(first.join("kafka.properties"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let meta = std::fs::read_to_string(first.join("data/meta.properties")).unwrap();
+    for number in 2..=3 {
+        let data = folder.join(format!("kafka-{number}/data"));
+        std::fs::create_dir_all(&data).unwrap();
+        let line = |line: &str| match line.split_once('=') {
+            Some(("node.id", _)) => format!("node.id={number}"),
+            Some(("directory.id", _)) => format!("directory.id=kafleet-chaos-{number}AAAAAAA"),
+            _ => line.to_owned(),
+        };
+        let own: Vec<String> = meta.lines().map(line).collect();
+        std::fs::write(data.join("meta.properties"), own.join("\n")).unwrap();
+        for file in std::fs::read_dir(first.join("data")).unwrap().map(|entry| entry.unwrap().path()) {
+            if file.extension().is_some_and(|extension| extension == "checkpoint") {
+                std::fs::copy(&file, data.join(file.file_name().unwrap())).unwrap();
+            }
+        }
+    }
+}
+
+struct Ports {
+    direct: [u16; 3],
+    among: [u16; 3],
+    control: [u16; 3],
+    clients: [u16; 3],
+}
+
+impl Ports {
+    fn configuration(&self, number: usize, at: &Path) -> String {
+        let voters: Vec<String> = (0..3).map(|n| format!("{}@127.0.0.1:{}", n + 1, self.control[n])).collect();
+        let (direct, among, control, client) =
+            (self.direct[number], self.among[number], self.control[number], self.clients[number]);
+        format!(
+            "process.roles=broker,controller
+node.id={}
+controller.quorum.voters={}
+controller.listener.names=CONTROLLER
+listeners=CLIENT://127.0.0.1:{direct},AMONG://127.0.0.1:{among},CONTROLLER://127.0.0.1:{control}
+advertised.listeners=CLIENT://127.0.0.1:{client},AMONG://127.0.0.1:{among}
+listener.security.protocol.map=CLIENT:PLAINTEXT,AMONG:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=AMONG
+log.dirs={}/data
+auto.create.topics.enable=false
+message.max.bytes=8388608
+replica.fetch.max.bytes=8388608
+default.replication.factor=3
+offsets.topic.replication.factor=3
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=3
+share.coordinator.state.topic.min.isr=2
+min.insync.replicas=2
+replica.lag.time.max.ms=6000
+group.initial.rebalance.delay.ms=0
+log.cleaner.dedupe.buffer.size=16777216
+",
+            number + 1,
+            voters.join(","),
+            at.display(),
+        )
+    }
+}

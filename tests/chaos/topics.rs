@@ -1,0 +1,75 @@
+//! What lies in Kafka: the records of tasks and of dead letters, read as any client would.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kafleet::broker::kafka::Kafka;
+use kafleet::broker::range::{self, Stretch};
+use kafleet::broker::{Broker, Partition, RecordRef};
+use kafleet::config::Names;
+
+use crate::fleet::PREFIX;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Id, run, and attempts used when the record was written.
+pub type Key = (String, u32, u32);
+
+#[derive(Default)]
+pub struct Topics {
+    /// The partitions of a task's records, with the topic.
+    pub tasks: BTreeMap<Key, Vec<Partition>>,
+    /// Dead letters by task.
+    pub dead: BTreeMap<String, usize>,
+}
+
+impl Topics {
+    /// Blocks.
+    pub fn read(addresses: &str) -> Self {
+        let kafka: Arc<dyn Broker> =
+            Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap());
+        let names = Names::new(PREFIX);
+        let mut this = Self::default();
+        let mut stretches = Vec::new();
+        for prefix in [names.tasks(""), names.dead("")] {
+            for topic in kafka.topics(&prefix, DEADLINE).unwrap() {
+                for index in 0..topic.partitions {
+                    let partition = Partition::new(topic.name.as_str(), index as i32);
+                    let ends = kafka.ends(&partition, DEADLINE).unwrap();
+                    stretches.push(Stretch { partition, from: ends.first, to: ends.end });
+                }
+            }
+        }
+        let tasks = names.tasks("");
+        range::read(&*kafka, &stretches, DEADLINE, &mut |record| this.take(record, record.topic.starts_with(&tasks))).unwrap();
+        this
+    }
+
+    fn take(&mut self, record: &RecordRef<'_>, is_task: bool) {
+        let header = |name: &str| {
+            let value = record.headers().find(|header| header.0 == name)?.1?;
+            Some(String::from_utf8_lossy(value).into_owned())
+        };
+        let Some(mut id) = header("ce_id") else { return };
+        if let Some(parent) = header("ce_parent").filter(|parent| !id.starts_with(&format!("{parent}:"))) {
+            id = format!("{parent}:{id}");
+        }
+        let number = |name| header(name).and_then(|text| text.parse::<u32>().ok());
+        if is_task {
+            let key = (id, number("ce_run").unwrap_or(1), number("ce_attempt").unwrap_or(0));
+            self.tasks.entry(key).or_default().push(Partition::new(record.topic, record.partition));
+        } else {
+            *self.dead.entry(id).or_default() += 1;
+        }
+    }
+
+    pub fn count(&self, id: &str, run: u32, used: u32) -> usize {
+        self.tasks.get(&(id.to_owned(), run, used)).map_or(0, Vec::len)
+    }
+
+    /// Where the first record of a task lies.
+    pub fn place(&self, id: &str) -> Option<&Partition> {
+        self.tasks.get(&(id.to_owned(), 1, 0))?.first()
+    }
+}
