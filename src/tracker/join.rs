@@ -4,6 +4,7 @@ use super::TrackerSetup;
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
 use crate::model::node::Node;
+use crate::model::rollup;
 use crate::model::then::{Ended, Joined, MAX_JOINED_BYTES, Then, number_of};
 use crate::store::{Entry, Index};
 
@@ -21,7 +22,10 @@ pub async fn params(
     if !then.with_results {
         return Ok(RawJson::of(&then.params).map_err(|why| why.to_string()));
     }
-    let mut joined = Joined { params: then.params.clone(), task: ended(id.clone(), node), results: Vec::new() };
+    // Since it is followed it waits for what follows.
+    let settled = rollup::settled(node.own, &node.below, node.tolerated());
+    let task = Ended { state: settled, ..ended(id.clone(), node) };
+    let mut joined = Joined { params: then.params.clone(), task, results: Vec::new() };
     let (mut after, mut bytes) = (None::<Entry>, size(&joined));
     loop {
         let page = setup.store.page(number, &Index::Children(id.clone()), after.as_ref(), STEP).await;

@@ -9,15 +9,16 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use axum::http::{Method, Request, header};
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::link::Link;
 use kafleet::broker::memory::{Faults, Memory, MemoryOptions};
 use kafleet::broker::{Broker, Outgoing, Partition};
 use kafleet::config::{ApiConfig, Config, Names, TopicsConfig, TrackerConfig, WorkerConfig};
 use kafleet::fleet::set_fleet;
+use kafleet::handlers::Task;
+use kafleet::model::age::Lifetimes;
 use kafleet::model::duration::Millis;
+use kafleet::model::event::Event;
 use kafleet::runtime::simulated::Process;
 use kafleet::runtime::{self, Health, Shutdown};
 use kafleet::store::memory as store;
@@ -25,14 +26,14 @@ use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tower::ServiceExt;
 
+use crate::family::{Part, parts};
 use crate::host::System;
 use crate::ledger::Ledger;
-use crate::story::{Deed, Seat, Story, Way};
-use crate::trees::{Journal, registry, task_type};
+use crate::plans::Plan;
+use crate::story::{Deed, Seat, Story};
+use crate::trees::{Journal, Oak, registry, task_type};
 use crate::uplink::{Luck, Uplink, Watched};
 use crate::verdict::Records;
 
@@ -56,20 +57,48 @@ pub struct Fleet {
     pub store: store::Memory,
     pub names: Names,
     pub journal: Arc<Journal>,
+    /// Everything that may come, by id.
+    pub parts: BTreeMap<String, Part>,
     seats: RefCell<BTreeMap<Seat, Running>>,
-    router: Arc<Mutex<Option<Router>>>,
+    pub router: Arc<Mutex<Option<Router>>>,
     /// Earlier contents of the store, newest last.
     copies: RefCell<Vec<(u64, Rc<store::Snapshot>)>>,
     /// What the store held when it was last looked at.
     pub known: RefCell<(u64, Rc<Records>)>,
+    /// And when it was judged.
+    pub seen: RefCell<Rc<Records>>,
     /// What was asked for, perhaps in vain.
     pub cancels: RefCell<BTreeSet<String>>,
     pub submitted: RefCell<BTreeMap<usize, (bool, Option<bool>)>>,
     pub retried: Cell<bool>,
+    /// How often a pause or a kill switch was taken back.
+    pub lifted: Cell<u64>,
+    /// Trees that a kill switch was set against.
+    pub killed: RefCell<BTreeSet<String>>,
+    /// What was asked to recur.
+    pub plans: RefCell<BTreeMap<usize, Plan>>,
     pub violations: RefCell<Vec<String>>,
     /// Deeds that are not done yet.
     pub under_way: Cell<usize>,
     healed: Cell<bool>,
+}
+
+fn lifetimes(story: &Story) -> Lifetimes {
+    let lasting = Lifetimes::default();
+    match story.kept_ms {
+        0 => lasting,
+        kept => Lifetimes { record_retention_ms: kept as i64, ..lasting },
+    }
+}
+
+/// How long trees last is in the log before there is any: it would not hold for those that have ended before.
+async fn settle(link: &Arc<Link>, names: &Names, story: &Story) {
+    let (topic, mut value) = (names.events(), Vec::new());
+    Event::settings(lifetimes(story), crate::host::BEGINNING_MS).encode(&mut value);
+    for partition in (0..story.events_partitions).filter(|_| story.kept_ms > 0) {
+        let record = Outgoing { topic: &topic, partition: Some(partition as i32), key: None, value: Some(&value), headers: &[] };
+        link.deliver(record, CALL).await.unwrap();
+    }
 }
 
 impl Fleet {
@@ -92,14 +121,16 @@ impl Fleet {
         broker.apply_topics(&specs, CALL).unwrap();
         let link = Link::open(broker.clone(), None).unwrap();
         set_fleet(&link, &names, story.events_partitions).await.unwrap();
+        settle(&link, &names, &story).await;
         let of = |topic: String, count: u32| (0..count).map(move |index| Partition::new(topic.as_str(), index as i32));
         let events: Vec<_> = of(names.events(), story.events_partitions).collect();
         let tasks = [true, false].into_iter().flat_map(|oak| of(names.tasks(task_type(oak)), story.task_partitions));
         let ledger = Ledger::new(broker.clone(), &names, &events, &tasks.collect::<Vec<_>>());
         let checked = ledger.clone();
-        *journal.check.lock() = Some(Box::new(move |id, run| checked.begins(id, run)));
+        *journal.check.lock() = Some(Box::new(move |id, run, attempt| checked.begins(id, run, attempt)));
         Rc::new(Self {
             luck: Luck::new(story.seed),
+            parts: parts(&story),
             story,
             system,
             broker,
@@ -111,9 +142,13 @@ impl Fleet {
             router: Arc::default(),
             copies: RefCell::default(),
             known: RefCell::default(),
+            seen: RefCell::default(),
             cancels: RefCell::default(),
             submitted: RefCell::default(),
             retried: Cell::new(false),
+            lifted: Cell::new(0),
+            killed: RefCell::default(),
+            plans: RefCell::default(),
             violations: RefCell::default(),
             under_way: Cell::new(0),
             healed: Cell::new(false),
@@ -141,12 +176,14 @@ impl Fleet {
     }
 
     fn launch(&self, seat: Seat, shutdown: Shutdown) -> JoinHandle<anyhow::Result<()>> {
-        let broker = Arc::new(Watched { inner: self.broker.clone(), ledger: self.ledger.clone(), luck: self.luck.clone() });
+        let newer = matches!(seat, Seat::Worker(n) if self.story.newer.contains(&n)).then(|| self.names.events());
+        let broker =
+            Arc::new(Watched { inner: self.broker.clone(), ledger: self.ledger.clone(), luck: self.luck.clone(), newer });
         let store = Arc::new(Uplink { inner: self.store.clone(), luck: self.luck.clone() });
         let (names, events_partitions) = (self.names.clone(), self.story.events_partitions);
         let (registry, metrics, health) = (registry(&self.journal), Metrics::new().unwrap(), Health::default());
         match seat {
-            Seat::Worker(_) => {
+            Seat::Worker(n) => {
                 let config = WorkerConfig {
                     drain_timeout: Millis::secs(3),
                     commit_interval: Millis(self.story.commit_ms),
@@ -154,7 +191,7 @@ impl Fleet {
                     inline_retry_max: Millis(self.story.inline_retry_ms),
                     ..WorkerConfig::default()
                 };
-                let types = Vec::new();
+                let types = if self.story.narrow.contains(&n) { vec![Oak::TYPE.to_owned()] } else { Vec::new() };
                 let setup =
                     WorkerSetup { broker, registry, types, config, names, events_partitions, metrics, health, reentry: None };
                 runtime::spawn(worker::run(setup, shutdown))
@@ -166,7 +203,7 @@ impl Fleet {
                     broker,
                     store,
                     config,
-                    lifetimes: Default::default(),
+                    lifetimes: lifetimes(&self.story),
                     names,
                     events_partitions,
                     metrics,
@@ -214,7 +251,7 @@ impl Fleet {
         }
     }
 
-    fn process(&self, seat: Seat) -> Option<Process> {
+    pub fn process(&self, seat: Seat) -> Option<Process> {
         self.seats.borrow().get(&seat).map(|running| running.process)
     }
 
@@ -277,6 +314,11 @@ impl Fleet {
         }
     }
 
+    pub fn wipe(&self) {
+        self.store.wipe();
+        self.luck.writes.fetch_add(1, SeqCst);
+    }
+
     fn hold(&self, partition: u32, hold: bool) {
         let name = format!("{}.firing.{partition}", self.names.events());
         self.broker.hold_atomic(&name, hold);
@@ -293,15 +335,8 @@ impl Fleet {
             Deed::Submit { root, way } => self.submit(root, way).await,
             Deed::External { root, fails } => self.external(root, fails).await,
             Deed::Cancel { root, path } => self.cancel(&Story::id(root, &path)).await,
-            Deed::Retry { root, path, only_failed } => {
-                self.retried.set(true);
-                let id = Story::id(root, &path);
-                self.call(Method::POST, &format!("/v1/tasks/{id}/retry"), Some(json!({"only_failed": only_failed}))).await;
-            }
-            Deed::Redrive { oak } => {
-                self.retried.set(true);
-                self.call(Method::POST, "/v1/dead/redrive", Some(json!({"type": task_type(oak), "limit": 3}))).await;
-            }
+            Deed::Retry { root, path, only_failed } => self.retry(&Story::id(root, &path), only_failed).await,
+            Deed::Redrive { oak } => self.redrive(oak).await,
             Deed::Crash { seat, steps, back_ms } => {
                 self.crash(seat, steps);
                 self.back(seat, back_ms).await;
@@ -322,10 +357,7 @@ impl Fleet {
                 self.pause(ms).await;
                 self.luck.down.store(false, SeqCst);
             }
-            Deed::StoreWiped => {
-                self.store.wipe();
-                self.luck.writes.fetch_add(1, SeqCst);
-            }
+            Deed::StoreWiped => self.wipe(),
             Deed::StoreBack => {
                 if let Some((_, copy)) = self.copies.borrow().first() {
                     self.store.restore(copy);
@@ -339,12 +371,16 @@ impl Fleet {
                 self.hold(partition, false);
             }
             Deed::More { oak } => self.more(oak),
+            Deed::Pause { oak, ms } => self.pause_type(oak, ms).await,
+            Deed::Kill { root, ms } => self.kill(root, ms).await,
+            Deed::Plan { plan, wish, for_ms } => self.plan(plan, &wish, for_ms).await,
+            Deed::Replan { plan, how } => self.replan(plan, how).await,
         }
         self.under_way.set(self.under_way.get() - 1);
     }
 
     /// For a while, unless all is well before.
-    async fn pause(&self, ms: u64) {
+    pub async fn pause(&self, ms: u64) {
         let until = self.system.elapsed_ms() + ms;
         while self.system.elapsed_ms() < until && !self.healed.get() {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -386,89 +422,5 @@ impl Fleet {
         specs.iter_mut().for_each(|spec| spec.partitions += 1);
         self.broker.apply_topics(&specs, CALL).unwrap();
         self.ledger.watch(&Partition::new(wanted, self.story.task_partitions as i32));
-    }
-
-    // ---- whoever asks
-
-    /// None: no answer, whatever became of it.
-    async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
-        let process = self.process(Seat::Api).filter(|process| !self.system.is_dead(*process))?;
-        let router = self.router.lock().clone()?;
-        let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
-        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
-        let request = request.body(body).unwrap();
-        let answer = self.system.by(process, || {
-            runtime::spawn(async move {
-                let response = router.oneshot(request).await.unwrap();
-                let status = response.status().as_u16();
-                let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap_or_default();
-                (status, serde_json::from_slice(&body).unwrap_or_default())
-            })
-        });
-        let answer = tokio::time::timeout(Duration::from_secs(40), answer).await.ok()?.ok()?;
-        if answer.0 == 500 {
-            self.violation(format!("{path} was answered with {answer:?}"));
-        }
-        self.system.note(u64::from(answer.0));
-        Some(answer)
-    }
-
-    /// Again and again, as a client does that wants it done.
-    async fn insist(&self, method: Method, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
-        for _ in 0..200 {
-            match self.call(method.clone(), path, body.clone()).await {
-                Some(answer) if answer.0 < 429 => return Some(answer),
-                _ => tokio::time::sleep(Duration::from_millis(700)).await,
-            }
-        }
-        self.violation(format!("{path} is not answered"));
-        None
-    }
-
-    async fn submit(&self, root: usize, way: Way) {
-        let (oak, script) = self.story.roots[root].clone();
-        self.submitted.borrow_mut().insert(root, (oak, None));
-        let (id, params) = (Story::id(root, &[]), serde_json::to_value(&script).unwrap());
-        match way {
-            Way::Api { delay_ms } => {
-                let mut asked = json!({"type": task_type(oak), "id": id, "params": params});
-                if delay_ms > 0 {
-                    asked["delay"] = json!(format!("{delay_ms}ms"));
-                }
-                let answer = self.insist(Method::POST, "/v1/tasks", Some(asked)).await;
-                if answer.as_ref().is_none_or(|answer| answer.0 >= 300) {
-                    self.violation(format!("`{id}` was not taken: {answer:?}"));
-                }
-            }
-            Way::Bare => self.submit_bare(&id, oak, &params).await,
-        }
-    }
-
-    async fn submit_bare(&self, id: &str, oak: bool, params: &Value) {
-        let (topic, value) = (self.names.tasks(task_type(oak)), params.to_string());
-        let headers = [(kafleet::model::task::header::ID, id.as_bytes())];
-        let record = Outgoing {
-            topic: &topic,
-            partition: None,
-            key: Some(id.as_bytes()),
-            value: Some(value.as_bytes()),
-            headers: &headers,
-        };
-        let link = Link::open(self.broker.clone(), None).unwrap();
-        while link.deliver(record, CALL).await.is_err() {}
-    }
-
-    async fn external(&self, root: usize, fails: bool) {
-        self.submitted.borrow_mut().insert(root, (self.story.roots[root].0, Some(fails)));
-        let id = Story::id(root, &[]);
-        self.insist(Method::POST, "/v1/tasks", Some(json!({"type": "outside", "id": id, "external": true}))).await;
-        for state in ["running", if fails { "failed" } else { "succeeded" }] {
-            self.insist(Method::PUT, &format!("/v1/tasks/{id}/state"), Some(json!({"state": state}))).await;
-        }
-    }
-
-    async fn cancel(&self, id: &str) {
-        self.cancels.borrow_mut().insert(id.to_owned());
-        self.call(Method::POST, &format!("/v1/tasks/{id}/cancel"), None).await;
     }
 }

@@ -10,10 +10,12 @@ use kafleet::broker::{Broker, Commit, Consumer, ConsumerSpec, Partition, Start};
 use kafleet::config::Names;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::offsets::Metadata;
-use kafleet::model::task::header;
+use kafleet::model::task::{header, parse_time};
 use parking_lot::Mutex;
 
 const SOON: Duration = Duration::ZERO;
+/// How old the time may be that a worker goes by.
+const SLACK_MS: i64 = 500;
 
 pub type Run = (String, u32);
 
@@ -37,6 +39,10 @@ struct Books {
     done: BTreeSet<(Partition, i64)>,
     /// The farthest end of a window that a commit has named.
     windows: BTreeMap<Partition, i64>,
+    /// When, in epoch milliseconds, a record's task may not begin any more.
+    deadlines: BTreeMap<(Partition, i64), i64>,
+    /// Types, and how the ids of trees begin, of which nothing is to begin now.
+    held_back: BTreeSet<(String, String)>,
     violations: Vec<String>,
 }
 
@@ -59,6 +65,8 @@ impl Ledger {
             ready: BTreeMap::new(),
             done: BTreeSet::new(),
             windows: BTreeMap::new(),
+            deadlines: BTreeMap::new(),
+            held_back: BTreeSet::new(),
             violations: Vec::new(),
         };
         Arc::new(Self { broker, names: names.clone(), books: Mutex::new(books) })
@@ -112,8 +120,18 @@ impl Ledger {
         }
     }
 
+    /// Nothing of a type and of a tree (empty: of all) is to begin from now on, or may again.
+    pub fn hold_back(&self, task_type: &str, tree: &str, on: bool) {
+        let (held, what) = (&mut self.books.lock().held_back, (task_type.to_owned(), tree.to_owned()));
+        if on {
+            held.insert(what)
+        } else {
+            held.remove(&what)
+        };
+    }
+
     /// A handler begins.
-    pub fn begins(&self, id: &str, run: u32) {
+    pub fn begins(&self, id: &str, run: u32, attempt: u32) {
         let books = &mut *self.books.lock();
         books.read();
         let places = books.places.get(&(id.to_owned(), run)).cloned().unwrap_or_default();
@@ -126,6 +144,7 @@ impl Ledger {
             *farthest = end.unwrap_or_default().max(*farthest);
             announced |= *offset < *farthest;
         }
+        books.may_begin(id, run, attempt, &places);
         if !announced {
             books.violations.push(format!("run {run} of `{id}` begins, which no commit has announced: {places:?}"));
         }
@@ -143,8 +162,24 @@ impl Ledger {
 }
 
 impl Books {
+    fn may_begin(&mut self, id: &str, run: u32, attempt: u32, places: &[(Partition, i64)]) {
+        let now = kafleet::runtime::now_ms();
+        let held = |(task_type, tree): &&(String, String)| {
+            places.iter().any(|(partition, _)| partition.topic.ends_with(task_type.as_str()))
+                && (id == tree || id.starts_with(&format!("{tree}:")) || tree.is_empty())
+        };
+        if let Some(held) = self.held_back.iter().find(held) {
+            self.violations.push(format!("attempt {attempt} of run {run} of `{id}` begins, and {held:?} is held back"));
+        }
+        let deadlines: Option<Vec<i64>> = places.iter().map(|place| self.deadlines.get(place).copied()).collect();
+        let latest = deadlines.and_then(|all| all.into_iter().max()).filter(|at| attempt == 1 && *at + SLACK_MS < now);
+        if let Some(at) = latest {
+            self.violations.push(format!("run {run} of `{id}` begins {} ms after it has expired", now - at));
+        }
+    }
+
     fn read(&mut self) {
-        let Self { events, tasks, ended, places, whose, ready, .. } = self;
+        let Self { events, tasks, ended, places, whose, ready, deadlines, .. } = self;
         let mut heard = true;
         while std::mem::take(&mut heard) {
             let read = events.poll(10_000, SOON, &mut |record| {
@@ -166,6 +201,11 @@ impl Books {
                 let place = (Partition::new(record.topic, record.partition), record.offset);
                 places.entry(run.clone()).or_default().push(place.clone());
                 *ready.entry(run.clone()).or_default() += usize::from(text(header::NOT_BEFORE).is_none());
+                if let Some(expires) = text(header::EXPIRES) {
+                    let span = expires.strip_suffix("ms").and_then(|ms| ms.parse::<i64>().ok());
+                    let at = span.map_or_else(|| parse_time(expires).unwrap(), |span| record.timestamp_ms + span);
+                    deadlines.insert(place.clone(), at);
+                }
                 whose.insert(place, run);
             });
             read.unwrap();

@@ -1,12 +1,15 @@
 //! The real worker, tracker, api and fold on a broker and a store in memory, on one thread, under a clock of their own:
 //! everything that happens comes from a seed. See CONTRIBUTING.md for how to run more of it.
 
+mod asks;
+mod family;
 mod fleet;
 mod host;
 mod ledger;
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 #[path = "../tracker/oracle.rs"]
 mod oracle;
+mod plans;
 mod run;
 mod story;
 mod trees;
@@ -17,13 +20,22 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use run::{Outcome, play, shrink};
+use run::{Outcome, play, play_story, shrink};
+use serde::{Deserialize, Serialize};
+use story::Story;
 
 /// How many new seeds are played, unless `KAFLEET_SIMULATION` says it, and how long at most.
 const SEEDS: u64 = 1_000;
 const CEILING: Duration = Duration::from_secs(120);
-/// Seeds that have found something, one a line, with what it was.
-const REGRESSIONS: &str = include_str!("regressions.txt");
+/// Stories that have found something, one a line.
+const REGRESSIONS: &str = include_str!("regressions.jsonl");
+
+#[derive(Serialize, Deserialize)]
+struct Regression {
+    /// What it was.
+    found: String,
+    story: Story,
+}
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -36,7 +48,9 @@ fn told(outcome: &Outcome) -> String {
     for wrong in minimal.wrong.iter().take(10) {
         text += &format!("  {wrong}\n");
     }
-    text + &format!("what happens, of {} things only:\n{}", minimal.story.items.len(), minimal.story)
+    text += &format!("what happens, of {} things only:\n{}", minimal.story.items.len(), minimal.story);
+    let kept = Regression { found: "…".into(), story: (*minimal.story).clone() };
+    text + &format!("to be kept in tests/simulation/regressions.jsonl:\n{}\n", serde_json::to_string(&kept).unwrap_or_default())
 }
 
 /// Plays seeds on all cores until there are enough of them, or the time is over, or one finds something.
@@ -84,10 +98,10 @@ fn seeds() {
 
 #[test]
 fn what_was_found_before_stays_mended() {
-    for line in REGRESSIONS.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
-        let seed = line.split_whitespace().next().unwrap_or_default().parse().unwrap();
-        let outcome = play(seed);
-        assert!(outcome.wrong.is_empty(), "{}\n{line}", told(&outcome));
+    for line in REGRESSIONS.lines() {
+        let Regression { found, story } = serde_json::from_str(line).unwrap();
+        let outcome = play_story(story);
+        assert!(outcome.wrong.is_empty(), "{}\n{found}", told(&outcome));
     }
 }
 

@@ -13,14 +13,14 @@ use kafleet::runtime::simulated::simulate;
 use crate::fleet::{Fleet, SESSION};
 use crate::host::System;
 use crate::oracle::Oracle;
-use crate::story::Story;
+use crate::story::{Mood, Story};
 use crate::verdict;
 
 /// By then everything has come to its end.
 const PATIENCE_MS: u64 = 600_000;
 const LOOK: Duration = Duration::from_millis(500);
 /// Plays that the search for a smaller story may take.
-const SHRINKING: usize = 150;
+const SHRINKING: usize = 300;
 
 pub struct Outcome {
     pub seed: u64,
@@ -33,7 +33,7 @@ pub fn play(seed: u64) -> Outcome {
     play_story(Story::of(seed))
 }
 
-fn play_story(story: Story) -> Outcome {
+pub fn play_story(story: Story) -> Outcome {
     let story = Arc::new(story);
     let seed = story.seed;
     fastrand::seed(seed);
@@ -98,6 +98,14 @@ async fn watch(fleet: &Fleet, ends: &mut Ends) {
         return;
     }
     let records = verdict::records(fleet).await;
+    let before = fleet.seen.replace(records.clone());
+    if Rc::ptr_eq(&before, &records) {
+        return;
+    }
+    let stays = fleet.story.mood != Mood::Wild && (fleet.story.kept_ms == 0 || fleet.system.elapsed_ms() < fleet.story.kept_ms);
+    for id in before.keys().filter(|id| stays && !records.contains_key(*id)) {
+        fleet.violation(format!("the record of `{id}` is gone"));
+    }
     verdict::at_any_time(fleet, &records).into_iter().for_each(|wrong| fleet.violation(wrong));
     for (id, node) in records.iter() {
         if node.own.is_terminal() {
@@ -138,6 +146,9 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
         tokio::time::sleep(LOOK).await;
     }
     let mut wrong = verdict::judge(fleet).await;
+    if wrong.is_empty() && fleet.story.kept_ms > 0 {
+        wrong = forget(fleet).await;
+    }
     for seat in fleet.all_seats() {
         fleet.stop(seat);
     }
@@ -154,7 +165,26 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
     wrong
 }
 
-/// Leaves out what need not happen for it to fail.
+/// Time passes, and all trees are removed: also those that a store without a memory has to be told of first.
+async fn forget(fleet: &Rc<Fleet>) -> Vec<String> {
+    if fleet.system.chance(0.3) {
+        fleet.wipe();
+    }
+    let end = fleet.system.elapsed_ms() + PATIENCE_MS;
+    loop {
+        fleet.tend();
+        tokio::time::sleep(LOOK).await;
+        let rest = verdict::rest(fleet).await;
+        if rest.is_empty() || !seen(fleet).is_empty() {
+            return seen(fleet);
+        }
+        if fleet.system.elapsed_ms() > end {
+            return vec![format!("trees were to be kept for {} ms, and {rest:?} is there", fleet.story.kept_ms)];
+        }
+    }
+}
+
+/// Leaves out what need not happen for it to fail: deeds first, then what the trees that are left need not do.
 pub fn shrink(outcome: &Outcome) -> Outcome {
     let mut best =
         Outcome { seed: outcome.seed, story: outcome.story.clone(), wrong: outcome.wrong.clone(), trace: outcome.trace };
@@ -162,19 +192,33 @@ pub fn shrink(outcome: &Outcome) -> Outcome {
     let mut size = best.story.items.len().div_ceil(2);
     while size > 0 {
         let mut from = 0;
-        while from < best.story.items.len() && plays < SHRINKING {
-            plays += 1;
-            let mut smaller = Story::of(outcome.seed);
-            smaller.items = best.story.items.clone();
+        while from < best.story.items.len() {
+            let mut smaller = (*best.story).clone();
             smaller.items.drain(from..(from + size).min(best.story.items.len()));
-            let tried = play_story(smaller);
-            if tried.wrong.is_empty() {
-                from += size;
-            } else {
-                best = tried;
-            }
+            from += if fails_too(smaller, &mut best, &mut plays) { 0 } else { size };
         }
         size /= 2;
     }
+    for root in 0..best.story.roots.len() {
+        let mut n = 0;
+        while let Some(script) = best.story.roots[root].1.lesser().into_iter().nth(n) {
+            let mut smaller = (*best.story).clone();
+            smaller.roots[root].1 = script;
+            n += usize::from(!fails_too(smaller, &mut best, &mut plays));
+        }
+    }
     best
+}
+
+fn fails_too(smaller: Story, best: &mut Outcome, plays: &mut usize) -> bool {
+    *plays += 1;
+    if *plays > SHRINKING {
+        return false;
+    }
+    let tried = play_story(smaller);
+    let fails = !tried.wrong.is_empty();
+    if fails {
+        *best = tried;
+    }
+    fails
 }

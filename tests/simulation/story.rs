@@ -3,18 +3,23 @@
 use std::fmt;
 
 use fastrand::Rng;
+use kafleet::model::schedule::Overlap;
+use serde::{Deserialize, Serialize};
 
 use crate::trees::Script;
 
+/// In the path to a task: from here on these are continuations.
+const THENS: usize = 100;
+
 /// Which process of which role.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Seat {
     Worker(usize),
     Tracker(usize),
     Api,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Way {
     /// Over the api, to start after so many milliseconds.
     Api { delay_ms: u64 },
@@ -22,7 +27,7 @@ pub enum Way {
     Bare,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Deed {
     Submit {
         root: usize,
@@ -81,9 +86,49 @@ pub enum Deed {
     More {
         oak: bool,
     },
+    /// Nothing of a type is started for a while.
+    Pause {
+        oak: bool,
+        ms: u64,
+    },
+    /// Nothing of a tree is started for a while: what comes to a worker meanwhile is cancelled.
+    Kill {
+        root: usize,
+        ms: u64,
+    },
+    /// Fires for so long.
+    Plan {
+        plan: usize,
+        wish: Wish,
+        for_ms: u64,
+    },
+    Replan {
+        plan: usize,
+        how: Replan,
+    },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is to recur.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Wish {
+    pub every_s: u32,
+    /// It is said as cron does.
+    pub cron: bool,
+    pub overlap: Overlap,
+    pub oak: bool,
+    pub script: Script,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Replan {
+    Pause,
+    Resume,
+    Run,
+    Backfill,
+    Delete,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mood {
     /// Nothing goes wrong: then nothing is done twice either, where no second worker joins.
     Calm,
@@ -92,12 +137,13 @@ pub enum Mood {
     Wild,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Item {
     pub at_ms: u64,
     pub deed: Deed,
 }
 
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Story {
     pub seed: u64,
     /// How long trouble lasts; then everything is well, and all has to come to its end.
@@ -111,8 +157,19 @@ pub struct Story {
     pub batch_events: usize,
     pub observe: bool,
     pub roots: Vec<(bool, Script)>,
+    /// Workers that know one of the types only.
+    pub narrow: Vec<usize>,
+    /// Workers of a newer build: their events have fields, and there are kinds, that nobody else knows.
+    pub newer: Vec<usize>,
+    /// How long a tree is kept after its end; 0: for ever.
+    pub kept_ms: u64,
     pub mood: Mood,
     pub items: Vec<Item>,
+}
+
+/// What a task's continuation is called below it.
+pub fn then_segment(n: usize) -> String {
+    if n == 0 { "then".into() } else { format!("then-{}", n + 1) }
 }
 
 impl Story {
@@ -121,22 +178,28 @@ impl Story {
         let mood = [Mood::Calm, Mood::Orderly, Mood::Wild][usize::from(dice.u8(..8).min(2))];
         let count = dice.usize(1..7);
         let roots: Vec<_> = (0..count).map(|_| (dice.u8(..3) > 0, Script::random(dice, 3))).collect();
+        let workers = dice.usize(1..4);
+        let some = |dice: &mut Rng, first| (first..workers).filter(|_| dice.u8(..5) == 0).collect();
         let mut story = Self {
             seed,
             trouble_ms: [8_000, 15_000, 25_000][dice.usize(..3)],
             events_partitions: dice.u32(1..4),
             task_partitions: dice.u32(1..4),
-            workers: dice.usize(1..4),
+            workers,
             trackers: dice.usize(1..3),
             commit_ms: [20, 200, 1_000][dice.usize(..3)],
             inline_retry_ms: [0, 500, 30_000][dice.usize(..3)],
             batch_events: [1, 3, 50, 2_000][dice.usize(..4)],
             observe: dice.bool(),
             roots,
+            narrow: some(dice, 1),
+            newer: some(dice, 0),
+            kept_ms: if dice.u8(..12) == 0 { 150_000 } else { 0 },
             mood,
             items: Vec::new(),
         };
         story.asks(dice);
+        story.plans(dice);
         match mood {
             Mood::Calm => {}
             Mood::Orderly => story.restarts(dice),
@@ -164,22 +227,43 @@ impl Story {
         for _ in 0..dice.usize(..5) {
             let (at_ms, root) = (dice.u64(..self.trouble_ms * 3 / 2), dice.usize(..self.roots.len()));
             let path = self.path(dice, root);
-            let deed = match dice.u8(..6) {
+            let ms = dice.u64(100..6_000);
+            let deed = match dice.u8(..8) {
                 0 | 1 => Deed::Cancel { root, path },
                 2 | 3 => Deed::Retry { root, path, only_failed: dice.bool() },
                 4 => Deed::Redrive { oak: dice.bool() },
-                _ => Deed::More { oak: dice.bool() },
+                5 => Deed::More { oak: dice.bool() },
+                6 => Deed::Pause { oak: dice.bool(), ms },
+                _ => Deed::Kill { root, ms },
             };
             self.add(at_ms, deed);
         }
     }
 
+    fn plans(&mut self, dice: &mut Rng) {
+        for plan in 0..[0, 0, 0, 0, 0, 1, 1, 2][dice.usize(..8)] {
+            let (at_ms, for_ms) = (dice.u64(..self.trouble_ms / 2), dice.u64(2_000..self.trouble_ms));
+            let overlap = [Overlap::Skip, Overlap::Allow, Overlap::BufferOne, Overlap::Replace][dice.usize(..4)];
+            let wish =
+                Wish { every_s: dice.u32(1..5), cron: dice.bool(), overlap, oak: dice.bool(), script: Script::brief(dice) };
+            self.add(at_ms, Deed::Plan { plan, wish, for_ms });
+            for _ in 0..dice.usize(..3) {
+                let how = [Replan::Pause, Replan::Resume, Replan::Run, Replan::Backfill, Replan::Delete][dice.usize(..5)];
+                self.add(at_ms + dice.u64(..for_ms), Deed::Replan { plan, how });
+            }
+        }
+    }
+
     fn path(&self, dice: &mut Rng, root: usize) -> Vec<usize> {
         let (mut path, mut script) = (Vec::new(), &self.roots[root].1);
-        while !script.children.is_empty() && dice.bool() {
-            let n = dice.usize(..script.children.len());
-            path.push(n);
-            script = &script.children[n].script;
+        while script.children.len() + script.thens.len() > 0 && dice.bool() {
+            let n = dice.usize(..script.children.len() + script.thens.len());
+            let (step, next) = match n.checked_sub(script.children.len()) {
+                None => (n, &script.children[n].script),
+                Some(then) => (THENS + then, &script.thens[then].kid.script),
+            };
+            path.push(step);
+            script = next;
         }
         path
     }
@@ -219,7 +303,10 @@ impl Story {
 
     /// How the id of a task is made.
     pub fn id(root: usize, path: &[usize]) -> String {
-        path.iter().fold(format!("r{root}"), |id, n| format!("{id}:c{n}"))
+        path.iter().fold(format!("r{root}"), |id, n| match n.checked_sub(THENS) {
+            None => format!("{id}:c{n}"),
+            Some(then) => format!("{id}:{}", then_segment(then)),
+        })
     }
 }
 
@@ -227,7 +314,7 @@ impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:?}: {} workers, {} trackers; {} events partitions, {} of each type; commits every {} ms, batches of {}, retries wait inline up to {} ms, observed: {}",
+            "{:?}: {} workers, {} trackers; {} events partitions, {} of each type; commits every {} ms, batches of {}, retries wait inline up to {} ms, observed: {}; workers of one type: {:?}, newer ones: {:?}; trees are kept {} ms",
             self.mood,
             self.workers,
             self.trackers,
@@ -236,9 +323,17 @@ impl fmt::Display for Story {
             self.commit_ms,
             self.batch_events,
             self.inline_retry_ms,
-            self.observe
+            self.observe,
+            self.narrow,
+            self.newer,
+            self.kept_ms
         )?;
-        for (n, (oak, script)) in self.roots.iter().enumerate() {
+        let of = |item: &Item| match item.deed {
+            Deed::Submit { root, .. } | Deed::External { root, .. } => Some(root),
+            _ => None,
+        };
+        let used: Vec<usize> = self.items.iter().filter_map(of).collect();
+        for (n, (oak, script)) in self.roots.iter().enumerate().filter(|(n, _)| used.contains(n)) {
             writeln!(f, "  r{n}, {}: {}", crate::trees::task_type(*oak), serde_json::to_string(script).unwrap_or_default())?;
         }
         self.items.iter().try_for_each(|item| writeln!(f, "  {:>6} ms  {:?}", item.at_ms, item.deed))

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Partition,
-    Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing,
+    Partition, Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
 };
 use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
@@ -18,6 +18,7 @@ use kafleet::model::id::TaskId;
 use kafleet::model::node::Node;
 use kafleet::store::{Fence, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount, memory};
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use crate::ledger::Ledger;
 
@@ -51,6 +52,8 @@ pub struct Watched {
     pub inner: Arc<Memory>,
     pub ledger: Arc<Ledger>,
     pub luck: Arc<Luck>,
+    /// Who reaches it is of a newer build; the topic of events.
+    pub newer: Option<String>,
 }
 
 impl Watched {
@@ -72,7 +75,9 @@ impl Broker for Watched {
         Ok(Box::new(WatchedConsumer { inner: self.inner.consumer(spec)?, ledger, luck: self.luck.clone(), begun: Vec::new() }))
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
-        self.inner.producer(sink)
+        let Some(events) = self.newer.clone() else { return self.inner.producer(sink) };
+        let inner = self.inner.producer(Arc::new(Deaf(sink)))?;
+        Ok(Arc::new(Newer { inner, events, luck: self.luck.clone() }))
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
         self.reach()?;
@@ -99,6 +104,58 @@ impl Broker for Watched {
     }
     fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
         self.inner.set_group_offsets(group, commits, deadline)
+    }
+}
+
+/// What nobody waits for.
+const ASIDE: u64 = u64::MAX - 7;
+
+/// Writes events as a build to come may: with fields, and of kinds, that this one does not know.
+struct Newer {
+    inner: Arc<dyn Producer>,
+    events: String,
+    luck: Arc<Luck>,
+}
+
+impl Newer {
+    /// The event as it writes it, and now and then one of another kind.
+    fn written(&self, value: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+        let mut event: serde_json::Map<String, Value> = serde_json::from_slice(value).ok()?;
+        event.insert("mood".into(), json!({"of": ["a", "newer"], "build": 1.5}));
+        let written = serde_json::to_vec(&event).ok()?;
+        let aside = (self.luck.dice.lock().u8(..8) == 0).then(|| {
+            event.insert("kind".into(), json!("polished"));
+            serde_json::to_vec(&event).unwrap_or_default()
+        });
+        Some((written, aside))
+    }
+}
+
+impl Producer for Newer {
+    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
+        let written = record.value.filter(|_| record.topic == self.events).and_then(|value| self.written(value));
+        let Some((value, aside)) = written else { return self.inner.send(record, token) };
+        if let Some(aside) = aside {
+            // Refused or lost: as if it had not been said.
+            let _ = self.inner.send(&Outgoing { value: Some(&aside), ..*record }, ASIDE);
+        }
+        self.inner.send(&Outgoing { value: Some(&value), ..*record }, token)
+    }
+    fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
+        self.inner.flush(deadline)
+    }
+    fn purge(&self) {
+        self.inner.purge();
+    }
+}
+
+struct Deaf(Arc<dyn DeliverySink>);
+
+impl DeliverySink for Deaf {
+    fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>) {
+        if token != ASIDE {
+            self.0.delivered(token, outcome);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use kafleet::broker::{Broker, ConsumerSpec, Partition, Start};
+use kafleet::broker::{Broker, ConsumerSpec, Partition, RecordRef, Start};
 use kafleet::model::changes::Index;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::id::TaskId;
@@ -15,8 +15,10 @@ use kafleet::model::rollup::children_of;
 use kafleet::model::state::State;
 use kafleet::store::Store;
 
+use crate::family::{combined, continuations, counted, may_be_cancelled};
 use crate::fleet::{CALL, Fleet};
-use crate::story::{Mood, Story};
+use crate::plans::{self, overlaps};
+use crate::story::{Mood, Story, then_segment};
 use crate::trees::{Script, task_type};
 
 pub type Records = BTreeMap<String, Node>;
@@ -51,15 +53,28 @@ async fn read(fleet: &Fleet) -> Records {
     all
 }
 
+/// What a store that has forgotten every tree still holds. Folded to the end, or it might not know yet.
+pub async fn rest(fleet: &Fleet) -> Vec<String> {
+    let mut rest: Vec<String> = unfolded(fleet).await.into_iter().collect();
+    rest.extend(records(fleet).await.keys().cloned());
+    for partition in 0..fleet.story.events_partitions {
+        for index in [Index::Timers, Index::Effects, Index::Ages, Index::Roots] {
+            let page = fleet.store.page(partition, &index, None, 10).await.unwrap();
+            rest.extend(page.iter().map(|entry| format!("{entry:?} in {index:?}")));
+        }
+        let counts = fleet.store.counts(&[partition]).await.unwrap();
+        rest.extend(counts.iter().map(|count| format!("{count:?}")));
+    }
+    rest
+}
+
 /// Why it is not quiet yet.
 pub async fn unrest(fleet: &Fleet) -> Option<String> {
     let (broker, names) = (&fleet.broker, &fleet.names);
+    if let Some(why) = unfolded(fleet).await {
+        return Some(why);
+    }
     for number in 0..fleet.story.events_partitions {
-        let end = broker.ends(&Partition::new(names.events(), number as i32), CALL).unwrap().end;
-        let fence = fleet.store.fences(&[number]).await.unwrap()[0];
-        if fence.map_or(0, |fence| fence.offset) < end {
-            return Some(format!("events partition {number} is folded to {fence:?} of {end}"));
-        }
         let outbox = fleet.store.outbox(number, 10).await.unwrap();
         if !outbox.timers.is_empty() || !outbox.effects.is_empty() {
             return Some(format!("events partition {number} has to do: {outbox:?}"));
@@ -69,11 +84,25 @@ pub async fn unrest(fleet: &Fleet) -> Option<String> {
     if let Some((id, node)) = records.iter().find(|(_, node)| !node.state.is_terminal()) {
         return Some(format!("`{id}` is {}: {node:?}", node.state));
     }
+    if let Some(why) = plans::unrest(fleet) {
+        return Some(why);
+    }
     for (partition, end) in task_partitions(fleet) {
         let group = names.group(names.type_of(&partition.topic).unwrap_or_default());
         let committed = broker.group_offsets(&group, std::slice::from_ref(&partition), CALL).unwrap().pop().flatten();
         if committed.as_ref().map_or(0, |committed| committed.offset) < last_record(fleet, &partition, end) {
             return Some(format!("{partition} is committed to {committed:?} of {end}"));
+        }
+    }
+    None
+}
+
+async fn unfolded(fleet: &Fleet) -> Option<String> {
+    for number in 0..fleet.story.events_partitions {
+        let end = fleet.broker.ends(&Partition::new(fleet.names.events(), number as i32), CALL).unwrap().end;
+        let fence = fleet.store.fences(&[number]).await.unwrap()[0];
+        if fence.map_or(0, |fence| fence.offset) < end {
+            return Some(format!("events partition {number} is folded to {fence:?} of {end}"));
         }
     }
     None
@@ -103,37 +132,44 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
                 known += 1;
                 let wanted = if *fails { State::Failed } else { State::Succeeded };
                 let is = records.get(&id).map(|node| node.own);
-                if is != Some(wanted) && !(is == Some(State::Cancelled) && may_be_cancelled(fleet, &id)) {
+                if is != Some(wanted) && !(is == Some(State::Cancelled) && may_be_cancelled(fleet, &records, &id)) {
                     wrong.push(format!("`{id}` was reported {wanted} and is {is:?}"));
                 }
             }
             None => visit(fleet, &records, &id, &fleet.story.roots[*root].1, *oak, &mut known, &mut wrong),
         }
     }
+    let log = log(fleet);
+    for (id, plan) in plans::tasks(fleet, &log) {
+        visit(fleet, &records, &id, &plan.wish.script, plan.wish.oak, &mut known, &mut wrong);
+    }
+    plans::judge(fleet, &log, &mut wrong);
     if known != records.len() {
         wrong.push(format!("{} records, {known} tasks: {:?}", records.len(), records.keys()));
     }
     wrong.extend(at_any_time(fleet, &records));
     counts(fleet, &records, &mut wrong).await;
-    let log = log(fleet);
     outcomes(&log, &records, &mut wrong);
     once(fleet, &log, &mut wrong);
     published(fleet, &log, &mut wrong);
     wrong
 }
 
-fn may_be_cancelled(fleet: &Fleet, id: &str) -> bool {
-    let cancels = fleet.cancels.borrow();
-    cancels.iter().any(|above| id == above || id.starts_with(&format!("{above}:")))
-}
-
 /// What holds between any two batches: states and counts fit, and who has succeeded has its children.
 pub fn at_any_time(fleet: &Fleet, records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
-    records.iter().for_each(|(id, node)| rollup(records, id, node, &mut wrong));
-    for (root, _) in fleet.submitted.borrow().iter().filter(|(_, (_, external))| external.is_none()) {
-        families(records, &Story::id(*root, &[]), &fleet.story.roots[*root].1, &mut wrong);
+    for (id, node) in records {
+        rollup(fleet, records, id, node, &mut wrong);
+        continuations(fleet, records, id, node, &mut wrong);
     }
+    for (root, (oak, _)) in fleet.submitted.borrow().iter().filter(|(_, (_, external))| external.is_none()) {
+        let (id, script) = (Story::id(*root, &[]), &fleet.story.roots[*root].1);
+        families(records, &id, script, &mut wrong);
+        if records.get(&id).is_some_and(|node| node.state.is_terminal()) {
+            visit(fleet, records, &id, script, *oak, &mut 0, &mut wrong);
+        }
+    }
+    overlaps(fleet, records, &mut wrong);
     wrong
 }
 
@@ -157,7 +193,7 @@ fn visit(fleet: &Fleet, records: &Records, id: &str, script: &Script, oak: bool,
         wrong.push(format!("`{id}` has the type {:?}", node.task_type));
     }
     let wanted = script.reaches(node.run, oak);
-    if node.own != wanted && !(node.own == State::Cancelled && may_be_cancelled(fleet, id)) {
+    if node.own != wanted && !may_differ(fleet, records, id, node, script) {
         wrong.push(format!("run {} of `{id}` has to be {wanted} and is {}: {:?}", node.run, node.own, node.error));
     }
     if node.run > 1 && !fleet.retried.get() {
@@ -172,13 +208,22 @@ fn visit(fleet: &Fleet, records: &Records, id: &str, script: &Script, oak: bool,
             visit(fleet, records, &child, &kid.script, kid.oak, known, wrong);
         }
     }
+    for (n, then) in script.thens.iter().enumerate() {
+        let next = format!("{id}:{}", then_segment(n));
+        if records.contains_key(&next) {
+            visit(fleet, records, &next, &then.kid.script, then.kid.oak, known, wrong);
+        }
+    }
 }
 
-/// Children that count for a task: those of its run or a later one.
-fn counted<'a>(records: &'a Records, id: &'a str, run: u32) -> impl Iterator<Item = (&'a String, &'a Node)> {
-    let below = format!("{id}:");
-    let direct = move |child: &str| child.strip_prefix(&below).is_some_and(|rest| !rest.contains(':'));
-    records.iter().filter(move |(child, node)| direct(child) && node.run >= run)
+/// It was cancelled, or its time was over.
+fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &Node, script: &Script) -> bool {
+    match node.own {
+        State::Cancelled => may_be_cancelled(fleet, records, id),
+        State::Expired => script.expires_ms.is_some() && node.run == 1 && !id.contains(':'),
+        State::Failed => script.total_ms.is_some() && node.error.as_ref().is_some_and(|error| error.kind == "timeout"),
+        _ => false,
+    }
 }
 
 fn tree(records: &Records, id: &str, run: u32, sums: &mut BTreeMap<State, u64>) {
@@ -188,24 +233,15 @@ fn tree(records: &Records, id: &str, run: u32, sums: &mut BTreeMap<State, u64>) 
     }
 }
 
-/// The state of a task is the worst of its own and of its children, and it counts what is below it.
-fn rollup(records: &Records, id: &str, node: &Node, wrong: &mut Vec<String>) {
-    let severity = |state: State| match state {
-        State::Succeeded => 0,
-        State::Cancelled => 1,
-        State::Expired => 2,
-        State::Failed => 3,
-        _ => 4,
-    };
-    let children = counted(records, id, node.run).map(|(_, child)| child.state);
-    let worst = children.chain([node.own]).max_by_key(|state| severity(*state)).unwrap_or(node.own);
+/// The state of a task is what it and its children have come to, and it counts what is below it.
+fn rollup(fleet: &Fleet, records: &Records, id: &str, node: &Node, wrong: &mut Vec<String>) {
+    let combined = combined(fleet, records, id, node);
     let fits = match node.own.is_terminal() {
-        true if worst.is_terminal() => node.state == worst,
-        true => node.state == State::WaitingForChildren,
+        true => node.state == combined,
         false => node.state == node.own || node.state == State::Cancelling,
     };
     if !fits {
-        wrong.push(format!("`{id}` is {} itself, its worst child or it {worst}, and it is said to be {}", node.own, node.state));
+        wrong.push(format!("`{id}` is {} itself, with its children {combined}, and it is said to be {}", node.own, node.state));
     }
     let mut sums = BTreeMap::new();
     tree(records, id, node.run, &mut sums);
@@ -232,20 +268,24 @@ async fn counts(fleet: &Fleet, records: &Records, wrong: &mut Vec<String>) {
     }
 }
 
+impl Fleet {
+    /// Hands out what readers of a partition are given, in order.
+    pub fn each_record(&self, partition: &Partition, take: &mut dyn FnMut(&RecordRef<'_>)) {
+        let mut consumer = self.broker.consumer(&ConsumerSpec::default()).unwrap();
+        consumer.assign(&[(partition.clone(), Start::Beginning)]).unwrap();
+        let end = self.broker.ends(partition, CALL).unwrap().end;
+        while consumer.positions().unwrap()[0].1 < end {
+            consumer.poll(10_000, std::time::Duration::ZERO, take).unwrap();
+        }
+    }
+}
+
 /// Everything on the events topic that readers are given, in order.
 fn log(fleet: &Fleet) -> Vec<Event> {
     let mut events = Vec::new();
     for number in 0..fleet.story.events_partitions {
         let partition = Partition::new(fleet.names.events(), number as i32);
-        let mut consumer = fleet.broker.consumer(&ConsumerSpec::default()).unwrap();
-        consumer.assign(&[(partition.clone(), Start::Beginning)]).unwrap();
-        let end = fleet.broker.ends(&partition, CALL).unwrap().end;
-        while consumer.positions().unwrap()[0].1 < end {
-            let take = &mut |record: &kafleet::broker::RecordRef<'_>| {
-                events.push(Event::decode(record.value.unwrap_or_default()).unwrap());
-            };
-            consumer.poll(10_000, std::time::Duration::ZERO, take).unwrap();
-        }
+        fleet.each_record(&partition, &mut |record| events.push(Event::decode(record.value.unwrap_or_default()).unwrap()));
     }
     events
 }
@@ -311,8 +351,9 @@ fn published(fleet: &Fleet, log: &[Event], wrong: &mut Vec<String>) {
     let waits = |event: &Event| event.kind == Kind::Scheduled && event.worker.is_none();
     let waiting: BTreeSet<String> = log.iter().filter(|event| waits(event)).map(|event| event.id.to_string()).collect();
     for ((id, run), records) in fleet.ledger.ready() {
-        let by_tracker = !id.contains(':') && (run > 1 || waiting.contains(&id));
-        let told = released.get(&(id.clone(), run)).copied().unwrap_or_default() + usize::from(run > 1);
+        let follows = id.rsplit(':').next().is_some_and(|segment| segment.starts_with("then"));
+        let by_tracker = follows || (!id.contains(':') && (run > 1 || waiting.contains(&id)));
+        let told = released.get(&(id.clone(), run)).copied().unwrap_or_default() + usize::from(run > 1 || follows);
         if by_tracker && records > told {
             wrong.push(format!("run {run} of `{id}` was published {records} times, {told} are told"));
         }

@@ -85,6 +85,8 @@ impl Book {
     /// What was written counts from now on.
     pub fn done(&mut self, burst: Burst) {
         for (name, state) in burst.states {
+            let waiting = self.asks.iter_mut().filter(|((schedule, _), _)| *schedule == name);
+            waiting.for_each(|(_, open)| open.ends = None);
             let Some(entry) = self.entries.get_mut(&name) else { continue };
             entry.state = state;
             entry.plan(&name);

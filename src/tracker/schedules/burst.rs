@@ -161,12 +161,15 @@ impl Maker {
     ) -> Result<(), String> {
         let Some(times) = &entry.times else { return self.answered(name, None, burst) };
         let undecided = state.next(&entry.schedule, times).filter(|_| entry.schedule.paused.is_none());
-        let is_past = |time: &i64| *time <= span.to_ms.min(now_ms) && undecided.is_none_or(|first| *time < first);
+        // One that waits for the end of another comes by itself.
+        let waits = state.waiting_ms;
+        let decided = |time: i64| undecided.is_none_or(|first| time < first) && waits != Some(time);
+        let is_past = |time: &i64| *time <= span.to_ms.min(now_ms) && decided(*time);
         let mut due = times.upcoming(span.from_ms - 1, BACKFILL_STEP);
         due.retain(is_past);
         let tasks: Result<Vec<TaskId>, _> = due.iter().map(|time| TaskId::parse(&task_of(&name.0, *time))).collect();
         let tasks = tasks.map_err(|why| why.to_string())?;
-        // What was fired before this moment is known once it is folded, and nobody else fires.
+        // What was fired before this moment is known once it is folded; whatever is fired after it makes it a later one.
         if open.ends.is_none() {
             open.ends = Some(look::ends_of(&self.setup, &tasks).await?);
         }
