@@ -26,6 +26,7 @@ pub use gauge::Usage;
 
 mod address;
 mod checks;
+mod cluster;
 mod gauge;
 mod link;
 mod notices;
@@ -126,32 +127,33 @@ impl Redis {
         Keys::new(&self.link.options.prefix, partition)
     }
 
-    /// One command, one answer.
-    async fn ask(&self, command: &mut Cmd) -> Result<Value, StoreError> {
+    /// One command on keys of a partition, one answer.
+    async fn ask(&self, partition: u32, command: &mut Cmd) -> Result<Value, StoreError> {
         let mut commands = pipe();
         commands.add_command(command.take());
-        Ok(self.reader.query(&commands).await?.pop().unwrap_or_default())
+        Ok(self.reader.query(partition, &commands).await?.pop().unwrap_or_default())
     }
 
     async fn fence(&self, partition: u32) -> Result<Option<Fence>, StoreError> {
         let keys = self.keys(partition);
-        let answer = self.ask(cmd("GET").arg(keys.fence())).await?;
+        let answer = self.ask(partition, cmd("GET").arg(keys.fence())).await?;
         values::read_fence(&keys, answer)
     }
 
     async fn counters(&self, partition: u32) -> Result<Vec<(String, i64)>, StoreError> {
         let key = self.keys(partition).counts();
-        let answer = self.ask(cmd("HGETALL").arg(&key)).await?;
+        let answer = self.ask(partition, cmd("HGETALL").arg(&key)).await?;
         values::read(&key, answer)
     }
 
     /// The log lines kept of a task; None when a write came between.
-    async fn log(&self, keys: &Keys, id: &TaskId) -> Result<Option<LogTail<String>>, StoreError> {
+    async fn log(&self, partition: u32, id: &TaskId) -> Result<Option<LogTail<String>>, StoreError> {
+        let keys = self.keys(partition);
         let mut commands = pipe();
         commands.cmd("GET").arg(keys.log_total(id));
         commands.cmd("LRANGE").arg(keys.log(id)).arg(0).arg(-1);
         commands.cmd("GET").arg(keys.log_total(id));
-        let answers = Value::Array(self.reader.query(&commands).await?);
+        let answers = Value::Array(self.reader.query(partition, &commands).await?);
         let (before, lines, after): (Option<u64>, Vec<Vec<u8>>, Option<u64>) = values::read(&keys.log(id), answers)?;
         let lines = lines.into_iter().map(|line| {
             let size = line.len();
@@ -172,7 +174,7 @@ impl Store for Redis {
         let keys = self.keys(partition);
         let mut nodes = Vec::with_capacity(ids.len());
         for ids in ids.chunks(CHUNK) {
-            let answers = self.reader.query(&writer::get_records(&keys, ids)).await?;
+            let answers = self.reader.query(partition, &writer::get_records(&keys, ids)).await?;
             nodes.extend(values::read_nodes(&keys, partition, ids, answers)?);
         }
         Ok(nodes)
@@ -188,7 +190,7 @@ impl Store for Redis {
             return Ok(Vec::new());
         }
         let key = self.keys(partition).index(index);
-        let pages = Pages { reader: &self.reader, key, newest_first: is_newest_first(index) };
+        let pages = Pages { reader: &self.reader, partition, key, newest_first: is_newest_first(index) };
         match after {
             None => pages.first(limit).await,
             Some(after) => pages.after(after, limit).await,
@@ -201,7 +203,7 @@ impl Store for Redis {
         let last = limit.clamp(1, MAX_PAGE) - 1;
         let mut script = cmd("EVAL");
         script.arg(OUTBOX).arg(3).arg(keys.fence()).arg(&timers).arg(&effects).arg(last);
-        let answer = self.ask(&mut script).await?;
+        let answer = self.ask(partition, &mut script).await?;
         let (fence, due, todo): (Value, Value, Value) = values::read(&keys.all(), answer)?;
         Ok(Outbox {
             fence: values::read_fence(&keys, fence)?,
@@ -217,7 +219,7 @@ impl Store for Redis {
             for id in ids {
                 command.arg(keys.kept(id));
             }
-            values::read::<Vec<Option<Vec<u8>>>>(&keys.all(), self.ask(&mut command).await?)
+            values::read::<Vec<Option<Vec<u8>>>>(&keys.all(), self.ask(partition, &mut command).await?)
         });
         Ok(try_join_all(chunks).await?.concat())
     }
@@ -232,9 +234,8 @@ impl Store for Redis {
     }
 
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
-        let keys = self.keys(partition);
         for _ in 0..ATTEMPTS {
-            if let Some(tail) = self.log(&keys, id).await? {
+            if let Some(tail) = self.log(partition, id).await? {
                 let (from, lines) = tail.page(from, limit);
                 return Ok(LogPage { from, lines: lines.cloned().collect() });
             }
@@ -249,7 +250,7 @@ impl Store for Redis {
             let mut commands = pipe();
             commands.cmd("SET").arg(&key).arg(values::reservation_text(mark)).arg("NX").arg("PX").arg(ttl_ms);
             commands.cmd("GET").arg(&key);
-            let mut answers = self.reader.query(&commands).await?;
+            let mut answers = self.reader.query(partition, &commands).await?;
             let held = answers.pop().unwrap_or_default();
             if answers.pop() == Some(Value::Okay) {
                 return Ok(None);
@@ -266,8 +267,10 @@ impl Store for Redis {
         let key = self.keys(partition).reservation(id);
         let ttl_ms = self.link.options.reservation_ttl.as_millis() as u64;
         match mark {
-            Some(mark) => self.ask(cmd("SET").arg(&key).arg(values::reservation_text(mark)).arg("PX").arg(ttl_ms)).await?,
-            None => self.ask(cmd("DEL").arg(&key)).await?,
+            Some(mark) => {
+                self.ask(partition, cmd("SET").arg(&key).arg(values::reservation_text(mark)).arg("PX").arg(ttl_ms)).await?
+            }
+            None => self.ask(partition, cmd("DEL").arg(&key)).await?,
         };
         Ok(())
     }

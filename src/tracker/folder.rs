@@ -23,9 +23,10 @@ use crate::store::{Fence, StoreError};
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How often a partition that cannot go on looks whether it can.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// How often the fence of an idle partition is looked at: no batch comes that would show that the store is away or has
-/// lost what was folded.
-const IDLE_LOOK: Duration = Duration::from_secs(1);
+/// How often the fence is looked at as readers see it. In an idle partition no batch comes that would show that the store is
+/// away or has lost what was folded; in a busy one batches may go to a server that readers do not see: a deposed master that
+/// nobody could tell so.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Asks the reader to read a partition from an offset on.
 pub struct Ask {
@@ -154,14 +155,16 @@ impl Folder {
             runtime::spawn(Schedules::new(self.setup.clone(), session_stop.clone()).run());
         }
         let _session = session_stop.drop_guard();
+        let mut next_look = Instant::now() + LOOK;
         loop {
-            let batch = match tokio::time::timeout(IDLE_LOOK, self.batches.recv()).await {
+            if Instant::now() >= next_look {
+                self.look_at_fence(partition, folding.fence()).await?;
+                next_look = Instant::now() + LOOK;
+            }
+            let batch = match tokio::time::timeout_at(next_look, self.batches.recv()).await {
                 Ok(Some(batch)) => batch,
                 Ok(None) => return Err(End::Stopped),
-                Err(_) => {
-                    self.look_at_fence(partition, folding.fence()).await?;
-                    continue;
-                }
+                Err(_) => continue,
             };
             if batch.generation != self.generation {
                 continue;

@@ -124,6 +124,7 @@ impl Folding {
             self.head_ms = later.map_or(i64::MAX, |at| due[at].seen_ms);
             due.truncate(later.unwrap_or(due.len()));
             if due.is_empty() {
+                self.is_what_was_read().await?;
                 self.forest.rejuvenate();
                 return Ok(());
             }
@@ -143,15 +144,24 @@ impl Folding {
                     self.partition
                 )));
             }
+            self.is_what_was_read().await?;
             self.brought.expired += changed;
             self.apply(place.offset).await?;
             self.sweep(finished, place.offset).await?;
         }
     }
 
+    /// Indexes are read over another connection than the writer's. For a while after a failover that may lead to another
+    /// server, with other contents: what is decided from them needs the same fence, at which all stores are the same.
+    async fn is_what_was_read(&mut self) -> Result<(), StoreError> {
+        let found = self.store.fences(&[self.partition]).await?.pop().flatten();
+        if found == self.fence { Ok(()) } else { Err(StoreError::Conflict { found }) }
+    }
+
     async fn sweep(&mut self, roots: Vec<TaskId>, offset: i64) -> Result<(), StoreError> {
         let mut sweep = Sweep::of(roots, &*self.store, self.partition).await?;
         while let Some(gone) = sweep.step(&*self.store, self.partition).await? {
+            self.is_what_was_read().await?;
             self.brought.removed += gone.len() as u64;
             let changes = self.forest.remove(gone);
             let to = self.fence_at(offset);

@@ -20,12 +20,22 @@ pub struct Bench {
 
 enum Kind {
     Memory(Memory),
-    Redis(RedisOptions),
+    Redis(Servers),
 }
+
+struct Servers {
+    options: RedisOptions,
+    /// The URLs of all that hold keys.
+    nodes: Vec<String>,
+}
+
+/// A key and its dump.
+type Dump = (Vec<u8>, Vec<u8>);
 
 pub enum Saved {
     Memory(Snapshot),
-    Redis(Vec<(Vec<u8>, Vec<u8>)>),
+    /// By node.
+    Redis(Vec<Vec<Dump>>),
 }
 
 impl Bench {
@@ -42,15 +52,23 @@ impl Bench {
     }
 
     pub fn over(options: RedisOptions) -> Self {
+        let nodes = vec![options.url.clone()];
+        Self::over_nodes(options, nodes)
+    }
+
+    /// Where the URL is not that of what holds the keys.
+    pub fn over_nodes(options: RedisOptions, nodes: Vec<String>) -> Self {
         let redis = Redis::connect(options.clone()).unwrap();
-        Self { store: Arc::new(redis), kind: Kind::Redis(options) }
+        Self { store: Arc::new(redis), kind: Kind::Redis(Servers { options, nodes }) }
     }
 
     /// A store of the same kind whose reservations end sooner.
     pub fn with_reservation_ttl(&self, reservation_ttl: Duration) -> Arc<dyn Store> {
         match &self.kind {
             Kind::Memory(_) => Arc::new(Memory::new(MemoryOptions { reservation_ttl, ..MemoryOptions::default() })),
-            Kind::Redis(options) => Arc::new(Redis::connect(RedisOptions { reservation_ttl, ..options.clone() }).unwrap()),
+            Kind::Redis(Servers { options, .. }) => {
+                Arc::new(Redis::connect(RedisOptions { reservation_ttl, ..options.clone() }).unwrap())
+            }
         }
     }
 
@@ -58,10 +76,12 @@ impl Bench {
     pub async fn wipe(&self) {
         match &self.kind {
             Kind::Memory(memory) => memory.wipe(),
-            Kind::Redis(options) => {
-                let mut raw = raw(&options.url).await;
-                for key in all_keys(&mut raw, &options.prefix).await {
-                    let () = redis::cmd("DEL").arg(key).query_async(&mut raw).await.unwrap();
+            Kind::Redis(Servers { options, nodes }) => {
+                for node in nodes {
+                    let mut raw = raw(node).await;
+                    for key in all_keys(&mut raw, &options.prefix).await {
+                        let () = redis::cmd("DEL").arg(key).query_async(&mut raw).await.unwrap();
+                    }
                 }
             }
         }
@@ -70,14 +90,12 @@ impl Bench {
     pub async fn save(&self) -> Saved {
         match &self.kind {
             Kind::Memory(memory) => Saved::Memory(memory.snapshot()),
-            Kind::Redis(options) => {
-                let mut raw = raw(&options.url).await;
-                let mut dumps = Vec::new();
-                for key in all_keys(&mut raw, &options.prefix).await {
-                    let dump: Vec<u8> = redis::cmd("DUMP").arg(&key).query_async(&mut raw).await.unwrap();
-                    dumps.push((key, dump));
+            Kind::Redis(Servers { options, nodes }) => {
+                let mut saved = Vec::new();
+                for node in nodes {
+                    saved.push(dump(node, &options.prefix).await);
                 }
-                Saved::Redis(dumps)
+                Saved::Redis(saved)
             }
         }
     }
@@ -86,11 +104,13 @@ impl Bench {
     pub async fn go_back(&self, saved: &Saved) {
         match (&self.kind, saved) {
             (Kind::Memory(memory), Saved::Memory(snapshot)) => memory.restore(snapshot),
-            (Kind::Redis(options), Saved::Redis(dumps)) => {
+            (Kind::Redis(servers), Saved::Redis(saved)) => {
                 self.wipe().await;
-                let mut raw = raw(&options.url).await;
-                for (key, dump) in dumps {
-                    let () = redis::cmd("RESTORE").arg(key).arg(0).arg(dump).query_async(&mut raw).await.unwrap();
+                for (node, dumps) in servers.nodes.iter().zip(saved) {
+                    let mut raw = raw(node).await;
+                    for (key, dump) in dumps {
+                        let () = redis::cmd("RESTORE").arg(key).arg(0).arg(dump).query_async(&mut raw).await.unwrap();
+                    }
                 }
             }
             _ => panic!("saved from another store"),
@@ -122,6 +142,15 @@ pub fn test_redis() -> Option<String> {
 
 pub async fn raw(url: &str) -> redis::aio::MultiplexedConnection {
     redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+async fn dump(node: &str, prefix: &str) -> Vec<Dump> {
+    let (mut raw, mut dumps) = (raw(node).await, Vec::new());
+    for key in all_keys(&mut raw, prefix).await {
+        let dump: Vec<u8> = redis::cmd("DUMP").arg(&key).query_async(&mut raw).await.unwrap();
+        dumps.push((key, dump));
+    }
+    dumps
 }
 
 async fn all_keys(raw: &mut redis::aio::MultiplexedConnection, prefix: &str) -> Vec<Vec<u8>> {

@@ -1,13 +1,17 @@
 //! What every store promises, over each of them: the memory store always, Redis when `KAFLEET_TEST_REDIS` names one
-//! (`redis://127.0.0.1:6379`). Each case has a key prefix of its own. `redis_only` starts servers of its own, from
-//! `redis-server` in the path, for what only Redis can do wrong.
+//! (`redis://127.0.0.1:6379`), and then also a cluster and a master behind sentinels, which `topologies` starts from
+//! `redis-server` in the path. Each case has a key prefix of its own. `redis_only` is for what only Redis can do wrong.
 
 mod bench;
 mod cases;
 mod redis_only;
 mod server;
+#[path = "../redis/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the tracker's tests use more of it")]
+mod servers;
+mod topologies;
 
-/// Each case as a test over each store.
+/// Each case as a test over each store, and all of them in a row over servers that were started for them.
 macro_rules! conformance {
     ($($case:ident),* $(,)?) => {
         mod memory {
@@ -25,6 +29,12 @@ macro_rules! conformance {
                 crate::cases::$case(&bench).await;
                 bench.wipe().await;
             })*
+        }
+        async fn every_case(bench: impl Fn(&str) -> crate::bench::Bench) {
+            $(
+                eprintln!("{}", stringify!($case));
+                crate::cases::$case(&bench(stringify!($case))).await;
+            )*
         }
     };
 }

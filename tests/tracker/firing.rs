@@ -76,7 +76,7 @@ pub fn header<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
 }
 
 /// How often each id is in the topic.
-fn published(ground: &Ground) -> BTreeMap<String, usize> {
+pub fn published(ground: &Ground) -> BTreeMap<String, usize> {
     let mut times = BTreeMap::new();
     for record in read_all(ground, &ground.names.tasks(TYPE)) {
         *times.entry(header(&record, "ce_id").unwrap().to_owned()).or_default() += 1;
@@ -108,7 +108,7 @@ async fn all_released(ground: &Ground, count: usize) {
 }
 
 /// Due soon, now, and long ago, over all partitions.
-fn many(count: usize, prefix: &str) -> Vec<Event> {
+pub fn many(count: usize, prefix: &str) -> Vec<Event> {
     let now = now_ms();
     (0..count).map(|n| scheduled(&format!("{prefix}-{n}"), now - 500 + (n as i64 * 37) % 2_000)).collect()
 }

@@ -4,14 +4,18 @@
 
 mod ages;
 mod cases;
+mod faults;
 mod firing;
 mod ground;
 mod memory;
 mod observed;
 mod oracle;
 mod records;
+#[path = "../redis/mod.rs"]
+#[allow(dead_code, reason = "the store's tests use more of it")]
 mod redis;
 mod schedules;
+mod selfish;
 mod services;
 mod shaky;
 mod story;

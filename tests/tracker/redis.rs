@@ -1,6 +1,7 @@
-//! A Redis of a test's own, which it may maltreat. It keeps nothing on disk.
+//! A Redis of a test's own, which it may maltreat. It keeps nothing on disk unless told to.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,19 +12,30 @@ use nix::unistd::Pid;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 pub struct Server {
-    port: u16,
+    pub port: u16,
+    arguments: Vec<String>,
     process: Child,
     folder: tempfile::TempDir,
 }
 
 impl Server {
     pub fn start() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let folder = tempfile::tempdir().unwrap();
-        let process = launch(port, folder.path());
-        let server = Self { port, process, folder };
+        Self::start_with(&[])
+    }
+
+    /// With more arguments, a configuration file before all others.
+    pub fn start_with(arguments: &[&str]) -> Self {
+        let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let process = launch(port, folder.path(), &arguments);
+        let server = Self { port, arguments, process, folder };
         server.wait_until_ready();
         server
+    }
+
+    /// Where it keeps its files.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub fn url(&self) -> String {
@@ -46,7 +58,7 @@ impl Server {
     }
 
     pub fn start_again(&mut self) {
-        self.process = launch(self.port, self.folder.path());
+        self.process = launch(self.port, self.folder.path(), &self.arguments);
         self.wait_until_ready();
     }
 
@@ -80,11 +92,25 @@ impl Drop for Server {
     }
 }
 
-fn launch(port: u16, folder: &std::path::Path) -> Child {
-    Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
-        .arg(folder)
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("redis-server must be in the path when KAFLEET_TEST_REDIS is set")
+fn launch(port: u16, folder: &Path, arguments: &[String]) -> Child {
+    let (files, options): (Vec<_>, Vec<_>) = arguments.iter().partition(|argument| argument.ends_with(".conf"));
+    let mut command = Command::new("redis-server");
+    command.args(files).args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(folder);
+    if !options.iter().any(|option| *option == "--sentinel") {
+        command.args(["--save", "", "--appendonly", "no"]);
+    }
+    let command = command.args(options).stdout(Stdio::null());
+    command.spawn().expect("redis-server must be in the path when KAFLEET_TEST_REDIS is set")
+}
+
+/// A free port; the one 10,000 above, for the bus of a cluster, is free as well.
+pub fn free_port() -> u16 {
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if let Some(bus) = port.checked_add(10_000)
+            && TcpListener::bind(("127.0.0.1", bus)).is_ok()
+        {
+            return port;
+        }
+    }
 }

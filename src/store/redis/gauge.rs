@@ -25,7 +25,7 @@ impl Redis {
     pub async fn usage(&self) -> Result<Usage, StoreError> {
         let mut facts = String::new();
         for section in ["server", "memory", "cpu"] {
-            facts += &read::<String>("INFO", self.ask(cmd("INFO").arg(section)).await?)?;
+            facts += &read::<String>("INFO", self.ask(0, cmd("INFO").arg(section)).await?)?;
         }
         let fact = |name: &str| {
             let line = facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -74,10 +74,10 @@ impl Redis {
     pub async fn clear(&self) -> Result<(), StoreError> {
         let (mut cursor, pattern) = ("0".to_owned(), format!("{}:*", self.link.options.prefix));
         loop {
-            let found = self.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PIPELINE)).await?;
+            let found = self.ask(0, cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PIPELINE)).await?;
             let (next, keys): (String, Vec<String>) = read("SCAN", found)?;
             if !keys.is_empty() {
-                self.ask(cmd("UNLINK").arg(keys)).await?;
+                self.ask(0, cmd("UNLINK").arg(keys)).await?;
             }
             if next == "0" {
                 return Ok(());

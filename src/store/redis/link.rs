@@ -16,6 +16,9 @@ use super::RedisOptions;
 use super::address::{Address, without_credentials};
 use crate::store::StoreError;
 
+/// How often a cluster may send us on to another node before it counts as going round in circles.
+pub(super) const MAX_MOVES: usize = 5;
+
 pub(super) struct Link {
     pub(super) address: Address,
     pub(super) options: RedisOptions,
@@ -36,12 +39,25 @@ impl Link {
     async fn client(&self) -> RedisResult<Client> {
         match &self.address {
             Address::One(info) => Client::open(info.as_ref().clone()),
-            Address::Cluster(nodes) => {
-                let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-                Client::open(nodes[turn % nodes.len()].clone())
-            }
+            Address::Cluster(_) => Client::open(self.node()?),
             Address::Sentinel(sentinels) => sentinels.lock().await.async_get_client().await,
         }
+    }
+
+    /// One of the nodes that the URL names, in turn.
+    pub(super) fn node(&self) -> RedisResult<ConnectionInfo> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        match &self.address {
+            Address::One(info) => Ok(info.as_ref().clone()),
+            Address::Cluster(nodes) if !nodes.is_empty() => Ok(nodes[turn % nodes.len()].clone()),
+            _ => Err((ErrorKind::InvalidClientConfig, "the address names no node").into()),
+        }
+    }
+
+    /// The server that the address leads to now.
+    pub(super) async fn named(&self) -> RedisResult<ConnectionInfo> {
+        let client = within(self.options.connect_timeout, self.client().boxed()).await?;
+        Ok(client.get_connection_info().clone())
     }
 
     /// A connection that never reconnects by itself. To any node, in a cluster; with the node's address.
@@ -54,14 +70,27 @@ impl Link {
         within(self.options.connect_timeout, work.boxed()).await
     }
 
-    /// The same to a node that `near` has named. A node that names no host means its own.
+    /// The node that an answer of `near` names. A node that names no host means its own.
+    pub(super) fn redirected(&self, answer: &RedisError, near: &ConnectionInfo) -> RedisResult<ConnectionInfo> {
+        let named = answer.redirect_node().and_then(|(node, _)| node.rsplit_once(':'));
+        match named.and_then(|(host, port)| Some((host, port.parse().ok()?))) {
+            Some((host, port)) => Ok(near.clone().set_addr(moved(near.addr(), host, port))),
+            None => Err(answer.clone()),
+        }
+    }
+
+    /// The same to a node that `near` has named.
     pub(super) async fn connect_to(
         &self,
         host: &str,
         port: u16,
         near: &ConnectionInfo,
     ) -> RedisResult<(MultiplexedConnection, ConnectionInfo)> {
-        let info = near.clone().set_addr(moved(near.addr(), host, port));
+        self.open(near.clone().set_addr(moved(near.addr(), host, port))).await
+    }
+
+    /// The same to this node.
+    pub(super) async fn open(&self, info: ConnectionInfo) -> RedisResult<(MultiplexedConnection, ConnectionInfo)> {
         let client = Client::open(info.clone())?;
         let config = self.config();
         let work = client.get_multiplexed_async_connection_with_config(&config);
@@ -83,7 +112,7 @@ impl Link {
     pub(super) fn is_passing(&self, error: &RedisError) -> bool {
         use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
         match error.kind() {
-            ErrorKind::Io | ErrorKind::ClusterConnectionNotFound | ErrorKind::MasterNameNotFoundBySentinel => true,
+            ErrorKind::Io | ErrorKind::MasterNameNotFoundBySentinel => true,
             ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly | TryAgain) => true,
             ErrorKind::Server(Ask | Moved) => matches!(self.address, Address::Cluster(_)),
             _ => error.is_connection_dropped() || error.is_timeout(),
@@ -99,6 +128,9 @@ impl Link {
             ));
         }
         match error.kind() {
+            ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) if self.is_passing(error) => {
+                self.unavailable(&format!("its slot is being moved to another node; it goes on when that is done ({text})"))
+            }
             ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::CrossSlot) if !self.is_passing(error) => {
                 StoreError::Misconfigured(format!(
                     "redis at `{place}` is part of a cluster\n\nhint: write the URL as redis-cluster://host:port"
@@ -130,6 +162,11 @@ fn moved(from: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
         ConnectionAddr::Tcp(own, _) => ConnectionAddr::Tcp(host_or(own), port),
         _ => ConnectionAddr::Tcp(host_or("127.0.0.1"), port),
     }
+}
+
+/// Nodes that name one another for the same thing.
+pub(super) fn circles(what: &str) -> RedisError {
+    io::Error::other(format!("the cluster's nodes send us on from one to another for {what}")).into()
 }
 
 /// A deadline as an error of its own.

@@ -14,6 +14,7 @@ const SLACK: [usize; 5] = [4, 32, 256, 1_024, 4_096];
 
 pub(super) struct Pages<'a> {
     pub(super) reader: &'a Reader,
+    pub(super) partition: u32,
     pub(super) key: String,
     pub(super) newest_first: bool,
 }
@@ -53,7 +54,7 @@ impl Pages<'_> {
         commands.cmd("ZRANK").arg(key).arg(id);
         commands.cmd("ZCOUNT").arg(key).arg("-inf").arg(format!("({seen_ms}"));
         commands.cmd("ZCOUNT").arg(key).arg(seen_ms).arg(seen_ms);
-        let answers = Value::Array(self.reader.query(&commands).await?);
+        let answers = Value::Array(self.reader.query(self.partition, &commands).await?);
         let (score, rank, older, ties): (Option<f64>, Option<usize>, usize, usize) = read(key, answers)?;
         match rank {
             Some(rank) if score == Some(seen_ms as f64) => Ok(rank),
@@ -81,7 +82,7 @@ impl Pages<'_> {
     async fn entries(&self, command: &mut Cmd) -> Result<Vec<Entry>, StoreError> {
         let mut commands = pipe();
         commands.add_command(command.take());
-        let answer = self.reader.query(&commands).await?.pop().unwrap_or(Value::Nil);
+        let answer = self.reader.query(self.partition, &commands).await?.pop().unwrap_or(Value::Nil);
         read_entries(&self.key, answer)
     }
 }

@@ -9,11 +9,11 @@ use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{Pipeline, RedisResult, Value, cmd, pipe};
+use ::redis::{ErrorKind, Pipeline, RedisResult, ServerErrorKind, Value, cmd, pipe};
 use async_trait::async_trait;
 use rustc_hash::FxHashMap;
 
-use super::link::{Link, within};
+use super::link::{Link, MAX_MOVES, circles, within};
 use super::values::{fence_text, notice_text, read, read_fence, read_lifetimes, read_nodes};
 use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
@@ -25,8 +25,6 @@ use crate::store::{Changes, Entry, Fence, Index, Node, Notice, PartitionWriter, 
 const CHUNK: usize = 1_000;
 /// Tasks whose log sizes are remembered between batches.
 const MAX_TAILS: usize = 1_000;
-/// How often a cluster may send us on to another node.
-const MAX_MOVES: usize = 5;
 
 pub(super) struct Writer {
     link: Arc<Link>,
@@ -66,14 +64,19 @@ impl Writer {
         let zeroed = std::mem::take(&mut self.zeroed);
         let batch = Batch::build(self, changes, &zeroed, to);
         let mut answers = send(&self.link, connection, &batch.commands).await?;
-        self.fence = read_fence(&self.keys, answers.pop().unwrap_or_default())?;
-        let watched = answers.pop().unwrap_or_default();
-        watched.extract_error().map_err(|error| self.link.explain(&error))?;
-        match answers.pop().unwrap_or_default() {
-            Value::Nil => Err(StoreError::Conflict { found: self.fence }),
-            Value::Array(done) => self.finish(connection, done, &batch).await,
-            refused => Err(self.refused(answers, refused)),
-        }
+        let (found, watched) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
+        let executed = match answers.pop().unwrap_or_default() {
+            Value::Nil => false,
+            Value::Array(done) => {
+                self.finish(connection, done, &batch).await?;
+                true
+            }
+            refused => return Err(self.refused(answers, refused)),
+        };
+        // Refused where the slot has gone elsewhere in between.
+        let found = watched.extract_error().and_then(|_| found.extract_error()).map_err(|error| self.link.explain(&error))?;
+        self.fence = read_fence(&self.keys, found)?;
+        if executed { Ok(()) } else { Err(StoreError::Conflict { found: self.fence }) }
     }
 
     /// The batch was executed: nothing in it may have failed, because Redis does not take back the rest.
@@ -116,7 +119,7 @@ impl Writer {
             if let Slot::Vacant(slot) = self.tails.entry(id.clone()) {
                 let mut commands = pipe();
                 commands.cmd("GET").arg(self.keys.log_total(id)).cmd("LRANGE").arg(self.keys.log(id)).arg(0).arg(-1);
-                let answers = send(&self.link, connection, &commands).await?;
+                let answers = ask(&self.link, connection, &commands).await?;
                 let (total, lines): (Option<u64>, Vec<Vec<u8>>) = read(&self.keys.log(id), Value::Array(answers))?;
                 slot.insert(LogTail::found(lines.iter().map(|line| ((), line.len())), total.unwrap_or(0)));
             }
@@ -131,7 +134,7 @@ impl PartitionWriter for Writer {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let (key, mut commands) = (self.keys.lifetimes(), pipe());
         commands.cmd("GET").arg(&key);
-        let found = send(&self.link, &mut connection, &commands).await?.pop().unwrap_or_default();
+        let found = ask(&self.link, &mut connection, &commands).await?.pop().unwrap_or_default();
         self.connection = Some(connection);
         read_lifetimes(&self.keys, found)
     }
@@ -140,7 +143,7 @@ impl PartitionWriter for Writer {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let mut nodes = Vec::with_capacity(ids.len());
         for ids in ids.chunks(CHUNK) {
-            let answers = send(&self.link, &mut connection, &get_records(&self.keys, ids)).await?;
+            let answers = ask(&self.link, &mut connection, &get_records(&self.keys, ids)).await?;
             nodes.extend(read_nodes(&self.keys, self.partition, ids, answers)?);
         }
         self.connection = Some(connection);
@@ -159,6 +162,12 @@ impl PartitionWriter for Writer {
 async fn send(link: &Link, connection: &mut MultiplexedConnection, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
     let sent = within(link.options.response_timeout, connection.send_packed_commands(commands, 0, commands.len()));
     sent.await.map_err(|error| link.explain(&error))
+}
+
+/// The same for reads: an error among the answers is the answer.
+async fn ask(link: &Link, connection: &mut MultiplexedConnection, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
+    let answers = send(link, connection, commands).await?;
+    answers.into_iter().map(Value::extract_error).collect::<RedisResult<_>>().map_err(|error| link.explain(&error))
 }
 
 /// One MGET.
@@ -181,17 +190,14 @@ async fn watch_at_owner(link: &Link, keys: &Keys) -> RedisResult<(MultiplexedCon
         let answers: RedisResult<Vec<Value>> = sent.await?.into_iter().map(Value::extract_error).collect();
         match answers {
             Ok(mut answers) => return Ok((connection, answers.pop().unwrap_or_default())),
-            Err(error) => match error.redirect_node() {
-                Some((node, _)) if link.is_passing(&error) => {
-                    let (host, port) = node.rsplit_once(':').unwrap_or((node, ""));
-                    let Ok(port) = port.parse() else { return Err(error) };
-                    (connection, info) = link.connect_to(host, port, &info).await?;
-                }
-                _ => return Err(error),
-            },
+            // Not while the slot is on its way: a batch needs all of its keys on one side.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) && link.is_passing(&error) => {
+                (connection, info) = link.open(link.redirected(&error, &info)?).await?;
+            }
+            Err(error) => return Err(error),
         }
     }
-    Err(std::io::Error::other(format!("the cluster's nodes send us on from one to another for `{}`", keys.fence())).into())
+    Err(circles(&format!("`{}`", keys.fence())))
 }
 
 fn watch(commands: &mut Pipeline, keys: &Keys) {

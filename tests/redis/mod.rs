@@ -1,0 +1,26 @@
+//! Redis servers of a test's own: one, a master behind sentinels, a cluster; and a connection that can be cut. All of it goes
+//! with the test.
+
+mod cluster;
+mod proxy;
+mod sentinels;
+#[path = "../tracker/redis.rs"]
+mod server;
+
+use std::time::{Duration, Instant};
+
+pub use cluster::Cluster;
+pub use proxy::{Cut, Proxy};
+pub use sentinels::Sentinels;
+pub use server::Server;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits until it holds.
+fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,184 @@
+//! A TCP connection in between, which can be held and cut at bad moments.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What ends a transaction.
+const EXEC: &[u8] = b"$4\r\nEXEC\r\n";
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Where connections are cut, at every so manieth EXEC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    Never,
+    /// Everything but the EXEC has come there.
+    Before(usize),
+    /// It was executed, and nobody is told.
+    After(usize),
+}
+
+struct Shared {
+    to: u16,
+    held: AtomicBool,
+    over: AtomicBool,
+    cut: Mutex<Cut>,
+    seen: AtomicUsize,
+    cuts: AtomicUsize,
+}
+
+pub struct Proxy {
+    pub port: u16,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    pub fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap().port();
+        let (held, over, seen, cuts) = Default::default();
+        let shared = Arc::new(Shared { to: port, held, over, cut: Mutex::new(Cut::Never), seen, cuts });
+        let accepting = shared.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if accepting.over.load(SeqCst) {
+                    return;
+                }
+                let shared = accepting.clone();
+                std::thread::spawn(move || shared.join(client));
+            }
+        });
+        Self { port: own, shared }
+    }
+
+    /// Nothing goes through any more, and nothing is cut.
+    pub fn hold(&self, hold: bool) {
+        self.shared.held.store(hold, SeqCst);
+    }
+
+    pub fn cut(&self, cut: Cut) {
+        *self.shared.cut.lock().unwrap() = cut;
+    }
+
+    /// How many connections were cut.
+    pub fn cuts(&self) -> usize {
+        self.shared.cuts.load(SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.over.store(true, SeqCst);
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+/// One connection; its answers may be kept from the client.
+struct Joined {
+    client: TcpStream,
+    server: TcpStream,
+    mute: AtomicBool,
+    swallowed: AtomicBool,
+}
+
+impl Joined {
+    fn end(&self) {
+        let _ = self.client.shutdown(Shutdown::Both);
+        let _ = self.server.shutdown(Shutdown::Both);
+    }
+}
+
+impl Shared {
+    fn join(self: Arc<Self>, client: TcpStream) {
+        let Ok(server) = TcpStream::connect(("127.0.0.1", self.to)) else { return };
+        for stream in [&client, &server] {
+            let _ = stream.set_nodelay(true);
+            let _ = stream.set_read_timeout(Some(LOOK));
+        }
+        let joined = Arc::new(Joined { client, server, mute: AtomicBool::default(), swallowed: AtomicBool::default() });
+        let (shared, answering) = (self.clone(), joined.clone());
+        std::thread::spawn(move || {
+            shared.answers(&answering);
+            answering.end();
+        });
+        self.asks(&joined);
+        joined.end();
+    }
+
+    /// None at the end.
+    fn read<'a>(&self, mut from: &TcpStream, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+        loop {
+            if self.over.load(SeqCst) {
+                return None;
+            }
+            if self.held.load(SeqCst) {
+                std::thread::sleep(LOOK);
+                continue;
+            }
+            match from.read(buffer) {
+                Ok(0) => return None,
+                Ok(read) => return Some(&buffer[..read]),
+                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn answers(&self, joined: &Joined) {
+        let mut buffer = vec![0; 1 << 16];
+        while let Some(bytes) = self.read(&joined.server, &mut buffer) {
+            if joined.mute.load(SeqCst) {
+                joined.swallowed.store(true, SeqCst);
+            } else if (&joined.client).write_all(bytes).is_err() {
+                return;
+            }
+        }
+        joined.swallowed.store(true, SeqCst);
+    }
+
+    fn asks(&self, joined: &Joined) {
+        let (mut buffer, mut tail) = (vec![0; 1 << 16], Vec::new());
+        while let Some(bytes) = self.read(&joined.client, &mut buffer) {
+            // What may be the beginning of an EXEC waits for its end.
+            tail.extend_from_slice(bytes);
+            while let Some(at) = tail.windows(EXEC.len()).position(|window| window == EXEC) {
+                let rest = tail.split_off(at + EXEC.len());
+                let command = std::mem::replace(&mut tail, rest);
+                if !self.pass_exec(joined, &command) {
+                    return;
+                }
+            }
+            let keep = (1..EXEC.len()).rev().find(|keep| tail.ends_with(&EXEC[..*keep])).unwrap_or(0);
+            let rest = tail.split_off(tail.len() - keep);
+            if (&joined.server).write_all(&std::mem::replace(&mut tail, rest)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Says whether the connection goes on.
+    fn pass_exec(&self, joined: &Joined, command: &[u8]) -> bool {
+        let number = self.seen.fetch_add(1, SeqCst) + 1;
+        let cut = *self.cut.lock().unwrap();
+        let is_cut = |every: usize| number.is_multiple_of(every);
+        match cut {
+            Cut::Before(every) if is_cut(every) => {
+                let _ = (&joined.server).write_all(&command[..command.len() - EXEC.len()]);
+                self.cuts.fetch_add(1, SeqCst);
+                false
+            }
+            Cut::After(every) if is_cut(every) => {
+                joined.mute.store(true, SeqCst);
+                let _ = (&joined.server).write_all(command);
+                while !joined.swallowed.load(SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                self.cuts.fetch_add(1, SeqCst);
+                false
+            }
+            _ => (&joined.server).write_all(command).is_ok(),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A master, a replica that can be made to lag, and a sentinel that puts the replica in the master's place.
+
+use super::{Proxy, Server, await_that};
+
+pub struct Sentinels {
+    pub master: Server,
+    pub replica: Server,
+    sentinel: Server,
+    /// From the replica to its master.
+    replication: Proxy,
+    _folder: tempfile::TempDir,
+}
+
+impl Sentinels {
+    pub fn start() -> Self {
+        let master = Server::start_with(&["--repl-diskless-sync-delay", "0"]);
+        let replication = Proxy::to(master.port);
+        let replica = Server::start_with(&["--replicaof", "127.0.0.1", &replication.port.to_string()]);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sentinel.conf");
+        // It takes the replica's word for its master's address for as long as a failover may take.
+        let lines = ["down-after-milliseconds main 1500", "failover-timeout main 60000", "parallel-syncs main 1"];
+        let lines: String = lines.iter().map(|line| format!("sentinel {line}\n")).collect();
+        std::fs::write(&file, format!("sentinel monitor main 127.0.0.1 {} 1\n{lines}", master.port)).unwrap();
+        let sentinel = Server::start_with(&[file.to_str().unwrap(), "--sentinel"]);
+        let this = Self { master, replica, sentinel, replication, _folder: folder };
+        this.settle();
+        this
+    }
+
+    /// The replica follows, and the sentinel knows of it.
+    fn settle(&self) {
+        await_that("the replica follows", || {
+            let info: String = self.replica.call(&["INFO", "replication"]).unwrap();
+            info.contains("master_link_status:up")
+        });
+        await_that("the sentinel knows the replica", || {
+            let master: Vec<String> = self.sentinel.call(&["SENTINEL", "MASTER", "main"]).unwrap();
+            master.windows(2).any(|pair| pair == ["num-slaves", "1"])
+        });
+        await_that("the sentinel finds the replica well", || {
+            let replicas: Vec<Vec<String>> = self.sentinel.call(&["SENTINEL", "REPLICAS", "main"]).unwrap();
+            replicas.iter().flatten().any(|word| word == "slave") && replicas.iter().flatten().any(|word| word == "ok")
+        });
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis-sentinel://127.0.0.1:{}/main", self.sentinel.port)
+    }
+
+    /// From now on the replica hears nothing from its master.
+    pub fn let_lag(&self) {
+        self.replication.hold(true);
+    }
+
+    /// Waits until the sentinel has made the replica the master.
+    pub fn await_failover(&self) {
+        await_that("the replica is the master", || {
+            let named: Vec<String> = self.sentinel.call(&["SENTINEL", "MASTER", "main"]).unwrap();
+            let info: String = self.replica.call(&["INFO", "replication"]).unwrap();
+            named.windows(2).any(|pair| pair == ["port", &self.replica.port.to_string()]) && info.contains("role:master")
+        });
+    }
+
+    /// The replica takes over, and the master does not hear of it.
+    pub fn depose(&self) {
+        let () = self.master.call(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]).unwrap();
+        let () = self.sentinel.call(&["SENTINEL", "FAILOVER", "main"]).unwrap();
+        self.await_failover();
+    }
+
+    /// Up to where the replica has a partition folded.
+    pub fn replicated(&self, partition: u32) -> i64 {
+        let fence: Option<String> = self.replica.call(&["GET", &format!("kafleet:{{p{partition}}}:fence")]).unwrap();
+        fence.and_then(|fence| fence.split(' ').next()?.parse().ok()).unwrap_or(0)
+    }
+}

@@ -1,0 +1,141 @@
+//! A cluster, and a master behind sentinels: every promise of a store, and what happens while slots and masters move.
+
+use futures::StreamExt;
+use kafleet::store::redis::{Redis, RedisOptions};
+use kafleet::store::{Index, Notice, Reservation, Store, StoreError};
+
+use crate::bench::*;
+use crate::servers::{Cluster, Sentinels};
+
+fn options(url: String, case: &str) -> RedisOptions {
+    RedisOptions { prefix: format!("test-{}", &case[..case.len().min(40)]), ..RedisOptions::new(url) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_keeps_every_promise() {
+    if test_redis().is_none() {
+        return;
+    }
+    let cluster = Cluster::start();
+    let nodes = || cluster.servers.iter().map(|server| server.url()).collect();
+    crate::every_case(|case| Bench::over_nodes(options(cluster.url(), case), nodes())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_behind_sentinels_keeps_every_promise() {
+    if test_redis().is_none() {
+        return;
+    }
+    let sentinels = Sentinels::start();
+    crate::every_case(|case| Bench::over_nodes(options(sentinels.url(), case), vec![sentinels.master.url()])).await;
+}
+
+#[tokio::test]
+async fn a_cluster_serves_every_partition() {
+    if test_redis().is_none() {
+        return;
+    }
+    let cluster = Cluster::start();
+    let bench = Bench::over(RedisOptions::new(cluster.url()));
+    assert_eq!(bench.store.check().await, Ok(()));
+    let mut notices = bench.store.notices().await.unwrap();
+    assert_eq!(notices.next().await, Some(Notice::Gap));
+    let partitions: Vec<u32> = (0..16).collect();
+    for &partition in &partitions {
+        let (mut writer, found) = bench.open(partition).await;
+        writer.apply(&full_batch("a"), found, fence(1)).await.unwrap();
+        assert_eq!(writer.nodes(&[id("a")]).await.unwrap(), [Some(node(1))]);
+        writer.apply(&full_batch("b"), Some(fence(1)), fence(2)).await.unwrap();
+        assert_eq!(bench.store.nodes(partition, &[id("a"), id("b")]).await.unwrap(), [Some(node(1)), Some(node(1))]);
+        let first = bench.store.page(partition, &Index::Roots, None, 1).await.unwrap();
+        assert_eq!(ids(&bench.store.page(partition, &Index::Roots, first.last(), 9).await.unwrap()), ["a"]);
+        assert_eq!(bench.store.log_lines(partition, &id("a"), 0, 9).await.unwrap().lines, ["a line"]);
+        assert_eq!(bench.store.outbox(partition, 9).await.unwrap().fence, Some(fence(2)));
+        assert_eq!(bench.store.kept(partition, &[id("a"), id("b")]).await.unwrap(), [None, None]);
+        let mark = Reservation { hash: "h".into(), position: None };
+        assert_eq!(bench.store.reserve(partition, &id("a"), &mark).await.unwrap(), None);
+    }
+    assert_eq!(bench.store.fences(&partitions).await.unwrap(), vec![Some(fence(2)); 16]);
+    assert_eq!(bench.store.counts(&partitions).await.unwrap()[0].count, 32);
+    for _ in 0..32 {
+        let told = tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice came");
+        assert!(matches!(told, Some(Notice::Changed { .. })), "{told:?}");
+    }
+    let lone = Redis::connect(RedisOptions::new(cluster.servers[0].url())).unwrap();
+    let Err(StoreError::Misconfigured(told)) = lone.check().await else { panic!("accepted") };
+    assert!(told.contains("redis-cluster://"), "{told}");
+}
+
+/// A batch is all or nothing, so it waits until its slot has arrived; reads do not.
+#[tokio::test]
+async fn a_slot_moves_under_a_writer() {
+    if test_redis().is_none() {
+        return;
+    }
+    let cluster = Cluster::start();
+    let bench = Bench::over(RedisOptions::new(cluster.url()));
+    let all: Vec<String> = (0..40).map(|n| format!("a{n}")).collect();
+    for text in &all {
+        bench.put(0, full_batch(text)).await;
+    }
+    let (mut writer, found) = bench.open(0).await;
+    let moving = cluster.begin_move(0);
+    for _ in 0..8 {
+        moving.keys(12);
+        everything_is_read(&*bench.store, &all).await;
+    }
+    let refused = writer.apply(&full_batch("b"), found, fence(100)).await;
+    assert!(is_unavailable(&refused, "slot is being moved"), "{refused:?}");
+    moving.keys(1_000);
+    let refused = bench.store.open(0).await.map(drop);
+    assert!(is_unavailable(&refused, "slot is being moved"), "{refused:?}");
+    moving.end();
+    everything_is_read(&*bench.store, &all).await;
+    let (mut writer, found) = bench.open(0).await;
+    assert_eq!(found, Some(fence(40)), "nothing of the refused batch is there");
+    writer.apply(&full_batch("b"), found, fence(41)).await.unwrap();
+    // Once more under the nose of a writer that has nothing to do meanwhile.
+    cluster.begin_move(0).end();
+    let moved = writer.apply(&full_batch("c"), Some(fence(41)), fence(42)).await;
+    assert!(matches!(moved, Err(StoreError::Unavailable(_) | StoreError::Conflict { .. })), "{moved:?}");
+    assert_eq!(bench.open(0).await.1, Some(fence(41)));
+}
+
+async fn everything_is_read(store: &dyn Store, all: &[String]) {
+    let mut wanted: Vec<_> = all.iter().map(|text| id(text)).collect();
+    wanted.push(id("nobody"));
+    let nodes = store.nodes(0, &wanted).await.unwrap();
+    assert!(nodes[..all.len()].iter().all(|found| *found == Some(node(1))) && nodes[all.len()].is_none());
+    let page = store.page(0, &Index::Roots, None, 25).await.unwrap();
+    let rest = store.page(0, &Index::Roots, page.last(), 25).await.unwrap();
+    assert_eq!(page.len() + rest.len(), all.len());
+    for text in all {
+        assert_eq!(store.log_lines(0, &id(text), 0, 9).await.unwrap().lines, ["a line"]);
+    }
+    assert_eq!(store.kept(0, &wanted).await.unwrap().iter().flatten().count(), 0);
+    assert_eq!(store.counts(&[0, 1, 2]).await.unwrap()[0].count, all.len() as u64);
+    let mark = Reservation { hash: "h".into(), position: None };
+    let held = store.reserve(0, &id("reserved"), &mark).await.unwrap();
+    assert!(held.is_none_or(|held| held == mark));
+}
+
+/// A master that was deposed without its knowledge goes on answering: readers leave it all the same.
+#[tokio::test]
+async fn readers_follow_the_sentinels() {
+    if test_redis().is_none() {
+        return;
+    }
+    let sentinels = Sentinels::start();
+    let bench = Bench::over(RedisOptions::new(sentinels.url()));
+    bench.put(0, full_batch("a")).await;
+    assert_eq!(bench.store.fences(&[0]).await.unwrap(), [Some(fence(1))]);
+    sentinels.depose();
+    let old: String = sentinels.master.call(&["INFO", "replication"]).unwrap();
+    assert!(old.contains("role:master"), "nobody told it");
+    let (mut writer, found) = bench.open(0).await;
+    writer.apply(&full_batch("b"), found, fence(2)).await.unwrap();
+    let is_seen = || async { bench.store.fences(&[0]).await.is_ok_and(|fences| fences == [Some(fence(2))]) };
+    until("readers see what the new master has", is_seen).await;
+    let stale: String = sentinels.master.call(&["GET", "kafleet:{p0}:fence"]).unwrap();
+    assert!(stale.starts_with("1 "), "{stale}");
+}
