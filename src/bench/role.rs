@@ -7,8 +7,9 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::{FAN, NOOP, ROUND_DEADLINE, Site, load};
+use crate::api::ApiSetup;
 use crate::broker::kafka::raw::RawLoop;
-use crate::config::{Bytes, Isolation, Names, Order, TrackerConfig, TypePolicy, WorkerConfig};
+use crate::config::{ApiConfig, Bytes, Isolation, Names, Order, TrackerConfig, TypePolicy, WorkerConfig};
 use crate::handlers::{AnswerFuture, Child, Context, Handler, Misfit, Registered, Registry, Schema};
 use crate::model::json::RawJson;
 use crate::runtime::{Health, Shutdown};
@@ -65,6 +66,12 @@ pub enum Role {
         site: Site,
         prefix: String,
         events_partitions: u32,
+    },
+    Api {
+        site: Site,
+        prefix: String,
+        events_partitions: u32,
+        port: u16,
     },
 }
 
@@ -137,6 +144,20 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
                 health,
             };
             crate::tracker::run(setup, shutdown).await
+        }
+        Role::Api { site, prefix, events_partitions, port } => {
+            let options = RedisOptions { prefix: prefix.clone(), ..RedisOptions::new(site.redis.clone()) };
+            let setup = ApiSetup {
+                broker: Arc::new(site.kafka()?),
+                store: Arc::new(Redis::connect(options)?),
+                registry: Registry::default(),
+                config: ApiConfig::default(),
+                names: Names::new(&prefix),
+                events_partitions,
+                metrics,
+                health,
+            };
+            crate::api::run(setup, tokio::net::TcpListener::bind(("127.0.0.1", port)).await?, shutdown).await
         }
         Role::Publish { site, prefix, events_partitions, tasks } => {
             load::publish_tracked(&site, &prefix, events_partitions, tasks).await

@@ -21,6 +21,8 @@ pub enum BenchVerb {
     Latency(bench::Latency),
     /// A parent and its children, from its submission to its success
     Fanin(bench::Fanin),
+    /// Statuses read over HTTP: what one costs, and how long it takes while a tracker folds
+    Reads(bench::Reads),
     /// What worker and tracker hold and use while there is nothing to do
     Idle(bench::Idle),
     /// Many attempts at once in one worker, each waiting for the same time
@@ -69,6 +71,7 @@ fn all(common: &Common) -> Vec<BenchVerb> {
             order: Order::None,
             isolation: false,
         }),
+        BenchVerb::Reads(bench::Reads { rounds: common.rounds, ..bench::Reads::default() }),
         BenchVerb::Sleep(bench::Sleep { rounds: common.rounds, ..bench::Sleep::default() }),
         fold(false),
         fold(true),
@@ -87,6 +90,7 @@ async fn run(verb: BenchVerb, site: Site) -> anyhow::Result<Report> {
         BenchVerb::Fanin(fanin) => bench::fanin(&fanin, &site).await,
         BenchVerb::Memory(memory) => blocking(move || bench::memory(&memory, &site)).await,
         BenchVerb::Timers(timers) => bench::timers(&timers, &site).await,
+        BenchVerb::Reads(reads) => bench::reads(&reads, &site).await,
         BenchVerb::Idle(idle) => bench::idle(&idle, &site).await,
         BenchVerb::All(_) | BenchVerb::Role => anyhow::bail!("this is no benchmark by itself"),
     }

@@ -3,6 +3,7 @@
 //! `KAFLEET_TEST_KAFKA` and `KAFLEET_TEST_REDIS` are set, as `tests/services run` does.
 
 mod ages;
+mod broker;
 mod cases;
 mod faults;
 mod firing;
