@@ -108,6 +108,8 @@ fn generated() -> Vec<(String, Value)> {
 fn built_in_params() -> Vec<(String, Value)> {
     let mut registry = kafleet::handlers::Registry::default();
     kafleet::handlers::builtin::register_samples(&mut registry);
+    let callbacks = kafleet::handlers::callback::Callbacks::registered(&Default::default()).unwrap();
+    registry.add(kafleet::handlers::callback::TYPE, callbacks);
     let types = registry.types();
     types.map(|(name, registered)| (format!("params/{name}.json"), registered.schema.json().clone())).collect()
 }

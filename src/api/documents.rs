@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::model::action::{Action, Check};
 use crate::model::duration::Millis;
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
@@ -13,8 +14,10 @@ use crate::model::state::State;
 use crate::model::task::OnFailure;
 use crate::model::then::Then;
 
+mod deliveries;
 mod orders;
 mod schedules;
+pub use deliveries::*;
 pub use orders::*;
 pub use schedules::*;
 
@@ -76,6 +79,12 @@ pub struct CreateTask {
     /// What follows when it and everything below it have ended; at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Then>,
+    /// What is done when it comes into a state; at most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Action>,
+    /// Looks at its state at a time; at most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
     /// Run by someone else, who reports its state; needs no topic and no handler.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
@@ -112,6 +121,15 @@ pub struct Status {
     /// What follows its end.
     #[serde(default)]
     pub then: Vec<Then>,
+    /// What is done when it comes into a state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Action>,
+    /// Looks at its state at a time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+    /// What others have been told of it. Only in `GET /v1/tasks/{id}`, and only where there are actions or checks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deliveries: Option<Deliveries>,
     /// When the producer made it.
     pub created_at: Option<String>,
     /// When the log first spoke of it: the order of lists, and what `from` and `to` are about.

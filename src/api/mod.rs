@@ -30,6 +30,7 @@ mod cancel;
 mod create;
 mod cursor;
 mod dead;
+mod deliveries;
 mod dispatch;
 pub mod documents;
 pub mod drawing;

@@ -49,6 +49,7 @@ impl Api {
         new.key = short("key", asked.key.clone())?;
         new.policy = policy_of(asked, now_ms)?;
         self.check_thens_fit(&new.policy.rules.then, "/then")?;
+        self.check_tells(&new.policy.rules, now_ms)?;
         new.id = Some(id.clone());
         new.trace = trace.cloned().map(Box::new);
         Ok(Draft { id, generated, hash, new })
@@ -190,7 +191,7 @@ fn start_of(asked: &CreateTask, now_ms: i64) -> Result<Option<i64>, Refusal> {
 }
 
 fn rules_of(asked: &CreateTask) -> Result<Rules, Refusal> {
-    let CreateTask { options, external, block_when_done, fail_fast, max_failed, then, .. } = asked.clone();
+    let CreateTask { options, external, block_when_done, fail_fast, max_failed, then, actions, checks, .. } = asked.clone();
     if options.as_ref().is_some_and(|options| !options.is_object()) {
         return Err(bad_field("options", "it must be a JSON object".into()));
     }
@@ -199,7 +200,8 @@ fn rules_of(asked: &CreateTask) -> Result<Rules, Refusal> {
     }
     check_thens(&then).map_err(|(at, why)| bad_field(&format!("then{at}"), why))?;
     let block_when_done = block_when_done.unwrap_or(true);
-    let rules = Rules { options, external, block_when_done, fail_fast, max_failed, then };
+    let rules = Rules { options, external, block_when_done, fail_fast, max_failed, then, actions, checks };
+    rules.check_tells().map_err(|(at, why)| bad_field(at.trim_start_matches('/'), why))?;
     let bytes = serde_json::to_vec(&rules).map_or(0, |text| text.len());
     if bytes > MAX_POLICY_BYTES {
         let why = format!("the options have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed");
@@ -217,7 +219,7 @@ fn short(field: &str, text: Option<String>) -> Result<Option<String>, Refusal> {
     }
 }
 
-fn bad_field(field: &str, why: String) -> Refusal {
+pub fn bad_field(field: &str, why: String) -> Refusal {
     Refusal::new(Code::BadField, why).pointer(format!("/{field}"))
 }
 

@@ -39,7 +39,9 @@ async fn found(call: &Call) -> Result<Found, Refusal> {
 
 /// `GET /v1/tasks/{id}`.
 pub async fn status(call: Call) -> Result<Response, Refusal> {
-    Ok(json_answer(200, &documents::status(&found(&call).await?)))
+    let found = found(&call).await?;
+    let deliveries = call.api.deliveries(&found).await?;
+    Ok(json_answer(200, &super::documents::Status { deliveries, ..documents::status(&found) }))
 }
 
 /// `GET /v1/tasks/{id}/state`.

@@ -52,7 +52,10 @@ impl Last {
 
 impl Api {
     pub async fn check_type_of(&self, draft: &Draft) -> Result<(), Refusal> {
-        if draft.is_external() { Ok(()) } else { self.check_known_type(&draft.new.task_type).await }
+        if !draft.is_external() {
+            self.check_known_type(&draft.new.task_type).await?;
+        }
+        self.check_deliverable(&draft.new.policy.rules).await
     }
 
     /// Refuses a type that has no topic.

@@ -1,7 +1,7 @@
 //! A task as a card: one fact a line, only the facts there are.
 
 use super::screen::{Paint, one_line};
-use crate::api::documents::{Children, Status, Tree};
+use crate::api::documents::{Children, Deliveries, Delivery, Outcome, Status, Tree};
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
 use crate::model::state::State;
@@ -36,7 +36,30 @@ pub fn card(task: &Status, paint: Paint) -> String {
     facts.maybe("tree", tree_text(task).as_deref());
     facts.maybe("first", whose(task, &task.tree.started_at, &task.tree.started_by).as_deref());
     facts.maybe("last", whose(task, &task.tree.ended_at, &task.tree.ended_by).as_deref());
+    task.deliveries.iter().flat_map(told_texts).for_each(|text| facts.add("told", &text));
     facts.lines.join("\n")
+}
+
+/// What others have been told, the oldest first, and what is still to come.
+fn told_texts(told: &Deliveries) -> Vec<String> {
+    let mut texts: Vec<String> = told.items.iter().rev().map(told_text).collect();
+    let more = [(told.unlisted, "older ones"), (told.refused, "not made: too many were waiting")];
+    texts.extend(more.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    texts.extend(told.checks_due.iter().map(|check| format!("check {} is due {}", check.number, check.at)));
+    texts
+}
+
+fn told_text(one: &Delivery) -> String {
+    let how = match (one.outcome, &one.error) {
+        (Outcome::Delivered, _) if one.attempts > 1 => format!("delivered at the {}. attempt", one.attempts),
+        (Outcome::Delivered, _) => "delivered".to_owned(),
+        (Outcome::Failed, Some(error)) => format!("failed: {}", error_text(error)),
+        (Outcome::Failed, None) => "failed".to_owned(),
+        (Outcome::Pending, Some(error)) => format!("pending: {}", error_text(error)),
+        (Outcome::Pending, None) => "pending".to_owned(),
+        (Outcome::Unknown, _) => "its record is no longer kept".to_owned(),
+    };
+    format!("{} by {} {} ({}): {how}", one.state, one.kind, one.id, one.rule)
 }
 
 struct Facts {
@@ -186,6 +209,31 @@ ended     2026-01-31T12:00:02.250Z (took 1.2 s)
 worker    w-1
 result    {\"hello\":\"world\"}";
         assert_eq!(card(&samples::status(), Paint(false)), expected);
+    }
+
+    #[test]
+    fn what_others_have_been_told() {
+        let mut task = samples::status();
+        let text = r#"{
+            "items": [
+                {"id": "callback-b", "rule": "checks/0/failed", "kind": "callback", "state": "running", "run": 1,
+                 "at": "2026-01-31T12:00:01.000Z", "outcome": "failed", "attempts": 3, "due_at": null,
+                 "error": {"kind": "http_status", "message": "`h` answered 500", "attempt": 3}},
+                {"id": "callback-a", "rule": "actions/0", "kind": "callback", "state": "succeeded", "run": 1,
+                 "at": "2026-01-31T12:00:02.000Z", "outcome": "delivered", "attempts": 1, "error": null, "due_at": null}
+            ],
+            "unlisted": 2, "refused": 0, "checks_due": [{"number": 1, "at": "2026-01-31T13:00:00.000Z"}]
+        }"#;
+        task.deliveries = serde_json::from_str(text).unwrap();
+        let text = card(&task, Paint(false));
+        let told: Vec<&str> = text.lines().filter(|line| line.starts_with("told")).collect();
+        let expected = [
+            "told      succeeded by callback callback-a (actions/0): delivered",
+            "told      running by callback callback-b (checks/0/failed): failed: http_status: `h` answered 500 (attempt 3)",
+            "told      2 older ones",
+            "told      check 1 is due 2026-01-31T13:00:00.000Z",
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -83,7 +83,10 @@ impl Finding {
 
 pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("error");
-    let unused: &[&str] = if args.no_redis { &["api", "types", "schedules", "redis"] } else { &["api", "types", "schedules"] };
+    let unused: &[&str] = match args.no_redis {
+        true => &["api", "types", "schedules", "callbacks", "redis"],
+        false => &["api", "types", "schedules", "callbacks"],
+    };
     let wants = Wants { unused, ..Wants::default() };
     let mut found = vec![configuration(globals, &wants)];
     if let Ok(mut parts) = Parts::load(globals, registry, wants) {

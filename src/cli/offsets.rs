@@ -108,7 +108,11 @@ struct Placed {
 pub async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -> Outcome {
     let OffsetsVerb::Init(args) = verb;
     init_logs("warn");
-    let parts = Parts::load(globals, registry, Wants { unused: &["redis", "api", "types", "schedules"], ..Wants::default() })?;
+    let parts = Parts::load(
+        globals,
+        registry,
+        Wants { unused: &["redis", "api", "types", "schedules", "callbacks"], ..Wants::default() },
+    )?;
     let (topic, group) = (parts.names.tasks(&args.target.task_type), parts.names.group(&args.target.task_type));
     let broker = parts.kafka()?;
     let target = args.target.clone();

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -12,6 +13,7 @@ use super::globals::Globals;
 use super::outcome::{Code, Failure, Outcome};
 use super::screen::{Screen, tell};
 use crate::api::documents::CreateTask;
+use crate::model::action::{Action, Callback, Check, ends};
 use crate::model::duration::Millis;
 use crate::model::task::{OnFailure, parse_time};
 use crate::model::then::Then;
@@ -79,6 +81,18 @@ pub struct TaskOptions {
     /// The same from a file
     #[arg(long, value_name = "FILE")]
     pub then_file: Option<PathBuf>,
+    /// Call this URL (POST, JSON) at any end of the task; may be given several times
+    #[arg(long, value_name = "URL")]
+    pub callback: Vec<String>,
+    /// The secret that signs the calls of `--callback`, by its name in `[callbacks.secrets]`
+    #[arg(long, value_name = "NAME", requires = "callback")]
+    pub callback_secret: Option<String>,
+    /// What is done when it comes into a state: a JSON object, or a list of them; may be given several times
+    #[arg(long, value_name = "JSON")]
+    pub action: Vec<String>,
+    /// A look at its state at a time: a JSON object, or a list of them; may be given several times
+    #[arg(long, value_name = "JSON")]
+    pub check: Vec<String>,
     /// Run by someone else, who reports its state; needs no handler
     #[arg(long)]
     pub external: bool,
@@ -205,22 +219,39 @@ fn thens(options: &TaskOptions) -> Result<Vec<Then>, Failure> {
         let text = std::fs::read_to_string(path);
         texts.push(text.map_err(|why| Failure::usage(format_args!("`{}` cannot be read: {why}", path.display())))?);
     }
-    let mut thens = Vec::new();
+    objects("--then", &texts, r#"'{"on": "succeeded", "type": "echo"}'"#)
+}
+
+/// What is to be told, from `--action` and from the short form.
+fn actions(options: &TaskOptions) -> Result<Vec<Action>, Failure> {
+    let example = r#"'{"on": ["failed"], "callback": {"url": "https://…"}}'"#;
+    let mut actions: Vec<Action> = objects("--action", &options.action, example)?;
+    let short = |url: &String| Callback { secret: options.callback_secret.clone(), ..Callback::to(url) };
+    actions.extend(options.callback.iter().map(|url| Action { on: ends(), callback: short(url) }));
+    Ok(actions)
+}
+
+fn checks(options: &TaskOptions) -> Result<Vec<Check>, Failure> {
+    let example = r#"'{"after": "1h", "expect": ["succeeded"], "failed": {"callback": {"url": "https://…"}}}'"#;
+    objects("--check", &options.check, example)
+}
+
+/// JSON objects, and lists of them.
+fn objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &str) -> Result<Vec<T>, Failure> {
+    let mut objects = Vec::new();
     for text in texts {
-        let one = |value: Value| serde_json::from_value::<Then>(value);
-        let read = match json(&text)? {
-            Value::Array(items) => items.into_iter().map(one).collect::<Result<Vec<_>, _>>(),
-            value => one(value).map(|then| vec![then]),
+        let read = match json(text)? {
+            Value::Array(items) => items.into_iter().map(serde_json::from_value).collect::<Result<Vec<T>, _>>(),
+            value => serde_json::from_value(value).map(|object| vec![object]),
         };
-        let told =
-            |why| Failure::usage(format_args!("`--then`: {why}")).hint(r#"such as --then '{"on": "succeeded", "type": "echo"}'"#);
-        thens.extend(read.map_err(told)?);
+        let told = |why| Failure::usage(format_args!("`{flag}`: {why}")).hint(format!("such as {flag} {example}"));
+        objects.extend(read.map_err(told)?);
     }
-    Ok(thens)
+    Ok(objects)
 }
 
 fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failure> {
-    let then = thens(&options)?;
+    let (then, actions, checks) = (thens(&options)?, actions(&options)?, checks(&options)?);
     let at = options.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
     let TaskArgs { key, name, creator, tags, link, options: own, expires, retries, timeout } = options.task;
     Ok(CreateTask {
@@ -243,6 +274,8 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
         fail_fast: options.fail_fast,
         max_failed: options.max_failed,
         then,
+        actions,
+        checks,
         external: options.external,
         ..CreateTask::default()
     })
@@ -273,6 +306,20 @@ mod tests {
         assert_eq!((task.task_type.as_str(), task.id.as_deref(), &task.params), ("echo", Some("x"), &json!({"a": 1})));
         assert_eq!((task.tags.join(" ").as_str(), task.at.as_deref()), ("b c", Some("2026-01-31T12:00:00.000Z")));
         assert_eq!(task.expires, Some(Millis::secs(3600)));
+    }
+
+    #[test]
+    fn what_is_to_be_told_is_named_in_short_or_at_length() {
+        let check = r#"{"after":"1h","expect":["succeeded"],"failed":{"callback":{"url":"https://c"}}}"#;
+        let line = format!(
+            r#"echo --callback https://a --callback-secret k --action {{"on":["failed"],"callback":{{"url":"https://b"}}}} --check {check}"#
+        );
+        let Ok(Meaning::One(task)) = typed(&line) else { panic!("one task was meant") };
+        let told: Vec<_> = task.actions.iter().map(|action| (action.on.len(), action.callback.url.as_str())).collect();
+        assert_eq!(told, [(1, "https://b"), (4, "https://a")]);
+        assert_eq!((task.actions[1].callback.secret.as_deref(), task.checks.len()), (Some("k"), 1));
+        let wrong = typed(r#"echo --action {"on":["failed"]}"#).unwrap_err();
+        assert!(wrong.message.contains("missing field `callback`") && wrong.hint.is_some(), "{wrong:?}");
     }
 
     #[test]

@@ -26,7 +26,11 @@ const APPLY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 pub async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> Outcome {
     let TopicsVerb::Apply(args) = verb;
     init_logs("warn");
-    let parts = Parts::load(globals, registry, Wants { unused: &["redis", "api", "types", "schedules"], ..Wants::default() })?;
+    let parts = Parts::load(
+        globals,
+        registry,
+        Wants { unused: &["redis", "api", "types", "schedules", "callbacks"], ..Wants::default() },
+    )?;
     let broker = parts.kafka()?;
     let what = format!("kafka at `{}`", parts.brokers());
     let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";

@@ -158,6 +158,9 @@ fn prune(value: &mut Value, keys: &[String]) -> bool {
 /// Makes paths absolute, from the file's folder, and names the brokers that are used by default.
 fn settled(mut config: Config, folder: &Path) -> Config {
     config.kafka.entry("bootstrap.servers".into()).or_insert_with(|| Scalar::Text(DEFAULT_BROKERS.into()));
+    for secret in config.callbacks.iter_mut().flat_map(|callbacks| callbacks.secrets.values_mut()) {
+        secret.file = secret.file.take().map(|file| folder.join(file));
+    }
     for kind in config.types.values_mut() {
         for path in kind.schema.iter_mut().chain(&mut kind.cwd) {
             *path = folder.join(&*path);

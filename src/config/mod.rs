@@ -14,6 +14,7 @@ use crate::model::duration::Millis;
 use crate::model::schedule::Spec;
 
 mod bytes;
+mod callbacks;
 mod document;
 mod load;
 mod names;
@@ -25,6 +26,7 @@ mod secrets;
 mod shape;
 
 pub use bytes::Bytes;
+pub use callbacks::{CallbacksConfig, SecretConfig};
 pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with};
 pub use names::Names;
 pub use policy::{Alarm, CellLimits, ErrorKinds, TypePolicy};
@@ -47,6 +49,10 @@ pub struct Config {
     pub ops: OpsConfig,
     /// The task types, by name.
     pub types: BTreeMap<String, TypeConfig>,
+    /// What callbacks may do. With this section there are callbacks, as tasks of the type `kafleet-callback`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "CallbacksConfig")]
+    pub callbacks: Option<CallbacksConfig>,
     /// Recurring schedules, by name; `kafleet schedules apply` tells them to the fleet.
     pub schedules: BTreeMap<String, Spec>,
 }
@@ -447,7 +453,7 @@ macro_rules! debug_without_secrets {
         }
     )+};
 }
-debug_without_secrets!(Config, RedisConfig, ApiConfig, TokenConfig, TypeConfig);
+debug_without_secrets!(CallbacksConfig, Config, RedisConfig, ApiConfig, SecretConfig, TokenConfig, TypeConfig);
 
 #[cfg(test)]
 mod tests;

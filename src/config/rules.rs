@@ -54,6 +54,7 @@ pub(super) fn broken(document: &Document, config: &Config) -> Vec<Finding> {
     for (name, kind) in &config.types {
         found.extend(rules.task_type(name, kind, &config.topics));
     }
+    found.extend(config.callbacks.iter().flat_map(super::callbacks::broken));
     for (name, spec) in &config.schedules {
         found.extend(schedule(name, spec));
     }

@@ -14,6 +14,8 @@ pub(super) fn is_secret(keys: &[String]) -> bool {
     let Some((last, above)) = keys.split_last() else { return false };
     let last = last.to_ascii_lowercase();
     WORDS.iter().any(|word| last.contains(word)) || above.last().is_some_and(|table| table == "headers" || table == "env")
+        // [callbacks.secrets.name]
+        || (last == "value" && above.len() > 1 && above[above.len() - 2] == "secrets")
 }
 
 /// A value as it may be shown.

@@ -10,12 +10,13 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url};
 use serde_json::Value;
 
+use super::callback::{self, Callbacks};
 use super::echo::Echo;
 use super::exec::{Exec, Program, RETRY_EXIT_CODE};
 use super::foreach::Foreach;
 use super::http::{self, Call, Http};
 use super::{Registered, Registry, Schema, Task};
-use crate::config::{HandlerKind, TypeConfig, WorkerConfig};
+use crate::config::{CallbacksConfig, HandlerKind, TypeConfig, WorkerConfig};
 use crate::model::id::{check_type, clip};
 
 /// The largest schema file, in bytes.
@@ -26,6 +27,7 @@ pub struct Surroundings<'a> {
     /// Where `kafleet.toml` is: relative paths in it start there.
     pub dir: &'a Path,
     pub worker: &'a WorkerConfig,
+    pub callbacks: Option<&'a CallbacksConfig>,
 }
 
 /// Registers what `[types]` describes. The error lists every problem, each naming its key; those that can be seen in the
@@ -36,6 +38,11 @@ pub fn register_config(
     around: &Surroundings<'_>,
 ) -> Result<(), Vec<String>> {
     let (mut problems, mut client) = (Vec::new(), None);
+    match around.callbacks.map(Callbacks::registered) {
+        Some(Ok(registered)) => drop(registry.add(callback::TYPE, registered)),
+        Some(Err(why)) => problems.push(format!("`callbacks`: {why}")),
+        None => {}
+    }
     for (name, config) in types {
         let mut section = Section { name, config, around, client: &mut client, problems: &mut problems };
         if registry.get(name).is_some() {

@@ -172,7 +172,7 @@ fn now() -> jiff::Timestamp {
 }
 
 /// Seconds or an HTTP date; at most [`MAX_RETRY_AFTER`], and nothing for what is neither.
-fn retry_after(headers: &HeaderMap, now: jiff::Timestamp) -> Option<Duration> {
+pub(super) fn retry_after(headers: &HeaderMap, now: jiff::Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match text.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),

@@ -23,6 +23,8 @@ pub const AGAIN_MS: i64 = 3_600_000;
 pub const NEVER_ANNOUNCED: &str = "never announced";
 
 const DAY_MS: i64 = 86_400_000;
+/// How much longer than until its last check a tree is kept: a check may fire late.
+const HOLD_MS: i64 = 3_600_000;
 
 /// The last border that the log has passed.
 pub const fn border(log_time_ms: i64) -> i64 {
@@ -93,12 +95,13 @@ impl Node {
         let reopened = self.age.is_some_and(|age| age.what == Aging::Done);
         let oldest = self.seen_ms + lifetimes.max_tree_age_ms;
         let retention = lifetimes.retention(self.task_type.as_deref());
+        let held_until = if self.hold_ms > 0 { self.hold_ms + HOLD_MS } else { 0 };
         let due_ms = match what {
             Aging::Expected => log_time_ms + EXPECTED_MS,
             // An old tree that is retried gets a day at most. More, and the log would lose its beginning.
             Aging::Open if reopened => oldest.max(log_time_ms + DAY_MS.min(lifetimes.max_tree_age_ms)),
             Aging::Open => oldest,
-            Aging::Done => (log_time_ms + retention).min(oldest + retention).max(log_time_ms + BORDER_MS),
+            Aging::Done => (log_time_ms + retention).min(oldest + retention).max(held_until).max(log_time_ms + BORDER_MS),
         };
         self.age = Some(Age { what, due_ms });
     }

@@ -46,6 +46,8 @@ pub enum Kind {
     EffectDone,
     DeadDropped,
     WorkerSilent,
+    /// The time of one of its checks has come.
+    Checked,
     /// Moves log time only.
     Tick,
     /// How long trees and their records last, from here on.
@@ -77,6 +79,7 @@ impl Kind {
                 | Self::EffectDone
                 | Self::DeadDropped
                 | Self::WorkerSilent
+                | Self::Checked
                 | Self::Tick
                 | Self::Settings
                 | Self::Unknown
@@ -129,6 +132,9 @@ pub struct Event {
     /// What is done (`effect_done`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Box<str>>,
+    /// Which of its checks, from 0 (`checked`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<u32>,
     /// The tasks below that have not succeeded themselves, instead of the task (`retry_requested`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub only_failed: bool,
@@ -230,6 +236,7 @@ impl Event {
             state: None,
             record: None,
             effect: None,
+            check: None,
             only_failed: false,
             new_run: None,
             asof: None,

@@ -31,9 +31,10 @@ mod policies;
 mod reports;
 mod requests;
 mod taking;
+mod tells;
 
 /// The version of this fold. A store written by a higher one is left alone.
-pub const FOLD_VERSION: u32 = 5;
+pub const FOLD_VERSION: u32 = 6;
 
 /// Where an event lies in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,6 +218,9 @@ impl Forest {
         } else {
             refresh(node, cause);
         }
+        if fresh {
+            self.hold(&event.id, ages.lifetimes.max_tree_age_ms);
+        }
         // With its policy, or with a new run, what its children have reached counts as if it happened now.
         if fresh && self.node(event.id.as_str()).is_some_and(policies::trips) {
             self.fail_fast(&event.id, None, cause);
@@ -307,18 +311,6 @@ impl Forest {
         }
     }
 
-    /// A child has failed, and its parent does not wait for the others.
-    fn fail_fast(&mut self, id: &TaskId, child: Option<&TaskId>, cause: Cause<'_>) {
-        let told = child.and_then(|child| Some(policies::told(child, self.node(child.as_str())?)));
-        let Some(node) = self.touch(id) else { return };
-        policies::trip(node, told, cause);
-        // An external task has ended with it.
-        if follow::is_due(node) {
-            self.follow(id, cause);
-            self.touch(id).into_iter().for_each(|node| refresh(node, cause));
-        }
-    }
-
     /// The first start in a tree is remembered by everything above it.
     fn mark_start(&mut self, event: &Event) {
         let at_ms = event.started_at_ms.unwrap_or(event.at_ms);
@@ -402,6 +394,7 @@ fn step(node: &mut Node, event: &Event, place: Place, next_run: u32) -> Step {
         Kind::WorkerSilent => return silence(node, event),
         // From outside of any attempt: it belongs to the task, whichever run that is in.
         Kind::Log if event.worker.is_none() => return Step { in_history: false, ..Step::of(attach(node, event)) },
+        Kind::Checked => return tells::checked(node, event, place),
         _ => {}
     }
     if event.run < node.run {
@@ -451,6 +444,10 @@ fn begin_run(node: &mut Node, run: u32) {
     node.below = old.below;
     node.below.retain(|group| group.run >= run);
     (node.age, node.has_below, node.root) = (old.age, old.has_below, old.root);
+    (node.told, node.hold_ms) = (old.told, old.hold_ms);
+    if let Some(told) = node.told.as_deref_mut() {
+        told.begin_run();
+    }
 }
 
 /// The first announcement of a run counts; another task under the same id and run is a conflict.
@@ -584,6 +581,7 @@ fn refresh(node: &mut Node, cause: Cause<'_>) {
         cancel.named = false;
         node.effects.push(Effect { cause: cause.place.offset, what: Act::Uncancel });
     }
+    tells::judge(node, cause);
     let before = node.age;
     node.grow_older(&cause.ages.lifetimes, cause.place.log_time_ms);
     if let Some(age) = node.age.filter(|age| Some(*age) != before) {

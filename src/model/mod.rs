@@ -4,9 +4,10 @@
 //! for reasons of its own: the same code runs under Redis, in memory, in property tests and in simulation.
 //!
 //! Reading order: [`id`] → [`duration`] → [`state`] → [`task`] (the record on a task topic) → [`event`] (the record on
-//! the events topic) → [`node`] (what the store keeps) → [`then`] (what follows) → [`outbox`] (what is due or to be done) → [`rollup`] → [`fold`] → [`retry`] and [`offsets`] (the worker's
+//! the events topic) → [`node`] (what the store keeps) → [`then`] (what follows) → [`action`] and [`told`] (who is told) → [`outbox`] (what is due or to be done) → [`rollup`] → [`fold`] → [`retry`] and [`offsets`] (the worker's
 //! arithmetic).
 
+pub mod action;
 pub mod age;
 pub mod changes;
 pub mod dead;
@@ -27,3 +28,4 @@ pub mod schedule;
 pub mod state;
 pub mod task;
 pub mod then;
+pub mod told;

@@ -13,6 +13,7 @@ use super::rollup::RunCounts;
 use super::state::State;
 use super::task::{OnFailure, Policy, Position};
 use super::then::{Then, ids_below};
+use super::told::Told;
 
 /// Entries of history that a record keeps; the oldest after the first go first.
 pub const MAX_HISTORY: usize = 64;
@@ -87,6 +88,10 @@ pub struct Node {
     pub has_below: bool,
     /// The worker that had it has gone silent since.
     pub silent: bool,
+    /// Who has been told of it, where somebody is to be told.
+    pub told: Option<Box<Told>>,
+    /// A finished tree is kept until this time at least, epoch milliseconds (kept at the root).
+    pub hold_ms: i64,
 }
 
 /// A time and the task that caused it.
@@ -154,6 +159,8 @@ impl Node {
             root: false,
             has_below: false,
             silent: false,
+            told: None,
+            hold_ms: 0,
         }
     }
 

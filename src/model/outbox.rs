@@ -12,6 +12,7 @@ use super::json::RawJson;
 use super::node::Node;
 use super::state::State;
 use super::task::{Task, header};
+use super::told::Delivery;
 
 /// The most bytes of records that wait at the tracker, per events partition. What would go beyond fails.
 pub const MAX_KEPT_BYTES: u64 = 256 << 20;
@@ -19,6 +20,8 @@ pub const MAX_KEPT_BYTES: u64 = 256 << 20;
 pub const CANCEL_GRACE_MS: i64 = 2_000;
 /// Effects of one task that wait to be done.
 pub const MAX_EFFECTS: usize = 16;
+/// Deliveries of one task that wait to be published.
+pub const MAX_TELLS: usize = 256;
 /// What is said of what a tree's age has ended.
 pub const OVERDUE: &str = "open longer than max_tree_age";
 
@@ -129,6 +132,8 @@ pub enum Due {
     Expire,
     /// It is cancelled, and no worker holds it.
     Cancel,
+    /// Its state is to be looked at, by the check of this number.
+    Check(u32),
 }
 
 /// A request that stays on the record of the task it named, and what it applies to below.
@@ -168,6 +173,8 @@ pub enum Act {
     Follow { run: u32 },
     /// The tree is too old: end each pending task below, and tell the workers.
     End { asof: i64 },
+    /// Publish the task that tells somebody of it.
+    Tell(Delivery),
 }
 
 impl Effect {
@@ -180,8 +187,14 @@ impl Effect {
             Act::Uncancel => "uncancel",
             Act::Follow { .. } => "follow",
             Act::End { .. } => "end",
+            // One event can bring several about.
+            Act::Tell(delivery) => return format!("tell-{}-{}-{}", self.cause, delivery.change, delivery.rule),
         };
         format!("{what}-{}", self.cause)
+    }
+
+    pub const fn is_tell(&self) -> bool {
+        matches!(self.what, Act::Tell(_))
     }
 }
 
@@ -202,7 +215,19 @@ impl Node {
         }
     }
 
+    /// Effects that somebody has asked for, or that end it: what it tells others is none of them.
+    pub fn requests(&self) -> usize {
+        self.effects.iter().filter(|effect| !effect.is_tell()).count()
+    }
+
     pub fn timer(&self) -> Option<Timer> {
+        let check = self.told.as_ref().and_then(|told| told.next_check());
+        let check = check.map(|(due_ms, number)| Timer { due_ms, what: Due::Check(number as u32) });
+        self.own_timer().into_iter().chain(check).min_by_key(|timer| timer.due_ms)
+    }
+
+    /// What is due about the task itself.
+    fn own_timer(&self) -> Option<Timer> {
         if self.own.is_terminal() {
             return None;
         }

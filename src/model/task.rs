@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::action::{Action, Check};
 use super::duration::Millis;
 use super::id::{TaskId, clip};
 use super::json::RawJson;
@@ -208,11 +209,26 @@ pub struct Rules {
     /// What follows when it and everything below it have ended; at most 8.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Then>,
+    /// What is done when it comes into a state; at most 8.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Action>,
+    /// Looks at its state at a time; at most 8.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { options: None, external: false, block_when_done: true, fail_fast: false, max_failed: None, then: Vec::new() }
+        Self {
+            options: None,
+            external: false,
+            block_when_done: true,
+            fail_fast: false,
+            max_failed: None,
+            then: Vec::new(),
+            actions: Vec::new(),
+            checks: Vec::new(),
+        }
     }
 }
 
@@ -548,6 +564,7 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
         return Err(bad_header(name, "`options` must be a JSON object"));
     }
     check_thens(&rules.then).map_err(|(at, why)| bad_header(name, &format!("`then{at}`: {why}")))?;
+    rules.check_tells().map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
     Ok(rules)
 }
 

@@ -19,6 +19,7 @@ mod reader;
 mod schedules;
 mod shot;
 mod sweep;
+mod telling;
 mod walk;
 
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::TrackerSetup;
 use super::consumed::Consumed;
 use super::join;
+use super::telling::delivery_event;
 use super::walk::Walk;
 use crate::broker::{BrokerError, Outgoing, Partition, Record};
 use crate::control::{CONTROL_VERSION, Cancel, Key};
@@ -16,8 +17,10 @@ use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::Node;
 use crate::model::outbox::{Act, Due, Effect, KeptRecord};
+use crate::model::partition::partition_of;
 use crate::model::task::{Position, Task, header};
 use crate::model::then::number_of;
+use crate::model::told::Delivery;
 use crate::publish::task_headers;
 use crate::runtime::blocking;
 
@@ -146,6 +149,7 @@ impl Gunsmith {
                     Some(bytes) => self.release(&id, &node, &bytes, now).await?,
                     None => continue,
                 },
+                Due::Check(number) => self.check(&id, &node, number, now),
                 Due::Expire => self.end(&id, &node, Kind::Expired, "it was not started in time", "expire", now),
                 Due::Cancel => {
                     self.end(&id, &node, Kind::Cancelled, "cancelled on request, before a worker took it", "cancel", now)
@@ -179,6 +183,13 @@ impl Gunsmith {
         Ok(Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: "release", messages: vec![task, event] })
     }
 
+    /// The fold looks at the state that the task has where this event comes to lie.
+    fn check(&self, id: &TaskId, node: &Node, number: u32, now: i64) -> Shot {
+        let mut event = Event::new(Kind::Checked, id.clone(), node.run, now);
+        event.check = Some(number);
+        Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: "check", messages: vec![self.event(&event)] }
+    }
+
     /// The task ends here.
     fn end(&self, id: &TaskId, node: &Node, kind: Kind, why: &str, name: &'static str, now: i64) -> Shot {
         let event = self.event(&last_word(id, node.run, kind, why, now));
@@ -206,7 +217,12 @@ impl Gunsmith {
                 }
                 match effect.what {
                     Act::Publish { run } => shots.push(self.publish(id, &node, *effect, run, now).await?),
-                    Act::Follow { .. } if bytes > MOST_BYTES => continue,
+                    Act::Follow { .. } | Act::Tell(_) if bytes > MOST_BYTES => continue,
+                    Act::Tell(delivery) => {
+                        let shot = self.tell(id, &node, *effect, delivery, now)?;
+                        bytes += shot.bytes();
+                        shots.push(shot);
+                    }
                     Act::Follow { run } => {
                         let shot = self.follow(id, &node, *effect, run, now).await?;
                         bytes += shot.bytes();
@@ -316,6 +332,19 @@ impl Gunsmith {
                 shot(vec![self.event(&failed), done])
             }
         })
+    }
+
+    /// The delivery waits at the tracker of its own partition, which publishes it.
+    fn tell(&mut self, id: &TaskId, node: &Node, effect: Effect, delivery: Delivery, now: i64) -> Result<Shot, String> {
+        let mark = effect.id();
+        let lean = self.given_up.remove(&(id.clone(), mark.clone())).is_some();
+        let event = delivery_event(id, node, delivery, lean, now)?;
+        let told = event.map(|event| {
+            let number = partition_of(event.id.root().as_bytes(), self.setup.events_partitions);
+            event_message(&self.events, number, &event)
+        });
+        let messages = told.into_iter().chain([self.event(&effect_done(id, effect, now))]).collect();
+        Ok(Shot { id: id.clone(), mark, kind: "tell", messages })
     }
 
     async fn continuation(&self, id: &TaskId, node: &Node) -> Result<Result<Message, String>, String> {

@@ -167,6 +167,16 @@ impl Fleet {
         self.roles.push(tokio::spawn(api::run(setup, listener, self.shutdown.clone())));
     }
 
+    /// One more type, with its topics; the api that is asked from now on knows it.
+    pub async fn add_type(&mut self, name: &str, registered: Registered) {
+        self.registry.add(name, registered);
+        let mut config = Config::default();
+        (config.topics.prefix, config.topics.events_partitions) = (self.names.prefix.clone(), self.events_partitions);
+        config.topics.task_partitions = 4;
+        topics::apply(self.broker.clone(), &config, &self.registry, DEADLINE).await.unwrap();
+        self.start_api(config).await;
+    }
+
     pub fn start_worker(&mut self) {
         let setup = WorkerSetup {
             broker: self.broker.clone(),

@@ -30,6 +30,7 @@ mod later;
 mod oracle;
 mod policies;
 mod processes;
+mod receiver;
 #[path = "../tracker/redis.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod redis;
@@ -37,5 +38,6 @@ mod resuming;
 mod silent;
 mod survival;
 mod tasks;
+mod telling;
 mod trees;
 mod whole_path;

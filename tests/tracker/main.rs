@@ -20,4 +20,5 @@ mod selfish;
 mod services;
 mod shaky;
 mod story;
+mod telling;
 mod trouble;

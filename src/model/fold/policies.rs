@@ -1,6 +1,6 @@
 //! What a task does about children that failed: `fail_fast`, `max_failed`.
 
-use super::{Cause, refresh};
+use super::{Cause, Forest, follow, refresh};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::{HistoryEntry, MAX_MESSAGE_CHARS, Node};
@@ -26,14 +26,28 @@ pub(super) fn trips(node: &Node) -> bool {
     is_lost(node) && !cancelled.is_some_and(asked)
 }
 
+impl Forest {
+    /// A child has failed, and its parent does not wait for the others.
+    pub(super) fn fail_fast(&mut self, id: &TaskId, child: Option<&TaskId>, cause: Cause<'_>) {
+        let told = child.and_then(|child| Some(told(child, self.node(child.as_str())?)));
+        let Some(node) = self.touch(id) else { return };
+        trip(node, told, cause);
+        // An external task has ended with it.
+        if follow::is_due(node) {
+            self.follow(id, cause);
+        }
+        self.touch(id).into_iter().for_each(|node| refresh(node, cause));
+    }
+}
+
 /// What a parent says of the child that failed it.
-pub(super) fn told(child: &TaskId, node: &Node) -> String {
+fn told(child: &TaskId, node: &Node) -> String {
     let why = node.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
     format!("child `{child}` is {}{why}", node.state)
 }
 
-/// Cancels what is open, the task itself included, as a request does.
-pub(super) fn trip(node: &mut Node, told: Option<String>, cause: Cause<'_>) {
+/// Cancels what is open, the task itself included, as a request does. Its state is to be computed again.
+fn trip(node: &mut Node, told: Option<String>, cause: Cause<'_>) {
     let told = told.unwrap_or_else(|| "children had failed before the task was announced".to_owned());
     let (asof, open) = (cause.place.offset, !node.state.is_terminal());
     let due_ms = cause.place.log_time_ms + CANCEL_GRACE_MS;
@@ -61,7 +75,6 @@ pub(super) fn trip(node: &mut Node, told: Option<String>, cause: Cause<'_>) {
         message: Some(message),
         ignored: false,
     });
-    refresh(node, cause);
 }
 
 /// A retry below has made good what failed the task.

@@ -12,7 +12,7 @@ pub(super) fn cancel(node: &mut Node, event: &Event, place: Place) -> Step {
     let known = node.cancelled_by().is_some_and(|cancel| cancel.named || event.asof.is_some());
     let later_retry = asof <= node.asof;
     let ended = if event.subtree { node.state.is_terminal() } else { node.own.is_terminal() };
-    if ended || known || later_retry || node.effects.len() >= MAX_EFFECTS {
+    if ended || known || later_retry || node.requests() >= MAX_EFFECTS {
         return Step::of(Verdict::Ignored);
     }
     let named = event.asof.is_none();
@@ -48,7 +48,7 @@ pub(super) fn inherit(node: &mut Node, above: Option<i64>, place: Place) {
 pub(super) fn retry(node: &mut Node, event: &Event, place: Place, next_run: u32) -> Step {
     // One of several: what is above it may be pending already because of another one.
     let ended = if event.new_run.is_some() { node.own.is_terminal() } else { node.state.is_terminal() };
-    if event.run != node.run || !ended || next_run <= node.run || node.effects.len() >= MAX_EFFECTS {
+    if event.run != node.run || !ended || next_run <= node.run || node.requests() >= MAX_EFFECTS {
         return Step::of(Verdict::Ignored);
     }
     let what = if event.only_failed {

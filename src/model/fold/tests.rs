@@ -3,7 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::action::{Action, Callback, Check, Tell};
 use crate::model::changes::{Changes, Entry, Index};
+use crate::model::duration::Millis;
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
 use crate::model::outbox::KeptRecord;
@@ -16,6 +18,7 @@ use std::sync::Arc;
 mod follow;
 mod policies;
 mod requests;
+mod tells;
 
 /// A store as the tracker sees it: records as bytes, indexes, counters.
 #[derive(Default, PartialEq, Debug)]
@@ -312,6 +315,14 @@ fn some_thens(number: usize) -> Vec<Then> {
     }
 }
 
+fn some_tells(state: State) -> (Vec<Action>, Vec<Check>) {
+    let callback = Callback::to("https://a.example");
+    let tell = Some(Tell { callback: callback.clone() });
+    let check =
+        |after: u64| Check { after: Some(Millis(after)), at: None, expect: vec![state], passed: tell.clone(), failed: None };
+    (vec![Action { on: vec![state], callback }], vec![check(3), check(9)])
+}
+
 fn any_event() -> impl Strategy<Value = Event> {
     let kinds = prop::sample::select(vec![
         Kind::Submitted,
@@ -330,12 +341,15 @@ fn any_event() -> impl Strategy<Value = Event> {
         Kind::CancelRequested,
         Kind::RetryRequested,
         Kind::EffectDone,
+        Kind::Checked,
     ]);
     let policy = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), prop::option::of(0u32..3), 0usize..6);
     (prop::sample::select(IDS.to_vec()), kinds, 1u32..4, prop::sample::select(State::ALL.to_vec()), policy).prop_map(
         |(task, kind, run, state, (ignore, external, block_when_done, fail_fast, max_failed, thens))| {
             let on_failure = if ignore { OnFailure::Ignore } else { OnFailure::Fail };
-            let rules = Rules { external, block_when_done, fail_fast, max_failed, options: None, then: some_thens(thens) };
+            let (actions, checks) = if thens > 3 { some_tells(state) } else { Default::default() };
+            let then = some_thens(thens);
+            let rules = Rules { external, block_when_done, fail_fast, max_failed, options: None, then, actions, checks };
             let mut event = with_policy(task, Policy { on_failure, rules, ..Policy::default() });
             event.kind = kind;
             event.run = run;
@@ -346,6 +360,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             event.due_ms = event.record.is_some().then_some(9_000 + i64::from(run));
             event.effect = (kind == Kind::EffectDone)
                 .then(|| format!("{}-{}", if ignore { "cancel" } else { "publish" }, state.index()).into());
+            event.check = (kind == Kind::Checked).then_some(thens as u32);
             if let Some(task) = event.task.as_mut().filter(|_| !block_when_done) {
                 task.asof = Some(state.index() as i64);
             }

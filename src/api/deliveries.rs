@@ -1,0 +1,113 @@
+//! What others have been told of a task: read together from the task and from the tasks that tell.
+
+use futures::future::try_join_all;
+
+use super::Api;
+use super::documents::{CheckDue, Deliveries, Delivery, Outcome};
+use super::fresh::Found;
+use super::problem::{Code, Refusal};
+use super::submit::bad_field;
+use crate::config::TopicsConfig;
+use crate::handlers::callback::{self, Callbacks};
+use crate::model::action::Telling;
+use crate::model::id::TaskId;
+use crate::model::json::RawJson;
+use crate::model::node::Node;
+use crate::model::outbox::Act;
+use crate::model::state::State;
+use crate::model::task::Rules;
+use crate::model::told::{self, Told};
+use crate::publish::time_text;
+use crate::runtime::now_ms;
+
+/// How long after its event a delivery that has no record is taken for one that is on its way.
+const ON_ITS_WAY_MS: i64 = 3_600_000;
+
+impl Api {
+    /// Refuses what could not be told: as far as this process knows the types that tell.
+    pub fn check_tells(&self, rules: &Rules, now_ms: i64) -> Result<(), Refusal> {
+        let furthest = TopicsConfig::default().max_tree_age;
+        for (n, check) in rules.checks.iter().enumerate() {
+            if check.due_ms(now_ms).is_some_and(|due| due > now_ms.saturating_add(furthest.as_i64())) {
+                let why = format!("it would be more than {furthest} from now, and a tree may be open so long at most");
+                return Err(bad_field(&format!("checks/{n}"), why));
+            }
+        }
+        for (at, telling) in rules.tellings() {
+            let (kind, params) = params_of(telling);
+            let misfit = self.registry.get(kind).and_then(|known| known.misfit(&params));
+            if let Some(misfit) = misfit {
+                return Err(Refusal::new(Code::BadField, misfit.message).pointer(format!("{at}/callback{}", misfit.pointer)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what nobody would tell.
+    pub async fn check_deliverable(&self, rules: &Rules) -> Result<(), Refusal> {
+        if let Some((at, telling)) = rules.tellings().first() {
+            let (kind, _) = params_of(*telling);
+            self.check_known_type(kind).await.map_err(|refusal| match refusal.is(Code::UnknownType) {
+                true => Refusal::new(Code::UnknownType, "callbacks are not set up in this fleet")
+                    .pointer(at.clone())
+                    .hint("add `[callbacks]` to the workers' configuration and run `kafleet topics apply`"),
+                false => refusal,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// None: nobody is to be told anything.
+    pub async fn deliveries(&self, found: &Found) -> Result<Option<Deliveries>, Refusal> {
+        let Some(told) = found.node.told.as_deref() else { return Ok(None) };
+        let rules = found.node.policy.as_ref().map(|policy| policy.rules.clone()).unwrap_or_default();
+        let items = told.deliveries.iter().rev().filter_map(|one| {
+            let telling = one.rule.telling(&rules)?;
+            Some(self.delivery(found, *one, telling.kind(), one.id(&found.id, telling)))
+        });
+        let items = try_join_all(items).await?;
+        Ok(Some(Deliveries { items, unlisted: told.unlisted, refused: told.refused, checks_due: checks_due(told) }))
+    }
+
+    async fn delivery(&self, found: &Found, one: told::Delivery, kind: &str, id: String) -> Result<Delivery, Refusal> {
+        let task = TaskId::parse(&id).map_err(|_| Refusal::internal())?;
+        let waits = found.node.effects.iter().any(|effect| effect.what == Act::Tell(one));
+        let telling = if waits { None } else { self.look(&task).await?.map(|found| found.node) };
+        let on_its_way = waits || now_ms().saturating_sub(one.at_ms) < ON_ITS_WAY_MS;
+        let told = telling.as_ref();
+        Ok(Delivery {
+            id,
+            rule: one.rule.to_string(),
+            kind: kind.to_owned(),
+            state: one.state,
+            run: one.run,
+            at: time_text(one.at_ms),
+            outcome: outcome(told, on_its_way),
+            attempts: told.map_or(0, |node| node.attempt),
+            error: told.and_then(|node| node.error.as_deref().cloned()),
+            due_at: told.and_then(|node| node.due_ms.filter(|_| !node.state.is_terminal())).map(time_text),
+        })
+    }
+}
+
+fn outcome(telling: Option<&Node>, on_its_way: bool) -> Outcome {
+    match telling.map(|node| node.state) {
+        None if on_its_way => Outcome::Pending,
+        None => Outcome::Unknown,
+        Some(State::Succeeded) => Outcome::Delivered,
+        Some(state) if state.is_terminal() => Outcome::Failed,
+        Some(_) => Outcome::Pending,
+    }
+}
+
+fn checks_due(told: &Told) -> Vec<CheckDue> {
+    let due = told.checks.iter().enumerate();
+    due.filter_map(|(number, due)| Some(CheckDue { number, at: time_text((*due)?) })).collect()
+}
+
+/// The type that tells it, and its params without what is told.
+fn params_of(telling: Telling<'_>) -> (&'static str, RawJson) {
+    let Telling::Callback(callback) = telling;
+    let params = Callbacks::params(callback, RawJson::null());
+    (callback::TYPE, RawJson::of(&params).unwrap_or_else(|_| RawJson::null()))
+}

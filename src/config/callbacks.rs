@@ -1,0 +1,123 @@
+//! `[callbacks]`: whom callbacks may reach, and the secrets that they are signed with.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::document::join;
+use super::shape::{Finding, table};
+
+/// The longest name of a secret.
+const MAX_NAME_CHARS: usize = 64;
+
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CallbacksConfig {
+    /// Hosts that may be called, such as `hooks.example.com` or `*.example.com`. Default: any whose address is public.
+    pub hosts: Vec<String>,
+    /// Networks that may be called although they are private, loopback or link-local, such as `10.1.0.0/16`. Default: none.
+    pub private: Vec<String>,
+    /// Also call `http://`. Default: only `https://`.
+    pub plain_http: bool,
+    /// Secrets by name: tasks name them, and never hold them.
+    pub secrets: BTreeMap<String, SecretConfig>,
+}
+
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SecretConfig {
+    /// The secret; `${VARIABLE}` takes it from the environment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// A file that holds it, read at each use; relative to kafleet.toml.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// The hosts that it is used for, as in `callbacks.hosts`; `*` is any. At least one.
+    pub hosts: Vec<String>,
+}
+
+pub(super) fn broken(config: &CallbacksConfig) -> Vec<Finding> {
+    let mut found = hosts("/callbacks/hosts", &config.hosts);
+    for (n, net) in config.private.iter().enumerate().filter(|(_, net)| net.parse::<IpNet>().is_err()) {
+        let what = format!("`callbacks.private[{n}]`: `{net}` is not a network");
+        found.push(Finding::new(format!("/callbacks/private/{n}"), what).hint("write it as `10.1.0.0/16` or `::1/128`"));
+    }
+    for (name, secret) in &config.secrets {
+        found.extend(secret_problems(&join("/callbacks/secrets", name), name, secret));
+    }
+    found
+}
+
+fn secret_problems(at: &str, name: &str, secret: &SecretConfig) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if !is_secret_name(name) {
+        let what = format!("`{}` cannot name a secret", crate::model::id::clip(name));
+        found.push(Finding::new(at, what).hint(format!("use 1 to {MAX_NAME_CHARS} characters of a-z 0-9 _ -")));
+    }
+    if secret.value.is_some() == secret.file.is_some() {
+        found.push(Finding::new(at, format!("{} needs `value` or `file`, one of them", table(at))));
+    }
+    if secret.value.as_deref().is_some_and(str::is_empty) {
+        found.push(Finding::new(join(at, "value"), format!("the secret `{name}` is empty")));
+    }
+    if secret.hosts.is_empty() {
+        let what = format!("{} needs `hosts`: the hosts that the secret is used for", table(at));
+        found.push(Finding::new(join(at, "hosts"), what).hint("such as `hosts = [\"hooks.example.com\"]`"));
+    }
+    found.extend(hosts(&join(at, "hosts"), &secret.hosts));
+    found
+}
+
+pub(super) fn is_secret_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-');
+    (1..=MAX_NAME_CHARS).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+fn hosts(at: &str, hosts: &[String]) -> Vec<Finding> {
+    let wrong = hosts.iter().enumerate().filter(|(_, host)| !is_host_pattern(host));
+    let told = |(n, host): (usize, &String)| {
+        let what = format!("`{}` is not a host", crate::model::id::clip(host));
+        Finding::new(format!("{at}/{n}"), what)
+            .hint("a name or address without scheme, port and path, such as `hooks.example.com` or `*.example.com`")
+    };
+    wrong.map(told).collect()
+}
+
+fn is_host_pattern(host: &str) -> bool {
+    let name = host.strip_prefix("*.").unwrap_or(host);
+    let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
+    host == "*" || plain || name.parse::<std::net::Ipv6Addr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_names_and_addresses() {
+        for host in ["example.com", "*.example.com", "*", "10.0.0.1", "::1", "localhost"] {
+            assert!(is_host_pattern(host), "{host}");
+        }
+        for host in ["", "*.", "https://a", "a:80", "a/b", "*a.com", "a.*"] {
+            assert!(!is_host_pattern(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn everything_wrong_with_a_section_is_told() {
+        let secret = SecretConfig { value: Some(String::new()), file: Some("f".into()), hosts: vec!["a b".into()] };
+        let config = CallbacksConfig {
+            hosts: vec!["https://a".into()],
+            private: vec!["10.0.0.0/8".into(), "10/8".into()],
+            secrets: [("Bad".to_owned(), secret)].into(),
+            ..CallbacksConfig::default()
+        };
+        let pointers: Vec<String> = broken(&config).into_iter().map(|finding| finding.pointer).collect();
+        let at = "/callbacks/secrets/Bad";
+        let expected = ["/callbacks/hosts/0", "/callbacks/private/1", at, at, &format!("{at}/value"), &format!("{at}/hosts/0")];
+        assert_eq!(pointers, expected);
+    }
+}

@@ -1,0 +1,93 @@
+//! Who is to be told of what has become of a task: judged with every change of its state, done by effects.
+
+use super::{Cause, Forest, Place, Step, Verdict};
+use crate::model::event::{Event, Kind};
+use crate::model::id::TaskId;
+use crate::model::node::{HistoryEntry, Node};
+use crate::model::outbox::{Act, Effect, MAX_TELLS};
+use crate::model::state::State;
+use crate::model::told::{Delivery, Rule, Told};
+
+/// The task's state has been computed again. Where its rules come late, the state that it has by then counts as reached.
+pub(super) fn judge(node: &mut Node, cause: Cause<'_>) {
+    let Some(policy) = node.policy.as_deref().filter(|policy| node.announced && policy.rules.tells()) else { return };
+    let latest_ms = node.seen_ms.saturating_add(cause.ages.lifetimes.max_tree_age_ms);
+    let told = || Box::new(Told::new(&policy.rules, node.created_at_ms.unwrap_or(node.seen_ms), latest_ms));
+    let mut told = node.told.take().unwrap_or_else(told);
+    let now = node.state;
+    let mut reached: Vec<Rule> = Vec::new();
+    if told.state != now && now != State::Expected {
+        (told.state, told.changes) = (now, told.changes + 1);
+        let actions = policy.rules.actions.iter().zip(0..).filter(|(action, _)| action.on.contains(&now));
+        reached.extend(actions.map(|(_, n)| Rule::Action(n)));
+    }
+    for rule in reached {
+        tell(node, &mut told, rule, cause.place.offset, cause.at_ms);
+    }
+    if node.root {
+        node.hold_ms = node.hold_ms.max(told.last_check().unwrap_or_default());
+    }
+    node.told = Some(told);
+}
+
+/// The time of a check has come: the state that the task has at this place in the log counts.
+pub(super) fn checked(node: &mut Node, event: &Event, place: Place) -> Step {
+    let number = event.check.unwrap_or(u32::MAX) as usize;
+    let Some(mut told) = node.told.take() else { return Step::of(Verdict::Ignored) };
+    let due = told.checks.get_mut(number).and_then(Option::take);
+    let check = node.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
+    let step = Step { in_history: false, ..Step::of(Verdict::Applied) };
+    let (Some(_), Some(check)) = (due, check) else {
+        node.told = Some(told);
+        return Step { verdict: Verdict::Ignored, ..step };
+    };
+    let passed = check.expect.contains(&node.state);
+    let expected: Vec<&str> = check.expect.iter().map(|state| state.name()).collect();
+    let verdict = if passed { "passed" } else { "failed" };
+    let message = format!("check {number} {verdict}: it is {}, expected was {}", node.state, expected.join(" or "));
+    if check.telling(passed).is_some() {
+        let n = u8::try_from(number).unwrap_or(u8::MAX);
+        tell(node, &mut told, if passed { Rule::Passed(n) } else { Rule::Failed(n) }, place.offset, event.at_ms);
+    }
+    node.told = Some(told);
+    node.remember(entry(node, event.at_ms, place, message));
+    step
+}
+
+fn tell(node: &mut Node, told: &mut Told, rule: Rule, cause: i64, at_ms: i64) {
+    let waiting = node.effects.iter().filter(|effect| effect.is_tell()).count();
+    if waiting >= MAX_TELLS {
+        told.refused = told.refused.saturating_add(1);
+        return;
+    }
+    let delivery = Delivery { rule, run: node.run, change: told.changes, state: node.state, cause, at_ms };
+    told.list(delivery);
+    node.effects.push(Effect { cause, what: Act::Tell(delivery) });
+}
+
+fn entry(node: &Node, at_ms: i64, place: Place, message: String) -> HistoryEntry {
+    HistoryEntry {
+        kind: Kind::Checked,
+        at_ms,
+        offset: place.offset,
+        run: node.run,
+        attempt: 0,
+        worker: None,
+        message: Some(message),
+        ignored: false,
+    }
+}
+
+impl Forest {
+    /// A finished tree is kept until the last check of anything in it is done.
+    pub(super) fn hold(&mut self, id: &TaskId, max_tree_age_ms: i64) {
+        let Some(until) = self.node(id.as_str()).and_then(|node| node.told.as_ref()?.last_check()) else { return };
+        let Ok(root) = TaskId::parse(id.root()) else { return };
+        let until = self.node(root.as_str()).map_or(until, |node| until.min(node.seen_ms.saturating_add(max_tree_age_ms)));
+        if self.node(root.as_str()).is_some_and(|node| node.hold_ms < until)
+            && let Some(node) = self.touch(&root)
+        {
+            node.hold_ms = until;
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Callbacks and state checks, from the submitted task to whoever is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kafleet::config::{CallbacksConfig, SecretConfig};
+use kafleet::handlers::Registered;
+use kafleet::handlers::callback::{Callbacks, TYPE, signature};
+use kafleet::model::state::State;
+use serde_json::{Value, json};
+
+use crate::inside::{Fleet, brokers, unique_prefix, until};
+use crate::processes::{Process, Surroundings};
+use crate::receiver::{Call, Receiver};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const DEADLINE: Duration = Duration::from_secs(90);
+
+/// Callbacks that may be made to this machine, and are soon tried again.
+fn callbacks() -> Registered {
+    let secret = SecretConfig { value: Some(SECRET.into()), hosts: vec!["127.0.0.1".into()], ..SecretConfig::default() };
+    let config = CallbacksConfig {
+        private: vec!["127.0.0.0/8".into()],
+        plain_http: true,
+        secrets: [("billing".to_owned(), secret)].into(),
+        ..CallbacksConfig::default()
+    };
+    let mut registered = Callbacks::registered(&config).unwrap();
+    registered.policy.retry.min_backoff = "50ms".parse().unwrap();
+    registered
+}
+
+async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let answer = client.post(format!("{}{path}", fleet.api)).json(body).send().await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+/// The outcomes of a task's deliveries, the oldest first, once there are as many and none is pending.
+async fn settled(fleet: &Fleet, task: &str, count: usize) -> Vec<(String, String, u64)> {
+    until(&format!("all of `{task}` is told"), || async {
+        let status = fleet.get(&format!("/v1/tasks/{task}")).await;
+        let items = status["deliveries"]["items"].as_array()?.clone();
+        let text = |item: &Value, field: &str| item[field].as_str().unwrap_or_default().to_owned();
+        let done = items.len() == count && items.iter().all(|item| item["outcome"] != "pending");
+        let of = |item: &Value| (text(item, "state"), text(item, "outcome"), item["attempts"].as_u64().unwrap_or_default());
+        done.then(|| items.iter().rev().map(of).collect())
+    })
+    .await
+}
+
+fn verify(call: &Call) {
+    let signed = signature(SECRET, call.id(), call.header("webhook-timestamp"), &call.body).unwrap();
+    assert_eq!(call.header("webhook-signature"), signed);
+    assert!(!call.body.contains("whsec_") && !call.body.contains("${"), "no secret, nor its name: {}", call.body);
+}
+
+async fn each_state_is_told_once(mut fleet: Fleet) {
+    let receiver = Receiver::start().await;
+    fleet.add_type(TYPE, callbacks()).await;
+    fleet.start_worker();
+    let to = |path: &str| json!({"url": format!("{}/{path}", receiver.url), "secret": "billing", "headers": {"x-key": "k-${billing}"}});
+    let (mut flaky, mut broken) = (to("flaky"), to("broken"));
+    (flaky["timeout"], broken["retries"]) = (json!("20s"), json!(1));
+    let asked = json!({
+        "type": "leaf", "id": "t", "params": {"held": false, "fails": true}, "name": "a leaf", "options": {"ticket": 7},
+        "actions": [{"on": ["failed"], "callback": to("ok")}, {"on": ["failed"], "callback": flaky}, {"on": ["failed"], "callback": broken}],
+    });
+    let (code, created) = post(&fleet, "/v1/tasks", &asked).await;
+    assert_eq!(code, 201, "{created}");
+    let failed = |outcome: &str, attempts| ("failed".to_owned(), outcome.to_owned(), attempts);
+    let first = [failed("delivered", 1), failed("delivered", 2), failed("failed", 2)];
+    assert_eq!(settled(&fleet, "t", 3).await, first);
+    let call = receiver.calls("ok").remove(0);
+    verify(&call);
+    assert_eq!(call.header("x-key"), format!("k-{SECRET}"));
+    let (body, data) = (call.json(), call.json()["data"].clone());
+    assert_eq!(
+        (&body["type"], &data["id"], &data["state"], &data["run"]),
+        (&json!("task.state"), &json!("t"), &json!("failed"), &json!(1))
+    );
+    assert_eq!((&data["name"], &data["options"]["ticket"], &data["type"]), (&json!("a leaf"), &json!(7), &json!("leaf")));
+    assert!(data["error"]["message"].is_string() && body["timestamp"].is_string(), "{body}");
+    let tries = receiver.calls("flaky");
+    assert_eq!((tries.len(), tries[0].id(), &tries[0].body), (2, tries[1].id(), &tries[1].body), "the same every time");
+    tries.iter().for_each(verify);
+    // What was never taken is a dead letter, and says why.
+    let status = fleet.get("/v1/tasks/t").await;
+    let item = &status["deliveries"]["items"][0];
+    assert_eq!((&item["error"]["kind"], &item["rule"]), (&json!("http_status"), &json!("actions/2")), "{item}");
+    let dead = until("there is a dead letter", || async {
+        fleet.get(&format!("/v1/dead?type={TYPE}")).await["letters"].as_array().filter(|all| !all.is_empty()).cloned()
+    })
+    .await;
+    assert_eq!((dead.len(), &dead[0]["task"]), (1, &item["id"]), "{dead:?}");
+    // In its next run the task fails again, which is another transition.
+    let (code, _) = post(&fleet, "/v1/tasks/t/retry", &json!({})).await;
+    assert_eq!(code, 202);
+    let twice = [first.clone(), first].concat();
+    assert_eq!(settled(&fleet, "t", 6).await, twice);
+    assert_eq!(receiver.ids("ok").values().collect::<Vec<_>>(), [&1, &1]);
+    assert_eq!(receiver.calls("ok")[1].json()["data"]["run"], json!(2));
+    fleet.agrees().await;
+    fleet.stop().await;
+}
+
+/// A parent's state is its children's too; a check looks at it at its time, whether it has ended or not.
+async fn parents_and_checks_tell_what_they_find(mut fleet: Fleet) {
+    let receiver = Receiver::start().await;
+    fleet.add_type(TYPE, callbacks()).await;
+    fleet.start_worker();
+    let tell = |path: &str| json!({"callback": {"url": format!("{}/{path}", receiver.url)}});
+    let check =
+        |expect: &[&str]| json!({"after": "1500ms", "expect": expect, "passed": tell("passed"), "failed": tell("missed")});
+    // It stays open until the gate is opened, whenever its checks are due.
+    let open = ["queued", "running", "waiting_for_children"];
+    let asked = json!({
+        "type": "branch", "id": "r", "params": {"widths": [2], "held": [1], "failing": null, "next": null},
+        "actions": [{"on": ["waiting_for_children"], "callback": tell("ok")["callback"]}, tell("ended")],
+        "checks": [check(&["succeeded"]), check(&open)],
+    });
+    let (code, created) = post(&fleet, "/v1/tasks", &asked).await;
+    assert_eq!(code, 201, "{created}");
+    let told = settled(&fleet, "r", 3).await;
+    assert!(
+        told.iter().all(|(state, outcome, times)| open.contains(&state.as_str()) && outcome == "delivered" && *times == 1),
+        "{told:?}"
+    );
+    assert_eq!(fleet.node("r").await.unwrap().state, State::WaitingForChildren, "a check waits for nothing");
+    let (missed, passed) = (receiver.calls("missed"), receiver.calls("passed"));
+    assert_eq!((missed.len(), passed.len(), receiver.calls("ok").len(), receiver.calls("ended").len()), (1, 1, 1, 0));
+    let (body, passed) = (missed[0].json(), passed[0].json());
+    let expected = json!({"number": 0, "expected": ["succeeded"], "passed": false});
+    assert_eq!((&body["type"], &body["data"]["check"]), (&json!("task.check"), &expected));
+    assert_eq!((&passed["data"]["check"]["number"], &passed["data"]["check"]["passed"]), (&json!(1), &json!(true)));
+    assert_eq!(missed[0].header("webhook-signature"), "", "it asks for no signature");
+    fleet.gate.open();
+    let told = settled(&fleet, "r", 4).await;
+    assert_eq!(told[3], ("succeeded".to_owned(), "delivered".to_owned(), 1));
+    assert_eq!(receiver.calls("ended").len(), 1);
+    fleet.agrees().await;
+    fleet.stop().await;
+}
+
+cases! {
+    each_state_is_told_once,
+    parents_and_checks_tell_what_they_find,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_told_is_refused() {
+    let mut fleet = Fleet::in_memory().await;
+    let with = |callback: Value| json!({"type": "echo", "id": "a", "actions": [{"callback": callback}]});
+    let (code, problem) = post(&fleet, "/v1/tasks", &with(json!({"url": "https://example.com"}))).await;
+    assert_eq!((code, &problem["code"], &problem["pointer"]), (404, &json!("unknown_type"), &json!("/actions/0")), "{problem}");
+    assert!(problem["hint"].as_str().unwrap().contains("[callbacks]"), "{problem}");
+    fleet.add_type(TYPE, callbacks()).await;
+    for (callback, pointer, why) in [
+        (json!({"url": "nonsense"}), "/url", "not a url"),
+        (json!({"url": "http://10.0.0.1/x"}), "/url", "private"),
+        (json!({"url": "https://example.com", "secret": "none"}), "/secret", "no secret `none`"),
+        (json!({"url": "https://example.com", "secret": "billing"}), "/secret", "is not for `example.com`"),
+        (json!({"url": "https://example.com", "headers": {"Cookie": "a=b"}}), "/headers/Cookie", "does not belong"),
+    ] {
+        let (code, problem) = post(&fleet, "/v1/tasks", &with(callback.clone())).await;
+        let pointer = format!("/actions/0/callback{pointer}");
+        assert_eq!((code, problem["pointer"].as_str()), (400, Some(pointer.as_str())), "{callback}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(why), "{callback}: {problem}");
+    }
+    let check = json!({"after": "60d", "expect": ["succeeded"], "failed": {"callback": {"url": "https://example.com"}}});
+    let (code, problem) = post(&fleet, "/v1/tasks", &json!({"type": "echo", "checks": [check]})).await;
+    assert_eq!((code, &problem["pointer"]), (400, &json!("/checks/0")), "{problem}");
+    fleet.stop().await;
+}
+
+/// A tracker is killed while callbacks are being made: each transition is told, under one id.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_tracker_loses_no_callback() {
+    const TASKS: usize = 60;
+    let Some(brokers) = brokers() else { return };
+    let receiver = Receiver::start().await;
+    let types = "[callbacks]\nprivate = [\"127.0.0.0/8\"]\nplain_http = true\n[types.echo]\nhandler = \"echo\"\n";
+    let fleet = Surroundings::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), types);
+    let mut tracker = fleet.start("tracker");
+    let mut running = [fleet.start("api"), fleet.start("worker")];
+    let end = Instant::now() + DEADLINE;
+    let check = |running: &mut [Process], what: &str| {
+        running.iter_mut().for_each(Process::check);
+        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    while !fleet.command(&["types", "-o", "json"]).output().unwrap().status.success() {
+        check(&mut running, "the api answers");
+    }
+    let lines = (0..TASKS).map(|n| {
+        let action = json!({"callback": {"url": format!("{}/ok", receiver.url)}});
+        json!({"type": "echo", "id": format!("t-{n}"), "params": n, "actions": [action]}).to_string() + "\n"
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines.collect::<String>()).unwrap();
+    fleet.run(&["submit", "--file", file.path().to_str().unwrap()]);
+    while receiver.calls("ok").is_empty() {
+        check(&mut running, "somebody is told");
+    }
+    tracker.kill();
+    let _next = fleet.start("tracker");
+    let told = || {
+        receiver.calls("ok").iter().map(|call| call.json()["data"]["id"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    while told().len() < TASKS {
+        check(&mut running, "every task is told of");
+    }
+    let mut ids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for call in receiver.calls("ok") {
+        ids.entry(call.json()["data"]["id"].as_str().unwrap().to_owned()).or_default().insert(call.id().to_owned());
+    }
+    let twice: Vec<_> = ids.iter().filter(|(_, ids)| ids.len() != 1).collect();
+    assert!(twice.is_empty(), "each transition has one id: {twice:?}");
+}
