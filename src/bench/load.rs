@@ -11,7 +11,7 @@ use crate::broker::kafka::raw::RawProduce;
 use crate::broker::link::Link;
 use crate::broker::{Broker, BrokerError, ConsumerSpec, DeliverySink, Outgoing, Partition, Producer, RecordRef, Start};
 use crate::config::Names;
-use crate::model::event::{Event, Kind, Success, submitted};
+use crate::model::event::{ErrorInfo, Event, Kind, Success, submitted};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
 use crate::model::partition::partition_of;
@@ -21,8 +21,8 @@ use crate::runtime::now_ms;
 
 /// `ce_source` of the benchmarks' tasks.
 const SOURCE: &str = "kafleet/bench";
-/// The root of a log with one.
-pub const ROOT: &str = "bench";
+/// Who has done all tasks of a log.
+const WORKER: &str = "some-worker-abc123";
 
 /// The params of every task: 200 bytes of JSON.
 pub fn params() -> String {
@@ -118,43 +118,83 @@ pub fn fill(ground: &Ground, tasks: u64) -> anyhow::Result<()> {
     filler.end()
 }
 
+/// How the tasks of a log hang together, and what each has been through.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Shape {
+    /// The tasks hang below so many roots; 0: each is a root itself.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub roots: u64,
+    /// Below a root they hang in chains of so many.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=32))]
+    pub depth: u64,
+    /// So many attempts of each fail before one succeeds.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub retries: u32,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { roots: 0, depth: 1, retries: 0 }
+    }
+}
+
+impl Shape {
+    pub fn root(n: u64) -> anyhow::Result<TaskId> {
+        Ok(TaskId::parse(&format!("bench-root-{n:06}"))?)
+    }
+
+    pub fn id(&self, n: u64) -> anyhow::Result<TaskId> {
+        if self.roots == 0 {
+            return id(n);
+        }
+        let (root, n) = (Self::root(n % self.roots)?, n / self.roots);
+        let below = ":noop-1".repeat((n % self.depth) as usize);
+        Ok(TaskId::parse(&format!("{root}:noop-{:012}{below}", n / self.depth))?)
+    }
+
+    /// Of each task.
+    pub fn events(&self) -> u64 {
+        2 + u64::from(self.retries)
+    }
+}
+
 /// A log of finished tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct Log {
     pub tasks: u64,
     /// So many are submitted, then the same succeed, then the next: how far apart the two events of a task lie.
     pub window: u64,
-    /// All are children of one root.
-    pub one_root: bool,
+    pub shape: Shape,
 }
 
 impl Log {
-    pub fn id(&self, n: u64) -> anyhow::Result<TaskId> {
-        if self.one_root { Ok(TaskId::parse(&format!("{ROOT}:noop-{n:012}"))?) } else { id(n) }
-    }
-
-    /// With the root's own two.
-    pub fn events(&self) -> u64 {
-        2 * (self.tasks + u64::from(self.one_root))
+    /// Of the roots that are no tasks of the load.
+    pub fn extra_events(&self) -> u64 {
+        2 * self.shape.roots
     }
 
     /// Fills the events topic; returns when everything is acknowledged.
     pub fn fill(&self, ground: &Ground) -> anyhow::Result<()> {
         let mut writer = LogWriter { filler: Filler::new(ground)?, topic: ground.names.events(), ground, value: Vec::new() };
         let model = task(0)?;
-        let root = Task { id: TaskId::parse(ROOT)?, ..model.clone() };
-        if self.one_root {
+        for n in 0..self.shape.roots {
+            let root = Task { id: Shape::root(n)?, ..model.clone() };
             writer.submitted(&root)?;
-            writer.succeeded(&root)?;
+            writer.succeeded(&root, 1)?;
         }
         let mut next = 0;
         while next < self.tasks {
             let end = (next + self.window).min(self.tasks);
             for n in next..end {
-                writer.submitted(&Task { id: self.id(n)?, ..model.clone() })?;
+                writer.submitted(&Task { id: self.shape.id(n)?, ..model.clone() })?;
+            }
+            for attempt in 1..=self.shape.retries {
+                for n in next..end {
+                    writer.retrying(&Task { id: self.shape.id(n)?, ..model.clone() }, attempt)?;
+                }
             }
             for n in next..end {
-                writer.succeeded(&Task { id: self.id(n)?, ..model.clone() })?;
+                writer.succeeded(&Task { id: self.shape.id(n)?, ..model.clone() }, self.shape.retries + 1)?;
             }
             next = end;
         }
@@ -176,9 +216,20 @@ impl LogWriter<'_> {
         self.write(task)
     }
 
-    fn succeeded(&mut self, task: &Task) -> anyhow::Result<()> {
+    fn retrying(&mut self, task: &Task, attempt: u32) -> anyhow::Result<()> {
+        let at_ms = now_ms();
+        let mut event = Event::new(Kind::Retrying, task.id.clone(), task.run, at_ms);
+        (event.attempt, event.worker, event.started_at_ms) = (attempt, Some(WORKER.into()), Some(at_ms));
+        event.due_ms = Some(at_ms + 1_000);
+        event.error = Some(Box::new(ErrorInfo::new("timeout", "the service did not answer within 30 s", attempt)));
         self.value.clear();
-        succeeded(task, &mut self.value);
+        event.encode(&mut self.value);
+        self.write(task)
+    }
+
+    fn succeeded(&mut self, task: &Task, attempt: u32) -> anyhow::Result<()> {
+        self.value.clear();
+        succeeded(task, attempt, &mut self.value);
         self.write(task)
     }
 
@@ -191,9 +242,9 @@ impl LogWriter<'_> {
 }
 
 /// What a worker writes when one of these tasks is done.
-fn succeeded(task: &Task, out: &mut Vec<u8>) {
-    let (worker, output, at_ms) = ("some-worker-abc123", RawJson::null(), now_ms());
-    Success { task, attempt: 1, worker, at_ms, announce: true, started_at_ms: at_ms, output: &output }.encode(out);
+fn succeeded(task: &Task, attempt: u32, out: &mut Vec<u8>) {
+    let (output, at_ms) = (RawJson::null(), now_ms());
+    Success { task, attempt, worker: WORKER, at_ms, announce: true, started_at_ms: at_ms, output: &output }.encode(out);
 }
 
 /// Publishes with tracking, as an api does.
@@ -249,7 +300,7 @@ pub fn raw_produce(site: &Site, prefix: &str, records: u64, events: bool) -> any
 /// Bytes of the event that the worker writes for one of these tasks.
 pub fn event_bytes() -> anyhow::Result<usize> {
     let mut bytes = Vec::new();
-    succeeded(&task(0)?, &mut bytes);
+    succeeded(&task(0)?, 1, &mut bytes);
     Ok(bytes.len())
 }
 

@@ -37,6 +37,7 @@ pub use e2e::{E2e, e2e};
 pub use fanin::{Fanin, fanin};
 pub use idle::{Idle, idle};
 pub use latency::{Latency, latency};
+pub use load::Shape;
 pub use memory::{MemoryBench, memory};
 pub use publish::{PublishBench, publish};
 pub use reads::{Reads, reads};

@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use super::load::{Log, ROOT};
+use super::load::{Log, Shape};
 use super::pass::{Pass, add_passes, measure};
 use super::process::Process;
 use super::role::Role;
 use super::stage::{connect, partitions};
 use super::{Common, EVENTS_PARTITIONS, Ground, Report, Site, blocking, check, micros};
-use crate::model::id::TaskId;
 use crate::model::partition::partition_of;
 use crate::model::state::State;
 use crate::store::Store;
@@ -21,9 +20,8 @@ use crate::store::redis::{Redis, Usage};
 pub struct TrackerBench {
     #[command(flatten)]
     pub common: Common,
-    /// All tasks are children of one root.
-    #[arg(long)]
-    pub one_root: bool,
+    #[command(flatten)]
+    pub shape: Shape,
     /// So many tasks are submitted before the first of them succeeds.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub window: u64,
@@ -40,9 +38,10 @@ struct Round {
 pub async fn tracker(bench: &TrackerBench, site: &Site) -> anyhow::Result<Report> {
     let (common, site) = (&bench.common, site.linger(bench.common.linger));
     let settings = [
-        ("events", "2 a task".into()),
+        ("events", format!("{} a task", bench.shape.events())),
         ("events partitions", EVENTS_PARTITIONS.to_string()),
-        ("roots", if bench.one_root { "one".into() } else { "each task".into() }),
+        ("roots", if bench.shape.roots == 0 { "each task".into() } else { bench.shape.roots.to_string() }),
+        ("depth", bench.shape.depth.to_string()),
         ("window", bench.window.to_string()),
     ];
     let mut report = Report::new("tracker", common.settings(&settings));
@@ -53,7 +52,7 @@ pub async fn tracker(bench: &TrackerBench, site: &Site) -> anyhow::Result<Report
         eprintln!("round {round} of {}", common.rounds);
         rounds.push(one_round(bench, &site).await?);
     }
-    report.add("fold", "events/s", rounds.iter().map(|round| 2.0 * round.fold.rate).collect());
+    report.add("fold", "events/s", rounds.iter().map(|round| bench.shape.events() as f64 * round.fold.rate).collect());
     let passes: Vec<Pass> = rounds.iter().map(|round| round.fold).collect();
     add_passes(&mut report, "tracker", common.tasks, &passes);
     report.add("redis CPU", "µs/task", rounds.iter().map(|round| micros(round.redis_cpu, common.tasks)).collect());
@@ -68,7 +67,7 @@ pub async fn tracker(bench: &TrackerBench, site: &Site) -> anyhow::Result<Report
 }
 
 async fn one_round(bench: &TrackerBench, site: &Site) -> anyhow::Result<Round> {
-    let log = Log { tasks: bench.common.tasks, window: bench.window, one_root: bench.one_root };
+    let log = Log { tasks: bench.common.tasks, window: bench.window, shape: bench.shape };
     let (at, many) = (site.clone(), bench.common.partitions);
     let ground = blocking(move || {
         let ground = Ground::prepare(&at, many, EVENTS_PARTITIONS)?;
@@ -101,37 +100,41 @@ impl Round {
     }
 }
 
-/// In tasks, of two events each.
+/// In tasks, of all their events.
 async fn fold(site: &Site, ground: &Ground, store: &Redis, log: Log) -> anyhow::Result<Pass> {
     let role = Role::Tracker { site: site.clone(), prefix: ground.names.prefix.clone(), events_partitions: EVENTS_PARTITIONS };
     let (store, process, runtime) = (store.clone(), Process::start("tracker", &role)?, tokio::runtime::Handle::current());
-    let extra = log.events() - 2 * log.tasks;
+    let (extra, each) = (log.extra_events(), log.shape.events());
     let progress = move || {
         let fences = runtime.block_on(store.fences(&partitions()))?;
         let folded: i64 = fences.into_iter().flatten().map(|fence| fence.offset).sum();
-        Ok(((folded.max(0) as u64).saturating_sub(extra) / 2, true))
+        Ok(((folded.max(0) as u64).saturating_sub(extra) / each, true))
     };
     blocking(move || measure(process, log.tasks, progress)).await
 }
 
 async fn check_all(store: &Redis, log: Log) -> anyhow::Result<()> {
-    let counted = log.events() / 2;
-    check::exactly_once(store, EVENTS_PARTITIONS, (0..log.tasks).map(|n| log.id(n)), counted).await?;
-    if log.one_root {
-        let root = TaskId::parse(ROOT)?;
-        let found = store.nodes(partition_of(ROOT.as_bytes(), EVENTS_PARTITIONS), std::slice::from_ref(&root)).await?;
-        let root = found.into_iter().next().flatten().context("the root is not there")?;
-        let (children, _, _) = crate::model::rollup::children_of(&root.below);
-        if children.total() != log.tasks || root.state != State::Succeeded {
-            bail!("the root is {} with {} of {} children", root.state.name(), children.total(), log.tasks);
+    let Log { tasks, shape, .. } = log;
+    check::exactly_once(store, EVENTS_PARTITIONS, (0..tasks).map(|n| shape.id(n)), tasks + shape.roots).await?;
+    let mut below = 0;
+    for root in (0..shape.roots).map(Shape::root) {
+        let root = root?;
+        let found = store.nodes(partition_of(root.root().as_bytes(), EVENTS_PARTITIONS), std::slice::from_ref(&root)).await?;
+        let node = found.into_iter().next().flatten().with_context(|| format!("the root `{root}` is not there"))?;
+        if node.state != State::Succeeded {
+            bail!("the root `{root}` is {}", node.state.name());
         }
+        below += crate::model::rollup::children_of(&node.below).2.total();
+    }
+    if shape.roots > 0 && below != tasks {
+        bail!("the roots count {below} tasks below them, there are {tasks}");
     }
     Ok(())
 }
 
 /// The size of a record in the store.
 async fn record_bytes(store: &Redis, log: Log) -> anyhow::Result<usize> {
-    let id = log.id(0)?;
+    let id = log.shape.id(0)?;
     let partition = partition_of(id.root().as_bytes(), EVENTS_PARTITIONS);
     let found = store.nodes(partition, &[id]).await?;
     Ok(found.into_iter().flatten().next().context("the first task is not there")?.encode().len())

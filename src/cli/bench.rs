@@ -59,7 +59,10 @@ pub async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
 
 fn all(common: &Common) -> Vec<BenchVerb> {
     let common = common.clone();
-    let fold = |one_root| BenchVerb::Tracker(bench::TrackerBench { common: common.clone(), one_root, window: 1_000 });
+    let fold = |roots| {
+        let shape = bench::Shape { roots, ..bench::Shape::default() };
+        BenchVerb::Tracker(bench::TrackerBench { common: common.clone(), shape, window: 1_000 })
+    };
     vec![
         BenchVerb::Idle(bench::Idle { seconds: 10 }),
         BenchVerb::Latency(bench::Latency { rounds: common.rounds, ..bench::Latency::default() }),
@@ -73,8 +76,8 @@ fn all(common: &Common) -> Vec<BenchVerb> {
         }),
         BenchVerb::Reads(bench::Reads { rounds: common.rounds, ..bench::Reads::default() }),
         BenchVerb::Sleep(bench::Sleep { rounds: common.rounds, ..bench::Sleep::default() }),
-        fold(false),
-        fold(true),
+        fold(0),
+        fold(1),
         BenchVerb::E2e(bench::E2e { common }),
     ]
 }
