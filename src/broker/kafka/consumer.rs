@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
@@ -13,6 +13,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::native::{Bell, Records};
 use super::settings::Settings;
 use super::{error, lend, list, list_of_commits, native, offset_of};
 use crate::broker::{BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, Start};
@@ -23,8 +24,15 @@ const SEEK_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest look for the partition that an out-of-range error is about.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(5);
 
+/// How often librdkafka is told again where records are to go: whatever makes it forget, they are not forgotten for longer.
+const FORWARD_AGAIN: Duration = Duration::from_secs(1);
+
 pub(super) struct KafkaConsumer {
+    records: Records,
     client: BaseConsumer<Notes>,
+    /// Rings for the records' queue and for the client's own.
+    bell: Arc<Bell>,
+    forwarded: Instant,
     membership: Membership,
     /// Taken with `assign`, with the start given then.
     held: BTreeMap<Partition, Start>,
@@ -53,8 +61,13 @@ impl KafkaConsumer {
         if spec.group.is_none() && !spec.topics.is_empty() {
             return Err(BrokerError::Invalid("subscribing to topics takes a group".to_owned()));
         }
-        let client: BaseConsumer<Notes> =
+        let mut client: BaseConsumer<Notes> =
             settings.consumer(spec).create_with_context(Notes::default()).map_err(|error| error::of(&error, "[kafka]"))?;
+        let bell = Arc::new(Bell::default());
+        let rings = bell.clone();
+        client.set_nonempty_callback(move || rings.ring());
+        let records = Records::new(client.client(), bell.clone())
+            .ok_or_else(|| BrokerError::Unavailable("librdkafka made no queue for records".to_owned()))?;
         if !spec.topics.is_empty() {
             let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
             topics.iter().try_for_each(|topic| super::check_topic(topic))?;
@@ -62,7 +75,10 @@ impl KafkaConsumer {
         }
         let membership = Membership { group: spec.group.clone(), subscribed: !spec.topics.is_empty(), ..Default::default() };
         Ok(Self {
+            records,
             client,
+            bell,
+            forwarded: Instant::now(),
             membership,
             held: BTreeMap::new(),
             paused: BTreeSet::new(),
@@ -145,6 +161,9 @@ impl KafkaConsumer {
             return Ok(());
         }
         self.note_stale(starts.keys())?;
+        // Before, lest the first records come to the client's queue; and after, when the end of an earlier reading, which
+        // takes the forwarding back, lies behind.
+        self.forward(starts.keys());
         let added = if self.cooperative() {
             self.client.incremental_assign(&list(starts.iter().map(|(partition, start)| (partition, offset_of(*start))))?)
         } else {
@@ -156,6 +175,7 @@ impl KafkaConsumer {
             self.client.assign(&all)
         };
         added.map_err(|error| error::of(&error, "taking partitions"))?;
+        self.forward(starts.keys());
         self.held.extend(starts.iter().map(|(partition, start)| (partition.clone(), *start)));
         Ok(())
     }
@@ -199,7 +219,35 @@ impl KafkaConsumer {
             }
             self.client.assign(&all)
         };
-        moved.map_err(|error| error::of(&error, "moving partitions"))
+        moved.map_err(|error| error::of(&error, "moving partitions"))?;
+        self.forward(partitions);
+        Ok(())
+    }
+
+    fn forward<'a>(&self, partitions: impl IntoIterator<Item = &'a Partition>) {
+        partitions.into_iter().for_each(|partition| self.records.forward(self.client.client(), partition));
+    }
+
+    fn forward_again(&mut self, now: Instant) {
+        if now.duration_since(self.forwarded) >= FORWARD_AGAIN {
+            self.forward(self.held.keys());
+            self.forwarded = now;
+        }
+    }
+
+    /// What the client has to say: at most one rebalance, for what the group says next may depend on the answer; and records
+    /// that came before their partition was forwarded.
+    fn listen(&self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Option<KafkaError>) {
+        let mut taken = 0;
+        while taken < max {
+            match self.client.poll(Duration::ZERO) {
+                Some(Ok(message)) => lend(&message, &mut *sink),
+                Some(Err(error)) => return (taken, Some(error)),
+                None => break,
+            }
+            taken += 1;
+        }
+        (taken, None)
     }
 
     /// Turns an error of librdkafka's poll into events; those after which the client is of no use are returned.
@@ -265,30 +313,26 @@ impl KafkaConsumer {
 
 impl Consumer for KafkaConsumer {
     fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
-        let until = Instant::now() + wait;
-        let mut taken = 0;
-        let mut events = Vec::new();
-        while taken < max {
-            let wait = if taken == 0 { whole_ms(until.saturating_duration_since(Instant::now())) } else { Duration::ZERO };
-            let failed = match self.client.poll(wait) {
-                Some(Ok(message)) => {
-                    lend(&message, &mut *sink);
-                    taken += 1;
-                    continue;
-                }
-                Some(Err(error)) => Some(error),
-                None => None,
-            };
+        let now = Instant::now();
+        let (until, mut events) = (now + wait, Vec::new());
+        self.forward_again(now);
+        loop {
+            self.bell.hush();
+            let (mut taken, failed) = self.listen(max, sink);
             if let Some(error) = failed {
                 self.trouble(&error, &mut events)?;
             }
-            // At most one rebalance at a time: what the group says next may depend on the answer.
+            let (more, failed) = self.records.take(max - taken, sink);
+            taken += more;
+            for failed in failed {
+                self.notes().lock().reason = failed.reason;
+                self.trouble(&KafkaError::MessageConsumption(failed.code), &mut events)?;
+            }
             events.append(&mut self.events()?);
-            if taken > 0 || !events.is_empty() || Instant::now() >= until {
-                break;
+            if taken > 0 || !events.is_empty() || !self.bell.wait(until) {
+                return Ok(events);
             }
         }
-        Ok(events)
     }
 
     fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
@@ -369,11 +413,6 @@ impl Consumer for KafkaConsumer {
             tracing::warn!(target: "kafleet::kafka", ?deadline, "a consumer is still closing; the group will notice by its session timeout");
         }
     }
-}
-
-/// librdkafka waits in whole milliseconds, and rdkafka spins through a rest below one: rounded up, there is no rest.
-fn whole_ms(wait: Duration) -> Duration {
-    Duration::from_millis(wait.as_micros().div_ceil(1_000) as u64)
 }
 
 impl Drop for KafkaConsumer {

@@ -1,5 +1,7 @@
 //! The few librdkafka calls that rdkafka lacks, gets wrong or answers with a panic: header names and commit metadata that
-//! are not UTF-8, the outcome of commits, incremental changes of configuration. All unsafe code of the Kafka side is here.
+//! are not UTF-8, the outcome of commits, incremental changes of configuration, records in batches. All unsafe code of the Kafka side is here.
+
+mod records;
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::{self, NonNull};
@@ -10,6 +12,8 @@ use rdkafka::bindings as sys;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::message::{BorrowedHeaders, Headers as _};
 use rdkafka::types::RDKafkaErrorCode;
+
+pub(super) use records::{Bell, Records};
 
 use crate::broker::{HeaderList, Partition, Plain};
 
