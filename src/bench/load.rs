@@ -168,6 +168,10 @@ pub struct Log {
 }
 
 impl Log {
+    pub fn events(&self) -> u64 {
+        self.tasks * self.shape.events() + self.extra_events()
+    }
+
     /// Of the roots that are no tasks of the load.
     pub fn extra_events(&self) -> u64 {
         2 * self.shape.roots

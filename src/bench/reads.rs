@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use super::latency::percentile;
-use super::load::Log;
+use super::load::{Log, Shape};
 use super::process::Process;
 use super::role::Role;
 use super::stage::{connect, partitions};
@@ -87,7 +87,7 @@ pub async fn reads(bench: &Reads, site: &Site) -> anyhow::Result<Report> {
 }
 
 async fn one_round(bench: &Reads, site: &Site) -> anyhow::Result<Round> {
-    let log = Log { tasks: bench.tasks, window: WINDOW, one_root: false };
+    let log = Log { tasks: bench.tasks, window: WINDOW, shape: Shape::default() };
     let at = site.clone();
     let ground = blocking(move || {
         let ground = Ground::prepare(&at, 1, EVENTS_PARTITIONS)?;
@@ -154,7 +154,7 @@ struct Client {
 impl Client {
     /// How long a read takes, ms; None for a task that is not there yet.
     async fn read(&self, log: Log, number: u64) -> anyhow::Result<Option<f64>> {
-        let id = log.id(number)?;
+        let id = log.shape.id(number)?;
         let began = Instant::now();
         let answer = self.http.get(format!("{}/v1/tasks/{id}", self.base)).send().await?;
         let status = answer.status();
