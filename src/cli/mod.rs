@@ -27,6 +27,7 @@ mod log;
 mod look;
 mod offsets;
 mod outcome;
+mod rebuild;
 mod retry;
 mod roles;
 mod schedules;
@@ -75,6 +76,8 @@ enum Verb {
     /// Create and correct the fleet's topics
     #[command(subcommand)]
     Topics(topics::TopicsVerb),
+    /// Fold the log into another Redis while the first one serves, then switch to it
+    Rebuild(rebuild::RebuildArgs),
     /// Say where workers begin
     #[command(subcommand)]
     Offsets(offsets::OffsetsVerb),
@@ -158,7 +161,7 @@ fn finish(outcome: Outcome) -> ExitCode {
 /// Roles use all cores; whoever only asks needs none of its own.
 fn runtime(verb: &Verb) -> Result<tokio::runtime::Runtime, Failure> {
     let mut builder = match verb {
-        Verb::Dev(_) | Verb::Worker(_) | Verb::Tracker(_) | Verb::Api(_) | Verb::Bench(_) => {
+        Verb::Dev(_) | Verb::Worker(_) | Verb::Tracker(_) | Verb::Api(_) | Verb::Rebuild(_) | Verb::Bench(_) => {
             tokio::runtime::Builder::new_multi_thread()
         }
         _ => tokio::runtime::Builder::new_current_thread(),
@@ -178,6 +181,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Api(args) => serve::api(args, globals, registry).await,
         Verb::Bench(verb) => bench::bench(verb, globals).await,
         Verb::Topics(verb) => topics::topics(verb, globals, registry).await,
+        Verb::Rebuild(args) => rebuild::rebuild(args, globals, registry).await,
         Verb::Offsets(verb) => offsets::offsets(verb, globals, registry).await,
         Verb::Doctor(args) => doctor::doctor(args, globals, registry).await,
         Verb::Submit(args) => submit::submit(*args, globals).await,

@@ -132,17 +132,34 @@ impl Parts {
     }
 
     pub fn redis(&self) -> Result<Arc<dyn Store>, Failure> {
+        Ok(Arc::new(self.redis_here()?))
+    }
+
+    /// The Redis of the configuration.
+    pub fn redis_here(&self) -> Result<Redis, Failure> {
+        let options = self.redis_options(&self.config.redis.url);
+        Redis::connect(options).map_err(|why| Failure::usage(format_args!("`[redis]` cannot be used: {why}")))
+    }
+
+    /// Another one, with the user and the password of the configuration unless the URL names its own.
+    pub fn redis_at(&self, url: &str) -> Result<Redis, Failure> {
+        let mut options = self.redis_options(url);
+        if url.contains('@') {
+            (options.username, options.password) = (None, None);
+        }
+        Redis::connect(options).map_err(|why| told(Code::Usage, &why.to_string()))
+    }
+
+    fn redis_options(&self, url: &str) -> RedisOptions {
         let given = &self.config.redis;
-        let options = RedisOptions {
+        RedisOptions {
             username: given.username.clone(),
             password: given.password.clone(),
             sentinel_password: given.sentinel_password.clone(),
             prefix: self.config.topics.prefix.clone(),
             response_timeout: given.response_timeout.into(),
-            ..RedisOptions::new(given.url.clone())
-        };
-        let redis = Redis::connect(options).map_err(|why| Failure::usage(format_args!("`[redis]` cannot be used: {why}")))?;
-        Ok(Arc::new(redis))
+            ..RedisOptions::new(url)
+        }
     }
 
     /// Kafka's addresses, for messages.

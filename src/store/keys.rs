@@ -5,7 +5,7 @@
 //!
 //! | key after `kafleet:{p12}:` | type | holds | written by |
 //! |---|---|---|---|
-//! | `fence` | string | `offset version log_time_ms kept_bytes`: up to where the partition is folded | SET in every batch |
+//! | `fence` | string | `offset version log_time_ms kept_bytes`: up to where the partition is folded, and the number of the rebuild if one wrote it | SET in every batch |
 //! | `t:<id>` | string | the record of a task ([`Node::encode`](crate::model::node::Node::encode)) | MSET, DEL |
 //! | `roots` | zset | ids of roots; score: log time of the first event, ms | ZADD, ZREM |
 //! | `c:<parent>` | zset | ids of the direct children of a task; same score | ZADD, ZREM |
@@ -95,9 +95,14 @@ impl Keys {
         self.key("r:", id.as_str())
     }
 
-    /// A pattern over everything of the partition, for messages.
+    /// A pattern over everything of the partition: a prefix has no characters that mean something else in one.
     pub fn all(&self) -> String {
         self.key("*", "")
+    }
+
+    /// The fold has written it: it is no fence and no reservation.
+    pub fn is_folded(&self, key: &str) -> bool {
+        key.strip_prefix(&self.base).is_some_and(|name| name != "fence" && !name.starts_with("r:"))
     }
 
     fn key(&self, kind: &str, id: &str) -> String {

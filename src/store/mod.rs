@@ -18,6 +18,7 @@ use crate::model::id::TaskId;
 use crate::model::node::Node;
 use crate::model::state::State;
 
+pub mod inspect;
 pub mod keys;
 mod log_tail;
 pub mod memory;
@@ -45,6 +46,8 @@ pub struct Fence {
     pub log_time_ms: i64,
     /// Bytes of the records that wait for their time here.
     pub kept_bytes: u64,
+    /// Which rebuild of this store wrote it, counted from 1; 0: a tracker, whose partition it is then.
+    pub rebuild: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

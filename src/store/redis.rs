@@ -13,6 +13,7 @@ use futures::stream::BoxStream;
 
 use ::redis::{Cmd, Value, cmd, pipe};
 
+use super::inspect::{Inspect, Inspector};
 use super::keys::{self, Keys};
 use super::log_tail::LogTail;
 use super::{Entry, Fence, Index, LogPage, Node, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount};
@@ -28,6 +29,7 @@ mod address;
 mod checks;
 mod cluster;
 mod gauge;
+mod inspect;
 mod link;
 mod notices;
 mod page;
@@ -121,6 +123,11 @@ impl Redis {
         keys::check_prefix(&options.prefix)?;
         let link = Arc::new(Link::new(options)?);
         Ok(Self { reader: Arc::new(Reader::new(link.clone())), link })
+    }
+
+    /// Its URL, as it may be shown.
+    pub fn place(&self) -> &str {
+        &self.link.place
     }
 
     fn keys(&self, partition: u32) -> Keys {
@@ -281,5 +288,12 @@ impl Store for Redis {
 
     async fn check(&self) -> Result<(), StoreError> {
         checks::check(&self.link).await
+    }
+}
+
+#[async_trait]
+impl Inspect for Redis {
+    async fn inspect(&self, partition: u32) -> Result<Box<dyn Inspector>, StoreError> {
+        Ok(Box::new(inspect::Look::open(self.link.clone(), partition).await?))
     }
 }

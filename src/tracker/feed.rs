@@ -108,6 +108,11 @@ impl Feed {
         }
     }
 
+    /// Whoever folded it has gone for good.
+    pub fn is_abandoned(&self) -> bool {
+        self.out.is_closed()
+    }
+
     pub fn has_pending(&self) -> bool {
         self.next > self.sent || self.stop.is_some()
     }

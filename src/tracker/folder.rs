@@ -14,12 +14,17 @@ use super::feed::Batch;
 use super::firing::{Firing, Folded};
 use super::folding::Folding;
 use super::keeper::{Keeper, Office, Unfit};
+use super::reader::{Ask, Post};
 use super::schedules::{OWNER, Schedules};
 use crate::broker::Partition;
 use crate::model::fold::FOLD_VERSION;
 use crate::runtime::{self, Backoff, blocking};
 use crate::store::{Fence, StoreError};
 
+/// Who claims a partition: no rebuild.
+const TRACKER: u32 = 0;
+/// How often that is tried at once, between two batches of a rebuild.
+const TAKE_OVERS: u32 = 100;
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How often a partition that cannot go on looks whether it can.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -27,13 +32,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// away or has lost what was folded; in a busy one batches may go to a server that readers do not see: a deposed master that
 /// nobody could tell so.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Asks the reader to read a partition from an offset on.
-pub struct Ask {
-    pub partition: i32,
-    pub generation: u64,
-    pub offset: i64,
-}
 
 pub struct Folder {
     setup: Arc<TrackerSetup>,
@@ -78,16 +76,8 @@ impl From<Unfit> for End {
 }
 
 impl Folder {
-    /// `generation` is lower than that of any start to come, and higher than any before this partition was taken up.
-    pub fn new(
-        setup: Arc<TrackerSetup>,
-        office: Arc<Office>,
-        number: i32,
-        batches: mpsc::Receiver<Batch>,
-        asking: mpsc::UnboundedSender<Ask>,
-        stop: CancellationToken,
-        generation: u64,
-    ) -> Self {
+    pub fn new(setup: Arc<TrackerSetup>, office: Arc<Office>, post: Post) -> Self {
+        let Post { number, batches, asking, stop, generation } = post;
         Self { setup, office, number, batches, asking, stop, generation, stuck_at: None }
     }
 
@@ -136,9 +126,12 @@ impl Folder {
     async fn fold(&mut self, backoff: &mut Backoff) -> Result<std::convert::Infallible, End> {
         let partition = u32::try_from(self.number).map_err(|_| End::Stopped)?;
         let mut folding = Folding::open(self.setup.store.clone(), partition).await?;
-        let found = folding.fence();
         self.office.check_events(&self.setup).await?;
-        let start = self.check_fence(found).await?;
+        let mut start = self.check_fence(folding.fence()).await?;
+        if folding.fence().is_some_and(|fence| fence.rebuild > 0) {
+            folding = self.take_over(partition, start).await?;
+            start = folding.fence().map_or(start, |fence| fence.offset);
+        }
         self.generation += 1;
         let ask = Ask { partition: self.number, generation: self.generation, offset: start };
         self.asking.send(ask).map_err(|_| End::Stopped)?;
@@ -182,6 +175,22 @@ impl Folder {
             self.setup.health.clear(&self.part());
             backoff.reset();
             folding.forest().shrink(self.setup.config.cache_records);
+        }
+    }
+
+    /// Makes the partition this tracker's, which a rebuild folds: in between its batches.
+    async fn take_over(&self, partition: u32, start: i64) -> Result<Folding, End> {
+        let mut tries = 0;
+        loop {
+            let mut folding = Folding::open(self.setup.store.clone(), partition).await?;
+            match folding.claim(TRACKER, start).await {
+                Err(StoreError::Conflict { .. }) if tries < TAKE_OVERS => tries += 1,
+                Err(error) => return Err(error.into()),
+                Ok(()) => {
+                    tracing::info!(partition, "taken over from the rebuild of this store");
+                    return Ok(folding);
+                }
+            }
         }
     }
 

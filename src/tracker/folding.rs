@@ -45,6 +45,8 @@ pub struct Folding {
     /// By log time nothing is due before it, as far as the store knew when it was last looked at.
     head_ms: i64,
     brought: Brought,
+    /// Who writes: a tracker (0), or a rebuild of the store.
+    rebuild: u32,
 }
 
 impl Folding {
@@ -55,11 +57,18 @@ impl Folding {
         let forest = Forest::resume(fence.map_or(0, |fence| fence.kept_bytes), lifetimes);
         let log_time_ms = fence.map_or(0, |fence| fence.log_time_ms);
         let brought = Brought::default();
-        Ok(Self { store, writer, partition, forest, fence, log_time_ms, head_ms: i64::MIN, brought })
+        Ok(Self { store, writer, partition, forest, fence, log_time_ms, head_ms: i64::MIN, brought, rebuild: 0 })
     }
 
     pub fn fence(&self) -> Option<Fence> {
         self.fence
+    }
+
+    /// Makes the partition a tracker's (0) or a rebuild's by writing so into the fence; whoever had it before can write no
+    /// more. Where nothing is folded yet the fence begins at `first`.
+    pub async fn claim(&mut self, rebuild: u32, first: i64) -> Result<(), StoreError> {
+        self.rebuild = rebuild;
+        self.apply(self.fence.map_or(first, |fence| fence.offset)).await
     }
 
     pub fn forest(&mut self) -> &mut Forest {
@@ -102,18 +111,19 @@ impl Folding {
     /// Writes what has changed, and the fence.
     async fn apply(&mut self, next: i64) -> Result<(), StoreError> {
         let changes = self.forest.take_changes();
-        if changes.is_empty() && self.fence.is_some_and(|fence| fence.offset == next && fence.log_time_ms == self.log_time_ms) {
+        let to = self.fence_at(next);
+        if changes.is_empty() && self.fence == Some(to) {
             return Ok(());
         }
         self.brought.news |= changes.concerns_outbox();
-        let to = self.fence_at(next);
         self.writer.apply(&changes, self.fence, to).await?;
         self.fence = Some(to);
         Ok(())
     }
 
     fn fence_at(&self, offset: i64) -> Fence {
-        Fence { offset, version: FOLD_VERSION, log_time_ms: self.log_time_ms, kept_bytes: self.forest.kept_bytes() }
+        let (log_time_ms, kept_bytes) = (self.log_time_ms, self.forest.kept_bytes());
+        Fence { offset, version: FOLD_VERSION, log_time_ms, kept_bytes, rebuild: self.rebuild }
     }
 
     /// Deals with everything whose time has come at a border. Begun again after a crash, it goes on.

@@ -16,6 +16,7 @@ mod keeper;
 mod lost;
 mod observer;
 mod reader;
+pub mod rebuild;
 mod schedules;
 mod shot;
 mod sweep;
@@ -34,6 +35,8 @@ use crate::model::age::Lifetimes;
 use crate::runtime::{self, Health, Shutdown, blocking};
 use crate::store::Store;
 use crate::telemetry::Metrics;
+use folder::Folder;
+use keeper::Office;
 use observer::Observer;
 use reader::Reader;
 
@@ -68,7 +71,10 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     };
     let broker = setup.broker.clone();
     let consumer = blocking(move || broker.consumer(&spec)).await.map_err(anyhow::Error::msg)?;
-    let reader = Reader::new(setup.clone(), consumer.context("the consumer of events cannot be opened")?, shutdown.clone());
+    let consumer = consumer.context("the consumer of events cannot be opened")?;
+    let (office, folding) = (Office::open(&setup), setup.clone());
+    let fold = move |post| drop(runtime::spawn(Folder::new(folding.clone(), office.clone(), post).run()));
+    let reader = Reader::new(setup.clone(), consumer, shutdown.clone(), Box::new(fold));
     let end = runtime::thread("kafleet-tracker", reader.run()).context("a thread for the poll loop cannot be started")?;
     let observing = observe(&setup, &shutdown).await?;
     tracing::info!("tracker starts");

@@ -9,9 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::TrackerSetup;
-use super::feed::{BATCHES, Feed};
-use super::folder::{Ask, Folder};
-use super::keeper::Office;
+use super::feed::{BATCHES, Batch, Feed};
 use crate::broker::{BrokerError, Commit, Consumer, GroupEvent, Partition, RecordRef, Start};
 use crate::model::event::{DecodeError, Event};
 use crate::runtime::{self, Shutdown};
@@ -30,9 +28,34 @@ const MOVE_AGAIN: Duration = Duration::from_millis(200);
 /// How trouble with the broker is named in the health report.
 const BROKER_PART: &str = "events topic";
 
+/// Asks for a partition to be read from an offset on.
+pub struct Ask {
+    pub partition: i32,
+    pub generation: u64,
+    pub offset: i64,
+}
+
+/// A partition that was taken up, for whoever folds it.
+pub struct Post {
+    pub number: i32,
+    pub batches: mpsc::Receiver<Batch>,
+    pub asking: mpsc::UnboundedSender<Ask>,
+    /// The partition was given back.
+    pub stop: CancellationToken,
+    /// Lower than that of any start to come, and higher than any before the partition was taken up.
+    pub generation: u64,
+}
+
+/// Sees to it that a partition is folded.
+pub type Fold = Box<dyn Fn(Post) + Send>;
+
 pub struct Reader {
     setup: Arc<TrackerSetup>,
-    office: Arc<Office>,
+    fold: Fold,
+    /// Partitions to be read without a group, until they are taken up.
+    given: Vec<Partition>,
+    /// The consumer is in a group, which gives partitions and is told how far they are folded.
+    in_group: bool,
     consumer: Box<dyn Consumer>,
     topic: Arc<str>,
     feeds: BTreeMap<i32, (Feed, CancellationToken)>,
@@ -52,14 +75,16 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub fn new(setup: Arc<TrackerSetup>, consumer: Box<dyn Consumer>, shutdown: Shutdown) -> Self {
+    pub fn new(setup: Arc<TrackerSetup>, consumer: Box<dyn Consumer>, shutdown: Shutdown, fold: Fold) -> Self {
         let (asking, asked) = mpsc::unbounded_channel();
         let topic = setup.names.events().into();
         let (feeds, now) = (BTreeMap::new(), Instant::now());
         setup.health.set("tracker", "waiting for the group");
         Self {
-            office: Office::open(&setup),
             setup,
+            fold,
+            given: Vec::new(),
+            in_group: true,
             consumer,
             topic,
             feeds,
@@ -75,9 +100,19 @@ impl Reader {
         }
     }
 
+    /// Reads these partitions, with a consumer that is in no group.
+    pub fn of(mut self, partitions: Vec<Partition>) -> Self {
+        (self.given, self.in_group) = (partitions, false);
+        self
+    }
+
     /// Runs until the tracker stops, or its consumer is of no use any more; then leaves the group.
     pub async fn run(mut self) -> Result<(), BrokerError> {
         let mut outcome = Ok(());
+        let given = std::mem::take(&mut self.given);
+        if !self.in_group {
+            self.take_up(&given);
+        }
         while outcome.is_ok() && !self.shutdown.is_draining() {
             outcome = self.step().await;
         }
@@ -94,6 +129,7 @@ impl Reader {
         while let Ok(ask) = self.asked.try_recv() {
             self.obey(ask);
         }
+        self.give_up_what_nobody_folds();
         let batch = self.setup.config.batch_events;
         self.feeds.values_mut().for_each(|(feed, _)| feed.pass_on(batch));
         if self.is_patient() {
@@ -167,17 +203,16 @@ impl Reader {
             let generation = self.taken_up << 32;
             let (out, batches) = mpsc::channel(BATCHES);
             let stop = CancellationToken::new();
-            let folder = Folder::new(
-                self.setup.clone(),
-                self.office.clone(),
-                number,
-                batches,
-                self.asking.clone(),
-                stop.clone(),
-                generation,
-            );
-            runtime::spawn(folder.run());
+            (self.fold)(Post { number, batches, asking: self.asking.clone(), stop: stop.clone(), generation });
             self.feeds.insert(number, (Feed::new(out, generation), stop));
+        }
+    }
+
+    fn give_up_what_nobody_folds(&mut self) {
+        let gone: Vec<i32> = self.feeds.iter().filter(|(_, (feed, _))| feed.is_abandoned()).map(|(number, _)| *number).collect();
+        if !gone.is_empty() {
+            let partitions: Vec<Partition> = gone.into_iter().map(|number| Partition::new(self.topic.clone(), number)).collect();
+            self.give_back(&partitions);
         }
     }
 
@@ -261,7 +296,7 @@ impl Reader {
     }
 
     fn commit_if_due(&mut self) {
-        if self.committing || self.last_commit.elapsed() < COMMIT_INTERVAL {
+        if !self.in_group || self.committing || self.last_commit.elapsed() < COMMIT_INTERVAL {
             return;
         }
         self.last_commit = Instant::now();

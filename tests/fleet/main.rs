@@ -30,6 +30,7 @@ mod later;
 mod oracle;
 mod policies;
 mod processes;
+mod rebuilding;
 mod receiver;
 #[path = "../tracker/redis.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]

@@ -84,6 +84,13 @@ impl Process {
         self.child.wait().unwrap();
     }
 
+    /// SIGTERM: it leaves in order.
+    pub fn stop(&mut self) {
+        self.check();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{}", self.talk());
+    }
+
     pub fn is_dead(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }

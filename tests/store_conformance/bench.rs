@@ -169,7 +169,7 @@ async fn all_keys(raw: &mut redis::aio::MultiplexedConnection, prefix: &str) -> 
 }
 
 pub fn fence(offset: i64) -> Fence {
-    Fence { offset, version: 1, log_time_ms: 1_700_000_000_000 + offset, kept_bytes: offset as u64 }
+    Fence { offset, version: 1, log_time_ms: 1_700_000_000_000 + offset, kept_bytes: offset as u64, rebuild: 0 }
 }
 
 pub fn id(text: &str) -> TaskId {

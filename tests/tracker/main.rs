@@ -11,6 +11,7 @@ mod ground;
 mod memory;
 mod observed;
 mod oracle;
+mod rebuild;
 mod records;
 #[path = "../redis/mod.rs"]
 #[allow(dead_code, reason = "the store's tests use more of it")]

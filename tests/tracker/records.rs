@@ -112,7 +112,7 @@ async fn a_fence_that_does_not_fit_stops_with_its_reason() {
         one_each(&ground, "t").await;
     }
     memory.truncate_before(&ground.place(3), 4).unwrap();
-    let fence = |offset, version| Fence { offset, version, log_time_ms: 7, kept_bytes: 0 };
+    let fence = |offset, version| Fence { offset, version, log_time_ms: 7, ..Fence::default() };
     let bad = [
         (0, fence(2, FOLD_VERSION + 1), "upgrade trackers first"),
         (1, fence(2, FOLD_VERSION - 1), "fold into an empty store"),

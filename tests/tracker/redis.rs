@@ -44,7 +44,13 @@ impl Server {
 
     /// A store in it that soon gives up waiting for an answer.
     pub fn store(&self, prefix: &str) -> Redis {
-        let mut options = RedisOptions { prefix: prefix.to_owned(), ..RedisOptions::new(self.url()) };
+        self.database(prefix, 0)
+    }
+
+    /// Another store in it, which is nothing to the first.
+    pub fn database(&self, prefix: &str, number: u8) -> Redis {
+        let url = format!("{}/{number}", self.url());
+        let mut options = RedisOptions { prefix: prefix.to_owned(), ..RedisOptions::new(url) };
         options.connect_timeout = Duration::from_secs(2);
         options.response_timeout = Duration::from_secs(2);
         options.read_timeout = Duration::from_secs(2);

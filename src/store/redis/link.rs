@@ -23,7 +23,7 @@ pub(super) struct Link {
     pub(super) address: Address,
     pub(super) options: RedisOptions,
     /// The URL as it may be shown.
-    place: String,
+    pub(super) place: String,
     /// Whose turn it is among a cluster's nodes.
     turn: AtomicUsize,
 }

@@ -8,9 +8,11 @@ use crate::model::id::TaskId;
 use crate::store::keys::Keys;
 use crate::store::{Entry, Fence, Node, Notice, Reservation, StoreError, decode};
 
-/// `offset version log_time_ms kept_bytes`.
+/// `offset version log_time_ms kept_bytes rebuild`; a tracker's goes without the last.
 pub(super) fn fence_text(fence: Fence) -> String {
-    format!("{} {} {} {}", fence.offset, fence.version, fence.log_time_ms, fence.kept_bytes)
+    let Fence { offset, version, log_time_ms, kept_bytes, rebuild } = fence;
+    let rebuild = if rebuild == 0 { String::new() } else { format!(" {rebuild}") };
+    format!("{offset} {version} {log_time_ms} {kept_bytes}{rebuild}")
 }
 
 pub(super) fn read_fence(keys: &Keys, value: Value) -> Result<Option<Fence>, StoreError> {
@@ -34,6 +36,7 @@ fn parse_fence(text: &str) -> Option<Fence> {
         version: parts.next()?.parse().ok()?,
         log_time_ms: parts.next()?.parse().ok()?,
         kept_bytes: parts.next()?.parse().ok()?,
+        rebuild: parts.next().map_or(Some(0), |number| number.parse().ok())?,
     };
     (parts.next().is_none() && fence.offset >= 0).then_some(fence)
 }
@@ -129,10 +132,12 @@ mod tests {
 
     #[test]
     fn a_fence_is_read_or_refused() {
-        let fence = Fence { offset: 42, version: 1, log_time_ms: 1_700_000_000_000, kept_bytes: 9 };
+        let fence = Fence { offset: 42, version: 1, log_time_ms: 1_700_000_000_000, kept_bytes: 9, rebuild: 0 };
         assert_eq!(fence_text(fence), "42 1 1700000000000 9");
         assert_eq!(parse_fence("42 1 1700000000000 9"), Some(fence));
-        for bad in ["", "42", "42 1", "42 1 0", "42 1 x 0", "42 1 0 0 0", "-1 1 0 0", "42  1 0 0", "42 1 0 -1"] {
+        let rebuilt = Fence { rebuild: 2, ..fence };
+        assert_eq!(parse_fence(&fence_text(rebuilt)), Some(rebuilt));
+        for bad in ["", "42", "42 1", "42 1 0", "42 1 x 0", "42 1 0 0 x", "42 1 0 0 0 0", "-1 1 0 0", "42  1 0 0", "42 1 0 -1"] {
             assert_eq!(parse_fence(bad), None, "{bad:?}");
         }
         let told = read_fence(&Keys::new("k", 3), Value::BulkString(b"nonsense".to_vec())).unwrap_err().to_string();

@@ -159,7 +159,11 @@ impl PartitionWriter for Writer {
 }
 
 /// Sends commands and returns their answers, errors among them.
-async fn send(link: &Link, connection: &mut MultiplexedConnection, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
+pub(super) async fn send(
+    link: &Link,
+    connection: &mut MultiplexedConnection,
+    commands: &Pipeline,
+) -> Result<Vec<Value>, StoreError> {
     let sent = within(link.options.response_timeout, connection.send_packed_commands(commands, 0, commands.len()));
     sent.await.map_err(|error| link.explain(&error))
 }
@@ -181,7 +185,7 @@ pub(super) fn get_records(keys: &Keys, ids: &[TaskId]) -> Pipeline {
 }
 
 /// Connects to the node that holds the partition and watches its fence there. A cluster's other nodes name it.
-async fn watch_at_owner(link: &Link, keys: &Keys) -> RedisResult<(MultiplexedConnection, Value)> {
+pub(super) async fn watch_at_owner(link: &Link, keys: &Keys) -> RedisResult<(MultiplexedConnection, Value)> {
     let (mut connection, mut info) = link.connect().await?;
     let mut commands = pipe();
     watch(&mut commands, keys);

@@ -1,0 +1,211 @@
+//! Folds one partition into the new store, has it compared, and goes on until a tracker takes it over.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::verify::{self, Verdict};
+use super::{CALL_DEADLINE, Job, Refusal, Report, Told};
+use crate::broker::{Ends, Partition};
+use crate::runtime::{Backoff, blocking};
+use crate::store::{Fence, StoreError};
+use crate::tracker::feed::Batch;
+use crate::tracker::folding::Folding;
+use crate::tracker::reader::{Ask, Post};
+
+/// How often the fence of an idle partition is looked at.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+/// How often a comparison is begun again after trouble.
+const COMPARISONS: u32 = 5;
+
+/// Why a session ended.
+pub(super) enum End {
+    Stopped,
+    /// A tracker has the partition.
+    TakenOver,
+    /// Begin again at the fence.
+    Again(String),
+    /// The whole rebuild has to end.
+    Over(String),
+}
+
+pub(super) struct Copier {
+    pub(super) job: Arc<Job>,
+    pub(super) number: u32,
+    post: Post,
+    /// What is left of a batch that was folded only in part.
+    rest: Option<Batch>,
+    /// This rebuild has been in the fence.
+    claimed: bool,
+    compared: bool,
+    comparisons: u32,
+}
+
+impl Copier {
+    pub(super) fn new(job: Arc<Job>, post: Post) -> Self {
+        let number = post.number.unsigned_abs();
+        Self { job, number, post, rest: None, claimed: false, compared: false, comparisons: 0 }
+    }
+
+    pub(super) async fn run(mut self) {
+        let stop = self.post.stop.clone();
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+        loop {
+            let end = tokio::select! {
+                biased;
+                () = stop.cancelled() => End::Stopped,
+                end = self.session() => end,
+            };
+            match end {
+                End::Stopped => return,
+                End::TakenOver => return self.taken_over(),
+                End::Over(why) => return self.report(Report::Over(Refusal::Unfit(why))),
+                End::Again(why) => {
+                    tracing::warn!(partition = self.number, reason = %why, "reading the fence again");
+                    let wait = backoff.next_wait();
+                    tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(wait) => {} }
+                }
+            }
+        }
+    }
+
+    fn taken_over(&mut self) {
+        if !self.compared {
+            let why = "a tracker took it over before it was compared".to_owned();
+            self.report(Report::Told(Told::Unverified { partition: self.number, why }));
+        }
+        self.report(Report::Told(Told::TakenOver { partition: self.number }));
+    }
+
+    fn report(&self, report: Report) {
+        // Nobody listens any more when the rebuild ends.
+        let _ = self.job.reports.send(report);
+    }
+
+    /// From one reading of the fence to the next.
+    async fn session(&mut self) -> End {
+        match self.fold().await {
+            Ok(never) => match never {},
+            Err(end) => end,
+        }
+    }
+
+    async fn fold(&mut self) -> Result<std::convert::Infallible, End> {
+        let (first, store) = (self.ends().await?.first, self.job.setup.tracker.store.clone());
+        let mut folding = Folding::open(store, self.number).await.map_err(|error| self.end_of(error))?;
+        self.judge(folding.fence())?;
+        folding.claim(self.job.plan.number, first).await.map_err(|error| self.end_of(error))?;
+        self.claimed = true;
+        let start = folding.fence().map_or(first, |fence| fence.offset);
+        self.post.generation += 1;
+        self.rest = None;
+        let ask = Ask { partition: self.post.number, generation: self.post.generation, offset: start };
+        self.post.asking.send(ask).map_err(|_| End::Stopped)?;
+        loop {
+            if !self.compared && folding.fence().is_some_and(|fence| fence.offset >= self.goal()) {
+                self.compare(&mut folding).await?;
+            }
+            self.advance(&mut folding, None).await?;
+        }
+    }
+
+    /// The end of the log when the rebuild began.
+    fn goal(&self) -> i64 {
+        let task = self.job.plan.partitions.iter().find(|task| task.number == self.number);
+        task.map_or(0, |task| task.end)
+    }
+
+    /// Whose partition it is.
+    fn judge(&self, found: Option<Fence>) -> Result<(), End> {
+        match found {
+            Some(Fence { rebuild: 0, .. }) => Err(End::TakenOver),
+            Some(fence) if fence.rebuild > self.job.plan.number || (fence.rebuild == self.job.plan.number && !self.claimed) => {
+                Err(End::Over("another rebuild into this store was started since: this one ends, that one goes on".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn end_of(&self, error: StoreError) -> End {
+        let told = error.to_string();
+        match error {
+            StoreError::Conflict { found } => self.judge(found).err().unwrap_or(End::Again(told)),
+            StoreError::Unavailable(_) => End::Again(told),
+            StoreError::Misconfigured(_) | StoreError::Invalid(_) => End::Over(told),
+        }
+    }
+
+    pub(super) async fn ends(&self) -> Result<Ends, End> {
+        let setup = &self.job.setup.tracker;
+        let (broker, partition) = (setup.broker.clone(), Partition::new(setup.names.events(), self.post.number));
+        let ends = blocking(move || broker.ends(&partition, CALL_DEADLINE)).await.map_err(End::Again)?;
+        ends.map_err(|error| End::Again(error.to_string()))
+    }
+
+    /// Folds what comes next, at most up to `until`.
+    pub(super) async fn advance(&mut self, folding: &mut Folding, until: Option<i64>) -> Result<(), End> {
+        let Some(batch) = self.next_batch(folding.fence()).await? else { return Ok(()) };
+        let (batch, rest) = split(batch, until);
+        self.rest = rest;
+        let fence = folding.fence().map_or(0, |fence| fence.offset);
+        if batch.next > fence {
+            folding.fold(&batch.events, batch.next).await.map_err(|error| self.end_of(error))?;
+            self.note(batch.next);
+        }
+        if let Some(why) = batch.stop {
+            return Err(End::Over(format!("partition {}: {why}", self.number)));
+        }
+        folding.forest().shrink(self.job.setup.tracker.config.cache_records);
+        Ok(())
+    }
+
+    /// None: nothing came, and the fence is still this rebuild's.
+    async fn next_batch(&mut self, left: Option<Fence>) -> Result<Option<Batch>, End> {
+        if let Some(rest) = self.rest.take() {
+            return Ok(Some(rest));
+        }
+        match tokio::time::timeout(IDLE_LOOK, self.post.batches.recv()).await {
+            Ok(Some(batch)) => Ok((batch.generation == self.post.generation).then_some(batch)),
+            Ok(None) => Err(End::Stopped),
+            Err(_) => {
+                let fences = self.job.setup.tracker.store.fences(&[self.number]).await;
+                let found = fences.map_err(|error| self.end_of(error))?.pop().flatten();
+                if found == left { Ok(None) } else { Err(self.end_of(StoreError::Conflict { found })) }
+            }
+        }
+    }
+
+    fn note(&self, folded: i64) {
+        let place = self.job.plan.partitions.iter().position(|task| task.number == self.number);
+        if let Some(part) = place.and_then(|place| self.job.progress.parts.get(place)) {
+            part.folded.fetch_max(folded, Relaxed);
+        }
+    }
+
+    async fn compare(&mut self, folding: &mut Folding) -> Result<(), End> {
+        let partition = self.number;
+        let told = match verify::verify(self, folding).await {
+            Ok(Verdict::Same(verified)) => Told::Verified(verified),
+            Ok(Verdict::Different(differences)) => Told::Differs { partition, differences },
+            Ok(Verdict::Unknown(why)) => Told::Unverified { partition, why },
+            Err(End::Again(why)) if self.comparisons >= COMPARISONS => Told::Unverified { partition, why },
+            Err(End::Again(why)) => {
+                self.comparisons += 1;
+                return Err(End::Again(why));
+            }
+            Err(end) => return Err(end),
+        };
+        self.compared = true;
+        self.report(Report::Told(told));
+        Ok(())
+    }
+}
+
+/// The part of a batch up to a place, and what is left of it.
+fn split(mut batch: Batch, until: Option<i64>) -> (Batch, Option<Batch>) {
+    let Some(until) = until.filter(|until| *until < batch.next) else { return (batch, None) };
+    let at = batch.events.partition_point(|logged| logged.offset < until);
+    let events = batch.events.split_off(at);
+    let rest = Batch { generation: batch.generation, events, next: batch.next, stop: batch.stop.take() };
+    (Batch { next: until, ..batch }, Some(rest))
+}

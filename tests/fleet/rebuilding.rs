@@ -1,0 +1,241 @@
+//! A fleet moves to another Redis under load: a rebuild that is killed and goes on, the api first, then the trackers, one
+//! by one.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kafleet::broker::kafka::Kafka;
+use kafleet::broker::link::Link;
+use kafleet::broker::range::{Stretch, read};
+use kafleet::broker::{Broker, Partition};
+use kafleet::config::Names;
+use kafleet::model::event::Kind;
+use kafleet::model::id::TaskId;
+use kafleet::model::json::RawJson;
+use kafleet::model::state::State;
+use kafleet::publish::{NewTask, Publisher};
+use kafleet::runtime::now_ms;
+use kafleet::store::Store;
+use serde_json::{Value, json};
+
+use crate::inside::{brokers, unique_prefix};
+use crate::oracle::Oracle;
+use crate::processes::{Process, Surroundings};
+use crate::redis::Server;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+/// In one wave of the load; every tenth starts later.
+const WAVE: usize = 40;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Publishes until told to stop; returns the ids, and says which it has published with their positions.
+async fn load(publisher: Publisher, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(String, String)>>>) {
+    for wave in 0.. {
+        if stop.load(SeqCst) {
+            return;
+        }
+        let task = |n: usize| {
+            let mut task = NewTask::new("echo", RawJson::of(&json!({ "n": n })).unwrap());
+            task.id = Some(TaskId::parse(&format!("w{wave}-{n}")).unwrap());
+            if n.is_multiple_of(10) { task.delay(Duration::from_millis(200 + 37 * n as u64)) } else { task }
+        };
+        for outcome in publisher.publish_all((0..WAVE).map(task).collect(), now_ms()).await {
+            let told = outcome.unwrap();
+            published.lock().unwrap().push((told.id.to_string(), told.position.to_string()));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// A rebuild whose documents are read as they come.
+struct Rebuild {
+    child: Child,
+    heard: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Rebuild {
+    fn start(fleet: &Surroundings, into: &str) -> Self {
+        let mut command = fleet.command(&["rebuild", "--into", into, "-o", "json"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (heard, lines) = (Arc::new(Mutex::new(Vec::new())), BufReader::new(child.stdout.take().unwrap()).lines());
+        let hearing = heard.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                hearing.lock().unwrap().push(serde_json::from_str(&line).expect("a document on each line"));
+            }
+        });
+        Self { child, heard }
+    }
+
+    fn all(&self, event: &str) -> Vec<Value> {
+        self.heard.lock().unwrap().iter().filter(|told| told["event"] == event).cloned().collect()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Rebuild {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- rebuild\n{:?}", self.heard.lock());
+        }
+    }
+}
+
+async fn until(what: &str, running: &mut [Process], mut holds: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !holds().await {
+        running.iter_mut().for_each(Process::check);
+        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn succeeded(store: &dyn Store, all: &[u32]) -> usize {
+    let counts = store.counts(all).await.unwrap_or_default();
+    counts.iter().filter(|count| count.state == State::Succeeded).map(|count| count.count as usize).sum()
+}
+
+/// Reads what has just been published, at its position: it is there, or the answer says that it is late.
+async fn ask(api: String, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(String, String)>>>) -> (usize, usize) {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let (mut there, mut late, mut ended) = (0, 0, BTreeMap::<String, String>::new());
+    while !stop.load(SeqCst) {
+        let (id, position) = published.lock().unwrap().last().cloned().unwrap();
+        let answer = client.get(format!("{api}/v1/tasks/{id}?after={position}")).send().await.unwrap();
+        let (status, document) = (answer.status().as_u16(), answer.text().await.unwrap());
+        let document: Value = serde_json::from_str(&document).unwrap();
+        match status {
+            200 => {
+                assert_eq!(document["id"], json!(id), "{document}");
+                there += 1;
+                if let Some(state) = document["state"].as_str().filter(|state| *state == "succeeded") {
+                    ended.insert(id, state.to_owned());
+                }
+            }
+            // Not folded yet: it says so.
+            503 => {
+                assert!(document["code"].is_string() && document["hint"].is_string(), "{document}");
+                late += 1;
+            }
+            _ => panic!("`{id}` after {position}: {status} {document}"),
+        }
+        // What has ended stays so.
+        if let Some(id) = ended.keys().next().cloned() {
+            let answer = client.get(format!("{api}/v1/tasks/{id}")).send().await.unwrap();
+            let document: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+            assert_eq!(document["state"], json!("succeeded"), "{document}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    (there, late)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_moves_to_another_redis_under_load() {
+    let Some(brokers) = brokers() else { return };
+    let binary = Path::new(env!("CARGO_BIN_EXE_kafleet"));
+    let types = "[types.echo]\nhandler = \"echo\"\nconcurrency = 8\n";
+    let fleet = Surroundings::new(binary, brokers.clone(), unique_prefix(), types);
+    let new = Server::start();
+    let (url, copy) = (new.url(), new.store(&fleet.prefix));
+    let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
+    let (names, all) = (Names::new(&fleet.prefix), (0..fleet.events_partitions).collect::<Vec<u32>>());
+    let store = fleet.redis.store(&fleet.prefix);
+    let publisher = Publisher::new(Link::open(kafka.clone(), None).unwrap(), names.clone(), fleet.events_partitions, "test");
+    let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let loading = tokio::spawn(load(publisher, stop.clone(), published.clone()));
+    let mut running = vec![fleet.start("worker"), fleet.start("tracker"), fleet.start("tracker")];
+    until("tasks succeed", &mut running, async || succeeded(&store, &all).await > 500).await;
+
+    let mut first = Rebuild::start(&fleet, &url);
+    until("it folds", &mut running, async || succeeded(&copy, &all).await > 0).await;
+    first.kill();
+    let mut second = Rebuild::start(&fleet, &url);
+    until("it is ready", &mut running, async || !second.all("ready").is_empty()).await;
+    assert_eq!(second.all("begins")[0]["resumed"], json!(true));
+    assert_eq!(second.all("verified").len(), all.len(), "{:?}", second.heard);
+
+    // The api is the first to read the new store, while trackers fold into the old one.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let api = fleet.start_with("api", &["--redis", &url, "--listen", &address]);
+    running.push(api);
+    let api = format!("http://{address}");
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let answers = async || client.get(format!("{api}/v1/types")).send().await.is_ok();
+    until("the api answers", &mut running, answers).await;
+    let asking = tokio::spawn(ask(api, stop.clone(), published.clone()));
+
+    // The trackers, one by one.
+    for place in [1, 2] {
+        running[place].stop();
+        running[place] = fleet.start_with("tracker", &["--redis", &url]);
+        let taken = place * 2 - 1;
+        until("it takes partitions over", &mut running, async || second.all("taken_over").len() >= taken).await;
+    }
+    until("the rebuild ends", &mut running, async || second.child.try_wait().unwrap().is_some()).await;
+    assert!(second.child.wait().unwrap().success(), "{:?}", second.heard);
+    assert_eq!(second.all("ended")[0]["how"], json!("taken_over"));
+    stop.store(true, SeqCst);
+    loading.await.unwrap();
+    let (there, late) = asking.await.unwrap();
+    assert!(there > 0, "{there} answers, {late} too late");
+
+    let count = published.lock().unwrap().len();
+    until("all succeed", &mut running, async || succeeded(&copy, &all).await == count).await;
+    settled(&kafka, &names, &copy, &all).await;
+    // What started later was brought to its topic once, whoever had the partition.
+    let times = released(&kafka, &names);
+    assert_eq!(times.len(), count / 10);
+    assert!(times.values().all(|times| *times == 1), "{times:?}");
+}
+
+async fn settled(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let oracle = Oracle::of(kafka.clone(), names, all.len() as u32).await;
+        if oracle.store.fences(all).await.unwrap() == store.fences(all).await.unwrap() {
+            oracle.equals(store).await;
+            let releases = |node: &kafleet::model::node::Node| {
+                node.history.iter().filter(|entry| entry.kind == Kind::Released).count() <= 1 && node.duplicates == 0
+            };
+            assert!(oracle.nodes.iter().flatten().all(|(_, node)| releases(node)));
+            return;
+        }
+        assert!(Instant::now() < end, "the log is folded within {DEADLINE:?}");
+    }
+}
+
+/// How often each task that started later lies in its topic.
+fn released(kafka: &Arc<Kafka>, names: &Names) -> BTreeMap<String, usize> {
+    let topic: Arc<str> = names.tasks("echo").into();
+    let stretches: Vec<Stretch> = (0..4)
+        .map(|index| {
+            let partition = Partition::new(topic.clone(), index);
+            let ends = kafka.ends(&partition, DEADLINE).unwrap();
+            Stretch { partition, from: ends.first, to: ends.end }
+        })
+        .collect();
+    let mut times = BTreeMap::new();
+    read(&**kafka, &stretches, DEADLINE, &mut |record| {
+        let id = record.headers().find(|(name, _)| *name == "ce_id").and_then(|(_, value)| value).unwrap_or_default();
+        let id = String::from_utf8_lossy(id).into_owned();
+        if id.rsplit_once('-').is_some_and(|(_, n)| n.parse::<usize>().is_ok_and(|n| n.is_multiple_of(10))) {
+            *times.entry(id).or_default() += 1;
+        }
+    })
+    .unwrap();
+    times
+}

@@ -1,0 +1,298 @@
+//! Another store is filled from the log while the first one serves, and trackers take it over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kafleet::config::TrackerConfig;
+use kafleet::model::age::Lifetimes;
+use kafleet::model::node::Node;
+use kafleet::model::state::State;
+use kafleet::runtime::{Health, Shutdown, now_ms};
+use kafleet::store::inspect::Inspect;
+use kafleet::store::memory::Memory;
+use kafleet::store::redis::Redis;
+use kafleet::store::{Fence, PartitionWriter};
+use kafleet::telemetry::Metrics;
+use kafleet::tracker::TrackerSetup;
+use kafleet::tracker::rebuild::{self, Ending, Next, Plan, Rebuild, Refusal, Told};
+use tokio::task::JoinHandle;
+
+use crate::cases::{agrees, one_each};
+use crate::firing::{header, make_topics, read_all, scheduled};
+use crate::ground::{DEADLINE, Ground, until};
+use crate::memory::ground;
+use crate::redis::Server;
+use crate::story::{id, story, submitted, succeeded};
+
+/// From the ground's store into the other's.
+fn setup(ground: &Ground, into: &Ground) -> Rebuild {
+    let tracker = TrackerSetup {
+        broker: into.broker.clone(),
+        store: into.store.clone(),
+        config: TrackerConfig { batch_events: 50, cache_records: 1_000, ..TrackerConfig::default() },
+        lifetimes: Lifetimes::default(),
+        names: ground.names.clone(),
+        events_partitions: ground.partitions,
+        metrics: Metrics::new().unwrap(),
+        health: Health::default(),
+    };
+    Rebuild { tracker: Arc::new(tracker), source: ground.store.clone(), compare: None, partial: false, follow: true }
+}
+
+async fn plan(setup: &Rebuild) -> Plan {
+    rebuild::survey(setup).await.unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+/// Why it is refused.
+async fn refused(setup: &Rebuild) -> String {
+    match rebuild::survey(setup).await {
+        Ok(_) => panic!("it is not refused"),
+        Err(Refusal::Unfit(why)) => why,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Runs it to its end; what it told, and how it ended.
+fn run(setup: Rebuild, plan: Plan, stop: &Shutdown) -> JoinHandle<(Vec<Told>, Result<Ending, Refusal>)> {
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        let mut running = rebuild::start(setup, plan).await.unwrap();
+        let mut told = Vec::new();
+        loop {
+            match running.next(&stop).await {
+                Ok(Next::Told(what)) => told.push(what),
+                Ok(Next::Ended(ending)) => return (told, Ok(ending)),
+                Err(refusal) => return (told, Err(refusal)),
+            }
+        }
+    })
+}
+
+async fn ended(running: JoinHandle<(Vec<Told>, Result<Ending, Refusal>)>) -> (Vec<Told>, Result<Ending, Refusal>) {
+    tokio::time::timeout(DEADLINE, running).await.expect("the rebuild ends").unwrap()
+}
+
+fn another(ground: &Ground) -> Ground {
+    ground.with(ground.broker.clone(), Arc::new(Memory::default()))
+}
+
+/// Whose the partitions are.
+async fn numbers(ground: &Ground) -> Vec<Option<u32>> {
+    let fences = ground.store.fences(&ground.all()).await.unwrap();
+    fences.into_iter().map(|fence| fence.map(|fence| fence.rebuild)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_follows_the_log_until_a_tracker_takes_it_over() {
+    let (ground, _) = ground(3);
+    make_topics(&ground);
+    let copy = another(&ground);
+    ground.write(&story(1, 200)).await;
+    let old = ground.tracker().await;
+    agrees(&ground).await;
+    let stop = Shutdown::new();
+    let setup = setup(&ground, &copy);
+    let plan = plan(&setup).await;
+    let running = run(setup, plan, &stop);
+    agrees(&copy).await;
+    ground.write(&story(2, 200)).await;
+    agrees(&copy).await;
+    assert_eq!(numbers(&copy).await, [Some(1); 3]);
+    old.stop().await;
+    // Nobody fires now, though the copy holds what is due.
+    let due: Vec<_> = (0..30).map(|n| scheduled(&format!("due-{n}"), now_ms() - 1_000)).collect();
+    ground.write(&due).await;
+    copy.folded().await;
+    assert_eq!(times_published(&ground), BTreeMap::new());
+    let new = copy.tracker().await;
+    let (told, ending) = ended(running).await;
+    assert_eq!(ending, Ok(Ending::TakenOver));
+    let taken: Vec<u32> =
+        told.iter().filter_map(|told| if let Told::TakenOver { partition } = told { Some(*partition) } else { None }).collect();
+    assert_eq!(taken.len(), 3, "{told:?}");
+    assert!(told.contains(&Told::Ready), "{told:?}");
+    until("all of it is released", || async {
+        let queued = copy.store.counts(&copy.all()).await.unwrap();
+        times_published(&ground).len() == 30 && queued.iter().all(|count| count.state != State::Scheduled)
+    })
+    .await;
+    assert!(times_published(&ground).values().all(|times| *times == 1), "{:?}", times_published(&ground));
+    agrees(&copy).await;
+    assert_eq!(numbers(&copy).await, [Some(0); 3]);
+    new.stop().await;
+}
+
+fn times_published(ground: &Ground) -> BTreeMap<String, usize> {
+    let mut times = BTreeMap::new();
+    for record in read_all(ground, &ground.names.tasks("root")) {
+        *times.entry(header(&record, "ce_id").unwrap().to_owned()).or_default() += 1;
+    }
+    times
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_rebuild_goes_on_and_ends_the_earlier() {
+    let (ground, _) = ground(2);
+    let copy = another(&ground);
+    let tracker = ground.tracker().await;
+    ground.write(&story(1, 100)).await;
+    agrees(&ground).await;
+    let stop = Shutdown::new();
+    let (first, again) = (setup(&ground, &copy), setup(&ground, &copy));
+    let planned = plan(&first).await;
+    assert!((planned.number, planned.resumed) == (1, false));
+    let first = run(first, planned, &stop);
+    agrees(&copy).await;
+    let planned = plan(&again).await;
+    assert!((planned.number, planned.resumed) == (2, true));
+    assert!(planned.partitions.iter().all(|task| task.from == task.end), "what is folded is not folded again");
+    let second = run(again, planned, &stop);
+    let (_, ending) = ended(first).await;
+    let why = ending.unwrap_err().to_string();
+    assert!(why.contains("another rebuild into this store was started since"), "{why}");
+    ground.write(&story(2, 100)).await;
+    agrees(&copy).await;
+    assert_eq!(numbers(&copy).await, [Some(2); 2]);
+    stop.begin();
+    assert_eq!(ended(second).await.1, Ok(Ending::Stopped));
+    tracker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_go_wrong_is_refused() {
+    let (ground, _) = ground(2);
+    let copy = another(&ground);
+    let tracker = ground.tracker().await;
+    one_each(&ground, "t").await;
+    agrees(&ground).await;
+    let why = refused(&setup(&ground, &ground)).await;
+    assert!(why.contains("this is the store that serves now") && why.contains("hint: "), "{why}");
+    // The tracker of some other fleet.
+    put(&copy, 0, Fence { offset: 1, version: 0, ..Fence::default() }).await;
+    let why = refused(&setup(&ground, &copy)).await;
+    assert!(why.contains("fold version 0") && why.contains("hint: "), "{why}");
+    tracker.stop().await;
+}
+
+/// What stands in the fence of the copy decides.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_of_others_is_refused() {
+    use kafleet::model::fold::FOLD_VERSION;
+    let (ground, _) = ground(2);
+    let tracker = ground.tracker().await;
+    one_each(&ground, "t").await;
+    agrees(&ground).await;
+    let now = now_ms();
+    let fence = Fence { offset: 1, version: FOLD_VERSION, log_time_ms: now, kept_bytes: 0, rebuild: 1 };
+    for (partition, fence, said) in [
+        (0, Fence { rebuild: 0, ..fence }, "trackers fold into this store"),
+        (0, Fence { offset: 1_000_000, ..fence }, "the log holds 0 to"),
+        (0, Fence { log_time_ms: now - 7_200_000, ..fence }, "another fleet's: partition 0 is folded to offset 1"),
+        (0, Fence { log_time_ms: now + 7_200_000, ..fence }, "another fleet's"),
+        (2, fence, "it has a partition 2, this fleet has 0 to 1"),
+        (1, Fence { version: FOLD_VERSION + 1, ..fence }, "this build folds version"),
+    ] {
+        let copy = another(&ground);
+        put(&copy, partition, fence).await;
+        let why = refused(&setup(&ground, &copy)).await;
+        assert!(why.contains(said) && why.contains("hint: "), "{why}");
+    }
+    let newer = another(&ground);
+    put(&newer, 0, Fence { version: FOLD_VERSION + 1, rebuild: 0, ..fence }).await;
+    let why = refused(&setup(&newer, &another(&ground))).await;
+    assert!(why.contains("the source was folded by version"), "{why}");
+    tracker.stop().await;
+}
+
+async fn put(ground: &Ground, partition: u32, fence: Fence) {
+    let (mut writer, found): (Box<dyn PartitionWriter>, _) = ground.store.open(partition).await.unwrap();
+    writer.apply(&Default::default(), found, fence).await.unwrap();
+}
+
+/// A Redis with two databases, and a log in memory.
+fn redis(partitions: u32) -> Option<(Ground, Ground, Server)> {
+    if std::env::var("KAFLEET_TEST_REDIS").is_err() {
+        eprintln!("skipped: KAFLEET_TEST_REDIS is not set");
+        return None;
+    }
+    let server = Server::start();
+    let (ground, _) = ground(partitions);
+    let source = ground.with(ground.broker.clone(), Arc::new(server.store("fleet")));
+    let copy = ground.with(ground.broker.clone(), Arc::new(server.database("fleet", 1)));
+    Some((source, copy, server))
+}
+
+fn compared(source: &Ground, copy: &Ground, server: &Server) -> Rebuild {
+    let stores: [Redis; 2] = [server.store("fleet"), server.database("fleet", 1)];
+    let [one, other] = stores.map(|store| Arc::new(store) as Arc<dyn Inspect>);
+    Rebuild { compare: Some((one, other)), follow: false, ..setup(source, copy) }
+}
+
+/// While events come in: every key of both is compared, each at one fence.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_copy_is_compared_under_load() {
+    let Some((source, copy, server)) = redis(3) else { return };
+    let tracker = source.tracker().await;
+    // One with more children than are read at once, and some that wait for their time.
+    source.write(&(0..2_500).map(|n| submitted(&format!("wide:c{n}"))).collect::<Vec<_>>()).await;
+    source.write(&(0..300).map(|n| scheduled(&format!("later-{n}"), now_ms() + 3_600_000)).collect::<Vec<_>>()).await;
+    source.write(&story(1, 300)).await;
+    let writing = tokio::spawn({
+        let source = source.clone();
+        async move {
+            for seed in 2..6 {
+                source.write(&story(seed, 100)).await;
+            }
+        }
+    });
+    let stop = Shutdown::new();
+    let setup = compared(&source, &copy, &server);
+    let plan = plan(&setup).await;
+    let (told, ending) = ended(run(setup, plan, &stop)).await;
+    assert_eq!(ending, Ok(Ending::Complete), "{told:?}");
+    let keys: u64 = told.iter().map(|told| if let Told::Verified(one) = told { one.keys } else { 0 }).sum();
+    assert!(keys > 3_000, "{told:?}");
+    writing.await.unwrap();
+    // The same again, where nothing moves: the digest is that of the contents.
+    source.folded().await;
+    let mut digests = Vec::new();
+    for _ in 0..2 {
+        let setup = compared(&source, &copy, &server);
+        let plan = rebuild::survey(&setup).await.unwrap();
+        let (mut told, _) = ended(run(setup, plan, &stop)).await;
+        told.retain(|told| *told != Told::Ready);
+        told.sort_by_key(|told| if let Told::Verified(one) = told { one.partition } else { panic!("{told:?}") });
+        digests.push(told);
+    }
+    assert_eq!(digests[0], digests[1]);
+    assert_eq!(digests[0].len(), 3);
+    agrees(&copy).await;
+    tracker.stop().await;
+}
+
+/// What was tampered with in the source is found, and told by key and field.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_difference_is_named() {
+    let Some((source, copy, server)) = redis(1) else { return };
+    let tracker = source.tracker().await;
+    source.write(&[submitted("a"), succeeded("a"), submitted("b"), scheduled("later", now_ms() + 3_600_000)]).await;
+    agrees(&source).await;
+    tracker.stop().await;
+    let record = source.store.nodes(0, &[id("a")]).await.unwrap().remove(0).unwrap();
+    let wrong = Node { attempt: 7, ..record }.encode();
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let () = redis::cmd("SET").arg("fleet:{p0}:t:a").arg(wrong).query(&mut connection).unwrap();
+    let () = server.call(&["ZREM", "fleet:{p0}:due", "later"]).unwrap();
+    let () = server.call(&["DEL", "fleet:{p0}:t:b"]).unwrap();
+    let setup = compared(&source, &copy, &server);
+    let plan = plan(&setup).await;
+    let (told, ending) = ended(run(setup, plan, &Shutdown::new())).await;
+    assert_eq!(ending, Ok(Ending::Different), "{told:?}");
+    let [Told::Differs { partition: 0, differences }] = told.as_slice() else { panic!("{told:?}") };
+    let of = |key: &str| differences.iter().find(|one| one.key == key).unwrap_or_else(|| panic!("{key}: {differences:?}"));
+    assert_eq!((of("fleet:{p0}:t:a").source.as_str(), of("fleet:{p0}:t:a").copy.as_str()), ("attempt=7", "attempt=0"));
+    assert_eq!(of("fleet:{p0}:t:b").source, "nothing");
+    assert_eq!(of("fleet:{p0}:due").source, "nothing");
+    assert!(of("fleet:{p0}:due").copy.contains("later"), "{differences:?}");
+    assert_eq!(differences.len(), 3, "{differences:?}");
+}
