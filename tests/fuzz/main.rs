@@ -11,10 +11,13 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Method, Request, header};
 use kafleet::api::{self, ApiSetup};
+use kafleet::broker::link::Link;
 use kafleet::broker::memory::{Memory, MemoryOptions};
-use kafleet::broker::{Broker, OwnedHeaders, RecordRef, TopicSpec};
+use kafleet::broker::{Broker, Outgoing, OwnedHeaders, RecordRef, TopicSpec};
 use kafleet::config::{ApiConfig, Bytes, Names, Overrides, load_with};
 use kafleet::control::Orders;
+use kafleet::control::beat::Beat;
+use kafleet::dead;
 use kafleet::handlers::echo::Echo;
 use kafleet::handlers::{Registered, Registry};
 use kafleet::model::duration::Millis;
@@ -24,6 +27,7 @@ use kafleet::model::id::TaskId;
 use kafleet::model::node::Node;
 use kafleet::model::offsets::Metadata;
 use kafleet::model::outbox::KeptRecord;
+use kafleet::model::schedule::{Schedule, Spec, Times, step, task_of};
 use kafleet::model::task::{Position, Source, parse_time, read_task};
 use kafleet::runtime::{Health, Shutdown};
 use kafleet::telemetry::Metrics;
@@ -137,8 +141,65 @@ fn control_records() {
             value,
             headers: &headers,
         };
-        let _ = Orders::default().take(&record);
+        let _ = Orders::default().with_plan().take(&record);
         let _ = kafleet::fleet::Control::default().take(&record);
+    });
+}
+
+/// A spec, how far it is, and a time with whether the task before runs: one a line.
+#[test]
+fn schedules() {
+    fuzz("schedules", |bytes| {
+        let mut lines = bytes.splitn(3, |byte| *byte == b'\n').map(text);
+        let mut line = || lines.next().unwrap_or_default();
+        let Ok(spec) = serde_json::from_str::<Spec>(&line()) else { return };
+        let flaws = spec.flaws();
+        let Ok(times) = Times::of(&spec) else { return assert!(!flaws.is_empty()) };
+        let mut state: step::State = serde_json::from_str(&line()).unwrap_or_default();
+        let now = line();
+        let (now_ms, runs) = now.split_once(' ').unwrap_or(("0", ""));
+        let now_ms = now_ms.parse().unwrap_or_default();
+        let next = times.upcoming(now_ms, 5);
+        assert!(next.iter().all(|time| *time > now_ms) && next.is_sorted(), "{next:?} after {now_ms}");
+        assert!(next.iter().all(|time| TaskId::parse(&task_of("n", *time)).is_ok()), "{next:?}");
+        let schedule = Schedule { v: 1, at_ms: 0, from_ms: 0, paused: None, applied: false, spec };
+        for _ in 0..3 {
+            assert!(state.step("n", &schedule, &times, runs == "1", now_ms).len() <= 101);
+        }
+    });
+}
+
+#[test]
+fn heartbeats() {
+    fuzz("heartbeats", |bytes| {
+        let Ok(beat) = serde_json::from_slice::<Beat>(bytes) else { return };
+        let _ = (beat.is_silent(i64::MIN, i64::MAX), beat.is_silent(i64::MAX, i64::MIN));
+    });
+}
+
+/// Records of a dead-letter topic, which other programs may write too.
+#[test]
+fn dead_letters() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _inside = runtime.enter();
+    let (broker, names) = (Memory::new(MemoryOptions::default()), Names::new("t"));
+    let topics = [names.dead("echo"), names.tasks("echo")];
+    let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() });
+    broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
+    let (link, ledger, topic) = (Link::open(broker.clone(), None).unwrap(), dead::Ledger::default(), names.dead("echo"));
+    fuzz("letters", |bytes| {
+        let (headers, value) = parted(bytes);
+        let headers: Vec<(&str, &[u8])> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default())).collect();
+        let record = Outgoing { topic: &topic, partition: Some(0), key: None, value, headers: &headers };
+        if runtime.block_on(link.deliver(record, Duration::from_secs(5))).is_err() {
+            return;
+        }
+        let page = ledger.page(&*broker, &names, &dead::Filter::default(), None, 3).unwrap();
+        for letter in page.letters {
+            assert_eq!(letter.id.to_string().parse().as_ref(), Ok(&letter.id));
+            assert!(ledger.letter(&*broker, &names, &letter.id).unwrap().is_some(), "{}", letter.id);
+        }
     });
 }
 

@@ -27,6 +27,8 @@ use story::Story;
 /// How many new seeds are played, unless `KAFLEET_SIMULATION` says it, and how long at most.
 const SEEDS: u64 = 1_000;
 const CEILING: Duration = Duration::from_secs(120);
+/// Plays that the search for a smaller story may take, unless `KAFLEET_SHRINKING` says it.
+const SHRINKING: u64 = 300;
 /// Stories that have found something, one a line.
 const REGRESSIONS: &str = include_str!("regressions.jsonl");
 
@@ -43,7 +45,7 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 fn told(outcome: &Outcome) -> String {
-    let minimal = shrink(outcome);
+    let minimal = shrink(outcome, variable("KAFLEET_SHRINKING").unwrap_or(SHRINKING));
     let mut text = format!("\nseed {} (run it alone: KAFLEET_SEED={0} cargo test --test simulation seeds)\n", outcome.seed);
     for wrong in minimal.wrong.iter().take(10) {
         text += &format!("  {wrong}\n");

@@ -18,9 +18,9 @@ use crate::verdict;
 
 /// By then everything has come to its end.
 const PATIENCE_MS: u64 = 600_000;
+/// Where all is well the fold is at the end of the log again by then, before the tick that would bring it there.
+const FOLDING_MS: u64 = 45_000;
 const LOOK: Duration = Duration::from_millis(500);
-/// Plays that the search for a smaller story may take.
-const SHRINKING: usize = 300;
 
 pub struct Outcome {
     pub seed: u64,
@@ -121,12 +121,18 @@ async fn watch(fleet: &Fleet, ends: &mut Ends) {
 async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
     fleet.heal();
     let begun = fleet.system.elapsed_ms();
+    let mut folded_ms = begun;
     loop {
         fleet.tend();
         fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
         watch(fleet, ends).await;
         if !seen(fleet).is_empty() {
             return seen(fleet);
+        }
+        match verdict::unfolded(fleet).await {
+            None => folded_ms = fleet.system.elapsed_ms(),
+            Some(why) if fleet.system.elapsed_ms() > folded_ms + FOLDING_MS => return vec![format!("not folded: {why}")],
+            Some(_) => {}
         }
         let unrest = match fleet.under_way.get() {
             0 => verdict::unrest(fleet).await,
@@ -184,11 +190,11 @@ async fn forget(fleet: &Rc<Fleet>) -> Vec<String> {
     }
 }
 
-/// Leaves out what need not happen for it to fail: deeds first, then what the trees that are left need not do.
-pub fn shrink(outcome: &Outcome) -> Outcome {
+/// Leaves out what need not happen for it to fail: deeds first, then what the trees that are left need not do. It may be
+/// played so often.
+pub fn shrink(outcome: &Outcome, mut plays: u64) -> Outcome {
     let mut best =
         Outcome { seed: outcome.seed, story: outcome.story.clone(), wrong: outcome.wrong.clone(), trace: outcome.trace };
-    let mut plays = 0;
     let mut size = best.story.items.len().div_ceil(2);
     while size > 0 {
         let mut from = 0;
@@ -210,11 +216,11 @@ pub fn shrink(outcome: &Outcome) -> Outcome {
     best
 }
 
-fn fails_too(smaller: Story, best: &mut Outcome, plays: &mut usize) -> bool {
-    *plays += 1;
-    if *plays > SHRINKING {
+fn fails_too(smaller: Story, best: &mut Outcome, plays: &mut u64) -> bool {
+    if *plays == 0 {
         return false;
     }
+    *plays -= 1;
     let tried = play_story(smaller);
     let fails = !tried.wrong.is_empty();
     if fails {

@@ -97,7 +97,7 @@ pub async fn unrest(fleet: &Fleet) -> Option<String> {
     None
 }
 
-async fn unfolded(fleet: &Fleet) -> Option<String> {
+pub async fn unfolded(fleet: &Fleet) -> Option<String> {
     for number in 0..fleet.story.events_partitions {
         let end = fleet.broker.ends(&Partition::new(fleet.names.events(), number as i32), CALL).unwrap().end;
         let fence = fleet.store.fences(&[number]).await.unwrap()[0];
