@@ -26,6 +26,9 @@ pub struct Deeds {
 /// be given back only when its new owner has looked.
 const AFTERMATH_MS: i64 = 45_000;
 
+/// So long after an attempt its end may not be committed yet: where commits are refused, longer than their interval.
+const UNCOMMITTED_MS: i64 = 15_000;
+
 impl Deeds {
     pub fn read(file: &Path) -> Self {
         let text = std::fs::read_to_string(file).unwrap();
@@ -79,25 +82,32 @@ pub struct Repeat {
 pub fn repeats(deeds: &Deeds, losses: &[Loss], rows: &[Row], records: impl Fn(&str, u32) -> usize) -> Vec<Repeat> {
     let mut found = Vec::new();
     for ((id, run), of_task) in &deeds.by_task {
-        let mut before = BTreeMap::<u32, &Deed>::new();
+        let mut before = BTreeMap::<u32, (&Deed, usize)>::new();
         let mut sorted: Vec<&Deed> = of_task.iter().collect();
         sorted.sort_by_key(|deed| deed.begun_ms);
         for deed in sorted {
-            let Some(first) = before.insert(deed.attempt, deed) else { continue };
-            let cause = cause(first, deed, losses, rows, records(id, *run));
+            let times = before.get(&deed.attempt).map_or(0, |(_, times)| *times) + 1;
+            let Some((first, _)) = before.insert(deed.attempt, (deed, times)) else { continue };
+            let cause = match times <= records(id, *run) {
+                true => "its record is there again: a send of unknown outcome was repeated".to_owned(),
+                false => cause(first, deed, losses, rows),
+            };
             found.push(Repeat { id: id.clone(), worker: first.worker.clone(), cause });
         }
     }
     found
 }
 
-fn cause(first: &Deed, again: &Deed, losses: &[Loss], rows: &[Row], records: usize) -> String {
-    let lost = |loss: &&Loss| loss.incarnation == first.worker && (loss.how != "frozen" || loss.from_ms <= again.begun_ms);
+/// The worker that did it before was lost soon after, or something else was wrong.
+fn cause(first: &Deed, again: &Deed, losses: &[Loss], rows: &[Row]) -> String {
+    let lost = |loss: &&Loss| {
+        loss.incarnation == first.worker
+            && loss.from_ms < first.ended_ms.max(first.begun_ms) + UNCOMMITTED_MS
+            && loss.to_ms > first.begun_ms
+            && loss.from_ms <= again.begun_ms
+    };
     if let Some(loss) = losses.iter().find(lost) {
         return format!("worker {}", loss.how);
-    }
-    if records > 1 {
-        return "its record is there twice: a send of unknown outcome was repeated".to_owned();
     }
     let near = |row: &&Row| (row.begun_ms..row.ended_ms + AFTERMATH_MS).contains(&again.begun_ms);
     match rows.iter().rev().find(near) {

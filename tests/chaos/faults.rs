@@ -176,6 +176,7 @@ pub struct Loss {
     pub incarnation: String,
     pub how: &'static str,
     pub from_ms: i64,
+    pub to_ms: i64,
 }
 
 /// How long the fleet has to recover from one fault.
@@ -284,7 +285,7 @@ impl Stage {
             process.start()
         }
         let how = if frozen { "frozen" } else { "killed" };
-        self.losses.push(Loss { incarnation: incarnation.clone(), how, from_ms });
+        self.losses.push(Loss { incarnation: incarnation.clone(), how, from_ms, to_ms: now_ms() });
         incarnation.split('.').next().unwrap_or_default().to_owned()
     }
 
@@ -342,7 +343,7 @@ impl Stage {
             killed += u32::from(!ended);
             role.start();
             let how = if ended { "stopped" } else { "killed" };
-            self.losses.push(Loss { incarnation, how, from_ms });
+            self.losses.push(Loss { incarnation, how, from_ms, to_ms: now_ms() });
             self.rest(APART).await;
         }
         match killed {

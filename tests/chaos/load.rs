@@ -27,10 +27,11 @@ use crate::kafka::Cluster;
 use crate::trees::{Story, Tree, Way};
 
 /// A tree that is not at its end by then is lost.
-pub const PATIENCE: Duration = Duration::from_secs(240);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Trees that are open at once: in an outage the load waits.
 const OPEN: usize = 150;
 const LOOK: Duration = Duration::from_millis(1_000);
+const ASK_AGAIN: Duration = Duration::from_secs(60);
 const SEND: Duration = Duration::from_secs(30);
 
 /// A tree that is out, and how it went.
@@ -186,15 +187,20 @@ impl Load {
         Ok(())
     }
 
-    /// Starts again what has failed in a tree. Of an unknown outcome it is enough that something has begun anew.
+    /// Starts again what has failed in a tree, and sees it healed. Asked again after a while: of an unknown outcome nothing may
+    /// have come.
     async fn heal(&self, id: &str) -> Result<(), String> {
-        let healed = |status: &Value| status["state"] == "succeeded";
-        for _ in 0..10 {
-            self.ask(&format!("/v1/tasks/{id}/retry"), json!({"only_failed": true}), &[409]).await?;
-            let page = self.apis.get(&format!("/v1/tasks?root={id}&limit=200"), Instant::now() + PATIENCE).await?;
+        let until = Instant::now() + PATIENCE;
+        let mut asked: Option<Instant> = None;
+        while Instant::now() < until {
+            if asked.is_none_or(|asked| asked.elapsed() > ASK_AGAIN) {
+                self.ask(&format!("/v1/tasks/{id}/retry"), json!({"only_failed": true}), &[409]).await?;
+                asked = Some(Instant::now());
+            }
+            let page = self.apis.get(&format!("/v1/tasks?root={id}&limit=200"), until).await?;
             let runs = page["tasks"].as_array().into_iter().flatten().filter_map(|status| status["run"].as_u64());
             if runs.max() >= Some(2) {
-                return self.wait(id, "it is healed", healed).await;
+                return self.wait(id, "it is healed", |status| status["state"] == "succeeded").await;
             }
             sleep(LOOK).await;
         }
