@@ -144,6 +144,10 @@ async fn run(settings: Settings) -> Vec<String> {
     }
     let to_ms = now_ms();
     load.end();
+    let path = format!("/v1/schedules/{}", fleet::SCHEDULE);
+    let over = Instant::now() + load::PATIENCE;
+    let ended = stage.fleet.calls.call(reqwest::Method::DELETE, &path, None, over).await;
+    load.trouble.lock().extend(ended.err());
     while !trees.is_finished() || !probes.is_finished() {
         stage.rest(Duration::from_millis(250)).await;
     }
@@ -181,21 +185,19 @@ impl Drop for Folder {
 
 async fn judge(settings: &Settings, stage: &mut Stage, load: &Load, rows: Vec<faults::Row>, span: (i64, i64)) -> Verdict {
     let calls = stage.fleet.calls.clone();
-    let path = format!("/v1/schedules/{}", fleet::SCHEDULE);
-    let over = Instant::now() + load::PATIENCE;
-    let mut lost = Vec::from_iter(calls.call(reqwest::Method::DELETE, &path, None, over).await.err());
     let (told, probes) = (load.told.lock().clone(), load.probes.lock().clone());
     let oracle = Oracle { apis: &calls, told: &told, probes: &probes };
     let addresses = stage.kafka.addresses();
-    let topics = tokio::task::block_in_place(|| Topics::read(&addresses));
-    let beats = oracle::beats(&topics).count();
-    let found = oracle.answers(beats).await;
+    let read = || tokio::task::block_in_place(|| Topics::read(&addresses));
+    let found = oracle.answers(&read).await;
     stage.redis.wipe().await;
-    let again = oracle.answers(beats).await;
+    let again = oracle.answers(&read).await;
+    let topics = read();
     stage.fleet.tend();
     let deeds = Deeds::read(&stage.fleet.deeds);
     let (fired, missing) = oracle::fired(&told, &deeds, &topics);
-    lost.extend(told.iter().filter_map(|told| told.trouble.clone()).chain(load.trouble.lock().drain(..)));
+    let mut lost: Vec<String> = told.iter().filter_map(|told| told.trouble.clone()).collect();
+    lost.append(&mut load.trouble.lock());
     lost.extend(found.lost.into_iter().chain(missing));
     let repeats = deeds::repeats(&deeds, &stage.losses, &rows, |id, run| topics.count(id, run, 0));
     let mut duplicates = std::collections::BTreeMap::new();

@@ -44,11 +44,12 @@ pub struct Oracle<'a> {
 }
 
 impl Oracle<'_> {
-    /// What the fleet says, once it says nothing wrong, or what is still wrong after a while. `beats`: tasks of the schedule.
-    pub async fn answers(&self, beats: usize) -> Found {
+    /// What the fleet says, once it says nothing wrong, or what is still wrong after a while. `read`: what lies in Kafka, read
+    /// anew for each look, because the last task of the schedule may come late.
+    pub async fn answers(&self, read: &dyn Fn() -> Topics) -> Found {
         let until = Instant::now() + SETTLE;
         loop {
-            let found = self.look(beats).await;
+            let found = self.look(beats(&read()).count()).await;
             if found.is_empty() || Instant::now() > until {
                 return found;
             }
