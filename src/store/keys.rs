@@ -6,6 +6,7 @@
 //! | key after `kafleet:{p12}:` | type | holds | written by |
 //! |---|---|---|---|
 //! | `fence` | string | `offset version log_time_ms kept_bytes`: up to where the partition is folded, and the number of the rebuild if one wrote it | SET in every batch |
+//! | `b` | hash | how many batches have begun, and how many have ended: the same, unless Redis has torn one apart | HINCRBY, HSET |
 //! | `t:<id>` | string | the record of a task ([`Node::encode`](crate::model::node::Node::encode)) | MSET, DEL |
 //! | `roots` | zset | ids of roots; score: log time of the first event, ms | ZADD, ZREM |
 //! | `c:<parent>` | zset | ids of the direct children of a task; same score | ZADD, ZREM |
@@ -46,6 +47,11 @@ impl Keys {
     /// Up to where the partition is folded. Every batch is guarded by a WATCH on it.
     pub fn fence(&self) -> String {
         self.key("fence", "")
+    }
+
+    /// How many batches have begun and ended.
+    pub fn batches(&self) -> String {
+        self.key("b", "")
     }
 
     /// The record of a task.
@@ -100,9 +106,9 @@ impl Keys {
         self.key("*", "")
     }
 
-    /// The fold has written it: it is no fence and no reservation.
+    /// The log decides what it holds: it is no fence, no reservation and no count of batches.
     pub fn is_folded(&self, key: &str) -> bool {
-        key.strip_prefix(&self.base).is_some_and(|name| name != "fence" && !name.starts_with("r:"))
+        key.strip_prefix(&self.base).is_some_and(|name| !matches!(name, "fence" | "b") && !name.starts_with("r:"))
     }
 
     fn key(&self, kind: &str, id: &str) -> String {
@@ -149,6 +155,7 @@ mod tests {
         let members = Index::Members { task_type: "echo".into(), state: State::Failed };
         for (key, expect) in [
             (keys.fence(), "fleet:{p12}:fence"),
+            (keys.batches(), "fleet:{p12}:b"),
             (keys.record(&id), "fleet:{p12}:t:r:a"),
             (keys.index(&Index::Roots), "fleet:{p12}:roots"),
             (keys.index(&Index::Children(id.clone())), "fleet:{p12}:c:r:a"),

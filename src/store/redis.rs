@@ -34,6 +34,7 @@ mod link;
 mod notices;
 mod page;
 mod reader;
+mod torn;
 mod values;
 mod writer;
 

@@ -213,7 +213,7 @@ async fn a_thousand_finished_tasks_cost_few_commands() {
     let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
     let ours = stats.lines().filter(|line| !line.contains("|") && !line.contains("hello") && !line.contains("client"));
     let total: u64 = ours.filter_map(calls).sum();
-    assert!(total <= 110, "{total} commands for 10 batches:\n{stats}");
+    assert!(total <= 130, "{total} commands for 10 batches:\n{stats}");
 }
 
 #[tokio::test]
@@ -238,4 +238,36 @@ async fn sentinels_name_the_master() {
     let unknown = Redis::connect(impatient(&format!("redis-sentinel://127.0.0.1:{}/other", sentinel.port))).unwrap();
     let told = unknown.check().await;
     assert!(matches!(&told, Err(StoreError::Unavailable(told)) if told.contains("entinel")), "{told:?}");
+}
+
+/// A Redis that ends in the middle of writing a batch keeps the part of it, and takes it for the beginning of the next one when
+/// it starts for the second time.
+#[tokio::test]
+async fn a_batch_that_redis_tore_apart_is_noticed() {
+    // In the middle of its last command, and of the EXEC behind it.
+    for cut in [40, 7] {
+        let Some((mut server, bench)) = server(&["--appendonly", "yes", "--appendfsync", "always"]).await else { return };
+        bench.put(0, full_batch("a")).await;
+        bench.put(0, full_batch("b")).await;
+        let (_, folder): (String, String) = server.call(&["CONFIG", "GET", "dir"]).await;
+        server.stop();
+        let file = std::path::Path::new(&folder).join("appendonlydir/appendonly.aof.1.incr.aof");
+        let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+        file.set_len(file.metadata().unwrap().len() - cut).unwrap();
+        server.start_again().await;
+        assert_eq!(bench.open(0).await.1, Some(fence(1)), "the torn batch is not there");
+        bench.put(0, full_batch("b")).await;
+        bench.put(1, full_batch("c")).await;
+        server.stop();
+        server.start_again().await;
+        let told = bench.store.open(0).await.map(drop);
+        assert!(is_unavailable(&told, "a part of a batch of partition 0 was applied"), "{told:?}");
+        let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).await;
+        assert_eq!(left, Vec::<String>::new());
+        assert_eq!(bench.open(0).await.1, None, "it begins anew");
+        bench.put(0, full_batch("a")).await;
+        assert_eq!(bench.open(0).await.1, Some(fence(1)));
+        assert_eq!(bench.open(1).await.1, Some(fence(1)), "other partitions stay");
+        assert_eq!(bench.store.counts(&[0]).await.unwrap()[0].count, 1);
+    }
 }

@@ -176,15 +176,18 @@ async fn the_last_second_of_redis_is_lost() {
     let ground = Ground::new(kafka, store(server.url()), 3);
     let load = Load::begin(&ground);
     let trackers = two_trackers(&ground).await;
-    load.goes_on("it is folded").await;
-    let (file, kept) = append_only_file(&server);
-    load.goes_on("it is folded on").await;
-    let folded = load.folded().await.unwrap();
-    server.kill();
-    // In the middle of a batch.
-    std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(kept - 7).unwrap();
-    server.start_again();
-    until("it is folded again", || async { load.folded().await.is_some_and(|now| now > folded) }).await;
+    // Twice, because the first time leaves half a batch in that log.
+    for _ in 0..2 {
+        load.goes_on("it is folded").await;
+        let (file, kept) = append_only_file(&server);
+        load.goes_on("it is folded on").await;
+        let folded = load.folded().await.unwrap();
+        server.kill();
+        // In the middle of a batch.
+        std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(kept - 7).unwrap();
+        server.start_again();
+        until("it is folded again", || async { load.folded().await.is_some_and(|now| now > folded) }).await;
+    }
     assert!(rewinds(&trackers, &ground, &["store", "fence"]) > 0);
     load.ends_well(trackers).await;
 }

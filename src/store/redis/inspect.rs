@@ -58,7 +58,7 @@ pub(super) struct Look {
 impl Look {
     pub(super) async fn open(link: Arc<Link>, partition: u32) -> Result<Self, StoreError> {
         let keys = Keys::new(&link.options.prefix, partition);
-        let (connection, _) = watch_at_owner(&link, &keys).await.map_err(|error| link.explain(&error))?;
+        let (connection, ..) = watch_at_owner(&link, &keys).await.map_err(|error| link.explain(&error))?;
         Ok(Self { link, keys, connection, cursor: Some("0".to_owned()) })
     }
 

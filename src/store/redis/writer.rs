@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use rustc_hash::FxHashMap;
 
 use super::link::{Link, MAX_MOVES, circles, within};
+use super::torn;
 use super::values::{fence_text, notice_text, read, read_fence, read_lifetimes, read_nodes};
 use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
@@ -34,6 +35,8 @@ pub(super) struct Writer {
     connection: Option<MultiplexedConnection>,
     /// As read at the last WATCH.
     fence: Option<Fence>,
+    /// Applied so far, by anybody.
+    batches: u64,
     /// Sizes of the log lines kept of tasks that logged lately.
     tails: FxHashMap<TaskId, LogTail<()>>,
     /// Counters that the last batch brought to zero: they go with the next.
@@ -43,11 +46,17 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) async fn open(link: Arc<Link>, partition: u32) -> Result<(Self, Option<Fence>), StoreError> {
         let keys = Keys::new(&link.options.prefix, partition);
-        let (connection, answer) = watch_at_owner(&link, &keys).await.map_err(|error| link.explain(&error))?;
+        let opened = watch_at_owner(&link, &keys).await;
+        let (mut connection, numbers, answer) = opened.map_err(|error| link.explain(&error))?;
+        let Some(batches) = torn::whole(numbers).map_err(|error| link.explain(&error))? else {
+            tracing::warn!(partition, "redis has applied a part of a batch; the partition is emptied and folded again");
+            torn::clear(&link, &keys, &mut connection).await.map_err(|error| link.explain(&error))?;
+            return Err(link.unavailable(&format!("a part of a batch of partition {partition} was applied: it is folded again")));
+        };
         let fence = read_fence(&keys, answer)?;
         let connection = Some(connection);
         let tails = FxHashMap::default();
-        Ok((Self { link, keys, partition, connection, fence, tails, zeroed: Vec::new() }, fence))
+        Ok((Self { link, keys, partition, connection, fence, batches, tails, zeroed: Vec::new() }, fence))
     }
 
     async fn apply_on(
@@ -69,6 +78,7 @@ impl Writer {
             Value::Nil => false,
             Value::Array(done) => {
                 self.finish(connection, done, &batch).await?;
+                self.batches += 1;
                 true
             }
             refused => return Err(self.refused(answers, refused)),
@@ -185,15 +195,20 @@ pub(super) fn get_records(keys: &Keys, ids: &[TaskId]) -> Pipeline {
 }
 
 /// Connects to the node that holds the partition and watches its fence there. A cluster's other nodes name it.
-pub(super) async fn watch_at_owner(link: &Link, keys: &Keys) -> RedisResult<(MultiplexedConnection, Value)> {
+/// With the answers to [`torn::ask`] and to GET of the fence.
+pub(super) async fn watch_at_owner(link: &Link, keys: &Keys) -> RedisResult<(MultiplexedConnection, Value, Value)> {
     let (mut connection, mut info) = link.connect().await?;
     let mut commands = pipe();
+    torn::ask(&mut commands, keys);
     watch(&mut commands, keys);
     for _ in 0..MAX_MOVES {
         let sent = within(link.options.response_timeout, connection.send_packed_commands(&commands, 0, commands.len()));
         let answers: RedisResult<Vec<Value>> = sent.await?.into_iter().map(Value::extract_error).collect();
         match answers {
-            Ok(mut answers) => return Ok((connection, answers.pop().unwrap_or_default())),
+            Ok(mut answers) => {
+                let fence = answers.pop().unwrap_or_default();
+                return Ok((connection, answers.swap_remove(0), fence));
+            }
             // Not while the slot is on its way: a batch needs all of its keys on one side.
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) && link.is_passing(&error) => {
                 (connection, info) = link.open(link.redirected(&error, &info)?).await?;
@@ -223,6 +238,7 @@ impl Batch {
         let keys = &writer.keys;
         let mut commands = pipe();
         commands.cmd("MULTI");
+        torn::begin(&mut commands, keys);
         let records = changes.nodes.iter().map(|(id, record)| (keys.record(id), record.as_slice()));
         set_many(&mut commands, records);
         let kept = changes.kept.iter().filter_map(|(id, kept)| Some((keys.kept(id), kept.as_deref()?)));
@@ -240,6 +256,7 @@ impl Batch {
         // MULTI itself has no place in what EXEC answers.
         let first_counter = commands.len() - 1;
         let counters = change_counts(&mut commands, keys, changes);
+        torn::end(&mut commands, keys, writer.batches + 1);
         commands.cmd("SET").arg(keys.fence()).arg(fence_text(to));
         if let Some(text) = notice_text(Notice::of(writer.partition, to, changes)) {
             commands.cmd("PUBLISH").arg(keys::notices(&writer.link.options.prefix)).arg(text);
