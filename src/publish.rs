@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::broker::link::Link;
 use crate::broker::{BrokerError, Outgoing};
 use crate::config::Names;
+use crate::model::attachment::Attachment;
 use crate::model::event::{Event, Kind, submitted};
 use crate::model::hash::spawn_hash_of;
 use crate::model::id::{IdError, TaskId, check_type};
@@ -18,8 +19,9 @@ use crate::runtime::now_ms;
 
 mod headers;
 mod many;
+mod together;
 
-pub use headers::{TextHeader, task_headers, time_text};
+pub use headers::{TextHeader, set_policy, task_headers, time_text};
 use headers::{bytes_of, task_record};
 
 /// How long each of the two sends of a publish may take.
@@ -203,6 +205,14 @@ impl Publisher {
     pub async fn append_log(&self, id: &TaskId, lines: &[&str]) -> Result<Position, PublishError> {
         let lines = lines_of(lines.iter().copied()).map_err(|(_, why)| PublishError::Invalid(why))?;
         let event = Event { lines, ..Event::new(Kind::Log, id.clone(), 1, now_ms()) };
+        self.publish_event(&event).await.map_err(PublishError::NotOut)
+    }
+
+    /// Keeps a small value with a task that there is; what runs it does so with `cx.attach`.
+    pub async fn attach(&self, id: &TaskId, attachment: Attachment) -> Result<Position, PublishError> {
+        attachment.check().map_err(PublishError::Invalid)?;
+        let attachment = Some(Box::new(attachment));
+        let event = Event { attachment, ..Event::new(Kind::Attached, id.clone(), 1, now_ms()) };
         self.publish_event(&event).await.map_err(PublishError::NotOut)
     }
 

@@ -10,7 +10,6 @@ use futures::stream::{self, StreamExt};
 use rustc_hash::FxHashMap;
 use serde_json::value::RawValue;
 
-use super::Api;
 use super::call::{Call, is_lines, misread, read_json};
 use super::create::unknown_parent;
 use super::documents::{BatchItem, BatchOutcome, CreateTask};
@@ -20,6 +19,7 @@ use super::reserve::Submitted;
 use super::status::position;
 use super::submit::{Draft, trace_of};
 use super::tasks::json_answer;
+use super::{Api, atomic};
 use crate::model::id::TaskId;
 use crate::model::task::Trace;
 use crate::runtime::now_ms;
@@ -32,8 +32,13 @@ const AT_ONCE: usize = 1_000;
 const PARENTS_AT_ONCE: usize = 64;
 
 type Outcome = Result<Submitted, Refusal>;
+/// What became of the items, in order.
+pub type Outcomes = Vec<(Option<TaskId>, Outcome)>;
 
 pub async fn create(call: Call) -> Result<Response, Refusal> {
+    if call.query.parsed::<bool>("atomic")?.unwrap_or_default() {
+        return atomic::create(call).await;
+    }
     let api = call.api.clone();
     let items = items_of(&call)?;
     let trace = trace_of(&call.headers);
@@ -46,7 +51,7 @@ pub async fn create(call: Call) -> Result<Response, Refusal> {
     Ok(json_answer(200, &told(outcomes.await?)))
 }
 
-fn told(outcomes: Vec<(Option<TaskId>, Outcome)>) -> BatchOutcome {
+pub fn told(outcomes: Outcomes) -> BatchOutcome {
     let items: Vec<BatchItem> = outcomes
         .into_iter()
         .enumerate()
@@ -65,7 +70,7 @@ fn told(outcomes: Vec<(Option<TaskId>, Outcome)>) -> BatchOutcome {
 }
 
 /// The items, each to be read for itself.
-fn items_of(call: &Call) -> Result<Vec<Result<CreateTask, Refusal>>, Refusal> {
+pub fn items_of(call: &Call) -> Result<Vec<Result<CreateTask, Refusal>>, Refusal> {
     let texts: Vec<&[u8]> = if is_lines(&call.headers) {
         let lines = call.body.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
         lines.filter(|line| !line.is_empty()).collect()
@@ -128,7 +133,7 @@ impl Batch {
         }
     }
 
-    async fn publish(mut self, api: &Arc<Api>) -> Vec<(Option<TaskId>, Outcome)> {
+    async fn publish(mut self, api: &Arc<Api>) -> Outcomes {
         let mut wave = self.link();
         self.adopt(api, &mut wave).await;
         while !wave.is_empty() {

@@ -27,8 +27,12 @@ const THROWN_AWAY: usize = 32 << 20;
 /// A request that is allowed and can be read.
 pub struct Call {
     pub api: Arc<Api>,
+    /// The name of its token.
+    pub by: Option<Arc<str>>,
     /// The `{…}` of the path.
     pub segment: String,
+    /// The second one, where there is one.
+    pub name: String,
     pub query: Query,
     pub headers: HeaderMap,
     pub body: Bytes,

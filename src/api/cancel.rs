@@ -24,7 +24,8 @@ pub async fn cancel(call: Call) -> Result<Response, Refusal> {
         return Err(Refusal::new(Code::AlreadyFinished, why).existing(&task.id));
     }
     let (api, known) = (call.api.clone(), requested(&task));
-    let outcome = detached(async move { api.cancel(task, asked, known).await }).await?;
+    let event = Event { by: call.by.clone(), ..event_of(&task, &asked) };
+    let outcome = detached(async move { api.cancel(task, asked, event, known).await }).await?;
     Ok(json_answer(if outcome.already_requested { 200 } else { 202 }, &outcome))
 }
 
@@ -45,10 +46,16 @@ fn requested(task: &Found) -> Option<Position> {
 }
 
 impl Api {
-    async fn cancel(&self, task: Found, asked: CancelTask, known: Option<Position>) -> Result<CancelOutcome, Refusal> {
+    async fn cancel(
+        &self,
+        task: Found,
+        asked: CancelTask,
+        event: Event,
+        known: Option<Position>,
+    ) -> Result<CancelOutcome, Refusal> {
         let position = match known {
             Some(position) => position,
-            None => self.publisher.publish_event(&event_of(&task, &asked)).await?,
+            None => self.publisher.publish_event(&event).await?,
         };
         // A second request may find an api that died half-way through the first one; it takes nothing back, however.
         if known.is_none() || asked.subtree {

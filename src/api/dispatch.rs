@@ -30,6 +30,7 @@ pub fn router(api: Arc<Api>) -> Router {
             Verb::Get => MethodFilter::GET,
             Verb::Post => MethodFilter::POST,
             Verb::Put => MethodFilter::PUT,
+            Verb::Patch => MethodFilter::PATCH,
             Verb::Delete => MethodFilter::DELETE,
         };
         let handler = move |State(api), segments, request| dispatch(api, route, segments, request);
@@ -66,26 +67,25 @@ async fn dispatch(api: Arc<Api>, route: &'static Route, segments: Segments, requ
 
 async fn answer(api: Arc<Api>, route: &'static Route, segments: Segments, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
-    if let Some(role) = route.role
-        && let Some(token) = api.access.check(&head.headers, role)?
-    {
-        tracing::trace!(token, "known");
-    }
+    let token = route.role.map(|role| api.access.check(&head.headers, role)).transpose()?.flatten();
+    let by: Option<Arc<str>> = token.map(Into::into);
     let segments = segments.map_err(|why| Refusal::new(Code::BadRequest, format!("the path cannot be read: {why}")))?;
-    let segment = segments.iter().next().map(|(_, value)| value.to_owned()).unwrap_or_default();
+    let mut segments = segments.iter().map(|(_, value)| value.to_owned());
+    let (segment, name) = (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
     let query = Query::read(&head.uri, route.query)?;
     let (body, room) = match route.takes {
         Takes::Nothing => (Default::default(), None),
-        Takes::Json(_) | Takes::JsonOrLines(_) | Takes::MaybeJson(_) => {
+        Takes::Bytes | Takes::Json(_) | Takes::JsonOrLines(_) | Takes::MaybeJson(_) => {
             match route.takes {
                 Takes::MaybeJson(_) => check_optional_media(&head.headers)?,
+                Takes::Bytes => {}
                 _ => check_media(&head.headers, matches!(route.takes, Takes::JsonOrLines(_)))?,
             }
             let (body, room) = api.read_body(&head.headers, body).await?;
             (body, Some(room))
         }
     };
-    (route.run)(Call { api, segment, query, headers: head.headers, body, room }).await
+    (route.run)(Call { api, by, segment, name, query, headers: head.headers, body, room }).await
 }
 
 /// Headers that every answer has.

@@ -10,6 +10,7 @@ use crate::model::action::{Action, Check};
 use crate::model::duration::Millis;
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
+use crate::model::patch::given;
 use crate::model::state::State;
 use crate::model::task::OnFailure;
 use crate::model::then::Then;
@@ -91,6 +92,40 @@ pub struct CreateTask {
     /// External tasks: reports after the end are ignored. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_when_done: Option<bool>,
+}
+
+/// `PATCH /v1/tasks/{id}`: what is left out stays, `null` takes it away.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PatchTask {
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub name: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tags: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub link: Option<Option<String>>,
+    /// A JSON object, as a whole.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub options: Option<Option<Value>>,
+    /// Start so long after now; of a task that is scheduled and has not started yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Millis>,
+    /// Start at this time (RFC 3339); not together with `delay`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// Not to be started later than so long after now.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub expires: Option<Option<Millis>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub retries: Option<Option<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub min_backoff: Option<Option<Millis>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub max_backoff: Option<Option<Millis>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub timeout: Option<Option<Millis>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub total_timeout: Option<Option<Millis>>,
 }
 
 /// The status of a task.
@@ -236,6 +271,9 @@ pub struct HistoryItem {
     pub attempt: u32,
     pub worker: Option<String>,
     pub message: Option<String>,
+    /// Who asked for it: the name of the token.
+    #[serde(default)]
+    pub by: Option<String>,
     /// The fold did not act on it.
     pub ignored: bool,
     /// Where the event lies (`partition:offset`).
@@ -345,6 +383,23 @@ pub struct LogAppended {
     pub lines: usize,
     /// A read with `?after=` this position shows them.
     pub position: String,
+}
+
+/// `GET /v1/tasks/{id}/attachments`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Attachments {
+    pub id: String,
+    pub attachments: Vec<AttachmentDocument>,
+}
+
+/// A small value that is kept with a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AttachmentDocument {
+    pub name: String,
+    /// Its media type.
+    pub media: String,
+    pub bytes: u32,
+    pub at: String,
 }
 
 /// `GET /v1/tasks/{id}/params`.

@@ -23,6 +23,8 @@ use crate::runtime::{Health, Shutdown};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
+mod atomic;
+mod attachments;
 mod auth;
 mod batch;
 mod call;
@@ -43,6 +45,7 @@ mod openapi;
 mod operate;
 mod ops;
 mod outside;
+mod patch;
 pub mod problem;
 mod report;
 mod reserve;
@@ -98,14 +101,19 @@ struct Api {
     hub: Arc<hub::Hub>,
     ledger: Arc<crate::dead::Ledger>,
     max_body: usize,
+    max_attachment: usize,
     bodies: Arc<Semaphore>,
     broker_calls: Arc<Semaphore>,
+    sender: atomic::Sender,
+    /// What Kafka knows it by.
+    sender_name: String,
     shutdown: Shutdown,
 }
 
 impl Api {
     fn new(setup: ApiSetup, address: std::net::SocketAddr, shutdown: Shutdown) -> anyhow::Result<Self> {
         let link = Link::open(setup.broker.clone(), None)?;
+        let sender_name = setup.names.api_sender(&uuid::Uuid::now_v7().to_string());
         Ok(Self {
             access: auth::Access::new(&setup.config, address)?,
             publisher: Publisher::new(link, setup.names, setup.events_partitions, "kafleet/api"),
@@ -119,8 +127,11 @@ impl Api {
             hub: Arc::new(hub::Hub::new(setup.events_partitions)),
             ledger: Arc::default(),
             max_body: setup.config.max_body.as_usize(),
+            max_attachment: setup.config.max_attachment.as_usize(),
             bodies: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
             broker_calls: Arc::new(Semaphore::new(BROKER_CALLS)),
+            sender: atomic::Sender::default(),
+            sender_name,
             shutdown,
         })
     }

@@ -62,6 +62,7 @@ fn operation(route: &Route, taken: &mut SchemaGenerator, given: &mut SchemaGener
     });
     let body = match route.takes {
         Takes::Nothing => None,
+        Takes::Bytes => Some(json!({"*/*": {}})),
         Takes::Json(describe) | Takes::MaybeJson(describe) => Some(json!({"application/json": {"schema": describe(taken)}})),
         Takes::JsonOrLines(describe) => Some(json!({
             "application/json": {"schema": {"type": "array", "maxItems": super::batch::MAX_ITEMS, "items": describe(taken)}},
@@ -100,6 +101,7 @@ fn responses(route: &Route, given: &mut SchemaGenerator) -> Value {
     let content = match route.gives {
         Gives::Json(describe) => json!({"application/json": {"schema": describe(given)}}),
         Gives::AnyJson => json!({"application/json": {"schema": {"type": "object"}}}),
+        Gives::Bytes => json!({"*/*": {}}),
         Gives::Text => json!({"text/plain": {"schema": {"type": "string"}}}),
         Gives::Events => json!({"text/event-stream": {"schema": {"type": "string"}}}),
     };

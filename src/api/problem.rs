@@ -49,6 +49,7 @@ codes! {
     NotFound "not_found" 404 "No such task",
     UnknownParent "unknown_parent" 404 "The parent does not exist",
     UnknownType "unknown_type" 404 "No such task type",
+    UnknownAttachment "unknown_attachment" 404 "No such attachment",
     UnknownKill "unknown_kill" 404 "No such kill switch",
     UnknownSchedule "unknown_schedule" 404 "No such schedule",
     UnknownRoute "unknown_route" 404 "No such call",
@@ -59,10 +60,12 @@ codes! {
     DuplicateId "duplicate_id" 409 "The id is taken by another task",
     DuplicateSchedule "duplicate_schedule" 409 "There is a schedule of this id",
     AlreadyFinished "already_finished" 409 "The task has ended already",
+    TooManyAttachments "too_many_attachments" 409 "The task has too many attachments",
     TooManyKills "too_many_kills" 409 "There are too many kill switches",
     TooManySchedules "too_many_schedules" 409 "There are too many schedules",
     NotExternal "not_external" 409 "The task is not an external one",
     External "external" 409 "The task is an external one",
+    NotChangeable "not_changeable" 409 "It cannot be changed, or not now",
     NotFinished "not_finished" 409 "The task has not ended",
     ParamsUnreadable "params_unreadable" 409 "The task's record cannot be read",
     ParamsGone "params_gone" 410 "The params are no longer kept",
@@ -70,6 +73,7 @@ codes! {
     UnsupportedMedia "unsupported_media_type" 415 "The body must be JSON",
     Schema "schema" 422 "The params do not fit the type's schema",
     BadState "bad_state" 422 "A state that cannot be reported",
+    SeveralTrees "several_trees" 422 "The tasks are not of one tree",
     TooManyTimes "too_many_times" 422 "Too many times at once",
     LimitTooSmall "limit_too_small" 422 "The limit is below the number of partitions",
     Internal "internal" 500 "An internal error",
@@ -117,6 +121,13 @@ impl Refusal {
     /// The task that is in the way, or that came of it.
     pub fn existing(mut self, id: impl ToString) -> Self {
         self.0.existing = Some(id.to_string());
+        self
+    }
+
+    /// Of an item of a list in the body; `also` says what that means for the others.
+    pub fn of_item(mut self, n: usize, also: &str) -> Self {
+        self.0.detail = format!("item {n}: {}; {also}", self.0.detail);
+        self.0.pointer = Some(format!("/{n}{}", self.0.pointer.unwrap_or_default()));
         self
     }
 

@@ -28,7 +28,7 @@ pub async fn report(call: Call) -> Result<Response, Refusal> {
         return Err(Refusal::new(Code::NotExternal, format!("`{}` is run by a worker, which alone says how it goes", task.id))
             .hint("only a task created with `external: true` takes reports"));
     }
-    let event = event_of(&task, report, result);
+    let event = Event { by: call.by.clone(), ..event_of(&task, report, result) };
     let api = call.api.clone();
     let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
     let (found, ignored) = call.api.verdict(&task, position, "the report").await?;

@@ -55,7 +55,7 @@ impl Api {
     }
 
     /// The tracker keeps only so many bytes of tasks that wait for their time; what goes beyond would fail.
-    async fn check_waiting_room(&self, draft: &Draft) -> Result<(), Refusal> {
+    pub async fn check_waiting_room(&self, draft: &Draft) -> Result<(), Refusal> {
         if draft.new.policy.not_before_ms.is_none() {
             return Ok(());
         }
@@ -90,7 +90,7 @@ impl Api {
     }
 
     /// The task that has the id, if it is the same one; a refusal if it is another.
-    async fn existing(&self, draft: &Draft) -> Result<Option<Found>, Refusal> {
+    pub async fn existing(&self, draft: &Draft) -> Result<Option<Found>, Refusal> {
         let Some(found) = self.look(&draft.id).await? else { return Ok(None) };
         let node = &found.node;
         if !node.announced {
@@ -153,14 +153,14 @@ impl Api {
     }
 }
 
-fn taken(draft: &Draft) -> Refusal {
+pub fn taken(draft: &Draft) -> Refusal {
     Refusal::new(Code::DuplicateId, format!("`{}` is another task already: its type or its params differ", draft.id))
         .hint("choose another id; the same id, type and params would give the existing task")
         .existing(&draft.id)
 }
 
 /// The record that the fold will make of a task that was just published.
-fn as_published(draft: &Draft, position: Position) -> Found {
+pub fn as_published(draft: &Draft, position: Position) -> Found {
     let now_ms = now_ms();
     let mut node = Node::expected(draft.new.run, now_ms);
     let scheduled = draft.new.policy.not_before_ms.is_some_and(|at| at > now_ms);

@@ -26,7 +26,7 @@ pub async fn retry(call: Call) -> Result<Response, Refusal> {
     let task = call.api.find(&call.id()?, None).await?;
     check(&task, &asked)?;
     let of_many = asked.only_failed;
-    let event = event_of(&task, asked);
+    let event = Event { by: call.by.clone(), ..event_of(&task, asked) };
     let api = call.api.clone();
     let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
     Ok(json_answer(202, &call.api.decided(&task, of_many, position).await?))

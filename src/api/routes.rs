@@ -8,12 +8,17 @@ use std::pin::Pin;
 use axum::response::Response;
 use schemars::{Schema, SchemaGenerator};
 
-use refusals::{CANCEL, CREATE, FIND, KILL, OPERATE, REPORT, RETRY, SETTLE_MANY, SETTLE_ONE, TELL, WATCH};
+use refusals::{
+    ATTACH, ATTACHED, BATCH, CANCEL, CREATE, FIND, KILL, OPERATE, PATCH, REPORT, RETRY, SETTLE_MANY, SETTLE_ONE, TELL, WATCH,
+};
 
 use super::call::Call;
 use super::documents as doc;
 use super::problem::{Code, Refusal};
-use super::{batch, cancel, create, dead, list, log, operate, ops, report, retry, tasks, tree, types, watch, why, workers};
+use super::{
+    attachments, batch, cancel, create, dead, list, log, operate, ops, patch, report, retry, tasks, tree, types, watch, why,
+    workers,
+};
 use crate::config::Role;
 use crate::dead::Fate;
 
@@ -21,6 +26,7 @@ pub enum Verb {
     Get,
     Post,
     Put,
+    Patch,
     Delete,
 }
 
@@ -39,6 +45,8 @@ pub struct Parameter {
 pub enum Takes {
     Nothing,
     Json(Describe),
+    /// Any bytes.
+    Bytes,
     /// JSON, or nothing.
     MaybeJson(Describe),
     /// An array, or NDJSON, of these.
@@ -50,6 +58,7 @@ pub enum Takes {
 pub enum Gives {
     Json(Describe),
     Text,
+    Bytes,
     Events,
     AnyJson,
 }
@@ -80,6 +89,7 @@ impl Route {
             Verb::Get => "GET",
             Verb::Post => "POST",
             Verb::Put => "PUT",
+            Verb::Patch => "PATCH",
             Verb::Delete => "DELETE",
         }
     }
@@ -177,19 +187,16 @@ static ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/tasks/batch",
         role: Some(Role::Submit),
-        about: "Create up to 10,000 tasks, each with its own outcome",
-        query: &[],
+        about: "Create up to 10,000 tasks, each with its own outcome; or the tasks of one tree, all or none",
+        query: &[Parameter {
+            name: "atomic",
+            about: "All of them or none, in one transaction: up to 1,000 tasks of one tree.",
+            schema: r#"{"type": "boolean", "default": false}"#,
+        }],
         takes: Takes::JsonOrLines(of::<doc::CreateTask>),
         answers: &[(200, "One outcome per item, in order.")],
         gives: Gives::Json(of::<doc::BatchOutcome>),
-        refusals: &[
-            Code::BadJson,
-            Code::TooManyItems,
-            Code::TooLarge,
-            Code::UnsupportedMedia,
-            Code::Overloaded,
-            Code::BodyTimeout,
-        ],
+        refusals: BATCH,
         run: |call| Box::pin(batch::create(call)),
     },
     Route {
@@ -252,6 +259,18 @@ static ROUTES: &[Route] = &[
         gives: Gives::Json(of::<doc::ReportOutcome>),
         refusals: REPORT,
         run: |call| Box::pin(report::report(call)),
+    },
+    Route {
+        verb: Verb::Patch,
+        path: "/v1/tasks/{id}",
+        role: Some(Role::Submit),
+        about: "Change what a task was made with",
+        query: &[],
+        takes: Takes::Json(of::<doc::PatchTask>),
+        answers: &[(200, "Changed; the status as it is then.")],
+        gives: Gives::Json(of::<doc::Status>),
+        refusals: PATCH,
+        run: |call| Box::pin(patch::patch(call)),
     },
     Route {
         verb: Verb::Post,
@@ -326,6 +345,40 @@ static ROUTES: &[Route] = &[
         ..read("/v1/tasks/{id}/log/watch", "Its log lines now and as they come (server-sent events)", Gives::Events, |call| {
             Box::pin(log::watch(call))
         })
+    },
+    read("/v1/tasks/{id}/attachments", "What is attached to it", Gives::Json(of::<doc::Attachments>), |call| {
+        Box::pin(attachments::list(call))
+    }),
+    Route {
+        refusals: ATTACHED,
+        ..read("/v1/tasks/{id}/attachments/{name}", "An attachment, as it was put", Gives::Bytes, |call| {
+            Box::pin(attachments::get(call))
+        })
+    },
+    Route {
+        verb: Verb::Put,
+        path: "/v1/tasks/{id}/attachments/{name}",
+        role: Some(Role::Submit),
+        about: "Attach up to 64 KiB, or replace what has the name",
+        query: &[],
+        takes: Takes::Bytes,
+        answers: &[(200, "It is there.")],
+        gives: Gives::Json(of::<doc::AttachmentDocument>),
+        refusals: ATTACH,
+        run: |call| Box::pin(attachments::put(call)),
+    },
+    Route {
+        verb: Verb::Delete,
+        role: Some(Role::Submit),
+        query: &[],
+        answers: &[(200, "It is gone; it was so.")],
+        refusals: ATTACHED,
+        ..read(
+            "/v1/tasks/{id}/attachments/{name}",
+            "Take an attachment away",
+            Gives::Json(of::<doc::AttachmentDocument>),
+            |call| Box::pin(attachments::delete(call)),
+        )
     },
     Route {
         refusals: &[

@@ -100,6 +100,7 @@ fn history_item(partition: u32, entry: &HistoryEntry) -> HistoryItem {
         attempt: entry.attempt,
         worker: entry.worker.as_deref().map(str::to_owned),
         message: entry.message.clone(),
+        by: entry.by.as_deref().map(str::to_owned),
         ignored: entry.ignored,
         position: format!("{partition}:{}", entry.offset),
     }

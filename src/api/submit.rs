@@ -8,6 +8,7 @@ use super::Api;
 use super::documents::CreateTask;
 use super::problem::{Code, Refusal};
 use crate::config::TopicsConfig;
+use crate::model::duration::Millis;
 use crate::model::hash::spawn_hash;
 use crate::model::id::{TaskId, check_type};
 use crate::model::json::RawJson;
@@ -46,7 +47,8 @@ impl Api {
         }
         let hash = spawn_hash(&asked.task_type, &asked.params);
         let mut new = NewTask::new(&asked.task_type, params);
-        new.key = short("key", asked.key.clone())?;
+        check_short("key", asked.key.as_deref())?;
+        new.key = asked.key.clone();
         new.policy = policy_of(asked, now_ms)?;
         self.check_thens_fit(&new.policy.rules.then, "/then")?;
         self.check_tells(&new.policy.rules, now_ms)?;
@@ -132,50 +134,65 @@ fn check_external(asked: &CreateTask) -> Result<(), Refusal> {
 }
 
 fn policy_of(asked: CreateTask, now_ms: i64) -> Result<Policy, Refusal> {
-    check_attempts(&asked)?;
-    check_tags(&asked.tags).map_err(|why| bad_field("tags", why))?;
-    let not_before_ms = start_of(&asked, now_ms)?;
-    let rules = rules_of(&asked)?;
-    let expires_at_ms = asked.expires.map(|span| now_ms.saturating_add(span.as_i64()));
-    if expires_at_ms.zip(not_before_ms).is_some_and(|(expires, start)| expires <= start) {
-        return Err(bad_field("expires", "the task would expire before it may start".into()));
-    }
-    Ok(Policy {
-        not_before_ms,
-        expires_at_ms,
+    let policy = Policy {
+        not_before_ms: start_of(asked.delay, asked.at.as_deref(), now_ms)?,
+        expires_at_ms: asked.expires.map(|span| now_ms.saturating_add(span.as_i64())),
         retries: asked.retries,
         min_backoff: asked.min_backoff,
         max_backoff: asked.max_backoff,
         timeout: asked.timeout,
         total_timeout: asked.total_timeout,
         on_failure: asked.on_failure,
-        name: short("name", asked.name)?,
-        creator: short("creator", asked.creator)?,
+        rules: rules_of(&asked)?,
+        name: asked.name,
+        creator: asked.creator,
         tags: asked.tags,
-        link: short("link", asked.link)?,
-        rules,
-    })
+        link: asked.link,
+    };
+    check_policy(&policy)?;
+    Ok(policy)
 }
 
-fn check_attempts(asked: &CreateTask) -> Result<(), Refusal> {
-    if asked.retries.is_some_and(|retries| retries > MAX_RETRIES) {
+/// What is wrong with a policy as a whole.
+pub fn check_policy(policy: &Policy) -> Result<(), Refusal> {
+    check_tags(&policy.tags).map_err(|why| bad_field("tags", why))?;
+    for (field, text) in [("name", &policy.name), ("creator", &policy.creator), ("link", &policy.link)] {
+        check_short(field, text.as_deref())?;
+    }
+    if policy.expires_at_ms.zip(policy.not_before_ms).is_some_and(|(expires, start)| expires <= start) {
+        return Err(bad_field("expires", "the task would expire before it may start".into()));
+    }
+    check_attempts(policy)?;
+    if policy.rules.options.as_ref().is_some_and(|options| !options.is_object()) {
+        return Err(bad_field("options", "it must be a JSON object".into()));
+    }
+    let bytes = serde_json::to_vec(&policy.rules).map_or(0, |text| text.len());
+    if bytes > MAX_POLICY_BYTES {
+        let why = format!("the options have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed");
+        return Err(Refusal::new(Code::TooLarge, why).pointer("/options"));
+    }
+    Ok(())
+}
+
+fn check_attempts(policy: &Policy) -> Result<(), Refusal> {
+    if policy.retries.is_some_and(|retries| retries > MAX_RETRIES) {
         return Err(bad_field("retries", format!("at most {MAX_RETRIES} retries are allowed")));
     }
-    if asked.timeout.is_some_and(|timeout| timeout.0 == 0) {
+    if policy.timeout.is_some_and(|timeout| timeout.0 == 0) {
         return Err(bad_field("timeout", "an attempt needs some time".into()));
     }
-    if asked.total_timeout.is_some_and(|timeout| timeout.0 == 0) {
+    if policy.total_timeout.is_some_and(|timeout| timeout.0 == 0) {
         return Err(bad_field("total_timeout", "a task needs some time".into()));
     }
-    if asked.min_backoff.zip(asked.max_backoff).is_some_and(|(min, max)| min > max) {
+    if policy.min_backoff.zip(policy.max_backoff).is_some_and(|(min, max)| min > max) {
         return Err(bad_field("min_backoff", "it is longer than `max_backoff`".into()));
     }
     Ok(())
 }
 
 /// When the task may start; None: at once.
-fn start_of(asked: &CreateTask, now_ms: i64) -> Result<Option<i64>, Refusal> {
-    let start = match (&asked.delay, &asked.at) {
+pub fn start_of(delay: Option<Millis>, at: Option<&str>, now_ms: i64) -> Result<Option<i64>, Refusal> {
+    let start = match (delay, at) {
         (Some(_), Some(_)) => return Err(bad_field("at", "give `delay` or `at`, not both".into())),
         (Some(delay), None) => now_ms.saturating_add(delay.as_i64()),
         (None, Some(at)) => parse_time(at).map_err(|why| bad_field("at", why))?,
@@ -183,7 +200,7 @@ fn start_of(asked: &CreateTask, now_ms: i64) -> Result<Option<i64>, Refusal> {
     };
     let furthest = TopicsConfig::default().max_tree_age;
     if start > now_ms.saturating_add(furthest.as_i64()) {
-        let field = if asked.at.is_some() { "at" } else { "delay" };
+        let field = if at.is_some() { "at" } else { "delay" };
         return Err(bad_field(field, format!("the task would start more than {furthest} from now"))
             .hint("submit it nearer to its time: a tree may be open so long at most"));
     }
@@ -192,9 +209,6 @@ fn start_of(asked: &CreateTask, now_ms: i64) -> Result<Option<i64>, Refusal> {
 
 fn rules_of(asked: &CreateTask) -> Result<Rules, Refusal> {
     let CreateTask { options, external, block_when_done, fail_fast, max_failed, then, actions, checks, .. } = asked.clone();
-    if options.as_ref().is_some_and(|options| !options.is_object()) {
-        return Err(bad_field("options", "it must be a JSON object".into()));
-    }
     if block_when_done.is_some() && !external {
         return Err(bad_field("block_when_done", "it is for external tasks only".into()));
     }
@@ -202,20 +216,15 @@ fn rules_of(asked: &CreateTask) -> Result<Rules, Refusal> {
     let block_when_done = block_when_done.unwrap_or(true);
     let rules = Rules { options, external, block_when_done, fail_fast, max_failed, then, actions, checks };
     rules.check_tells().map_err(|(at, why)| bad_field(at.trim_start_matches('/'), why))?;
-    let bytes = serde_json::to_vec(&rules).map_or(0, |text| text.len());
-    if bytes > MAX_POLICY_BYTES {
-        let why = format!("the options have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed");
-        return Err(Refusal::new(Code::TooLarge, why).pointer("/options"));
-    }
     Ok(rules)
 }
 
-fn short(field: &str, text: Option<String>) -> Result<Option<String>, Refusal> {
+fn check_short(field: &str, text: Option<&str>) -> Result<(), Refusal> {
     match text {
         Some(text) if text.chars().count() > MAX_TEXT_CHARS => {
             Err(bad_field(field, format!("it has more than {MAX_TEXT_CHARS} characters")))
         }
-        text => Ok(text),
+        _ => Ok(()),
     }
 }
 

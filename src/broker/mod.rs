@@ -314,7 +314,33 @@ pub trait Producer: Send + Sync + 'static {
 /// Sends several records, to any partitions, so that readers see all of them or none.
 pub trait AtomicProducer: Send {
     /// `Fenced`: another one was opened under this name. `InDoubt`: it may or may not have happened; open a new one and look.
-    fn send_all(&mut self, records: &[Outgoing<'_>], deadline: Duration) -> Result<Vec<(i32, i64)>, BrokerError>;
+    fn send_all(&mut self, records: &[Outgoing<'_>], deadline: Duration) -> Result<Vec<(i32, i64)>, BrokerError> {
+        self.send_in_two(records, &mut |_| Vec::new(), deadline)
+    }
+
+    /// The same, with records that are made of the places of the first ones. Returns the places of all of them, in order.
+    fn send_in_two(
+        &mut self,
+        records: &[Outgoing<'_>],
+        then: &mut dyn FnMut(&[(i32, i64)]) -> Vec<Follower>,
+        deadline: Duration,
+    ) -> Result<Vec<(i32, i64)>, BrokerError>;
+}
+
+/// A record that follows others: bytes of its own, and no headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Follower {
+    pub topic: Arc<str>,
+    pub partition: i32,
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+}
+
+impl Follower {
+    pub fn outgoing(&self) -> Outgoing<'_> {
+        let (key, value) = (Some(self.key.as_slice()), Some(self.value.as_slice()));
+        Outgoing { topic: &self.topic, partition: Some(self.partition), key, value, headers: &[] }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -98,10 +98,28 @@ impl Client {
         self.document(body.into_iter().fold(request, RequestBuilder::json)).await
     }
 
+    pub async fn get_bytes(&self, path: &[&str]) -> Result<Vec<u8>, Failure> {
+        let request = self.request(Method::GET, path, &Query::new()).timeout(ANSWER_TIMEOUT);
+        let answer = request.send().await.map_err(|why| self.unreachable(&why))?;
+        let body = self.accepted(answer).await?.bytes().await.map_err(|why| self.unreachable(&why))?;
+        Ok(body.into())
+    }
+
+    pub async fn put_bytes<T: DeserializeOwned>(&self, path: &[&str], media: &str, data: Vec<u8>) -> Result<T, Failure> {
+        let request = self.request(Method::PUT, path, &Query::new()).header(header::CONTENT_TYPE, media).body(data);
+        self.document(request.timeout(ANSWER_TIMEOUT * 2)).await
+    }
+
     /// Creates many, each for itself.
     pub async fn create_all(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
         let request = self.request(Method::POST, &["v1", "tasks", "batch"], &Query::new()).json(tasks);
         self.document(request.timeout(ANSWER_TIMEOUT * 2)).await
+    }
+
+    /// Creates many, all or none.
+    pub async fn create_together(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
+        let request = self.request(Method::POST, &["v1", "tasks", "batch"], &vec![("atomic", "true".into())]).json(tasks);
+        self.document(request.timeout(ANSWER_TIMEOUT * 3)).await
     }
 
     pub async fn status(&self, id: &str) -> Result<Status, Failure> {

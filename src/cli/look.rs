@@ -7,7 +7,7 @@ use super::card::card;
 use super::globals::Globals;
 use super::outcome::{Code, Outcome};
 use super::screen::{Field, Rows, tell};
-use crate::api::documents::History;
+use crate::api::documents::{History, HistoryItem};
 use crate::model::duration::Millis;
 
 #[derive(Debug, Args)]
@@ -67,16 +67,24 @@ fn history_rows(history: &History) -> Rows {
             Field::Number(item.attempt.into()),
             item.worker.clone().into(),
             Field::Text(item.position.clone()),
-            item.message.clone().into(),
+            said(item).into(),
         ]);
     }
     rows
 }
 
+/// The message, and who asked for it.
+fn said(item: &HistoryItem) -> Option<String> {
+    let by = item.by.as_ref().map(|by| format!("(by {by})"));
+    match (&item.message, by) {
+        (Some(message), Some(by)) => Some(format!("{message} {by}")),
+        (message, by) => message.clone().or(by),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::documents::HistoryItem;
     use crate::cli::screen::Paint;
 
     #[test]
@@ -88,6 +96,7 @@ mod tests {
             attempt: 2,
             worker: None,
             message: Some("two\nlines".into()),
+            by: ignored.then(|| "ops".to_owned()),
             ignored,
             position: "3:12".into(),
         };
@@ -96,7 +105,7 @@ mod tests {
         let expected = "\
 AT                        EVENT             RUN  ATTEMPT  WORKER  POSITION  MESSAGE
 2026-01-31T12:00:00.000Z  started             1        2  -       3:12      two lines
-2026-01-31T12:00:00.000Z  failed (ignored)    1        2  -       3:12      two lines";
+2026-01-31T12:00:00.000Z  failed (ignored)    1        2  -       3:12      two lines (by ops)";
         assert_eq!(history_rows(&history).draw(Paint(false), false), expected);
     }
 }

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 use crate::handlers::Registry;
 use crate::worker::cell::inside as cell;
 
+mod attachments;
 mod bench;
 mod cancel;
 mod card;
@@ -33,6 +34,7 @@ mod roles;
 mod schedules;
 mod screen;
 mod serve;
+mod set;
 mod submit;
 mod topics;
 mod tree;
@@ -97,11 +99,16 @@ enum Verb {
     Why(why::WhyArgs),
     /// Show what happened to a task
     History(look::HistoryArgs),
+    /// Small values kept with a task: list, put, get, delete
+    #[command(subcommand)]
+    Attachments(attachments::AttachmentsVerb),
     /// Show what a task has logged, follow it, add to it
     #[command(visible_alias = "logs")]
     Log(log::LogArgs),
     /// Cancel a task and what is below it
     Cancel(cancel::CancelArgs),
+    /// Change a task's name, tags, options, times and limits
+    Set(set::SetArgs),
     /// Start a task anew that has ended, or what failed below it
     Retry(retry::RetryArgs),
     /// List, show, redrive and drop what is not tried again by itself
@@ -191,8 +198,10 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Watch(args) => watch::watch(args, globals).await,
         Verb::Why(args) => why::why(args, globals).await,
         Verb::History(args) => look::history(args, globals).await,
+        Verb::Attachments(verb) => attachments::attachments(verb, globals).await,
         Verb::Log(args) => log::log(args, globals).await,
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
+        Verb::Set(args) => set::set(args, globals).await,
         Verb::Retry(args) => retry::retry(args, globals).await,
         Verb::Dead(verb) => dead::dead(verb, globals).await,
         Verb::Types(args) => types::types(args, globals).await,

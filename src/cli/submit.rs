@@ -21,6 +21,7 @@ use crate::publish::time_text;
 
 mod lines;
 mod many;
+mod together;
 
 use lines::{Shape, Source};
 
@@ -38,6 +39,9 @@ pub struct SubmitArgs {
     /// With lines: requests under way at once; 1 keeps the order of the lines
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub parallel: u8,
+    /// With lines: all of them or none; they must be of one tree, at most 1,000
+    #[arg(long)]
+    pub atomic: bool,
     /// Wait for the task's end, at most so long [default: 5m]; the exit code says how it ended
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
     pub wait: Option<Millis>,
@@ -139,10 +143,14 @@ enum Meaning {
 }
 
 pub async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
-    let (wait, parallel) = (args.wait, args.parallel);
+    let (wait, parallel, atomic) = (args.wait, args.parallel, args.atomic);
     let meaning = meaning(args)?;
     let (client, screen) = (globals.client()?, globals.screen());
     match meaning {
+        Meaning::Many { source, shape } if atomic => together::submit(source, shape, &client, &screen).await,
+        Meaning::One(_) if atomic => {
+            Err(Failure::usage("`--atomic` is for lines of tasks").hint("one task is published as a whole anyway"))
+        }
         Meaning::One(task) => one(&task, wait, &client, &screen).await,
         Meaning::Many { source, shape } => many::submit(source, shape, parallel.into(), &client, &screen).await,
     }

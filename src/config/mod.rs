@@ -247,11 +247,19 @@ pub struct ApiConfig {
     pub insecure_without_tokens: bool,
     /// The largest request body.
     pub max_body: Bytes,
+    /// The largest attachment of a task, at most 64 KiB.
+    pub max_attachment: Bytes,
 }
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { listen: "127.0.0.1:8080".into(), tokens: Vec::new(), insecure_without_tokens: false, max_body: Bytes(8 << 20) }
+        Self {
+            listen: "127.0.0.1:8080".into(),
+            tokens: Vec::new(),
+            insecure_without_tokens: false,
+            max_body: Bytes(8 << 20),
+            max_attachment: Bytes(crate::model::attachment::MAX_BYTES as u64),
+        }
     }
 }
 

@@ -38,6 +38,10 @@ impl Names {
     pub fn observer_group(&self) -> String {
         format!("{}.observer", self.prefix)
     }
+    /// The transactions of an api: each process has its own.
+    pub fn api_sender(&self, process: &str) -> String {
+        format!("{}.api.{process}", self.prefix)
+    }
     /// The type whose dead-letter topic this is.
     pub fn type_of_dead<'a>(&self, topic: &'a str) -> Option<&'a str> {
         topic.strip_prefix(&self.prefix)?.strip_prefix(".dead.")

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::document::{Document, dotted, join};
 use super::shape::{Finding, bad_value, table};
 use super::{ApiConfig, Bytes, Config, HandlerKind, Order, RedisConfig, TopicsConfig, TypeConfig, TypePolicy, WorkerConfig};
+use crate::model::attachment::MAX_BYTES;
 use crate::model::duration::Millis;
 use crate::model::id::check_type;
 use crate::model::schedule::{Spec, check_name};
@@ -145,6 +146,9 @@ impl Rules<'_> {
         let mut found: Vec<_> = listen(&api.listen).map(|why| self.value("/api/listen", why)).into_iter().collect();
         if api.max_body == Bytes(0) {
             found.push(self.value("/api/max_body", "larger than zero"));
+        }
+        if api.max_attachment.as_usize() > MAX_BYTES {
+            found.push(self.value("/api/max_attachment", "at most 64KiB"));
         }
         let (mut names, mut values) = (BTreeMap::new(), BTreeMap::new());
         for (n, token) in api.tokens.iter().enumerate() {

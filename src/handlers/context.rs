@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, SharedState, Task, TaskResult};
+use crate::model::attachment::Attachment;
 use crate::model::duration::Millis;
 use crate::model::event::Kind;
 use crate::model::hash::spawn_hash;
@@ -74,6 +75,7 @@ pub enum Note {
     Progress(RawJson),
     Log(String),
     Warning(String),
+    Attachment(Attachment),
 }
 
 impl Note {
@@ -82,6 +84,7 @@ impl Note {
             Self::Progress(_) => Kind::Progress,
             Self::Log(_) => Kind::Log,
             Self::Warning(_) => Kind::Warned,
+            Self::Attachment(_) => Kind::Attached,
         }
     }
 }
@@ -218,6 +221,16 @@ impl Context {
     pub fn warn(&self, message: impl Into<String>) {
         self.sign();
         self.in_passing().warn(message);
+    }
+
+    /// Keeps a small value with the task, under a name, in place of what has that name: at most 64 KiB, and 16 of one
+    /// task; what goes beyond that number is dropped. An error where it cannot be kept. A sign of life.
+    pub fn attach(&self, name: &str, media: &str, data: impl Into<Vec<u8>>) -> TaskResult<()> {
+        let bad = |why| Failure::fail(why).of_kind("bad_attachment");
+        let attachment = Attachment::new(name, media, data).map_err(bad)?;
+        self.sign();
+        self.outlet.note(self, Note::Attachment(attachment));
+        Ok(())
     }
 
     /// A sign of life: the type's `stall_timeout` begins anew. It is seen by the worker alone and costs next to nothing.

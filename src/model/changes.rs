@@ -39,9 +39,11 @@ pub struct Changes {
     /// What to add to the counters; never zero.
     pub counts: Vec<(Arc<str>, State, i64)>,
     pub logs: Vec<(TaskId, Vec<String>)>,
+    /// What lies beside tasks, by name, in this order; None: no longer.
+    pub attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,
     /// Records of tasks to keep until they are due ([`super::outbox::KeptRecord::encode`]); None: no longer.
     pub kept: Vec<(TaskId, Option<Vec<u8>>)>,
-    /// Records to remove, with their logs. What indexes and counters say of them is in the other fields.
+    /// Records to remove, with their logs and attachments. What indexes and counters say of them is in the other fields.
     pub gone: Vec<TaskId>,
     /// What holds from here on, where that has changed.
     pub lifetimes: Option<Lifetimes>,

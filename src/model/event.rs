@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::age::Lifetimes;
+use super::attachment::Attachment;
 use super::id::TaskId;
 use super::json::RawJson;
 use super::outbox::KeptRecord;
+use super::patch::Patch;
 use super::state::State;
 use super::task::{Policy, Position, Task};
 use super::then::Then;
@@ -43,6 +45,9 @@ pub enum Kind {
     /// The state of an external task, told by whoever runs it.
     Reported,
     Patched,
+    /// A small value is put beside the task, or replaced.
+    Attached,
+    Detached,
     EffectDone,
     DeadDropped,
     WorkerSilent,
@@ -76,6 +81,8 @@ impl Kind {
                 | Self::CancelRequested
                 | Self::RetryRequested
                 | Self::Patched
+                | Self::Attached
+                | Self::Detached
                 | Self::EffectDone
                 | Self::DeadDropped
                 | Self::WorkerSilent
@@ -150,6 +157,15 @@ pub struct Event {
     /// What its handler wants to follow it (`started`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Then>,
+    /// What is changed (`patched`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch: Option<Box<Patch>>,
+    /// What is attached (`attached`); its name alone (`detached`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attachment: Option<Box<Attachment>>,
+    /// Who asked for it: the name of the token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Arc<str>>,
     /// What holds from here on (`settings`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetimes: Option<Box<Lifetimes>>,
@@ -242,6 +258,9 @@ impl Event {
             asof: None,
             subtree: true,
             then: Vec::new(),
+            patch: None,
+            attachment: None,
+            by: None,
             lifetimes: None,
             extra: Map::new(),
         }

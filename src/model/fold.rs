@@ -23,6 +23,7 @@ pub use old::Old;
 use reports::{attach, history_entry, report};
 use taking::Stored;
 
+mod attachments;
 mod follow;
 mod keep;
 mod needs;
@@ -60,6 +61,7 @@ pub struct Forest {
     /// In the order of their first change.
     dirty: Vec<TaskId>,
     logs: Vec<(TaskId, Vec<String>)>,
+    attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,
     kept: FxHashMap<TaskId, Option<Vec<u8>>>,
     /// Bytes of the partition's records that wait for their time.
     kept_bytes: u64,
@@ -114,6 +116,7 @@ impl Forest {
             slots: FxHashMap::default(),
             dirty: Vec::new(),
             logs: Vec::new(),
+            attachments: Vec::new(),
             kept: FxHashMap::default(),
             kept_bytes,
             wanted: Vec::new(),
@@ -236,8 +239,8 @@ impl Forest {
         if let Some(conflict) = step.conflict {
             self.tell_conflict(event, place, conflict);
         }
-        if event.kind == Kind::Log && step.verdict == Verdict::Applied {
-            self.logs.push((event.id.clone(), event.lines.clone()));
+        if step.verdict == Verdict::Applied {
+            self.note_beside(event);
         }
         step.verdict
     }
@@ -359,6 +362,17 @@ impl Forest {
         );
     }
 
+    /// What is kept beside the record.
+    fn note_beside(&mut self, event: &Event) {
+        if event.kind == Kind::Log {
+            self.logs.push((event.id.clone(), event.lines.clone()));
+        }
+        if let Some(given) = event.attachment.as_deref() {
+            let data = (event.kind == Kind::Attached).then(|| given.data.clone());
+            self.attachments.push((event.id.clone(), given.name.clone(), data));
+        }
+    }
+
     /// Two different tasks under one id: told on the parent, or on the root itself.
     fn tell_conflict(&mut self, event: &Event, place: Place, conflict: String) {
         let told_on = event.id.parent_id().unwrap_or_else(|| event.id.clone());
@@ -391,6 +405,8 @@ fn step(node: &mut Node, event: &Event, place: Place, next_run: u32) -> Step {
         Kind::CancelRequested => return requests::cancel(node, event, place),
         Kind::RetryRequested => return requests::retry(node, event, place, next_run),
         Kind::EffectDone => return requests::effect_done(node, event),
+        Kind::Patched => return requests::patch(node, event),
+        Kind::Attached | Kind::Detached => return attachments::attach(node, event),
         Kind::WorkerSilent => return silence(node, event),
         // From outside of any attempt: it belongs to the task, whichever run that is in.
         Kind::Log if event.worker.is_none() => return Step { in_history: false, ..Step::of(attach(node, event)) },
@@ -431,7 +447,7 @@ fn begin_run(node: &mut Node, run: u32) {
     let old = std::mem::replace(node, fresh);
     node.task_type = old.task_type;
     node.position = old.position;
-    node.policy = old.policy;
+    (node.policy, node.patched) = (old.policy, old.patched);
     node.created_at_ms = old.created_at_ms;
     node.first_start = old.first_start;
     node.highest_run = old.highest_run;
@@ -440,6 +456,7 @@ fn begin_run(node: &mut Node, run: u32) {
     node.duplicates = old.duplicates;
     node.log_lines = old.log_lines;
     node.log_dropped = old.log_dropped;
+    node.attachments = old.attachments;
     (node.cancel, node.told_at, node.effects) = (old.cancel, old.told_at, old.effects);
     node.below = old.below;
     node.below.retain(|group| group.run >= run);
@@ -471,7 +488,7 @@ fn announce(node: &mut Node, id: &TaskId, task: &Announcement) -> Option<String>
     node.created_at_ms = Some(task.created_at_ms);
     node.position = task.position;
     node.hash = task.hash.clone();
-    node.policy = task.policy.clone();
+    (node.policy, node.patched) = (task.policy.clone(), false);
     node.asof = task.asof.unwrap_or(-1);
     None
 }

@@ -9,6 +9,7 @@
 
 pub mod action;
 pub mod age;
+pub mod attachment;
 pub mod changes;
 pub mod dead;
 pub mod duration;
@@ -22,6 +23,7 @@ pub mod node;
 pub mod offsets;
 pub mod outbox;
 pub mod partition;
+pub mod patch;
 pub mod retry;
 pub mod rollup;
 pub mod schedule;

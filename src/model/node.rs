@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::age::Age;
+use super::attachment::Attached;
 use super::event::{ErrorInfo, Kind};
 use super::id::TaskId;
 use super::json::RawJson;
@@ -40,6 +41,8 @@ pub struct Node {
     /// Kept as JSON text, because a policy leaves out what is not set.
     #[serde(with = "super::json::as_text")]
     pub policy: Option<Box<Policy>>,
+    /// Its policy is not that of its record any more: who publishes that again changes it.
+    pub patched: bool,
     /// Log time of the first event about it: the order of lists.
     pub seen_ms: i64,
     pub created_at_ms: Option<i64>,
@@ -64,6 +67,8 @@ pub struct Node {
     pub duplicates: u32,
     pub log_lines: u32,
     pub log_dropped: u32,
+    /// What lies beside it, in the order in which it came.
+    pub attachments: Vec<Attached>,
     /// The place after the last event folded into it.
     pub folded_to: i64,
     /// Requests up to this place in the events partition were made before it; -1: before all of them.
@@ -111,8 +116,17 @@ pub struct HistoryEntry {
     pub attempt: u32,
     pub worker: Option<Arc<str>>,
     pub message: Option<String>,
+    /// Who asked for it.
+    pub by: Option<Arc<str>>,
     /// The fold did not act on it.
     pub ignored: bool,
+}
+
+impl HistoryEntry {
+    /// What the fold itself has done.
+    pub fn of_fold(kind: Kind, run: u32, (at_ms, offset): (i64, i64), message: String) -> Self {
+        Self { kind, at_ms, offset, run, attempt: 0, worker: None, message: Some(message), by: None, ignored: false }
+    }
 }
 
 impl Node {
@@ -129,6 +143,7 @@ impl Node {
             hash: None,
             announced: false,
             policy: None,
+            patched: false,
             seen_ms,
             created_at_ms: None,
             started_at_ms: None,
@@ -147,6 +162,7 @@ impl Node {
             duplicates: 0,
             log_lines: 0,
             log_dropped: 0,
+            attachments: Vec::new(),
             folded_to: 0,
             asof: -1,
             cancel: None,

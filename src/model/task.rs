@@ -40,6 +40,23 @@ pub mod header {
     pub const TRACE_PARENT: &str = "traceparent";
     pub const TRACE_STATE: &str = "tracestate";
 
+    /// Those that say the policy.
+    pub const OF_POLICY: [&str; 13] = [
+        NOT_BEFORE,
+        EXPIRES,
+        RETRIES,
+        MIN_BACKOFF,
+        MAX_BACKOFF,
+        TIMEOUT,
+        TOTAL_TIMEOUT,
+        ON_FAILURE,
+        NAME,
+        CREATOR,
+        TAGS,
+        LINK,
+        POLICY,
+    ];
+
     const ALL: [&str; 27] = [
         SPEC_VERSION,
         ID,

@@ -73,6 +73,14 @@ fn policy_headers<'a>(policy: &'a Policy, set: &mut impl FnMut(&'static str, Opt
     set(header::POLICY, rules.map(Cow::Owned));
 }
 
+/// Makes the headers of a record say this policy, whatever they said before.
+pub fn set_policy(headers: &mut Vec<(String, Vec<u8>)>, policy: &Policy) {
+    headers.retain(|(name, _)| !header::OF_POLICY.contains(&name.as_str()));
+    policy_headers(policy, &mut |name, value: Option<Cow<'_, str>>| {
+        headers.extend(value.map(|value| (name.to_owned(), value.into_owned().into_bytes())));
+    });
+}
+
 /// RFC 3339 in UTC with milliseconds.
 pub fn time_text(at_ms: i64) -> String {
     match jiff::Timestamp::from_millisecond(at_ms) {

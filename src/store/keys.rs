@@ -18,6 +18,7 @@
 //! | `k:<id>` | string | the record of a task that waits for its time | MSET, DEL |
 //! | `n` | hash | number of tasks by `type/state`; a field at zero goes with the next batch | HINCRBY, HDEL |
 //! | `l:<id>` | list | the newest log lines of a task, bounded in lines and bytes | RPUSH, LTRIM, DEL |
+//! | `a:<id>` | hash | what is attached to a task, by name | HSET, HDEL, DEL |
 //! | `ln:<id>` | string | how many log lines the task has had ever, so that lines keep their numbers | SET, DEL |
 //! | `r:<id>` | string | a reservation, `position hash`, position `-` while unknown; expires | SET PX, DEL |
 //!
@@ -89,6 +90,11 @@ impl Keys {
     /// The log lines of a task that are kept.
     pub fn log(&self, id: &TaskId) -> String {
         self.key("l:", id.as_str())
+    }
+
+    /// What is attached to a task.
+    pub fn attachments(&self, id: &TaskId) -> String {
+        self.key("a:", id.as_str())
     }
 
     /// How many log lines a task has had ever.
@@ -168,6 +174,7 @@ mod tests {
             (keys.counts(), "fleet:{p12}:n"),
             (keys.log(&id), "fleet:{p12}:l:r:a"),
             (keys.log_total(&id), "fleet:{p12}:ln:r:a"),
+            (keys.attachments(&id), "fleet:{p12}:a:r:a"),
             (keys.reservation(&id), "fleet:{p12}:r:r:a"),
             (keys.all(), "fleet:{p12}:*"),
         ] {

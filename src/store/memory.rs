@@ -63,6 +63,7 @@ struct Partition {
     indexes: FxHashMap<Index, BTreeSet<Entry>>,
     counts: BTreeMap<(Arc<str>, State), i64>,
     logs: FxHashMap<TaskId, LogTail<String>>,
+    attachments: FxHashMap<TaskId, BTreeMap<String, Vec<u8>>>,
     kept: FxHashMap<TaskId, Vec<u8>>,
     lifetimes: Option<Lifetimes>,
     bytes: usize,
@@ -144,10 +145,11 @@ impl Contents {
         let new_bytes: usize = changes.nodes.iter().map(|(_, record)| record.len()).sum();
         let new_kept_bytes: usize = changes.kept.iter().flat_map(|(_, kept)| kept).map(Vec::len).sum();
         let new_log_bytes: usize = changes.logs.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
+        let new_attached: usize = changes.attachments.iter().flat_map(|(_, _, data)| data).map(Vec::len).sum();
         if records + new_records > options.max_records {
             return Err(full(&format!("{records} records of at most {}", options.max_records)));
         }
-        if bytes + new_bytes + new_kept_bytes + new_log_bytes > options.max_bytes {
+        if bytes + new_bytes + new_kept_bytes + new_log_bytes + new_attached > options.max_bytes {
             return Err(full(&format!("{bytes} bytes of at most {}", options.max_bytes)));
         }
         Ok(())
@@ -188,10 +190,19 @@ impl Partition {
             lines.iter().for_each(|line| tail.push(line.clone(), line.len()));
             self.bytes = self.bytes + tail.bytes() - before;
         }
+        for (id, name, data) in &changes.attachments {
+            let attached = self.attachments.entry(id.clone()).or_default();
+            let old = match data {
+                Some(data) => attached.insert(name.clone(), data.clone()),
+                None => attached.remove(name),
+            };
+            self.bytes = self.bytes + data.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
+        }
         for id in &changes.gone {
+            let attached = self.attachments.remove(id).map_or(0, |attached| attached.values().map(Vec::len).sum());
             let record = self.records.remove(id).map_or(0, |record| record.len());
             let log = self.logs.remove(id).map_or(0, |tail| tail.bytes());
-            self.bytes = self.bytes.saturating_sub(record + log);
+            self.bytes = self.bytes.saturating_sub(record + log + attached);
         }
         if changes.lifetimes.is_some() {
             self.lifetimes.clone_from(&changes.lifetimes);
@@ -285,6 +296,10 @@ impl Store for Memory {
             LogPage { from, lines: lines.cloned().collect() }
         };
         Ok(self.read(partition, |partition| partition.logs.get(id).map(page).unwrap_or_default()))
+    }
+
+    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.read(partition, |partition| partition.attachments.get(id)?.get(name).cloned()))
     }
 
     async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {

@@ -95,6 +95,9 @@ pub trait Store: Send + Sync + 'static {
     /// The newest [`MAX_LOG_LINES`] are kept, up to [`MAX_LOG_BYTES`].
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError>;
 
+    /// What is attached to a task under a name.
+    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError>;
+
     /// Reserves an id for [`RESERVATION_TTL`], or tells what it is reserved with. After a lost answer that is the caller's
     /// own mark.
     async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError>;

@@ -251,6 +251,13 @@ impl Store for Redis {
         Err(StoreError::Unavailable(format!("the log of `{id}` grows faster than it can be read: try again")))
     }
 
+    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let key = self.keys(partition).attachments(id);
+        let mut command = cmd("HGET");
+        command.arg(&key).arg(name);
+        values::read(&key, self.ask(partition, &mut command).await?)
+    }
+
     async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
         let key = self.keys(partition).reservation(id);
         let ttl_ms = self.link.options.reservation_ttl.as_millis() as u64;

@@ -18,10 +18,10 @@ use crate::model::id::TaskId;
 use crate::model::node::Node;
 use crate::model::outbox::{Act, Due, Effect, KeptRecord};
 use crate::model::partition::partition_of;
-use crate::model::task::{Position, Task, header};
+use crate::model::task::{Policy, Position, Task, header};
 use crate::model::then::number_of;
 use crate::model::told::Delivery;
-use crate::publish::task_headers;
+use crate::publish::{set_policy, task_headers};
 use crate::runtime::blocking;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -171,7 +171,8 @@ impl Gunsmith {
             let why = refusal.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
             return Ok(self.end(id, node, Kind::Failed, &format!("it could not be released: {why}"), "fail", now));
         };
-        let headers = record.released(node.attempt);
+        let mut headers = record.released(node.attempt);
+        renew(&mut headers, node, node.attempt == 0);
         let task = Message {
             topic: self.topic_of(node),
             partition: None,
@@ -392,6 +393,7 @@ impl Gunsmith {
         let gone = [header::NOT_BEFORE, header::ATTEMPT, header::ANNOUNCED, header::EXPIRES];
         let mut headers = found.headers;
         headers.retain(|(name, _)| !gone.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
+        renew(&mut headers, node, false);
         headers.extend(set.map(|(name, value)| (name.to_owned(), value.into_bytes())));
         if let Some(parent) = id.parent().filter(|_| !headers.iter().any(|(name, _)| name == header::PARENT)) {
             headers.push((header::PARENT.to_owned(), parent.as_bytes().to_vec()));
@@ -443,6 +445,14 @@ impl Gunsmith {
 
     fn event(&self, event: &Event) -> Message {
         event_message(&self.events, self.number, event)
+    }
+}
+
+/// A record that is published again says what its task was changed to since. Only a first attempt can be too late.
+fn renew(headers: &mut Vec<(String, Vec<u8>)>, node: &Node, expires: bool) {
+    if let Some(policy) = node.policy.as_deref().filter(|_| node.patched) {
+        let expires_at_ms = policy.expires_at_ms.filter(|_| expires);
+        set_policy(headers, &Policy { not_before_ms: None, expires_at_ms, ..policy.clone() });
     }
 }
 

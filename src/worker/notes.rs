@@ -1,4 +1,4 @@
-//! Progress, log lines and warnings of running attempts, merged so that a talkative task costs few events.
+//! Progress, log lines, warnings and attachments of running attempts, merged so that a talkative task costs few events.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::spawn::{child_task, publish_children};
 use crate::handlers::context::{Attempt, Note, Outlet};
 use crate::handlers::{Child, Context, Failure};
+use crate::model::attachment::{Attachment, MAX_COUNT};
 use crate::model::event::{Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
@@ -45,6 +46,7 @@ struct Pending {
     attempt: u32,
     progress: Option<RawJson>,
     warning: Option<String>,
+    attachments: Vec<Attachment>,
     lines: Vec<String>,
     bytes: usize,
     /// Log bytes of this attempt that are written already.
@@ -102,8 +104,8 @@ fn number_of(attempt: &Attempt) -> usize {
 impl Pending {
     fn of(attempt: &Attempt) -> Self {
         let (id, run, number) = (attempt.id.clone(), attempt.run, attempt.number);
-        let (progress, warning, lines, bytes, logged, dropped) = Default::default();
-        Self { id, run, attempt: number, progress, warning, lines, bytes, logged, dropped }
+        let (progress, warning, attachments, lines, bytes, logged, dropped) = Default::default();
+        Self { id, run, attempt: number, progress, warning, attachments, lines, bytes, logged, dropped }
     }
 
     fn add(&mut self, note: Note) {
@@ -117,6 +119,7 @@ impl Pending {
             Note::Progress(state) => self.progress = Some(state),
             Note::Warning(message) => self.warning = Some(message),
             Note::Log(line) => self.log(line),
+            Note::Attachment(attachment) => self.attach(attachment),
         }
     }
 
@@ -128,6 +131,15 @@ impl Pending {
         }
         self.bytes += line.len();
         self.lines.push(line);
+    }
+
+    /// The newest of a name counts.
+    fn attach(&mut self, attachment: Attachment) {
+        self.attachments.retain(|known| known.name != attachment.name);
+        match self.attachments.len() < MAX_COUNT {
+            true => self.attachments.push(attachment),
+            false => self.log(format!("the attachment `{}` was dropped: {MAX_COUNT} of one task are kept", attachment.name)),
+        }
     }
 
     fn take_events(&mut self, worker: &Arc<str>) -> Vec<Event> {
@@ -144,6 +156,9 @@ impl Pending {
         }
         if let Some(state) = self.progress.take() {
             add(Kind::Progress, &mut |event| event.output = Some(state.clone()));
+        }
+        for attachment in std::mem::take(&mut self.attachments) {
+            add(Kind::Attached, &mut |event| event.attachment = Some(Box::new(attachment.clone())));
         }
         if !self.lines.is_empty() || self.dropped > 0 {
             self.logged += std::mem::take(&mut self.bytes);

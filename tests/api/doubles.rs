@@ -67,6 +67,9 @@ impl StoreTrait for Store {
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
         self.here()?.log_lines(partition, id, from, limit).await
     }
+    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.here()?.attachment(partition, id, name).await
+    }
     async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
         self.here()?.reserve(partition, id, mark).await
     }

@@ -2,6 +2,7 @@
 //! tracker folding where a test wants it.
 
 mod batch;
+mod changes;
 mod create;
 mod dead;
 mod doubles;
@@ -15,5 +16,6 @@ mod refusals;
 mod reports;
 mod schedules;
 mod search;
+mod together;
 mod watches;
 mod why;

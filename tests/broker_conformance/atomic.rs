@@ -1,6 +1,6 @@
 //! Atomic sends: all or nothing, one marker in every partition that was touched, one owner of a name.
 
-use kafleet::broker::{BrokerError, ConsumerSpec, Partition, Start};
+use kafleet::broker::{BrokerError, ConsumerSpec, Follower, Partition, Start};
 
 use crate::Case;
 use crate::kit::{DEADLINE, Kit, plain, until};
@@ -12,6 +12,8 @@ pub const CASES: &[Case] = &[
     ("one_bad_record_stops_all_of_them", one_bad_record_stops_all_of_them),
     ("opening_a_name_again_fences_the_first", opening_a_name_again_fences_the_first),
     ("names_do_not_know_each_other", names_do_not_know_each_other),
+    ("what_follows_is_made_of_the_places_before_it", what_follows_is_made_of_the_places_before_it),
+    ("what_ends_in_the_middle_leaves_nothing", what_ends_in_the_middle_leaves_nothing),
     ("nothing_to_send_is_no_error", nothing_to_send_is_no_error),
 ];
 
@@ -104,6 +106,41 @@ fn names_do_not_know_each_other(kit: &Kit) {
     other.send_all(&[plain(&at, "2")], DEADLINE).unwrap();
     one.send_all(&[plain(&at, "3")], DEADLINE).unwrap();
     assert_eq!(kit.reader(&[(at, Start::Beginning)]).read(3), ["1", "2", "3"]);
+}
+
+fn follower(at: &Partition, value: String) -> Follower {
+    Follower { topic: at.topic.clone(), partition: at.index, key: b"k".to_vec(), value: value.into_bytes() }
+}
+
+fn what_follows_is_made_of_the_places_before_it(kit: &Kit) {
+    let topic = kit.topic(2);
+    let [tasks, events] = [0, 1].map(|index| Partition::new(topic.as_str(), index));
+    let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    let mut then = |places: &[(i32, i64)]| places.iter().map(|place| follower(&events, format!("{place:?}"))).collect::<Vec<_>>();
+    let places = producer.send_in_two(&[plain(&tasks, "a"), plain(&tasks, "b")], &mut then, DEADLINE).unwrap();
+    assert_eq!(places, [(0, 0), (0, 1), (1, 0), (1, 1)]);
+    assert_eq!(kit.reader(&[(events.clone(), Start::Beginning)]).read(2), ["(0, 0)", "(0, 1)"]);
+    let alone = producer.send_in_two(&[], &mut |_| vec![follower(&events, "alone".into())], DEADLINE).unwrap();
+    assert_eq!(alone, [(1, 3)], "behind the marker");
+}
+
+fn what_ends_in_the_middle_leaves_nothing(kit: &Kit) {
+    let topic = kit.topic(1);
+    let at = Partition::new(topic.as_str(), 0);
+    let nowhere = Partition::new(topic.as_str(), 9);
+    let name = kit.name("x");
+    let mut producer = kit.broker.atomic_producer(&name).unwrap();
+    let mut then = |places: &[(i32, i64)]| {
+        assert_eq!(places, [(0, 0)], "it is written by then");
+        vec![follower(&nowhere, "b".into())]
+    };
+    let refused = producer.send_in_two(&[plain(&at, "a")], &mut then, DEADLINE);
+    assert!(matches!(refused, Err(BrokerError::Unknown(_))), "{refused:?}");
+    let mut producer = kit.broker.atomic_producer(&name).unwrap();
+    producer.send_all(&[plain(&at, "whole")], DEADLINE).unwrap();
+    let mut reader = kit.reader(&[(at, Start::Beginning)]);
+    reader.read(1);
+    assert_eq!(reader.settle(), ["whole"], "nobody is given what was written before");
 }
 
 fn nothing_to_send_is_no_error(kit: &Kit) {

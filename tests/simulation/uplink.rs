@@ -274,6 +274,10 @@ impl Store for Uplink {
         reach(&self.luck).await?;
         self.inner.log_lines(partition, id, from, limit).await
     }
+    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.attachment(partition, id, name).await
+    }
     async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
         reach(&self.luck).await?;
         self.inner.reserve(partition, id, mark).await

@@ -103,6 +103,7 @@ pub async fn records_come_back_as_they_were(bench: &Bench) {
         attempt: 4,
         worker: Some("w".into()),
         message: Some("two\nlines and a zero\0".into()),
+        by: Some("ops".into()),
         ignored: true,
     });
     let changes = Changes { nodes: vec![(id("a"), rich.encode()), record("a:b", 1)], ..Changes::default() };
@@ -489,4 +490,21 @@ pub async fn partitions_are_apart(bench: &Bench) {
     assert_eq!(bench.store.nodes(31, &[id("same")]).await.unwrap(), [None]);
     let lines: Vec<usize> = bench.store.log_lines(2, &id("same"), 0, 9).await.map(|page| vec![page.lines.len()]).unwrap();
     assert_eq!(lines, [3]);
+}
+
+pub async fn attachments_stay_until_they_are_taken_away_or_their_task_goes(bench: &Bench) {
+    let attach = |attachments: &[(&str, Option<&[u8]>)]| Changes {
+        nodes: vec![record("a", 1)],
+        attachments: attachments.iter().map(|(name, data)| (id("a"), (*name).to_owned(), data.map(<[u8]>::to_vec))).collect(),
+        ..Changes::default()
+    };
+    let read = async |name: &str| bench.store.attachment(0, &id("a"), name).await.unwrap();
+    assert_eq!(read("x").await, None);
+    bench
+        .put(0, attach(&[("x", Some(&[0, 255])), ("y", Some(b"first")), ("y", Some(b"second")), ("z", Some(b"")), ("x", None)]))
+        .await;
+    assert_eq!((read("x").await, read("y").await, read("z").await), (None, Some(b"second".to_vec()), Some(Vec::new())));
+    assert_eq!(bench.store.attachment(1, &id("a"), "y").await.unwrap(), None, "another partition's");
+    bench.put(0, Changes { gone: vec![id("a")], ..Changes::default() }).await;
+    assert_eq!(read("y").await, None);
 }

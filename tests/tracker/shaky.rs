@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing,
-    Partition, Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Follower, GroupEvent,
+    Outgoing, Partition, Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
 };
 use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
@@ -58,13 +58,18 @@ struct ShakyAtomic {
 }
 
 impl AtomicProducer for ShakyAtomic {
-    fn send_all(&mut self, records: &[Outgoing<'_>], deadline: Duration) -> Result<Vec<(i32, i64)>, BrokerError> {
+    fn send_in_two(
+        &mut self,
+        records: &[Outgoing<'_>],
+        then: &mut dyn FnMut(&[(i32, i64)]) -> Vec<Follower>,
+        deadline: Duration,
+    ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let step = *self.tricks.step.lock().unwrap();
         match step {
-            Step::Done => self.inner.send_all(records, deadline),
+            Step::Done => self.inner.send_in_two(records, then, deadline),
             Step::Before => Err(BrokerError::Unavailable("nothing was sent, on purpose".into())),
             Step::After => {
-                self.inner.send_all(records, deadline)?;
+                self.inner.send_in_two(records, then, deadline)?;
                 Err(BrokerError::InDoubt("sent, on purpose".into()))
             }
             Step::Frozen => {
@@ -73,7 +78,7 @@ impl AtomicProducer for ShakyAtomic {
                 while *self.tricks.step.lock().unwrap() == Step::Frozen && std::time::Instant::now() < end {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                self.inner.send_all(records, deadline)
+                self.inner.send_in_two(records, then, deadline)
             }
         }
     }
@@ -265,6 +270,9 @@ impl Store for ShakyStore {
     }
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
         self.inner.log_lines(partition, id, from, limit).await
+    }
+    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.attachment(partition, id, name).await
     }
     async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
         self.inner.reserve(partition, id, mark).await

@@ -22,6 +22,9 @@ async fn notes_come_in_order_between_start_and_result() {
         cx.progress(json!(2));
         cx.warn("hot");
         cx.log("two");
+        cx.attach("note", "text/plain", "old")?;
+        cx.attach("note", "text/plain", "new")?;
+        assert!(cx.attach("a/b", "text/plain", "x").is_err());
         ok(Value::Null)
     });
     let (fleet, _) = memory(1, &[kind]).await;
@@ -30,7 +33,8 @@ async fn notes_come_in_order_between_start_and_result() {
     fleet.result_of("t").await;
     worker.stop().await;
     let events = fleet.events.all();
-    assert_eq!(fleet.kinds_of("t"), ["started", "warned", "progress", "log", "succeeded"]);
+    assert_eq!(fleet.kinds_of("t"), ["started", "warned", "progress", "attached", "log", "succeeded"]);
+    assert_eq!(events[3].attachment.as_ref().unwrap().data, b"new", "the newest of a name");
     assert_eq!(events[2].output.as_ref().unwrap().value().unwrap(), json!(2), "the newest counts");
     assert_eq!(lines(&events, "t"), ["one", "two"]);
     assert!(events.iter().all(|event| event.attempt == 1), "{events:?}");

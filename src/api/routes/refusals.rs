@@ -24,6 +24,28 @@ pub const CREATE: &[Code] = &[
     Code::Overloaded,
 ];
 
+/// With `atomic` what is wrong with an item refuses all of them.
+pub const BATCH: &[Code] = &[
+    Code::BadJson,
+    Code::TooManyItems,
+    Code::TooLarge,
+    Code::UnsupportedMedia,
+    Code::Overloaded,
+    Code::BodyTimeout,
+    Code::SeveralTrees,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::UnknownParent,
+    Code::UnknownType,
+    Code::DuplicateId,
+    Code::Schema,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::TooManyWaiting,
+];
+
 pub const SETTLE_ONE: &[Code] =
     &[Code::BadId, Code::NotFound, Code::NotFinished, Code::AlreadyDone, Code::StoreUnavailable, Code::KafkaUnavailable];
 
@@ -63,6 +85,39 @@ pub const TELL: &[Code] = &[
     Code::BadField,
     Code::BadId,
     Code::NotFound,
+    Code::TooLarge,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+pub const ATTACH: &[Code] = &[
+    Code::BadField,
+    Code::BadId,
+    Code::NotFound,
+    Code::TooManyAttachments,
+    Code::TooLarge,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];
+
+pub const ATTACHED: &[Code] =
+    &[Code::BadId, Code::NotFound, Code::UnknownAttachment, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable];
+
+pub const PATCH: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::NotFound,
+    Code::NotChangeable,
     Code::TooLarge,
     Code::UnsupportedMedia,
     Code::BodyTimeout,

@@ -13,7 +13,7 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use super::settings::Settings;
 use super::{error, lend, native};
-use crate::broker::{AtomicProducer, BrokerError, DeliverySink, Outgoing, Plain, Producer};
+use crate::broker::{AtomicProducer, BrokerError, DeliverySink, Follower, Outgoing, Plain, Producer};
 
 /// How long opening an atomic producer waits for the cluster to end what its predecessor left open.
 const INIT_DEADLINE: Duration = Duration::from_secs(30);
@@ -233,11 +233,18 @@ impl KafkaAtomicProducer {
 }
 
 impl AtomicProducer for KafkaAtomicProducer {
-    fn send_all(&mut self, records: &[Outgoing<'_>], deadline: Duration) -> Result<Vec<(i32, i64)>, BrokerError> {
+    fn send_in_two(
+        &mut self,
+        records: &[Outgoing<'_>],
+        then: &mut dyn FnMut(&[(i32, i64)]) -> Vec<Follower>,
+        deadline: Duration,
+    ) -> Result<Vec<(i32, i64)>, BrokerError> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
-        if records.is_empty() {
+        // What follows nothing is known already.
+        let early = if records.is_empty() { then(&[]) } else { Vec::new() };
+        if records.is_empty() && early.is_empty() {
             return Ok(Vec::new());
         }
         let until = Instant::now() + deadline;
@@ -245,7 +252,13 @@ impl AtomicProducer for KafkaAtomicProducer {
             let error = transaction_error(&error, "begin");
             self.broken_by(error)
         })?;
-        let places = match self.send_burst(records, until) {
+        let sent = self.send_burst(records, until).and_then(|mut places| {
+            let followers = if records.is_empty() { early } else { then(&places) };
+            let followers: Vec<Outgoing<'_>> = followers.iter().map(Follower::outgoing).collect();
+            places.extend(self.send_burst(&followers, until)?);
+            Ok(places)
+        });
+        let places = match sent {
             Ok(places) => places,
             Err(error) => {
                 // Whatever has no answer yet is given up with the transaction.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::faults::{SendFault, injected};
 use super::log::{Payload, cost_of};
 use super::{Core, State, topics};
-use crate::broker::{AtomicProducer, BrokerError, Outgoing, Partition};
+use crate::broker::{AtomicProducer, BrokerError, Follower, Outgoing, Partition};
 
 /// What the broker knows of one name.
 #[derive(Default)]
@@ -92,6 +92,22 @@ impl State {
         Ok(plan)
     }
 
+    /// Writes records, all or none, and notes which partitions they are in.
+    fn add(
+        &mut self,
+        core: &Core,
+        send: u64,
+        records: &[Outgoing<'_>],
+        partitions: &mut Vec<Partition>,
+        now_ms: i64,
+    ) -> Result<Vec<(i32, i64)>, BrokerError> {
+        let plan = self.plan(core, records, now_ms)?;
+        partitions.extend(plan.iter().map(|(at, _)| at.clone()));
+        partitions.sort_unstable();
+        partitions.dedup();
+        self.write(send, plan, now_ms)
+    }
+
     fn write(&mut self, send: u64, plan: Vec<(Partition, Arc<Payload>)>, now_ms: i64) -> Result<Vec<(i32, i64)>, BrokerError> {
         let mut places = Vec::with_capacity(plan.len());
         for (at, payload) in plan {
@@ -103,7 +119,12 @@ impl State {
 }
 
 impl AtomicProducer for MemoryAtomic {
-    fn send_all(&mut self, records: &[Outgoing<'_>], _deadline: Duration) -> Result<Vec<(i32, i64)>, BrokerError> {
+    fn send_in_two(
+        &mut self,
+        records: &[Outgoing<'_>],
+        then: &mut dyn FnMut(&[(i32, i64)]) -> Vec<Follower>,
+        _deadline: Duration,
+    ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let now_ms = self.core.now_ms();
         let mut state = self.core.lock();
         state.may_send(&self.name, self.epoch)?;
@@ -111,12 +132,18 @@ impl AtomicProducer for MemoryAtomic {
         if fault == SendFault::Unavailable {
             return Err(injected());
         }
-        let plan = state.plan(&self.core, records, now_ms)?;
-        let mut partitions: Vec<Partition> = plan.iter().map(|(at, _)| at.clone()).collect();
-        partitions.sort_unstable();
-        partitions.dedup();
-        let send = state.new_id();
-        let places = state.write(send, plan, now_ms)?;
+        let (send, mut partitions) = (state.new_id(), Vec::new());
+        let mut places = state.add(&self.core, send, records, &mut partitions, now_ms)?;
+        let followers = then(&places);
+        let followers: Vec<Outgoing<'_>> = followers.iter().map(Follower::outgoing).collect();
+        match state.add(&self.core, send, &followers, &mut partitions, now_ms) {
+            Ok(more) => places.extend(more),
+            Err(error) => {
+                // As Kafka does: what was written stays, and no reader is given it.
+                state.close(send, &partitions, false);
+                return Err(error);
+            }
+        }
         let sender = state.senders.entry(self.name.clone()).or_default();
         if sender.hold && !partitions.is_empty() {
             sender.open = Some(Open { send, partitions });

@@ -86,6 +86,5 @@ fn announcement(then: &Then, cause: Cause<'_>) -> Announcement {
 }
 
 fn entry(kind: Kind, run: u32, cause: Cause<'_>, message: String) -> HistoryEntry {
-    let (at_ms, offset) = (cause.at_ms, cause.place.offset);
-    HistoryEntry { kind, at_ms, offset, run, attempt: 0, worker: None, message: Some(message), ignored: false }
+    HistoryEntry::of_fold(kind, run, (cause.at_ms, cause.place.offset), message)
 }

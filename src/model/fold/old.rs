@@ -94,14 +94,5 @@ impl Forest {
 }
 
 fn entry(run: u32, message: &str, place: Place) -> HistoryEntry {
-    HistoryEntry {
-        kind: Kind::Expired,
-        at_ms: place.log_time_ms,
-        offset: place.offset,
-        run,
-        attempt: 0,
-        worker: None,
-        message: Some(message.to_owned()),
-        ignored: false,
-    }
+    HistoryEntry::of_fold(Kind::Expired, run, (place.log_time_ms, place.offset), message.to_owned())
 }

@@ -65,16 +65,7 @@ fn trip(node: &mut Node, told: Option<String>, cause: Cause<'_>) {
     if node.is_external() && !node.own.is_terminal() && node.kept == 0 {
         node.own = State::Failed;
     }
-    node.remember(HistoryEntry {
-        kind: Kind::CancelRequested,
-        at_ms: cause.at_ms,
-        offset: asof,
-        run: node.run,
-        attempt: 0,
-        worker: None,
-        message: Some(message),
-        ignored: false,
-    });
+    node.remember(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));
 }
 
 /// A retry below has made good what failed the task.

@@ -62,6 +62,7 @@ pub(super) fn history_entry(event: &Event, place: Place, verdict: Verdict) -> Hi
         attempt: event.attempt,
         worker: event.worker.clone(),
         message: message.map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
+        by: event.by.clone(),
         ignored: verdict == Verdict::Ignored,
     }
 }

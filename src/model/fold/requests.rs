@@ -1,4 +1,4 @@
-//! What people ask for: a cancel, a retry. Decided by where the request lies in the log.
+//! What people ask for: a cancel, a retry, a change. Decided by where the request lies in the log.
 
 use super::{Place, Step, Verdict, begin_run};
 use crate::model::event::{ErrorInfo, Event};
@@ -68,6 +68,17 @@ pub(super) fn retry(node: &mut Node, event: &Event, place: Place, next_run: u32)
     };
     node.effects.push(Effect { cause: place.offset, what });
     Step { run: next_run, ..Step::of(Verdict::Applied) }
+}
+
+/// Changes what the task was made with, whichever run it is in: all that is asked, or nothing.
+pub(super) fn patch(node: &mut Node, event: &Event) -> Step {
+    let Some(patch) = event.patch.as_deref().filter(|patch| patch.misfit(node).is_none()) else {
+        return Step::of(Verdict::Ignored);
+    };
+    patch.apply(node.policy.get_or_insert_default());
+    node.patched = true;
+    node.due_ms = patch.not_before_ms.or(node.due_ms);
+    Step::of(Verdict::Applied)
 }
 
 pub(super) fn effect_done(node: &mut Node, event: &Event) -> Step {

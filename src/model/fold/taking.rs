@@ -40,7 +40,8 @@ type Counts = FxHashMap<(Arc<str>, State), i64>;
 impl Forest {
     /// Takes out what has changed since the last call.
     pub fn take_changes(&mut self) -> Changes {
-        let mut changes = Changes { logs: std::mem::take(&mut self.logs), ..Changes::default() };
+        let (logs, attachments) = (std::mem::take(&mut self.logs), std::mem::take(&mut self.attachments));
+        let mut changes = Changes { logs, attachments, ..Changes::default() };
         let mut counts = Counts::default();
         for id in std::mem::take(&mut self.dirty) {
             let Some(slot) = self.slots.get_mut(&id) else { continue };

@@ -66,16 +66,7 @@ fn tell(node: &mut Node, told: &mut Told, rule: Rule, cause: i64, at_ms: i64) {
 }
 
 fn entry(node: &Node, at_ms: i64, place: Place, message: String) -> HistoryEntry {
-    HistoryEntry {
-        kind: Kind::Checked,
-        at_ms,
-        offset: place.offset,
-        run: node.run,
-        attempt: 0,
-        worker: None,
-        message: Some(message),
-        ignored: false,
-    }
+    HistoryEntry::of_fold(Kind::Checked, node.run, (at_ms, place.offset), message)
 }
 
 impl Forest {

@@ -245,6 +245,7 @@ impl Batch {
         set_many(&mut commands, kept);
         drop_kept(&mut commands, keys, changes);
         add_logs(&mut commands, keys, &mut writer.tails, changes);
+        change_attachments(&mut commands, keys, changes);
         drop_gone(&mut commands, keys, &mut writer.tails, changes);
         if let Some(lifetimes) = &changes.lifetimes {
             commands.cmd("SET").arg(keys.lifetimes()).arg(serde_json::to_vec(lifetimes).unwrap_or_default());
@@ -290,10 +291,10 @@ fn drop_kept(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     }
 }
 
-/// Records and their logs; the index of a record's children is empty by then, and so not there any more.
+/// Records, their logs and attachments; the index of a record's children is empty by then, and so not there any more.
 fn drop_gone(commands: &mut Pipeline, keys: &Keys, tails: &mut FxHashMap<TaskId, LogTail<()>>, changes: &Changes) {
     for chunk in changes.gone.chunks(CHUNK) {
-        let of = |id: &TaskId| [keys.record(id), keys.log(id), keys.log_total(id)];
+        let of = |id: &TaskId| [keys.record(id), keys.log(id), keys.log_total(id), keys.attachments(id)];
         commands.cmd("DEL").arg(chunk.iter().flat_map(of).collect::<Vec<_>>());
         chunk.iter().for_each(|id| drop(tails.remove(id)));
     }
@@ -312,6 +313,16 @@ fn add_logs(commands: &mut Pipeline, keys: &Keys, tails: &mut FxHashMap<TaskId, 
             _ => commands,
         };
         commands.cmd("SET").arg(keys.log_total(id)).arg(tail.total());
+    }
+}
+
+fn change_attachments(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
+    for (id, name, data) in &changes.attachments {
+        let key = keys.attachments(id);
+        match data {
+            Some(data) => commands.cmd("HSET").arg(key).arg(name).arg(data.as_slice()),
+            None => commands.cmd("HDEL").arg(key).arg(name),
+        };
     }
 }
 

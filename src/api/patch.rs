@@ -1,0 +1,97 @@
+//! `PATCH /v1/tasks/{id}`: what can be changed of a task after it was made.
+
+use axum::response::Response;
+use serde_json::Value;
+
+use super::call::{Call, read_json};
+use super::documents::PatchTask;
+use super::outside::detached;
+use super::problem::{Code, Refusal};
+use super::status::status;
+use super::submit::{check_policy, start_of};
+use super::tasks::json_answer;
+use crate::model::event::{Event, Kind};
+use crate::model::id::clip;
+use crate::model::patch::Patch;
+use crate::runtime::now_ms;
+
+/// What a task is made with and keeps.
+const FIXED: [&str; 14] = [
+    "type",
+    "params",
+    "id",
+    "parent",
+    "key",
+    "creator",
+    "on_failure",
+    "fail_fast",
+    "max_failed",
+    "then",
+    "actions",
+    "checks",
+    "external",
+    "block_when_done",
+];
+
+pub async fn patch(call: Call) -> Result<Response, Refusal> {
+    refuse_fixed(&call.body)?;
+    let patch = patch_of(call.json()?, now_ms())?;
+    let task = call.api.find(&call.id()?, None).await?;
+    if let Some(why) = patch.misfit(&task.node) {
+        return Err(not_now(why));
+    }
+    let mut policy = task.node.policy.as_deref().cloned().unwrap_or_default();
+    patch.apply(&mut policy);
+    check_policy(&policy)?;
+    let mut event = Event::new(Kind::Patched, task.id.clone(), task.node.run, now_ms());
+    event.message = Some(format!("changed: {}", patch.fields().join(", ")));
+    event.by = call.by.clone();
+    event.patch = Some(Box::new(patch));
+    let api = call.api.clone();
+    let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
+    let (found, ignored) = call.api.verdict(&task, position, "the change").await?;
+    if ignored {
+        return Err(not_now(format!("`{}` has moved on meanwhile: it is {}", found.id, found.node.own)));
+    }
+    Ok(json_answer(200, &status(&found)))
+}
+
+fn refuse_fixed(body: &[u8]) -> Result<(), Refusal> {
+    let Ok(Value::Object(asked)) = read_json::<Value>(body) else { return Ok(()) };
+    match asked.keys().find(|field| FIXED.contains(&field.as_str())) {
+        Some(field) => Err(Refusal::new(Code::NotChangeable, format!("`{}` of a task cannot be changed", clip(field)))
+            .pointer(format!("/{field}"))
+            .hint("name, tags, link, options, when it starts or expires, retries and time limits can")),
+        None => Ok(()),
+    }
+}
+
+fn not_now(why: String) -> Refusal {
+    Refusal::new(Code::NotChangeable, why)
+        .hint("cancel it, change it, and retry it; name, tags, link and options change at any time")
+}
+
+fn patch_of(asked: PatchTask, now_ms: i64) -> Result<Patch, Refusal> {
+    let PatchTask { name, tags, link, options, delay, at, expires, retries, min_backoff, max_backoff, timeout, total_timeout } =
+        asked;
+    let starts = delay.is_some() || at.is_some();
+    let not_before_ms = starts.then(|| start_of(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
+    let expires_at_ms = expires.map(|span| span.map(|span| now_ms.saturating_add(span.as_i64())));
+    let patch = Patch {
+        name,
+        tags,
+        link,
+        options,
+        not_before_ms,
+        expires_at_ms,
+        retries,
+        min_backoff,
+        max_backoff,
+        timeout,
+        total_timeout,
+    };
+    match patch.fields().is_empty() {
+        true => Err(Refusal::new(Code::BadField, "nothing is to be changed")),
+        false => Ok(patch),
+    }
+}

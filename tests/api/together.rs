@@ -1,0 +1,89 @@
+//! Batches of one tree: all or nothing.
+
+use kafleet::api::documents::{BatchOutcome, Status, TreeNode};
+use kafleet::broker::{Broker, Partition};
+use kafleet::model::state::State;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{DEADLINE, Fleet, PARTITIONS, fleet, problem};
+
+async fn send(fleet: &Fleet, items: &Value) -> BatchOutcome {
+    let answer = fleet.request(Method::POST, "/v1/tasks/batch?atomic=true").json(items).send().await.unwrap();
+    let (status, text) = (answer.status(), answer.text().await.unwrap());
+    assert_eq!(status, 200, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Records that a reader would see, of all tasks and events.
+fn records(fleet: &Fleet) -> usize {
+    let topics = [(fleet.names.events(), PARTITIONS), (fleet.names.tasks("echo"), 2), (fleet.names.tasks("resize"), 2)];
+    let in_partition = |topic: &str, number: u32| {
+        let at = Partition::new(topic, number as i32);
+        let ends = fleet.log.ends(&at, DEADLINE).unwrap();
+        (ends.first..ends.end).filter(|offset| fleet.log.read_at(&at, *offset, DEADLINE).unwrap().is_some()).count()
+    };
+    topics.iter().map(|(topic, count)| (0..*count).map(|number| in_partition(topic, number)).sum::<usize>()).sum()
+}
+
+#[tokio::test]
+async fn a_tree_is_created_as_a_whole_and_once() {
+    let fleet = fleet().await;
+    let items = json!([
+        {"type": "echo", "id": "r"},
+        {"type": "echo", "id": "a", "parent": "r", "params": 1},
+        {"type": "echo", "id": "b", "parent": "r:a"},
+        {"type": "echo", "id": "later", "parent": "r", "delay": "1h"},
+        {"type": "job", "id": "else", "parent": "r", "external": true},
+    ]);
+    let made = send(&fleet, &items).await;
+    assert_eq!((made.accepted, made.refused), (5, 0), "{made:?}");
+    let last = made.items.last().unwrap().position.clone().unwrap();
+    let tree: TreeNode = fleet.get(&format!("/v1/tasks/r/tree?after={last}")).await;
+    assert_eq!((tree.tree.total, tree.children.total), (5, 3));
+    let states = ["r:a", "r:a:b", "r:later", "r:else"].map(|id| format!("/v1/tasks/{id}"));
+    let mut found = Vec::new();
+    for path in states {
+        found.push(fleet.get::<Status>(&path).await);
+    }
+    let states: Vec<State> = found.iter().map(|status| status.state).collect();
+    assert_eq!(states, [State::Queued, State::Queued, State::Scheduled, State::Queued]);
+    assert!(found[0].record.is_some(), "its event says where its record lies: {:?}", found[0]);
+    assert_eq!(fleet.get::<Value>("/v1/tasks/r:a/params").await["params"], 1);
+    let before = records(&fleet);
+    assert_eq!(send(&fleet, &items).await.accepted, 5, "the same batch once more");
+    assert_eq!(records(&fleet), before);
+    let more = json!([{"type": "echo", "id": "c", "parent": "r"}, {"type": "echo", "id": "d", "parent": "r:c"}]);
+    assert_eq!(send(&fleet, &more).await.accepted, 2, "below a task that there is");
+}
+
+#[tokio::test]
+async fn one_bad_item_is_enough_for_nothing() {
+    let fleet = fleet().await;
+    fleet.echo("there").await;
+    let before = records(&fleet);
+    let root = json!({"type": "echo", "id": "r"});
+    let child = |id: &str| json!({"type": "echo", "id": id, "parent": "r"});
+    let resize = json!({"type": "resize", "id": "c", "parent": "r", "params": {"url": "u", "width": "wide"}});
+    for (items, status, code, pointer) in [
+        (json!([root, resize]), 422, "schema", "/1/params/width"),
+        (json!([root, child("c"), {"type": "echo", "id": "other"}]), 422, "several_trees", "/2"),
+        (json!([root, child("c"), child("c")]), 409, "duplicate_id", "/2"),
+        (json!([child("c"), root]), 404, "unknown_parent", "/0/parent"),
+        (json!([root, {"type": "nobody", "id": "c", "parent": "r"}]), 404, "unknown_type", "/1"),
+        (json!([root, {"type": "echo", "id": "c", "parent": "r", "retries": 9999}]), 400, "bad_field", "/1/retries"),
+        (json!([{"type": "echo", "id": "there"}, {"type": "echo", "id": "c", "parent": "there"}]), 409, "duplicate_id", "/0"),
+    ] {
+        let told = problem(fleet.request(Method::POST, "/v1/tasks/batch?atomic=true").json(&items)).await;
+        assert_eq!((told.status, told.code.as_str()), (status, code), "{items}: {told:?}");
+        assert_eq!(told.pointer.as_deref(), Some(pointer), "{told:?}");
+        assert!(told.detail.contains("nothing of the batch was published"), "{told:?}");
+    }
+    let many: Vec<Value> = (0..1_001).map(|n| child(&format!("c{n}"))).collect();
+    let told = problem(fleet.request(Method::POST, "/v1/tasks/batch?atomic=true").json(&many)).await;
+    assert_eq!(told.code, "too_many_items");
+    assert_eq!(records(&fleet), before);
+    assert_eq!(fleet.problem("/v1/tasks/r").await.code, "not_found");
+    let good = send(&fleet, &json!([root, child("c")])).await;
+    assert_eq!(good.accepted, 2, "no reservation is left behind");
+}
