@@ -10,7 +10,7 @@ use crate::broker::link::Link;
 use crate::broker::{Broker, BrokerError, TopicChange, TopicInfo, TopicOutcome, TopicSpec};
 use crate::config::{Config, Names, TypeConfig};
 use crate::fleet::{Control, ControlError, read_control, set_fleet};
-use crate::handlers::{Registry, callback};
+use crate::handlers::{Registry, callback, email};
 use crate::model::duration::Millis;
 use crate::runtime::blocking;
 
@@ -63,7 +63,8 @@ pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
 /// Types from the file and from code.
 fn type_names(config: &Config, registry: &Registry) -> BTreeSet<String> {
     let in_code = registry.types().map(|(name, _)| name.to_string());
-    let of_sections = config.callbacks.as_ref().map(|_| callback::TYPE.to_owned());
+    let callbacks = config.callbacks.as_ref().map(|_| callback::TYPE.to_owned());
+    let of_sections = callbacks.into_iter().chain(config.email.as_ref().map(|_| email::TYPE.to_owned()));
     config.types.keys().cloned().chain(in_code).chain(of_sections).collect()
 }
 

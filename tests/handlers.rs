@@ -189,7 +189,7 @@ fn types(toml: &str) -> BTreeMap<String, TypeConfig> {
 }
 
 fn register(registry: &mut Registry, toml: &str, dir: &Path) -> Result<(), Vec<String>> {
-    register_config(registry, &types(toml), &Surroundings { dir, worker: &WorkerConfig::default(), callbacks: None })
+    register_config(registry, &types(toml), &Surroundings { dir, worker: &WorkerConfig::default(), callbacks: None, email: None })
 }
 
 #[test]

@@ -113,6 +113,18 @@ fn built_in_params() -> Vec<(String, Value)> {
     kafleet::handlers::builtin::register_samples(&mut registry);
     let callbacks = kafleet::handlers::callback::Callbacks::registered(&Default::default()).unwrap();
     registry.add(kafleet::handlers::callback::TYPE, callbacks);
+    let mail = kafleet::config::EmailConfig {
+        server: "localhost".into(),
+        port: None,
+        tls: kafleet::config::MailTls::None,
+        ca: None,
+        username: None,
+        password: None,
+        password_file: None,
+        from: "fleet@example.com".into(),
+        recipients: Vec::new(),
+    };
+    registry.add(kafleet::handlers::email::TYPE, kafleet::handlers::email::Emails::registered(&mail).unwrap());
     let types = registry.types();
     types.map(|(name, registered)| (format!("params/{name}.json"), registered.schema.json().clone())).collect()
 }

@@ -9,6 +9,7 @@ use super::problem::{Code, Refusal};
 use super::submit::bad_field;
 use crate::config::TopicsConfig;
 use crate::handlers::callback::{self, Callbacks};
+use crate::handlers::email::{self, Emails};
 use crate::model::action::Telling;
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
@@ -37,7 +38,11 @@ impl Api {
             let (kind, params) = params_of(telling);
             let misfit = self.registry.get(kind).and_then(|known| known.misfit(&params));
             if let Some(misfit) = misfit {
-                return Err(Refusal::new(Code::BadField, misfit.message).pointer(format!("{at}/callback{}", misfit.pointer)));
+                return Err(Refusal::new(Code::BadField, misfit.message).pointer(format!(
+                    "{at}/{}{}",
+                    telling.kind(),
+                    misfit.pointer
+                )));
             }
         }
         Ok(())
@@ -45,12 +50,20 @@ impl Api {
 
     /// Refuses what nobody would tell.
     pub async fn check_deliverable(&self, rules: &Rules) -> Result<(), Refusal> {
-        if let Some((at, telling)) = rules.tellings().first() {
-            let (kind, _) = params_of(*telling);
+        let mut asked: Vec<&str> = Vec::new();
+        for (at, telling) in rules.tellings() {
+            let (kind, _) = params_of(telling);
+            if asked.contains(&kind) {
+                continue;
+            }
+            asked.push(kind);
             self.check_known_type(kind).await.map_err(|refusal| match refusal.is(Code::UnknownType) {
-                true => Refusal::new(Code::UnknownType, "callbacks are not set up in this fleet")
-                    .pointer(at.clone())
-                    .hint("add `[callbacks]` to the workers' configuration and run `kafleet topics apply`"),
+                true => Refusal::new(Code::UnknownType, format!("this fleet has no workers for {}s", telling.kind()))
+                    .pointer(at)
+                    .hint(match telling {
+                        Telling::Callback(_) => "add `[callbacks]` to the workers' configuration and run `kafleet topics apply`",
+                        Telling::Email(_) => "add `[email]` to the workers' configuration and run `kafleet topics apply`",
+                    }),
                 false => refusal,
             })?;
         }
@@ -107,7 +120,10 @@ fn checks_due(told: &Told) -> Vec<CheckDue> {
 
 /// The type that tells it, and its params without what is told.
 fn params_of(telling: Telling<'_>) -> (&'static str, RawJson) {
-    let Telling::Callback(callback) = telling;
-    let params = Callbacks::params(callback, RawJson::null());
-    (callback::TYPE, RawJson::of(&params).unwrap_or_else(|_| RawJson::null()))
+    let nothing = RawJson::null();
+    let (kind, params) = match telling {
+        Telling::Callback(callback) => (callback::TYPE, RawJson::of(&Callbacks::params(callback, nothing))),
+        Telling::Email(email) => (email::TYPE, RawJson::of(&Emails::params(email, nothing))),
+    };
+    (kind, params.unwrap_or_else(|_| RawJson::null()))
 }

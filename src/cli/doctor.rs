@@ -84,8 +84,8 @@ impl Finding {
 pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("error");
     let unused: &[&str] = match args.no_redis {
-        true => &["api", "types", "schedules", "callbacks", "redis"],
-        false => &["api", "types", "schedules", "callbacks"],
+        true => &["api", "types", "schedules", "callbacks", "email", "redis"],
+        false => &["api", "types", "schedules", "callbacks", "email"],
     };
     let wants = Wants { unused, ..Wants::default() };
     let mut found = vec![configuration(globals, &wants)];

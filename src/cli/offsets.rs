@@ -111,7 +111,7 @@ pub async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -
     let parts = Parts::load(
         globals,
         registry,
-        Wants { unused: &["redis", "api", "types", "schedules", "callbacks"], ..Wants::default() },
+        Wants { unused: &["redis", "api", "types", "schedules", "callbacks", "email"], ..Wants::default() },
     )?;
     let (topic, group) = (parts.names.tasks(&args.target.task_type), parts.names.group(&args.target.task_type));
     let broker = parts.kafka()?;

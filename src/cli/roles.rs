@@ -97,8 +97,8 @@ impl Parts {
 
     /// Makes the handlers of the configuration's types.
     pub fn register(&mut self) -> Result<(), Failure> {
-        let callbacks = self.config.callbacks.as_ref();
-        let around = Surroundings { dir: &self.folder, worker: &self.config.worker, callbacks };
+        let (callbacks, email) = (self.config.callbacks.as_ref(), self.config.email.as_ref());
+        let around = Surroundings { dir: &self.folder, worker: &self.config.worker, callbacks, email };
         register_config(&mut self.registry, &self.config.types, &around).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", self.file)).collect();
             Failure::usage(format_args!("the configuration cannot be used\n{}", lines.join("\n")))

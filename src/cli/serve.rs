@@ -74,8 +74,11 @@ pub struct TrackerArgs {
 
 pub async fn tracker(args: TrackerArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
-    let wants =
-        Wants { ops_listen: args.ops.ops_listen, unused: &["api", "types", "schedules", "callbacks"], ..Wants::default() };
+    let wants = Wants {
+        ops_listen: args.ops.ops_listen,
+        unused: &["api", "types", "schedules", "callbacks", "email"],
+        ..Wants::default()
+    };
     let parts = Parts::load(globals, registry, wants)?;
     let (broker, store) = (parts.kafka()?, parts.redis()?);
     let mut running = parts.enter().await?;
@@ -102,7 +105,7 @@ pub async fn api(args: ApiArgs, globals: &Globals, registry: Registry) -> Outcom
     let wants = Wants {
         api_listen: args.listen,
         ops_listen: args.ops.ops_listen,
-        unused: &["types", "schedules", "callbacks"],
+        unused: &["types", "schedules", "callbacks", "email"],
         handlers: true,
         ..Wants::default()
     };

@@ -235,7 +235,7 @@ fn actions(options: &TaskOptions) -> Result<Vec<Action>, Failure> {
     let example = r#"'{"on": ["failed"], "callback": {"url": "https://…"}}'"#;
     let mut actions: Vec<Action> = objects("--action", &options.action, example)?;
     let short = |url: &String| Callback { secret: options.callback_secret.clone(), ..Callback::to(url) };
-    actions.extend(options.callback.iter().map(|url| Action { on: ends(), callback: short(url) }));
+    actions.extend(options.callback.iter().map(|url| Action { on: ends(), callback: Some(short(url)), email: None }));
     Ok(actions)
 }
 
@@ -323,11 +323,12 @@ mod tests {
             r#"echo --callback https://a --callback-secret k --action {{"on":["failed"],"callback":{{"url":"https://b"}}}} --check {check}"#
         );
         let Ok(Meaning::One(task)) = typed(&line) else { panic!("one task was meant") };
-        let told: Vec<_> = task.actions.iter().map(|action| (action.on.len(), action.callback.url.as_str())).collect();
+        let told: Vec<_> =
+            task.actions.iter().map(|action| (action.on.len(), action.callback.as_ref().unwrap().url.as_str())).collect();
         assert_eq!(told, [(1, "https://b"), (4, "https://a")]);
-        assert_eq!((task.actions[1].callback.secret.as_deref(), task.checks.len()), (Some("k"), 1));
-        let wrong = typed(r#"echo --action {"on":["failed"]}"#).unwrap_err();
-        assert!(wrong.message.contains("missing field `callback`") && wrong.hint.is_some(), "{wrong:?}");
+        assert_eq!((task.actions[1].callback.as_ref().unwrap().secret.as_deref(), task.checks.len()), (Some("k"), 1));
+        let wrong = typed(r#"echo --action {"on":["failed"],"mail":{}}"#).unwrap_err();
+        assert!(wrong.message.contains("unknown field `mail`") && wrong.hint.is_some(), "{wrong:?}");
     }
 
     #[test]

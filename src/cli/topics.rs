@@ -29,7 +29,7 @@ pub async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> 
     let parts = Parts::load(
         globals,
         registry,
-        Wants { unused: &["redis", "api", "types", "schedules", "callbacks"], ..Wants::default() },
+        Wants { unused: &["redis", "api", "types", "schedules", "callbacks", "email"], ..Wants::default() },
     )?;
     let broker = parts.kafka()?;
     let what = format!("kafka at `{}`", parts.brokers());

@@ -161,6 +161,9 @@ fn settled(mut config: Config, folder: &Path) -> Config {
     for secret in config.callbacks.iter_mut().flat_map(|callbacks| callbacks.secrets.values_mut()) {
         secret.file = secret.file.take().map(|file| folder.join(file));
     }
+    for path in config.email.iter_mut().flat_map(|email| email.ca.iter_mut().chain(&mut email.password_file)) {
+        *path = folder.join(&*path);
+    }
     for kind in config.types.values_mut() {
         for path in kind.schema.iter_mut().chain(&mut kind.cwd) {
             *path = folder.join(&*path);

@@ -16,6 +16,7 @@ use crate::model::schedule::Spec;
 mod bytes;
 mod callbacks;
 mod document;
+mod email;
 mod load;
 mod names;
 mod policy;
@@ -27,6 +28,7 @@ mod shape;
 
 pub use bytes::Bytes;
 pub use callbacks::{CallbacksConfig, SecretConfig};
+pub use email::{EmailConfig, MailTls};
 pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with};
 pub use names::Names;
 pub use policy::{Alarm, CellLimits, ErrorKinds, TypePolicy};
@@ -53,6 +55,10 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "CallbacksConfig")]
     pub callbacks: Option<CallbacksConfig>,
+    /// How mails go out. With this section there are mails, as tasks of the type `kafleet-email`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "EmailConfig")]
+    pub email: Option<EmailConfig>,
     /// Recurring schedules, by name; `kafleet schedules apply` tells them to the fleet.
     pub schedules: BTreeMap<String, Spec>,
 }
@@ -461,7 +467,7 @@ macro_rules! debug_without_secrets {
         }
     )+};
 }
-debug_without_secrets!(CallbacksConfig, Config, RedisConfig, ApiConfig, SecretConfig, TokenConfig, TypeConfig);
+debug_without_secrets!(EmailConfig, CallbacksConfig, Config, RedisConfig, ApiConfig, SecretConfig, TokenConfig, TypeConfig);
 
 #[cfg(test)]
 mod tests;

@@ -56,6 +56,7 @@ pub(super) fn broken(document: &Document, config: &Config) -> Vec<Finding> {
         found.extend(rules.task_type(name, kind, &config.topics));
     }
     found.extend(config.callbacks.iter().flat_map(super::callbacks::broken));
+    found.extend(config.email.iter().flat_map(super::email::broken));
     for (name, spec) in &config.schedules {
         found.extend(schedule(name, spec));
     }

@@ -12,11 +12,12 @@ use serde_json::Value;
 
 use super::callback::{self, Callbacks};
 use super::echo::Echo;
+use super::email::{self, Emails};
 use super::exec::{Exec, Program, RETRY_EXIT_CODE};
 use super::foreach::Foreach;
 use super::http::{self, Call, Http};
 use super::{Registered, Registry, Schema, Task};
-use crate::config::{CallbacksConfig, HandlerKind, TypeConfig, WorkerConfig};
+use crate::config::{CallbacksConfig, EmailConfig, HandlerKind, TypeConfig, WorkerConfig};
 use crate::model::id::{check_type, clip};
 
 /// The largest schema file, in bytes.
@@ -28,6 +29,7 @@ pub struct Surroundings<'a> {
     pub dir: &'a Path,
     pub worker: &'a WorkerConfig,
     pub callbacks: Option<&'a CallbacksConfig>,
+    pub email: Option<&'a EmailConfig>,
 }
 
 /// Registers what `[types]` describes. The error lists every problem, each naming its key; those that can be seen in the
@@ -38,10 +40,16 @@ pub fn register_config(
     around: &Surroundings<'_>,
 ) -> Result<(), Vec<String>> {
     let (mut problems, mut client) = (Vec::new(), None);
-    match around.callbacks.map(Callbacks::registered) {
-        Some(Ok(registered)) => drop(registry.add(callback::TYPE, registered)),
-        Some(Err(why)) => problems.push(format!("`callbacks`: {why}")),
-        None => {}
+    let telling = [
+        ("callbacks", callback::TYPE, around.callbacks.map(Callbacks::registered)),
+        ("email", email::TYPE, around.email.map(Emails::registered)),
+    ];
+    for (section, name, made) in telling {
+        match made {
+            Some(Ok(registered)) => drop(registry.add(name, registered)),
+            Some(Err(why)) => problems.push(format!("`{section}`: {why}")),
+            None => {}
+        }
     }
     for (name, config) in types {
         let mut section = Section { name, config, around, client: &mut client, problems: &mut problems };

@@ -1,7 +1,7 @@
 //! What a task type is: the trait that user code implements, the registry, and the built-in types.
 //!
 //! A Rust task type is one struct, whose fields are the params, with one `run`, and one line where it is registered.
-//! `echo`, `foreach`, `exec` and `http` make types from `kafleet.toml` alone, `callback` one for what tasks tell others; [`builtin`] reads them from there.
+//! `echo`, `foreach`, `exec` and `http` make types from `kafleet.toml` alone, `callback` and `email` make those by which tasks tell others; [`builtin`] reads them from there.
 //! [`testing`] runs one attempt without a fleet.
 
 use std::future::Future;
@@ -20,6 +20,7 @@ pub mod builtin;
 pub mod callback;
 pub mod context;
 pub mod echo;
+pub mod email;
 pub mod exec;
 mod failure;
 mod follow;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::duration::Millis;
 use super::state::State;
-use super::task::{MAX_RETRIES, Rules, parse_time};
+use super::task::{MAX_RETRIES, MAX_TEXT_CHARS, Rules, parse_time};
 
 /// The most actions of one task, and the most state checks.
 pub const MAX_ACTIONS: usize = 8;
@@ -15,6 +15,10 @@ pub const MAX_CHECKS: usize = 8;
 pub const MAX_URL_BYTES: usize = 2_048;
 /// The most headers of a callback.
 pub const MAX_HEADERS: usize = 32;
+/// The most recipients of a mail, copies included.
+pub const MAX_RECIPIENTS: usize = 32;
+/// The longest template of a mail's body, in characters.
+pub const MAX_BODY_CHARS: usize = 8_192;
 
 /// What is done each time the task comes into one of these states.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -23,7 +27,11 @@ pub struct Action {
     /// States of the task, its children's included. Default: any end.
     #[serde(default = "ends", skip_serializing_if = "is_ends")]
     pub on: Vec<State>,
-    pub callback: Callback,
+    /// One of `callback` and `email`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<Callback>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<Email>,
 }
 
 /// A look at the task's state at a time.
@@ -46,11 +54,14 @@ pub struct Check {
     pub failed: Option<Tell>,
 }
 
-/// What a check does.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+/// What a check does: one of `callback` and `email`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tell {
-    pub callback: Callback,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<Callback>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<Email>,
 }
 
 /// A signed HTTP call (POST, JSON).
@@ -73,10 +84,35 @@ pub struct Callback {
     pub retries: Option<u32>,
 }
 
+/// A mail. Subject and body are Jinja templates: `{{ task.id }} is {{ task.state }}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Email {
+    /// `a@example.com`, or `A name <a@example.com>`; at least one.
+    pub to: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cc: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bcc: Vec<String>,
+    /// Default: the task and its state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// Plain text. Default: what is known of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// Of one attempt. Default: that of the type `kafleet-email`, 60s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Millis>,
+    /// Attempts after the first. Default: those of the type `kafleet-email`, 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+}
+
 /// Something to be told, whatever asks for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Telling<'a> {
     Callback(&'a Callback),
+    Email(&'a Email),
 }
 
 impl Callback {
@@ -90,11 +126,15 @@ impl Telling<'_> {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Callback(_) => "callback",
+            Self::Email(_) => "email",
         }
     }
 
     fn check(&self) -> Result<(), (&'static str, String)> {
-        let Self::Callback(callback) = self;
+        let callback = match self {
+            Self::Callback(callback) => callback,
+            Self::Email(email) => return check_email(email),
+        };
         if callback.url.len() > MAX_URL_BYTES {
             return Err(("/callback/url", format!("it has more than {MAX_URL_BYTES} bytes")));
         }
@@ -103,6 +143,22 @@ impl Telling<'_> {
         }
         check_attempts("/callback", callback.retries, callback.timeout)
     }
+}
+
+fn check_email(email: &Email) -> Result<(), (&'static str, String)> {
+    let (to, all) = (email.to.len(), email.to.len() + email.cc.len() + email.bcc.len());
+    if to == 0 || all > MAX_RECIPIENTS {
+        return Err(("/email/to", format!("a mail has one recipient at least and {MAX_RECIPIENTS} at most, copies included")));
+    }
+    let chars = |text: &Option<String>| text.as_ref().map_or(0, |text| text.chars().count());
+    for (field, length, most) in
+        [("/email/subject", chars(&email.subject), MAX_TEXT_CHARS), ("/email/body", chars(&email.body), MAX_BODY_CHARS)]
+    {
+        if length > most {
+            return Err((field, format!("it has more than {most} characters")));
+        }
+    }
+    check_attempts("/email", email.retries, email.timeout)
 }
 
 fn check_attempts(kind: &'static str, retries: Option<u32>, timeout: Option<Millis>) -> Result<(), (&'static str, String)> {
@@ -114,14 +170,24 @@ fn check_attempts(kind: &'static str, retries: Option<u32>, timeout: Option<Mill
 }
 
 impl Action {
-    pub fn telling(&self) -> Telling<'_> {
-        Telling::Callback(&self.callback)
+    /// None: it is not one thing that it says.
+    pub fn telling(&self) -> Option<Telling<'_>> {
+        one_of(self.callback.as_ref(), self.email.as_ref())
     }
 }
 
 impl Tell {
-    pub fn telling(&self) -> Telling<'_> {
-        Telling::Callback(&self.callback)
+    /// None: it is not one thing that it says.
+    pub fn telling(&self) -> Option<Telling<'_>> {
+        one_of(self.callback.as_ref(), self.email.as_ref())
+    }
+}
+
+fn one_of<'a>(callback: Option<&'a Callback>, email: Option<&'a Email>) -> Option<Telling<'a>> {
+    match (callback, email) {
+        (Some(callback), None) => Some(Telling::Callback(callback)),
+        (None, Some(email)) => Some(Telling::Email(email)),
+        _ => None,
     }
 }
 
@@ -136,7 +202,7 @@ impl Check {
     }
 
     pub fn telling(&self, passed: bool) -> Option<Telling<'_>> {
-        if passed { self.passed.as_ref() } else { self.failed.as_ref() }.map(Tell::telling)
+        if passed { self.passed.as_ref() } else { self.failed.as_ref() }.and_then(Tell::telling)
     }
 }
 
@@ -148,13 +214,18 @@ impl Rules {
 
     /// Everything that may be told, with its place (a JSON pointer).
     pub fn tellings(&self) -> Vec<(String, Telling<'_>)> {
-        let actions = self.actions.iter().enumerate().map(|(n, action)| (format!("/actions/{n}"), action.telling()));
-        let checks = self.checks.iter().enumerate().flat_map(|(n, check)| {
-            let of = |name: &str, tell: &'_ Option<Tell>| tell.is_some().then(|| format!("/checks/{n}/{name}"));
-            let places = [of("passed", &check.passed), of("failed", &check.failed)];
-            places.into_iter().zip([&check.passed, &check.failed]).filter_map(|(at, tell)| Some((at?, tell.as_ref()?.telling())))
-        });
-        actions.chain(checks).collect()
+        self.places().into_iter().filter_map(|(at, telling)| Some((at, telling?))).collect()
+    }
+
+    fn places(&self) -> Vec<(String, Option<Telling<'_>>)> {
+        let mut places: Vec<_> =
+            self.actions.iter().enumerate().map(|(n, action)| (format!("/actions/{n}"), action.telling())).collect();
+        for (n, check) in self.checks.iter().enumerate() {
+            for (name, tell) in [("passed", &check.passed), ("failed", &check.failed)] {
+                places.extend(tell.as_ref().map(|tell| (format!("/checks/{n}/{name}"), tell.telling())));
+            }
+        }
+        places
     }
 
     /// What is wrong with actions and checks, and where (a JSON pointer).
@@ -171,7 +242,10 @@ impl Rules {
             check_states(&check.expect).map_err(|why| (format!("/checks/{n}/expect"), why))?;
             check_time(check).map_err(|(field, why)| (format!("/checks/{n}{field}"), why))?;
         }
-        for (at, telling) in self.tellings() {
+        for (at, telling) in self.places() {
+            let Some(telling) = telling else {
+                return Err((at, "give one of `callback` and `email`; what is to do both is two actions".to_owned()));
+            };
             telling.check().map_err(|(field, why)| (format!("{at}{field}"), why))?;
         }
         Ok(())
@@ -227,6 +301,9 @@ mod tests {
             (r#"{"actions":[{"on":[],"callback":{"url":"https://a"}}]}"#, "/actions/0/on", "at least one state"),
             (r#"{"actions":[{"on":["expected"],"callback":{"url":"https://a"}}]}"#, "/actions/0/on", "nobody has announced"),
             (r#"{"actions":[{"callback":{"url":"https://a","retries":9999}}]}"#, "/actions/0/callback", "at most 1000"),
+            (r#"{"actions":[{}]}"#, "/actions/0", "one of `callback` and `email`"),
+            (r#"{"actions":[{"email":{"to":["a"]},"callback":{"url":"u"}}]}"#, "/actions/0", "one of `callback` and `email`"),
+            (r#"{"actions":[{"email":{"to":[]}}]}"#, "/actions/0/email/to", "one recipient at least"),
             (r#"{"checks":[{"expect":["succeeded"],"after":"1s"}]}"#, "/checks/0", "`passed` or `failed`"),
             (r#"{"checks":[{"expect":["succeeded"],"failed":{"callback":{"url":"u"}}}]}"#, "/checks/0", "`after` or `at`"),
             (r#"{"checks":[{"expect":["succeeded"],"at":"soon","failed":{"callback":{"url":"u"}}}]}"#, "/checks/0/at", "soon"),
@@ -240,7 +317,7 @@ mod tests {
             assert_eq!(place, at, "{text}");
             assert!(told.contains(why), "{text}: {told}");
         }
-        assert!(serde_json::from_str::<Action>(r#"{"callback":{"url":"https://a"},"email":1}"#).is_err());
+        assert!(serde_json::from_str::<Action>(r#"{"callback":{"url":"https://a"},"mail":1}"#).is_err());
     }
 
     #[test]

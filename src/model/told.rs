@@ -103,7 +103,7 @@ impl Delivery {
 impl Rule {
     pub fn telling(self, rules: &Rules) -> Option<Telling<'_>> {
         match self {
-            Self::Action(n) => rules.actions.get(usize::from(n)).map(super::action::Action::telling),
+            Self::Action(n) => rules.actions.get(usize::from(n))?.telling(),
             Self::Passed(n) => rules.checks.get(usize::from(n))?.telling(true),
             Self::Failed(n) => rules.checks.get(usize::from(n))?.telling(false),
         }

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::handlers::callback::{self, Callbacks};
-use crate::model::action::{Callback, Telling};
+use crate::handlers::email::{self, Emails};
+use crate::model::action::Telling;
+use crate::model::duration::Millis;
 use crate::model::event::Event;
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
@@ -24,21 +26,25 @@ const CREATOR: &str = "kafleet";
 pub fn delivery_event(id: &TaskId, node: &Node, delivery: Delivery, lean: bool, now_ms: i64) -> Result<Option<Event>, String> {
     let rules = node.policy.as_deref().map(|policy| &policy.rules);
     let Some(telling) = rules.and_then(|rules| delivery.rule.telling(rules)) else { return Ok(None) };
-    let Telling::Callback(callback) = telling;
-    let body = body(id, node, delivery, lean);
-    let params = Callbacks::params(callback, RawJson::of(&body).map_err(|why| why.to_string())?);
-    let mut new = NewTask::new(callback::TYPE, RawJson::of(&params).map_err(|why| why.to_string())?);
+    let body = RawJson::of(&body(id, node, delivery, lean)).map_err(|why| why.to_string())?;
+    let (kind, params, attempts) = match telling {
+        Telling::Callback(callback) => {
+            (callback::TYPE, RawJson::of(&Callbacks::params(callback, body)), (callback.retries, callback.timeout))
+        }
+        Telling::Email(email) => (email::TYPE, RawJson::of(&Emails::params(email, body)), (email.retries, email.timeout)),
+    };
+    let mut new = NewTask::new(kind, params.map_err(|why| why.to_string())?);
     new.id = Some(TaskId::parse(&delivery.id(id, telling)).map_err(|why| why.to_string())?);
-    new.policy = policy(id, delivery, callback);
+    new.policy = policy(id, delivery, attempts);
     scheduled_event(new, SOURCE, now_ms, now_ms).map(Some).map_err(|why| why.to_string())
 }
 
-fn policy(id: &TaskId, delivery: Delivery, callback: &Callback) -> Policy {
+fn policy(id: &TaskId, delivery: Delivery, (retries, timeout): (Option<u32>, Option<Millis>)) -> Policy {
     let about = json!({"task": id, "rule": delivery.rule.to_string(), "state": delivery.state, "run": delivery.run});
     let name: String = format!("{} of {id}", delivery.state).chars().take(MAX_TEXT_CHARS).collect();
     Policy {
-        retries: callback.retries,
-        timeout: callback.timeout,
+        retries,
+        timeout,
         name: Some(name),
         creator: Some(CREATOR.to_owned()),
         rules: Rules { options: Some(about), ..Rules::default() },

@@ -29,9 +29,9 @@ fn make_callback_topic(ground: &Ground) {
 /// A task that tells of its success, and of a check that is due at once.
 fn telling(task: &str) -> Event {
     let callback = Callback::to("https://hooks.example.com");
-    let tell = Some(Tell { callback: callback.clone() });
+    let tell = Some(Tell { callback: Some(callback.clone()), email: None });
     let check = Check { after: Some(Millis(1)), at: None, expect: vec![State::Failed], passed: None, failed: tell };
-    let actions = vec![Action { on: vec![State::Succeeded], callback }];
+    let actions = vec![Action { on: vec![State::Succeeded], callback: Some(callback), email: None }];
     let rules = Rules { actions, checks: vec![check], ..Rules::default() };
     let mut event = submitted(task);
     let announced = event.task.as_mut().unwrap();

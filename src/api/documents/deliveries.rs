@@ -20,11 +20,11 @@ pub struct Deliveries {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Delivery {
-    /// Its own task, and what the receiver is given as `webhook-id`; the same for each attempt.
+    /// Its own task, and what the receiver is given (`webhook-id`, `Message-ID`); the same for each attempt.
     pub id: String,
     /// What asks for it: `actions/0`, `checks/1/failed`.
     pub rule: String,
-    /// `callback`.
+    /// `callback` or `email`.
     pub kind: String,
     /// The state that it tells.
     pub state: State,

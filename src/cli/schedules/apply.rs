@@ -24,7 +24,7 @@ pub struct ApplyArgs {
 }
 
 /// Sections of the configuration that are of no concern here.
-const UNUSED: &[&str] = &["kafka", "redis", "api", "types", "ops", "callbacks"];
+const UNUSED: &[&str] = &["kafka", "redis", "api", "types", "ops", "callbacks", "email"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {

@@ -317,10 +317,10 @@ fn some_thens(number: usize) -> Vec<Then> {
 
 fn some_tells(state: State) -> (Vec<Action>, Vec<Check>) {
     let callback = Callback::to("https://a.example");
-    let tell = Some(Tell { callback: callback.clone() });
+    let tell = Some(Tell { callback: Some(callback.clone()), email: None });
     let check =
         |after: u64| Check { after: Some(Millis(after)), at: None, expect: vec![state], passed: tell.clone(), failed: None };
-    (vec![Action { on: vec![state], callback }], vec![check(3), check(9)])
+    (vec![Action { on: vec![state], callback: Some(callback), email: None }], vec![check(3), check(9)])
 }
 
 fn any_event() -> impl Strategy<Value = Event> {

@@ -5,11 +5,11 @@ use crate::model::outbox::Due;
 use crate::model::told::Rule;
 
 fn on(states: &[State]) -> Action {
-    Action { on: states.to_vec(), callback: Callback::to("https://a.example") }
+    Action { on: states.to_vec(), callback: Some(Callback::to("https://a.example")), email: None }
 }
 
 fn check(after_ms: u64, expect: State) -> Check {
-    let tell = || Some(Tell { callback: Callback::to("https://a.example") });
+    let tell = || Some(Tell { callback: Some(Callback::to("https://a.example")), ..Tell::default() });
     Check { after: Some(Millis(after_ms)), at: None, expect: vec![expect], passed: tell(), failed: tell() }
 }
 
