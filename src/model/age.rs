@@ -19,12 +19,17 @@ pub const BORDER_MS: i64 = 10_000;
 pub const EXPECTED_MS: i64 = 86_400_000;
 /// When a tree that has been ended for its age is looked at again: something in it may have been made since.
 pub const AGAIN_MS: i64 = 3_600_000;
+/// What is said of a queued task whose record Kafka has removed.
+pub const REMOVED: &str = "removed by retention";
 /// What is said of a task that nobody announced.
 pub const NEVER_ANNOUNCED: &str = "never announced";
 
 const DAY_MS: i64 = 86_400_000;
 /// How much longer than until its last check a tree is kept: a check may fire late.
 const HOLD_MS: i64 = 3_600_000;
+/// Finished trees are removed together, in steps of this part of their retention, and of at most so long.
+const STEPS: i64 = 1_000;
+const LONGEST_STEP_MS: i64 = 3_600_000;
 
 /// The last border that the log has passed.
 pub const fn border(log_time_ms: i64) -> i64 {
@@ -80,6 +85,12 @@ pub enum Aging {
     Done,
 }
 
+/// The end of the step in which a tree is due, given its retention.
+fn next_step(due_ms: i64, retention_ms: i64) -> i64 {
+    let step = border((retention_ms / STEPS).clamp(BORDER_MS, LONGEST_STEP_MS));
+    due_ms + (-due_ms).rem_euclid(step)
+}
+
 impl Node {
     /// Sets what comes next, after a change at this log time.
     pub(super) fn grow_older(&mut self, lifetimes: &Lifetimes, log_time_ms: i64) {
@@ -101,7 +112,10 @@ impl Node {
             // An old tree that is retried gets a day at most. More, and the log would lose its beginning.
             Aging::Open if reopened => oldest.max(log_time_ms + DAY_MS.min(lifetimes.max_tree_age_ms)),
             Aging::Open => oldest,
-            Aging::Done => (log_time_ms + retention).min(oldest + retention).max(held_until).max(log_time_ms + BORDER_MS),
+            Aging::Done => {
+                let due_ms = (log_time_ms + retention).min(oldest + retention).max(held_until).max(log_time_ms + BORDER_MS);
+                next_step(due_ms, retention)
+            }
         };
         self.age = Some(Age { what, due_ms });
     }
@@ -134,6 +148,20 @@ mod tests {
     }
 
     #[test]
+    fn finished_trees_go_in_steps() {
+        for (due_ms, retention_ms, step) in [
+            (1, 0, 10_000),
+            (10_000, 3_600_000, 10_000),
+            (10_001, 20_000_000, 20_000),
+            (1, 29_999_999, 20_000),
+            (1, 7 * DAY_MS, 600_000),
+            (1, 1_000 * DAY_MS, 3_600_000),
+        ] {
+            assert_eq!(next_step(due_ms, retention_ms), step, "{due_ms} {retention_ms}");
+        }
+    }
+
+    #[test]
     fn the_log_is_kept_for_the_longest_record() {
         let mut lifetimes = Lifetimes::default();
         assert_eq!(lifetimes.log_retention_ms(), 38 * DAY_MS);
@@ -159,12 +187,13 @@ mod tests {
         (node.state, node.age) = (State::Queued, None);
         assert_eq!(due(&mut node, true, 2_000), Some((Aging::Open, 1_000 + 30 * DAY_MS)));
         (node.own, node.state) = (State::Failed, State::Failed);
-        assert_eq!(due(&mut node, true, 3_000), Some((Aging::Done, 3_000 + 7 * DAY_MS)));
-        assert_eq!(due(&mut node, true, 9_000), Some((Aging::Done, 3_000 + 7 * DAY_MS)), "a duplicate does not prolong it");
+        let done = Some((Aging::Done, 600_000 + 7 * DAY_MS));
+        assert_eq!(due(&mut node, true, 3_000), done, "a thousandth of a week is ten minutes");
+        assert_eq!(due(&mut node, true, 9_000), done, "a duplicate does not prolong it");
         let late = 1_000 + 35 * DAY_MS;
         (node.own, node.state) = (State::Queued, State::Queued);
         assert_eq!(due(&mut node, true, late), Some((Aging::Open, late + DAY_MS)), "a retry of an old tree has a day");
         (node.own, node.state) = (State::Succeeded, State::Succeeded);
-        assert_eq!(due(&mut node, true, late), Some((Aging::Done, 1_000 + 37 * DAY_MS)), "the log still holds its beginning");
+        assert_eq!(due(&mut node, true, late), Some((Aging::Done, 600_000 + 37 * DAY_MS)), "the log still holds its beginning");
     }
 }

@@ -19,7 +19,8 @@ pub enum Index {
     Timers,
     /// Tasks with effects that are to be done, the oldest first; `seen_ms` is the offset of its cause.
     Effects,
-    /// Tasks with something to come by log time ([`super::age`]), the next first; `seen_ms` is when.
+    /// Tasks with something to come by log time ([`super::age`]) other than their removal, the next first; `seen_ms` is
+    /// when.
     Ages,
 }
 
@@ -43,6 +44,11 @@ pub struct Changes {
     pub attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,
     /// Records of tasks to keep until they are due ([`super::outbox::KeptRecord::encode`]); None: no longer.
     pub kept: Vec<(TaskId, Option<Vec<u8>>)>,
+    /// Roots that have finished; `seen_ms` is when they are to be removed. Many have the same time, so that they take
+    /// little room: nothing but their ids is kept, under that time.
+    pub done: Vec<Entry>,
+    /// Of the finished roots with this time so many, from the front, are dealt with.
+    pub done_with: Option<(i64, usize)>,
     /// Records to remove, with their logs and attachments. What indexes and counters say of them is in the other fields.
     pub gone: Vec<TaskId>,
     /// What holds from here on, where that has changed.
@@ -51,7 +57,8 @@ pub struct Changes {
 
 impl Changes {
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.logs.is_empty() && self.gone.is_empty() && self.lifetimes.is_none()
+        let dealt_with = self.gone.is_empty() && self.done_with.is_none();
+        self.nodes.is_empty() && self.logs.is_empty() && dealt_with && self.lifetimes.is_none()
     }
 
     /// Something new is due or to be done.

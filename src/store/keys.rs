@@ -13,7 +13,9 @@
 //! | `m:<type>:<state>` | zset | ids of the tasks of a type in an indexed state; same score | ZADD, ZREM |
 //! | `due` | zset | ids of the tasks with a timer; score: when it is due, ms | ZADD, ZREM |
 //! | `todo` | zset | ids of the tasks with effects to be done; score: the offset of the oldest one's cause | ZADD, ZREM |
-//! | `old` | zset | ids of the tasks with something to come by log time: every root, and what is only expected; score: when, ms | ZADD, ZREM |
+//! | `old` | zset | ids of the tasks with something to come by log time: open roots, and what is only expected; score: when, ms | ZADD, ZREM |
+//! | `done` | zset | the times at which finished trees are removed, ms; score: the same | ZADD, ZREM |
+//! | `done:<time>` | list | ids of the roots that are removed then, unless their records say otherwise | RPUSH, LTRIM |
 //! | `life` | string | how long trees and records last, JSON; there where the log says so | SET |
 //! | `k:<id>` | string | the record of a task that waits for its time | MSET, DEL |
 //! | `n` | hash | number of tasks by `type/state`; a field at zero goes with the next batch | HINCRBY, HDEL |
@@ -72,6 +74,16 @@ impl Keys {
         }
     }
 
+    /// The times at which finished trees are removed.
+    pub fn done_times(&self) -> String {
+        self.key("done", "")
+    }
+
+    /// The roots whose trees are removed at a time.
+    pub fn done(&self, due_ms: i64) -> String {
+        format!("{}done:{due_ms}", self.base)
+    }
+
     /// How long trees and records last.
     pub fn lifetimes(&self) -> String {
         self.key("life", "")
@@ -112,9 +124,12 @@ impl Keys {
         self.key("*", "")
     }
 
-    /// The log decides what it holds: it is no fence, no reservation and no count of batches.
+    /// The fold has written it, the same whenever it folds: it is no fence, no reservation, no count of batches, and no list
+    /// of finished roots, which has them in the order in which batches brought them, and of which the records say the same.
     pub fn is_folded(&self, key: &str) -> bool {
-        key.strip_prefix(&self.base).is_some_and(|name| !matches!(name, "fence" | "b") && !name.starts_with("r:"))
+        let of_finished = |name: &str| name == "done" || name.starts_with("done:");
+        let beside = |name: &str| matches!(name, "fence" | "b") || name.starts_with("r:") || of_finished(name);
+        key.strip_prefix(&self.base).is_some_and(|name| !beside(name))
     }
 
     fn key(&self, kind: &str, id: &str) -> String {

@@ -65,6 +65,8 @@ struct Partition {
     logs: FxHashMap<TaskId, LogTail<String>>,
     attachments: FxHashMap<TaskId, BTreeMap<String, Vec<u8>>>,
     kept: FxHashMap<TaskId, Vec<u8>>,
+    /// By the time of their removal.
+    done: BTreeMap<i64, VecDeque<TaskId>>,
     lifetimes: Option<Lifetimes>,
     bytes: usize,
     reservations: FxHashMap<TaskId, Reserved>,
@@ -169,6 +171,7 @@ impl Partition {
             self.bytes = self.bytes + record.len() - old.map_or(0, |old| old.len());
         }
         self.apply_indexes(changes);
+        self.apply_done(changes);
         for (task_type, state, change) in &changes.counts {
             let key = (task_type.clone(), *state);
             let count = self.counts.entry(key.clone()).or_default();
@@ -223,6 +226,25 @@ impl Partition {
         }
     }
 
+    fn apply_done(&mut self, changes: &Changes) {
+        for entry in &changes.done {
+            self.done.entry(entry.seen_ms).or_default().push_back(entry.id.clone());
+        }
+        let Some((due_ms, count)) = changes.done_with else { return };
+        if let Some(done) = self.done.get_mut(&due_ms) {
+            done.drain(..count.min(done.len()));
+            if done.is_empty() {
+                self.done.remove(&due_ms);
+            }
+        }
+    }
+
+    fn first_done(&self, after_ms: i64, limit: usize) -> Vec<Entry> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let Some((seen_ms, ids)) = self.done.range((Excluded(after_ms), Unbounded)).next() else { return Vec::new() };
+        ids.iter().take(limit).map(|id| Entry { seen_ms: *seen_ms, id: id.clone() }).collect()
+    }
+
     fn page(&self, index: &Index, after: Option<&Entry>, limit: usize) -> Vec<Entry> {
         use std::ops::Bound::{Excluded, Unbounded};
         let Some(entries) = self.indexes.get(index) else { return Vec::new() };
@@ -268,6 +290,10 @@ impl Store for Memory {
 
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
         Ok(self.read(partition, |partition| partition.page(index, after, limit.min(MAX_PAGE))))
+    }
+
+    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        Ok(self.read(partition, |partition| partition.first_done(after_ms, limit.min(MAX_PAGE))))
     }
 
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
@@ -359,6 +385,10 @@ struct Writer {
 impl PartitionWriter for Writer {
     async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
         Ok(self.store.read(self.partition, |partition| partition.lifetimes.clone()))
+    }
+
+    async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        Ok(self.store.read(self.partition, |partition| partition.first_done(i64::MIN, limit.min(MAX_PAGE))))
     }
 
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {

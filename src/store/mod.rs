@@ -82,6 +82,11 @@ pub trait Store: Send + Sync + 'static {
     /// more: whatever was there from the first page to the last is seen once. At most [`MAX_PAGE`] entries.
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError>;
 
+    /// Finished roots whose trees are removed at the first time after `after_ms`, at most `limit` and [`MAX_PAGE`];
+    /// `seen_ms` is that time. An entry is there until it is dealt with, whatever became of its root: only the record says
+    /// whether, and when, it is to be removed.
+    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError>;
+
     /// What is due first and what is to be done first, at most `limit` of either, as of one fence.
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError>;
 
@@ -119,6 +124,9 @@ pub trait Store: Send + Sync + 'static {
 pub trait PartitionWriter: Send {
     /// How long trees and records last, where the log has said so.
     async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError>;
+
+    /// The head of [`Store::done`], as the writer itself sees it: two stores may have the same in another order.
+    async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError>;
 
     /// Reads records through the writer's own connection.
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError>;

@@ -205,6 +205,12 @@ impl Store for Redis {
         }
     }
 
+    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        let key = self.keys(partition).done_times();
+        let answer = self.ask(partition, &mut values::first_done(&key, after_ms, limit)).await?;
+        values::read_done(&key, answer)
+    }
+
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
         let keys = self.keys(partition);
         let (timers, effects) = (keys.index(&Index::Timers), keys.index(&Index::Effects));

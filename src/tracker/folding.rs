@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::sweep::Sweep;
 use crate::model::age::border;
+use crate::model::changes::Changes;
 use crate::model::event::Event;
 use crate::model::fold::{FOLD_VERSION, Forest, Old, Place};
 use crate::model::id::TaskId;
@@ -116,9 +117,7 @@ impl Folding {
             return Ok(());
         }
         self.brought.news |= changes.concerns_outbox();
-        self.writer.apply(&changes, self.fence, to).await?;
-        self.fence = Some(to);
-        Ok(())
+        self.write(&changes, next).await
     }
 
     fn fence_at(&self, offset: i64) -> Fence {
@@ -128,27 +127,27 @@ impl Folding {
 
     /// Deals with everything whose time has come at a border. Begun again after a crash, it goes on.
     async fn grow_old(&mut self, place: Place) -> Result<(), StoreError> {
+        let open = self.end_old(place).await?;
+        let done = self.remove_old(place).await?;
+        self.head_ms = open.min(done);
+        self.forest.rejuvenate();
+        Ok(())
+    }
+
+    /// Ends trees that have been open for too long, and gives up what nobody announces. Returns when the next is due.
+    async fn end_old(&mut self, place: Place) -> Result<i64, StoreError> {
         loop {
             let mut due = self.store.page(self.partition, &Index::Ages, None, STEP).await?;
             let later = due.iter().position(|entry| entry.seen_ms > place.log_time_ms);
-            self.head_ms = later.map_or(i64::MAX, |at| due[at].seen_ms);
+            let head_ms = later.map_or(i64::MAX, |at| due[at].seen_ms);
             due.truncate(later.unwrap_or(due.len()));
             if due.is_empty() {
                 self.is_what_was_read().await?;
-                self.forest.rejuvenate();
-                return Ok(());
+                return Ok(head_ms);
             }
             let ids: Vec<TaskId> = due.into_iter().map(|entry| entry.id).collect();
-            self.load_nodes(self.forest.missing_of(&ids)).await?;
-            let (mut finished, mut changed) = (Vec::new(), 0);
-            for id in ids {
-                match self.forest.grow_old(&id, place) {
-                    Old::Remove => finished.push(id),
-                    Old::Changed => changed += 1,
-                    Old::Not => {}
-                }
-            }
-            if finished.is_empty() && changed == 0 {
+            let changed = self.look_at(&ids, place, Old::Changed).await?.len() as u64;
+            if changed == 0 {
                 return Err(StoreError::Invalid(format!(
                     "the index of what is due by age in partition {} does not fit its records: something else has written there",
                     self.partition
@@ -157,7 +156,6 @@ impl Folding {
             self.is_what_was_read().await?;
             self.brought.expired += changed;
             self.apply(place.offset).await?;
-            self.sweep(finished, place.offset).await?;
         }
     }
 
@@ -168,15 +166,47 @@ impl Folding {
         if found == self.fence { Ok(()) } else { Err(StoreError::Conflict { found }) }
     }
 
+    /// Removes finished trees. Returns when the next are due.
+    async fn remove_old(&mut self, place: Place) -> Result<i64, StoreError> {
+        loop {
+            // What is dropped from the front is what was read: so it is read where it is dropped.
+            let due = self.writer.done(STEP).await?;
+            let Some(due_ms) = due.first().map(|entry| entry.seen_ms) else { return Ok(i64::MAX) };
+            if due_ms > place.log_time_ms {
+                return Ok(due_ms);
+            }
+            let count = due.len();
+            let mut ids: Vec<TaskId> = due.into_iter().map(|entry| entry.id).collect();
+            // A root that was started again and has finished again is there twice.
+            ids.sort();
+            ids.dedup();
+            let finished = self.look_at(&ids, place, Old::Remove).await?;
+            self.sweep(finished, place.offset).await?;
+            self.is_what_was_read().await?;
+            self.write(&Changes { done_with: Some((due_ms, count)), ..Changes::default() }, place.offset).await?;
+        }
+    }
+
+    /// Those of which this becomes.
+    async fn look_at(&mut self, ids: &[TaskId], place: Place, wanted: Old) -> Result<Vec<TaskId>, StoreError> {
+        self.load_nodes(self.forest.missing_of(ids)).await?;
+        Ok(ids.iter().filter(|id| self.forest.grow_old(id, place) == wanted).cloned().collect())
+    }
+
+    async fn write(&mut self, changes: &Changes, offset: i64) -> Result<(), StoreError> {
+        let to = self.fence_at(offset);
+        self.writer.apply(changes, self.fence, to).await?;
+        self.fence = Some(to);
+        Ok(())
+    }
+
     async fn sweep(&mut self, roots: Vec<TaskId>, offset: i64) -> Result<(), StoreError> {
         let mut sweep = Sweep::of(roots, &*self.store, self.partition).await?;
         while let Some(gone) = sweep.step(&*self.store, self.partition).await? {
             self.is_what_was_read().await?;
             self.brought.removed += gone.len() as u64;
             let changes = self.forest.remove(gone);
-            let to = self.fence_at(offset);
-            self.writer.apply(&changes, self.fence, to).await?;
-            self.fence = Some(to);
+            self.write(&changes, offset).await?;
         }
         Ok(())
     }

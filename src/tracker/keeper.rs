@@ -24,7 +24,7 @@ use crate::model::id::TaskId;
 use crate::model::node::Node;
 use crate::model::state::State;
 use crate::runtime::{blocking, now_ms};
-use crate::store::{Entry, Index};
+use crate::store::{Entry, Index, StoreError};
 use crate::topics::unfit_events;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -193,12 +193,17 @@ impl Keeper {
         if self.seen.1.elapsed() < Duration::from(self.setup.config.tick) {
             return Ok(());
         }
-        let page = self.setup.store.page(self.number, &Index::Ages, None, 1).await;
-        if !page.map_err(|error| error.to_string())?.is_empty() {
+        if self.grows_old().await.map_err(|error| error.to_string())? {
             self.write(&[Event::tick(now_ms())]).await?;
         }
         self.seen.1 = Instant::now();
         Ok(())
+    }
+
+    async fn grows_old(&self) -> Result<bool, StoreError> {
+        let store = &self.setup.store;
+        let open = store.page(self.number, &Index::Ages, None, 1).await?;
+        Ok(!open.is_empty() || !store.done(self.number, i64::MIN, 1).await?.is_empty())
     }
 
     async fn tell_silence(&mut self) -> Result<(), String> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::TrackerSetup;
 use super::keeper::STEP;
 use crate::broker::{BrokerError, Partition};
+use crate::model::age::REMOVED;
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::Node;
@@ -19,8 +20,6 @@ use crate::runtime::{blocking, now_ms};
 use crate::store::{Entry, Index, Store};
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// What is told of the task.
-const REMOVED: &str = "removed by retention";
 
 /// Where the log begins now, by type and partition, where records were removed that no worker has taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

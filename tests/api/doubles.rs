@@ -55,6 +55,9 @@ impl StoreTrait for Store {
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
         self.here()?.page(partition, index, after, limit).await
     }
+    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.here()?.done(partition, after_ms, limit).await
+    }
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
         self.here()?.outbox(partition, limit).await
     }

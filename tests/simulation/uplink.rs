@@ -258,6 +258,10 @@ impl Store for Uplink {
         reach(&self.luck).await?;
         self.inner.page(partition, index, after, limit).await
     }
+    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.done(partition, after_ms, limit).await
+    }
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
         reach(&self.luck).await?;
         self.inner.outbox(partition, limit).await
@@ -305,6 +309,10 @@ impl PartitionWriter for Writer {
     async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
         reach(&self.luck).await?;
         self.inner.lifetimes().await
+    }
+    async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        reach(&self.luck).await?;
+        self.inner.done(limit).await
     }
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
         reach(&self.luck).await?;

@@ -205,6 +205,32 @@ pub async fn what_is_due_comes_with_its_fence(bench: &Bench) {
     assert_eq!(bench.store.outbox(1, 10).await.unwrap(), Outbox::default());
 }
 
+pub async fn finished_roots_come_by_the_time_of_their_removal(bench: &Bench) {
+    assert_eq!(bench.store.done(0, i64::MIN, 10).await.unwrap(), []);
+    let done = |entries: &[Entry]| Changes { done: entries.to_vec(), ..Changes::default() };
+    let with = |done_with| Changes { done_with: Some(done_with), ..Changes::default() };
+    bench.put(0, done(&[entry(20, "a"), entry(10, "b"), entry(20, "c")])).await;
+    bench.put(0, done(&[entry(20, "b"), entry(1_700_000_000_000, "z")])).await;
+    let first = bench.store.done(0, i64::MIN, 10).await.unwrap();
+    assert_eq!(first, [entry(10, "b")], "one time at once");
+    assert_eq!(bench.store.done(0, 10, 10).await.unwrap(), [entry(20, "a"), entry(20, "c"), entry(20, "b")]);
+    assert_eq!(bench.store.done(0, 10, 2).await.unwrap(), [entry(20, "a"), entry(20, "c")]);
+    assert_eq!(bench.store.done(0, 20, 10).await.unwrap(), [entry(1_700_000_000_000, "z")]);
+    assert_eq!(bench.store.done(1, i64::MIN, 10).await.unwrap(), []);
+    // Dealt with: all of a time, a part of the next, more than there is.
+    bench.put(0, with((10, 1))).await;
+    assert_eq!(ids(&bench.store.done(0, i64::MIN, 10).await.unwrap()), ["a", "c", "b"]);
+    bench.put(0, with((20, 2))).await;
+    assert_eq!(ids(&bench.store.done(0, i64::MIN, 10).await.unwrap()), ["b"]);
+    bench.put(0, with((20, 9))).await;
+    bench.put(0, with((15, 9))).await;
+    assert_eq!(ids(&bench.store.done(0, i64::MIN, 10).await.unwrap()), ["z"]);
+    // A batch that is refused adds and drops nothing.
+    let (mut writer, _) = bench.open(0).await;
+    assert!(writer.apply(&with((1_700_000_000_000, 1)), Some(fence(99)), fence(100)).await.is_err());
+    assert_eq!(ids(&bench.store.done(0, i64::MIN, 10).await.unwrap()), ["z"]);
+}
+
 pub async fn kept_records_stay_until_they_are_dropped(bench: &Bench) {
     let wanted: Vec<_> = (0..40).map(|n| id(&format!("r:{n}"))).collect();
     let keep = |kept| Changes { kept, ..Changes::default() };

@@ -63,6 +63,7 @@ conformance! {
     notices_tell_what_changed,
     a_slow_listener_is_told_of_a_gap,
     what_is_due_comes_with_its_fence,
+    finished_roots_come_by_the_time_of_their_removal,
     kept_records_stay_until_they_are_dropped,
     attachments_stay_until_they_are_taken_away_or_their_task_goes,
     partitions_are_apart,

@@ -35,7 +35,7 @@ fn lifetimes() -> Lifetimes {
     Lifetimes { record_retention_ms: HOUR, max_tree_age_ms: 5 * HOUR, types: BTreeMap::from([("child".into(), 9 * HOUR)]) }
 }
 
-fn logged(events: Vec<(i64, Event)>) -> Vec<Logged> {
+pub fn logged(events: Vec<(i64, Event)>) -> Vec<Logged> {
     let told = (START, Event::settings(lifetimes(), START));
     let all = std::iter::once(told).chain(events).enumerate();
     all.map(|(n, (timestamp_ms, event))| Logged { event, offset: n as i64 * 2, timestamp_ms }).collect()
@@ -75,9 +75,9 @@ async fn adds_up(store: &Memory, nodes: &[(TaskId, Node)]) {
     }
 }
 
-const TASKS: [&str; 9] = ["a", "a:1", "a:2", "a:1:x", "b", "b:1", "c", "c:1:y", "d"];
+pub const TASKS: [&str; 9] = ["a", "a:1", "a:2", "a:1:x", "b", "b:1", "c", "c:1:y", "d"];
 
-fn story_of(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
+pub fn story_of(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
     let mut at = START;
     let mut events = Vec::new();
     for (task, what, wait) in steps {

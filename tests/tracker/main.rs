@@ -5,6 +5,7 @@
 mod ages;
 mod broker;
 mod cases;
+mod counts;
 mod faults;
 mod firing;
 mod ground;

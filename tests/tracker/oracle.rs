@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use kafleet::broker::{Broker, ConsumerSpec, Partition, Start};
 use kafleet::config::Names;
+use kafleet::model::age::Aging;
 use kafleet::model::changes::{Entry, Index};
 use kafleet::model::event::Event;
 use kafleet::model::id::TaskId;
@@ -72,6 +73,7 @@ impl Oracle {
         for (number, nodes) in all.iter().zip(&self.nodes) {
             equal_nodes(store, *number, nodes).await;
             equal_pages(store, &self.store, *number, nodes).await;
+            has_done(store, *number, nodes).await;
             equal_logs(store, &self.store, *number, nodes).await;
             equal_kept(store, &self.store, *number, nodes).await;
         }
@@ -126,6 +128,24 @@ async fn all_of(store: &dyn Store, number: u32, index: &Index) -> Vec<Entry> {
         all.extend(page);
         if last {
             return all;
+        }
+    }
+}
+
+/// Every finished root is there under its time. More may be there: of what was started again, or is gone.
+async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, Node)]) {
+    let (mut found, mut after_ms) = (BTreeSet::new(), i64::MIN);
+    loop {
+        let page = store.done(number, after_ms, 10_000).await.unwrap();
+        let Some(first) = page.first() else { break };
+        assert!(first.seen_ms > after_ms && page.iter().all(|entry| entry.seen_ms == first.seen_ms), "one time at once");
+        after_ms = first.seen_ms;
+        found.extend(page);
+    }
+    for (id, node) in nodes {
+        if let Some(age) = node.age.filter(|age| age.what == Aging::Done) {
+            let entry = Entry { seen_ms: age.due_ms, id: id.clone() };
+            assert!(found.contains(&entry), "partition {number} does not say when `{id}` is removed");
         }
     }
 }

@@ -257,6 +257,10 @@ impl Store for ShakyStore {
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
         self.inner.page(partition, index, after, limit).await
     }
+    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.answer().await?;
+        self.inner.done(partition, after_ms, limit).await
+    }
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
         self.answer().await?;
         self.inner.outbox(partition, limit).await
@@ -297,6 +301,10 @@ struct ShakyWriter {
 impl PartitionWriter for ShakyWriter {
     async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
         self.inner.lifetimes().await
+    }
+    async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.store.answer().await?;
+        self.inner.done(limit).await
     }
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
         self.store.answer().await?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Forest;
+use crate::model::age::Aging;
 use crate::model::changes::{Changes, Entry, Index};
 use crate::model::id::TaskId;
 use crate::model::node::Node;
@@ -19,17 +20,21 @@ pub(super) struct Stored {
     effect: Option<i64>,
     /// What [`Index::Ages`] says.
     age: Option<i64>,
+    /// When its tree is removed.
+    done: Option<i64>,
     kept: bool,
 }
 
 impl Stored {
     pub(super) fn of(node: &Node) -> Self {
+        let is_done = |age: &crate::model::age::Age| age.what == Aging::Done;
         Self {
             task_type: node.task_type.clone(),
             state: node.state,
             timer: node.timer().map(|timer| timer.due_ms),
             effect: node.effects.first().map(|effect| effect.cause),
-            age: node.age.map(|age| age.due_ms),
+            age: node.age.filter(|age| !is_done(age)).map(|age| age.due_ms),
+            done: node.age.filter(is_done).map(|age| age.due_ms),
             kept: node.kept > 0,
         }
     }
@@ -101,6 +106,9 @@ fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &Node
     move_entry(changes, &Index::Timers, &entry.id, timer, now.timer);
     move_entry(changes, &Index::Effects, &entry.id, effect, now.effect);
     move_entry(changes, &Index::Ages, &entry.id, age, now.age);
+    // It is never taken back: whoever removes the tree looks whether that is still due.
+    let done = now.done.filter(|_| stored.as_ref().and_then(|was| was.done) != now.done);
+    changes.done.extend(done.map(|seen_ms| Entry { seen_ms, id: entry.id.clone() }));
     let was = stored.and_then(|stored| Some((stored.task_type?, stored.state)));
     let is = now.task_type.map(|task_type| (task_type, now.state));
     if was != is {

@@ -1,10 +1,11 @@
 //! How values are written in Redis, and read back.
 
-use ::redis::{FromRedisValue, Value, from_redis_value};
+use ::redis::{Cmd, FromRedisValue, Value, cmd, from_redis_value};
 use serde::{Deserialize, Serialize};
 
 use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
+use crate::store::MAX_PAGE;
 use crate::store::keys::Keys;
 use crate::store::{Entry, Fence, Node, Notice, Reservation, StoreError, decode};
 
@@ -77,6 +78,27 @@ pub(super) fn read_entries(key: &str, value: Value) -> Result<Vec<Entry>, StoreE
         Err(_) => Err(unreadable(key, &member, "it is no task id: something else writes to this key")),
     };
     pairs.into_iter().map(entry).collect()
+}
+
+/// The first time of a set of times that comes after one, and the first ids of the list that is named after it.
+const DONE: &str = "local due = redis.call('ZRANGE',KEYS[1],'('..ARGV[1],'+inf','BYSCORE','LIMIT',0,1)[1]\n\
+    if not due then return {false,{}} end\n\
+    return {due,redis.call('LRANGE',KEYS[1]..':'..due,0,ARGV[2])}";
+/// Asks for the first ids under the first time after one.
+pub(super) fn first_done(key: &str, after_ms: i64, limit: usize) -> Cmd {
+    let mut script = cmd("EVAL");
+    script.arg(DONE).arg(1).arg(key).arg(after_ms).arg(limit.clamp(1, MAX_PAGE) - 1);
+    script
+}
+
+/// A time, and the ids of the roots that are removed then.
+pub(super) fn read_done(key: &str, value: Value) -> Result<Vec<Entry>, StoreError> {
+    let (due, ids): (Option<i64>, Vec<String>) = read(key, value)?;
+    let entry = |member: String| match TaskId::parse(&member) {
+        Ok(id) => Ok(Entry { seen_ms: due.unwrap_or_default(), id }),
+        Err(_) => Err(unreadable(key, &member, "it is no task id: something else writes to this key")),
+    };
+    ids.into_iter().map(entry).collect()
 }
 
 /// `position hash`; the position is `-` while it is unknown.

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::link::{Link, MAX_MOVES, circles, within};
 use super::torn;
-use super::values::{fence_text, notice_text, read, read_fence, read_lifetimes, read_nodes};
+use super::values::{fence_text, first_done, notice_text, read, read_done, read_fence, read_lifetimes, read_nodes};
 use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
 use crate::store::keys::{self, Keys};
@@ -149,6 +149,15 @@ impl PartitionWriter for Writer {
         read_lifetimes(&self.keys, found)
     }
 
+    async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        let mut connection = self.connection.take().ok_or_else(closed_writer)?;
+        let (key, mut commands) = (self.keys.done_times(), pipe());
+        commands.add_command(first_done(&key, i64::MIN, limit));
+        let found = ask(&self.link, &mut connection, &commands).await?.pop().unwrap_or_default();
+        self.connection = Some(connection);
+        read_done(&key, found)
+    }
+
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let mut nodes = Vec::with_capacity(ids.len());
@@ -251,6 +260,7 @@ impl Batch {
             commands.cmd("SET").arg(keys.lifetimes()).arg(serde_json::to_vec(lifetimes).unwrap_or_default());
         }
         change_indexes(&mut commands, keys, changes);
+        change_done(&mut commands, keys, changes);
         if !zeroed.is_empty() {
             commands.cmd("HDEL").arg(keys.counts()).arg(zeroed);
         }
@@ -340,6 +350,27 @@ fn change_indexes(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
             let members: Vec<(i64, &str)> = chunk.iter().map(|entry| (entry.seen_ms, entry.id.as_str())).collect();
             commands.cmd("ZADD").arg(&key).arg(members);
         }
+    }
+}
+
+/// Drops ids from the front of a list, and its time once it is empty.
+const DONE_WITH: &str = "redis.call('LTRIM',KEYS[2],ARGV[1],-1)\n\
+    if redis.call('EXISTS',KEYS[2]) == 0 then redis.call('ZREM',KEYS[1],ARGV[2]) end";
+
+fn change_done(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
+    let mut by_time: FxHashMap<i64, Vec<&str>> = FxHashMap::default();
+    for entry in &changes.done {
+        by_time.entry(entry.seen_ms).or_default().push(entry.id.as_str());
+    }
+    for (due_ms, ids) in by_time {
+        commands.cmd("ZADD").arg(keys.done_times()).arg(due_ms).arg(due_ms);
+        for chunk in ids.chunks(CHUNK) {
+            commands.cmd("RPUSH").arg(keys.done(due_ms)).arg(chunk);
+        }
+    }
+    if let Some((due_ms, count)) = changes.done_with {
+        let (times, list) = (keys.done_times(), keys.done(due_ms));
+        commands.cmd("EVAL").arg(DONE_WITH).arg(2).arg(times).arg(list).arg(count).arg(due_ms);
     }
 }
 

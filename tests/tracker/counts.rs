@@ -1,0 +1,138 @@
+//! Counters by type and state are exact at every moment: after each batch they are what a count of all records gives,
+//! whoever writes, however often something is told again, and while old trees go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use kafleet::model::changes::{Entry, Index};
+use kafleet::model::id::TaskId;
+use kafleet::model::node::Node;
+use kafleet::model::state::State;
+use kafleet::store::memory::Memory;
+use kafleet::store::{Store, TypeCount};
+use kafleet::tracker::folding::{Folding, Logged};
+
+use crate::ages::{TASKS, logged, story_of};
+use crate::redis::Server;
+
+type Counts = BTreeMap<(Arc<str>, State), u64>;
+
+async fn everything(store: &dyn Store, index: &Index) -> Vec<(Entry, Node)> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.page(0, index, after.as_ref(), 100).await.unwrap();
+        let Some(last) = page.last().cloned() else { return found };
+        let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
+        let nodes = store.nodes(0, &ids).await.unwrap();
+        found.extend(page.into_iter().zip(nodes).map(|(entry, node)| (entry, node.expect("what is listed has a record"))));
+        after = Some(last);
+    }
+}
+
+/// Every record that there is, from the roots down.
+async fn records(store: &dyn Store) -> Vec<(TaskId, Node)> {
+    let (mut all, mut open) = (Vec::new(), vec![Index::Roots]);
+    while let Some(index) = open.pop() {
+        for (entry, node) in everything(store, &index).await {
+            open.push(Index::Children(entry.id.clone()));
+            all.push((entry.id, node));
+        }
+    }
+    all
+}
+
+async fn is_exact(store: &dyn Store, when: &str) {
+    let records = records(store).await;
+    let mut counts = Counts::new();
+    let mut members: BTreeMap<(Arc<str>, State), BTreeSet<TaskId>> = BTreeMap::new();
+    for (id, node) in &records {
+        let Some(task_type) = &node.task_type else { continue };
+        *counts.entry((task_type.clone(), node.state)).or_default() += 1;
+        if node.state.is_indexed() {
+            members.entry((task_type.clone(), node.state)).or_default().insert(id.clone());
+        }
+    }
+    let told: Counts = store
+        .counts(&[0])
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|TypeCount { task_type, state, count }| ((task_type, state), count))
+        .collect();
+    assert_eq!(told, counts, "{when}");
+    for task_type in ["root", "child"] {
+        for state in State::ALL.into_iter().filter(|state| state.is_indexed()) {
+            let index = Index::Members { task_type: task_type.into(), state };
+            let listed: BTreeSet<TaskId> = everything(store, &index).await.into_iter().map(|(entry, _)| entry.id).collect();
+            assert_eq!(listed, members.remove(&(task_type.into(), state)).unwrap_or_default(), "{when}: {task_type} {state}");
+        }
+    }
+}
+
+/// A story in which much is told again.
+fn story(random: &mut fastrand::Rng) -> Vec<Logged> {
+    let steps: Vec<(usize, u8, i64)> =
+        (0..random.usize(40..160)).map(|_| (random.usize(..TASKS.len()), random.u8(..12), random.i64(0..14))).collect();
+    let mut events = story_of(&steps);
+    for _ in 0..events.len() / 5 {
+        let at = random.usize(..events.len());
+        let (_, again) = events[at].clone();
+        let later = random.usize(at..events.len());
+        let time = events[later].0;
+        events.insert(later + 1, (time, again));
+    }
+    logged(events)
+}
+
+/// Two trackers that both think the partition theirs, each with what it believes, take turns.
+async fn stays_exact(store: Arc<dyn Store>, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let events = story(&mut random);
+    let end = events.last().map_or(0, |last| last.offset + 1);
+    let open = async || Folding::open(store.clone(), 0).await.unwrap();
+    let mut owners = [open().await, open().await];
+    let (mut refused, mut done) = (0, 0);
+    while done < end {
+        let owner = random.usize(..2);
+        let from = owners[owner].fence().map_or(0, |fence| fence.offset);
+        let first = events.partition_point(|logged| logged.offset < from);
+        let batch = &events[first..(first + random.usize(1..12)).min(events.len())];
+        let next = events.get(first + batch.len()).map_or(end, |logged| logged.offset);
+        let is_zombie = owners[owner].fence() != store.fences(&[0]).await.unwrap()[0];
+        // What a zombie has in mind does not fit what it reads, and may not add up at all.
+        match AssertUnwindSafe(owners[owner].fold(batch, next)).catch_unwind().await {
+            Ok(Ok(_)) if !is_zombie => done = done.max(next),
+            Ok(Err(_)) | Err(_) if is_zombie => {
+                refused += 1;
+                owners[owner] = open().await;
+            }
+            told => panic!("seed {seed}: zombie: {is_zombie}, refused: {:?}", told.map(|told| told.err())),
+        }
+        if random.u8(..20) == 0 {
+            // It dies, and begins where the store is.
+            owners[owner] = open().await;
+        }
+        is_exact(&*store, &format!("seed {seed}, up to {next}")).await;
+    }
+    assert!(refused > 0, "seed {seed}: nobody was a zombie");
+}
+
+#[tokio::test]
+async fn counters_are_exact_at_every_moment() {
+    for seed in 0..24 {
+        stays_exact(Arc::new(Memory::default()), seed).await;
+    }
+}
+
+#[tokio::test]
+async fn counters_are_exact_on_redis() {
+    if std::env::var("KAFLEET_TEST_REDIS").is_err() {
+        return eprintln!("skipped: KAFLEET_TEST_REDIS is not set");
+    }
+    let server = Server::start();
+    for seed in 0..8 {
+        stays_exact(Arc::new(server.store(&format!("s{seed}"))), seed).await;
+    }
+}
