@@ -15,6 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use simulated::{Hosted, host};
 
+/// Raises how many files this process may have open, if it may and is not allowed so many; returns how many it is.
+pub fn raise_open_files(wanted: u64) -> u64 {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+    let raised = wanted.min(hard);
+    if raised > soft && setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok() { raised } else { soft }
+}
+
 /// Epoch milliseconds.
 pub fn now_ms() -> i64 {
     if let Some(host) = host() {

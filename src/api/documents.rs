@@ -299,7 +299,7 @@ pub struct Why {
 }
 
 /// One reason.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     pub code: Reason,
     /// For people: what is so, and what can be done about it.
@@ -313,15 +313,22 @@ pub struct Finding {
     /// Tasks per second that its partition got through, measured during this call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
+    /// Tasks that the workers of its type have still to do, over all partitions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag: Option<u64>,
+    /// Since the last sign of life of a running task: its last event, or a heartbeat that names it. In milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_ms: Option<u64>,
     /// When its turn should come, at that rate, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_in_ms: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// The answer is some events old.
+    #[default]
     Behind,
     /// Something named it, and nobody has published it.
     NotPublished,
@@ -331,6 +338,10 @@ pub enum Reason {
     Paused,
     /// A kill switch means it: it will be cancelled instead of started.
     Killed,
+    /// No live worker takes its type.
+    NoWorker,
+    /// A limit is reached, or all slots are taken.
+    Limited,
     /// No worker has ever taken tasks of its partition.
     NeverTaken,
     /// Others are before it.
@@ -350,6 +361,8 @@ pub enum Reason {
     /// Run by someone else: it is as it was last reported.
     External,
     Ended,
+    /// Nobody ever worked on it: its record is gone, or was never published.
+    Lost,
     /// A task below it failed.
     FailedChild,
 }

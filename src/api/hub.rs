@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::feed::Feed;
 use super::outside::stored;
 use super::problem::{Code, Refusal};
 use crate::model::id::TaskId;
@@ -18,21 +19,18 @@ use crate::store::{Notice, Store};
 
 /// Clients that may wait for or watch tasks at once.
 pub const MAX_WATCHERS: usize = 10_000;
-/// Clients that may watch the whole fleet at once.
-pub const MAX_FLEET_WATCHERS: usize = 1_000;
-/// Changes that a fleet watcher may be behind before it is told to look again at everything.
-const FLEET_BUFFER: usize = 1_024;
 /// Without a notice, look again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// However many wait, so often in a second all of them together look again.
+const LOOKS_PER_SECOND: u64 = 1_000;
 /// However many notices come, not sooner than this.
 const NOT_SOONER: Duration = Duration::from_millis(20);
 
 pub struct Hub {
     /// By events partition.
     partitions: Vec<Lane>,
-    fleet: broadcast::Sender<Arc<Notice>>,
+    pub feed: Feed,
     slots: Arc<Semaphore>,
-    fleet_slots: Arc<Semaphore>,
 }
 
 struct Lane {
@@ -50,20 +48,13 @@ pub struct Interest {
     _slot: OwnedSemaphorePermit,
 }
 
-/// What is kept of a fleet watcher's place.
-pub struct FleetWatch {
-    pub notices: broadcast::Receiver<Arc<Notice>>,
-    _slot: OwnedSemaphorePermit,
-}
-
 impl Hub {
     pub fn new(partitions: u32) -> Self {
         let lane = |_| Lane { interests: Mutex::default(), folded: watch::Sender::new(0) };
         Self {
             partitions: (0..partitions).map(lane).collect(),
-            fleet: broadcast::Sender::new(FLEET_BUFFER),
+            feed: Feed::default(),
             slots: Arc::new(Semaphore::new(MAX_WATCHERS)),
-            fleet_slots: Arc::new(Semaphore::new(MAX_FLEET_WATCHERS)),
         }
     }
 
@@ -76,11 +67,6 @@ impl Hub {
         Ok(Interest { hub: self.clone(), partition, id: id.clone(), changed, _slot: slot })
     }
 
-    pub fn watch_fleet(&self) -> Result<FleetWatch, Refusal> {
-        let slot = self.fleet_slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_FLEET_WATCHERS))?;
-        Ok(FleetWatch { notices: self.fleet.subscribe(), _slot: slot })
-    }
-
     /// Waits until a notice says that the partition is folded to `target`, at most until it is time to look oneself.
     pub async fn folded(&self, partition: u32, target: i64) {
         let Some(lane) = self.lane(partition) else { return tokio::time::sleep(LOOK_AGAIN).await };
@@ -90,6 +76,13 @@ impl Hub {
             return tokio::time::sleep(LOOK_AGAIN / 10).await;
         }
         let _ = tokio::time::timeout(LOOK_AGAIN, folded.wait_for(|&offset| offset >= target)).await;
+    }
+
+    /// How long one of those who wait does without a notice: longer where there are many, and not all the same.
+    fn patience(&self) -> Duration {
+        let waiting = MAX_WATCHERS.saturating_sub(self.slots.available_permits()) as u64;
+        let patience = LOOK_AGAIN.max(Duration::from_millis(waiting * 1_000 / LOOKS_PER_SECOND));
+        patience + patience.mul_f32(fastrand::f32() / 4.0)
     }
 
     fn lane(&self, partition: u32) -> Option<&Lane> {
@@ -105,8 +98,7 @@ impl Hub {
             }
             Notice::Gap => self.partitions.iter().for_each(|lane| lane.wake(None)),
         }
-        // An error only says that nobody watches.
-        let _ = self.fleet.send(Arc::new(notice));
+        self.feed.tell(notice);
     }
 }
 
@@ -125,7 +117,7 @@ impl Interest {
     /// Waits until it is worth looking at the task again.
     pub async fn changed(&self) {
         tokio::time::sleep(NOT_SOONER).await;
-        let _ = tokio::time::timeout(LOOK_AGAIN, self.changed.notified()).await;
+        let _ = tokio::time::timeout(self.hub.patience(), self.changed.notified()).await;
     }
 }
 
@@ -141,7 +133,7 @@ impl Drop for Interest {
     }
 }
 
-fn too_many(limit: usize) -> Refusal {
+pub fn too_many(limit: usize) -> Refusal {
     Refusal::new(Code::Overloaded, format!("{limit} clients are waiting already"))
         .hint("try again, at another api if there is one")
 }

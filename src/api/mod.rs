@@ -36,6 +36,7 @@ mod deliveries;
 mod dispatch;
 pub mod documents;
 pub mod drawing;
+mod feed;
 mod fresh;
 mod hub;
 mod list;

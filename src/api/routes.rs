@@ -16,7 +16,7 @@ use super::call::Call;
 use super::documents as doc;
 use super::problem::{Code, Refusal};
 use super::{
-    attachments, batch, cancel, create, dead, list, log, operate, ops, patch, report, retry, tasks, tree, types, watch, why,
+    attachments, batch, cancel, create, dead, feed, list, log, operate, ops, patch, report, retry, tasks, tree, types, watch, why,
     workers,
 };
 use crate::config::Role;
@@ -402,9 +402,12 @@ static ROUTES: &[Route] = &[
         })
     },
     Route {
-        query: &[],
-        refusals: &[Code::Overloaded],
-        ..read("/v1/watch", "Which tasks change (server-sent events)", Gives::Events, |call| Box::pin(watch::fleet(call)))
+        query: &[
+            Parameter { name: "type", about: "Only tasks of this type.", schema: TYPE_NAME },
+            Parameter { name: "root", about: "Only this task and everything below it.", schema: TEXT },
+        ],
+        refusals: &[Code::BadParameter, Code::Overloaded],
+        ..read("/v1/watch", "Which tasks change (server-sent events)", Gives::Events, |call| Box::pin(feed::watch(call)))
     },
     Route {
         query: &[],

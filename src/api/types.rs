@@ -160,7 +160,7 @@ impl Api {
     }
 }
 
-fn limits_of(name: &str, orders: &Orders, policy: Option<&TypePolicy>) -> TypeLimits {
+pub fn limits_of(name: &str, orders: &Orders, policy: Option<&TypePolicy>) -> TypeLimits {
     let said = orders.slots.get(name);
     let (slots, most) = (said.and_then(|said| said.slots), said.and_then(|said| said.max_concurrency));
     let rate = orders.rates.get(name).map(|limit| limit.rate);

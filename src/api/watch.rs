@@ -10,20 +10,18 @@ use std::time::Duration;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::{self, OwnedPermit, Sender};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::Api;
 use super::call::Call;
-use super::documents::{EndReason, FleetChange, Status, StreamEnd};
+use super::documents::{EndReason, Status, StreamEnd};
 use super::fresh::Found;
-use super::hub::{FleetWatch, Interest};
+use super::hub::Interest;
 use super::problem::Refusal;
 use super::status::status;
 use crate::runtime;
-use crate::store::Notice;
 
 /// Silence after which a comment is sent.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -39,13 +37,6 @@ pub async fn task(call: Call) -> Result<Response, Refusal> {
     let found = call.api.find(&id, call.after()?).await?;
     let api = call.api.clone();
     Ok(stream(|events| async move { follow(&api, found, &interest, events).await }))
-}
-
-/// `GET /v1/watch`.
-pub async fn fleet(call: Call) -> Result<Response, Refusal> {
-    let watch = call.api.hub.watch_fleet()?;
-    let api = call.api.clone();
-    Ok(stream(|events| async move { follow_fleet(&api, watch, events).await }))
 }
 
 /// Makes a stream of what a task writes into it.
@@ -144,48 +135,6 @@ fn is_news(told: Option<&Status>, now: &Status) -> bool {
         let told = Status { position: now.position.clone(), ..told.clone() };
         told != *now
     })
-}
-
-async fn follow_fleet(api: &Arc<Api>, mut watch: FleetWatch, mut events: Events) {
-    // The present state of a fleet is what the client reads now.
-    let mut change = FleetChange { ids: None, partition: None, position: None };
-    loop {
-        if events.send("changed", change.position.as_deref(), &change).await.is_err() {
-            return;
-        }
-        let notice = loop {
-            let notice = tokio::select! {
-                biased;
-                () = events.closed() => return,
-                () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
-                notice = watch.notices.recv() => notice,
-            };
-            if !notice.as_ref().is_ok_and(|notice| names_nothing(notice)) {
-                break notice;
-            }
-        };
-        change = match notice {
-            Ok(notice) => fleet_change(&notice),
-            Err(RecvError::Lagged(_)) => FleetChange { ids: None, partition: None, position: None },
-            Err(RecvError::Closed) => return events.end(EndReason::Shutdown),
-        };
-    }
-}
-
-/// Some events change no task, such as those that only move log time.
-fn names_nothing(notice: &Notice) -> bool {
-    matches!(notice, Notice::Changed { ids: Some(ids), .. } if ids.is_empty())
-}
-
-fn fleet_change(notice: &Notice) -> FleetChange {
-    match notice {
-        Notice::Changed { partition, offset, ids } => FleetChange {
-            ids: ids.as_ref().map(|ids| ids.iter().map(ToString::to_string).collect()),
-            partition: Some(*partition),
-            position: Some(format!("{partition}:{}", (offset - 1).max(0))),
-        },
-        Notice::Gap => FleetChange { ids: None, partition: None, position: None },
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::outside::KAFKA_DEADLINE;
 use super::problem::Refusal;
 use super::tasks::json_answer;
 use crate::broker::{Committed, Ends, Partition};
+use crate::model::age::{NEVER_ANNOUNCED, REMOVED};
 use crate::model::event::ErrorInfo;
 use crate::model::id::TaskId;
 use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
@@ -20,6 +21,8 @@ use crate::model::task::{Position, Source, read_task};
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 use crate::store::Index;
+
+mod fleet;
 
 /// How long the rate of a partition is measured.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -43,7 +46,7 @@ pub async fn why(call: Call) -> Result<Response, Refusal> {
         }
         State::WaitingForChildren => api.why_waiting(&task).await?,
         state if state.is_terminal() => api.why_ended(&task).await?,
-        _ => vec![why_own(&task)],
+        _ => vec![api.why_held(&task)],
     };
     findings.extend(api.how_old(&task).await?);
     let why = Why { id: task.id.to_string(), state: task.node.state, findings };
@@ -52,7 +55,7 @@ pub async fn why(call: Call) -> Result<Response, Refusal> {
 
 impl Finding {
     fn new(code: Reason, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), task: None, ahead: None, rate: None, expected_in_ms: None }
+        Self { code, message: message.into(), ..Self::default() }
     }
 
     fn about(self, task: &TaskId) -> Self {
@@ -73,7 +76,10 @@ fn why_own(task: &Found) -> Finding {
             let told = format!("it is run by someone else and was last reported {}; nobody has told more", node.own);
             Finding::new(Reason::External, told)
         }
-        State::Scheduled => Finding::new(Reason::Scheduled, format!("it is released {}", due())),
+        State::Scheduled => {
+            let last = node.error.as_deref().map(|error| format!("; the last error was {}", error_text(Some(error))));
+            Finding::new(Reason::Scheduled, format!("it is released {}{}", due(), last.unwrap_or_default()))
+        }
         State::Retrying => {
             let error = error_text(node.error.as_deref());
             Finding::new(Reason::Retrying, format!("attempt {} failed: {error}; the next one begins {}", node.attempt, due()))
@@ -141,24 +147,6 @@ fn place_in_line(offset: i64, ends: Ends, committed: Option<&Committed>) -> Line
 }
 
 impl Api {
-    /// What people have told the workers about its type, or about tasks such as this one.
-    async fn what_forbids(&self, task: &Found) -> Result<Vec<Finding>, Refusal> {
-        self.known_orders().await?;
-        let Some(task_type) = task.node.task_type.as_deref() else { return Ok(Vec::new()) };
-        let orders = self.control.orders();
-        let because = |reason: &Option<String>| reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let paused = orders.paused.get(task_type).map(|pause| {
-            let since = time_text(pause.at_ms);
-            let why = format!("its type `{task_type}` is paused since {since}{}", because(&pause.reason));
-            Finding::new(Reason::Paused, format!("{why}; `kafleet types resume {task_type}` goes on"))
-        });
-        let tags = task.node.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
-        let killed = orders.kill_of(&task.id, task_type, tags).map(|(name, kill)| {
-            Finding::new(Reason::Killed, format!("the kill switch `{name}` is on{}: it will be cancelled", because(&kill.reason)))
-        });
-        Ok(paused.into_iter().chain(killed).collect())
-    }
-
     async fn why_queued(&self, task: &Found) -> Result<Vec<Finding>, Refusal> {
         let (Some(position), Some(task_type)) = (task.node.position, task.node.task_type.clone()) else {
             return Ok(vec![why_own(task)]);
@@ -168,7 +156,12 @@ impl Api {
         let at = place.clone();
         let ends = self.kafka(KAFKA_DEADLINE, move |broker| broker.ends(&at, KAFKA_DEADLINE)).await?;
         let committed = self.committed(&task_type, &place).await?;
-        Ok(match place_in_line(position.offset, ends, committed.as_ref()) {
+        let line = place_in_line(position.offset, ends, committed.as_ref());
+        let mut findings = match line {
+            Line::NeverTaken { .. } | Line::Ahead { .. } => self.who_works(task).await?,
+            Line::Gone { .. } | Line::Taken => Vec::new(),
+        };
+        findings.extend(match line {
             Line::Gone { first } => vec![Finding::new(
                 Reason::RecordGone,
                 format!(
@@ -196,7 +189,8 @@ impl Api {
                 }
                 findings
             }
-        })
+        });
+        Ok(findings)
     }
 
     async fn committed(&self, task_type: &str, place: &Partition) -> Result<Option<Committed>, Refusal> {
@@ -216,12 +210,16 @@ impl Api {
             Some(ms) => format!("which moves at {rate:.0}/s: its turn should come in {}", age(ms as i64)),
             None => format!("which did not move within {} s; see `kafleet workers` and the log of its worker", SAMPLE.as_secs()),
         };
-        let message = match ahead {
+        let lag = self.lag(task_type).await?;
+        let mut message = match ahead {
             0 => "it is next in its partition, and was not begun yet; a moment, or all slots are taken".to_owned(),
             1 => format!("1 task is before it in {place}, {when}"),
             ahead => format!("{ahead} tasks are before it in {place}, {when}"),
         };
-        Ok(Finding { ahead: Some(ahead), rate: Some(rate), expected_in_ms, ..Finding::new(Reason::InLine, message) })
+        if let Some(lag) = lag {
+            message += &format!("; {lag} of `{task_type}` are to be done in all");
+        }
+        Ok(Finding { ahead: Some(ahead), rate: Some(rate), lag, expected_in_ms, ..Finding::new(Reason::InLine, message) })
     }
 
     /// One task at the watermark does not end, and the map of what is done behind it is full.
@@ -276,6 +274,9 @@ impl Api {
     /// Its own end, or the deepest task whose end decided.
     async fn why_ended(&self, task: &Found) -> Result<Vec<Finding>, Refusal> {
         let state = task.node.state;
+        if let Some(lost) = lost(task) {
+            return Ok(vec![lost]);
+        }
         if task.node.own == state {
             let message = match state.category() {
                 Category::Successful => format!("it {} on attempt {}", ended(state), task.node.attempt.max(1)),
@@ -342,6 +343,31 @@ impl Api {
         };
         Ok((behind > BEHIND_WORTH_TELLING).then(told))
     }
+}
+
+/// Nobody ever worked on it: what was observed.
+fn lost(task: &Found) -> Option<Finding> {
+    let node = &task.node;
+    let message = node.error.as_deref().filter(|_| node.own == State::Expired && node.state == State::Expired)?.message.as_str();
+    let noticed = node.ended_at_ms.map_or_else(String::new, |at| format!("; noticed at {}", time_text(at)));
+    let told = match message {
+        REMOVED => {
+            let (place, name) = (node.position.map_or("-".to_owned(), |place| place.to_string()), node.task_type.as_deref());
+            let name = name.unwrap_or("-");
+            format!(
+                "Kafka's retention removed its record, {place} of the topic of `{name}`, before a worker took it{noticed}; submit it \
+                 again, and see that workers keep up or that `task_retention` is longer"
+            )
+        }
+        NEVER_ANNOUNCED => {
+            let named = time_text(node.seen_ms);
+            format!(
+                "it was named at {named} by a child or an event, and nobody has published it since{noticed}; see its producer"
+            )
+        }
+        _ => return None,
+    };
+    Some(Finding::new(Reason::Lost, told))
 }
 
 fn why_own_in_brief(task: &Found) -> String {

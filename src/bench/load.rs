@@ -78,7 +78,7 @@ impl Filler {
         Ok(Self { producer: ground.broker.producer(acks.clone())?, acks })
     }
 
-    fn send(&self, record: &Outgoing<'_>) -> anyhow::Result<()> {
+    pub fn send(&self, record: &Outgoing<'_>) -> anyhow::Result<()> {
         while let Err(error) = self.producer.send(record, 0) {
             if !error.is_transient() {
                 return Err(error).context("a record could not be produced");

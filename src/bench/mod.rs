@@ -6,6 +6,7 @@
 mod check;
 mod e2e;
 mod fanin;
+mod foreign;
 mod idle;
 mod latency;
 mod load;
@@ -20,6 +21,7 @@ mod stage;
 mod table;
 mod timers;
 mod tracker;
+mod watch;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -35,6 +37,7 @@ use crate::config::Names;
 
 pub use e2e::{E2e, e2e};
 pub use fanin::{Fanin, fanin};
+pub use foreign::{Foreign, foreign};
 pub use idle::{Idle, idle};
 pub use latency::{Latency, latency};
 pub use load::Shape;
@@ -45,6 +48,7 @@ pub use sleep::{Sleep, sleep};
 pub use table::{Figure, Report};
 pub use timers::{Timers, timers};
 pub use tracker::{TrackerBench, tracker};
+pub use watch::{Watch, watch};
 pub use worker::{WorkerBench, worker};
 
 /// What every benchmark of throughput needs to know.

@@ -29,9 +29,13 @@ pub enum BenchVerb {
     Sleep(bench::Sleep),
     /// Tasks that start later: what a tracker holds while many wait, and how late they are
     Timers(bench::Timers),
+    /// Tasks of producers that announce nothing: how long after its record each shows as queued
+    Foreign(bench::Foreign),
+    /// Very many clients that watch one api: what they cost while nothing happens, and what a change costs
+    Watch(bench::Watch),
     /// The most that a worker takes: with a long backlog, with large params, with many types
     Memory(bench::MemoryBench),
-    /// All but `memory` and `timers`, one after the other
+    /// All but `memory`, `timers`, `foreign` and `watch`, one after the other
     All(Common),
     /// A benchmark's own process
     #[command(hide = true)]
@@ -94,6 +98,8 @@ async fn run(verb: BenchVerb, site: Site) -> anyhow::Result<Report> {
         BenchVerb::Memory(memory) => blocking(move || bench::memory(&memory, &site)).await,
         BenchVerb::Timers(timers) => bench::timers(&timers, &site).await,
         BenchVerb::Reads(reads) => bench::reads(&reads, &site).await,
+        BenchVerb::Foreign(foreign) => bench::foreign(&foreign, &site).await,
+        BenchVerb::Watch(watch) => bench::watch(&watch, &site).await,
         BenchVerb::Idle(idle) => bench::idle(&idle, &site).await,
         BenchVerb::All(_) | BenchVerb::Role => anyhow::bail!("this is no benchmark by itself"),
     }

@@ -184,6 +184,62 @@ async fn the_fleet_can_be_watched() {
     assert_eq!(status.state, State::Queued);
 }
 
+/// The ids of the next change that names some.
+async fn changed(stream: &mut Stream) -> (String, Vec<String>) {
+    loop {
+        let frame = stream.next().await.unwrap();
+        let change: FleetChange = serde_json::from_str(&frame.data).unwrap();
+        if let Some(ids) = change.ids {
+            return (frame.id.unwrap(), ids);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tree_and_a_type_can_be_watched() {
+    let fleet = fleet().await;
+    let mut tree = Stream::open(&fleet, "/v1/watch?root=r").await;
+    let mut typed = Stream::open(&fleet, "/v1/watch?type=resize").await;
+    let mut both = Stream::open(&fleet, "/v1/watch?type=resize&root=r:x").await;
+    for (id, task_type) in [("other", "echo"), ("r", "echo"), ("rr", "resize"), ("r:x", "echo"), ("r:x:y", "resize")] {
+        fleet.announce(id, task_type, None).await;
+        fleet.folded().await;
+    }
+    let mut told: Vec<String> = Vec::new();
+    while !told.contains(&"r:x:y".to_owned()) {
+        told.extend(changed(&mut tree).await.1);
+    }
+    assert!(told.iter().all(|id| id == "r" || id.starts_with("r:")), "{told:?}");
+    assert_eq!(changed(&mut typed).await.1, ["rr"]);
+    assert_eq!(changed(&mut typed).await.1, ["r:x:y"], "its parents are of another type");
+    assert_eq!(changed(&mut both).await.1, ["r:x:y"]);
+    let problem = fleet.problem("/v1/watch?type=A").await;
+    assert_eq!((problem.status, problem.code.as_str()), (400, "bad_parameter"));
+}
+
+#[tokio::test]
+async fn a_watch_of_the_fleet_goes_on_where_it_was_cut() {
+    let fleet = fleet().await;
+    let mut stream = Stream::open(&fleet, "/v1/watch").await;
+    fleet.announce("a", "echo", None).await;
+    let (heard, first) = changed(&mut stream).await;
+    assert_eq!(first, ["a"]);
+    drop(stream);
+    for id in ["b", "c"] {
+        fleet.announce(id, "echo", None).await;
+        fleet.folded().await;
+    }
+    let mut again = Stream::open_at(&fleet, "/v1/watch", &heard).await;
+    for id in ["b", "c"] {
+        let frame = again.next().await.unwrap();
+        let change: FleetChange = serde_json::from_str(&frame.data).unwrap();
+        assert_eq!(change.ids, Some(vec![id.to_owned()]), "nothing is left out and nothing comes twice");
+    }
+    let mut elsewhere = Stream::open_at(&fleet, "/v1/watch", "0badcafe-1").await;
+    let change: FleetChange = serde_json::from_str(&elsewhere.next().await.unwrap().data).unwrap();
+    assert_eq!(change.ids, None, "what another process told is not known here");
+}
+
 #[tokio::test]
 async fn stopping_ends_streams_and_waits_and_answers_what_is_under_way() {
     let mut fleet = fleet().await;

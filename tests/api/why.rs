@@ -48,13 +48,14 @@ async fn a_queued_task_has_its_place_in_line() {
     let fleet = fleet().await;
     let place = backlog(&fleet, 8).await;
     let never = why(&fleet, "q5").await;
-    assert_eq!((codes(&never), never.findings[0].ahead), (vec![Reason::NeverTaken], Some(5)));
+    assert_eq!((codes(&never), never.findings[1].ahead), (vec![Reason::NoWorker, Reason::NeverTaken], Some(5)));
     // Done: 0, 1 and 3.
     commit(&fleet, &place, 2, "kf1 open 100 0 r:AQE");
     let told = why(&fleet, "q5").await;
-    let first = &told.findings[0];
-    assert_eq!((told.state, first.code, first.ahead, first.rate), (State::Queued, Reason::InLine, Some(2), Some(0.0)), "2 and 4");
-    assert!(first.message.contains("did not move"), "{}", first.message);
+    let line = &told.findings[1];
+    assert_eq!((told.state, line.code, line.ahead, line.rate), (State::Queued, Reason::InLine, Some(2), Some(0.0)), "2 and 4");
+    assert!(line.message.contains("did not move"), "{}", line.message);
+    assert_eq!(line.lag, Some(5), "2, 4, 5, 6 and 7");
     assert_eq!(codes(&why(&fleet, "q3").await), [Reason::Taken]);
     fleet.log.truncate_before(&place, 6).unwrap();
     assert_eq!(codes(&why(&fleet, "q5").await), [Reason::RecordGone]);
@@ -66,8 +67,8 @@ async fn the_task_that_holds_a_partition_back_is_named() {
     let place = backlog(&fleet, 4).await;
     commit(&fleet, &place, 1, &format!("kf1 open 100 0 {}", "x".repeat(FULL_METADATA_BYTES)));
     let told = why(&fleet, "q3").await;
-    assert_eq!(codes(&told), [Reason::HeldBack, Reason::InLine]);
-    assert_eq!(told.findings[0].task.as_deref(), Some("q1"));
+    assert_eq!(codes(&told), [Reason::NoWorker, Reason::HeldBack, Reason::InLine]);
+    assert_eq!(told.findings[1].task.as_deref(), Some("q1"));
 }
 
 #[tokio::test]
@@ -128,4 +129,77 @@ async fn what_nobody_published_and_what_others_run() {
     assert_eq!(codes(&why(&fleet, "x").await), [Reason::External]);
     let unknown = crate::harness::problem(fleet.request(Method::GET, "/v1/tasks/nobody/why")).await;
     assert_eq!(unknown.status, 404);
+}
+
+/// A heartbeat of a worker of `echo`.
+async fn beat(fleet: &Fleet, worker: &str, slots: u32, in_flight: u32, running: &[&str]) {
+    let now = kafleet::runtime::now_ms();
+    let running: Vec<_> =
+        running.iter().map(|id| json!({"id": id, "type": "echo", "attempt": 1, "began_ms": now - 9_000})).collect();
+    let part = json!({"type": "echo", "slots": slots, "in_flight": in_flight, "waiting": 0, "paused": false, "partitions": [0, 1],
+        "finished": {}});
+    let beat = json!({"v": 1, "id": worker, "host": "host-1", "pid": 42, "version": "0", "state": "running", "started_ms": now,
+        "at_ms": now, "every_ms": 60_000, "held_bytes": 0, "types": [part], "running": running});
+    let (topic, value) = (fleet.names.workers(), beat.to_string());
+    let record =
+        Outgoing { topic: &topic, partition: Some(0), key: Some(worker.as_bytes()), value: Some(value.as_bytes()), headers: &[] };
+    fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
+    crate::harness::until("the heartbeat is read", async || {
+        let workers: serde_json::Value = fleet.get("/v1/workers").await;
+        let in_flight_now = |heard: &serde_json::Value| heard["id"] == json!(worker) && heard["in_flight"] == json!(in_flight);
+        workers["workers"].as_array().unwrap().iter().any(in_flight_now)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn limits_and_full_slots_are_named() {
+    let fleet = fleet().await;
+    let place = backlog(&fleet, 3).await;
+    commit(&fleet, &place, 1, "");
+    beat(&fleet, "w-1", 4, 3, &[]).await;
+    assert_eq!(codes(&why(&fleet, "q2").await), [Reason::InLine], "a slot is free");
+    beat(&fleet, "w-1", 4, 4, &[]).await;
+    let full = why(&fleet, "q2").await;
+    assert_eq!(codes(&full), [Reason::Limited, Reason::InLine]);
+    assert_eq!(full.findings[0].message, "all 4 slots for `echo` of 1 live worker(s) are taken");
+    let limits = json!({"max_concurrency": 4, "rate": {"count": 5, "per": "1m"}});
+    let set = fleet.request(Method::PUT, "/v1/types/echo/limits").json(&limits).send().await.unwrap();
+    assert_eq!(set.status(), 200);
+    let limited = why(&fleet, "q2").await;
+    assert_eq!(codes(&limited), [Reason::Limited, Reason::Limited, Reason::InLine]);
+    assert!(limited.findings[0].message.contains("limited to 4 at once"), "{}", limited.findings[0].message);
+    assert!(limited.findings[1].message.contains("limited to 5/1m attempts"), "{}", limited.findings[1].message);
+}
+
+#[tokio::test]
+async fn a_running_task_says_when_it_was_last_heard_of() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    fleet
+        .tell("a", Kind::Started, |event| {
+            (event.attempt, event.worker) = (1, Some("w-7".into()));
+            event.at_ms -= 600_000;
+        })
+        .await;
+    let quiet = why(&fleet, "a").await;
+    assert!(quiet.findings[0].message.contains("no heartbeat of its worker is known"), "{}", quiet.findings[0].message);
+    beat(&fleet, "w-7", 4, 1, &["a"]).await;
+    let heard = why(&fleet, "a").await;
+    let first = &heard.findings[0];
+    assert!(first.message.contains("process 42 on `host-1`, was last heard of"), "{}", first.message);
+    assert!(first.quiet_ms.is_some_and(|quiet| quiet < 300_000), "its heartbeat names the task: {:?}", first.quiet_ms);
+}
+
+/// What nobody ever worked on: what was observed of it.
+#[tokio::test]
+async fn a_lost_task_says_what_was_observed() {
+    let fleet = fleet().await;
+    fleet.announce("gone", "echo", Some(Position { partition: 1, offset: 7 })).await;
+    let error = ErrorInfo::new("expired", "removed by retention", 0);
+    fleet.tell("gone", Kind::Expired, |event| event.error = Some(Box::new(error))).await;
+    let lost = why(&fleet, "gone").await;
+    assert_eq!(codes(&lost), [Reason::Lost]);
+    let message = &lost.findings[0].message;
+    assert!(message.contains("removed its record, 1:7 of the topic of `echo`") && message.contains("noticed at 2"), "{message}");
 }
