@@ -16,8 +16,8 @@ use super::call::Call;
 use super::documents as doc;
 use super::problem::{Code, Refusal};
 use super::{
-    attachments, batch, cancel, create, dead, feed, list, log, operate, ops, patch, report, retry, tasks, tree, types, watch, why,
-    workers,
+    attachments, batch, cancel, create, dead, feed, list, log, operate, ops, patch, report, retry, tasks, tree, types, watch,
+    why, workers,
 };
 use crate::config::Role;
 use crate::dead::Fate;

@@ -322,10 +322,13 @@ pub trait AtomicProducer: Send {
     fn send_in_two(
         &mut self,
         records: &[Outgoing<'_>],
-        then: &mut dyn FnMut(&[(i32, i64)]) -> Vec<Follower>,
+        then: &mut Then<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError>;
 }
+
+/// Makes records of the places of those before them.
+pub type Then<'a> = dyn FnMut(&[(i32, i64)]) -> Vec<Follower> + 'a;
 
 /// A record that follows others: bytes of its own, and no headers.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn history_says_what_was_ignored() {
-        let item = |kind: &str, ignored| HistoryItem {
+        let item = |kind: &str, ignored: bool| HistoryItem {
             kind: kind.into(),
             at: "2026-01-31T12:00:00.000Z".into(),
             run: 1,

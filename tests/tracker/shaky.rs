@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Follower, GroupEvent,
-    Outgoing, Partition, Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing,
+    Partition, Producer, Record, RecordRef, Start, Then, TopicInfo, TopicOutcome, TopicSpec,
 };
 use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
@@ -61,7 +61,7 @@ impl AtomicProducer for ShakyAtomic {
     fn send_in_two(
         &mut self,
         records: &[Outgoing<'_>],
-        then: &mut dyn FnMut(&[(i32, i64)]) -> Vec<Follower>,
+        then: &mut Then<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let step = *self.tricks.step.lock().unwrap();

@@ -13,7 +13,7 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use super::settings::Settings;
 use super::{error, lend, native};
-use crate::broker::{AtomicProducer, BrokerError, DeliverySink, Follower, Outgoing, Plain, Producer};
+use crate::broker::{AtomicProducer, BrokerError, DeliverySink, Follower, Outgoing, Plain, Producer, Then};
 
 /// How long opening an atomic producer waits for the cluster to end what its predecessor left open.
 const INIT_DEADLINE: Duration = Duration::from_secs(30);
@@ -236,7 +236,7 @@ impl AtomicProducer for KafkaAtomicProducer {
     fn send_in_two(
         &mut self,
         records: &[Outgoing<'_>],
-        then: &mut dyn FnMut(&[(i32, i64)]) -> Vec<Follower>,
+        then: &mut Then<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         if let Some(broken) = &self.broken {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::faults::{SendFault, injected};
 use super::log::{Payload, cost_of};
 use super::{Core, State, topics};
-use crate::broker::{AtomicProducer, BrokerError, Follower, Outgoing, Partition};
+use crate::broker::{AtomicProducer, BrokerError, Follower, Outgoing, Partition, Then};
 
 /// What the broker knows of one name.
 #[derive(Default)]
@@ -122,7 +122,7 @@ impl AtomicProducer for MemoryAtomic {
     fn send_in_two(
         &mut self,
         records: &[Outgoing<'_>],
-        then: &mut dyn FnMut(&[(i32, i64)]) -> Vec<Follower>,
+        then: &mut Then<'_>,
         _deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let now_ms = self.core.now_ms();
