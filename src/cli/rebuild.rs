@@ -46,7 +46,7 @@ pub async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Registry) -
     init_logs("error");
     // It may run beside a tracker: it serves metrics only where that was asked for.
     let ops_listen = Some(args.ops.ops_listen.clone().unwrap_or_default());
-    let wants = Wants { ops_listen, unused: &["api", "types", "schedules"], ..Wants::default() };
+    let wants = Wants { ops_listen, unused: &["api", "types", "schedules", "callbacks", "email"], ..Wants::default() };
     let parts = Parts::load(globals, registry, wants)?;
     let broker = parts.kafka()?;
     let (source, copy) = (parts.redis_here()?, parts.redis_at(&args.into)?);
