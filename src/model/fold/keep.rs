@@ -14,15 +14,16 @@ pub(super) enum Keeping {
 /// `before`: the bytes kept until now; `room`: what the partition may keep besides.
 pub(super) fn keep(node: &mut Node, event: &Event, verdict: Verdict, place: Place, before: u32, room: u64) -> Option<Keeping> {
     let waits = matches!(node.own, State::Scheduled | State::Retrying);
-    let applied = verdict == Verdict::Applied;
-    if let Some(record) = event.record.as_deref().filter(|_| applied && waits) {
+    // Of a kind that a newer version writes nobody here knows what its record is for.
+    let brings = verdict == Verdict::Applied && matches!(event.kind, Kind::Scheduled | Kind::Retrying);
+    if let Some(record) = event.record.as_deref().filter(|_| brings && waits) {
         let bytes = record.encode();
         if bytes.len() as u64 <= room + u64::from(before) {
             (node.kept, node.told_at) = (bytes.len() as u32, Some(place.offset));
             return Some(Keeping::Put(bytes));
         }
         refuse(node, event.attempt);
-    } else if !waits || (applied && matches!(event.kind, Kind::Scheduled | Kind::Retrying)) {
+    } else if !waits || brings {
         node.kept = 0;
     }
     (before > 0 && node.kept == 0).then_some(Keeping::Drop)

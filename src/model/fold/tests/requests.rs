@@ -33,6 +33,16 @@ fn a_retry_that_waits_at_the_tracker_ends_with_any_other_word() {
     assert_eq!((kept.node("a").attempt, kept.node("a").state), (2, State::Queued));
 }
 
+#[test]
+fn what_a_newer_version_writes_brings_no_record() {
+    let mut retrying = failed("a");
+    (retrying.kind, retrying.attempt, retrying.due_ms) = (Kind::Retrying, 1, Some(900));
+    let mut unknown = with_record(event(Kind::Unknown, "a"), 900);
+    unknown.attempt = 2;
+    let kept = fold_log(&[submitted("a"), retrying, unknown], 1, 9);
+    assert_eq!((kept.kept.len(), kept.node("a").timer()), (0, None));
+}
+
 /// A worker that never heard that its events had arrived sends them again, behind what followed them.
 #[test]
 fn what_is_sent_again_takes_no_record_away_and_brings_none_back() {
