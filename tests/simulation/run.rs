@@ -71,6 +71,7 @@ async fn live(fleet: &Rc<Fleet>) -> Vec<String> {
             }
             if fleet.system.elapsed_ms() >= trouble_ms {
                 fleet.heal();
+                fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
             }
             watch(fleet, &mut ends).await;
             if !seen(fleet).is_empty() {
