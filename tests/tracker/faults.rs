@@ -223,7 +223,7 @@ async fn connections_are_cut_around_exec() {
     let ground = Ground::new(kafka, store(format!("redis://127.0.0.1:{}", proxy.port)), 3);
     let load = Load::begin(&ground);
     let trackers = two_trackers(&ground).await;
-    for (cut, wanted) in [(Cut::Before(5), 6), (Cut::After(5), 12)] {
+    for (cut, wanted) in [(Cut::Before(4), 3), (Cut::After(4), 6)] {
         proxy.cut(cut);
         until(&format!("connections are cut ({cut:?})"), || async { proxy.cuts() >= wanted }).await;
     }
@@ -242,15 +242,16 @@ async fn two_trackers_own_everything() {
     let selfish = Arc::new(SelfishBroker { inner: kafka, group: honest.names.tracker_group(), all });
     // Each with connections of its own.
     let grounds = [0, 1].map(|_| honest.with(selfish.clone(), store(server.url())));
-    let load = Load::begin(&honest);
+    make_topics(&honest);
     let mut trackers = vec![grounds[0].tracker().await, grounds[1].tracker().await];
+    for tracker in &trackers {
+        until("it has taken everything", || async { tracker.reason("tracker").is_none() }).await;
+    }
+    let load = Load::begin(&honest);
     for _ in 0..4 {
         load.goes_on("it is folded").await;
     }
-    until("they have met", || async {
-        trackers.iter().all(|tracker| rewinds(std::slice::from_ref(tracker), &honest, &["fence"]) > 0)
-    })
-    .await;
+    until("they have met", || async { rewinds(&trackers, &honest, &["fence"]) > 0 }).await;
     trackers.remove(0).stop().await;
     load.ends_well(trackers).await;
 }
