@@ -53,9 +53,12 @@ impl Forest {
             node.position = None;
         }
         announce(node, next, &announcement(then, cause));
-        node.own = State::Queued;
         node.folded_to = cause.place.offset + 1;
-        node.effects.push(Effect { cause: cause.place.offset, what: Act::Follow { run } });
+        // Somebody else may have told its end already, which stays.
+        if !node.own.is_terminal() {
+            node.own = State::Queued;
+            node.effects.push(Effect { cause: cause.place.offset, what: Act::Follow { run } });
+        }
         node.remember(entry(Kind::Submitted, run, cause, told));
         refresh(node, cause);
         let now = standing(next, node);

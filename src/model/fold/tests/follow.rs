@@ -15,6 +15,15 @@ fn effects(kept: &Kept, task: &str) -> String {
     kept.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
 }
 
+/// Somebody else has run a task of its name.
+#[test]
+fn an_end_that_is_told_before_it_is_made_stays() {
+    let log = [followed("r", vec![then(On::Ended)]), event(Kind::Succeeded, "r:then"), event(Kind::Succeeded, "r")];
+    let kept = fold_log(&log, 1, 9);
+    assert_eq!((kept.node("r:then").state, kept.node("r").state), (State::Succeeded, State::Succeeded));
+    assert_eq!(effects(&kept, "r:then"), "", "it is not run once more");
+}
+
 #[test]
 fn it_is_there_before_the_task_looks_finished() {
     let log = [
