@@ -4,7 +4,7 @@
 #[path = "fleet/processes.rs"]
 #[allow(dead_code, reason = "the fleet's tests use more of it")]
 mod processes;
-#[path = "tracker/redis.rs"]
+#[path = "redis/server.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod redis;
 

@@ -56,6 +56,11 @@ impl Call {
         Err(bad_parameter("after", &format!("the events topic has partitions 0 to {}", partitions.saturating_sub(1))))
     }
 
+    /// What a stream that was cut had told last.
+    pub fn last_event_id(&self) -> Option<&str> {
+        self.headers.get("last-event-id")?.to_str().ok()
+    }
+
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
         read_json(&self.body)
     }

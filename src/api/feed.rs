@@ -182,8 +182,7 @@ fn anything() -> FleetChange {
 /// `GET /v1/watch`.
 pub async fn watch(call: Call) -> Result<Response, Refusal> {
     let scope = Scope::read(&call)?;
-    let last = call.headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let watch = call.api.hub.feed.watch(last)?;
+    let watch = call.api.hub.feed.watch(call.last_event_id())?;
     let api = call.api.clone();
     Ok(stream(|events| async move { follow(&api, &scope, watch, events).await }))
 }

@@ -12,7 +12,7 @@ use super::hub::Interest;
 use super::outside::{detached, stored};
 use super::problem::{Code, Refusal};
 use super::tasks::json_answer;
-use super::watch::{Events, Over, stream};
+use super::watch::{Events, Over, news, stream};
 use crate::model::event::{Event, Kind};
 use crate::model::log::lines_of;
 use crate::runtime::now_ms;
@@ -63,7 +63,7 @@ fn first_line(call: &Call) -> Result<u64, Refusal> {
 
 /// A stream that was cut goes on behind the last line that its client has heard of.
 fn resume(call: &Call) -> Result<u64, Refusal> {
-    let heard = call.headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
+    let heard = call.last_event_id().and_then(|id| id.parse().ok());
     heard.map_or_else(|| first_line(call), Ok)
 }
 
@@ -87,18 +87,10 @@ async fn follow(api: &Arc<Api>, found: Found, from: u64, interest: &Interest, mu
                 Ok(_) => {}
             }
         }
-        tokio::select! {
-            biased;
-            () = events.closed() => return,
-            () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
-            () = interest.changed() => {}
-        }
-        match api.look(&id).await {
-            Ok(Some(found)) => newest = Some(found),
-            Ok(None) => return events.end(EndReason::Gone),
-            // The store is away: the next look tells more.
-            Err(_) => {}
-        }
+        newest = match news(api, &id, interest, &mut events).await {
+            Ok(found) => found,
+            Err(Over) => return,
+        };
     }
 }
 

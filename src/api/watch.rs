@@ -21,6 +21,7 @@ use super::fresh::Found;
 use super::hub::Interest;
 use super::problem::Refusal;
 use super::status::status;
+use crate::model::id::TaskId;
 use crate::runtime;
 
 /// Silence after which a comment is sent.
@@ -59,7 +60,7 @@ pub struct Events {
     patience: Duration,
 }
 
-/// The client has gone, or is too slow: the stream is over.
+/// The stream is over: the client has gone or is too slow, or has been told why.
 pub struct Over;
 
 impl Events {
@@ -114,18 +115,31 @@ async fn follow(api: &Arc<Api>, found: Found, interest: &Interest, mut events: E
                 return events.end(EndReason::Finished);
             }
         }
-        tokio::select! {
-            biased;
-            () = events.closed() => return,
-            () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
-            () = interest.changed() => {}
+        newest = match news(api, &id, interest, &mut events).await {
+            Ok(found) => found,
+            Err(Over) => return,
+        };
+    }
+}
+
+/// Waits until there may be news of a task, and looks. None: the store is away, the next look tells more.
+pub async fn news(api: &Api, id: &TaskId, interest: &Interest, events: &mut Events) -> Result<Option<Found>, Over> {
+    tokio::select! {
+        biased;
+        () = events.closed() => return Err(Over),
+        () = api.shutdown.drain.cancelled() => {
+            events.end(EndReason::Shutdown);
+            return Err(Over);
         }
-        match api.look(&id).await {
-            Ok(Some(found)) => newest = Some(found),
-            Ok(None) => return events.end(EndReason::Gone),
-            // The store is away: the client keeps what it has until the next look.
-            Err(_) => {}
+        () = interest.changed() => {}
+    }
+    match api.look(id).await {
+        Ok(Some(found)) => Ok(Some(found)),
+        Ok(None) => {
+            events.end(EndReason::Gone);
+            Err(Over)
         }
+        Err(_) => Ok(None),
     }
 }
 

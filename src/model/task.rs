@@ -57,7 +57,7 @@ pub mod header {
         POLICY,
     ];
 
-    const ALL: [&str; 27] = [
+    const OTHERS: [&str; 14] = [
         SPEC_VERSION,
         ID,
         TYPE,
@@ -70,26 +70,13 @@ pub mod header {
         AS_OF,
         ANNOUNCED,
         HASH,
-        NOT_BEFORE,
-        EXPIRES,
-        RETRIES,
-        MIN_BACKOFF,
-        MAX_BACKOFF,
-        TIMEOUT,
-        TOTAL_TIMEOUT,
-        ON_FAILURE,
-        NAME,
-        CREATOR,
-        TAGS,
-        LINK,
-        POLICY,
         TRACE_PARENT,
         TRACE_STATE,
     ];
 
     /// Its value is part of the task; others are only carried along.
     pub fn is_known(name: &str) -> bool {
-        ALL.contains(&name)
+        OTHERS.contains(&name) || OF_POLICY.contains(&name)
     }
 }
 

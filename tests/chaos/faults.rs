@@ -13,39 +13,58 @@ use crate::process::Process;
 use crate::proxy::{Link, Proxy};
 use crate::redis::Stores;
 
-/// One kind of fault. Which of several processes or links it hits is drawn each time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub enum Kind {
-    WorkerKilled,
-    WorkerFrozen,
-    WorkersRolled,
-    TrackerKilled,
-    TrackerFrozen,
-    TrackersRolled,
-    ApiKilled,
-    ApiFrozen,
-    ApisRolled,
-    BrokerKilled,
-    BrokerFrozen,
-    TwoBrokersKilled,
-    KafkaSlow,
-    KafkaSilent,
-    KafkaCut,
-    RedisMasterKilled,
-    RedisMasterFrozen,
-    RedisReplicaKilled,
-    SentinelKilled,
-    RedisSwitched,
-    RedisWiped,
-    RedisSlow,
-    RedisSilent,
-    RedisCut,
+/// Each kind of fault, and what people read of it in tables.
+macro_rules! kinds {
+    ($($kind:ident: $words:literal,)+) => {
+        /// One kind of fault. Which of several processes or links it hits is drawn each time.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        pub enum Kind {
+            $($kind,)+
+        }
+
+        const ALL: &[Kind] = &[$($kind,)+];
+
+        impl Kind {
+            pub fn words(self) -> &'static str {
+                match self {
+                    $($kind => $words,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    WorkerKilled: "worker killed",
+    WorkerFrozen: "worker frozen",
+    WorkersRolled: "workers restarted one by one",
+    TrackerKilled: "tracker killed",
+    TrackerFrozen: "tracker frozen",
+    TrackersRolled: "trackers restarted one by one",
+    ApiKilled: "api killed",
+    ApiFrozen: "api frozen",
+    ApisRolled: "apis restarted one by one",
+    BrokerKilled: "broker killed",
+    BrokerFrozen: "broker frozen",
+    TwoBrokersKilled: "two of three brokers killed",
+    KafkaSlow: "link to a broker slow",
+    KafkaSilent: "link to a broker silent",
+    KafkaCut: "link to a broker cut",
+    RedisMasterKilled: "Redis master killed",
+    RedisMasterFrozen: "Redis master frozen",
+    RedisReplicaKilled: "Redis replica killed",
+    SentinelKilled: "sentinel killed",
+    RedisSwitched: "Redis replica made master",
+    RedisWiped: "Redis wiped",
+    RedisSlow: "link to Redis slow",
+    RedisSilent: "link to Redis silent",
+    RedisCut: "link to Redis cut",
 }
 
 use Kind::*;
 
 /// What the short mode draws from: each of these is over within seconds.
-const SHORT: [Kind; 10] = [
+const SHORT: &[Kind] = &[
     WorkerKilled,
     TrackerKilled,
     ApiKilled,
@@ -56,66 +75,9 @@ const SHORT: [Kind; 10] = [
     KafkaCut,
     KafkaSlow,
     TrackersRolled,
-];
-
-const ALL: [Kind; 24] = [
-    WorkerKilled,
-    WorkerFrozen,
-    WorkersRolled,
-    TrackerKilled,
-    TrackerFrozen,
-    TrackersRolled,
-    ApiKilled,
-    ApiFrozen,
-    ApisRolled,
-    BrokerKilled,
-    BrokerFrozen,
-    TwoBrokersKilled,
-    KafkaSlow,
-    KafkaSilent,
-    KafkaCut,
-    RedisMasterKilled,
-    RedisMasterFrozen,
-    RedisReplicaKilled,
-    SentinelKilled,
-    RedisSwitched,
-    RedisWiped,
-    RedisSlow,
-    RedisSilent,
-    RedisCut,
 ];
 
 impl Kind {
-    /// For people, in tables.
-    pub fn words(self) -> &'static str {
-        match self {
-            WorkerKilled => "worker killed",
-            WorkerFrozen => "worker frozen",
-            WorkersRolled => "workers restarted one by one",
-            TrackerKilled => "tracker killed",
-            TrackerFrozen => "tracker frozen",
-            TrackersRolled => "trackers restarted one by one",
-            ApiKilled => "api killed",
-            ApiFrozen => "api frozen",
-            ApisRolled => "apis restarted one by one",
-            BrokerKilled => "broker killed",
-            BrokerFrozen => "broker frozen",
-            TwoBrokersKilled => "two of three brokers killed",
-            KafkaSlow => "link to a broker slow",
-            KafkaSilent => "link to a broker silent",
-            KafkaCut => "link to a broker cut",
-            RedisMasterKilled => "Redis master killed",
-            RedisMasterFrozen => "Redis master frozen",
-            RedisReplicaKilled => "Redis replica killed",
-            SentinelKilled => "sentinel killed",
-            RedisSwitched => "Redis replica made master",
-            RedisWiped => "Redis wiped",
-            RedisSlow => "link to Redis slow",
-            RedisSilent => "link to Redis silent",
-            RedisCut => "link to Redis cut",
-        }
-    }
-
     /// Draws how long it lasts, in milliseconds.
     fn length(self, rng: &mut fastrand::Rng) -> u64 {
         match self {
@@ -141,7 +103,7 @@ pub struct Plan {
 
 /// An endless story of faults: all kinds in a random order, and again.
 pub fn plans(mut rng: fastrand::Rng, short: bool) -> impl Iterator<Item = Plan> {
-    let kinds: &[Kind] = if short { &SHORT } else { &ALL };
+    let kinds = if short { SHORT } else { ALL };
     let mut deck: Vec<Kind> = Vec::new();
     std::iter::from_fn(move || {
         if deck.is_empty() {

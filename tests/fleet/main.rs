@@ -32,7 +32,7 @@ mod policies;
 mod processes;
 mod rebuilding;
 mod receiver;
-#[path = "../tracker/redis.rs"]
+#[path = "../redis/server.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod redis;
 mod resuming;

@@ -4,8 +4,7 @@
 mod cluster;
 mod proxy;
 mod sentinels;
-#[path = "../tracker/redis.rs"]
-mod server;
+pub mod server;
 
 use std::time::{Duration, Instant};
 

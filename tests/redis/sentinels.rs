@@ -8,7 +8,6 @@ pub struct Sentinels {
     sentinel: Server,
     /// From the replica to its master.
     replication: Proxy,
-    _folder: tempfile::TempDir,
 }
 
 impl Sentinels {
@@ -16,14 +15,11 @@ impl Sentinels {
         let master = Server::start_with(&["--repl-diskless-sync-delay", "0"]);
         let replication = Proxy::to(master.port);
         let replica = Server::start_with(&["--replicaof", "127.0.0.1", &replication.port.to_string()]);
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("sentinel.conf");
         // It takes the replica's word for its master's address for as long as a failover may take.
         let lines = ["down-after-milliseconds main 1500", "failover-timeout main 60000", "parallel-syncs main 1"];
         let lines: String = lines.iter().map(|line| format!("sentinel {line}\n")).collect();
-        std::fs::write(&file, format!("sentinel monitor main 127.0.0.1 {} 1\n{lines}", master.port)).unwrap();
-        let sentinel = Server::start_with(&[file.to_str().unwrap(), "--sentinel"]);
-        let this = Self { master, replica, sentinel, replication, _folder: folder };
+        let sentinel = Server::sentinel(&format!("sentinel monitor main 127.0.0.1 {} 1\n{lines}", master.port));
+        let this = Self { master, replica, sentinel, replication };
         this.settle();
         this
     }

@@ -1,6 +1,10 @@
 //! The real worker, tracker, api and fold on a broker and a store in memory, on one thread, under a clock of their own:
 //! everything that happens comes from a seed. See CONTRIBUTING.md for how to run more of it.
 
+#[macro_use]
+#[path = "../through/mod.rs"]
+mod through;
+
 mod asks;
 mod family;
 mod fleet;

@@ -10,7 +10,7 @@ use futures::stream::BoxStream;
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{
     AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing,
-    Partition, Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+    Partition, Producer, Record, RecordRef, Start, TopicInfo,
 };
 use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
@@ -87,9 +87,6 @@ impl Broker for Watched {
         self.reach()?;
         self.inner.topics(prefix, deadline)
     }
-    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
-        self.inner.apply_topics(topics, deadline)
-    }
     fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
         self.reach()?;
         self.inner.ends(partition, deadline)
@@ -102,9 +99,7 @@ impl Broker for Watched {
         self.reach()?;
         self.inner.group_offsets(group, at, deadline)
     }
-    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
-        self.inner.set_group_offsets(group, commits, deadline)
-    }
+    through!(apply_topics, set_group_offsets);
 }
 
 /// What nobody waits for.
@@ -198,9 +193,6 @@ impl Consumer for WatchedConsumer {
     fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
         if self.luck.fails() { Err(away()) } else { self.inner.assign(starts) }
     }
-    fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
-        self.inner.release(partitions)
-    }
     fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
         self.judge(commits);
         self.begun = commits.to_vec();
@@ -218,15 +210,7 @@ impl Consumer for WatchedConsumer {
     fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
         if self.luck.fails() { Err(away()) } else { self.inner.committed(partitions, deadline) }
     }
-    fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
-        self.inner.pause(partitions, paused)
-    }
-    fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
-        self.inner.positions()
-    }
-    fn close(self: Box<Self>, deadline: Duration) {
-        self.inner.close(deadline);
-    }
+    through!(release, pause, positions, close);
 }
 
 pub struct Uplink {

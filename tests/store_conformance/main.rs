@@ -5,7 +5,6 @@
 mod bench;
 mod cases;
 mod redis_only;
-mod server;
 #[path = "../redis/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tracker's tests use more of it")]
 mod servers;

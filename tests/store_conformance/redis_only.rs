@@ -9,14 +9,15 @@ use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Index, Notice, Store, StoreError};
 
 use crate::bench::*;
-use crate::server::{Server, free_port};
+use crate::servers::Server;
+use crate::servers::server::free_port;
 
 const SECRET: &str = "very-secret-word";
 
 /// None where tests are to go without Redis.
 async fn server(arguments: &[&str]) -> Option<(Server, Bench)> {
     test_redis()?;
-    let server = Server::start(arguments).await;
+    let server = Server::start_with(arguments);
     let bench = Bench::over(RedisOptions::new(server.url()));
     Some((server, bench))
 }
@@ -34,7 +35,7 @@ async fn a_cut_connection_closes_the_writer_and_the_next_goes_on() {
     let Some((server, bench)) = server(&[]).await else { return };
     let (mut writer, _) = bench.open(0).await;
     writer.apply(&Changes::default(), None, fence(1)).await.unwrap();
-    let _: i64 = server.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    let _: i64 = server.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
     let cut = writer.apply(&full_batch("a"), Some(fence(1)), fence(2)).await;
     assert!(matches!(cut, Err(StoreError::Unavailable(_))), "{cut:?}");
     assert!(is_unavailable(&writer.apply(&full_batch("a"), Some(fence(1)), fence(2)).await, "closed"));
@@ -49,7 +50,7 @@ async fn flushall_is_noticed() {
     let Some((server, bench)) = server(&[]).await else { return };
     let (mut writer, _) = bench.open(0).await;
     writer.apply(&full_batch("a"), None, fence(1)).await.unwrap();
-    let _: String = server.call(&["FLUSHALL"]).await;
+    let _: String = server.call(&["FLUSHALL"]).unwrap();
     assert_eq!(writer.apply(&full_batch("b"), Some(fence(1)), fence(2)).await, Err(StoreError::Conflict { found: None }));
 }
 
@@ -120,10 +121,10 @@ async fn reads_come_back_with_the_server() {
     let Some((mut server, _)) = server(&[]).await else { return };
     let redis = Redis::connect(impatient(&server.url())).unwrap();
     assert_eq!(redis.fences(&[0]).await.unwrap(), [None]);
-    server.stop();
+    server.kill();
     let away = redis.fences(&[0]).await;
     assert!(matches!(&away, Err(StoreError::Unavailable(told)) if told.contains("gave up after 600ms")), "{away:?}");
-    server.start_again().await;
+    server.start_again();
     let is_back = || async { redis.fences(&[0]).await.is_ok() };
     until("reads work again", is_back).await;
 }
@@ -134,14 +135,14 @@ async fn a_listener_is_told_of_a_gap_when_it_listens_again() {
     let mut notices = bench.store.notices().await.unwrap();
     let mut next = async || tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice came");
     assert_eq!(next().await, Some(Notice::Gap));
-    let killed: i64 = server.call(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    let killed: i64 = server.call(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
     assert_eq!(killed, 1);
     assert_eq!(next().await, Some(Notice::Gap));
     let at = bench.put(0, full_batch("a")).await;
     assert_eq!(next().await, Some(Notice::Changed { partition: 0, offset: at.offset, ids: Some(vec![id("a")]) }));
     drop(notices);
     let is_gone = || async {
-        let listeners: String = server.call(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        let listeners: String = server.call(&["CLIENT", "LIST", "TYPE", "pubsub"]).unwrap();
         listeners.is_empty()
     };
     until("the connection ends with its stream", is_gone).await;
@@ -158,10 +159,10 @@ async fn eviction_is_refused() {
 async fn a_batch_that_finds_no_memory_changes_nothing() {
     let Some((server, bench)) = server(&["--maxmemory-policy", "noeviction"]).await else { return };
     let (mut writer, _) = bench.open(0).await;
-    let _: String = server.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let _: String = server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     let refused = writer.apply(&full_batch("a"), None, fence(1)).await;
     assert!(is_unavailable(&refused, "OOM"), "{refused:?}");
-    let _: String = server.call(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let _: String = server.call(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     expect_untouched(&*bench.store, "a").await;
     let (mut writer, found) = bench.open(0).await;
     writer.apply(&full_batch("a"), found, fence(1)).await.unwrap();
@@ -170,9 +171,9 @@ async fn a_batch_that_finds_no_memory_changes_nothing() {
 #[tokio::test]
 async fn what_cannot_be_read_is_named() {
     let Some((server, bench)) = server(&[]).await else { return };
-    let _: String = server.call(&["SET", "kafleet:{p0}:fence", "12 nonsense"]).await;
-    let _: String = server.call(&["SET", "kafleet:{p0}:t:a", "\u{1}"]).await;
-    let _: i64 = server.call(&["HSET", "kafleet:{p0}:n", "nonsense", "1"]).await;
+    let _: String = server.call(&["SET", "kafleet:{p0}:fence", "12 nonsense"]).unwrap();
+    let _: String = server.call(&["SET", "kafleet:{p0}:t:a", "\u{1}"]).unwrap();
+    let _: i64 = server.call(&["HSET", "kafleet:{p0}:n", "nonsense", "1"]).unwrap();
     for (error, said) in [
         (bench.store.open(0).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
         (bench.store.fences(&[0]).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
@@ -188,7 +189,7 @@ async fn what_cannot_be_read_is_named() {
 async fn a_half_done_batch_stops_the_partition() {
     let Some((server, bench)) = server(&[]).await else { return };
     let (mut writer, _) = bench.open(0).await;
-    let _: String = server.call(&["SET", "kafleet:{p0}:roots", "of another type"]).await;
+    let _: String = server.call(&["SET", "kafleet:{p0}:roots", "of another type"]).unwrap();
     let broken = writer.apply(&full_batch("a"), None, fence(1)).await;
     assert!(matches!(&broken, Err(StoreError::Invalid(told)) if told.contains("WRONGTYPE")), "{broken:?}");
     let Err(StoreError::Invalid(told)) = bench.store.open(0).await.map(drop) else { panic!("went on") };
@@ -199,7 +200,7 @@ async fn a_half_done_batch_stops_the_partition() {
 async fn a_thousand_finished_tasks_cost_few_commands() {
     let Some((server, bench)) = server(&[]).await else { return };
     let (mut writer, _) = bench.open(0).await;
-    let _: String = server.call(&["CONFIG", "RESETSTAT"]).await;
+    let _: String = server.call(&["CONFIG", "RESETSTAT"]).unwrap();
     let mut at = None;
     for batch in 1..=10 {
         let ids: Vec<_> = (0..1_000).map(|n| format!("p:{batch}-{n}")).collect();
@@ -209,7 +210,7 @@ async fn a_thousand_finished_tasks_cost_few_commands() {
         writer.apply(&changes, at, fence(batch)).await.unwrap();
         at = Some(fence(batch));
     }
-    let stats: String = server.call(&["INFO", "commandstats"]).await;
+    let stats: String = server.call(&["INFO", "commandstats"]).unwrap();
     let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
     let ours = stats.lines().filter(|line| !line.contains("|") && !line.contains("hello") && !line.contains("client"));
     let total: u64 = ours.filter_map(calls).sum();
@@ -224,13 +225,13 @@ async fn a_counter_at_zero_leaves_nothing_behind() {
     writer.apply(&count(1), None, fence(1)).await.unwrap();
     writer.apply(&count(-1), Some(fence(1)), fence(2)).await.unwrap();
     writer.apply(&Changes::default(), Some(fence(2)), fence(3)).await.unwrap();
-    assert_eq!(server.call::<i64>(&["EXISTS", "kafleet:{p0}:n"]).await, 0);
+    assert_eq!(server.call::<i64>(&["EXISTS", "kafleet:{p0}:n"]).unwrap(), 0);
 }
 
 #[tokio::test]
 async fn sentinels_name_the_master() {
     let Some((master, _)) = server(&["--requirepass", SECRET]).await else { return };
-    let sentinel = Server::sentinel(&master).await;
+    let sentinel = Server::sentinel(&format!("sentinel monitor main 127.0.0.1 {} 1\n", master.port));
     let bench = Bench::over(RedisOptions::new(format!("redis-sentinel://:{SECRET}@127.0.0.1:{}/main", sentinel.port)));
     assert_eq!(bench.store.check().await, Ok(()));
     bench.put(0, full_batch("a")).await;
@@ -249,20 +250,20 @@ async fn a_batch_that_redis_tore_apart_is_noticed() {
         let Some((mut server, bench)) = server(&["--appendonly", "yes", "--appendfsync", "always"]).await else { return };
         bench.put(0, full_batch("a")).await;
         bench.put(0, full_batch("b")).await;
-        let (_, folder): (String, String) = server.call(&["CONFIG", "GET", "dir"]).await;
-        server.stop();
+        let (_, folder): (String, String) = server.call(&["CONFIG", "GET", "dir"]).unwrap();
+        server.kill();
         let file = std::path::Path::new(&folder).join("appendonlydir/appendonly.aof.1.incr.aof");
         let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
         file.set_len(file.metadata().unwrap().len() - cut).unwrap();
-        server.start_again().await;
+        server.start_again();
         assert_eq!(bench.open(0).await.1, Some(fence(1)), "the torn batch is not there");
         bench.put(0, full_batch("b")).await;
         bench.put(1, full_batch("c")).await;
-        server.stop();
-        server.start_again().await;
+        server.kill();
+        server.start_again();
         let told = bench.store.open(0).await.map(drop);
         assert!(is_unavailable(&told, "a part of a batch of partition 0 was applied"), "{told:?}");
-        let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).await;
+        let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();
         assert_eq!(left, Vec::<String>::new());
         assert_eq!(bench.open(0).await.1, None, "it begins anew");
         bench.put(0, full_batch("a")).await;

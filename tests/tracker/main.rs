@@ -2,6 +2,10 @@
 //! same log into an empty store gives? On the broker and the store in memory, and on real Kafka and Redis where
 //! `KAFLEET_TEST_KAFKA` and `KAFLEET_TEST_REDIS` are set, as `tests/services run` does.
 
+#[macro_use]
+#[path = "../through/mod.rs"]
+mod through;
+
 mod ages;
 mod broker;
 mod cases;

@@ -7,8 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing,
-    Partition, Producer, Record, RecordRef, Start, Then, TopicInfo, TopicOutcome, TopicSpec,
+    AtomicProducer, Broker, BrokerError, Consumer, ConsumerSpec, GroupEvent, Outgoing, Partition, RecordRef, Start, Then,
 };
 use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
@@ -111,9 +110,6 @@ impl Broker for ShakyBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         Ok(Box::new(ShakyConsumer { inner: self.inner.consumer(spec)?, tricks: self.tricks.clone() }))
     }
-    fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
-        self.inner.producer(sink)
-    }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
         self.tricks.atomics.fetch_add(1, SeqCst);
         if let Some(error) = &*self.tricks.no_atomic.lock().unwrap() {
@@ -121,24 +117,7 @@ impl Broker for ShakyBroker {
         }
         Ok(Box::new(ShakyAtomic { inner: self.inner.atomic_producer(name)?, tricks: self.tricks.clone() }))
     }
-    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
-        self.inner.topics(prefix, deadline)
-    }
-    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
-        self.inner.apply_topics(topics, deadline)
-    }
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
-        self.inner.ends(partition, deadline)
-    }
-    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
-        self.inner.read_at(partition, offset, deadline)
-    }
-    fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
-        self.inner.group_offsets(group, at, deadline)
-    }
-    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
-        self.inner.set_group_offsets(group, commits, deadline)
-    }
+    through!(producer, topics, apply_topics, ends, read_at, group_offsets, set_group_offsets);
 }
 
 struct ShakyConsumer {
@@ -176,27 +155,7 @@ impl Consumer for ShakyConsumer {
         }
         self.inner.assign(starts)
     }
-    fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
-        self.inner.release(partitions)
-    }
-    fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
-        self.inner.commit(commits)
-    }
-    fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
-        self.inner.commit_sync(commits)
-    }
-    fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
-        self.inner.committed(partitions, deadline)
-    }
-    fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
-        self.inner.pause(partitions, paused)
-    }
-    fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
-        self.inner.positions()
-    }
-    fn close(self: Box<Self>, deadline: Duration) {
-        self.inner.close(deadline);
-    }
+    through!(release, commit, commit_sync, committed, pause, positions, close);
 }
 
 /// How a [`ShakyStore`] answers.

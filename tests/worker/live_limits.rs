@@ -6,7 +6,7 @@ use kafleet::config::{Rate, RateBy};
 use kafleet::control::{Key, RateLimit, Said, Slots};
 use kafleet::model::duration::Millis;
 
-use crate::fleet::{Fleet, kafka, memory, until};
+use crate::fleet::{Fleet, Worker, kafka, memory, until};
 use crate::types::{Gate, Journal, Kind, counted, gated};
 
 async fn limit(fleet: &Fleet, task_type: &str, slots: Option<u32>, max_concurrency: Option<u32>) {
@@ -44,10 +44,13 @@ async fn slots_follow_what_people_say() {
 
 /// Two workers, a limit of 7 over 4 partitions: never more, and no slot unused where there is work.
 async fn divided(fleet: Fleet, journal: Journal, gate: Gate) {
+    let (first, second) = (fleet.worker(), fleet.worker());
+    // What one worker begins while it has all partitions goes on beside what the other begins.
+    let slots = |worker: &Worker| worker.metric("kafleet_type_slots", "work");
+    until("each has its part", || slots(&first) > 0.0 && slots(&second) > 0.0 && slots(&first) + slots(&second) == 7.0).await;
     for n in 0..80 {
         fleet.send_to("work", n % 4, &format!("t{n}"), "0").await;
     }
-    let (first, second) = (fleet.worker(), fleet.worker());
     until("seven run", || journal.running() == 7).await;
     limit(&fleet, "work", None, Some(10)).await;
     until("ten run", || journal.running() == 10).await;

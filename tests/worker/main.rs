@@ -2,6 +2,10 @@
 //! committed. On the broker in memory; the core cases also on a real Kafka where `KAFLEET_TEST_KAFKA` is set, as
 //! `tests/services run` does.
 
+#[macro_use]
+#[path = "../through/mod.rs"]
+mod through;
+
 mod answers;
 mod blocking;
 mod children;

@@ -5,10 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kafleet::broker::memory::Memory;
-use kafleet::broker::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing,
-    Partition, Producer, Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
-};
+use kafleet::broker::{Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Outgoing, Producer, RecordRef};
 use kafleet::handlers::{Child, Failure};
 use kafleet::model::event::Kind as EventKind;
 use serde_json::{Value, json};
@@ -82,30 +79,7 @@ impl Consumer for Breaking {
             sink(record);
         })
     }
-    fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
-        self.inner.assign(starts)
-    }
-    fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
-        self.inner.release(partitions)
-    }
-    fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
-        self.inner.commit(commits)
-    }
-    fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
-        self.inner.commit_sync(commits)
-    }
-    fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
-        self.inner.committed(partitions, deadline)
-    }
-    fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
-        self.inner.pause(partitions, paused)
-    }
-    fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
-        self.inner.positions()
-    }
-    fn close(self: Box<Self>, deadline: Duration) {
-        self.inner.close(deadline);
-    }
+    through!(assign, release, commit, commit_sync, committed, pause, positions, close);
 }
 
 impl Broker for Sabotaged {
@@ -120,27 +94,7 @@ impl Broker for Sabotaged {
         let inner = self.inner.producer(sink.clone())?;
         Ok(Arc::new(Denying { inner, sink, denied: self.denied, denying: self.denying.clone() }))
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
-        self.inner.atomic_producer(name)
-    }
-    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
-        self.inner.topics(prefix, deadline)
-    }
-    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
-        self.inner.apply_topics(topics, deadline)
-    }
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
-        self.inner.ends(partition, deadline)
-    }
-    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
-        self.inner.read_at(partition, offset, deadline)
-    }
-    fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
-        self.inner.group_offsets(group, at, deadline)
-    }
-    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
-        self.inner.set_group_offsets(group, commits, deadline)
-    }
+    through!(atomic_producer, topics, apply_topics, ends, read_at, group_offsets, set_group_offsets);
 }
 
 /// The fleet, with something in the way of its workers.

@@ -1,5 +1,6 @@
 //! The few librdkafka calls that rdkafka lacks, gets wrong or answers with a panic: header names and commit metadata that
-//! are not UTF-8, the outcome of commits, incremental changes of configuration, records in batches. All unsafe code of the Kafka side is here.
+//! are not UTF-8, the outcome of commits, incremental changes of configuration, records in batches. All unsafe code of the
+//! Kafka side is here.
 
 mod records;
 

@@ -25,7 +25,19 @@ impl Server {
 
     /// With more arguments, a configuration file before all others.
     pub fn start_with(arguments: &[&str]) -> Self {
-        let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
+        Self::start_in(tempfile::tempdir().unwrap(), arguments)
+    }
+
+    /// A sentinel with these lines of configuration.
+    pub fn sentinel(lines: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sentinel.conf");
+        std::fs::write(&file, lines).unwrap();
+        Self::start_in(folder, &[file.to_str().unwrap(), "--sentinel"])
+    }
+
+    fn start_in(folder: tempfile::TempDir, arguments: &[&str]) -> Self {
+        let port = free_port();
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let process = launch(port, folder.path(), &arguments);
         let server = Self { port, arguments, process, folder };
@@ -39,7 +51,9 @@ impl Server {
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        let password = self.arguments.iter().position(|argument| argument == "--requirepass");
+        let user = password.map_or(String::new(), |place| format!(":{}@", self.arguments[place + 1]));
+        format!("redis://{user}127.0.0.1:{}", self.port)
     }
 
     /// A store in it that soon gives up waiting for an answer.
