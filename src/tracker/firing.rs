@@ -5,7 +5,7 @@
 //! has to be folded to it: what an earlier owner has fired is then folded. What is fired here and not folded yet is
 //! remembered. Whatever goes wrong, all of it begins again; folding goes on meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::TrackerSetup;
 use super::shot::{Gunsmith, Shot};
-use super::walk::Walk;
+use super::walk::{STEP, Walk};
 use crate::broker::{AtomicProducer, BrokerError, Outgoing, Partition};
 use crate::model::id::TaskId;
 use crate::runtime::{Backoff, blocking, now_ms};
@@ -24,8 +24,13 @@ use crate::store::{Fence, Outbox};
 const BURST: usize = 500;
 /// Bytes of kept records in one transaction.
 const BURST_BYTES: u64 = 8 << 20;
-/// Fired and not folded yet, at most.
+/// Fired and not folded yet, at most; a walk goes no further than so many records ahead of the fold, so that what others
+/// write meanwhile is folded soon.
 const MAX_UNFOLDED: usize = 5_000;
+/// Walks under way at a time.
+const MAX_WALKS: usize = 32;
+/// Records that walks look at for one transaction, about: beside a step of a long one there is room to begin others.
+const MAX_LOOKED: usize = 2 * STEP;
 /// For all records of a transaction; the broker itself gives it up after `transaction.timeout.ms`.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -54,7 +59,10 @@ pub struct Firing {
     fired: HashMap<(TaskId, String), i64>,
     /// The highest fence seen: a lower one is a store that lost writes, which the folder will notice.
     high: i64,
-    walk: Option<Walk>,
+    /// The highest place of what this session has fired.
+    last: i64,
+    /// Under way; the first one has its turn next.
+    walks: VecDeque<Walk>,
     /// So many one at a time, to find the record that cannot be sent.
     one_by_one: usize,
 }
@@ -69,7 +77,7 @@ impl Firing {
     pub fn new(setup: Arc<TrackerSetup>, number: u32, folded: watch::Receiver<Folded>, stop: CancellationToken) -> Self {
         let smith = Gunsmith::new(setup.clone(), number);
         let fired = HashMap::new();
-        Self { setup, number, folded, stop, smith, fired, high: 0, walk: None, one_by_one: 0 }
+        Self { setup, number, folded, stop, smith, fired, high: 0, last: 0, walks: VecDeque::new(), one_by_one: 0 }
     }
 
     /// Fires until the folder's session ends.
@@ -97,7 +105,7 @@ impl Firing {
 
     async fn session(&mut self, part: &str, backoff: &mut Backoff) -> Result<std::convert::Infallible, String> {
         let mut gun: Option<Gun> = None;
-        (self.fired, self.walk) = (HashMap::new(), None);
+        (self.fired, self.last, self.walks) = (HashMap::new(), 0, VecDeque::new());
         loop {
             let seen = *self.folded.borrow_and_update();
             let limit = BURST + self.fired.len() + self.smith.deferred();
@@ -132,12 +140,11 @@ impl Firing {
                 continue;
             }
             let shots = self.shots(timers, effects, fence, now).await?;
-            if shots.is_empty() && self.walk.is_some() {
-                gun = Some(loaded);
-                continue;
-            }
             if shots.is_empty() {
-                self.wait(seen, None, self.until_next(&outbox, now).min(LOOK_AGAIN)).await;
+                let behind = self.behind(fence);
+                if behind.is_some() || self.walks.is_empty() {
+                    self.wait(seen, behind, self.until_next(&outbox, now).min(LOOK_AGAIN)).await;
+                }
                 gun = Some(loaded);
                 continue;
             }
@@ -186,13 +193,10 @@ impl Firing {
         if shots.len() < most {
             let fired = &self.fired;
             let is_fired = |id: &TaskId, mark: &str| fired.contains_key(&(id.clone(), mark.to_owned()));
-            let (more, walk) = self.smith.effects(&effects, is_fired, most - shots.len(), now).await?;
+            let (more, walks) = self.smith.effects(&effects, is_fired, most - shots.len(), now).await?;
             shots.extend(more);
-            self.walk = self.walk.take().or(walk);
-            if let Some(walk) = self.walk.take() {
-                let (shot, rest) = walk.step(&*self.setup.store, self.number, now).await?;
-                shots.extend(shot);
-                self.walk = rest;
+            if self.behind(fence).is_none() {
+                self.walk(walks, &mut shots, now).await?;
             }
         }
         // What was read belongs to this fence or a later one, unless the store has lost writes meanwhile.
@@ -201,6 +205,31 @@ impl Firing {
             Some(now) if now.offset >= fence.offset => Ok(shots),
             _ => Err("the store has lost what was folded".to_owned()),
         }
+    }
+
+    /// The place that the fold has to come to before a walk goes on.
+    fn behind(&self, fence: Fence) -> Option<i64> {
+        let place = self.last - MAX_UNFOLDED as i64;
+        (fence.offset < place).then_some(place)
+    }
+
+    /// A step of the walk whose turn it is, and then others are begun: most trees are small, and done with their first step.
+    async fn walk(&mut self, asked: Vec<Walk>, shots: &mut Vec<Shot>, now: i64) -> Result<(), String> {
+        let new: Vec<Walk> = asked.into_iter().filter(|walk| !self.walks.iter().any(|own| own.is(walk))).collect();
+        let (most, mut looked) = (if self.one_by_one > 0 { 1 } else { usize::MAX }, 0);
+        if shots.len() >= most {
+            return Ok(());
+        }
+        for walk in self.walks.pop_front().into_iter().chain(new) {
+            let step = walk.step(&*self.setup.store, now).await?;
+            shots.extend(step.shot);
+            self.walks.extend(step.rest);
+            looked += step.looked;
+            if looked >= MAX_LOOKED || self.walks.len() >= MAX_WALKS || shots.len() >= most {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// All of it in one transaction.
@@ -234,11 +263,12 @@ impl Firing {
     }
 
     fn remember(&mut self, shots: &[Shot], places: &[(i32, i64)]) {
-        let mut end = 0;
+        let (mut end, events) = (0, self.setup.names.events());
         for shot in shots {
             end += shot.messages.len();
-            // The last record of each is its event.
-            let Some((_, offset)) = places.get(end - 1) else { continue };
+            // The last record of each is its event, if it says anything here.
+            let Some((_, offset)) = places.get(end - 1).filter(|_| shot.ends_in(&events)) else { continue };
+            self.last = self.last.max(*offset);
             self.fired.insert((shot.id.clone(), shot.mark.clone()), *offset);
             self.setup.metrics.fired.with_label_values(&[&self.number.to_string(), shot.kind]).inc();
         }

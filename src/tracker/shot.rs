@@ -67,12 +67,16 @@ pub struct Shot {
     pub mark: String,
     /// For the metric.
     pub kind: &'static str,
-    /// The last one is an event of this partition.
+    /// The last one is an event of this partition, unless a walk that goes on has nothing to say but to the workers.
     pub messages: Vec<Message>,
 }
 
 impl Shot {
     pub const TIMER: &str = "timer";
+
+    pub fn ends_in(&self, topic: &str) -> bool {
+        self.messages.last().is_some_and(|last| *last.topic == *topic)
+    }
 
     fn bytes(&self) -> usize {
         self.messages.iter().filter_map(|message| message.value.as_ref()).map(Vec::len).sum()
@@ -197,16 +201,16 @@ impl Gunsmith {
         Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: name, messages: vec![event] }
     }
 
-    /// Shots for the effects of these tasks, in their order, and the first walk that one of them asks for: what comes
-    /// behind a walk waits for its end. What waits for workers holds up nothing behind it.
+    /// Shots for the effects of these tasks, in their order, and the walks that they ask for: what a task wants behind a walk
+    /// waits for its end. What waits for workers holds up nothing behind it.
     pub async fn effects(
         &mut self,
         ids: &[TaskId],
         is_fired: impl Fn(&TaskId, &str) -> bool,
         most: usize,
         now: i64,
-    ) -> Result<(Vec<Shot>, Option<Walk>), String> {
-        let (mut shots, mut walk, mut checks, mut bytes) = (Vec::new(), None, 0, 0);
+    ) -> Result<(Vec<Shot>, Vec<Walk>), String> {
+        let (mut shots, mut walks, mut checks, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
         self.deferred.retain(|_, until| *until > Instant::now());
         let ids: Vec<TaskId> = ids.iter().filter(|id| !self.deferred.contains_key(*id)).cloned().collect();
         for (id, node) in ids.iter().zip(self.nodes(&ids).await?) {
@@ -242,26 +246,23 @@ impl Gunsmith {
                             self.deferred.insert(id.clone(), Instant::now() + DEFERRAL);
                         }
                     }
-                    Act::RetryFailed { .. } => {
-                        walk = walk.or_else(|| Some(Walk::new(id, *effect, &self.events, None)));
-                        break;
-                    }
-                    Act::End { asof } => {
-                        walk = walk.or_else(|| {
-                            Some(Walk::new(id, *effect, &self.events, Some(self.cancel(id, &node, asof, true, now))))
-                        });
-                        break;
-                    }
-                    Act::Cancel { asof, subtree } => {
-                        walk = walk.or_else(|| {
-                            Some(Walk::new(id, *effect, &self.events, Some(self.cancel(id, &node, asof, subtree, now))))
-                        });
+                    Act::RetryFailed { .. } | Act::End { .. } | Act::Cancel { .. } => {
+                        walks.push(self.walk(id, &node, *effect, now));
                         break;
                     }
                 }
             }
         }
-        Ok((shots, walk))
+        Ok((shots, walks))
+    }
+
+    fn walk(&self, id: &TaskId, node: &Node, effect: Effect, now: i64) -> Walk {
+        let first = match effect.what {
+            Act::End { asof } => Some(self.cancel(id, node, asof, true, now)),
+            Act::Cancel { asof, subtree } => Some(self.cancel(id, node, asof, subtree, now)),
+            _ => None,
+        };
+        Walk::new(id, node, effect, first, (&self.events, self.number), now)
     }
 
     /// What workers are told before anything else is done: what runs is to stop soon. The api may have told them already.

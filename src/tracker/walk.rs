@@ -12,68 +12,77 @@ use crate::model::rollup::children_of;
 use crate::model::state::Category;
 use crate::store::{Entry, Index, Store};
 
-/// Records looked at in one step.
-const STEP: usize = 500;
+/// Records after which a step is over; its last page may go beyond, by less than this.
+pub const STEP: usize = 500;
 
 pub struct Walk {
     top: TaskId,
     effect: Effect,
     events: Arc<str>,
-    /// What is sent before everything else.
-    first: Option<Message>,
-    /// The top itself has been looked at.
-    begun: bool,
+    number: u32,
+    /// Sent with the next step.
+    messages: Vec<Message>,
     /// Tasks whose children are looked at, each with the child looked at last.
     open: Vec<(TaskId, u32, Option<Entry>)>,
     steps: u32,
 }
 
+/// A part of a walk.
+pub struct Step {
+    pub shot: Option<Shot>,
+    /// None: it has come to its end.
+    pub rest: Option<Walk>,
+    /// Records looked at, at least one.
+    pub looked: usize,
+}
+
 impl Walk {
-    pub fn new(top: &TaskId, effect: Effect, events: &Arc<str>, first: Option<Message>) -> Self {
-        Self { top: top.clone(), effect, events: events.clone(), first, begun: false, open: Vec::new(), steps: 0 }
+    /// Begins at this task; `first` is sent before everything else.
+    pub fn new(top: &TaskId, node: &Node, effect: Effect, first: Option<Message>, place: (&Arc<str>, u32), now: i64) -> Self {
+        let (messages, (events, number)) = (first.into_iter().collect(), place);
+        let mut walk = Self { top: top.clone(), effect, events: events.clone(), number, messages, open: Vec::new(), steps: 0 };
+        walk.look(top, node, now);
+        walk
+    }
+
+    /// Both are of the same effect.
+    pub fn is(&self, other: &Self) -> bool {
+        self.top == other.top && self.effect.id() == other.effect.id()
     }
 
     /// Events for the next tasks, and the rest of the walk; the last step ends the effect.
-    pub async fn step(mut self, store: &dyn Store, number: u32, now: i64) -> Result<(Option<Shot>, Option<Self>), String> {
-        let mut messages: Vec<Message> = self.first.take().into_iter().collect();
-        let mut looked = 0;
-        if !self.begun {
-            self.begun = true;
-            let top = store.nodes(number, std::slice::from_ref(&self.top)).await.map_err(|error| error.to_string())?;
-            if let Some(node) = top.into_iter().next().flatten() {
-                let id = self.top.clone();
-                self.look(&id, &node, number, now, &mut messages);
-            }
-        }
+    pub async fn step(mut self, store: &dyn Store, now: i64) -> Result<Step, String> {
+        let mut looked = 1;
         while looked < STEP
             && let Some((parent, run, after)) = self.open.pop()
         {
-            let page = store.page(number, &Index::Children(parent.clone()), after.as_ref(), STEP).await;
+            let page = store.page(self.number, &Index::Children(parent.clone()), after.as_ref(), STEP).await;
             let page = page.map_err(|error| error.to_string())?;
             if page.len() == STEP {
                 self.open.push((parent, run, page.last().cloned()));
             }
             looked += page.len().max(1);
             let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
-            let nodes = store.nodes(number, &ids).await.map_err(|error| error.to_string())?;
+            let nodes = store.nodes(self.number, &ids).await.map_err(|error| error.to_string())?;
             for (id, node) in ids.iter().zip(nodes) {
                 // One that its parent's new run has superseded does not count.
                 if let Some(node) = node.filter(|node| node.run >= run) {
-                    self.look(id, &node, number, now, &mut messages);
+                    self.look(id, &node, now);
                 }
             }
         }
         let done = self.open.is_empty();
+        let mut messages = std::mem::take(&mut self.messages);
         if done {
-            messages.push(event_message(&self.events, number, &effect_done(&self.top, self.effect, now)));
+            messages.push(event_message(&self.events, self.number, &effect_done(&self.top, self.effect, now)));
         }
         self.steps += 1;
         let mark = if done { self.effect.id() } else { format!("{}/{}", self.effect.id(), self.steps) };
         let shot = (!messages.is_empty()).then(|| Shot { id: self.top.clone(), mark, kind: "walk", messages });
-        Ok((shot, (!done).then_some(self)))
+        Ok(Step { shot, rest: (!done).then_some(self), looked })
     }
 
-    fn look(&mut self, id: &TaskId, node: &Node, number: u32, now: i64, messages: &mut Vec<Message>) {
+    fn look(&mut self, id: &TaskId, node: &Node, now: i64) {
         let (_, _, tree) = children_of(&node.below);
         let concerned = match self.effect.what {
             Act::RetryFailed { .. } => tree.in_category(Category::Failed),
@@ -84,7 +93,7 @@ impl Walk {
             self.open.push((id.clone(), node.run, None));
         }
         if let Some(event) = self.event_for(id, node, now) {
-            messages.push(event_message(&self.events, number, &event));
+            self.messages.push(event_message(&self.events, self.number, &event));
         }
     }
 

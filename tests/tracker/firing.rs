@@ -53,9 +53,11 @@ pub fn scheduled(task: &str, due_ms: i64) -> Event {
 /// All records of a topic that are committed now.
 pub fn read_all(ground: &Ground, topic: &str) -> Vec<Record> {
     let mut records = Vec::new();
-    for index in 0.. {
+    let known = ground.broker.topics(topic, DEADLINE).unwrap();
+    let partitions = known.iter().find(|info| info.name == topic).unwrap().partitions;
+    for index in 0..partitions as i32 {
         let at = Partition::new(topic, index);
-        let Ok(ends) = ground.broker.ends(&at, Duration::from_secs(2)) else { break };
+        let ends = ground.broker.ends(&at, DEADLINE).unwrap();
         let mut consumer = ground.broker.consumer(&ConsumerSpec::default()).unwrap();
         consumer.assign(&[(at, Start::Beginning)]).unwrap();
         let end = Instant::now() + DEADLINE;
@@ -279,17 +281,6 @@ pub async fn what_cannot_be_published_fails(ground: Ground) {
     tracker.stop().await;
 }
 
-macro_rules! in_memory {
-    ($($case:ident),* $(,)?) => {
-        mod memory_too {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(crate::memory::ground(3).0).await;
-            })*
-        }
-    };
-}
-
 /// A task that was cancelled before a worker took it still lies in its topic: workers have to know until they are past it.
 pub async fn a_cancel_is_told_until_workers_are_past_it(ground: Ground) {
     make_topics(&ground);
@@ -335,7 +326,7 @@ pub async fn a_thousand_due_a_second_are_not_late(ground: Ground) {
     tracker.stop().await;
 }
 
-in_memory! {
+everywhere! {
     a_cancel_is_told_until_workers_are_past_it,
     a_thousand_due_a_second_are_not_late,
     each_task_is_released_once_at_its_time,
@@ -399,6 +390,64 @@ async fn folding_goes_on_while_nothing_can_be_fired() {
     all_released(&ground, 20).await;
     tracker.is_well().await;
     tracker.stop().await;
+}
+
+/// Nothing is fired before all of this is folded: returns the log of the only partition once these cancels are done.
+async fn log_of_cancels(story: &[Event], cancelled: &[String]) -> (Vec<Event>, u32) {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    let (broker, tricks) = ShakyBroker::new(ground.broker.clone());
+    let ground = ground.with(broker, ground.store.clone());
+    *tricks.no_atomic.lock().unwrap() = Some(BrokerError::Unavailable("not yet".into()));
+    let tracker = ground.tracker().await;
+    ground.write(story).await;
+    let asked: Vec<Event> = cancelled.iter().map(|task| event(Kind::CancelRequested, task)).collect();
+    ground.write(&asked).await;
+    ground.folded().await;
+    *tricks.no_atomic.lock().unwrap() = None;
+    for task in cancelled {
+        let walks = |node: &Node| node.effects.iter().any(|effect| effect.id().starts_with("cancel-"));
+        until(&format!("the walk below `{task}` is done"), || async { !walks(&node(&ground, task).await.unwrap()) }).await;
+    }
+    let records = read_all(&ground, &ground.names.events());
+    tracker.stop().await;
+    let events = records.iter().filter_map(|record| Event::decode(record.value.as_deref()?).ok());
+    (events.collect(), tricks.sends.load(SeqCst))
+}
+
+/// Many small trees that are cancelled at once do not wait for each other, a transaction for each.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancels_of_many_trees_share_transactions() {
+    const TREES: usize = 200;
+    let trees: Vec<String> = (0..TREES).map(|n| format!("t{n}")).collect();
+    let later = now_ms() + 600_000;
+    let story: Vec<Event> =
+        trees.iter().flat_map(|tree| [submitted(tree), scheduled(&format!("{tree}:waits"), later), succeeded(tree)]).collect();
+    let (log, sends) = log_of_cancels(&story, &trees).await;
+    let reached = log.iter().filter(|event| event.kind == Kind::CancelRequested && event.id.segment() == "waits");
+    assert_eq!(reached.count(), TREES);
+    assert!((sends as usize) < TREES / 2, "{sends} transactions for {TREES} cancels");
+}
+
+/// A walk over a large tree holds up neither timers nor the cancel of a small tree.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_walk_lets_others_by() {
+    const CHILDREN: usize = 6_000;
+    const DUE: usize = 1_200;
+    let mut story = vec![submitted("big"), succeeded("big"), submitted("small"), submitted("small:0")];
+    story.extend((0..CHILDREN).map(|n| submitted(&format!("big:{n}"))));
+    story.extend((0..DUE).map(|n| scheduled(&format!("due-{n}"), now_ms() - 1)));
+    let (log, _) = log_of_cancels(&story, &["big".to_owned(), "small".to_owned()]).await;
+    let places = |is: &dyn Fn(&Event) -> bool| -> Vec<usize> {
+        log.iter().enumerate().filter(|(_, event)| is(event)).map(|(place, _)| place).collect()
+    };
+    let walked = places(&|event| event.kind == Kind::CancelRequested && event.id.as_str().starts_with("big:"));
+    let released = places(&|event| event.kind == Kind::Released);
+    let small = places(&|event| event.kind == Kind::EffectDone && event.id == id("small"));
+    assert_eq!((walked.len(), released.len()), (CHILDREN, DUE));
+    let end = walked[CHILDREN - 1];
+    assert!(released[DUE - 1] < end, "all that was due is released before the walk is over");
+    assert!(small[0] < end, "the small tree does not wait for the large one");
 }
 
 /// A tracker ends, or is stopped for a while, at each step of firing: the next one finds out how far it was.

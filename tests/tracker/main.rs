@@ -6,6 +6,25 @@
 #[path = "../through/mod.rs"]
 mod through;
 
+/// Runs each of these cases in memory, and on Kafka and a Redis of its own where they are there.
+macro_rules! everywhere {
+    ($($case:ident),+ $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(crate::memory::ground(3).0).await;
+            })+
+        }
+        mod on_services {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                let Some((ground, _server)) = crate::services::ground(2) else { return };
+                super::$case(ground).await;
+            })+
+        }
+    };
+}
+
 mod ages;
 mod broker;
 mod cases;

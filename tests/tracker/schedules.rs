@@ -250,18 +250,7 @@ pub async fn what_cannot_fire_says_why(ground: Ground) {
     tracker.stop().await;
 }
 
-macro_rules! in_memory {
-    ($($case:ident),* $(,)?) => {
-        mod memory_too {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(crate::memory::ground(3).0).await;
-            })*
-        }
-    };
-}
-
-in_memory! {
+everywhere! {
     each_time_is_fired_once,
     owners_change_while_times_are_due,
     overlaps_are_as_asked_for,

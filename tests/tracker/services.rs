@@ -14,7 +14,7 @@ use crate::story::{story, submitted};
 const TREES: usize = 200;
 
 /// None, with a word about it, where no services were started.
-fn ground(partitions: u32) -> Option<(Ground, Server)> {
+pub fn ground(partitions: u32) -> Option<(Ground, Server)> {
     let (Ok(brokers), Ok(_)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
         eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not both set");
         return None;
@@ -147,48 +147,4 @@ async fn an_idle_partition_is_told_that_time_passes() {
 async fn a_silent_worker_is_told_of() {
     let Some((ground, _server)) = ground(2) else { return };
     crate::ages::a_silent_worker_is_told_of(ground).await;
-}
-
-macro_rules! firing {
-    ($($case:ident),* $(,)?) => {
-        mod firing {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                let Some((ground, _server)) = super::ground(2) else { return };
-                crate::firing::$case(ground).await;
-            })*
-        }
-    };
-}
-
-firing! {
-    a_cancel_is_told_until_workers_are_past_it,
-    a_thousand_due_a_second_are_not_late,
-    each_task_is_released_once_at_its_time,
-    trackers_change_while_things_are_due,
-    a_retry_publishes_the_record_again,
-    a_retry_of_what_failed_walks_the_tree,
-    a_cancel_reaches_what_waits_and_tells_the_workers,
-    what_cannot_be_published_fails,
-}
-
-macro_rules! schedules {
-    ($($case:ident),* $(,)?) => {
-        mod schedules {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                let Some((ground, _server)) = super::ground(2) else { return };
-                crate::schedules::$case(ground).await;
-            })*
-        }
-    };
-}
-
-schedules! {
-    each_time_is_fired_once,
-    owners_change_while_times_are_due,
-    overlaps_are_as_asked_for,
-    people_change_schedules,
-    a_backfill_fires_what_is_missing,
-    what_cannot_fire_says_why,
 }

@@ -34,6 +34,8 @@ pub struct Tricks {
     /// What opening a producer for atomic sends ends with.
     pub no_atomic: Mutex<Option<BrokerError>>,
     pub atomics: AtomicU32,
+    /// Atomic sends.
+    pub sends: AtomicU32,
     /// What becomes of atomic sends.
     pub step: Mutex<Step>,
     pub frozen: AtomicBool,
@@ -63,6 +65,7 @@ impl AtomicProducer for ShakyAtomic {
         then: &mut Then<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
+        self.tricks.sends.fetch_add(1, SeqCst);
         let step = *self.tricks.step.lock().unwrap();
         match step {
             Step::Done => self.inner.send_in_two(records, then, deadline),
@@ -99,6 +102,7 @@ impl ShakyBroker {
             delivered: AtomicU32::new(0),
             no_atomic: Mutex::default(),
             atomics: AtomicU32::new(0),
+            sends: AtomicU32::new(0),
             step: Mutex::new(Step::Done),
             frozen: AtomicBool::new(false),
         });
