@@ -72,6 +72,8 @@ impl Fleet {
                 asked["fail_fast"] = json!(script.fail_fast);
                 asked["max_failed"] = json!(script.max_failed);
                 asked["then"] = json!(script.asked());
+                asked["actions"] = json!(script.actions);
+                asked["checks"] = json!(script.checks);
                 let answer = self.insist(Method::POST, "/v1/tasks", Some(asked)).await;
                 if answer.as_ref().is_none_or(|answer| answer.0 >= 300) {
                     self.violation(format!("`{id}` was not taken: {answer:?}"));

@@ -117,17 +117,18 @@ impl Fleet {
             ..TopicsConfig::default()
         };
         let config = Config { topics, ..Config::default() };
-        let specs = kafleet::topics::specs(&config, &registry(&journal));
+        let specs = kafleet::topics::specs(&config, &registry(&journal, story.tells()));
         broker.apply_topics(&specs, CALL).unwrap();
         let link = Link::open(broker.clone(), None).unwrap();
         set_fleet(&link, &names, story.events_partitions).await.unwrap();
         settle(&link, &names, &story).await;
         let of = |topic: String, count: u32| (0..count).map(move |index| Partition::new(topic.as_str(), index as i32));
         let events: Vec<_> = of(names.events(), story.events_partitions).collect();
-        let tasks = [true, false].into_iter().flat_map(|oak| of(names.tasks(task_type(oak)), story.task_partitions));
+        let types: Vec<String> = registry(&journal, story.tells()).types().map(|(name, _)| names.tasks(name)).collect();
+        let tasks = types.into_iter().flat_map(|topic| of(topic, story.task_partitions));
         let ledger = Ledger::new(broker.clone(), &names, &events, &tasks.collect::<Vec<_>>());
         let checked = ledger.clone();
-        *journal.check.lock() = Some(Box::new(move |id, run, attempt| checked.begins(id, run, attempt)));
+        *journal.listener.lock() = Some(Box::new(move |id, run, attempt| checked.begins(id, run, attempt)));
         Rc::new(Self {
             luck: Luck::new(story.seed),
             parts: parts(&story),
@@ -181,7 +182,8 @@ impl Fleet {
             Arc::new(Watched { inner: self.broker.clone(), ledger: self.ledger.clone(), luck: self.luck.clone(), newer });
         let store = Arc::new(Uplink { inner: self.store.clone(), luck: self.luck.clone() });
         let (names, events_partitions) = (self.names.clone(), self.story.events_partitions);
-        let (registry, metrics, health) = (registry(&self.journal), Metrics::new().unwrap(), Health::default());
+        let (registry, metrics, health) =
+            (registry(&self.journal, self.story.tells()), Metrics::new().unwrap(), Health::default());
         match seat {
             Seat::Worker(n) => {
                 let config = WorkerConfig {
@@ -417,7 +419,7 @@ impl Fleet {
         let config = TopicsConfig { prefix: "s".into(), task_partitions: self.story.task_partitions, ..Default::default() };
         let config = Config { topics: config, ..Config::default() };
         let wanted = self.names.tasks(task_type(oak));
-        let mut specs = kafleet::topics::specs(&config, &registry(&self.journal));
+        let mut specs = kafleet::topics::specs(&config, &registry(&self.journal, self.story.tells()));
         specs.retain(|spec| spec.name == wanted);
         specs.iter_mut().for_each(|spec| spec.partitions += 1);
         self.broker.apply_topics(&specs, CALL).unwrap();

@@ -6,6 +6,7 @@
 mod through;
 
 mod asks;
+mod deliveries;
 mod family;
 mod fleet;
 mod host;

@@ -6,6 +6,7 @@ use fastrand::Rng;
 use kafleet::model::schedule::Overlap;
 use serde::{Deserialize, Serialize};
 
+use crate::deliveries;
 use crate::trees::Script;
 
 /// In the path to a task: from here on these are continuations.
@@ -198,6 +199,11 @@ impl Story {
             mood,
             items: Vec::new(),
         };
+        if dice.u8(..4) == 0 {
+            // Trees with checks are kept for an hour more, which is too long to play.
+            let checks = story.kept_ms == 0;
+            story.roots.iter_mut().for_each(|(_, script)| deliveries::tell(script, checks, dice));
+        }
         story.asks(dice);
         story.plans(dice);
         match mood {
@@ -207,6 +213,11 @@ impl Story {
         }
         story.items.sort_by_key(|item| item.at_ms);
         story
+    }
+
+    /// Somebody is to be told of something.
+    pub fn tells(&self) -> bool {
+        self.roots.iter().any(|(_, script)| deliveries::tells(script))
     }
 
     fn add(&mut self, at_ms: u64, deed: Deed) {

@@ -7,12 +7,15 @@ use std::time::Duration;
 use fastrand::Rng;
 use kafleet::config::Order;
 use kafleet::handlers::{Child, Context, Failure, Joined, On, Registry, Task, TaskResult, Then};
+use kafleet::model::action::{Action, Check};
 use kafleet::model::state::State;
 use kafleet::model::task::Rules;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use crate::deliveries::{Call, Mail};
 
 /// What a task does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,6 +41,11 @@ pub struct Script {
     pub expires_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_ms: Option<u64>,
+    /// Who is told of it, and when (what follows another task tells nobody).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Action>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -68,15 +76,17 @@ pub struct Journal {
     pub good: Mutex<BTreeSet<String>>,
     /// What continuations were told of what they follow: the ids and states, by their own id.
     pub joined: Mutex<BTreeMap<String, Told>>,
+    /// What callbacks and mails have said, attempt by attempt, by the id of the delivery.
+    pub heard: Mutex<BTreeMap<String, Vec<Value>>>,
     /// Hears of each attempt that begins.
-    pub check: Mutex<Option<Check>>,
+    pub listener: Mutex<Option<Listener>>,
 }
 
 /// The state of the task that a continuation follows, and its other children.
 pub type Told = (State, BTreeMap<String, State>);
 
 /// Called with a task's id, its run and the number of the attempt.
-pub type Check = Box<dyn Fn(&str, u32, u32) + Send>;
+pub type Listener = Box<dyn Fn(&str, u32, u32) + Send>;
 
 /// What a task is given: its script, alone or with results.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -140,10 +150,27 @@ pub fn task_type(oak: bool) -> &'static str {
     if oak { Oak::TYPE } else { Elm::TYPE }
 }
 
-pub fn registry(journal: &Arc<Journal>) -> Registry {
+/// `tells`: with the types of deliveries, which take time of every worker.
+pub fn registry(journal: &Arc<Journal>, tells: bool) -> Registry {
     let mut registry = Registry::default();
     registry.share(journal.clone()).task::<Oak>().task::<Elm>();
+    if tells {
+        registry.task::<Call>().task::<Mail>();
+    }
     registry
+}
+
+impl Journal {
+    /// An attempt begins; `good`: it will not fail.
+    pub fn begins(&self, cx: &Context, good: bool) {
+        *self.begun.lock().entry((cx.id.to_string(), cx.run, cx.number)).or_default() += 1;
+        if let Some(listener) = &*self.listener.lock() {
+            listener(cx.id.as_str(), cx.run, cx.number);
+        }
+        if good {
+            self.good.lock().insert(cx.id.to_string());
+        }
+    }
 }
 
 impl Given {
@@ -180,6 +207,8 @@ impl Script {
             thens,
             expires_ms: (dice.u8(..12) == 0).then(|| dice.u64(200..10_000)),
             total_ms: (dice.u8(..12) == 0).then(|| dice.u64(500..10_000)),
+            actions: Vec::new(),
+            checks: Vec::new(),
         }
     }
 
@@ -208,6 +237,8 @@ impl Script {
             without(&|lesser| lesser.chats = false),
             without(&|lesser| (lesser.expires_ms, lesser.total_ms) = (None, None)),
             without(&|lesser| (lesser.fail_fast, lesser.max_failed) = (false, None)),
+            without(&|lesser| drop(lesser.actions.pop())),
+            without(&|lesser| drop(lesser.checks.pop())),
         ]);
         for (n, kid) in self.children.iter().enumerate() {
             all.extend(
@@ -233,18 +264,13 @@ impl Script {
     }
 
     pub fn rules(&self) -> Rules {
-        Rules { fail_fast: self.fail_fast, max_failed: self.max_failed, then: self.asked(), ..Rules::default() }
+        let (actions, checks) = (self.actions.clone(), self.checks.clone());
+        Rules { fail_fast: self.fail_fast, max_failed: self.max_failed, then: self.asked(), actions, checks, ..Rules::default() }
     }
 
     async fn play(self, cx: Context) -> TaskResult<u32> {
         let journal = cx.state::<Arc<Journal>>();
-        *journal.begun.lock().entry((cx.id.to_string(), cx.run, cx.number)).or_default() += 1;
-        if let Some(check) = &*journal.check.lock() {
-            check(cx.id.as_str(), cx.run, cx.number);
-        }
-        if self.fails == 0 {
-            journal.good.lock().insert(cx.id.to_string());
-        }
+        journal.begins(&cx, self.fails == 0);
         if self.ms > 0 {
             tokio::time::sleep(Duration::from_millis(self.ms)).await;
         }

@@ -14,7 +14,9 @@ use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::rollup::children_of;
 use kafleet::model::state::State;
 use kafleet::store::Store;
+use kafleet::tracker::folding::Logged;
 
+use crate::deliveries;
 use crate::family::{combined, continuations, counted, may_be_cancelled};
 use crate::fleet::{CALL, Fleet};
 use crate::plans::{self, overlaps};
@@ -144,6 +146,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
         visit(fleet, &records, &id, &plan.wish.script, plan.wish.oak, &mut known, &mut wrong);
     }
     plans::judge(fleet, &log, &mut wrong);
+    known += deliveries::judge(fleet, &records, &log, &mut wrong).await;
     if known != records.len() {
         wrong.push(format!("{} records, {known} tasks: {:?}", records.len(), records.keys()));
     }
@@ -282,12 +285,17 @@ impl Fleet {
 
 /// Everything on the events topic that readers are given, in order.
 fn log(fleet: &Fleet) -> Vec<Event> {
-    let mut events = Vec::new();
-    for number in 0..fleet.story.events_partitions {
-        let partition = Partition::new(fleet.names.events(), number as i32);
-        fleet.each_record(&partition, &mut |record| events.push(Event::decode(record.value.unwrap_or_default()).unwrap()));
-    }
-    events
+    let all = (0..fleet.story.events_partitions).flat_map(|number| logged(fleet, number));
+    all.map(|logged| logged.event).collect()
+}
+
+pub fn logged(fleet: &Fleet, number: u32) -> Vec<Logged> {
+    let mut all = Vec::new();
+    fleet.each_record(&Partition::new(fleet.names.events(), number as i32), &mut |record| {
+        let event = Event::decode(record.value.unwrap_or_default()).unwrap();
+        all.push(Logged { event, offset: record.offset, timestamp_ms: record.timestamp_ms });
+    });
+    all
 }
 
 /// The first end of a run in the log is the one that counts.
@@ -317,6 +325,7 @@ fn once(fleet: &Fleet, log: &[Event], wrong: &mut Vec<String>) {
     for event in log {
         let what = match event.kind {
             Kind::Released => format!("release {:?}", event.attempt),
+            Kind::Checked => format!("check {:?}", event.check),
             Kind::EffectDone => format!("{:?}", event.effect),
             Kind::Cancelled | Kind::Expired if event.worker.is_none() => "end".to_owned(),
             _ => continue,
