@@ -52,7 +52,8 @@ async fn untaken_types(setup: &Arc<TrackerSetup>, number: u32, top: &TaskId) -> 
     let mut open = Vec::new();
     let mut look = |id: TaskId, node: Node, open: &mut Vec<_>| {
         let tree = children_of(&node.below).2;
-        if tree.get(State::Cancelled) + tree.get(State::Expired) > 0 {
+        // What was cancelled has failed where something below it has.
+        if [State::Cancelled, State::Expired, State::Failed].iter().any(|state| tree.get(*state) > 0) {
             open.push((id, None));
         }
         let ends = |kind| matches!(kind, Kind::Cancelled | Kind::Expired);
