@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::faults::{Loss, Row};
+use crate::faults::{Ending, Kind, Loss, Row};
 
 /// One execution of an attempt.
 #[derive(Clone, Debug)]
@@ -73,9 +73,38 @@ impl Deeds {
 /// An attempt that was executed once more.
 pub struct Repeat {
     pub id: String,
+    pub run: u32,
+    pub attempt: u32,
     /// Who did it before.
     pub worker: String,
-    pub cause: String,
+    pub cause: Cause,
+}
+
+/// Why an attempt was executed once more.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cause {
+    /// Its record lies there that often.
+    Record,
+    /// What was wrong, and when that began, epoch milliseconds.
+    Fault(&'static str, i64),
+    /// Workers were stopped in order, and it was not finished: it was interrupted, or waited for its next attempt. Whoever
+    /// takes it over begins with its first one.
+    Unfinished,
+    /// Workers were stopped in order, and it was finished before.
+    Finished,
+    Unknown,
+}
+
+impl Cause {
+    pub fn words(&self) -> &'static str {
+        match self {
+            Self::Record => "its record is there again: a send of unknown outcome was repeated",
+            Self::Fault(words, _) => words,
+            Self::Unfinished => "its worker was stopped or gave the partition away while the task was not finished",
+            Self::Finished => "its worker was stopped in order, and it was finished before",
+            Self::Unknown => "no fault was near",
+        }
+    }
 }
 
 /// Every execution beyond the first of an attempt, each with its cause.
@@ -88,30 +117,35 @@ pub fn repeats(deeds: &Deeds, losses: &[Loss], rows: &[Row], records: impl Fn(&s
         for deed in sorted {
             let times = before.get(&deed.attempt).map_or(0, |(_, times)| *times) + 1;
             let Some((first, _)) = before.insert(deed.attempt, (deed, times)) else { continue };
-            let cause = match times <= records(id, *run) {
-                true => "its record is there again: a send of unknown outcome was repeated".to_owned(),
-                false => cause(first, deed, losses, rows),
-            };
-            found.push(Repeat { id: id.clone(), worker: first.worker.clone(), cause });
+            let cause = if times <= records(id, *run) { Cause::Record } else { cause(first, deed, losses, rows) };
+            found.push(Repeat { id: id.clone(), run: *run, attempt: deed.attempt, worker: first.worker.clone(), cause });
         }
     }
     found
 }
 
-/// The worker that did it before was lost soon after, or something else was wrong.
-fn cause(first: &Deed, again: &Deed, losses: &[Loss], rows: &[Row]) -> String {
+/// The worker that did it before was lost soon after, or something else was wrong. What is stopped in order is no cause for
+/// what was finished.
+fn cause(first: &Deed, again: &Deed, losses: &[Loss], rows: &[Row]) -> Cause {
     let lost = |loss: &&Loss| {
         loss.incarnation == first.worker
             && loss.from_ms < first.ended_ms.max(first.begun_ms) + UNCOMMITTED_MS
             && loss.to_ms > first.begun_ms
             && loss.from_ms <= again.begun_ms
     };
-    if let Some(loss) = losses.iter().find(lost) {
-        return format!("worker {}", loss.how);
+    if let Some(loss) = losses.iter().filter(|loss| loss.how != Ending::Stopped).find(lost) {
+        return Cause::Fault(loss.how.words(), loss.from_ms);
     }
     let near = |row: &&Row| (row.begun_ms..row.ended_ms + AFTERMATH_MS).contains(&again.begun_ms);
-    match rows.iter().rev().find(near) {
-        Some(row) => row.kind.words().to_owned(),
-        None => "no fault was near".to_owned(),
+    let mut rows = rows.iter().rev().filter(near).filter(|row| row.kind.reaches_workers());
+    let fault = |row: &Row| Cause::Fault(row.kind.words(), row.begun_ms);
+    let finished = !matches!(first.end.as_deref(), None | Some("again"));
+    let stopped = losses.iter().any(|loss| lost(&loss));
+    match rows.next() {
+        Some(row) if row.kind != Kind::WorkersRolled && !stopped => fault(row),
+        None if !stopped => Cause::Unknown,
+        _ if !finished => Cause::Unfinished,
+        Some(row) if row.kind != Kind::WorkersRolled => fault(row),
+        _ => rows.find(|row| row.kind != Kind::WorkersRolled).map_or(Cause::Finished, fault),
     }
 }

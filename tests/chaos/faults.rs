@@ -78,6 +78,22 @@ const SHORT: &[Kind] = &[
 ];
 
 impl Kind {
+    /// Workers know Kafka and nothing else: what befalls the others makes nobody do anything twice.
+    pub fn reaches_workers(self) -> bool {
+        matches!(
+            self,
+            WorkerKilled
+                | WorkerFrozen
+                | WorkersRolled
+                | BrokerKilled
+                | BrokerFrozen
+                | TwoBrokersKilled
+                | KafkaSlow
+                | KafkaSilent
+                | KafkaCut
+        )
+    }
+
     /// Draws how long it lasts, in milliseconds.
     fn length(self, rng: &mut fastrand::Rng) -> u64 {
         match self {
@@ -136,9 +152,27 @@ pub struct Row {
 #[derive(Clone, Debug)]
 pub struct Loss {
     pub incarnation: String,
-    pub how: &'static str,
+    pub how: Ending,
     pub from_ms: i64,
     pub to_ms: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Killed,
+    Frozen,
+    /// It was asked to end, and did.
+    Stopped,
+}
+
+impl Ending {
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Killed => "worker killed",
+            Self::Frozen => "worker frozen",
+            Self::Stopped => "worker stopped",
+        }
+    }
 }
 
 /// How long the fleet has to recover from one fault.
@@ -246,7 +280,7 @@ impl Stage {
         } else {
             process.start()
         }
-        let how = if frozen { "frozen" } else { "killed" };
+        let how = if frozen { Ending::Frozen } else { Ending::Killed };
         self.losses.push(Loss { incarnation: incarnation.clone(), how, from_ms, to_ms: now_ms() });
         incarnation.split('.').next().unwrap_or_default().to_owned()
     }
@@ -304,7 +338,7 @@ impl Stage {
             let ended = role.end(DRAIN).await;
             killed += u32::from(!ended);
             role.start();
-            let how = if ended { "stopped" } else { "killed" };
+            let how = if ended { Ending::Stopped } else { Ending::Killed };
             self.losses.push(Loss { incarnation, how, from_ms, to_ms: now_ms() });
             self.rest(APART).await;
         }

@@ -202,7 +202,7 @@ async fn judge(settings: &Settings, stage: &mut Stage, load: &Load, rows: Vec<fa
     let repeats = deeds::repeats(&deeds, &stage.losses, &rows, |id, run| topics.count(id, run, 0));
     let mut duplicates = std::collections::BTreeMap::new();
     for repeat in &repeats {
-        *duplicates.entry(repeat.cause.clone()).or_default() += 1;
+        *duplicates.entry(repeat.cause.words()).or_default() += 1;
     }
     let (longest_silence_ms, silent_from) = deeds.longest_silence(span.0, span.1);
     let during = rows.iter().rev().find(|row| row.begun_ms <= silent_from + longest_silence_ms);
@@ -223,6 +223,7 @@ async fn judge(settings: &Settings, stage: &mut Stage, load: &Load, rows: Vec<fa
         wrong_when_folded_again: again.lost.into_iter().chain(again.rollups).chain(again.counts).collect(),
         fired,
         beyond_window: oracle::beyond_window(&repeats, &topics),
+        again_after_a_stop: oracle::again_after_a_stop(&repeats),
         duplicates,
         ended_by_themselves: std::mem::take(&mut stage.fleet.ended),
         longest_silence_ms,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::apis::Apis;
-use crate::deeds::Deeds;
+use crate::deeds::{Cause, Deeds, Repeat};
 use crate::fleet::{SCHEDULE, SCHEDULE_EVERY_S};
 use crate::load::{PATIENCE, Told};
 use crate::topics::Topics;
@@ -265,13 +265,23 @@ fn scheduled(topics: &Topics, fired: &mut Fired) {
         .extend(gaps.map(|pair| format!("the schedule fired nothing between {} and {} (epoch seconds)", pair[0], pair[1])));
 }
 
-/// What was done again because of one worker, in one partition, is at most what it may have had in hand.
-pub fn beyond_window(repeats: &[crate::deeds::Repeat], topics: &Topics) -> Vec<String> {
-    let mut counts = BTreeMap::<(String, String), usize>::new();
-    for repeat in repeats {
+/// What was done again of one worker, in one partition, for one cause, is at most what it may have had in hand.
+pub fn beyond_window(repeats: &[Repeat], topics: &Topics) -> Vec<String> {
+    let mut counts = BTreeMap::<(&str, String, i64, &str), usize>::new();
+    // A record that lies there twice is to be done twice.
+    for repeat in repeats.iter().filter(|repeat| repeat.cause != Cause::Record) {
         let place = topics.place(&repeat.id).map(ToString::to_string).unwrap_or_default();
-        *counts.entry((repeat.worker.clone(), place)).or_default() += 1;
+        let since_ms = if let Cause::Fault(_, since_ms) = repeat.cause { since_ms } else { 0 };
+        *counts.entry((&repeat.worker, place, since_ms, repeat.cause.words())).or_default() += 1;
     }
     let beyond = counts.into_iter().filter(|(_, count)| *count > WINDOW);
-    beyond.map(|((worker, place), count)| format!("{count} attempts of {worker} in {place} were made again")).collect()
+    let told = |((worker, place, _, cause), count)| format!("{count} attempts of {worker} in {place} were made again: {cause}");
+    beyond.map(told).collect()
+}
+
+/// Nothing that was finished is done again because a worker was stopped in order.
+pub fn again_after_a_stop(repeats: &[Repeat]) -> Vec<String> {
+    let all = repeats.iter().filter(|repeat| repeat.cause == Cause::Finished);
+    all.map(|repeat| format!("attempt {} of run {} of `{}`, by {}", repeat.attempt, repeat.run, repeat.id, repeat.worker))
+        .collect()
 }

@@ -27,8 +27,9 @@ pub struct Verdict {
     /// The same three after everything was folded again into an empty Redis.
     pub wrong_when_folded_again: Vec<String>,
     pub fired: Fired,
-    pub duplicates: BTreeMap<String, usize>,
+    pub duplicates: BTreeMap<&'static str, usize>,
     pub beyond_window: Vec<String>,
+    pub again_after_a_stop: Vec<String>,
     /// Roles that ended without having been told to.
     pub ended_by_themselves: Vec<String>,
     pub longest_silence_ms: i64,
@@ -55,6 +56,7 @@ impl Verdict {
         tell("wrong after a fold into an empty Redis", &self.wrong_when_folded_again);
         tell("timers and effects not fired once", &self.fired.wrong);
         tell("repeats beyond a window", &self.beyond_window);
+        tell("finished, and done again after a stop in order", &self.again_after_a_stop);
         let never = self.faults.iter().filter(|row| row.recovered_in_ms.is_none() || row.well_after_ms.is_none());
         let never: Vec<String> = never.map(|row| format!("{} ({})", row.kind.words(), row.hit)).collect();
         tell(&format!("not recovered within {} s", RECOVERY.as_secs()), &never);
@@ -77,6 +79,7 @@ impl Verdict {
             ("of these not exactly once", fired.wrong.len().to_string()),
             ("attempts made again", self.duplicates.values().sum::<usize>().to_string()),
             ("of these beyond a window", self.beyond_window.len().to_string()),
+            ("of these finished by a worker that was stopped in order", self.again_after_a_stop.len().to_string()),
             ("processes that ended by themselves", self.ended_by_themselves.len().to_string()),
             ("longest time without progress", format!("{}{silence}", seconds(self.longest_silence_ms))),
             ("a probe of all partitions, median and longest", self.rounds_ms.map(seconds).join(", ")),
@@ -176,7 +179,10 @@ By hand: `KAFLEET_CHAOS=15 cargo test --profile quick --test chaos -- --nocaptur
 faults, `KAFLEET_RELIABILITY=docs/reliability.md` writes this page). A short run is part of all tests.
 ";
 
-const REPEATS: &str = "Execution is at least once. A worker that is lost has at most a window (256 tasks of a partition) in hand, and only that is done again.";
+const REPEATS: &str =
+    "Execution is at least once. A worker that is lost has at most a window (256 tasks of a partition) in hand, and only that is done
+again. A worker that is stopped finishes what it runs and says what is done; a task that waits for its next attempt is taken over by
+another worker and begins with its first one. What was done twice is put down to what hit Kafka or the worker shortly before.";
 
 const FAULTS: &str =
     "*Lasted*: until the process was started again or the link stood. *Recovered*: from the beginning of the fault until tasks of
