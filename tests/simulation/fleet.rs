@@ -19,9 +19,10 @@ use kafleet::handlers::Task;
 use kafleet::model::age::Lifetimes;
 use kafleet::model::duration::Millis;
 use kafleet::model::event::Event;
+use kafleet::model::fold::FOLD_VERSION;
 use kafleet::runtime::simulated::Process;
 use kafleet::runtime::{self, Health, Shutdown};
-use kafleet::store::memory as store;
+use kafleet::store::{Store, memory as store};
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
@@ -54,7 +55,12 @@ pub struct Fleet {
     pub broker: Arc<Memory>,
     pub ledger: Arc<Ledger>,
     pub luck: Arc<Luck>,
-    pub store: store::Memory,
+    /// The second one is for trackers of a newer build, where they have one of their own.
+    stores: [store::Memory; 2],
+    /// Which of them is looked at.
+    current: Cell<usize>,
+    /// Trackers of a newer build.
+    newer: RefCell<BTreeSet<Seat>>,
     pub names: Names,
     pub journal: Arc<Journal>,
     /// Everything that may come, by id.
@@ -136,7 +142,9 @@ impl Fleet {
             system,
             broker,
             ledger,
-            store: store::Memory::default(),
+            stores: Default::default(),
+            current: Cell::new(0),
+            newer: RefCell::default(),
             names,
             journal,
             seats: RefCell::default(),
@@ -180,7 +188,7 @@ impl Fleet {
         let newer = matches!(seat, Seat::Worker(n) if self.story.newer.contains(&n)).then(|| self.names.events());
         let broker =
             Arc::new(Watched { inner: self.broker.clone(), ledger: self.ledger.clone(), luck: self.luck.clone(), newer });
-        let store = Arc::new(Uplink { inner: self.store.clone(), luck: self.luck.clone() });
+        let store = Arc::new(self.uplink(seat));
         let (names, events_partitions) = (self.names.clone(), self.story.events_partitions);
         let (registry, metrics, health) =
             (registry(&self.journal, self.story.tells()), Metrics::new().unwrap(), Health::default());
@@ -225,6 +233,13 @@ impl Fleet {
                 })
             }
         }
+    }
+
+    fn uplink(&self, seat: Seat) -> Uplink {
+        let newer = self.newer.borrow().contains(&seat);
+        let apart = self.story.upgrade.is_some_and(|upgrade| upgrade.apart);
+        let number = if matches!(seat, Seat::Tracker(_)) { usize::from(newer && apart) } else { self.current.get() };
+        Uplink { inner: self.stores[number].clone(), luck: self.luck.clone(), newer }
     }
 
     /// Takes away who is gone; tells who went without having been told to.
@@ -282,6 +297,10 @@ impl Fleet {
 
     // ---- trouble
 
+    pub fn is_healed(&self) -> bool {
+        self.healed.get()
+    }
+
     /// Everything is well from now on.
     pub fn heal(&self) {
         self.healed.set(true);
@@ -297,9 +316,38 @@ impl Fleet {
         frozen.into_iter().for_each(|process| self.system.freeze(process, false));
     }
 
+    /// Whoever upgrades comes to an end: from now on all trackers are of one build. Who is not ends, to begin again as that.
+    pub fn settle(&self) {
+        let Some(upgrade) = self.story.upgrade else { return };
+        let trackers: BTreeSet<Seat> = (0..self.story.trackers).map(Seat::Tracker).collect();
+        let wanted = if upgrade.done { trackers.clone() } else { BTreeSet::new() };
+        let before = self.newer.replace(wanted.clone());
+        trackers.iter().filter(|seat| before.contains(seat) != wanted.contains(seat)).for_each(|seat| self.stop(*seat));
+        if upgrade.done && upgrade.apart {
+            self.current.set(1);
+            self.luck.writes.fetch_add(1, SeqCst);
+            self.stop(Seat::Api);
+        }
+    }
+
+    /// Once all trackers are of one build: what the other one has folded is emptied, as they say.
+    async fn empty_what_is_refused(&self) {
+        let Some(upgrade) = self.story.upgrade.filter(|_| self.healed.get()) else { return };
+        let version = FOLD_VERSION + u32::from(upgrade.done);
+        let all: Vec<u32> = (0..self.story.events_partitions).collect();
+        if self.store().fences(&all).await.unwrap().iter().flatten().any(|fence| fence.version != version) {
+            self.wipe();
+        }
+    }
+
+    pub fn store(&self) -> &store::Memory {
+        &self.stores[self.current.get()]
+    }
+
     /// What time brings: copies of the store, delayed records, the dead that are found.
-    pub fn tend(&self) {
+    pub async fn tend(&self) {
         self.bury();
+        self.empty_what_is_refused().await;
         self.broker.deliver_delayed();
         if self.system.elapsed_ms() % 1_000 >= 100 {
             return;
@@ -308,7 +356,7 @@ impl Fleet {
         let writes = self.luck.writes.load(SeqCst);
         let copy = match copies.last() {
             Some((then, copy)) if *then == writes => copy.clone(),
-            _ => Rc::new(self.store.snapshot()),
+            _ => Rc::new(self.store().snapshot()),
         };
         copies.push((writes, copy));
         if copies.len() > 6 {
@@ -317,7 +365,7 @@ impl Fleet {
     }
 
     pub fn wipe(&self) {
-        self.store.wipe();
+        self.store().wipe();
         self.luck.writes.fetch_add(1, SeqCst);
     }
 
@@ -347,6 +395,17 @@ impl Fleet {
                 self.stop(seat);
                 self.back(seat, back_ms).await;
             }
+            // It has come too late: who is which build is settled.
+            Deed::Rebuilt { .. } if self.healed.get() => {}
+            Deed::Rebuilt { tracker, newer, back_ms } => {
+                let seat = Seat::Tracker(tracker);
+                self.stop(seat);
+                match newer {
+                    true => self.newer.borrow_mut().insert(seat),
+                    false => self.newer.borrow_mut().remove(&seat),
+                };
+                self.back(seat, back_ms).await;
+            }
             Deed::Freeze { seat, ms } => {
                 if let Some(process) = self.process(seat) {
                     self.system.freeze(process, true);
@@ -362,7 +421,7 @@ impl Fleet {
             Deed::StoreWiped => self.wipe(),
             Deed::StoreBack => {
                 if let Some((_, copy)) = self.copies.borrow().first() {
-                    self.store.restore(copy);
+                    self.store().restore(copy);
                     self.luck.writes.fetch_add(1, SeqCst);
                 }
             }

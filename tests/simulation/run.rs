@@ -70,6 +70,9 @@ async fn live(fleet: &Rc<Fleet>) -> Vec<String> {
                 tokio::task::spawn_local(fleet.clone().perform(item.deed));
             }
             if fleet.system.elapsed_ms() >= trouble_ms {
+                if !fleet.is_healed() {
+                    fleet.settle();
+                }
                 fleet.heal();
                 fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
             }
@@ -86,6 +89,7 @@ async fn live(fleet: &Rc<Fleet>) -> Vec<String> {
 
 fn seen(fleet: &Fleet) -> Vec<String> {
     let mut all = fleet.ledger.violations();
+    all.extend(fleet.luck.violations.lock().iter().cloned());
     all.extend(fleet.violations.borrow().iter().cloned());
     all
 }
@@ -94,7 +98,7 @@ type Ends = BTreeMap<(String, u32), State>;
 
 /// On the way: what has ended has ended, whatever the store forgets meanwhile.
 async fn watch(fleet: &Fleet, ends: &mut Ends) {
-    fleet.tend();
+    fleet.tend().await;
     if fleet.system.elapsed_ms() % 1_000 > 100 {
         return;
     }
@@ -124,7 +128,7 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
     let begun = fleet.system.elapsed_ms();
     let mut folded_ms = begun;
     loop {
-        fleet.tend();
+        fleet.tend().await;
         fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
         watch(fleet, ends).await;
         if !seen(fleet).is_empty() {
@@ -167,7 +171,7 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
     if wrong.is_empty() {
         // It panics where they differ.
         let oracle = Oracle::of(fleet.broker.clone(), &fleet.names, fleet.story.events_partitions).await;
-        oracle.equals(&fleet.store).await;
+        oracle.equals(fleet.store()).await;
     }
     wrong
 }
@@ -179,7 +183,7 @@ async fn forget(fleet: &Rc<Fleet>) -> Vec<String> {
     }
     let end = fleet.system.elapsed_ms() + PATIENCE_MS;
     loop {
-        fleet.tend();
+        fleet.tend().await;
         tokio::time::sleep(LOOK).await;
         let rest = verdict::rest(fleet).await;
         if rest.is_empty() || !seen(fleet).is_empty() {

@@ -84,6 +84,12 @@ pub enum Deed {
         partition: u32,
         ms: u64,
     },
+    /// Stops in order, and comes back as another build: one that folds otherwise, or the one that all began with.
+    Rebuilt {
+        tracker: usize,
+        newer: bool,
+        back_ms: u64,
+    },
     More {
         oak: bool,
     },
@@ -138,6 +144,15 @@ pub enum Mood {
     Wild,
 }
 
+/// Trackers of two builds, with two versions of the fold, beside one another.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Upgrade {
+    /// The newer ones have a store of their own. Else each refuses what the others have folded.
+    pub apart: bool,
+    /// In the end all are of the newer build.
+    pub done: bool,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Item {
     pub at_ms: u64,
@@ -165,6 +180,8 @@ pub struct Story {
     /// How long a tree is kept after its end; 0: for ever.
     pub kept_ms: u64,
     pub mood: Mood,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upgrade: Option<Upgrade>,
     pub items: Vec<Item>,
 }
 
@@ -197,6 +214,7 @@ impl Story {
             newer: some(dice, 0),
             kept_ms: if dice.u8(..12) == 0 { 150_000 } else { 0 },
             mood,
+            upgrade: (mood == Mood::Wild && dice.u8(..6) == 0).then(|| Upgrade { apart: dice.bool(), done: dice.bool() }),
             items: Vec::new(),
         };
         if dice.u8(..4) == 0 {
@@ -210,6 +228,9 @@ impl Story {
             Mood::Calm => {}
             Mood::Orderly => story.restarts(dice),
             Mood::Wild => story.troubles(dice),
+        }
+        if story.upgrade.is_some() {
+            story.upgrades(dice);
         }
         story.items.sort_by_key(|item| item.at_ms);
         story
@@ -312,6 +333,14 @@ impl Story {
         }
     }
 
+    fn upgrades(&mut self, dice: &mut Rng) {
+        for _ in 0..dice.usize(1..6) {
+            let (at_ms, back_ms) = (dice.u64(..self.trouble_ms), dice.u64(1..4_000));
+            let (tracker, newer) = (dice.usize(..self.trackers), dice.u8(..3) > 0);
+            self.add(at_ms, Deed::Rebuilt { tracker, newer, back_ms });
+        }
+    }
+
     /// How the id of a task is made.
     pub fn id(root: usize, path: &[usize]) -> String {
         path.iter().fold(format!("r{root}"), |id, n| match n.checked_sub(THENS) {
@@ -325,7 +354,7 @@ impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:?}: {} workers, {} trackers; {} events partitions, {} of each type; commits every {} ms, batches of {}, retries wait inline up to {} ms, observed: {}; workers of one type: {:?}, newer ones: {:?}; trees are kept {} ms",
+            "{:?}: {} workers, {} trackers; {} events partitions, {} of each type; commits every {} ms, batches of {}, retries wait inline up to {} ms, observed: {}; workers of one type: {:?}, newer ones: {:?}; trees are kept {} ms; {:?}",
             self.mood,
             self.workers,
             self.trackers,
@@ -337,7 +366,8 @@ impl fmt::Display for Story {
             self.observe,
             self.narrow,
             self.newer,
-            self.kept_ms
+            self.kept_ms,
+            self.upgrade
         )?;
         let of = |item: &Item| match item.deed {
             Deed::Submit { root, .. } | Deed::External { root, .. } => Some(root),

@@ -31,12 +31,15 @@ pub struct Luck {
     pub down: AtomicBool,
     /// How often the store has changed.
     pub writes: AtomicU64,
+    /// What trackers have written that they should not have.
+    pub violations: Mutex<Vec<String>>,
 }
 
 impl Luck {
     pub fn new(seed: u64) -> Arc<Self> {
         let dice = Mutex::new(fastrand::Rng::with_seed(seed));
-        Arc::new(Self { dice, failing: AtomicU32::new(0), down: AtomicBool::new(false), writes: AtomicU64::new(0) })
+        let (failing, down, writes) = (AtomicU32::new(0), AtomicBool::new(false), AtomicU64::new(0));
+        Arc::new(Self { dice, failing, down, writes, violations: Mutex::default() })
     }
 
     fn fails(&self) -> bool {
@@ -216,6 +219,14 @@ impl Consumer for WatchedConsumer {
 pub struct Uplink {
     pub inner: memory::Memory,
     pub luck: Arc<Luck>,
+    /// Whoever reaches it folds with the version after this build's: to it, this build's is an older one.
+    pub newer: bool,
+}
+
+impl Uplink {
+    fn read(&self, fence: Option<Fence>) -> Option<Fence> {
+        fence.map(|fence| Fence { version: fence.version - u32::from(self.newer), ..fence })
+    }
 }
 
 async fn reach(luck: &Luck) -> Result<(), StoreError> {
@@ -228,7 +239,7 @@ impl Store for Uplink {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError> {
         reach(&self.luck).await?;
         let (inner, fence) = self.inner.open(partition).await?;
-        Ok((Box::new(Writer { inner, luck: self.luck.clone() }), fence))
+        Ok((Box::new(Writer { inner, luck: self.luck.clone(), newer: self.newer }), self.read(fence)))
     }
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
         reach(&self.luck).await?;
@@ -236,7 +247,7 @@ impl Store for Uplink {
     }
     async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError> {
         reach(&self.luck).await?;
-        self.inner.fences(partitions).await
+        Ok(self.inner.fences(partitions).await?.into_iter().map(|fence| self.read(fence)).collect())
     }
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
         reach(&self.luck).await?;
@@ -248,7 +259,8 @@ impl Store for Uplink {
     }
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
         reach(&self.luck).await?;
-        self.inner.outbox(partition, limit).await
+        let outbox = self.inner.outbox(partition, limit).await?;
+        Ok(Outbox { fence: self.read(outbox.fence), ..outbox })
     }
     async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         reach(&self.luck).await?;
@@ -286,6 +298,7 @@ impl Store for Uplink {
 struct Writer {
     inner: Box<dyn PartitionWriter>,
     luck: Arc<Luck>,
+    newer: bool,
 }
 
 #[async_trait]
@@ -304,6 +317,11 @@ impl PartitionWriter for Writer {
     }
     async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
         reach(&self.luck).await?;
+        let written = |fence: Fence| Fence { version: fence.version + u32::from(self.newer), ..fence };
+        let (from, to) = (from.map(written), written(to));
+        if let Some(from) = from.filter(|from| from.version != to.version) {
+            self.luck.violations.lock().push(format!("version {} goes on from {from:?}", to.version));
+        }
         self.inner.apply(changes, from, to).await?;
         self.luck.writes.fetch_add(1, SeqCst);
         // It has worked; whoever asked may never know.

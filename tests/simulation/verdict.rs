@@ -42,9 +42,9 @@ async fn read(fleet: &Fleet) -> Records {
     for partition in 0..fleet.story.events_partitions {
         let mut open = vec![Index::Roots];
         while let Some(index) = open.pop() {
-            let page = fleet.store.page(partition, &index, None, 10_000).await.unwrap();
+            let page = fleet.store().page(partition, &index, None, 10_000).await.unwrap();
             let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
-            for (id, node) in ids.iter().zip(fleet.store.nodes(partition, &ids).await.unwrap()) {
+            for (id, node) in ids.iter().zip(fleet.store().nodes(partition, &ids).await.unwrap()) {
                 open.push(Index::Children(id.clone()));
                 if let Some(node) = node {
                     all.insert(id.to_string(), node);
@@ -61,10 +61,10 @@ pub async fn rest(fleet: &Fleet) -> Vec<String> {
     rest.extend(records(fleet).await.keys().cloned());
     for partition in 0..fleet.story.events_partitions {
         for index in [Index::Timers, Index::Effects, Index::Ages, Index::Roots] {
-            let page = fleet.store.page(partition, &index, None, 10).await.unwrap();
+            let page = fleet.store().page(partition, &index, None, 10).await.unwrap();
             rest.extend(page.iter().map(|entry| format!("{entry:?} in {index:?}")));
         }
-        let counts = fleet.store.counts(&[partition]).await.unwrap();
+        let counts = fleet.store().counts(&[partition]).await.unwrap();
         rest.extend(counts.iter().map(|count| format!("{count:?}")));
     }
     rest
@@ -77,7 +77,7 @@ pub async fn unrest(fleet: &Fleet) -> Option<String> {
         return Some(why);
     }
     for number in 0..fleet.story.events_partitions {
-        let outbox = fleet.store.outbox(number, 10).await.unwrap();
+        let outbox = fleet.store().outbox(number, 10).await.unwrap();
         if !outbox.timers.is_empty() || !outbox.effects.is_empty() {
             return Some(format!("events partition {number} has to do: {outbox:?}"));
         }
@@ -102,7 +102,7 @@ pub async fn unrest(fleet: &Fleet) -> Option<String> {
 pub async fn unfolded(fleet: &Fleet) -> Option<String> {
     for number in 0..fleet.story.events_partitions {
         let end = fleet.broker.ends(&Partition::new(fleet.names.events(), number as i32), CALL).unwrap().end;
-        let fence = fleet.store.fences(&[number]).await.unwrap()[0];
+        let fence = fleet.store().fences(&[number]).await.unwrap()[0];
         if fence.map_or(0, |fence| fence.offset) < end {
             return Some(format!("events partition {number} is folded to {fence:?} of {end}"));
         }
@@ -264,7 +264,7 @@ async fn counts(fleet: &Fleet, records: &Records, wrong: &mut Vec<String>) {
         *is.entry((name, node.state)).or_default() += 1;
     }
     let all: Vec<u32> = (0..fleet.story.events_partitions).collect();
-    let told = fleet.store.counts(&all).await.unwrap();
+    let told = fleet.store().counts(&all).await.unwrap();
     let told: BTreeMap<_, _> = told.into_iter().map(|count| ((count.task_type.to_string(), count.state), count.count)).collect();
     if told != is {
         wrong.push(format!("the counts by type are {told:?}, and there are {is:?}"));
