@@ -6,11 +6,10 @@ use super::Api;
 use super::documents::{CheckDue, Deliveries, Delivery, Outcome};
 use super::fresh::Found;
 use super::problem::{Code, Refusal};
-use super::submit::bad_field;
 use crate::config::TopicsConfig;
 use crate::handlers::callback::{self, Callbacks};
 use crate::handlers::email::{self, Emails};
-use crate::model::action::Telling;
+use crate::model::action::{Telling, Tells};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
 use crate::model::node::Node;
@@ -28,13 +27,16 @@ impl Api {
     /// Refuses what could not be told: as far as this process knows the types that tell.
     pub fn check_tells(&self, rules: &Rules, now_ms: i64) -> Result<(), Refusal> {
         let furthest = TopicsConfig::default().max_tree_age;
-        for (n, check) in rules.checks.iter().enumerate() {
-            if check.due_ms(now_ms).is_some_and(|due| due > now_ms.saturating_add(furthest.as_i64())) {
-                let why = format!("it would be more than {furthest} from now, and a tree may be open so long at most");
-                return Err(bad_field(&format!("checks/{n}"), why));
+        let tells = rules.all_tells();
+        for (at, checks) in tells.iter().map(|tells| (&tells.at, tells.checks)) {
+            for (n, check) in checks.iter().enumerate() {
+                if check.due_ms(now_ms).is_some_and(|due| due > now_ms.saturating_add(furthest.as_i64())) {
+                    let why = format!("it would be more than {furthest} from now, and a tree may be open so long at most");
+                    return Err(Refusal::new(Code::BadField, why).pointer(format!("{at}/checks/{n}")));
+                }
             }
         }
-        for (at, telling) in rules.tellings() {
+        for (at, telling) in tells.iter().flat_map(Tells::tellings) {
             let (kind, params) = params_of(telling);
             let misfit = self.registry.get(kind).and_then(|known| known.misfit(&params));
             if let Some(misfit) = misfit {
@@ -51,7 +53,7 @@ impl Api {
     /// Refuses what nobody would tell.
     pub async fn check_deliverable(&self, rules: &Rules) -> Result<(), Refusal> {
         let mut asked: Vec<&str> = Vec::new();
-        for (at, telling) in rules.tellings() {
+        for (at, telling) in rules.all_tells().iter().flat_map(Tells::tellings) {
             let (kind, _) = params_of(telling);
             if asked.contains(&kind) {
                 continue;

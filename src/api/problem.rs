@@ -118,6 +118,14 @@ impl Refusal {
         self
     }
 
+    /// Its place is below this one.
+    pub fn below(self, at: &str) -> Self {
+        match self.0.pointer.clone() {
+            Some(pointer) => self.pointer(format!("{at}{pointer}")),
+            None => self.pointer(at),
+        }
+    }
+
     /// The task that is in the way, or that came of it.
     pub fn existing(mut self, id: impl ToString) -> Self {
         self.0.existing = Some(id.to_string());

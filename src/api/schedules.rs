@@ -207,7 +207,10 @@ impl Api {
         self.check_known_type(&task.task_type).await.map_err(|refusal| place(refusal, "type"))?;
         let params = RawJson::of(&task.params).map_err(|why| place(Refusal::new(Code::BadField, why.to_string()), "params"))?;
         self.check_fit(&task.task_type, &params, &format!("{at}/task/params"))?;
-        self.check_thens_fit(&task.then, &format!("{at}/task/then"))
+        self.check_thens_fit(&task.then, &format!("{at}/task/then"))?;
+        let (rules, at) = (task.rules(), format!("{at}/task"));
+        self.check_tells(&rules, now_ms()).map_err(|refusal| refusal.below(&at))?;
+        self.check_deliverable(&rules).await.map_err(|refusal| refusal.below(&at))
     }
 
     async fn set_schedule(self: &Arc<Self>, id: &str, wanted: Schedule, status: u16) -> Result<Response, Refusal> {

@@ -215,7 +215,7 @@ fn rules_of(asked: &CreateTask) -> Result<Rules, Refusal> {
     check_thens(&then).map_err(|(at, why)| bad_field(&format!("then{at}"), why))?;
     let block_when_done = block_when_done.unwrap_or(true);
     let rules = Rules { options, external, block_when_done, fail_fast, max_failed, then, actions, checks };
-    rules.check_tells().map_err(|(at, why)| bad_field(at.trim_start_matches('/'), why))?;
+    rules.own_tells().check().map_err(|(at, why)| bad_field(at.trim_start_matches('/'), why))?;
     Ok(rules)
 }
 

@@ -85,18 +85,6 @@ pub struct TaskOptions {
     /// The same from a file
     #[arg(long, value_name = "FILE")]
     pub then_file: Option<PathBuf>,
-    /// Call this URL (POST, JSON) at any end of the task; may be given several times
-    #[arg(long, value_name = "URL")]
-    pub callback: Vec<String>,
-    /// The secret that signs the calls of `--callback`, by its name in `[callbacks.secrets]`
-    #[arg(long, value_name = "NAME", requires = "callback")]
-    pub callback_secret: Option<String>,
-    /// What is done when it comes into a state: a JSON object, or a list of them; may be given several times
-    #[arg(long, value_name = "JSON")]
-    pub action: Vec<String>,
-    /// A look at its state at a time: a JSON object, or a list of them; may be given several times
-    #[arg(long, value_name = "JSON")]
-    pub check: Vec<String>,
     /// Run by someone else, who reports its state; needs no handler
     #[arg(long)]
     pub external: bool,
@@ -133,6 +121,18 @@ pub struct TaskArgs {
     /// Time limit of one attempt
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<Millis>,
+    /// Call this URL (POST, JSON) at any end of the task; may be given several times
+    #[arg(long, value_name = "URL")]
+    pub callback: Vec<String>,
+    /// The secret that signs the calls of `--callback`, by its name in `[callbacks.secrets]`
+    #[arg(long, value_name = "NAME", requires = "callback")]
+    pub callback_secret: Option<String>,
+    /// What is done when it comes into a state: a JSON object, or a list of them; may be given several times
+    #[arg(long, value_name = "JSON")]
+    pub action: Vec<String>,
+    /// A look at its state at a time: a JSON object, or a list of them; may be given several times
+    #[arg(long, value_name = "JSON")]
+    pub check: Vec<String>,
 }
 
 /// What was meant by what was typed.
@@ -230,18 +230,20 @@ fn thens(options: &TaskOptions) -> Result<Vec<Then>, Failure> {
     objects("--then", &texts, r#"'{"on": "succeeded", "type": "echo"}'"#)
 }
 
-/// What is to be told, from `--action` and from the short form.
-fn actions(options: &TaskOptions) -> Result<Vec<Action>, Failure> {
-    let example = r#"'{"on": ["failed"], "callback": {"url": "https://…"}}'"#;
-    let mut actions: Vec<Action> = objects("--action", &options.action, example)?;
-    let short = |url: &String| Callback { secret: options.callback_secret.clone(), ..Callback::to(url) };
-    actions.extend(options.callback.iter().map(|url| Action { on: ends(), callback: Some(short(url)), email: None }));
-    Ok(actions)
-}
+impl TaskArgs {
+    /// What is to be told, from `--action` and from the short form.
+    pub fn actions(&self) -> Result<Vec<Action>, Failure> {
+        let example = r#"'{"on": ["failed"], "callback": {"url": "https://…"}}'"#;
+        let mut actions: Vec<Action> = objects("--action", &self.action, example)?;
+        let short = |url: &String| Callback { secret: self.callback_secret.clone(), ..Callback::to(url) };
+        actions.extend(self.callback.iter().map(|url| Action { on: ends(), callback: Some(short(url)), email: None }));
+        Ok(actions)
+    }
 
-fn checks(options: &TaskOptions) -> Result<Vec<Check>, Failure> {
-    let example = r#"'{"after": "1h", "expect": ["succeeded"], "failed": {"callback": {"url": "https://…"}}}'"#;
-    objects("--check", &options.check, example)
+    pub fn checks(&self) -> Result<Vec<Check>, Failure> {
+        let example = r#"'{"after": "1h", "expect": ["succeeded"], "failed": {"callback": {"url": "https://…"}}}'"#;
+        objects("--check", &self.check, example)
+    }
 }
 
 /// JSON objects, and lists of them.
@@ -259,9 +261,9 @@ fn objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &str) -> 
 }
 
 fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failure> {
-    let (then, actions, checks) = (thens(&options)?, actions(&options)?, checks(&options)?);
+    let (then, actions, checks) = (thens(&options)?, options.task.actions()?, options.task.checks()?);
     let at = options.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
-    let TaskArgs { key, name, creator, tags, link, options: own, expires, retries, timeout } = options.task;
+    let TaskArgs { key, name, creator, tags, link, options: own, expires, retries, timeout, .. } = options.task;
     Ok(CreateTask {
         task_type,
         id: options.id,

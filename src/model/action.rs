@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::duration::Millis;
 use super::state::State;
 use super::task::{MAX_RETRIES, MAX_TEXT_CHARS, Rules, parse_time};
+use super::then::Then;
 
 /// The most actions of one task, and the most state checks.
 pub const MAX_ACTIONS: usize = 8;
@@ -206,41 +207,74 @@ impl Check {
     }
 }
 
+/// What is to be told of one task.
+#[derive(Clone, Debug)]
+pub struct Tells<'a> {
+    /// Its place (a JSON pointer).
+    pub at: String,
+    pub actions: &'a [Action],
+    pub checks: &'a [Check],
+}
+
 impl Rules {
     /// Somebody is to be told of something.
     pub fn tells(&self) -> bool {
         !self.actions.is_empty() || !self.checks.is_empty()
     }
 
-    /// Everything that may be told, with its place (a JSON pointer).
-    pub fn tellings(&self) -> Vec<(String, Telling<'_>)> {
+    /// What is to be told of the task itself.
+    pub fn own_tells(&self) -> Tells<'_> {
+        Tells { at: String::new(), actions: &self.actions, checks: &self.checks }
+    }
+
+    /// The same, and what is to be told of what follows it.
+    pub fn all_tells(&self) -> Vec<Tells<'_>> {
+        let mut all = vec![self.own_tells()];
+        tells_below("/then", &self.then, &mut all);
+        all
+    }
+}
+
+fn tells_below<'a>(at: &str, thens: &'a [Then], all: &mut Vec<Tells<'a>>) {
+    for (n, then) in thens.iter().enumerate() {
+        let at = format!("{at}/{n}");
+        tells_below(&format!("{at}/then"), &then.then, all);
+        all.push(Tells { at, actions: &then.actions, checks: &then.checks });
+    }
+}
+
+impl<'a> Tells<'a> {
+    /// Everything that may be told, with its place.
+    pub fn tellings(&self) -> Vec<(String, Telling<'a>)> {
         self.places().into_iter().filter_map(|(at, telling)| Some((at, telling?))).collect()
     }
 
-    fn places(&self) -> Vec<(String, Option<Telling<'_>>)> {
+    fn places(&self) -> Vec<(String, Option<Telling<'a>>)> {
+        let at = &self.at;
         let mut places: Vec<_> =
-            self.actions.iter().enumerate().map(|(n, action)| (format!("/actions/{n}"), action.telling())).collect();
+            self.actions.iter().enumerate().map(|(n, action)| (format!("{at}/actions/{n}"), action.telling())).collect();
         for (n, check) in self.checks.iter().enumerate() {
             for (name, tell) in [("passed", &check.passed), ("failed", &check.failed)] {
-                places.extend(tell.as_ref().map(|tell| (format!("/checks/{n}/{name}"), tell.telling())));
+                places.extend(tell.as_ref().map(|tell| (format!("{at}/checks/{n}/{name}"), tell.telling())));
             }
         }
         places
     }
 
-    /// What is wrong with actions and checks, and where (a JSON pointer).
-    pub fn check_tells(&self) -> Result<(), (String, String)> {
+    /// What is wrong with it, and where.
+    pub fn check(&self) -> Result<(), (String, String)> {
+        let at = &self.at;
         for (field, number, most) in [("actions", self.actions.len(), MAX_ACTIONS), ("checks", self.checks.len(), MAX_CHECKS)] {
             if number > most {
-                return Err((format!("/{field}"), format!("{number} {field}: at most {most} of one task are allowed")));
+                return Err((format!("{at}/{field}"), format!("{number} {field}: at most {most} of one task are allowed")));
             }
         }
         for (n, action) in self.actions.iter().enumerate() {
-            check_states(&action.on).map_err(|why| (format!("/actions/{n}/on"), why))?;
+            check_states(&action.on).map_err(|why| (format!("{at}/actions/{n}/on"), why))?;
         }
         for (n, check) in self.checks.iter().enumerate() {
-            check_states(&check.expect).map_err(|why| (format!("/checks/{n}/expect"), why))?;
-            check_time(check).map_err(|(field, why)| (format!("/checks/{n}{field}"), why))?;
+            check_states(&check.expect).map_err(|why| (format!("{at}/checks/{n}/expect"), why))?;
+            check_time(check).map_err(|(field, why)| (format!("{at}/checks/{n}{field}"), why))?;
         }
         for (at, telling) in self.places() {
             let Some(telling) = telling else {
@@ -313,7 +347,7 @@ mod tests {
                 "zero",
             ),
         ] {
-            let (place, told) = rules(text).check_tells().unwrap_err();
+            let (place, told) = rules(text).own_tells().check().unwrap_err();
             assert_eq!(place, at, "{text}");
             assert!(told.contains(why), "{text}: {told}");
         }
@@ -324,7 +358,7 @@ mod tests {
     fn an_action_is_for_any_end_unless_it_says_otherwise() {
         let rules = rules(r#"{"actions":[{"callback":{"url":"https://a"}}]}"#);
         assert_eq!(rules.actions[0].on, ends());
-        assert_eq!(rules.check_tells(), Ok(()));
+        assert_eq!(rules.own_tells().check(), Ok(()));
         assert_eq!(serde_json::to_string(&rules.actions).unwrap(), r#"[{"callback":{"url":"https://a"}}]"#);
     }
 

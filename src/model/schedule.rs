@@ -4,9 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::action::{Action, Check, Tells};
 use super::duration::Millis;
 use super::id::{TaskId, check_type, clip};
-use super::task::{MAX_RETRIES, MAX_TEXT_CHARS, check_tags};
+use super::task::{MAX_RETRIES, MAX_TEXT_CHARS, Rules, check_tags};
 use super::then::{Then, check_thens};
 
 pub mod step;
@@ -124,6 +125,12 @@ pub struct Template {
     /// What follows it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Then>,
+    /// What is done when it comes into a state; at most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Action>,
+    /// Looks at its state at a time; at most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
 }
 
 /// A schedule as it is kept: the value of `schedule/<name>` on the control topic.
@@ -236,8 +243,31 @@ impl Template {
         if self.min_backoff.zip(self.max_backoff).is_some_and(|(min, max)| min > max) {
             flaws.push(Flaw::new("task/min_backoff", "it is longer than `max_backoff`"));
         }
-        flaws.extend(check_thens(&self.then).err().map(|(at, why)| Flaw::new("task/then", format!("`{at}`: {why}"))));
+        let told = |(at, why): (String, String)| format!("`{}`: {why}", at.trim_start_matches('/'));
+        flaws.extend(check_thens(&self.then).err().map(|flaw| Flaw::new("task/then", told(flaw))));
+        let tells = [("task/actions", &self.actions[..], &[][..]), ("task/checks", &[][..], &self.checks[..])];
+        for (at, actions, checks) in tells {
+            let flaw = Tells { at: String::new(), actions, checks }.check().err();
+            flaws.extend(flaw.map(|flaw| Flaw::new(at, told(flaw))));
+        }
+        if self.checks.iter().any(|check| check.at.is_some()) {
+            let what = "`at` is one time, and the schedule makes many tasks";
+            flaws.push(Flaw::new("task/checks", what).hint("give `after`: so long after each firing"));
+        }
         flaws
+    }
+
+    /// The rules of its tasks.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            options: self.options.clone(),
+            fail_fast: self.fail_fast,
+            max_failed: self.max_failed,
+            then: self.then.clone(),
+            actions: self.actions.clone(),
+            checks: self.checks.clone(),
+            ..Rules::default()
+        }
     }
 }
 

@@ -568,7 +568,7 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
         return Err(bad_header(name, "`options` must be a JSON object"));
     }
     check_thens(&rules.then).map_err(|(at, why)| bad_header(name, &format!("`then{at}`: {why}")))?;
-    rules.check_tells().map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
+    rules.own_tells().check().map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
     Ok(rules)
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::action::{Action, Check, Tells};
 use super::duration::Millis;
 use super::event::ErrorInfo;
 use super::id::{TaskId, check_type};
 use super::json::RawJson;
 use super::state::State;
-use super::task::{MAX_RETRIES, MAX_TEXT_CHARS, OnFailure, Policy, Rules, check_tags};
+use super::task::{MAX_POLICY_BYTES, MAX_RETRIES, MAX_TEXT_CHARS, OnFailure, Policy, Rules, check_tags};
 
 /// The most continuations of one task.
 pub const MAX_THENS: usize = 8;
@@ -58,6 +59,12 @@ pub struct Then {
     pub fail_fast: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_failed: Option<u32>,
+    /// What is done when it comes into a state; at most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Action>,
+    /// Looks at its state at a time; at most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
     /// What follows it in turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Then>,
@@ -125,6 +132,8 @@ impl Then {
             on_failure: OnFailure::Fail,
             fail_fast: false,
             max_failed: None,
+            actions: Vec::new(),
+            checks: Vec::new(),
             then: Vec::new(),
         }
     }
@@ -153,8 +162,30 @@ impl Then {
         self
     }
 
+    /// What is told of it, once more.
+    pub fn action(mut self, action: Action) -> Self {
+        self.actions.push(action);
+        self
+    }
+
+    /// A look at its state, once more.
+    pub fn check(mut self, check: Check) -> Self {
+        self.checks.push(check);
+        self
+    }
+
+    pub fn rules(&self) -> Rules {
+        Rules {
+            fail_fast: self.fail_fast,
+            max_failed: self.max_failed,
+            then: self.then.clone(),
+            actions: self.actions.clone(),
+            checks: self.checks.clone(),
+            ..Rules::default()
+        }
+    }
+
     pub fn policy(&self) -> Policy {
-        let rules = Rules { fail_fast: self.fail_fast, max_failed: self.max_failed, then: self.then.clone(), ..Rules::default() };
         Policy {
             retries: self.retries,
             min_backoff: self.min_backoff,
@@ -163,7 +194,7 @@ impl Then {
             on_failure: self.on_failure,
             name: self.name.clone(),
             tags: self.tags.clone(),
-            rules,
+            rules: self.rules(),
             ..Policy::default()
         }
     }
@@ -171,7 +202,15 @@ impl Then {
 
 /// What is wrong with continuations, and where (a JSON pointer into the list).
 pub fn check_thens(thens: &[Then]) -> Result<(), (String, String)> {
-    check(thens, 1, "")
+    check(thens, 1, "")?;
+    for (n, then) in thens.iter().enumerate() {
+        let bytes = serde_json::to_vec(&then.rules()).map_or(0, |text| text.len());
+        if bytes > MAX_POLICY_BYTES {
+            let why = format!("what follows it and is told of it has {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed");
+            return Err((format!("/{n}"), why));
+        }
+    }
+    Ok(())
 }
 
 fn check(thens: &[Then], depth: usize, at: &str) -> Result<(), (String, String)> {
@@ -198,6 +237,7 @@ fn check(thens: &[Then], depth: usize, at: &str) -> Result<(), (String, String)>
         if then.retries.is_some_and(|retries| retries > MAX_RETRIES) {
             return wrong(&format!("/{n}/retries"), format!("at most {MAX_RETRIES} retries are allowed"));
         }
+        Tells { at: format!("{at}/{n}"), actions: &then.actions, checks: &then.checks }.check()?;
         check(&then.then, depth + 1, &format!("{at}/{n}/then"))?;
     }
     Ok(())
@@ -248,6 +288,10 @@ mod tests {
         let of = |text: &str| check_thens(&serde_json::from_str::<Vec<Then>>(text).unwrap()).unwrap_err();
         assert_eq!(of(r#"[{"type":"a"},{"type":"B"}]"#).0, "/1/type");
         assert_eq!(of(r#"[{"type":"a","then":[{"type":"a","retries":9999}]}]"#).0, "/0/then/0/retries");
+        assert_eq!(of(r#"[{"type":"a","then":[{"type":"b","actions":[{}]}]}]"#).0, "/0/then/0/actions/0");
+        let long = "x".repeat(MAX_POLICY_BYTES);
+        let large = format!(r#"[{{"type":"a"}},{{"type":"a","then":[{{"type":"a","params":"{long}"}}]}}]"#);
+        assert_eq!(of(&large).0, "/1");
         let nine = format!("[{}]", [r#"{"type":"a"}"#; 9].join(","));
         assert!(of(&nine).1.contains("at most 8"));
         let deep = (0..MAX_CHAIN + 1).fold(String::new(), |rest, _| match rest.as_str() {

@@ -143,7 +143,46 @@ async fn parents_and_checks_tell_what_they_find(mut fleet: Fleet) {
     fleet.stop().await;
 }
 
+/// What a schedule makes, and what follows that, is told of as what is submitted.
+async fn schedules_and_continuations_tell_too(mut fleet: Fleet) {
+    let receiver = Receiver::start().await;
+    let follows = |path: &str| {
+        let callback = json!({"url": format!("{}/{path}", receiver.url)});
+        json!({"type": "echo", "actions": [{"on": ["succeeded"], "callback": callback}]})
+    };
+    let with = |task: Value| json!({"id": "s", "spec": {"every": "1d", "start_at": "2090-01-01T00:00:00Z", "task": task}});
+    let (code, problem) = post(&fleet, "/v1/schedules", &with(follows("ok"))).await;
+    let nobody = (404, &json!("unknown_type"), &json!("/spec/task/actions/0"));
+    assert_eq!((code, &problem["code"], &problem["pointer"]), nobody, "{problem}");
+    fleet.add_type(TYPE, callbacks()).await;
+    fleet.start_worker();
+    let mut wrong = json!({"type": "echo", "then": [follows("ok")]});
+    wrong["then"][0]["actions"][0]["callback"]["secret"] = json!("none");
+    let place = "/spec/task/then/0/actions/0/callback/secret";
+    let (code, problem) = post(&fleet, "/v1/schedules", &with(wrong.clone())).await;
+    assert_eq!((code, problem["pointer"].as_str()), (400, Some(place)), "{problem}");
+    let (code, problem) = post(&fleet, "/v1/tasks", &wrong).await;
+    assert_eq!((code, problem["pointer"].as_str()), (400, Some("/then/0/actions/0/callback/secret")), "{problem}");
+    let mut task = follows("task");
+    task["then"] = json!([follows("then")]);
+    let check = json!({"url": format!("{}/check", receiver.url)});
+    task["checks"] = json!([{"after": "1ms", "expect": ["failed"], "failed": {"callback": check}}]);
+    let (code, made) = post(&fleet, "/v1/schedules", &with(task)).await;
+    assert_eq!(code, 201, "{made}");
+    let (code, asked) = post(&fleet, "/v1/schedules/s/run", &Value::Null).await;
+    let run = asked["tasks"][0].as_str().unwrap_or_else(|| panic!("{code}: {asked}"));
+    let told = settled(&fleet, run, 2).await;
+    assert!(told.iter().all(|(_, outcome, _)| outcome == "delivered"), "{told:?}");
+    assert_eq!(settled(&fleet, &format!("{run}:then"), 1).await, [("succeeded".to_owned(), "delivered".to_owned(), 1)]);
+    for path in ["task", "then", "check"] {
+        assert_eq!(receiver.calls(path).len(), 1, "{path}");
+    }
+    fleet.agrees().await;
+    fleet.stop().await;
+}
+
 cases! {
+    schedules_and_continuations_tell_too,
     each_state_is_told_once,
     parents_and_checks_tell_what_they_find,
 }

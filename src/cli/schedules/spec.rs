@@ -58,6 +58,12 @@ fn set<T>(place: &mut Option<T>, given: Option<T>) {
     }
 }
 
+fn set_list<T>(place: &mut Vec<T>, given: Vec<T>) {
+    if !given.is_empty() {
+        *place = given;
+    }
+}
+
 impl SpecArgs {
     /// Sets what is named.
     pub fn give(self, spec: &mut Spec) -> Result<(), Failure> {
@@ -82,6 +88,7 @@ impl SpecArgs {
 
 /// Sets what is named of its tasks.
 pub fn give_task(args: TaskArgs, task: &mut Template) -> Result<(), Failure> {
+    let (actions, checks) = (args.actions()?, args.checks()?);
     set(&mut task.key, args.key);
     set(&mut task.name, args.name);
     set(&mut task.creator, args.creator);
@@ -90,9 +97,9 @@ pub fn give_task(args: TaskArgs, task: &mut Template) -> Result<(), Failure> {
     set(&mut task.expires, args.expires);
     set(&mut task.retries, args.retries);
     set(&mut task.timeout, args.timeout);
-    if !args.tags.is_empty() {
-        task.tags = args.tags;
-    }
+    set_list(&mut task.tags, args.tags);
+    set_list(&mut task.actions, actions);
+    set_list(&mut task.checks, checks);
     Ok(())
 }
 
@@ -124,6 +131,10 @@ mod tests {
         );
         Typed::parse_from(["x", "--every", "10m"]).spec.give(&mut spec).unwrap();
         assert_eq!((spec.when().as_str(), spec.cron.is_some(), spec.timezone.is_some()), ("every 10m", false, false));
+        let told = Typed::parse_from(["x", "--callback", "https://a", "--check", r#"{"after": "1h", "expect": ["succeeded"]}"#]);
+        give_task(told.task, &mut spec.task).unwrap();
+        Typed::parse_from(["x", "--name", "n"]).task.actions().unwrap();
+        assert_eq!((spec.task.actions.len(), spec.task.checks.len(), spec.task.tags.len()), (1, 1, 1));
         assert!(overlap("both").unwrap_err().contains("`skip`, `allow`, `buffer_one`, `replace`"));
     }
 }

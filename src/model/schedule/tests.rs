@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::step::{Fire, Outcome, State};
 use super::*;
+use crate::model::action::ends;
 use crate::model::task::parse_time;
 
 fn ms(text: &str) -> i64 {
@@ -97,6 +98,14 @@ fn an_interval_has_its_anchor() {
     assert_eq!(upcoming(&until, "2000-01-01T00:00:00Z", 9), ["2026-11-20T03:10:00Z"]);
 }
 
+fn telling(actions: Vec<Action>, checks: Vec<Check>) -> Spec {
+    Spec { task: Template { task_type: "a".into(), actions, checks, ..Template::default() }, ..every("1h") }
+}
+
+fn look(at: Option<&str>) -> Check {
+    Check { after: None, at: at.map(str::to_owned), expect: ends(), passed: None, failed: None }
+}
+
 #[test]
 fn what_cannot_be_is_told() {
     let flaws = |spec: Spec| -> String {
@@ -127,6 +136,9 @@ fn what_cannot_be_is_told() {
             Spec { task: Template { options: Some(3.into()), task_type: "a".into(), ..Template::default() }, ..every("1h") },
             "task/options",
         ),
+        (telling(vec![Action { on: ends(), callback: None, email: None }], Vec::new()), "task/actions: `actions/0`: give one of"),
+        (telling(Vec::new(), vec![look(None)]), "task/checks: `checks/0`: give `after` or `at`"),
+        (telling(Vec::new(), vec![look(Some("2030-01-01T00:00:00Z"))]), "task/checks: `at` is one time"),
         (
             Spec {
                 task: Template { params: "x".repeat(MAX_SPEC_BYTES).into(), task_type: "a".into(), ..Template::default() },

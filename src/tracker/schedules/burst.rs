@@ -267,13 +267,7 @@ fn new_task(schedule: &str, id: TaskId, template: &Template, time_ms: i64, now_m
         creator: Some(template.creator.clone().unwrap_or_else(|| format!("schedule/{schedule}"))),
         tags: template.tags.clone(),
         link: template.link.clone(),
-        rules: Rules {
-            options: Some(options.into()),
-            fail_fast: template.fail_fast,
-            max_failed: template.max_failed,
-            then: template.then.clone(),
-            ..Rules::default()
-        },
+        rules: Rules { options: Some(options.into()), ..template.rules() },
         ..Policy::default()
     };
     Ok(new)

@@ -110,6 +110,21 @@ fn a_policy_that_comes_late_finds_the_state_reached() {
     assert_eq!(told(&fold_log(&log, 1, 9), "a"), ["failed/1 actions/0"]);
 }
 
+/// What follows tells of itself, and its check is counted from the moment in which it is made.
+#[test]
+fn a_continuation_is_told_of_as_any_task() {
+    let then = Then::new("after", 1.into()).action(on(&[State::Queued, State::Succeeded])).check(check(5, State::Running));
+    let rules = Rules { then: vec![then], ..Rules::default() };
+    let start = with_policy("x", Policy { rules, ..Policy::default() });
+    let log =
+        [start, event(Kind::Succeeded, "x"), event(Kind::Started, "x:then"), due(0, "x:then"), event(Kind::Succeeded, "x:then")];
+    for batch in [1, 9] {
+        let kept = fold_log(&log, batch, 9);
+        assert_eq!(told(&kept, "x:then"), ["queued/1 actions/0", "running/1 checks/0/passed", "succeeded/1 actions/0"]);
+        assert_eq!(kept.node("x").told, None);
+    }
+}
+
 /// A continuation is there before its task is seen as ended, so that end is not told twice.
 #[test]
 fn an_end_with_a_continuation_is_told_once() {
