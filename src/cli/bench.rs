@@ -51,6 +51,7 @@ pub async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
         redis: globals.redis.clone().unwrap_or_else(|| "redis://127.0.0.1:6379".into()),
         linger: Common::default().linger,
     };
+    one_server(&site.redis)?;
     let verbs = match verb {
         BenchVerb::All(common) => all(&common),
         verb => vec![verb],
@@ -59,6 +60,16 @@ pub async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
         print(&run(verb, site.clone()).await.map_err(failed)?, globals)?;
     }
     Ok(Code::Ok)
+}
+
+/// Costs and figures are those of one Redis server, and so is what is deleted at the end.
+fn one_server(url: &str) -> Result<(), Failure> {
+    let scheme = url.split_once("://").map_or(url, |(scheme, _)| scheme);
+    if !scheme.ends_with("-cluster") {
+        return Ok(());
+    }
+    Err(Failure::usage(format_args!("benchmarks measure one Redis server, and `{scheme}://` names a cluster"))
+        .hint("name a server that is no part of one: --redis redis://HOST:PORT"))
 }
 
 fn all(common: &Common) -> Vec<BenchVerb> {

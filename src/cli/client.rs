@@ -16,7 +16,8 @@ mod events;
 mod follow;
 
 use events::{Watch, WatchEvent};
-pub use follow::Follow;
+use follow::Source;
+pub use follow::{Follow, forgotten};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For an answer that needs no waiting.
@@ -145,11 +146,17 @@ impl Client {
         Ok(status)
     }
 
-    /// Opens the stream of a task's changes, which starts with the task as it is, or that of its log from a line on.
-    async fn watch(&self, id: &str, log_from: Option<u64>) -> Result<Watch, Failure> {
-        let request = match log_from {
-            None => self.request(Method::GET, &["v1", "tasks", id, "watch"], &Query::new()),
-            Some(from) => self.request(Method::GET, &["v1", "tasks", id, "log", "watch"], &vec![("from", from.to_string())]),
+    /// Opens a stream, which starts with the present state, or goes on where it was.
+    async fn watch(&self, source: &Source<'_>) -> Result<Watch, Failure> {
+        let request = match source {
+            Source::Task(id) => self.request(Method::GET, &["v1", "tasks", id, "watch"], &Query::new()),
+            Source::Log { id, from } => {
+                self.request(Method::GET, &["v1", "tasks", id, "log", "watch"], &vec![("from", from.to_string())])
+            }
+            Source::Fleet { scope, heard } => {
+                let request = self.request(Method::GET, &["v1", "watch"], scope);
+                heard.iter().fold(request, |request, heard| request.header("last-event-id", heard))
+            }
         };
         let request = request.header(header::ACCEPT, "text/event-stream");
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await;

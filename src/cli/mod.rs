@@ -93,7 +93,7 @@ enum Verb {
     List(list::ListArgs),
     /// Draw a task and what is below it
     Tree(tree::TreeArgs),
-    /// Follow a task until it ends
+    /// Follow a task until it ends, a tree, a type, or all tasks
     Watch(watch::WatchArgs),
     /// Tell why a task is where it is
     Why(why::WhyArgs),

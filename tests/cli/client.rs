@@ -47,7 +47,7 @@ impl Dev {
         Self { daemon, api, folder }
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub fn command(&self, words: &[&str]) -> Command {
         let mut command = kafleet(words);
         command.env("KAFLEET_API", &self.api);
         command

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
 use serde_json::{Value, json};
@@ -29,23 +30,33 @@ fn end(reason: &str) -> String {
 
 /// Answers one connection after the other, then no more. Returns its address.
 fn api(answers: Vec<(&'static str, String)>) -> String {
+    heard(answers).0
+}
+
+/// The same, with what was asked: the first line of each request, and the place that it goes on behind.
+fn heard(answers: Vec<(&'static str, String)>) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
+    let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         for (kind, body) in answers {
             let (stream, _) = listener.accept().unwrap();
-            answer(stream, kind, &body);
+            // Not every test asks.
+            let _ = sender.send(answer(stream, kind, &body));
         }
     });
-    format!("http://{address}")
+    (format!("http://{address}"), receiver)
 }
 
-fn answer(mut stream: TcpStream, kind: &str, body: &str) {
+fn answer(mut stream: TcpStream, kind: &str, body: &str) -> String {
     let head = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-    head.take_while(|line| !line.is_empty()).for_each(drop);
+    let head: Vec<String> = head.take_while(|line| !line.is_empty()).collect();
     let length = body.len();
     let text = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
     stream.write_all(text.as_bytes()).unwrap();
+    let place = head.iter().find_map(|line| line.strip_prefix("last-event-id: "));
+    let asked = head[0].trim_end_matches(" HTTP/1.1");
+    place.map_or(asked.to_owned(), |place| format!("{asked} behind {place}"))
 }
 
 const STREAM: &str = "text/event-stream";
@@ -90,4 +101,43 @@ fn waiting_outlives_the_connection() {
 fn what_is_no_api_is_told_from_one() {
     let api = api(vec![("text/html", "<html>hello</html>".into())]);
     run(kafleet(["status", "a", "--api", &api])).ends(4).tells(&["answered as no kafleet api does", "hint: check the address"]);
+}
+
+#[test]
+fn a_watch_of_many_goes_on_behind_what_it_has_heard() {
+    const JSON: &str = "application/json";
+    let changed = |ids: Value, place: &str| {
+        let position = ids.is_array().then_some("0:7");
+        format!("id: {place}\n{}", event("changed", &json!({"ids": ids, "partition": null, "position": position})))
+    };
+    let (api, asked) = heard(vec![
+        (STREAM, changed(json!(null), "x-1") + &changed(json!(["a"]), "x-2") + &end("shutdown")),
+        (JSON, json!({"tasks": [status("queued")], "next": null}).to_string()),
+        (JSON, status("running").to_string()),
+        // The next api knows nothing of that place.
+        (STREAM, changed(json!(null), "y-1")),
+        (JSON, json!({"tasks": [status("running")], "next": null}).to_string()),
+        (STREAM, changed(json!(["a", "a:b"]), "y-2")),
+        (JSON, status("succeeded").to_string()),
+        (JSON, status("succeeded").to_string()),
+    ]);
+    let ran = run(kafleet(["watch", "a", "--tree", "--api", &api])).ends(0).tells(&["connection lost (the api stops)"]);
+    let states: Vec<&str> = ran.out.lines().filter_map(|line| line.split("  ").nth(3)).collect();
+    assert_eq!(states, ["queued", "running", "succeeded"], "{ran:?}");
+    let mut asked: Vec<String> = asked.iter().collect();
+    // The last two are read at once.
+    asked[6..].sort();
+    assert_eq!(
+        asked,
+        [
+            "GET /v1/watch?root=a",
+            "GET /v1/tasks?root=a&limit=200",
+            "GET /v1/tasks/a?after=0%3A7",
+            "GET /v1/watch?root=a behind x-2",
+            "GET /v1/tasks?root=a&limit=200",
+            "GET /v1/watch?root=a behind y-1",
+            "GET /v1/tasks/a:b?after=0%3A7",
+            "GET /v1/tasks/a?after=0%3A7",
+        ]
+    );
 }

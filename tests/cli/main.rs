@@ -8,3 +8,5 @@ mod operate;
 mod run;
 mod schedules;
 mod services;
+mod together;
+mod watching;

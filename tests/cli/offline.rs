@@ -35,6 +35,7 @@ fn wrong_usage_is_told_on_stderr_with_code_2() {
         ("list --from yesterday", "`yesterday` is not a time"),
         ("tree a --depth x", "invalid value 'x'"),
         ("watch a --timeout soon", "soon"),
+        ("bench tracker --redis redis-cluster://h:1", "`redis-cluster://` names a cluster"),
         ("submit", "required"),
         ("submit echo {bad", "`{bad` is not JSON"),
         ("submit echo {} --delay 1s --at 2026-01-31T12:00:00Z", "cannot be used with"),

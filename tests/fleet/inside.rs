@@ -79,7 +79,8 @@ pub struct Fleet {
     pub api: String,
     shutdown: Shutdown,
     roles: Vec<tokio::task::JoinHandle<anyhow::Result<()>>>,
-    _redis: Option<Server>,
+    /// Where the store is Redis.
+    pub redis: Option<Server>,
 }
 
 impl Fleet {
@@ -130,7 +131,7 @@ impl Fleet {
             api,
             shutdown,
             roles,
-            _redis: redis,
+            redis,
         };
         fleet.start_tracker();
         fleet.start_api(config).await;
@@ -165,6 +166,13 @@ impl Fleet {
             health: Health::default(),
         };
         self.roles.push(tokio::spawn(api::run(setup, listener, self.shutdown.clone())));
+    }
+
+    /// One more api, on a broker of a test's own; it is asked from now on.
+    pub async fn start_api_on(&mut self, broker: Arc<dyn Broker>) {
+        let own = std::mem::replace(&mut self.broker, broker);
+        self.start_api(Config::default()).await;
+        self.broker = own;
     }
 
     /// One more type, with its topics; the api that is asked from now on knows it.

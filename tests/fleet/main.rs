@@ -21,6 +21,11 @@ macro_rules! cases {
     };
 }
 
+#[macro_use]
+#[path = "../through/mod.rs"]
+mod through;
+
+mod anew;
 mod cancelling;
 mod following;
 mod inside;
@@ -40,5 +45,6 @@ mod silent;
 mod survival;
 mod tasks;
 mod telling;
+mod together;
 mod trees;
 mod whole_path;

@@ -18,7 +18,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Callbacks that may be made to this machine, and are soon tried again.
-fn callbacks() -> Registered {
+pub fn callbacks() -> Registered {
     let secret = SecretConfig { value: Some(SECRET.into()), hosts: vec!["127.0.0.1".into()], ..SecretConfig::default() };
     let config = CallbacksConfig {
         private: vec!["127.0.0.0/8".into()],
@@ -38,7 +38,7 @@ async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
 }
 
 /// The outcomes of a task's deliveries, the oldest first, once there are as many and none is pending.
-async fn settled(fleet: &Fleet, task: &str, count: usize) -> Vec<(String, String, u64)> {
+pub async fn settled(fleet: &Fleet, task: &str, count: usize) -> Vec<(String, String, u64)> {
     until(&format!("all of `{task}` is told"), || async {
         let status = fleet.get(&format!("/v1/tasks/{task}")).await;
         let items = status["deliveries"]["items"].as_array()?.clone();

@@ -14,12 +14,13 @@ use kafleet::api::{self, ApiSetup};
 use kafleet::broker::link::Link;
 use kafleet::broker::memory::{Memory, MemoryOptions};
 use kafleet::broker::{Broker, Outgoing, OwnedHeaders, RecordRef, TopicSpec};
-use kafleet::config::{ApiConfig, Bytes, Names, Overrides, load_with};
+use kafleet::config::{ApiConfig, Bytes, Names, Overrides, TrackerConfig, load_with};
 use kafleet::control::Orders;
 use kafleet::control::beat::Beat;
 use kafleet::dead;
 use kafleet::handlers::echo::Echo;
 use kafleet::handlers::{Registered, Registry};
+use kafleet::model::age::Lifetimes;
 use kafleet::model::duration::Millis;
 use kafleet::model::event::Event;
 use kafleet::model::fold::{Forest, Place};
@@ -31,7 +32,11 @@ use kafleet::model::schedule::{Schedule, Spec, Times, step, task_of};
 use kafleet::model::task::{Position, Source, parse_time, read_task};
 use kafleet::runtime::{Health, Shutdown};
 use kafleet::telemetry::Metrics;
+use kafleet::tracker::{self, TrackerSetup};
+use kafleet::worker::cell::wire;
 use make::fuzz;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tower::ServiceExt;
 
 fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
@@ -225,42 +230,125 @@ fn configuration() {
     });
 }
 
-/// A call and its body: `POST /v1/tasks`, then JSON.
+/// What a worker and its child process say to one another: texts, one a line, each sent behind its length, and the bytes as
+/// they are.
 #[test]
-fn calls_of_the_api() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let inside = runtime.enter();
-    let (broker, names) = (Memory::new(MemoryOptions::default()), Names::new("t"));
-    let topics = [names.events(), names.control(), names.workers(), names.tasks("echo"), names.dead("echo")];
-    let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() });
-    broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
-    let mut registry = Registry::default();
-    registry.add("echo", Registered::new(Echo));
-    let setup = ApiSetup {
-        broker,
-        store: Arc::new(kafleet::store::memory::Memory::default()),
-        registry,
-        config: ApiConfig::default(),
-        names,
-        events_partitions: 1,
-        metrics: Metrics::new().unwrap(),
-        health: Health::default(),
-    };
-    let open = api::open(setup, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &Shutdown::new()).unwrap();
-    fuzz("calls", |bytes| {
+fn messages_of_cells() {
+    fuzz("cells", |bytes| {
+        for line in bytes.split(|byte| *byte == b'\n') {
+            let sent = [&(line.len() as u32).to_le_bytes(), line].concat();
+            same_again::<wire::Word>(&sent);
+            same_again::<wire::Order>(&sent);
+        }
+        let _ = wire::receive_blocking::<wire::Word>(&mut &*bytes);
+        let _ = wire::receive_blocking::<wire::Order>(&mut &*bytes);
+    });
+}
+
+fn same_again<T: DeserializeOwned + Serialize>(sent: &[u8]) {
+    let Ok(message) = wire::receive_blocking::<T>(&mut &*sent) else { return };
+    let written = wire::frame(&message).unwrap();
+    let read: T = wire::receive_blocking(&mut &*written).unwrap_or_else(|why| panic!("{why}: {}", text(&written)));
+    assert_eq!(wire::frame(&read).unwrap(), written, "{}", text(&written));
+}
+
+/// An api on a fleet in memory.
+struct Site {
+    runtime: tokio::runtime::Runtime,
+    router: Option<axum::Router>,
+    broker: Arc<Memory>,
+    store: Arc<kafleet::store::memory::Memory>,
+    names: Names,
+}
+
+impl Site {
+    fn start() -> Self {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let inside = runtime.enter();
+        let (broker, names) = (Memory::new(MemoryOptions::default()), Names::new("t"));
+        let keeps = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")];
+        let keeps = keeps.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        let topics = [names.events(), names.control(), names.workers(), names.tasks("echo"), names.dead("echo")];
+        let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: keeps.clone() });
+        broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
+        let store = Arc::<kafleet::store::memory::Memory>::default();
+        let mut registry = Registry::default();
+        registry.add("echo", Registered::new(Echo));
+        let setup = ApiSetup {
+            broker: broker.clone(),
+            store: store.clone(),
+            registry,
+            config: ApiConfig::default(),
+            names: names.clone(),
+            events_partitions: 1,
+            metrics: Metrics::new().unwrap(),
+            health: Health::default(),
+        };
+        let open = api::open(setup, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &Shutdown::new()).unwrap();
+        drop(inside);
+        Self { runtime, router: Some(open.router), broker, store, names }
+    }
+
+    /// Events are folded from now on.
+    fn track(&self) {
+        let setup = TrackerSetup {
+            broker: self.broker.clone(),
+            store: self.store.clone(),
+            config: TrackerConfig::default(),
+            lifetimes: Lifetimes::default(),
+            names: self.names.clone(),
+            events_partitions: 1,
+            metrics: Metrics::new().unwrap(),
+            health: Health::default(),
+        };
+        self.runtime.spawn(tracker::run(setup, Shutdown::new()));
+    }
+
+    /// The first line is method and path, the rest is the body. None: it cannot be sent.
+    fn call(&self, bytes: &[u8]) -> Option<u16> {
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
         let head = text(&bytes[..end]).into_owned();
         let (method, uri) = head.split_once(' ').unwrap_or(("GET", &head));
         let body = bytes.get(end + 1..).unwrap_or_default().to_vec();
-        let Ok(method) = Method::from_bytes(method.as_bytes()) else { return };
+        let method = Method::from_bytes(method.as_bytes()).ok()?;
         let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, "application/json");
-        let Ok(request) = request.body(Body::from(body)) else { return };
-        let answer = runtime.block_on(async {
-            let answer = tokio::time::timeout(Duration::from_secs(30), open.router.clone().oneshot(request)).await;
+        let request = request.body(Body::from(body)).ok()?;
+        let router = self.router.clone()?;
+        Some(self.runtime.block_on(async {
+            let answer = tokio::time::timeout(Duration::from_secs(30), router.oneshot(request)).await;
             answer.expect("an answer in time").unwrap().status().as_u16()
-        });
+        }))
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _inside = self.runtime.enter();
+        self.router.take();
+    }
+}
+
+/// A call and its body: `POST /v1/tasks`, then JSON.
+#[test]
+fn calls_of_the_api() {
+    let site = Site::start();
+    fuzz("calls", |bytes| {
         // 503: what it asks for is not folded, for nobody folds here.
-        assert!(answer < 500 || answer == 503, "{answer}");
+        let answer = site.call(bytes);
+        assert!(answer.is_none_or(|answer| answer < 500 || answer == 503), "{answer:?}");
     });
-    drop(inside);
+}
+
+/// Calls that change tasks, of which one waits for its time, and what is folded of them.
+#[test]
+fn changes_of_tasks() {
+    let site = Site::start();
+    site.track();
+    for task in [r#"{"type":"echo","id":"a"}"#, r#"{"type":"echo","id":"later","delay":"20d"}"#] {
+        assert_eq!(site.call(format!("POST /v1/tasks\n{task}").as_bytes()), Some(201));
+    }
+    fuzz("changes", |bytes| {
+        let answer = site.call(bytes);
+        assert!(answer.is_none_or(|answer| answer < 500 || answer == 503), "{answer:?}");
+    });
 }

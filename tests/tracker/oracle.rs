@@ -67,7 +67,7 @@ impl Oracle {
         self.nodes.iter().map(Vec::len).sum()
     }
 
-    /// Every record, counter, index and log is the same in this store.
+    /// Every record, counter, index, log and attachment is the same in this store.
     pub async fn equals(&self, store: &dyn Store) {
         let all: Vec<u32> = (0..self.nodes.len() as u32).collect();
         for (number, nodes) in all.iter().zip(&self.nodes) {
@@ -76,6 +76,7 @@ impl Oracle {
             has_done(store, *number, nodes).await;
             equal_logs(store, &self.store, *number, nodes).await;
             equal_kept(store, &self.store, *number, nodes).await;
+            equal_attachments(store, &self.store, *number, nodes).await;
         }
         assert_eq!(store.counts(&all).await.unwrap(), self.store.counts(&all).await.unwrap(), "counts");
     }
@@ -163,5 +164,13 @@ async fn equal_kept(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(T
     for (((id, node), found), expect) in nodes.iter().zip(found).zip(expect.kept(number, &ids).await.unwrap()) {
         assert_eq!(found, expect, "the record that waits of `{id}`");
         assert_eq!(found.map_or(0, |kept| kept.len()), node.kept as usize, "its size");
+    }
+}
+
+async fn equal_attachments(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, Node)]) {
+    for (id, name) in nodes.iter().flat_map(|(id, node)| node.attachments.iter().map(move |one| (id, &one.name))) {
+        let found = store.attachment(number, id, name).await.unwrap();
+        assert!(found.is_some(), "`{name}` of `{id}` is listed and not there");
+        assert_eq!(found, expect.attachment(number, id, name).await.unwrap(), "`{name}` of `{id}`");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kafleet::broker::memory as broker;
 use kafleet::config::TrackerConfig;
 use kafleet::model::age::Lifetimes;
 use kafleet::model::node::Node;
@@ -10,7 +11,7 @@ use kafleet::model::state::State;
 use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::inspect::Inspect;
 use kafleet::store::memory::Memory;
-use kafleet::store::redis::Redis;
+use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Fence, PartitionWriter};
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::TrackerSetup;
@@ -21,7 +22,7 @@ use crate::cases::{agrees, one_each};
 use crate::firing::{header, make_topics, read_all, scheduled};
 use crate::ground::{DEADLINE, Ground, until};
 use crate::memory::ground;
-use crate::redis::Server;
+use crate::redis::{Cluster, Server};
 use crate::story::{id, story, submitted, succeeded};
 
 /// From the ground's store into the other's.
@@ -204,6 +205,111 @@ async fn a_store_of_others_is_refused() {
     tracker.stop().await;
 }
 
+/// Retention has removed what one partition began with: the trees that were announced there cannot be had from the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_without_its_beginning_is_refused_unless_parts_will_do() {
+    let log = broker::Memory::new(broker::MemoryOptions::default());
+    let ground = Ground::new(log.clone(), Arc::new(Memory::default()), 2);
+    let tracker = ground.tracker().await;
+    let old = one_each(&ground, "old").await;
+    // Its end comes when its beginning is gone.
+    let half = (0..).map(|n| format!("half-{n}")).find(|root| ground.partition_of(root) == 0).unwrap();
+    ground.write(&[submitted(&half)]).await;
+    agrees(&ground).await;
+    let (written_ms, beginning) = (now_ms(), ground.end(0));
+    until("time passes", || async { now_ms() > written_ms + 1 }).await;
+    let new = one_each(&ground, "new").await;
+    ground.write(&[succeeded(&half)]).await;
+    ground.folded().await;
+    log.truncate_before(&ground.place(0), beginning).unwrap();
+
+    let copy = another(&ground);
+    let why = refused(&setup(&ground, &copy)).await;
+    let says = format!("partition 0 begins at offset {beginning} (");
+    assert!(why.contains("retention has removed the beginning of the log") && why.contains(&says), "{why}");
+    assert!(why.contains("and 2 trees that the source shows began before, such as") && why.contains("`--partial`"), "{why}");
+    assert!(!why.contains("partition 1"), "that one is whole: {why}");
+    assert_eq!(numbers(&copy).await, [None; 2], "nothing is written");
+
+    let partial = Rebuild { partial: true, follow: false, ..setup(&ground, &copy) };
+    let planned = plan(&partial).await;
+    assert_eq!((planned.partial_trees, planned.partitions[0].from), (2, beginning));
+    let (told, ending) = ended(run(partial, planned, &Shutdown::new())).await;
+    assert_eq!(ending, Ok(Ending::Complete), "{told:?}");
+    assert_eq!(unverified(&told), 2, "{told:?}");
+    let state = async |task: &str| crate::cases::state_of(&copy, task).await.map(|node| node.state);
+    for task in [&new[0], &new[1], &old[1]] {
+        assert_eq!(state(task).await, Some(State::Succeeded), "{task}");
+    }
+    assert_eq!(state(&old[0]).await, None, "the log knows nothing of it");
+    let known = crate::cases::state_of(&copy, &half).await.expect("its end is in the log");
+    assert_eq!((known.task_type.as_deref(), known.own), (None, State::Succeeded), "{known:?}");
+    // What was begun so goes on without being asked again, and is not taken for what it is not.
+    let again = Rebuild { follow: false, ..setup(&ground, &copy) };
+    let planned = plan(&again).await;
+    assert_eq!((planned.resumed, planned.partial_trees), (true, 2));
+    let (told, ending) = ended(run(again, planned, &Shutdown::new())).await;
+    assert_eq!((ending, unverified(&told)), (Ok(Ending::Complete), 2), "{told:?}");
+    tracker.stop().await;
+}
+
+fn unverified(told: &[Told]) -> usize {
+    let lost = "has lost the beginning of 2 trees that the source shows";
+    told.iter().filter(|told| matches!(told, Told::Unverified { why, .. } if why.contains(lost))).count()
+}
+
+/// One server and three that share the slots, and a slot that moves while the copy is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
+    if std::env::var("KAFLEET_TEST_REDIS").is_err() {
+        eprintln!("skipped: KAFLEET_TEST_REDIS is not set");
+        return;
+    }
+    let (servers, cluster) = ([Server::start(), Server::start()], Cluster::start());
+    let in_cluster = || {
+        let options = RedisOptions { prefix: "fleet".into(), ..RedisOptions::new(cluster.url()) };
+        Redis::connect(options).unwrap()
+    };
+    let (log, _) = ground(5);
+    let [first, last] = servers.each_ref().map(|server| log.with(log.broker.clone(), Arc::new(server.store("fleet"))));
+    let copy = log.with(log.broker.clone(), Arc::new(in_cluster()));
+    let stop = Shutdown::new();
+
+    let old = first.tracker().await;
+    first.write(&(0..300).map(|n| scheduled(&format!("later-{n}"), now_ms() + 3_600_000)).collect::<Vec<_>>()).await;
+    first.write(&story(1, 300)).await;
+    let into = Rebuild { follow: true, ..compared_in(&first, &copy, [servers[0].store("fleet"), in_cluster()]) };
+    let planned = plan(&into).await;
+    let running = run(into, planned, &stop);
+    agrees(&copy).await;
+    let moving = cluster.begin_move(0);
+    moving.keys(20);
+    first.write(&story(2, 100)).await;
+    moving.end();
+    agrees(&copy).await;
+    old.stop().await;
+    let new = copy.tracker().await;
+    let (told, ending) = ended(running).await;
+    assert_eq!(ending, Ok(Ending::TakenOver), "{told:?}");
+    let same = told.iter().filter(|told| matches!(told, Told::Verified(one) if one.keys > 0)).count();
+    assert_eq!(same, 5, "{told:?}");
+
+    first.write(&story(3, 100)).await;
+    agrees(&copy).await;
+    let back = compared_in(&copy, &last, [in_cluster(), servers[1].store("fleet")]);
+    let planned = plan(&back).await;
+    let (told, ending) = ended(run(back, planned, &stop)).await;
+    assert_eq!(ending, Ok(Ending::Complete), "{told:?}");
+    assert!(told.iter().all(|told| matches!(told, Told::Verified(_) | Told::Ready)), "{told:?}");
+    agrees(&last).await;
+    // The same place under another name: any node of the cluster is the cluster.
+    let node = format!("redis-cluster://127.0.0.1:{}", cluster.servers[2].port);
+    let same = Redis::connect(RedisOptions { prefix: "fleet".into(), ..RedisOptions::new(node) }).unwrap();
+    let why = refused(&setup(&copy, &log.with(log.broker.clone(), Arc::new(same)))).await;
+    assert!(why.contains("this is the store that serves now"), "{why}");
+    new.stop().await;
+}
+
 async fn put(ground: &Ground, partition: u32, fence: Fence) {
     let (mut writer, found): (Box<dyn PartitionWriter>, _) = ground.store.open(partition).await.unwrap();
     writer.apply(&Default::default(), found, fence).await.unwrap();
@@ -223,7 +329,11 @@ fn redis(partitions: u32) -> Option<(Ground, Ground, Server)> {
 }
 
 fn compared(source: &Ground, copy: &Ground, server: &Server) -> Rebuild {
-    let stores: [Redis; 2] = [server.store("fleet"), server.database("fleet", 1)];
+    compared_in(source, copy, [server.store("fleet"), server.database("fleet", 1)])
+}
+
+/// The same, wherever the stores are.
+fn compared_in(source: &Ground, copy: &Ground, stores: [Redis; 2]) -> Rebuild {
     let [one, other] = stores.map(|store| Arc::new(store) as Arc<dyn Inspect>);
     Rebuild { compare: Some((one, other)), follow: false, ..setup(source, copy) }
 }

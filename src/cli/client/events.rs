@@ -1,11 +1,11 @@
-//! Server-sent events: the streams of a task's changes and of its log.
+//! Server-sent events: the streams of a task's changes, of its log, and of what changes in the fleet.
 
 use std::time::Duration;
 
 use reqwest::Response;
 use serde::de::DeserializeOwned;
 
-use crate::api::documents::{EndReason, LogDocument, Status, StreamEnd};
+use crate::api::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
 
 /// Silence after which the connection counts as lost: the api sends a comment more often than that.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -24,6 +24,8 @@ pub enum WatchEvent {
     Status(Box<Status>),
     /// New lines of its log.
     Lines(Box<LogDocument>),
+    /// These tasks have changed. With the name of this place in the stream.
+    Changed(Box<FleetChange>, Option<String>),
     /// The task has ended. A parent may be open again by now.
     Finished,
     /// The task's record is no longer kept.
@@ -65,6 +67,7 @@ fn meaning(event: &Frame) -> Option<WatchEvent> {
     match event.name.as_str() {
         "status" => Some(document(&event.data, WatchEvent::Status)),
         "lines" => Some(document(&event.data, WatchEvent::Lines)),
+        "changed" => Some(document(&event.data, |change| WatchEvent::Changed(change, event.id.clone()))),
         "end" => Some(end(&event.data)),
         _ => None,
     }
@@ -93,6 +96,7 @@ fn end(data: &str) -> WatchEvent {
 struct Frame {
     name: String,
     data: String,
+    id: Option<String>,
 }
 
 /// Cuts bytes into events (WHATWG HTML, 9.2.6).
@@ -126,6 +130,7 @@ fn frame(block: &str) -> Frame {
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
+            "id" => frame.id = Some(value.to_owned()),
             "event" => frame.name = value.to_owned(),
             "data" if frame.data.is_empty() => frame.data = value.to_owned(),
             "data" => {
@@ -143,7 +148,7 @@ mod tests {
     use super::*;
 
     fn event(name: &str, data: &str) -> Option<Frame> {
-        Some(Frame { name: name.into(), data: data.into() })
+        Some(Frame { name: name.into(), data: data.into(), id: None })
     }
 
     #[test]
@@ -156,8 +161,9 @@ mod tests {
                 assert!(parser.push(chunk));
                 frames.extend(std::iter::from_fn(|| parser.next()));
             }
-            let expected = [event("status", "{\"a\":\n1}"), event("end", "{}")];
-            assert_eq!(frames.into_iter().map(Some).collect::<Vec<_>>(), expected, "chunks of {size}");
+            let mut status = event("status", "{\"a\":\n1}").unwrap();
+            status.id = Some("3:17".into());
+            assert_eq!(frames, [status, event("end", "{}").unwrap()], "chunks of {size}");
         }
     }
 

@@ -1,11 +1,11 @@
-//! A task's changes, or its log, over as many connections as it takes.
+//! A task's changes, its log, or what changes in the fleet, over as many connections as it takes.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Client, Watch, WatchEvent};
-use crate::api::documents::{LogDocument, Status};
+use super::{Client, Query, Watch, WatchEvent};
+use crate::api::documents::{FleetChange, LogDocument, Status};
 use crate::cli::outcome::{Code, Failure};
 use crate::cli::screen::tell;
 use crate::runtime::Backoff;
@@ -17,11 +17,24 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// A connection that lasted so long was a good one: the count of tries starts again.
 const STEADY: Duration = Duration::from_secs(10);
 
+/// What is followed.
+pub enum Source<'a> {
+    Task(&'a str),
+    /// The log of a task, and its next line.
+    Log {
+        id: &'a str,
+        from: u64,
+    },
+    /// All tasks, or those of this scope, and the place that was heard last.
+    Fleet {
+        scope: Query,
+        heard: Option<String>,
+    },
+}
+
 pub struct Follow<'a> {
     client: &'a Client,
-    id: &'a str,
-    /// The next line, where it is the log that is followed.
-    log_from: Option<u64>,
+    source: Source<'a>,
     stream: Option<Watch>,
     opened: Instant,
     tries: u32,
@@ -31,20 +44,32 @@ pub struct Follow<'a> {
 impl<'a> Follow<'a> {
     /// Connects when first asked, and is patient from the start.
     pub fn new(client: &'a Client, id: &'a str) -> Self {
-        let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        Self { client, id, log_from: None, stream: None, opened: Instant::now(), tries: 0, backoff }
+        Self::of(client, Source::Task(id))
     }
 
     /// Connects at once: an api that cannot be reached now is told now.
     pub async fn open(client: &'a Client, id: &'a str) -> Result<Self, Failure> {
-        let stream = Some(client.watch(id, None).await?);
-        Ok(Self { stream, ..Self::new(client, id) })
+        Self::opened(client, Source::Task(id)).await
     }
 
     /// The same for the log of a task, from a line on.
     pub async fn open_log(client: &'a Client, id: &'a str, from: u64) -> Result<Self, Failure> {
-        let stream = Some(client.watch(id, Some(from)).await?);
-        Ok(Self { stream, log_from: Some(from), ..Self::new(client, id) })
+        Self::opened(client, Source::Log { id, from }).await
+    }
+
+    /// The same for all tasks, or those of a type or a tree.
+    pub async fn open_fleet(client: &'a Client, scope: Query) -> Result<Self, Failure> {
+        Self::opened(client, Source::Fleet { scope, heard: None }).await
+    }
+
+    fn of(client: &'a Client, source: Source<'a>) -> Self {
+        let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        Self { client, source, stream: None, opened: Instant::now(), tries: 0, backoff }
+    }
+
+    async fn opened(client: &'a Client, source: Source<'a>) -> Result<Self, Failure> {
+        let stream = Some(client.watch(&source).await?);
+        Ok(Self { stream, ..Self::of(client, source) })
     }
 
     /// The task as it is, then as it has changed. What was missed while there was no connection is in the next one.
@@ -64,11 +89,26 @@ impl<'a> Follow<'a> {
         loop {
             match self.event().await? {
                 WatchEvent::Lines(page) => {
-                    self.log_from = Some(page.from + page.lines.len() as u64);
+                    if let Source::Log { from, .. } = &mut self.source {
+                        *from = page.from + page.lines.len() as u64;
+                    }
                     return Ok(Some(page));
                 }
                 WatchEvent::Finished => return Ok(None),
                 _ => {}
+            }
+        }
+    }
+
+    /// What has changed next. A new connection goes on where the last one was; where the api cannot, it says that anything
+    /// may have changed.
+    pub async fn change(&mut self) -> Result<Box<FleetChange>, Failure> {
+        loop {
+            if let WatchEvent::Changed(change, place) = self.event().await? {
+                if let Source::Fleet { heard, .. } = &mut self.source {
+                    *heard = place;
+                }
+                return Ok(change);
             }
         }
     }
@@ -82,7 +122,7 @@ impl<'a> Follow<'a> {
                 continue;
             };
             match stream.next().await {
-                WatchEvent::Gone => return Err(gone(self.id)),
+                WatchEvent::Gone => return Err(gone(&self.source)),
                 WatchEvent::Over { reason } => self.lost(&reason)?,
                 event => return Ok(event),
             }
@@ -94,7 +134,7 @@ impl<'a> Follow<'a> {
             if self.tries > 0 {
                 tokio::time::sleep(self.backoff.next_wait()).await;
             }
-            match self.client.watch(self.id, self.log_from).await {
+            match self.client.watch(&self.source).await {
                 Err(why) if why.code == Code::Unavailable && self.tries < TRIES => self.tries += 1,
                 answer => return answer,
             }
@@ -117,7 +157,15 @@ impl<'a> Follow<'a> {
     }
 }
 
-fn gone(id: &str) -> Failure {
+fn gone(source: &Source<'_>) -> Failure {
+    match source {
+        Source::Task(id) | Source::Log { id, .. } => forgotten(id),
+        Source::Fleet { .. } => Failure::unavailable("the api ended the stream"),
+    }
+}
+
+/// A task whose record was removed.
+pub fn forgotten(id: &str) -> Failure {
     Failure::new(Code::NotFound, format_args!("the record of task `{id}` is no longer kept"))
         .hint("`topics.record_retention` says how long finished trees are kept")
 }

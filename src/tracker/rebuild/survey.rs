@@ -9,6 +9,7 @@ use crate::broker::{Broker, BrokerError, Ends, Partition};
 use crate::model::event::Event;
 use crate::model::fold::FOLD_VERSION;
 use crate::model::id::TaskId;
+use crate::model::node::Node;
 use crate::publish::time_text;
 use crate::runtime::{blocking, now_ms};
 use crate::store::{Entry, Fence, Index, Reservation, Store, StoreError};
@@ -172,13 +173,18 @@ impl Ground<'_> {
     async fn check_log(&self) -> Result<u64, Refusal> {
         let (mut count, mut told) = (0, Vec::new());
         for (number, ends) in self.ends.iter().enumerate() {
-            // What a rebuild has begun was found whole then, or was asked for.
-            if ends.first == 0 || self.copy[number].is_some() {
+            if ends.first == 0 {
                 continue;
             }
             let until = ends.end.min(ends.first + LOOK_BACK);
             let begins_ms = self.find(ends.first..until, number).await?.unwrap_or_else(now_ms);
-            let older = self.older(number as u32, begins_ms).await?;
+            let mut older = self.older(number as u32, begins_ms).await?;
+            if self.copy[number].is_some() {
+                // Begun before: what was folded then is there, and what was not was done without.
+                older = self.missing(number as u32, older).await?;
+                count += older.len() as u64;
+                continue;
+            }
             if let Some(oldest) = older.last() {
                 let more = if older.len() >= MAX_PARTIAL { " or more" } else { "" };
                 told.push(format!(
@@ -204,6 +210,14 @@ impl Ground<'_> {
         let Ok(lowest) = TaskId::parse("-") else { return Ok(Vec::new()) };
         let border = Entry { seen_ms: than_ms, id: lowest };
         Ok(self.setup.source.page(number, &Index::Roots, Some(&border), MAX_PARTIAL).await?)
+    }
+
+    /// Those of which the copy does not know the beginning.
+    async fn missing(&self, number: u32, trees: Vec<Entry>) -> Result<Vec<Entry>, Refusal> {
+        let ids: Vec<TaskId> = trees.iter().map(|entry| entry.id.clone()).collect();
+        let nodes = self.setup.tracker.store.nodes(number, &ids).await?;
+        let is_missing = |node: &Option<Node>| node.as_ref().is_none_or(|node| node.task_type.is_none());
+        Ok(trees.into_iter().zip(nodes).filter(|(_, node)| is_missing(node)).map(|(entry, _)| entry).collect())
     }
 
     fn plan(self, partial_trees: u64) -> Plan {

@@ -8,7 +8,7 @@
 pub mod inside;
 mod process;
 mod stderr;
-mod wire;
+pub mod wire;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
