@@ -71,8 +71,12 @@ impl Call {
     }
 }
 
-/// Reads JSON and says what is wrong with it, and where.
+/// Reads an object and says what is wrong with it, and where.
 pub fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
+    // Its values would be taken for those of the fields, in their order.
+    if text.trim_ascii_start().starts_with(b"[") {
+        return Err(Refusal::new(Code::BadField, "an array, where an object is expected").pointer(""));
+    }
     let mut reader = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let pointer = pointer(error.path());

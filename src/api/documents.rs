@@ -100,8 +100,8 @@ pub struct CreateTask {
 pub struct PatchTask {
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub name: Option<Option<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tags: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub tags: Option<Option<Vec<String>>>,
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub link: Option<Option<String>>,
     /// A JSON object, as a whole.

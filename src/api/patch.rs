@@ -79,7 +79,7 @@ fn patch_of(asked: PatchTask, now_ms: i64) -> Result<Patch, Refusal> {
     let expires_at_ms = expires.map(|span| span.map(|span| now_ms.saturating_add(span.as_i64())));
     let patch = Patch {
         name,
-        tags,
+        tags: tags.map(Option::unwrap_or_default),
         link,
         options,
         not_before_ms,
@@ -91,7 +91,9 @@ fn patch_of(asked: PatchTask, now_ms: i64) -> Result<Patch, Refusal> {
         total_timeout,
     };
     match patch.fields().is_empty() {
-        true => Err(Refusal::new(Code::BadField, "nothing is to be changed")),
+        true => Err(Refusal::new(Code::BadField, "nothing is to be changed").hint(
+            "name what is, such as `{\"name\": \"…\"}`; a start cannot be taken away: `{\"delay\": \"0s\"}` starts the task now",
+        )),
         false => Ok(patch),
     }
 }

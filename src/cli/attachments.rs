@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::client::Method;
 use super::globals::Globals;
@@ -68,11 +69,11 @@ pub async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Outcome {
     match verb {
         AttachmentsVerb::List(ListArgs { id }) => {
             let found: Attachments = client.get(&["v1", "tasks", &id, "attachments"], &Vec::new()).await?;
-            show(&screen, found.attachments)?;
+            show(&screen, &found, &found.attachments)?;
         }
         AttachmentsVerb::Put(PutArgs { id, name, file, media }) => {
             let put: AttachmentDocument = client.put_bytes(&path(&id, &name), &media, read(&file)?).await?;
-            show(&screen, vec![put])?;
+            show(&screen, &put, std::slice::from_ref(&put))?;
         }
         AttachmentsVerb::Get(GetArgs { id, name, to }) => {
             let data = client.get_bytes(&path(&id, &name)).await?;
@@ -84,7 +85,7 @@ pub async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Outcome {
         }
         AttachmentsVerb::Delete(DeleteArgs { id, name }) => {
             let gone: AttachmentDocument = client.call(Method::DELETE, &path(&id, &name), None::<&()>).await?;
-            show(&screen, vec![gone])?;
+            show(&screen, &gone, std::slice::from_ref(&gone))?;
         }
     }
     Ok(Code::Ok)
@@ -106,13 +107,14 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     Ok(data)
 }
 
-fn show(screen: &Screen, attachments: Vec<AttachmentDocument>) -> Result<(), Failure> {
+/// The api's document for programs, a table for people.
+fn show(screen: &Screen, document: &impl Serialize, attachments: &[AttachmentDocument]) -> Result<(), Failure> {
     if screen.is_json() {
-        return screen.json(&attachments);
+        return screen.json(document);
     }
     let mut rows = Rows::new(["NAME", "TYPE", "BYTES", "AT"]);
     for attachment in attachments {
-        let AttachmentDocument { name, media, bytes, at } = attachment;
+        let AttachmentDocument { name, media, bytes, at } = attachment.clone();
         rows.add([Field::Text(name), Field::Text(media), Field::Number(bytes.into()), Field::Text(at)]);
     }
     screen.table(rows)

@@ -77,7 +77,7 @@ async fn append(client: &Client, screen: &Screen, id: &str, text: String) -> Out
     if screen.is_json() {
         screen.json(&done)?
     } else {
-        tell(format_args!("{} lines added", done.lines))
+        tell(format_args!("{} line{} added", done.lines, if done.lines == 1 { "" } else { "s" }))
     }
     Ok(Code::Ok)
 }

@@ -43,7 +43,8 @@ pub struct RebuildArgs {
 }
 
 pub async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Registry) -> Outcome {
-    init_logs("error");
+    // What it waits for is told; what passes while it folds is not.
+    init_logs("error,kafleet::cli=warn");
     // It may run beside a tracker: it serves metrics only where that was asked for.
     let ops_listen = Some(args.ops.ops_listen.clone().unwrap_or_default());
     let wants = Wants { ops_listen, unused: &["api", "types", "schedules", "callbacks", "email"], ..Wants::default() };

@@ -34,7 +34,7 @@ pub async fn retry(args: RetryArgs, globals: &Globals) -> Outcome {
     if screen.is_json() {
         screen.json(&outcome)?
     } else {
-        screen.line(&format!("{} {} in run {}", outcome.status.id, outcome.status.state, outcome.run))?
+        screen.line(&format!("{} is {} in run {}", outcome.status.id, outcome.status.state, outcome.run))?
     }
     if screen.terminal {
         tell(format_args!("follow it with `kafleet watch {}`", outcome.status.id));

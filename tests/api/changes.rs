@@ -33,9 +33,11 @@ async fn what_people_see_changes_in_any_state() {
     let found: Value = fleet.get("/v1/tasks?tag=z&name=ne").await;
     assert_eq!(found["tasks"][0]["id"], "a");
     assert_eq!(fleet.get::<Value>("/v1/tasks?tag=x").await["tasks"], json!([]));
+    assert_eq!(change(&fleet, "a", json!({"tags": null})).await.tags, Vec::<String>::new(), "`null` takes anything away");
     let history: History = fleet.get("/v1/tasks/a/history").await;
     let said: Vec<_> = history.events.iter().filter(|item| item.kind == "patched").collect();
-    assert_eq!((said.len(), said[0].message.as_deref()), (2, Some("changed: name, tags, link, options")));
+    assert_eq!((said.len(), said[2].message.as_deref()), (3, Some("changed: tags")));
+    assert_eq!((said.len(), said[0].message.as_deref()), (3, Some("changed: name, tags, link, options")));
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ async fn every_bad_task_is_refused_with_its_reason() {
     let long = "x".repeat(600);
     let table: Vec<(Value, u16, &str, &str)> = vec![
         (json!([]), 400, "bad_field", ""),
+        (json!(["echo", 7]), 400, "bad_field", ""),
         (json!({}), 400, "bad_field", ""),
         (json!({"type": "echo", "prio": 1}), 400, "unknown_field", "/prio"),
         (json!({"type": 5}), 400, "bad_field", "/type"),

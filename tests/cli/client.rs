@@ -251,13 +251,13 @@ fn history_log_and_types_tell_what_there_is() {
     let file = dev.folder.path().join("note.txt").to_str().unwrap().to_owned();
     dev.run(&["attachments", "put", "a", "note", &file, "--media", "text/plain"]).ends(0).prints(&["text/plain", "6"]);
     assert_eq!(dev.run(&["attachments", "get", "a", "note"]).ends(0).out, "a note");
-    assert_eq!(dev.json(&["attachments", "list", "a"])[0]["bytes"], json!(6));
+    assert_eq!(dev.json(&["attachments", "list", "a"])["attachments"][0]["bytes"], json!(6));
     dev.run(&["attachments", "delete", "a", "note"]).ends(0);
     dev.run(&["attachments", "get", "a", "note"]).ends(3).tells(&["has no attachment `note`", "hint: "]);
     dev.run(&["set", "a", "--name", "renamed", "--tag", "t"]).ends(0).prints(&["name      renamed", "tags      t"]);
     dev.run(&["set", "a", "--clear", "name"]).ends(0);
     assert_eq!(dev.json(&["status", "a"])["name"], Value::Null);
-    dev.run(&["log", "a", "--append", "seen by Ada"]).ends(0).tells(&["1 lines added"]);
+    dev.run(&["log", "a", "--append", "seen by Ada"]).ends(0).tells(&["1 line added"]);
     assert_eq!(dev.run(&["logs", "a", "--follow", "--from", "1"]).ends(0).out, "seen by Ada\n");
     assert_eq!(dev.json(&["log", "a"])["lines"], json!(["reading the file", "seen by Ada"]));
     let types = dev.json(&["types"]);

@@ -78,7 +78,7 @@ fn what_cannot_be_watched_is_told() {
     let dev = Dev::start();
     dev.run(&["watch", "nobody", "--tree"]).ends(3).tells(&["error: there is no task `nobody`"]);
     dev.run(&["watch", "--type", "ehco"]).ends(3).tells(&["`ehco`", "hint: "]);
-    dev.run(&["watch", "--type", "no type"]).ends(2).tells(&["no type"]);
+    dev.run(&["watch", "--type", "no type"]).ends(3).tells(&["no type"]);
     dev.run(&["watch"]).ends(2).tells(&["<ID>"]);
     dev.run(&["watch", "a", "--all"]).ends(2).tells(&["cannot be used with"]);
     dev.run(&["watch", "--all", "--timeout", "10ms"]).ends(0);

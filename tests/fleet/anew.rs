@@ -17,7 +17,7 @@ use crate::telling::{callbacks, settled};
 
 /// Events of their own that trackers may write in between are few and far between.
 const ROUNDS: usize = 5;
-const CALL: Duration = Duration::from_secs(30);
+const CALL: Duration = Duration::from_secs(60);
 
 async fn call(fleet: &Fleet, method: Method, path: &str, body: Value) -> Value {
     let client = reqwest::Client::builder().no_proxy().timeout(CALL).build().unwrap();
