@@ -17,11 +17,18 @@ use crate::store::Index;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
-/// How many places before an end are looked at for records that no reader is given.
+/// How many places are looked at in one go for records that no reader is given.
 const UNDELIVERED: i64 = 8;
 
-/// Where a topic ended when a cancelled tree had ended, and the group that reads it: what is cancelled lies before.
-type End = (String, Partition, i64);
+/// Where a topic ended when a cancelled tree had ended: what is cancelled lies before.
+struct End {
+    /// The group that reads it.
+    group: String,
+    partition: Partition,
+    end: i64,
+    /// Between these places no record was found.
+    empty: std::ops::Range<i64>,
+}
 
 #[derive(Default)]
 pub struct Consumed {
@@ -89,7 +96,7 @@ async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result
                 let partition = Partition::new(topic.as_str(), index as i32);
                 let found = broker.ends(&partition, CALL_DEADLINE)?;
                 if found.end > found.first {
-                    ends.push((names.group(&task_type), partition, found.end));
+                    ends.push(End { group: names.group(&task_type), partition, end: found.end, empty: 0..0 });
                 }
             }
         }
@@ -103,13 +110,13 @@ async fn not_passed(setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<Vec<End
     let broker = setup.broker.clone();
     let read = blocking(move || {
         let mut left = Vec::new();
-        for (group, partition, end) in ends {
-            let committed = broker.group_offsets(&group, std::slice::from_ref(&partition), CALL_DEADLINE)?.pop().flatten();
-            let first = broker.ends(&partition, CALL_DEADLINE)?.first;
+        for mut end in ends {
+            let partition = std::slice::from_ref(&end.partition);
+            let committed = broker.group_offsets(&end.group, partition, CALL_DEADLINE)?.pop().flatten();
+            let first = broker.ends(&end.partition, CALL_DEADLINE)?.first;
             let place = committed.map_or(first, |committed| committed.offset.max(first));
-            let passed = place >= end || holds_nothing(&*broker, &partition, place, end)?;
-            if !passed {
-                left.push((group, partition, end));
+            if !end.is_passed_from(place, &*broker)? {
+                left.push(end);
             }
         }
         Ok(left)
@@ -117,15 +124,23 @@ async fn not_passed(setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<Vec<End
     read.await?.map_err(|error: BrokerError| error.to_string())
 }
 
-/// No record lies between: the mark that ends a transaction is delivered to nobody, so a commit stands before it.
-fn holds_nothing(broker: &dyn Broker, partition: &Partition, place: i64, end: i64) -> Result<bool, BrokerError> {
-    if end - place > UNDELIVERED {
-        return Ok(false);
-    }
-    for offset in place..end {
-        if broker.read_at(partition, offset, CALL_DEADLINE)?.is_some() {
-            return Ok(false);
+impl End {
+    /// No record lies between: the mark that ends a transaction is delivered to nobody, so a commit stands before it, and
+    /// where many were given up there are many marks. Only some places are looked at, the others the next time.
+    fn is_passed_from(&mut self, place: i64, broker: &dyn Broker) -> Result<bool, BrokerError> {
+        if !self.empty.contains(&place) {
+            self.empty = place..place;
         }
+        for _ in 0..UNDELIVERED {
+            let next = self.empty.end;
+            if next >= self.end {
+                return Ok(true);
+            }
+            if broker.read_at(&self.partition, next, CALL_DEADLINE)?.is_some() {
+                return Ok(false);
+            }
+            self.empty.end += 1;
+        }
+        Ok(self.empty.end >= self.end)
     }
-    Ok(true)
 }
