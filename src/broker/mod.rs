@@ -253,7 +253,8 @@ pub struct Committed {
 
 /// Reads records; used by one thread at a time.
 pub trait Consumer: Send {
-    /// Hands at most `max` records to the sink, waiting up to `wait` for the first. Returns what else happened.
+    /// Hands at most `max` records to the sink, waiting up to `wait` for the first. Returns what else happened. With 0 no
+    /// records are asked for, only what the group has to say; one that was on its way may still come.
     fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError>;
 
     /// Takes partitions, each from its start: those the group assigned, or (without a group) any. A partition that is

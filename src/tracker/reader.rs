@@ -17,10 +17,11 @@ use crate::runtime::{self, Shutdown};
 const POLL_RECORDS: usize = 2_000;
 const BUSY_WAIT: Duration = Duration::from_millis(2);
 const IDLE_WAIT: Duration = Duration::from_millis(50);
-/// How long nothing is polled for the sake of a folder that is behind. Then only its partition is paused: a pause throws
-/// away what the client has fetched ahead.
+/// How long no events are taken for the sake of a folder that is behind, while another has nothing left to do. Then the
+/// partition of the first is paused: a pause throws away what the client has fetched ahead, and librdkafka takes up to a
+/// second to fetch again.
 const PATIENCE: Duration = Duration::from_millis(100);
-const REST: Duration = Duration::from_millis(1);
+const FULL_WAIT: Duration = Duration::from_millis(1);
 /// How often the group is told how far the fold is. For people who look at lag; the truth is the fence.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Between two tries to move the consumer to where a folder wants it.
@@ -69,8 +70,8 @@ pub struct Reader {
     taken_up: u64,
     committing: bool,
     last_commit: Instant,
-    /// Since when a folder has been too far behind for more.
-    full_since: Option<Instant>,
+    /// Since when a folder has had nothing to do because another is behind.
+    starving: Option<Instant>,
     shutdown: Shutdown,
 }
 
@@ -95,7 +96,7 @@ impl Reader {
             taken_up: 0,
             committing: false,
             last_commit: now,
-            full_since: None,
+            starving: None,
             shutdown,
         }
     }
@@ -132,20 +133,21 @@ impl Reader {
         self.give_up_what_nobody_folds();
         let batch = self.setup.config.batch_events;
         self.feeds.values_mut().for_each(|(feed, _)| feed.pass_on(batch));
-        if self.is_patient() {
-            runtime::rest(REST).await;
-            return Ok(());
-        }
-        self.balance();
         self.commit_if_due();
+        let patient = self.is_patient();
+        self.balance(patient);
+        if patient {
+            return self.poll(0, runtime::waiting(FULL_WAIT).await);
+        }
         let pending = self.feeds.values().any(|(feed, _)| feed.has_pending());
-        self.poll(runtime::waiting(if pending { BUSY_WAIT } else { IDLE_WAIT }).await)
+        self.poll(POLL_RECORDS, runtime::waiting(if pending { BUSY_WAIT } else { IDLE_WAIT }).await)
     }
 
-    fn poll(&mut self, wait: Duration) -> Result<(), BrokerError> {
+    /// Serves the group, and takes at most so many events.
+    fn poll(&mut self, most: usize, wait: Duration) -> Result<(), BrokerError> {
         let (feeds, setup) = (&mut self.feeds, &self.setup);
         let mut heard = false;
-        let polled = self.consumer.poll(POLL_RECORDS, wait, &mut |record| {
+        let polled = self.consumer.poll(most, wait, &mut |record| {
             heard = true;
             if let Some((feed, _)) = feeds.get_mut(&record.partition) {
                 take(feed, record, setup);
@@ -256,25 +258,30 @@ impl Reader {
         }
     }
 
-    /// A folder is behind, but not for long.
+    /// A folder is behind, and no other has waited for long.
     fn is_patient(&mut self) -> bool {
         let limit = self.setup.config.queue_events;
-        if !self.feeds.values().any(|(feed, _)| feed.flowing && !feed.paused && feed.is_full(limit)) {
-            self.full_since = None;
+        let open = || self.feeds.values().map(|(feed, _)| feed).filter(|feed| feed.flowing && !feed.paused);
+        if !open().any(|feed| feed.is_full(limit)) {
+            self.starving = None;
             return false;
         }
-        let patient = self.full_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE;
+        if open().all(Feed::has_pending) {
+            self.starving = None;
+            return true;
+        }
+        let patient = self.starving.get_or_insert_with(Instant::now).elapsed() < PATIENCE;
         if !patient {
-            self.full_since = None;
+            self.starving = None;
         }
         patient
     }
 
-    /// Pauses what its folder cannot keep up with, and resumes it when it has.
-    fn balance(&mut self) {
+    /// Resumes what its folder has caught up with, and pauses what it cannot keep up with, where that is not waited for.
+    fn balance(&mut self, patient: bool) {
         let limit = self.setup.config.queue_events;
         for (number, (feed, _)) in &mut self.feeds {
-            let pause = !feed.flowing || feed.is_full(limit);
+            let pause = !feed.flowing || (feed.is_full(limit) && !patient);
             let resume = feed.flowing && !feed.has_pending();
             if (pause && !feed.paused) || (resume && feed.paused) {
                 let partition = Partition::new(self.topic.clone(), *number);

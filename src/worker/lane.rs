@@ -36,8 +36,14 @@ const POLL_RECORDS: usize = 512;
 /// How long a turn waits for records while something is under way, and while nothing is.
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 const IDLE_WAIT: Duration = Duration::from_millis(50);
-/// Back pressure: how long not to poll before partitions are paused.
+/// Back pressure: how long a turn waits where no records are wanted, and something has ended just now.
+const FULL_WAIT: Duration = Duration::from_millis(1);
+const JUST_NOW: Duration = Duration::from_millis(20);
+/// How long a partition may go without records because others hold too many, before those are paused; and while a commit is
+/// under way, which may let them go on. A pause is dear: librdkafka throws away what it has fetched, and takes up to a second
+/// to fetch again.
 const PATIENCE: Duration = Duration::from_millis(200);
+const PATIENCE_FOR_COMMIT: Duration = Duration::from_secs(1);
 /// Work that waits for its window before the lane stops taking records.
 const MAX_WAITING: usize = 8_192;
 /// The part of the commit interval after which an idle lane commits.
@@ -104,8 +110,9 @@ pub struct Lane {
     commit_errors: u32,
     done: Vec<Ticket>,
     returned: Vec<Ticket>,
-    /// Since when nothing is taken.
-    holding: Option<Instant>,
+    last_done: Instant,
+    /// Since when nothing is taken, although some partition has nothing left.
+    starving: Option<Instant>,
     /// For so many slots as there are now.
     window: u64,
     /// Partitions of the topic; 0 until it is known.
@@ -156,7 +163,8 @@ impl Lane {
             commit_errors: 0,
             done: Vec::new(),
             returned: Vec::new(),
-            holding: None,
+            last_done: Instant::now(),
+            starving: None,
             refused_last: None,
             stopping: false,
             orphaned: false,
@@ -208,14 +216,11 @@ impl Lane {
 
     async fn poll(&mut self) {
         let before = Instant::now();
-        let Some(wait) = self.appetite(before) else {
-            runtime::rest(Duration::from_millis(1)).await;
-            return self.timed(before, |time| &time.idle);
-        };
+        let (most, wait) = self.appetite(before);
         let wait = runtime::waiting(wait).await;
         let (shares, intake, lane) = (&mut self.shares, &self.parts.intake, self.parts.index);
         let mut taken = 0;
-        let polled = self.parts.consumer.poll(POLL_RECORDS, wait, &mut |record| {
+        let polled = self.parts.consumer.poll(most, wait, &mut |record| {
             taken += 1;
             let share = usize::try_from(record.partition).ok().and_then(|p| shares.get_mut(p)).and_then(Option::as_mut);
             let Some(share) = share else { return };
@@ -237,24 +242,30 @@ impl Lane {
         }
     }
 
-    /// How long to wait for records; None: take nothing this time. Beyond a moment partitions are paused, so that the group
-    /// can still be served: all of them where memory is short, else those that have more than their part of what waits.
-    fn appetite(&mut self, now: Instant) -> Option<Duration> {
+    /// How many records to take and how long to wait for them. Where memory is short or all have enough, none, and the group
+    /// is served; where some partition has nothing while others hold too much, those are paused after a while.
+    fn appetite(&mut self, now: Instant) -> (usize, Duration) {
+        let nothing = (0, if now.duration_since(self.last_done) < JUST_NOW { FULL_WAIT } else { BUSY_WAIT });
+        if self.stopping || !self.parts.memory.has_room(self.parts.index) {
+            return nothing;
+        }
         let part = MAX_WAITING / 2 / self.shares.iter().flatten().count().max(1);
-        let short = self.stopping || !self.parts.memory.has_room(self.parts.index);
         let waiting: usize = self.shares.iter().flatten().filter(|share| !share.paused).map(Share::waiting).sum();
-        if !short && waiting < MAX_WAITING {
-            self.holding = None;
+        if waiting < MAX_WAITING {
+            self.starving = None;
             self.pause(false, |share| share.waiting() <= part / 2);
             let uncommitted = self.commit.is_some() || self.shares.iter().flatten().any(Share::needs_commit);
-            return Some(if uncommitted || !self.is_idle() { BUSY_WAIT } else { IDLE_WAIT });
+            return (POLL_RECORDS, if uncommitted || !self.is_idle() { BUSY_WAIT } else { IDLE_WAIT });
         }
-        let since = *self.holding.get_or_insert(now);
-        if self.stopping || now.duration_since(since) > PATIENCE {
-            self.pause(true, |share| short || share.waiting() > part);
-            return Some(BUSY_WAIT);
+        if !self.shares.iter().flatten().any(|share| share.waiting() == 0 && share.phase != Phase::Refused) {
+            self.starving = None;
+            return nothing;
         }
-        None
+        let patience = if self.commit.is_some() { PATIENCE_FOR_COMMIT } else { PATIENCE };
+        if now.duration_since(*self.starving.get_or_insert(now)) > patience {
+            self.pause(true, |share| share.waiting() > part);
+        }
+        nothing
     }
 
     /// Nothing waits, nothing runs.
@@ -308,6 +319,9 @@ impl Lane {
 
     fn take_completions(&mut self) {
         self.parts.inbox.take(&mut self.done, &mut self.returned);
+        if !self.done.is_empty() {
+            self.last_done = Instant::now();
+        }
         for ticket in self.done.drain(..) {
             if let Some(share) = self.shares.iter_mut().flatten().find(|share| share.slot == ticket.slot()) {
                 share.done(ticket);

@@ -1,5 +1,7 @@
 //! Groups: joining, handing over, committing.
 
+use std::collections::HashSet;
+
 use kafleet::broker::{BrokerError, GroupEvent, Partition};
 
 use crate::Case;
@@ -10,6 +12,7 @@ pub const CASES: &[Case] = &[
     ("commits_carry_metadata_to_the_next_owner", commits_carry_metadata_to_the_next_owner),
     ("a_commit_tells_its_outcome_as_an_event", a_commit_tells_its_outcome_as_an_event),
     ("a_partition_moves_only_when_it_is_released", a_partition_moves_only_when_it_is_released),
+    ("a_poll_for_no_records_hears_the_group", a_poll_for_no_records_hears_the_group),
     ("a_member_that_gives_back_may_still_commit", a_member_that_gives_back_may_still_commit),
     ("a_member_that_closes_leaves_at_once", a_member_that_closes_leaves_at_once),
     ("groups_do_not_know_each_other", groups_do_not_know_each_other),
@@ -113,6 +116,31 @@ fn a_partition_moves_only_when_it_is_released(kit: &Kit) {
         old.records.len() + new.records.len() == 4
     });
     assert_eq!((old.records.len(), new.records.len()), (2, 2));
+    old.close();
+    new.close();
+}
+
+/// Whoever has no room for records still hears what the group wants.
+fn a_poll_for_no_records_hears_the_group(kit: &Kit) {
+    let (topic, group) = (kit.topic(2), kit.name("g"));
+    let mut old = kit.member(&group, &topic);
+    old.until_holding(2);
+    for at in partitions(&topic, 2) {
+        kit.fill(&at, (0..200).map(|n| n.to_string()));
+    }
+    let mut new = kit.member(&group, &topic);
+    until("one is asked back", || {
+        new.step_and_pay();
+        old.poll(0);
+        !old.owed.is_empty()
+    });
+    assert!(old.records.len() < 10, "{} records that were not asked for", old.records.len());
+    until("all is read", || {
+        new.step_and_pay();
+        old.step_and_pay();
+        let read: HashSet<_> = old.records.iter().chain(&new.records).map(|record| (record.partition, record.offset)).collect();
+        read.len() == 400
+    });
     old.close();
     new.close();
 }

@@ -244,12 +244,17 @@ impl Member {
 
     /// Polls once and takes what is assigned; what is asked back stays owed.
     pub fn step(&mut self) {
+        self.poll(1000);
+    }
+
+    /// The same, for so many records at most.
+    pub fn poll(&mut self, max: usize) {
         let (records, next) = (&mut self.records, &mut self.next);
         let keep = &mut |record: &RecordRef<'_>| {
             next.insert(Partition::new(record.topic, record.partition), record.offset + 1);
             records.push(record.to_owned());
         };
-        let events = self.consumer.poll(1000, Duration::from_millis(20), keep).unwrap();
+        let events = self.consumer.poll(max, Duration::from_millis(20), keep).unwrap();
         for event in &events {
             match event {
                 GroupEvent::Assigned(partitions) => self.take(partitions),

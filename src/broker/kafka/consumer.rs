@@ -239,15 +239,17 @@ impl KafkaConsumer {
     /// that came before their partition was forwarded.
     fn listen(&self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Option<KafkaError>) {
         let mut taken = 0;
-        while taken < max {
+        loop {
             match self.client.poll(Duration::ZERO) {
                 Some(Ok(message)) => lend(&message, &mut *sink),
                 Some(Err(error)) => return (taken, Some(error)),
-                None => break,
+                None => return (taken, None),
             }
             taken += 1;
+            if taken >= max {
+                return (taken, None);
+            }
         }
-        (taken, None)
     }
 
     /// Turns an error of librdkafka's poll into events; those after which the client is of no use are returned.
@@ -322,7 +324,7 @@ impl Consumer for KafkaConsumer {
             if let Some(error) = failed {
                 self.trouble(&error, &mut events)?;
             }
-            let (more, failed) = self.records.take(max - taken, sink);
+            let (more, failed) = self.records.take(max.saturating_sub(taken), sink);
             taken += more;
             for failed in failed {
                 self.notes().lock().reason = failed.reason;

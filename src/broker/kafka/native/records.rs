@@ -82,6 +82,9 @@ impl Records {
 
     /// Lends what is there, at most so many, and returns how many, and what came in place of some. Never waits.
     pub fn take(&mut self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Vec<Failed>) {
+        if max == 0 {
+            return (0, Vec::new());
+        }
         self.batch.resize(max, ptr::null_mut());
         // SAFETY: the queue is ours, and there is room for as many as are asked for.
         let count = unsafe { sys::rd_kafka_consume_batch_queue(self.queue.0.as_ptr(), 0, self.batch.as_mut_ptr(), max) };
