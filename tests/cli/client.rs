@@ -1,5 +1,6 @@
 //! Client verbs against a whole fleet in memory.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -230,10 +231,15 @@ fn a_tree_is_drawn_with_what_is_below() {
 #[test]
 fn watching_shows_every_change_up_to_the_end() {
     let dev = Dev::start();
+    dev.run(&["types", "pause", "foreach"]).ends(0);
     dev.run(&["submit", "foreach", r#"{"count":3,"pause":"300ms"}"#, "--id", "steps"]).ends(0);
-    let ran = dev.run(&["watch", "steps", "-o", "json"]).ends(0);
-    let seen: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(seen.len() > 1, "{ran:?}");
+    let mut watching = dev.command(&["watch", "steps", "-o", "json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&first).unwrap()["state"], "queued");
+    dev.run(&["types", "resume", "foreach"]).ends(0);
+    let seen: Vec<Value> = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    assert!(ended(watching).ends(0).err.is_empty());
     let last = seen.last().unwrap();
     assert_eq!((&last["state"], &last["result"]), (&json!("succeeded"), &json!({"steps": 3})));
     dev.run(&["tree", "steps", "--watch"]).ends(0).prints(&["✔ steps"]);

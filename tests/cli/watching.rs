@@ -33,7 +33,7 @@ struct Watching(Child);
 
 impl Watching {
     fn start(dev: &Dev, scope: &[&str]) -> Self {
-        let mut command = dev.command(&[&["watch", "-o", "json", "--timeout", "60s"], scope].concat());
+        let mut command = dev.command(&[&["watch", "-o", "json", "--timeout", "5m"], scope].concat());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
