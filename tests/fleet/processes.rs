@@ -77,6 +77,10 @@ pub struct Process {
 }
 
 impl Process {
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL: it has no chance to do anything more.
     pub fn kill(&mut self) {
         self.check();

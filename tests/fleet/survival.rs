@@ -94,7 +94,7 @@ async fn kill_9_and_flushall_lose_nothing() {
 }
 
 /// The store holds what the log gives, once its last events (repeats, from the last worker killed) are folded.
-async fn settled(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) -> Oracle {
+pub async fn settled(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) -> Oracle {
     let end = Instant::now() + DEADLINE;
     loop {
         let oracle = Oracle::of(kafka.clone(), names, all.len() as u32).await;
