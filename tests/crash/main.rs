@@ -18,6 +18,8 @@ mod fleet;
 #[path = "../worker/tail.rs"]
 #[allow(dead_code, reason = "the worker's tests use more of it")]
 mod tail;
+#[path = "../topics/mod.rs"]
+mod topics;
 #[path = "../worker/types.rs"]
 #[allow(dead_code, reason = "the worker's tests use more of it")]
 mod types;

@@ -10,6 +10,7 @@ use kafleet::broker::kafka::Kafka;
 use kafleet::broker::link::Link;
 use kafleet::broker::{Broker, Outgoing, Partition, TopicInfo, memory};
 use kafleet::config::{Config, Names, WorkerConfig};
+use kafleet::fleet;
 use kafleet::handlers::echo::Echo;
 use kafleet::handlers::{Registered, Registry};
 use kafleet::model::id::TaskId;
@@ -22,12 +23,12 @@ use kafleet::store::memory::Memory;
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
-use kafleet::{fleet, topics};
 use serde_json::Value;
 
 use crate::oracle::Oracle;
 use crate::redis::Server;
 use crate::tasks::{Branch, Fickle, Gate, Heard, Leaf, Patient};
+use crate::topics;
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -111,7 +112,7 @@ impl Fleet {
             .add("echo", Registered::new(Echo));
         let mut config = Config::default();
         (config.topics.prefix, config.topics.events_partitions, config.topics.task_partitions) = (unique_prefix(), 3, 4);
-        topics::apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
+        topics::make(&broker, &config, &registry).await;
         let names = Names::new(&config.topics.prefix);
         let control = fleet::read_control(&*broker, &names, DEADLINE).unwrap();
         let events_partitions = control.require_events_partitions(&names).unwrap();
@@ -181,7 +182,7 @@ impl Fleet {
         let mut config = Config::default();
         (config.topics.prefix, config.topics.events_partitions) = (self.names.prefix.clone(), self.events_partitions);
         config.topics.task_partitions = 4;
-        topics::apply(self.broker.clone(), &config, &self.registry, DEADLINE).await.unwrap();
+        topics::make(&self.broker, &config, &self.registry).await;
         self.start_api(config).await;
     }
 

@@ -47,6 +47,8 @@ mod survival;
 mod tasks;
 mod telling;
 mod together;
+#[path = "../topics/mod.rs"]
+mod topics;
 mod trees;
 mod whole_path;
 mod wire;

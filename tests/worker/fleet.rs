@@ -82,7 +82,7 @@ impl Fleet {
         };
         let types = kinds.iter().map(|kind| (kind.name.to_owned(), TypeConfig::default())).collect();
         let config = Config { topics, types, ..Config::default() };
-        kafleet::topics::apply(broker.clone(), &config, &registry(kinds), DEADLINE).await.unwrap();
+        crate::topics::make(&broker, &config, &registry(kinds)).await;
         let names = Names::new(prefix);
         Self {
             events: Tail::new(broker.clone(), &names.events(), EVENTS_PARTITIONS),

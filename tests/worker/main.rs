@@ -26,4 +26,6 @@ mod rebalance;
 mod sabotage;
 mod stopping;
 mod tail;
+#[path = "../topics/mod.rs"]
+mod topics;
 mod types;

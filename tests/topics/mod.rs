@@ -1,0 +1,26 @@
+//! All topics of a fleet, made before a test goes on: a busy cluster may take longer for some than it is asked to.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kafleet::broker::{Broker, TopicChange};
+use kafleet::config::Config;
+use kafleet::handlers::Registry;
+
+const ONCE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
+
+pub async fn make(broker: &Arc<dyn Broker>, config: &Config, registry: &Registry) {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let outcomes = kafleet::topics::apply(broker.clone(), config, registry, ONCE).await;
+        let failed = match &outcomes {
+            Ok(outcomes) => outcomes.iter().any(|outcome| matches!(outcome.change, TopicChange::Failed(_))),
+            Err(_) => true,
+        };
+        if !failed {
+            return;
+        }
+        assert!(Instant::now() < end, "no topics within {DEADLINE:?}: {outcomes:?}");
+    }
+}
