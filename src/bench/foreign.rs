@@ -9,7 +9,7 @@ use super::latency::percentile;
 use super::load::{self, Filler};
 use super::process::Process;
 use super::role::Role;
-use super::stage::{connect, partitions};
+use super::stage::partitions;
 use super::{EVENTS_PARTITIONS, Ground, NOOP, ROUND_DEADLINE, Report, Site, blocking};
 use crate::broker::Outgoing;
 use crate::model::state::State;
@@ -41,7 +41,7 @@ pub async fn foreign(bench: &Foreign, site: &Site) -> anyhow::Result<Report> {
     let at = site.linger(5);
     let ground = blocking(move || Ground::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
     let prefix = ground.names.prefix.clone();
-    let store = connect(site, &prefix)?;
+    let store = site.redis(&prefix)?;
     let tracker = Role::Tracker { site: site.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
     let mut tracker = Process::start("tracker", &tracker)?;
     // The first one shows that the tracker reads.

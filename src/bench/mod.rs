@@ -33,7 +33,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::broker::kafka::Kafka;
 use crate::broker::{Broker, Partition, TopicChange, TopicSpec};
-use crate::config::Names;
+use crate::config::{Names, RedisConfig, Scalar};
+use crate::store::redis::{Redis, RedisOptions};
 
 pub use e2e::{E2e, e2e};
 pub use fanin::{Fanin, fanin};
@@ -98,8 +99,9 @@ impl Common {
 /// The services that a benchmark runs against.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Site {
-    pub brokers: String,
-    pub redis: String,
+    /// For librdkafka, without what the benchmark sets.
+    pub kafka: BTreeMap<String, Scalar>,
+    pub redis: RedisConfig,
     /// Of every producer, ms.
     pub linger: u32,
 }
@@ -109,9 +111,15 @@ impl Site {
         Self { linger, ..self.clone() }
     }
 
+    fn redis(&self, prefix: &str) -> anyhow::Result<Redis> {
+        let options = RedisOptions { prefix: prefix.to_owned(), ..RedisOptions::from(&self.redis) };
+        Redis::connect(options).context("the benchmark cannot use this Redis")
+    }
+
     fn kafka(&self) -> anyhow::Result<Kafka> {
-        let section = [("bootstrap.servers", self.brokers.clone()), ("linger.ms", self.linger.to_string())];
-        let section: BTreeMap<String, String> = section.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let mut section: BTreeMap<String, String> =
+            self.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
+        section.insert("linger.ms".to_owned(), self.linger.to_string());
         Kafka::new(&section).context("the benchmark cannot use this Kafka")
     }
 }

@@ -11,7 +11,7 @@ use super::latency::percentile;
 use super::load::{Log, Shape};
 use super::process::Process;
 use super::role::Role;
-use super::stage::{connect, partitions};
+use super::stage::partitions;
 use super::{EVENTS_PARTITIONS, Ground, ROUND_DEADLINE, Report, Site, blocking, mib, micros};
 use crate::store::Store;
 use crate::store::redis::Redis;
@@ -95,7 +95,7 @@ async fn one_round(bench: &Reads, site: &Site) -> anyhow::Result<Round> {
         Ok(ground)
     });
     let ground = ground.await?;
-    let store = connect(site, &ground.names.prefix)?;
+    let store = site.redis(&ground.names.prefix)?;
     let (mut api, client) = open_api(site, &ground).await?;
     let role = Role::Tracker { site: site.clone(), prefix: ground.names.prefix.clone(), events_partitions: EVENTS_PARTITIONS };
     let tracker = Process::start("tracker", &role)?;

@@ -13,7 +13,6 @@ use crate::config::{ApiConfig, Bytes, Isolation, Names, Order, TrackerConfig, Ty
 use crate::handlers::{AnswerFuture, Child, Context, Handler, Misfit, Registered, Registry, Schema};
 use crate::model::json::RawJson;
 use crate::runtime::{Health, Shutdown};
-use crate::store::redis::{Redis, RedisOptions};
 use crate::telemetry::Metrics;
 use crate::tracker::TrackerSetup;
 use crate::worker::WorkerSetup;
@@ -132,10 +131,9 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
             crate::worker::run(setup, shutdown).await
         }
         Role::Tracker { site, prefix, events_partitions } => {
-            let options = RedisOptions { prefix: prefix.clone(), ..RedisOptions::new(site.redis.clone()) };
             let setup = TrackerSetup {
                 broker: Arc::new(site.kafka()?),
-                store: Arc::new(Redis::connect(options)?),
+                store: Arc::new(site.redis(&prefix)?),
                 config: TrackerConfig::default(),
                 lifetimes: Default::default(),
                 names: Names::new(&prefix),
@@ -146,10 +144,9 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
             crate::tracker::run(setup, shutdown).await
         }
         Role::Api { site, prefix, events_partitions, port } => {
-            let options = RedisOptions { prefix: prefix.clone(), ..RedisOptions::new(site.redis.clone()) };
             let setup = ApiSetup {
                 broker: Arc::new(site.kafka()?),
-                store: Arc::new(Redis::connect(options)?),
+                store: Arc::new(site.redis(&prefix)?),
                 registry: Registry::default(),
                 config: ApiConfig::default(),
                 names: Names::new(&prefix),

@@ -12,7 +12,7 @@ use crate::config::{Isolation, Order, WorkerConfig};
 use crate::model::state::State;
 use crate::publish::Publisher;
 use crate::store::Store;
-use crate::store::redis::{Redis, RedisOptions, Usage};
+use crate::store::redis::{Redis, Usage};
 
 pub struct Stage {
     pub store: Redis,
@@ -37,7 +37,7 @@ impl Stage {
         let at = site.clone();
         let ground = blocking(move || Ground::prepare(&at, partitions, EVENTS_PARTITIONS)).await?;
         let prefix = ground.names.prefix.clone();
-        let store = connect(site, &prefix)?;
+        let store = site.redis(&prefix)?;
         let worker = Role::Worker {
             site: site.clone(),
             prefix: prefix.clone(),
@@ -103,10 +103,6 @@ impl Stage {
         blocking(stop).await?;
         Ok(self.store.clear().await?)
     }
-}
-
-pub fn connect(site: &Site, prefix: &str) -> anyhow::Result<Redis> {
-    Ok(Redis::connect(RedisOptions { prefix: prefix.to_owned(), ..RedisOptions::new(site.redis.clone()) })?)
 }
 
 pub fn partitions() -> Vec<u32> {

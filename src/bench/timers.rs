@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::latency::percentile;
 use super::process::Process;
 use super::role::Role;
-use super::stage::{connect, partitions};
+use super::stage::partitions;
 use super::{EVENTS_PARTITIONS, Ground, NOOP, ROUND_DEADLINE, Report, Site, blocking, load, mib};
 use crate::broker::link::Link;
 use crate::broker::{Broker, ConsumerSpec, Partition, Start};
@@ -94,7 +94,7 @@ impl Stage {
         let at = site.linger(1);
         let ground = blocking(move || Ground::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
         let prefix = ground.names.prefix.clone();
-        let store = connect(site, &prefix)?;
+        let store = site.redis(&prefix)?;
         let tracker = Role::Tracker { site: site.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
         let tracker = Process::start("tracker", &tracker)?;
         let broker = ground.broker.clone();

@@ -9,7 +9,7 @@ use super::load::{Log, Shape};
 use super::pass::{Pass, add_passes, measure};
 use super::process::Process;
 use super::role::Role;
-use super::stage::{connect, partitions};
+use super::stage::partitions;
 use super::{Common, EVENTS_PARTITIONS, Ground, Report, Site, blocking, check, micros};
 use crate::model::partition::partition_of;
 use crate::model::state::State;
@@ -75,7 +75,7 @@ async fn one_round(bench: &TrackerBench, site: &Site) -> anyhow::Result<Round> {
         Ok(ground)
     });
     let ground = ground.await?;
-    let store = connect(site, &ground.names.prefix)?;
+    let store = site.redis(&ground.names.prefix)?;
     let before = store.usage().await?;
     let fold = fold(site, &ground, &store, log).await?;
     let after = store.usage().await?;

@@ -12,7 +12,6 @@ use tokio::task::JoinSet;
 
 use super::process::{Cost, Process};
 use super::role::Role;
-use super::stage::connect;
 use super::{EVENTS_PARTITIONS, Ground, ROUND_DEADLINE, Report, Site, blocking, load, mib};
 use crate::broker::link::Link;
 use crate::model::event::{Event, Kind};
@@ -149,7 +148,7 @@ impl Stage {
         let at = site.linger(1);
         let ground = blocking(move || Ground::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
         let prefix = ground.names.prefix.clone();
-        let store = connect(site, &prefix)?;
+        let store = site.redis(&prefix)?;
         let free = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
         let events_partitions = EVENTS_PARTITIONS;
         let tracker = Role::Tracker { site: site.clone(), prefix: prefix.clone(), events_partitions };

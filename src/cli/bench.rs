@@ -4,8 +4,12 @@ use clap::Subcommand;
 
 use super::globals::{Format, Globals};
 use super::outcome::{Code, Failure, Outcome};
+use super::roles::{Wants, load_config};
 use crate::bench::{self, Common, Report, Site};
 use crate::config::{Order, WorkerConfig};
+
+/// Sections of the configuration that say nothing about where to measure.
+const UNUSED: [&str; 6] = ["api", "callbacks", "email", "ops", "schedules", "types"];
 
 #[derive(Debug, Subcommand)]
 pub enum BenchVerb {
@@ -46,12 +50,9 @@ pub async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
     if let BenchVerb::Role = verb {
         return blocking(bench::role::run).await.map(|()| Code::Ok).map_err(failed);
     }
-    let site = Site {
-        brokers: globals.brokers.clone().unwrap_or_else(|| "127.0.0.1:9092".into()),
-        redis: globals.redis.clone().unwrap_or_else(|| "redis://127.0.0.1:6379".into()),
-        linger: Common::default().linger,
-    };
-    one_server(&site.redis)?;
+    let config = load_config(globals, &Wants { unused: &UNUSED, ..Wants::default() })?.config;
+    let site = Site { kafka: config.kafka, redis: config.redis, linger: Common::default().linger };
+    one_server(&site.redis.url)?;
     let verbs = match verb {
         BenchVerb::All(common) => all(&common),
         verb => vec![verb],

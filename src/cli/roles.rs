@@ -137,29 +137,21 @@ impl Parts {
 
     /// The Redis of the configuration.
     pub fn redis_here(&self) -> Result<Redis, Failure> {
-        let options = self.redis_options(&self.config.redis.url);
+        let options = self.redis_options();
         Redis::connect(options).map_err(|why| Failure::usage(format_args!("`[redis]` cannot be used: {why}")))
     }
 
     /// Another one, with the user and the password of the configuration unless the URL names its own.
     pub fn redis_at(&self, url: &str) -> Result<Redis, Failure> {
-        let mut options = self.redis_options(url);
+        let mut options = RedisOptions { url: url.to_owned(), ..self.redis_options() };
         if url.contains('@') {
             (options.username, options.password) = (None, None);
         }
         Redis::connect(options).map_err(|why| told(Code::Usage, &why.to_string()))
     }
 
-    fn redis_options(&self, url: &str) -> RedisOptions {
-        let given = &self.config.redis;
-        RedisOptions {
-            username: given.username.clone(),
-            password: given.password.clone(),
-            sentinel_password: given.sentinel_password.clone(),
-            prefix: self.config.topics.prefix.clone(),
-            response_timeout: given.response_timeout.into(),
-            ..RedisOptions::new(url)
-        }
+    fn redis_options(&self) -> RedisOptions {
+        RedisOptions { prefix: self.config.topics.prefix.clone(), ..RedisOptions::from(&self.config.redis) }
     }
 
     /// Kafka's addresses, for messages.

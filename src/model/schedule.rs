@@ -250,9 +250,11 @@ impl Template {
             let flaw = Tells { at: String::new(), actions, checks }.check().err();
             flaws.extend(flaw.map(|flaw| Flaw::new(at, told(flaw))));
         }
-        if self.checks.iter().any(|check| check.at.is_some()) {
+        let rules = self.rules();
+        for tells in rules.all_tells().iter().filter(|tells| tells.checks.iter().any(|check| check.at.is_some())) {
             let what = "`at` is one time, and the schedule makes many tasks";
-            flaws.push(Flaw::new("task/checks", what).hint("give `after`: so long after each firing"));
+            let at = if tells.at.is_empty() { "task/checks" } else { "task/then" };
+            flaws.push(Flaw::new(at, what).hint("give `after`: so long after each firing"));
         }
         flaws
     }

@@ -18,6 +18,7 @@ use super::keys::{self, Keys};
 use super::log_tail::LogTail;
 use super::{Entry, Fence, Index, LogPage, Node, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount};
 use super::{MAX_PAGE, RESERVATION_TTL};
+use crate::config::RedisConfig;
 use crate::model::id::TaskId;
 use link::Link;
 use page::{Pages, is_newest_first};
@@ -71,6 +72,18 @@ pub struct RedisOptions {
     pub read_timeout: Duration,
     /// How long an id stays reserved. Default [`RESERVATION_TTL`].
     pub reservation_ttl: Duration,
+}
+
+impl From<&RedisConfig> for RedisOptions {
+    fn from(config: &RedisConfig) -> Self {
+        Self {
+            username: config.username.clone(),
+            password: config.password.clone(),
+            sentinel_password: config.sentinel_password.clone(),
+            response_timeout: config.response_timeout.into(),
+            ..Self::new(&config.url)
+        }
+    }
 }
 
 impl RedisOptions {

@@ -1,7 +1,7 @@
 //! Whether workers still have to know of a cancel: a task that was cancelled before a worker took it may lie in its topic
 //! yet, and would run if it were taken up without that knowledge.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ struct End {
     end: i64,
     /// Between these places no record was found.
     empty: std::ops::Range<i64>,
+    /// There is one at the end of that.
+    held: bool,
 }
 
 #[derive(Default)]
@@ -43,11 +45,12 @@ impl Consumed {
             Some(ends) => ends,
             None => ends_of(setup, untaken_types(setup, number, id).await?).await?,
         };
-        let left = not_passed(setup, ends).await?;
+        let (left, looked) = look(setup, ends).await?;
         let all = left.is_empty();
         if !all {
             self.marks.insert(key, left);
         }
+        looked.map_err(|error| error.to_string())?;
         Ok(all)
     }
 }
@@ -96,7 +99,7 @@ async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result
                 let partition = Partition::new(topic.as_str(), index as i32);
                 let found = broker.ends(&partition, CALL_DEADLINE)?;
                 if found.end > found.first {
-                    ends.push(End { group: names.group(&task_type), partition, end: found.end, empty: 0..0 });
+                    ends.push(End { group: names.group(&task_type), partition, end: found.end, empty: 0..0, held: false });
                 }
             }
         }
@@ -105,38 +108,56 @@ async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result
     read.await?.map_err(|error: BrokerError| error.to_string())
 }
 
-/// Those that the workers have not committed yet, nor retention removed.
-async fn not_passed(setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<Vec<End>, String> {
+/// Those that the workers have not committed yet, nor retention removed; all where that could not be seen.
+async fn look(setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<(Vec<End>, Result<(), BrokerError>), String> {
     let broker = setup.broker.clone();
-    let read = blocking(move || {
-        let mut left = Vec::new();
-        for mut end in ends {
-            let partition = std::slice::from_ref(&end.partition);
-            let committed = broker.group_offsets(&end.group, partition, CALL_DEADLINE)?.pop().flatten();
-            let first = broker.ends(&end.partition, CALL_DEADLINE)?.first;
-            let place = committed.map_or(first, |committed| committed.offset.max(first));
-            if !end.is_passed_from(place, &*broker)? {
-                left.push(end);
+    blocking(move || {
+        let mut ends = ends;
+        let looked = places_of(&*broker, &ends).and_then(|places| {
+            let mut passed = Vec::with_capacity(ends.len());
+            for (end, place) in ends.iter_mut().zip(places) {
+                passed.push(end.is_passed_from(place, &*broker)?);
             }
-        }
-        Ok(left)
-    });
-    read.await?.map_err(|error: BrokerError| error.to_string())
+            let mut passed = passed.into_iter();
+            ends.retain(|_| passed.next() == Some(false));
+            Ok(())
+        });
+        (ends, looked)
+    })
+    .await
+}
+
+/// How far each is consumed. A group is asked once: that takes a client of its own.
+fn places_of(broker: &dyn Broker, ends: &[End]) -> Result<Vec<i64>, BrokerError> {
+    let mut groups: BTreeMap<&str, Vec<Partition>> = BTreeMap::new();
+    ends.iter().for_each(|end| groups.entry(&end.group).or_default().push(end.partition.clone()));
+    let mut committed = HashMap::new();
+    for (group, partitions) in groups {
+        let found = broker.group_offsets(group, &partitions, CALL_DEADLINE)?;
+        committed.extend(partitions.into_iter().zip(found).map(|(partition, found)| ((group, partition), found)));
+    }
+    let place = |end: &End| {
+        let first = broker.ends(&end.partition, CALL_DEADLINE)?.first;
+        let committed = committed.get(&(end.group.as_str(), end.partition.clone())).and_then(Option::as_ref);
+        Ok(committed.map_or(first, |committed| committed.offset.max(first)))
+    };
+    ends.iter().map(place).collect()
 }
 
 impl End {
     /// No record lies between: the mark that ends a transaction is delivered to nobody, so a commit stands before it, and
     /// where many were given up there are many marks. Only some places are looked at, the others the next time.
     fn is_passed_from(&mut self, place: i64, broker: &dyn Broker) -> Result<bool, BrokerError> {
-        if !self.empty.contains(&place) {
-            self.empty = place..place;
+        if !(self.empty.start..=self.empty.end).contains(&place) {
+            (self.empty, self.held) = (place..place, false);
         }
         for _ in 0..UNDELIVERED {
             let next = self.empty.end;
             if next >= self.end {
                 return Ok(true);
             }
-            if broker.read_at(&self.partition, next, CALL_DEADLINE)?.is_some() {
+            self.held = self.held || broker.read_at(&self.partition, next, CALL_DEADLINE)?.is_some();
+            if self.held {
                 return Ok(false);
             }
             self.empty.end += 1;

@@ -7,7 +7,7 @@ use crate::model::event::Event;
 
 /// Batches on their way to a folder.
 pub const BATCHES: usize = 2;
-/// Bytes of events that wait for a folder before its partition is paused, and that make one batch.
+/// Bytes of events that wait for a folder before no more are taken, and that make one batch.
 const MAX_PENDING_BYTES: usize = 4 << 20;
 
 /// The place of a feed that was never started.

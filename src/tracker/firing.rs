@@ -59,7 +59,7 @@ pub struct Firing {
     fired: HashMap<(TaskId, String), i64>,
     /// The highest fence seen: a lower one is a store that lost writes, which the folder will notice.
     high: i64,
-    /// The highest place of what this session has fired.
+    /// The highest place of what this session's walks have fired.
     last: i64,
     /// Under way; the first one has its turn next.
     walks: VecDeque<Walk>,
@@ -268,7 +268,9 @@ impl Firing {
             end += shot.messages.len();
             // The last record of each is its event, if it says anything here.
             let Some((_, offset)) = places.get(end - 1).filter(|_| shot.ends_in(&events)) else { continue };
-            self.last = self.last.max(*offset);
+            if shot.is_of_walk() {
+                self.last = self.last.max(*offset);
+            }
             self.fired.insert((shot.id.clone(), shot.mark.clone()), *offset);
             self.setup.metrics.fired.with_label_values(&[&self.number.to_string(), shot.kind]).inc();
         }

@@ -25,8 +25,9 @@ use crate::publish::{set_policy, task_headers};
 use crate::runtime::blocking;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// How long what has to wait for workers is left alone; so many are looked at between two transactions.
-const DEFERRAL: Duration = Duration::from_secs(1);
+/// How long what has to wait for workers is left alone, so that others get their turn; so many are looked at between two
+/// transactions.
+const DEFERRAL: Duration = Duration::from_secs(3);
 const CHECKS: u32 = 8;
 /// Bytes of continuations in one transaction, about.
 const MOST_BYTES: usize = 8 << 20;
@@ -73,6 +74,12 @@ pub struct Shot {
 
 impl Shot {
     pub const TIMER: &str = "timer";
+    /// The kind of a step of a walk.
+    pub const WALK: &str = "walk";
+
+    pub fn is_of_walk(&self) -> bool {
+        self.kind == Self::WALK
+    }
 
     pub fn ends_in(&self, topic: &str) -> bool {
         self.messages.last().is_some_and(|last| *last.topic == *topic)

@@ -247,6 +247,7 @@ impl Lane {
     fn appetite(&mut self, now: Instant) -> (usize, Duration) {
         let nothing = (0, if now.duration_since(self.last_done) < JUST_NOW { FULL_WAIT } else { BUSY_WAIT });
         if self.stopping || !self.parts.memory.has_room(self.parts.index) {
+            self.starving = None;
             return nothing;
         }
         let part = MAX_WAITING / 2 / self.shares.iter().flatten().count().max(1);
@@ -257,7 +258,7 @@ impl Lane {
             let uncommitted = self.commit.is_some() || self.shares.iter().flatten().any(Share::needs_commit);
             return (POLL_RECORDS, if uncommitted || !self.is_idle() { BUSY_WAIT } else { IDLE_WAIT });
         }
-        if !self.shares.iter().flatten().any(|share| share.waiting() == 0 && share.phase != Phase::Refused) {
+        if !self.shares.iter().flatten().any(Share::is_starving) {
             self.starving = None;
             return nothing;
         }

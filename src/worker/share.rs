@@ -30,7 +30,7 @@ pub struct Share {
     /// Tells this assignment from earlier ones of the same partition.
     pub slot: u32,
     pub phase: Phase,
-    /// Delivers nothing for a while: enough waits, or memory is short.
+    /// Delivers nothing for a while: others had nothing left because of all that waits here.
     pub paused: bool,
     /// The mark that the partition has been consumed is still to be written.
     pub unmarked: bool,
@@ -135,6 +135,11 @@ impl Share {
 
     pub fn waiting(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// It would take records and has none.
+    pub fn is_starving(&self) -> bool {
+        self.waiting.is_empty() && matches!(self.phase, Phase::Starting | Phase::Active)
     }
 
     /// The next work that may be handed out.

@@ -43,6 +43,14 @@ impl Scope {
             Self::All => Query::new(),
         }
     }
+
+    /// The api tells of more than is asked for where it cannot look up a type.
+    fn has(&self, status: &Status) -> bool {
+        match self {
+            Self::Type(name) => status.task_type.as_deref() == Some(name),
+            _ => true,
+        }
+    }
 }
 
 impl fmt::Display for Scope {
@@ -110,7 +118,7 @@ pub async fn follow(client: &Client, screen: &Screen, scope: Scope) -> Outcome {
             _ => tell("more has changed than is told one by one: lines of tasks that were not shown before may be missing"),
         }
         begun = true;
-        for status in found.iter().filter(|status| shown.is_news(status)) {
+        for status in found.iter().filter(|status| scope.has(status) && shown.is_news(status)) {
             show(screen, status, Some(&name_of(status)))?;
         }
         if let Scope::Tree(root) = &scope

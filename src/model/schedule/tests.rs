@@ -141,6 +141,20 @@ fn what_cannot_be_is_told() {
         (telling(Vec::new(), vec![look(Some("2030-01-01T00:00:00Z"))]), "task/checks: `at` is one time"),
         (
             Spec {
+                task: Template {
+                    task_type: "a".into(),
+                    then: serde_json::from_str(
+                        r#"[{"type":"b","checks":[{"at":"2030-01-01T00:00:00Z","expect":["succeeded"],"failed":{"callback":{"url":"https://a/b"}}}]}]"#,
+                    )
+                    .unwrap(),
+                    ..Template::default()
+                },
+                ..every("1h")
+            },
+            "task/then: `at` is one time",
+        ),
+        (
+            Spec {
                 task: Template { params: "x".repeat(MAX_SPEC_BYTES).into(), task_type: "a".into(), ..Template::default() },
                 ..every("1h")
             },
