@@ -19,6 +19,7 @@ use crate::broker::{AtomicProducer, BrokerError, DeliverySink, Follower, Outgoin
 const INIT_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the abort of a transaction may take.
 const ABORT_DEADLINE: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 pub(super) struct KafkaProducer {
     /// Of the topics that batches went to: one that is known needs no look-up by its name. Given back before the client.
@@ -68,18 +69,9 @@ impl Producer for KafkaProducer {
     }
 
     fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-        // rdkafka's own flush looks only every 100 ms.
-        let until = Instant::now() + deadline;
-        loop {
-            match self.client.in_flight_count() {
-                0 => return Ok(()),
-                open if Instant::now() >= until => {
-                    return Err(BrokerError::Unavailable(format!(
-                        "{open} sent records still without an answer after {deadline:?}"
-                    )));
-                }
-                _ => std::thread::sleep(Duration::from_millis(1)),
-            }
+        match settle(&self.client, Instant::now() + deadline) {
+            0 => Ok(()),
+            open => Err(BrokerError::Unavailable(format!("{open} sent records still without an answer after {deadline:?}"))),
         }
     }
 
@@ -121,6 +113,18 @@ fn report(error: &KafkaError, reason: &str) {
 
 fn delivery_error(error: &KafkaError, topic: &str) -> BrokerError {
     error::code_of(error).map_or_else(|| error::of(error, topic), |code| error::of_delivery(code, topic))
+}
+
+/// Waits until every record has its answer; returns how many have none. rdkafka's own flush, which its commit begins with,
+/// looks only every 100 ms.
+fn settle<C: ProducerContext + 'static>(client: &ThreadedProducer<C>, until: Instant) -> i32 {
+    loop {
+        match client.in_flight_count() {
+            0 => return 0,
+            open if Instant::now() >= until => return open,
+            _ => std::thread::sleep(LOOK_AGAIN),
+        }
+    }
 }
 
 fn send<C>(client: &ThreadedProducer<C>, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError>
@@ -194,6 +198,8 @@ impl KafkaAtomicProducer {
     }
 
     fn commit(&mut self, until: Instant) -> Result<(), BrokerError> {
+        // All have been told; the client lets go of them a moment later.
+        settle(&self.client, until);
         loop {
             let Err(error) = self.client.commit_transaction(left(until)) else { return Ok(()) };
             match &error {

@@ -151,10 +151,8 @@ impl Settings {
             .set("acks", "all")
             // All records of a transaction come in one burst: there is nothing to wait for.
             .set("linger.ms", "0")
-            // The cluster says for a few milliseconds that the transaction before is still being ended. The pauses
-            // between tries grow, by default to a second, in which everything that is due would wait.
-            .set("retry.backoff.ms", "20")
-            .set("retry.backoff.max.ms", "40");
+            // The cluster says for a few milliseconds that the transaction before is still being ended.
+            .set("retry.backoff.ms", "20");
         config
     }
 
