@@ -282,7 +282,7 @@ impl Reader {
         let limit = self.setup.config.queue_events;
         for (number, (feed, _)) in &mut self.feeds {
             let pause = !feed.flowing || (feed.is_full(limit) && !patient);
-            let resume = feed.flowing && !feed.is_full(limit / 2);
+            let resume = feed.flowing && !feed.is_full((limit / 2).max(1));
             if (pause && !feed.paused) || (resume && feed.paused) {
                 let partition = Partition::new(self.topic.clone(), *number);
                 match self.consumer.pause(std::slice::from_ref(&partition), pause) {

@@ -47,7 +47,8 @@ impl Walk {
 
     /// Both are of the same effect.
     pub fn is(&self, other: &Self) -> bool {
-        self.top == other.top && self.effect.id() == other.effect.id()
+        let kind = |walk: &Self| std::mem::discriminant(&walk.effect.what);
+        self.effect.cause == other.effect.cause && kind(self) == kind(other) && self.top == other.top
     }
 
     /// Events for the next tasks, and the rest of the walk; the last step ends the effect.
