@@ -18,7 +18,7 @@ use super::call::{Call, Query, check_media, check_optional_media};
 use super::ops::Ops;
 use super::problem::{Code, Refusal};
 use super::routes::{Route, Takes, Verb, routes};
-use crate::model::id::clip;
+use crate::model::id::{TaskId, clip};
 
 /// The label of requests that no route takes.
 const UNMATCHED: &str = "unmatched";
@@ -103,6 +103,18 @@ fn unmatched(ops: &Ops, refusal: Refusal) -> Response {
 }
 
 pub fn unknown_route(request: &Request) -> Refusal {
+    // An empty id leaves nothing but the slash before it.
+    match request.uri().path() {
+        "/v1/tasks/" => {
+            let why = TaskId::parse("").err().map(|why| why.to_string()).unwrap_or_default();
+            return Refusal::new(Code::BadId, why);
+        }
+        path if path.starts_with("/v1/") && path.ends_with('/') => {
+            let why = format!("the path ends behind `{}`, where a name is needed", clip(path));
+            return Refusal::new(Code::BadRequest, why);
+        }
+        _ => {}
+    }
     Refusal::new(Code::UnknownRoute, format!("there is no `{}`", clip(request.uri().path())))
         .hint("GET /openapi.json lists every call")
 }

@@ -271,6 +271,12 @@ pub struct HistoryItem {
     pub attempt: u32,
     pub worker: Option<String>,
     pub message: Option<String>,
+    /// The stable word of its error: what `retry_on` and `fail_on` go by.
+    #[serde(default)]
+    pub error_kind: Option<String>,
+    /// When the attempt began that it ends, where no `started` says so.
+    #[serde(default)]
+    pub started_at: Option<String>,
     /// Who asked for it: the name of the token.
     #[serde(default)]
     pub by: Option<String>,
@@ -340,6 +346,10 @@ pub enum Reason {
     Killed,
     /// No live worker takes its type.
     NoWorker,
+    /// Its worker starts no more of its type, because too many attempts have failed.
+    Stopped,
+    /// Its partition is not worked on: somebody has to say where to begin.
+    Refused,
     /// A limit is reached, or all slots are taken.
     Limited,
     /// No worker has ever taken tasks of its partition.
@@ -350,6 +360,8 @@ pub enum Reason {
     HeldBack,
     /// A worker has it, and what became of it is still to be told.
     Taken,
+    /// A retry was asked for, and its record is still to be published again.
+    Republished,
     Running,
     /// Its worker is not heard of any more.
     WorkerSilent,
@@ -615,6 +627,9 @@ pub struct TypeDocument {
     /// What holds now.
     #[serde(default)]
     pub limits: TypeLimits,
+    /// Kill switches that mean some of its tasks.
+    #[serde(default)]
+    pub kills: Vec<String>,
     /// The workers that live and work on it; null: none.
     #[serde(default)]
     pub at_work: Option<WorkerType>,

@@ -100,6 +100,8 @@ fn history_item(partition: u32, entry: &HistoryEntry) -> HistoryItem {
         attempt: entry.attempt,
         worker: entry.worker.as_deref().map(str::to_owned),
         message: entry.message.clone(),
+        error_kind: entry.error_kind.as_deref().map(str::to_owned),
+        started_at: entry.took_ms.map(|took| time_text(entry.at_ms.saturating_sub(took.into()))),
         by: entry.by.as_deref().map(str::to_owned),
         ignored: entry.ignored,
         position: format!("{partition}:{}", entry.offset),

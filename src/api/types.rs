@@ -153,6 +153,7 @@ impl Api {
             counts,
             paused: paused.map(|pause| Paused { since: time_text(pause.at_ms), reason: pause.reason.clone() }),
             limits: limits_of(&name, &orders, registered.map(|registered| &registered.policy)),
+            kills: orders.kills_in(&name).map(str::to_owned).collect(),
             at_work: at_work(beats, &name),
             schema: registered.map(|registered| registered.schema.json().clone()),
             name,

@@ -15,7 +15,9 @@ use crate::broker::{Committed, Ends, Partition};
 use crate::model::age::{NEVER_ANNOUNCED, REMOVED};
 use crate::model::event::ErrorInfo;
 use crate::model::id::TaskId;
+use crate::model::node::Node;
 use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
+use crate::model::outbox::Act;
 use crate::model::state::{Category, State};
 use crate::model::task::{Position, Source, read_task};
 use crate::publish::time_text;
@@ -121,6 +123,11 @@ fn age(ms: i64) -> String {
     }
 }
 
+/// The record of its run is not in its topic yet: where the last one lies says nothing.
+fn is_to_be_published(node: &Node) -> bool {
+    node.effects.iter().any(|effect| matches!(effect.what, Act::Publish { run } if run == node.run))
+}
+
 /// Where a queued task stands in its partition.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
@@ -135,7 +142,10 @@ fn place_in_line(offset: i64, ends: Ends, committed: Option<&Committed>) -> Line
     if offset < ends.first {
         return Line::Gone { first: ends.first };
     }
-    let Some(committed) = committed else { return Line::NeverTaken { ahead: (offset - ends.first) as u64 } };
+    // A commit behind the end is of an earlier topic of that name.
+    let Some(committed) = committed.filter(|committed| committed.offset <= ends.end) else {
+        return Line::NeverTaken { ahead: (offset - ends.first) as u64 };
+    };
     let completed = Metadata::decode(committed.offset, &committed.metadata)
         .map_or_else(|| Completed::starting_at(committed.offset), |metadata| metadata.completed);
     if completed.is_done(offset) {
@@ -148,6 +158,11 @@ fn place_in_line(offset: i64, ends: Ends, committed: Option<&Committed>) -> Line
 
 impl Api {
     async fn why_queued(&self, task: &Found) -> Result<Vec<Finding>, Refusal> {
+        if is_to_be_published(&task.node) {
+            let told =
+                "a retry was asked for, and a tracker is about to publish its record again; if it stays so, see that one runs";
+            return Ok(vec![Finding::new(Reason::Republished, told)]);
+        }
         let (Some(position), Some(task_type)) = (task.node.position, task.node.task_type.clone()) else {
             return Ok(vec![why_own(task)]);
         };
@@ -169,6 +184,8 @@ impl Api {
                     position.offset
                 ),
             )],
+            // What to do is said.
+            Line::NeverTaken { .. } if findings.iter().any(|finding| finding.code == Reason::Refused) => Vec::new(),
             Line::NeverTaken { ahead } => vec![Finding {
                 ahead: Some(ahead),
                 ..Finding::new(
@@ -278,9 +295,13 @@ impl Api {
             return Ok(vec![lost]);
         }
         if task.node.own == state {
+            let error = task.node.error.as_deref();
             let message = match state.category() {
                 Category::Successful => format!("it {} on attempt {}", ended(state), task.node.attempt.max(1)),
-                _ => format!("it {}: {}", ended(state), error_text(task.node.error.as_deref())),
+                _ if error.is_some_and(|error| error.kind == "cancelled") => {
+                    format!("it was {}", error.map_or("cancelled", |error| &error.message))
+                }
+                _ => format!("it {}: {}", ended(state), error_text(error)),
             };
             return Ok(vec![Finding::new(Reason::Ended, message)]);
         }
@@ -380,11 +401,26 @@ fn why_own_in_brief(task: &Found) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::outbox::Effect;
 
     const ENDS: Ends = Ends { first: 100, end: 500 };
 
     fn committed(offset: i64, metadata: &str) -> Committed {
         Committed { offset, metadata: metadata.to_owned() }
+    }
+
+    #[test]
+    fn a_retried_task_is_not_in_line_before_its_record_is() {
+        let mut node = Node::expected(2, 0);
+        for (what, expected) in [
+            (Act::Uncancel, false),
+            (Act::Publish { run: 1 }, false),
+            (Act::RetryFailed { run: 2 }, false),
+            (Act::Publish { run: 2 }, true),
+        ] {
+            node.effects.push(Effect { cause: 7, what });
+            assert_eq!(is_to_be_published(&node), expected, "{what:?}");
+        }
     }
 
     #[test]
@@ -398,6 +434,7 @@ mod tests {
         assert_eq!(place_in_line(100, ENDS, Some(&some)), Line::Ahead { ahead: 0, watermark: 100, full: false });
         assert_eq!(place_in_line(108, ENDS, Some(&some)), Line::Taken);
         assert_eq!(place_in_line(120, ENDS, Some(&committed(121, ""))), Line::Taken);
+        assert_eq!(place_in_line(120, ENDS, Some(&committed(501, ""))), Line::NeverTaken { ahead: 20 });
         assert_eq!(place_in_line(120, ENDS, Some(&committed(110, "?"))), Line::Ahead { ahead: 10, watermark: 110, full: false });
     }
 }

@@ -22,15 +22,24 @@ pub async fn workers(call: Call) -> Result<Response, Refusal> {
     Ok(json_answer(200, &Workers { workers }))
 }
 
-/// Workers that live, with their part of a type.
-pub fn at_work(beats: &[(i64, Beat)], task_type: &str) -> Option<WorkerType> {
+/// What the workers that live say of a type.
+pub fn parts<'a>(beats: &'a [(i64, Beat)], task_type: &'a str) -> impl Iterator<Item = &'a TypeBeat> {
     let now = now_ms();
-    let alive = beats.iter().filter(|(heard, beat)| beat.state == BeatState::Running && !beat.is_silent(*heard, now));
-    let parts = alive.flat_map(|(_, beat)| &beat.types).filter(|part| part.task_type == task_type);
-    parts.map(|part| (1, part)).fold(None, |sum, (workers, part)| {
-        let sum = sum.unwrap_or(WorkerType { workers: 0, slots: 0, in_flight: 0 });
-        let (slots, in_flight) = (sum.slots + u64::from(part.slots), sum.in_flight + u64::from(part.in_flight));
-        Some(WorkerType { workers: sum.workers + workers, slots, in_flight })
+    let alive = beats.iter().filter(move |(heard, beat)| beat.state == BeatState::Running && !beat.is_silent(*heard, now));
+    alive.flat_map(|(_, beat)| &beat.types).filter(move |part| part.task_type == task_type)
+}
+
+/// The same, summed up. None: no worker lives that takes it.
+pub fn at_work(beats: &[(i64, Beat)], task_type: &str) -> Option<WorkerType> {
+    parts(beats, task_type).fold(None, |sum, part| {
+        let mut sum = sum.unwrap_or_else(WorkerType::default);
+        sum.workers += 1;
+        sum.slots += u64::from(part.slots);
+        sum.in_flight += u64::from(part.in_flight);
+        sum.stopped += u64::from(part.stopped.is_some());
+        sum.refused.extend(&part.refused);
+        sum.refused.sort_unstable();
+        Some(sum)
     })
 }
 

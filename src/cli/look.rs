@@ -73,13 +73,13 @@ fn history_rows(history: &History) -> Rows {
     rows
 }
 
-/// The message, and who asked for it.
+/// The message with what kind of error it is, where that says more than the event does, and who asked for it.
 fn said(item: &HistoryItem) -> Option<String> {
+    let own = |kind: &&String| **kind != item.kind && kind.as_str() != "error";
+    let kind = item.error_kind.as_ref().filter(own).map(|kind| format!("{kind}:"));
     let by = item.by.as_ref().map(|by| format!("(by {by})"));
-    match (&item.message, by) {
-        (Some(message), Some(by)) => Some(format!("{message} {by}")),
-        (message, by) => message.clone().or(by),
-    }
+    let words: Vec<String> = [kind, item.message.clone(), by].into_iter().flatten().collect();
+    (!words.is_empty()).then(|| words.join(" "))
 }
 
 #[cfg(test)]
@@ -96,6 +96,8 @@ mod tests {
             attempt: 2,
             worker: None,
             message: Some("two\nlines".into()),
+            error_kind: ignored.then(|| "exit_code".to_owned()),
+            started_at: None,
             by: ignored.then(|| "ops".to_owned()),
             ignored,
             position: "3:12".into(),
@@ -105,7 +107,7 @@ mod tests {
         let expected = "\
 AT                        EVENT             RUN  ATTEMPT  WORKER  POSITION  MESSAGE
 2026-01-31T12:00:00.000Z  started             1        2  -       3:12      two lines
-2026-01-31T12:00:00.000Z  failed (ignored)    1        2  -       3:12      two lines (by ops)";
+2026-01-31T12:00:00.000Z  failed (ignored)    1        2  -       3:12      exit_code: two lines (by ops)";
         assert_eq!(history_rows(&history).draw(Paint(false), false), expected);
     }
 }

@@ -41,6 +41,12 @@ pub struct SetArgs {
     /// Attempts after the first
     #[arg(long, value_name = "N")]
     pub retries: Option<u32>,
+    /// The wait before the second attempt; it doubles from there
+    #[arg(long, value_name = "DURATION")]
+    pub min_backoff: Option<Millis>,
+    /// The longest wait between two attempts
+    #[arg(long, value_name = "DURATION")]
+    pub max_backoff: Option<Millis>,
     /// Time limit of one attempt
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<Millis>,
@@ -52,7 +58,8 @@ pub struct SetArgs {
     pub clear: Vec<String>,
 }
 
-const CLEARABLE: [&str; 8] = ["name", "tags", "link", "options", "expires", "retries", "timeout", "total_timeout"];
+const CLEARABLE: [&str; 10] =
+    ["name", "tags", "link", "options", "expires", "retries", "min_backoff", "max_backoff", "timeout", "total_timeout"];
 
 pub async fn set(args: SetArgs, globals: &Globals) -> Outcome {
     let id = args.id.clone();
@@ -82,6 +89,8 @@ fn document(args: SetArgs) -> Result<Value, Failure> {
         ("at", at.map(|at| time_text(at).into())),
         ("expires", span(args.expires)),
         ("retries", args.retries.map(Value::from)),
+        ("min_backoff", span(args.min_backoff)),
+        ("max_backoff", span(args.max_backoff)),
         ("timeout", span(args.timeout)),
         ("total_timeout", span(args.total_timeout)),
     ];
@@ -106,9 +115,13 @@ mod tests {
 
     #[test]
     fn what_is_not_named_is_left_out() {
-        let args =
-            SetArgs { tags: vec!["a".into()], timeout: Some(Millis::secs(5)), clear: vec!["name".into()], ..SetArgs::default() };
-        assert_eq!(document(args), Ok(json!({"tags": ["a"], "timeout": "5s", "name": null})));
+        let args = SetArgs {
+            tags: vec!["a".into()],
+            min_backoff: Some(Millis::secs(5)),
+            clear: vec!["name".into()],
+            ..SetArgs::default()
+        };
+        assert_eq!(document(args), Ok(json!({"tags": ["a"], "min_backoff": "5s", "name": null})));
         assert_eq!(document(SetArgs { clear: vec!["tags".into()], ..SetArgs::default() }), Ok(json!({"tags": []})));
         assert!(document(SetArgs::default()).unwrap_err().message.contains("nothing is to be changed"));
         let both = SetArgs { name: Some("n".into()), clear: vec!["name".into()], ..SetArgs::default() };

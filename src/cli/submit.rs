@@ -118,6 +118,12 @@ pub struct TaskArgs {
     /// Attempts after the first
     #[arg(long, value_name = "N")]
     pub retries: Option<u32>,
+    /// The wait before the second attempt; it doubles from there
+    #[arg(long, value_name = "DURATION")]
+    pub min_backoff: Option<Millis>,
+    /// The longest wait between two attempts
+    #[arg(long, value_name = "DURATION")]
+    pub max_backoff: Option<Millis>,
     /// Time limit of one attempt
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<Millis>,
@@ -263,7 +269,8 @@ fn objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &str) -> 
 fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failure> {
     let (then, actions, checks) = (thens(&options)?, options.task.actions()?, options.task.checks()?);
     let at = options.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
-    let TaskArgs { key, name, creator, tags, link, options: own, expires, retries, timeout, .. } = options.task;
+    let TaskArgs { key, name, creator, tags, link, options: own, expires, retries, min_backoff, max_backoff, timeout, .. } =
+        options.task;
     Ok(CreateTask {
         task_type,
         id: options.id,
@@ -278,6 +285,8 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
         at: at.map(time_text),
         expires,
         retries,
+        min_backoff,
+        max_backoff,
         timeout,
         total_timeout: options.total_timeout,
         on_failure: if options.ignore_failure { OnFailure::Ignore } else { OnFailure::Fail },
@@ -309,13 +318,12 @@ mod tests {
 
     #[test]
     fn one_task() {
-        let Ok(Meaning::One(task)) = typed(r#"echo {"a":1} --id x --tag b --tag c --at 2026-01-31T13:00:00+01:00 --expires 1h"#)
-        else {
-            panic!("one task was meant")
-        };
+        let line = r#"echo {"a":1} --id x --tag b --tag c --at 2026-01-31T13:00:00+01:00 --expires 1h --min-backoff 2s --max-backoff 1m"#;
+        let Ok(Meaning::One(task)) = typed(line) else { panic!("one task was meant") };
         assert_eq!((task.task_type.as_str(), task.id.as_deref(), &task.params), ("echo", Some("x"), &json!({"a": 1})));
         assert_eq!((task.tags.join(" ").as_str(), task.at.as_deref()), ("b c", Some("2026-01-31T12:00:00.000Z")));
         assert_eq!(task.expires, Some(Millis::secs(3600)));
+        assert_eq!((task.min_backoff, task.max_backoff), (Some(Millis::secs(2)), Some(Millis::secs(60))));
     }
 
     #[test]

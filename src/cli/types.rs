@@ -153,15 +153,22 @@ fn rows(types: &[TypeDocument]) -> Rows {
     rows
 }
 
-/// `paused`, and the limits; those that were set live have a star.
+fn numbers(numbers: &[i32]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// `paused`, the limits (those that were set live have a star), kill switches, and what stands still.
 fn work(given: &TypeDocument) -> Field {
-    let limits = &given.limits;
+    let (limits, work) = (&given.limits, given.at_work.as_ref());
     let star = |name: &str| if limits.live.iter().any(|live| live == name) { "*" } else { "" };
     let words = [
         given.paused.as_ref().map(|_| "paused".to_owned()),
         limits.slots.map(|slots| format!("slots {slots}{}", star("slots"))),
         limits.max_concurrency.map(|most| format!("at most {most}{}", star("max_concurrency"))),
         limits.rate.map(|rate| format!("rate {rate}{}", star("rate"))),
+        (!given.kills.is_empty()).then(|| format!("kill {}", given.kills.join(" "))),
+        work.filter(|work| work.stopped > 0).map(|work| format!("stopped in {} of {} workers", work.stopped, work.workers)),
+        work.filter(|work| !work.refused.is_empty()).map(|work| format!("refused partitions {}", numbers(&work.refused))),
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
     if words.is_empty() { Field::Nothing } else { Field::Text(words.join(", ")) }
@@ -170,6 +177,7 @@ fn work(given: &TypeDocument) -> Field {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::documents::WorkerType;
     use crate::cli::screen::Paint;
 
     #[test]
@@ -190,12 +198,13 @@ mod tests {
             backlog: 6,
             paused: None,
             limits: TypeLimits { slots: Some(4), max_concurrency: Some(9), live: vec!["slots".into()], ..TypeLimits::default() },
-            at_work: None,
+            kills: vec!["batch-7".into()],
+            at_work: Some(WorkerType { workers: 2, stopped: 1, refused: vec![0, 3], ..WorkerType::default() }),
             schema: None,
         };
         let expected = "\
 TYPE  TOPIC  BACKLOG  QUEUED  RUNNING  OTHER PENDING  SUCCEEDED  FAILED  WORK
-echo  yes          6       4        2              4        100      11  slots 4*, at most 9";
+echo  yes          6       4        2              4        100      11  slots 4*, at most 9, kill batch-7, stopped in 1 of 2 workers, refused partitions 0 3";
         assert_eq!(rows(&[echo]).draw(Paint(false), false), expected);
     }
 

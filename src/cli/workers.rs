@@ -54,7 +54,10 @@ fn rows(workers: &[WorkerDocument]) -> Rows {
 /// `echo 3/8`: three of eight slots are taken.
 fn part(part: &TypeBeat) -> String {
     let paused = if part.paused { " paused" } else { "" };
-    format!("{} {}/{}{paused}", part.task_type, part.in_flight, part.slots)
+    let stopped = if part.stopped.is_some() { " stopped" } else { "" };
+    let refused: Vec<String> = part.refused.iter().map(ToString::to_string).collect();
+    let refused = if refused.is_empty() { String::new() } else { format!(" refuses {}", refused.join(",")) };
+    format!("{} {}/{}{paused}{stopped}{refused}", part.task_type, part.in_flight, part.slots)
 }
 
 fn running(workers: &[WorkerDocument]) -> Rows {
@@ -82,8 +85,11 @@ fn name(state: WorkerState) -> &'static str {
     }
 }
 
-fn seconds(ms: i64) -> Millis {
-    Millis::secs(u64::try_from(ms / 1000).unwrap_or_default())
+fn seconds(ms: i64) -> String {
+    match u64::try_from(ms / 1000).unwrap_or_default() {
+        0 => "0s".to_owned(),
+        seconds => Millis::secs(seconds).to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -111,12 +117,17 @@ mod tests {
             version: "0.1.0".into(),
             held_bytes: 0,
             in_flight: 3,
-            types: vec![part("echo", 3, 8, false), part("resize", 0, 4, true)],
+            types: vec![
+                part("echo", 3, 8, false),
+                part("resize", 0, 4, true),
+                TypeBeat { stopped: Some("why".into()), refused: vec![1, 3], ..part("shaky", 1, 2, false) },
+            ],
             running: Vec::new(),
         };
         let expected = "\
 WORKER    STATE  HEARD   VERSION  IN FLIGHT  TYPES
-host-abc  alive  2s ago  0.1.0            3  echo 3/8 resize 0/4 paused";
+host-abc  alive  2s ago  0.1.0            3  echo 3/8 resize 0/4 paused shaky 1/2 stopped refuses 1,3";
         assert_eq!(rows(&[worker]).draw(Paint(false), false), expected);
+        assert_eq!((seconds(7).as_str(), seconds(61_000).as_str()), ("0s", "61s"));
     }
 }

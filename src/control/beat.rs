@@ -62,6 +62,12 @@ pub struct TypeBeat {
     pub paused: bool,
     /// Partitions of the type's topic that it has.
     pub partitions: Vec<i32>,
+    /// Too many attempts have failed, and it starts no more of the type: which, and how many. Null: it does.
+    #[serde(default)]
+    pub stopped: Option<String>,
+    /// Of its partitions those that it does not work on: somebody has to say where to begin.
+    #[serde(default)]
+    pub refused: Vec<i32>,
     /// Attempts since it started, by outcome.
     pub finished: BTreeMap<String, u64>,
     #[serde(skip)]

@@ -143,6 +143,12 @@ impl Orders {
         Some(Verdict { kind: "killed", message: format!("the kill switch `{name}` is on{reason}") })
     }
 
+    /// The kill switches that may mean tasks of a type.
+    pub fn kills_in(&self, task_type: &str) -> impl Iterator<Item = &str> {
+        let meant = move |kill: &Kill| kill.task_type.as_deref().is_none_or(|only| only == task_type);
+        self.kills.iter().filter(move |(_, kill)| meant(kill)).map(|(name, _)| name.as_str())
+    }
+
     /// The kill switch that means such a task.
     pub fn kill_of(&self, id: &TaskId, task_type: &str, tags: &[String]) -> Option<(&str, &Kill)> {
         let meant = |name: &str, kill: &Kill| {

@@ -116,6 +116,10 @@ pub struct HistoryEntry {
     pub attempt: u32,
     pub worker: Option<Arc<str>>,
     pub message: Option<String>,
+    /// The stable word of the error that it tells.
+    pub error_kind: Option<Box<str>>,
+    /// How long the attempt took that it ends, where no `started` came before it, in milliseconds.
+    pub took_ms: Option<u32>,
     /// Who asked for it.
     pub by: Option<Arc<str>>,
     /// The fold did not act on it.
@@ -125,7 +129,8 @@ pub struct HistoryEntry {
 impl HistoryEntry {
     /// What the fold itself has done.
     pub fn of_fold(kind: Kind, run: u32, (at_ms, offset): (i64, i64), message: String) -> Self {
-        Self { kind, at_ms, offset, run, attempt: 0, worker: None, message: Some(message), by: None, ignored: false }
+        let (attempt, worker, error_kind, took_ms, by, ignored) = Default::default();
+        Self { kind, at_ms, offset, run, attempt, worker, message: Some(message), error_kind, took_ms, by, ignored }
     }
 }
 

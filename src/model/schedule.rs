@@ -195,7 +195,7 @@ impl Spec {
         let bytes = serde_json::to_vec(self).map_or(0, |text| text.len());
         if bytes > MAX_SPEC_BYTES {
             let what = format!("the schedule has {bytes} bytes: at most {MAX_SPEC_BYTES} are allowed");
-            flaws.push(Flaw::new("task/params", what).hint("put the data elsewhere and pass a link"));
+            flaws.push(Flaw::new("task", what).hint("put the data elsewhere and pass a link"));
         }
         flaws
     }

@@ -241,7 +241,7 @@ impl Dispatcher {
 
     async fn receive(&mut self, work: Vec<Work>) {
         self.queue.extend(work);
-        if self.limits.is_paused() || self.failures.stopped() {
+        if self.limits.is_paused() || self.failures.stopped.is_some() {
             // Nothing is taken from the queue: who is cancelled is found there.
             self.strike().await;
         }
@@ -277,7 +277,7 @@ impl Dispatcher {
         let stuck = self.look_at_stuck();
         let mut turns = 0;
         while self.running.len() + stuck < self.limits.open_slots()
-            && !self.failures.stopped()
+            && self.failures.stopped.is_none()
             && let Some(work) = self.next_work()
         {
             match work {

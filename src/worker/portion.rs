@@ -6,6 +6,8 @@ pub struct Portion {
     pub owned: Vec<i32>,
     /// Partitions of the topic; 0 as long as it is not known.
     pub of: u32,
+    /// Of the owned ones those that are not worked on.
+    pub refused: Vec<i32>,
 }
 
 impl Portion {
@@ -35,7 +37,7 @@ mod tests {
         fn the_parts_of_all_owners_are_the_limit(of in 1u32..64, more in 0u32..1000, owners in 1usize..8, seed in any::<u64>()) {
             let limit = of + more;
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut portions = vec![Portion { owned: Vec::new(), of }; owners];
+            let mut portions = vec![Portion { of, ..Portion::default() }; owners];
             (0..of as i32).for_each(|partition| portions[random.usize(..owners)].owned.push(partition));
             prop_assert_eq!(portions.iter().map(|portion| portion.of_limit(limit)).sum::<u32>(), limit);
             let each = portions.iter().filter(|portion| !portion.owned.is_empty()).map(|portion| 1.0 / portion.parts());

@@ -154,6 +154,7 @@ async fn kill_switches_are_listed_and_taken_off() {
     fleet.call(Method::PUT, "/v1/kill/batch%2F7", json!({"type": "echo", "reason": "bad input"})).await;
     let kills: Kills = fleet.get("/v1/kill").await;
     assert_eq!((kills.kills[0].name.as_str(), kills.kills[0].task_type.as_deref()), ("batch/7", Some("echo")));
+    assert_eq!((fleet.type_of("echo").await.kills, fleet.type_of("resize").await.kills), (vec!["batch/7".into()], Vec::new()));
     fleet.call(Method::DELETE, "/v1/kill/batch%2F7", json!({})).await;
     assert_eq!((fleet.get::<Kills>("/v1/kill").await.kills, fleet.control("kill/batch/7")), (Vec::new(), None));
     for (method, path, code) in

@@ -1,6 +1,6 @@
 //! Why a task is where it is.
 
-use kafleet::api::documents::{Reason, Why};
+use kafleet::api::documents::{Reason, Types, Why};
 use kafleet::broker::{Broker, Commit, Outgoing, Partition};
 use kafleet::model::event::{ErrorInfo, Kind};
 use kafleet::model::offsets::FULL_METADATA_BYTES;
@@ -138,6 +138,11 @@ async fn beat(fleet: &Fleet, worker: &str, slots: u32, in_flight: u32, running: 
         running.iter().map(|id| json!({"id": id, "type": "echo", "attempt": 1, "began_ms": now - 9_000})).collect();
     let part = json!({"type": "echo", "slots": slots, "in_flight": in_flight, "waiting": 0, "paused": false, "partitions": [0, 1],
         "finished": {}});
+    tell_beat(fleet, worker, part, running).await;
+}
+
+async fn tell_beat(fleet: &Fleet, worker: &str, part: serde_json::Value, running: Vec<serde_json::Value>) {
+    let (now, in_flight) = (kafleet::runtime::now_ms(), part["in_flight"].clone());
     let beat = json!({"v": 1, "id": worker, "host": "host-1", "pid": 42, "version": "0", "state": "running", "started_ms": now,
         "at_ms": now, "every_ms": 60_000, "held_bytes": 0, "types": [part], "running": running});
     let (topic, value) = (fleet.names.workers(), beat.to_string());
@@ -146,7 +151,7 @@ async fn beat(fleet: &Fleet, worker: &str, slots: u32, in_flight: u32, running: 
     fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
     crate::harness::until("the heartbeat is read", async || {
         let workers: serde_json::Value = fleet.get("/v1/workers").await;
-        let in_flight_now = |heard: &serde_json::Value| heard["id"] == json!(worker) && heard["in_flight"] == json!(in_flight);
+        let in_flight_now = |heard: &serde_json::Value| heard["id"] == json!(worker) && heard["in_flight"] == in_flight;
         workers["workers"].as_array().unwrap().iter().any(in_flight_now)
     })
     .await;
@@ -170,6 +175,31 @@ async fn limits_and_full_slots_are_named() {
     assert_eq!(codes(&limited), [Reason::Limited, Reason::Limited, Reason::InLine]);
     assert!(limited.findings[0].message.contains("limited to 4 at once"), "{}", limited.findings[0].message);
     assert!(limited.findings[1].message.contains("limited to 5/1m attempts"), "{}", limited.findings[1].message);
+}
+
+/// By the worker that has the partition.
+#[tokio::test]
+async fn a_type_that_is_stopped_and_a_partition_that_is_refused_are_named() {
+    let fleet = fleet().await;
+    let place = backlog(&fleet, 3).await;
+    commit(&fleet, &place, 1, "");
+    let part = |in_flight: u64, partitions: &[i32], stopped: Option<&str>, refused: &[i32]| {
+        json!({"type": "echo", "slots": 9, "in_flight": in_flight, "waiting": 0, "paused": false, "partitions": partitions,
+            "stopped": stopped, "refused": refused, "finished": {}})
+    };
+    tell_beat(&fleet, "w-1", part(1, &[0], Some("more than 5 attempts failed"), &[0]), Vec::new()).await;
+    tell_beat(&fleet, "w-2", part(2, &[1], None, &[]), Vec::new()).await;
+    assert_eq!(codes(&why(&fleet, "q2").await), [Reason::InLine], "the other worker has nothing to do with it");
+    tell_beat(&fleet, "w-2", part(3, &[1], Some("more than 9 attempts failed"), &[1]), Vec::new()).await;
+    let told = why(&fleet, "q2").await;
+    assert_eq!(codes(&told), [Reason::Refused, Reason::Stopped, Reason::InLine]);
+    let message = &told.findings[0].message;
+    assert!(message.contains("`kafleet offsets init echo/1 --at earliest|OFFSET|TIME`"), "{message}");
+    let message = &told.findings[1].message;
+    assert!(message.contains("more than 9 attempts failed") && message.contains("`kafleet types pause echo`"), "{message}");
+    let types: Types = fleet.get("/v1/types").await;
+    let echo = types.types.into_iter().find(|known| known.name == "echo").unwrap().at_work.unwrap();
+    assert_eq!((echo.workers, echo.stopped, echo.refused), (2, 2, vec![0, 1]));
 }
 
 #[tokio::test]

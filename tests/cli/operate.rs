@@ -13,7 +13,11 @@ fn a_running_program_is_cancelled() {
     dev.run(&["workers", "--running"]).ends(0);
     dev.run(&["cancel", "long", "--reason", "enough", "--wait"]).ends(0).prints(&["state     cancelled"]);
     dev.run(&["cancel", "long"]).ends(1).tells(&["`long` has ended already", "hint: see `kafleet status long`"]);
+    dev.run(&["why", "long"]).ends(0).prints(&["it was cancelled on request: enough"]);
     dev.run(&["cancel", "nobody"]).ends(3).tells(&["there is no task `nobody`"]);
+    for verb in ["cancel", "status", "why", "retry"] {
+        dev.run(&[verb, ""]).ends(2).tells(&["the id is empty"]);
+    }
     let history = dev.json(&["history", "long"]);
     let asked = history["events"].as_array().unwrap().iter().find(|event| event["kind"] == "cancel_requested").unwrap().clone();
     assert_eq!(asked["message"], json!("enough"));
@@ -43,6 +47,7 @@ fn a_kill_switch_keeps_tasks_from_starting() {
     dev.run(&["kill", "on", "bad", "--type", "echo", "--reason", "wrong input"]).ends(0).prints(&["bad", "echo", "wrong input"]);
     dev.run(&["submit", "echo", "--id", "one", "--tag", "bad", "--wait"]).ends(1).prints(&["cancelled"]);
     dev.run(&["kill", "list"]).ends(0).prints(&["bad"]);
+    dev.run(&["types"]).ends(0).prints(&["kill bad"]);
     dev.run(&["kill", "off", "bad"]).ends(0);
     dev.run(&["kill", "off", "bad"]).ends(3).tells(&["there is no kill switch `bad`"]);
 }

@@ -103,6 +103,8 @@ pub async fn records_come_back_as_they_were(bench: &Bench) {
         attempt: 4,
         worker: Some("w".into()),
         message: Some("two\nlines and a zero\0".into()),
+        error_kind: Some("own".into()),
+        took_ms: Some(u32::MAX),
         by: Some("ops".into()),
         ignored: true,
     });

@@ -27,11 +27,17 @@ pub struct TypeLimits {
 }
 
 /// What the live workers of a type have together.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerType {
     pub workers: u64,
     pub slots: u64,
     pub in_flight: u64,
+    /// So many of them start no more of it, because too many attempts have failed.
+    #[serde(default)]
+    pub stopped: u64,
+    /// Partitions that are not worked on: somebody has to say where to begin.
+    #[serde(default)]
+    pub refused: Vec<i32>,
 }
 
 /// `POST /v1/types/{type}/pause`.

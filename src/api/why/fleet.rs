@@ -6,7 +6,7 @@ use crate::api::fresh::Found;
 use crate::api::outside::KAFKA_DEADLINE;
 use crate::api::problem::Refusal;
 use crate::api::types::limits_of;
-use crate::api::workers::at_work;
+use crate::api::workers::{at_work, parts};
 use crate::broker::{BrokerError, Partition};
 use crate::control::beat::{Beat, BeatState};
 use crate::model::offsets::{Completed, Metadata};
@@ -42,7 +42,8 @@ impl Api {
         let Some(task_type) = task.node.task_type.as_deref() else { return Ok(Vec::new()) };
         let policy = self.registry.get(task_type).map(|registered| &registered.policy);
         let limits = limits_of(task_type, &self.control.orders(), policy);
-        let Some(work) = at_work(&self.roll.beats(), task_type) else {
+        let beats = self.roll.beats();
+        let Some(work) = at_work(&beats, task_type) else {
             let told = format!("no live worker takes `{task_type}`; start one with `kafleet worker --types {task_type}`");
             let known = self.knows_workers().await?;
             return Ok(known.then(|| Finding::new(Reason::NoWorker, told)).into_iter().collect());
@@ -55,7 +56,10 @@ impl Api {
             told.push(format!("all {slots} slots for `{task_type}` of {workers} live worker(s) are taken"));
         }
         told.extend(limits.rate.map(|rate| format!("`{task_type}` is limited to {rate} attempts")));
-        Ok(told.into_iter().map(|told| Finding::new(Reason::Limited, told)).collect())
+        let mut findings =
+            task.node.position.map_or_else(Vec::new, |place| what_stands_still(&beats, task_type, place.partition));
+        findings.extend(told.into_iter().map(|told| Finding::new(Reason::Limited, told)));
+        Ok(findings)
     }
 
     /// Every heartbeat that there was a moment ago has been read.
@@ -107,6 +111,26 @@ impl Api {
             beat.map_or_else(|| "; no heartbeat of its worker is known".to_owned(), |(heard, beat)| seen(&beat, now - heard));
         Finding { quiet_ms, message: finding.message + &heard, ..finding }
     }
+}
+
+/// What the worker of a partition says of why it starts nothing there.
+fn what_stands_still(beats: &[(i64, Beat)], task_type: &str, partition: i32) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for part in parts(beats, task_type).filter(|part| part.partitions.contains(&partition)) {
+        findings.extend(part.refused.contains(&partition).then(|| {
+            let why = format!("its worker does not know where to begin in partition {partition}, and takes nothing from it");
+            let what = format!("`kafleet offsets init {task_type}/{partition} --at earliest|OFFSET|TIME` tells it");
+            Finding::new(Reason::Refused, format!("{why}; {what}"))
+        }));
+        findings.extend(part.stopped.as_ref().map(|why| {
+            let what = format!("`kafleet types pause {task_type}` and then `resume` make it go on");
+            Finding::new(
+                Reason::Stopped,
+                format!("its worker starts no more of `{task_type}`: {why}; find the cause, then {what}"),
+            )
+        }));
+    }
+    findings
 }
 
 /// What was last observed of a worker.

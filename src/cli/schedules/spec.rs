@@ -96,6 +96,8 @@ pub fn give_task(args: TaskArgs, task: &mut Template) -> Result<(), Failure> {
     set(&mut task.options, args.options.as_deref().map(json).transpose()?);
     set(&mut task.expires, args.expires);
     set(&mut task.retries, args.retries);
+    set(&mut task.min_backoff, args.min_backoff);
+    set(&mut task.max_backoff, args.max_backoff);
     set(&mut task.timeout, args.timeout);
     set_list(&mut task.tags, args.tags);
     set_list(&mut task.actions, actions);
@@ -120,8 +122,17 @@ mod tests {
     fn what_is_not_named_stays() {
         let mut spec = Spec { cron: Some("0 3 * * *".into()), timezone: Some("Europe/Berlin".into()), ..Spec::default() };
         spec.task.tags = vec!["a".into()];
-        let typed =
-            Typed::parse_from(["x", "--overlap", "buffer_one", "--retries", "2", "--start-at", "2026-01-31T13:00:00+01:00"]);
+        let typed = Typed::parse_from([
+            "x",
+            "--overlap",
+            "buffer_one",
+            "--retries",
+            "2",
+            "--max-backoff",
+            "5m",
+            "--start-at",
+            "2026-01-31T13:00:00+01:00",
+        ]);
         typed.spec.give(&mut spec).unwrap();
         give_task(typed.task, &mut spec.task).unwrap();
         assert_eq!((spec.when().as_str(), spec.overlap), ("0 3 * * * Europe/Berlin", Overlap::BufferOne));
@@ -129,6 +140,7 @@ mod tests {
             (spec.task.retries, spec.task.tags.len(), spec.start_at.as_deref()),
             (Some(2), 1, Some("2026-01-31T12:00:00.000Z"))
         );
+        assert_eq!((spec.task.min_backoff, spec.task.max_backoff), (None, Some(Millis::secs(300))));
         Typed::parse_from(["x", "--every", "10m"]).spec.give(&mut spec).unwrap();
         assert_eq!((spec.when().as_str(), spec.cron.is_some(), spec.timezone.is_some()), ("every 10m", false, false));
         let told = Typed::parse_from(["x", "--callback", "https://a", "--check", r#"{"after": "1h", "expect": ["succeeded"]}"#]);

@@ -2,6 +2,7 @@
 
 use super::{Place, Verdict};
 use crate::model::event::{Event, Kind};
+use crate::model::id::clip;
 use crate::model::node::{HistoryEntry, MAX_MESSAGE_CHARS, Node};
 use crate::model::state::State;
 
@@ -62,6 +63,8 @@ pub(super) fn history_entry(event: &Event, place: Place, verdict: Verdict) -> Hi
         attempt: event.attempt,
         worker: event.worker.clone(),
         message: message.map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
+        error_kind: event.error.as_ref().map(|error| clip(&error.kind).into()),
+        took_ms: event.started_at_ms.and_then(|began| u32::try_from(event.at_ms.checked_sub(began)?).ok()),
         by: event.by.clone(),
         ignored: verdict == Verdict::Ignored,
     }

@@ -158,7 +158,7 @@ fn what_cannot_be_is_told() {
                 task: Template { params: "x".repeat(MAX_SPEC_BYTES).into(), task_type: "a".into(), ..Template::default() },
                 ..every("1h")
             },
-            "task/params: the schedule has",
+            "task: the schedule has",
         ),
     ] {
         let told = flaws(spec.clone());

@@ -93,7 +93,9 @@ impl Dispatcher {
             in_flight: self.running.len() as u32,
             waiting: (self.queue.len() + self.sleeping.len()) as u32,
             paused: self.limits.is_paused(),
-            partitions: self.limits.partitions().to_vec(),
+            partitions: self.limits.portion().owned.clone(),
+            stopped: self.failures.stopped.clone(),
+            refused: self.limits.portion().refused.clone(),
             running: running.collect(),
             ..TypeBeat::default()
         }

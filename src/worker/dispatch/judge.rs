@@ -38,15 +38,11 @@ pub(super) enum Next {
 #[derive(Default)]
 pub(super) struct Failures {
     recent: VecDeque<Instant>,
-    stopped: bool,
+    /// Too many: nothing is started any more.
+    pub stopped: Option<String>,
 }
 
 impl Failures {
-    /// Too many have failed: nothing is started any more.
-    pub fn stopped(&self) -> bool {
-        self.stopped
-    }
-
     /// Counts one more. True: that is too many.
     fn count(&mut self, alarm: &Alarm, now: Instant) -> bool {
         self.recent.push_back(now);
@@ -129,26 +125,26 @@ impl Dispatcher {
     /// More failures than the type may have in a period stop it, with an alarm: what runs goes on, what waits stays.
     pub(super) fn count_failure(&mut self, failure: &Failure) {
         let Some(alarm) = self.parts.registered.policy.alarm else { return };
-        if failure.then == Fail::Cancelled || self.failures.stopped || !self.failures.count(&alarm, Instant::now()) {
+        if failure.then == Fail::Cancelled || self.failures.stopped.is_some() || !self.failures.count(&alarm, Instant::now()) {
             return;
         }
-        self.failures.stopped = true;
         let task_type = &self.parts.task_type;
         let told = format!(
-            "stopped: more than {} attempts failed within {}, the last one with `{}`: {}",
+            "more than {} attempts failed within {}, the last one with `{}`: {}",
             alarm.max_failures,
             alarm.period,
             failure.kind,
             clip(&failure.message)
         );
-        tracing::error!(%task_type, hint = "find the cause, then pause and resume the type, or restart the worker", "{told}");
-        self.parts.health.set(&format!("failures of {task_type}"), told);
+        tracing::error!(%task_type, hint = "find the cause, then pause and resume the type, or restart the worker", "stopped: {told}");
+        self.parts.health.set(&format!("failures of {task_type}"), format!("stopped: {told}"));
         self.parts.meter.stopped(true);
+        self.failures.stopped = Some(told);
     }
 
     /// Somebody has looked after the type: it may try again.
     pub(super) fn forgive(&mut self) {
-        if std::mem::take(&mut self.failures).stopped {
+        if std::mem::take(&mut self.failures).stopped.is_some() {
             self.parts.health.clear(&format!("failures of {}", self.parts.task_type));
             self.parts.meter.stopped(false);
         }

@@ -86,8 +86,8 @@ impl Limits {
         self.portion = portion;
     }
 
-    pub fn partitions(&self) -> &[i32] {
-        &self.portion.owned
+    pub fn portion(&self) -> &Portion {
+        &self.portion
     }
 
     /// Takes over what the configuration and the orders say. Returns tasks that no longer wait for a rate.

@@ -121,8 +121,9 @@ impl Lane {
         let Partition { topic, index } = partition;
         let task_type = &self.parts.task_type;
         let told = format!("partition {index} of `{topic}` is not worked on: {why}");
-        tracing::error!(hint = %format!("kafleet offsets init {task_type}/{index} --at earliest|OFFSET|TIME"), "{told}");
-        self.parts.health.set(&refused_part(task_type, *index), told);
+        let hint = format!("kafleet offsets init {task_type}/{index} --at earliest|OFFSET|TIME");
+        tracing::error!(%hint, "{told}");
+        self.parts.health.set(&refused_part(task_type, *index), format!("{told}; `{hint}` says where to begin"));
         // It may have been told already where to begin.
         self.heed_again = Some(Instant::now());
     }

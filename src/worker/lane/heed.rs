@@ -71,13 +71,16 @@ impl Lane {
         Ok(())
     }
 
-    /// Tells the dispatcher which partitions there are, for its part of fleet-wide limits.
+    /// Tells the dispatcher which partitions there are, for its part of fleet-wide limits and for heartbeats.
     pub(super) fn tell_portion(&mut self) {
-        let owned = || self.shares.iter().flatten().map(|share| share.partition.index);
-        if self.told.of == self.partitions && owned().eq(self.told.owned.iter().copied()) {
+        let shares = || self.shares.iter().flatten();
+        let owned = || shares().map(|share| share.partition.index);
+        let refused = || shares().filter(|share| share.phase == Phase::Refused).map(|share| share.partition.index);
+        let same = |told: &[i32], now: &mut dyn Iterator<Item = i32>| now.eq(told.iter().copied());
+        if self.told.of == self.partitions && same(&self.told.owned, &mut owned()) && same(&self.told.refused, &mut refused()) {
             return;
         }
-        self.told = Portion { owned: owned().collect(), of: self.partitions };
+        self.told = Portion { owned: owned().collect(), of: self.partitions, refused: refused().collect() };
         self.command(Command::Own(self.told.clone()));
     }
 
