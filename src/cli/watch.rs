@@ -14,6 +14,7 @@ use crate::model::duration::Millis;
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 
+mod due;
 mod many;
 
 use many::Scope;

@@ -105,12 +105,27 @@ impl<'a> Follow<'a> {
     pub async fn change(&mut self) -> Result<Box<FleetChange>, Failure> {
         loop {
             if let WatchEvent::Changed(change, place) = self.event().await? {
-                if let Source::Fleet { heard, .. } = &mut self.source {
-                    *heard = place;
-                }
-                return Ok(change);
+                return Ok(self.hears(change, place));
             }
         }
+    }
+
+    /// The same over the connection that is there; None: nothing came in time.
+    pub async fn change_until(&mut self, until: Instant) -> Result<Option<Box<FleetChange>>, Failure> {
+        let Some(stream) = &mut self.stream else { return Ok(None) };
+        match tokio::time::timeout_at(until, stream.next()).await {
+            Ok(WatchEvent::Changed(change, place)) => Ok(Some(self.hears(change, place))),
+            Ok(WatchEvent::Over { reason }) => self.lost(&reason).map(|()| None),
+            Ok(WatchEvent::Gone) => Err(gone(&self.source)),
+            Ok(_) | Err(_) => Ok(None),
+        }
+    }
+
+    fn hears(&mut self, change: Box<FleetChange>, place: Option<String>) -> Box<FleetChange> {
+        if let Source::Fleet { heard, .. } = &mut self.source {
+            *heard = place;
+        }
+        change
     }
 
     /// What comes next over any connection.

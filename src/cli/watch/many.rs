@@ -1,15 +1,17 @@
 //! Many tasks at once. The api tells which have changed; each is read again, at the place of its change, and shown where it
 //! is not what was shown before.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use rustc_hash::FxHashMap;
+use tokio::time::Instant;
 
+use super::due::{Due, Named, Where};
 use super::{Mark, show};
-use crate::api::documents::{FleetChange, Status, TaskPage};
+use crate::api::documents::{Status, TaskPage};
 use crate::cli::client::{Client, Follow, Query, forgotten};
 use crate::cli::outcome::{Code, Failure, Outcome};
 use crate::cli::screen::{Screen, tell};
@@ -18,13 +20,21 @@ use crate::runtime::Backoff;
 
 /// Tasks read at once.
 const AT_ONCE: usize = 8;
+/// Changes that come so soon after another are looked at with it.
+const GATHER: Duration = Duration::from_millis(50);
+/// What no notice names is looked at so often, or as often as takes half of the time.
+const REREAD: Duration = Duration::from_secs(2);
+/// Tasks that go on and are read again where anything may have changed: those that were shown last.
+const MAX_AGAIN: usize = 1_000;
 /// Tasks whose last line is remembered; one that is forgotten may be shown twice.
 const REMEMBERED: usize = 20_000;
 /// Tasks of a tree that are looked at where anything may have changed.
 const MAX_TREE: usize = 10_000;
 const PAGE: usize = 200;
-/// Reads tried one after the other while the api is away: about half a minute.
-const TRIES: u32 = 12;
+/// How often a read is tried before it is left for later.
+const TRIES: u32 = 3;
+/// Between two words about lines that may be missing.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// Whose changes are shown.
 #[derive(Debug)]
@@ -74,12 +84,14 @@ struct Shown {
 struct Last {
     mark: Mark,
     has_ended: bool,
+    partition: Option<u32>,
 }
 
 impl Shown {
     /// Remembers it, and says whether it is to be shown.
     fn is_news(&mut self, status: &Status) -> bool {
-        let last = Last { mark: Mark::of(status), has_ended: status.state.is_terminal() };
+        let partition = status.position.split_once(':').and_then(|(partition, _)| partition.parse().ok());
+        let last = Last { mark: Mark::of(status), has_ended: status.state.is_terminal(), partition };
         match self.last.insert(status.id.clone(), last) {
             Some(before) => before.mark != last.mark,
             None => {
@@ -92,10 +104,11 @@ impl Shown {
         }
     }
 
-    /// Those that went on when they were shown.
-    fn open(&self) -> Vec<String> {
-        let is_open = |id: &&String| self.last.get(*id).is_some_and(|last| !last.has_ended);
-        self.order.iter().filter(is_open).cloned().collect()
+    /// The newest of those that went on when they were shown.
+    fn open(&self, place: &Where) -> Vec<String> {
+        let is_open = |last: &Last| !last.has_ended && place.has(last.partition);
+        let newest = self.order.iter().rev().filter(|id| self.last.get(*id).is_some_and(is_open));
+        newest.take(MAX_AGAIN).cloned().collect()
     }
 }
 
@@ -104,28 +117,166 @@ pub async fn follow(client: &Client, screen: &Screen, scope: Scope) -> Outcome {
         known(client, name).await?;
     }
     let mut changes = Follow::open_fleet(client, scope.query()).await?;
-    let (mut shown, mut begun) = (Shown::default(), false);
+    let mut watching = Watching::new(client, scope);
     loop {
-        let change = changes.change().await?;
-        let found = match (&change.ids, &scope) {
-            (Some(ids), _) => those(client, ids, change.position.as_deref()).await?,
-            (None, Scope::Tree(root)) => whole(client, root).await?,
-            (None, _) => those(client, &shown.open(), None).await?,
-        };
-        match (change.ids.is_none(), begun, &scope) {
-            (_, false, _) => tell(format_args!("watching {scope}")),
-            (false, ..) | (.., Scope::Tree(_)) => {}
-            _ => tell("more has changed than is told one by one: lines of tasks that were not shown before may be missing"),
+        watching.gather(&mut changes).await?;
+        let seen = watching.look().await?;
+        if !std::mem::replace(&mut watching.begun, true) {
+            tell(format_args!("watching {}", watching.scope));
         }
-        begun = true;
-        for status in found.iter().filter(|status| scope.has(status) && shown.is_news(status)) {
-            show(screen, status, Some(&name_of(status)))?;
+        for status in &seen.found {
+            if watching.scope.has(status) && watching.shown.is_news(status) {
+                show(screen, status, Some(&name_of(status)))?;
+            }
         }
-        if let Scope::Tree(root) = &scope
-            && let Some(code) = ending(root, &found, &change)?
+        if let Scope::Tree(root) = &watching.scope
+            && let Some(code) = ending(root, &seen)?
         {
             return Ok(code);
         }
+    }
+}
+
+/// What a look has found.
+#[derive(Default)]
+struct Seen {
+    found: Vec<Status>,
+    /// Tasks that have no record any more.
+    gone: Vec<String>,
+}
+
+struct Watching<'a> {
+    client: &'a Client,
+    scope: Scope,
+    shown: Shown,
+    due: Due,
+    /// Tasks that could not be read, to be tried again.
+    unread: BTreeSet<String>,
+    /// When that, and what no notice names, is looked at next.
+    reread: Instant,
+    begun: bool,
+    /// The tree could not be read the last time.
+    troubled: bool,
+    /// When it was said last that lines may be missing.
+    warned: Option<Instant>,
+}
+
+impl<'a> Watching<'a> {
+    fn new(client: &'a Client, scope: Scope) -> Self {
+        let (shown, due, unread) = (Shown::default(), Due::default(), BTreeSet::new());
+        Self { client, scope, shown, due, unread, reread: Instant::now(), begun: false, troubled: false, warned: None }
+    }
+
+    /// Waits until there is something to look at, and for what comes right behind it.
+    async fn gather(&mut self, changes: &mut Follow<'_>) -> Result<(), Failure> {
+        while !self.due.has_named() && !self.may_reread() {
+            let waits = self.due.has_anything() || !self.unread.is_empty();
+            let change = match waits {
+                true => tokio::time::timeout_at(self.reread, changes.change()).await,
+                false => Ok(changes.change().await),
+            };
+            if let Ok(change) = change {
+                self.due.add(*change?);
+            }
+        }
+        let until = Instant::now() + GATHER;
+        while let Some(change) = changes.change_until(until).await? {
+            self.due.add(*change);
+        }
+        Ok(())
+    }
+
+    fn may_reread(&self) -> bool {
+        (self.due.has_anything() || !self.unread.is_empty()) && Instant::now() >= self.reread
+    }
+
+    async fn look(&mut self) -> Result<Seen, Failure> {
+        let mut seen = Seen::default();
+        if self.may_reread() {
+            let begun = Instant::now();
+            self.look_anywhere(&mut seen).await?;
+            self.reread = Instant::now() + REREAD.max(begun.elapsed());
+        }
+        let read: BTreeSet<String> = seen.found.iter().map(|status| status.id.clone()).collect();
+        for mut named in self.due.take_named() {
+            named.ids.retain(|id| !read.contains(id));
+            self.read(named, &mut seen).await?;
+        }
+        Ok(seen)
+    }
+
+    /// What could not be read the last time, and what may have changed without being named.
+    async fn look_anywhere(&mut self, seen: &mut Seen) -> Result<(), Failure> {
+        let mut ids = self.unread.clone();
+        if let Some(place) = self.due.take_anywhere() {
+            match &self.scope {
+                Scope::Tree(root) => match whole(self.client, root).await {
+                    Ok(found) => {
+                        (self.troubled, seen.found) = (false, found);
+                        seen.gone.extend(seen.found.iter().all(|status| status.id != *root).then(|| root.clone()));
+                    }
+                    Err(why) => self.is_survived(why, place)?,
+                },
+                _ => {
+                    self.warn();
+                    ids.extend(self.shown.open(&place));
+                }
+            }
+        }
+        self.read(Named { ids, position: None }, seen).await
+    }
+
+    /// The tree cannot be read for now: it is tried again.
+    fn is_survived(&mut self, why: Failure, place: Where) -> Result<(), Failure> {
+        if !self.begun || why.code != Code::Unavailable {
+            return Err(why);
+        }
+        if !std::mem::replace(&mut self.troubled, true) {
+            tell(format_args!("{} cannot be read, trying again: {}", self.scope, why.message));
+        }
+        self.due.add_anything(place);
+        Ok(())
+    }
+
+    fn warn(&mut self) {
+        if self.begun && self.warned.is_none_or(|warned| warned.elapsed() >= QUIET) {
+            self.warned = Some(Instant::now());
+            tell("more has changed than is told one by one: lines of tasks that were not shown before may be missing");
+        }
+    }
+
+    /// Reads these tasks, each not older than that place. One that cannot be read holds up no other.
+    async fn read(&mut self, named: Named, seen: &mut Seen) -> Result<(), Failure> {
+        let Named { ids, position } = named;
+        let after: Query = position.map(|position| ("after", position)).into_iter().collect();
+        let client = self.client;
+        let read = |id: String| {
+            let after = after.clone();
+            async move {
+                let answer = patiently(async || client.get::<Status>(&["v1", "tasks", &id], &after).await).await;
+                (id, answer)
+            }
+        };
+        let mut reads = stream::iter(ids.into_iter().map(read)).buffered(AT_ONCE);
+        while let Some((id, answer)) = reads.next().await {
+            match answer {
+                Ok(status) => {
+                    self.unread.remove(&id);
+                    seen.found.push(status);
+                }
+                Err(why) if why.code == Code::NotFound => {
+                    self.unread.remove(&id);
+                    seen.gone.push(id);
+                }
+                Err(why) if why.code == Code::Denied => return Err(why),
+                Err(why) => {
+                    if self.unread.len() < MAX_AGAIN && self.unread.insert(id.clone()) {
+                        tell(format_args!("task `{id}` cannot be read, trying again: {}", why.message));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -143,30 +294,12 @@ fn name_of(status: &Status) -> String {
 }
 
 /// How it has ended, if it has.
-fn ending(root: &str, found: &[Status], change: &FleetChange) -> Result<Option<Code>, Failure> {
-    let is_named = change.ids.as_ref().is_none_or(|ids| ids.iter().any(|id| id == root));
-    match found.iter().find(|status| status.id == root) {
+fn ending(root: &str, seen: &Seen) -> Result<Option<Code>, Failure> {
+    match seen.found.iter().find(|status| status.id == root) {
         Some(status) => Ok(status.state.is_terminal().then(|| code_of(status.state))),
-        None if is_named => Err(forgotten(root)),
+        None if seen.gone.iter().any(|id| id == root) => Err(forgotten(root)),
         None => Ok(None),
     }
-}
-
-/// These tasks, not older than that; those that are gone are left out.
-async fn those(client: &Client, ids: &[String], position: Option<&str>) -> Result<Vec<Status>, Failure> {
-    let after: Query = position.iter().map(|position| ("after", (*position).to_owned())).collect();
-    let read = |id: &String| {
-        let (id, after) = (id.clone(), after.clone());
-        async move {
-            match patiently(async || client.get::<Status>(&["v1", "tasks", &id], &after).await).await {
-                Err(why) if why.code == Code::NotFound => Ok(None),
-                answer => answer.map(Some),
-            }
-        }
-    };
-    let reads: Vec<_> = ids.iter().map(read).collect();
-    let found: Vec<Result<Option<Status>, Failure>> = stream::iter(reads).buffered(AT_ONCE).collect().await;
-    found.into_iter().filter_map(Result::transpose).collect()
 }
 
 /// A tree, parents before children.
@@ -188,10 +321,10 @@ async fn whole(client: &Client, root: &str) -> Result<Vec<Status>, Failure> {
     }
 }
 
-/// While the api is away it is asked again.
+/// While the api is away it is asked again, for a second or so.
 async fn patiently<T>(mut ask: impl AsyncFnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(3));
-    for _ in 0..TRIES {
+    for _ in 1..TRIES {
         match ask().await {
             Err(why) if why.code == Code::Unavailable => tokio::time::sleep(backoff.next_wait()).await,
             answer => return answer,
@@ -204,6 +337,7 @@ async fn patiently<T>(mut ask: impl AsyncFnMut() -> Result<T, Failure>) -> Resul
 mod tests {
     use super::*;
     use crate::cli::card::samples;
+    use crate::model::state::State;
 
     #[test]
     fn only_what_is_new_is_shown_and_little_is_remembered() {
@@ -216,17 +350,35 @@ mod tests {
             status.id = format!("t{n}");
             assert!(shown.is_news(&status));
         }
-        assert_eq!((shown.last.len(), shown.order.len(), shown.open().len()), (REMEMBERED, REMEMBERED, 0));
+        assert_eq!((shown.last.len(), shown.order.len()), (REMEMBERED, REMEMBERED));
+        assert!(shown.open(&Where::Everywhere).is_empty(), "all have ended");
+    }
+
+    #[test]
+    fn what_goes_on_is_looked_at_again_by_partition_and_the_newest_first() {
+        let (mut shown, mut status) = (Shown::default(), samples::status());
+        status.state = State::Running;
+        for n in 0..2 * MAX_AGAIN {
+            (status.id, status.position) = (format!("t{n}"), format!("{}:7", n % 4));
+            shown.is_news(&status);
+        }
+        let all = shown.open(&Where::Everywhere);
+        assert_eq!((all.len(), all[0].clone()), (MAX_AGAIN, format!("t{}", 2 * MAX_AGAIN - 1)));
+        let some = shown.open(&Where::In([1].into()));
+        assert_eq!((some.len(), some.last().map(String::as_str)), (MAX_AGAIN / 2, Some("t1")));
     }
 
     #[test]
     fn a_tree_ends_with_its_root() {
         let status = samples::status();
-        let (id, found) = (status.id.clone(), [status]);
-        let change = |ids: Option<Vec<String>>| FleetChange { ids, partition: Some(0), position: Some("0:1".into()) };
-        assert_eq!(ending(&id, &found, &change(Some(vec![id.clone()]))), Ok(Some(Code::Ok)));
-        assert_eq!(ending(&id, &[], &change(Some(vec![format!("{id}:c")]))), Ok(None));
-        assert_eq!(ending(&id, &[], &change(Some(vec![id.clone()]))).unwrap_err().code, Code::NotFound);
-        assert_eq!(ending(&id, &[], &change(None)).unwrap_err().code, Code::NotFound);
+        let id = status.id.clone();
+        let seen = |found: &[Status], gone: &[&str]| Seen {
+            found: found.to_vec(),
+            gone: gone.iter().map(|id| (*id).to_owned()).collect(),
+        };
+        assert_eq!(ending(&id, &seen(std::slice::from_ref(&status), &[])), Ok(Some(Code::Ok)));
+        let child = format!("{id}:c");
+        assert_eq!(ending(&id, &seen(&[], &[&child])), Ok(None));
+        assert_eq!(ending(&id, &seen(&[], &[&id])).unwrap_err().code, Code::NotFound);
     }
 }
