@@ -208,6 +208,7 @@ impl Api {
         let params = RawJson::of(&task.params).map_err(|why| place(Refusal::new(Code::BadField, why.to_string()), "params"))?;
         self.check_fit(&task.task_type, &params, &format!("{at}/task/params"))?;
         self.check_thens_fit(&task.then, &format!("{at}/task/then"))?;
+        self.check_known_thens(&task.then).await.map_err(|refusal| refusal.below(&format!("{at}/task")))?;
         let (rules, at) = (task.rules(), format!("{at}/task"));
         self.check_tells(&rules, now_ms()).map_err(|refusal| refusal.below(&at))?;
         self.check_deliverable(&rules).await.map_err(|refusal| refusal.below(&at))

@@ -22,6 +22,7 @@ use crate::control::Orders;
 use crate::control::beat::Beat;
 use crate::model::id::clip;
 use crate::model::state::State;
+use crate::model::then::Then;
 use crate::publish::time_text;
 
 /// How long the list of topics counts as new.
@@ -55,12 +56,23 @@ impl Api {
         if !draft.is_external() {
             self.check_known_type(&draft.new.task_type).await?;
         }
+        self.check_known_thens(&draft.new.policy.rules.then).await?;
         self.check_deliverable(&draft.new.policy.rules).await
     }
 
     /// Refuses a type that has no topic.
     pub async fn check_known_type(&self, name: &str) -> Result<(), Refusal> {
         self.partitions_of(name).await.map(drop)
+    }
+
+    /// Refuses what follows, where it would be of a type that has no topic.
+    pub async fn check_known_thens(&self, thens: &[Then]) -> Result<(), Refusal> {
+        let mut types = Vec::new();
+        types_of(thens, "/then", &mut types);
+        for (at, name) in types {
+            self.check_known_type(name).await.map_err(|refusal| refusal.pointer(at))?;
+        }
+        Ok(())
     }
 
     /// How many partitions the topic of a type has.
@@ -117,6 +129,14 @@ impl Api {
             *counts.entry(count.task_type.to_string()).or_default().entry(count.state).or_default() += count.count;
         }
         Ok(counts)
+    }
+}
+
+/// Where each type of what follows is named.
+fn types_of<'a>(thens: &'a [Then], at: &str, types: &mut Vec<(String, &'a str)>) {
+    for (n, then) in thens.iter().enumerate() {
+        types.push((format!("{at}/{n}/type"), &then.task_type));
+        types_of(&then.then, &format!("{at}/{n}/then"), types);
     }
 }
 

@@ -96,6 +96,7 @@ async fn what_cannot_be_is_refused() {
         (with("overlap", json!("both")), 400, "bad_field", "/spec/overlap"),
         (with("delay", json!("1h")), 400, "unknown_field", "/spec/delay"),
         (with("task", json!({"type": "ehco"})), 404, "unknown_type", "/spec/task/type"),
+        (with("task", json!({"type": "echo", "then": [{"type": "ehco"}]})), 404, "unknown_type", "/spec/task/then/0/type"),
         (with("task", json!({"type": "resize", "params": {"url": 1, "width": 2}})), 422, "schema", "/spec/task/params/url"),
         (with("task", json!({"type": "echo", "id": "x"})), 400, "unknown_field", "/spec/task/id"),
     ] {

@@ -60,7 +60,9 @@ async fn what_is_said_and_what_is_not_possible(mut fleet: Fleet) {
     submit(&fleet, json!({"type": "branch", "id": "said", "params": {"widths": [1], "next": "said by the handler"}})).await;
     assert_eq!(fleet.ended("said").await.state, State::Succeeded);
     assert_eq!(fleet.node("said:then").await.unwrap().output.unwrap().text(), "\"said by the handler\"");
-    submit(&fleet, json!({"type": "echo", "id": "off", "then": [{"type": "nobody-has-this"}]})).await;
+    // The api refuses this; other producers are not asked.
+    let policy = json!({"then": [{"type": "nobody-has-this"}]}).to_string();
+    fleet.publish_bare("echo", &[("ce_id", b"off"), ("ce_policy", policy.as_bytes())], "1").await;
     assert_eq!(fleet.ended("off").await.state, State::Failed);
     let error = fleet.node("off:then").await.unwrap().error.unwrap();
     assert!(error.message.starts_with("it cannot be started: the topic"), "{}", error.message);
