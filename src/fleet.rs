@@ -26,8 +26,6 @@ const CONSUMED: &str = "consumed/";
 const PARTITION: i32 = 0;
 const BATCH: usize = 1_000;
 const POLL: Duration = Duration::from_millis(100);
-/// Silence after which the rest of the topic may hold no records.
-const QUIET: Duration = Duration::from_millis(500);
 
 /// The value of the `fleet` record: settings that `kafleet topics apply` fixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -122,7 +120,7 @@ pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> R
     consumer.assign(&[(partition.clone(), Start::Beginning)])?;
     while !reading.is_done() {
         if left().is_zero() {
-            let Reading { next, end, .. } = reading;
+            let Reading { next, end } = reading;
             return Err(ControlError::Late { topic, next, end, waited_ms: deadline.as_millis() });
         }
         let mut outcome = Ok(());
@@ -132,7 +130,10 @@ pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> R
             }
         })?;
         outcome?;
-        reading.skip_gap(broker, &partition, left())?;
+        // The last offsets may hold no record: the marks of transactions take one each and are never delivered.
+        if let Some((_, place)) = consumer.positions()?.first() {
+            reading.passed(*place);
+        }
     }
     consumer.close(left().max(POLL));
     Ok(control)
@@ -142,12 +143,11 @@ pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> R
 pub(crate) struct Reading {
     next: i64,
     end: i64,
-    heard: Instant,
 }
 
 impl Reading {
     pub(crate) fn new(ends: Ends) -> Self {
-        Self { next: ends.first, end: ends.end, heard: Instant::now() }
+        Self { next: ends.first, end: ends.end }
     }
 
     pub(crate) fn next(&self) -> i64 {
@@ -167,25 +167,7 @@ impl Reading {
     pub(crate) fn takes(&mut self, record: &RecordRef<'_>) -> bool {
         let within = record.offset < self.end;
         self.next = self.next.max(record.offset + 1);
-        self.heard = Instant::now();
         within
-    }
-
-    /// The last offsets may hold no record: the marks of transactions take one each and are never delivered.
-    pub(crate) fn skip_gap(&mut self, broker: &dyn Broker, partition: &Partition, deadline: Duration) -> Result<(), BrokerError> {
-        if self.heard.elapsed() < QUIET {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        while !self.is_done() && begun.elapsed() < deadline {
-            let left = deadline.saturating_sub(begun.elapsed());
-            if broker.read_at(partition, self.end - 1, left)?.is_some() {
-                break;
-            }
-            self.end -= 1;
-        }
-        self.heard = Instant::now();
-        Ok(())
     }
 }
 

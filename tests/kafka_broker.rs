@@ -477,6 +477,11 @@ fn a_record_is_read_at_its_place_and_a_marker_is_none() {
     fixture.publish(8..1_000);
     let read = |offset| fixture.kafka.read_at(&fixture.partition(0), offset, DEADLINE).expect("an answer");
 
+    let committed = || fixture.kafka.look(&fixture.partition(0), 1, DEADLINE).expect("an answer").place == 2;
+    let until = Instant::now() + DEADLINE;
+    while !committed() {
+        assert!(Instant::now() < until, "the marker follows the commit");
+    }
     assert_eq!(read(0).and_then(|record| record.value), Some(b"7".to_vec()));
     assert_eq!(read(1), None, "the transaction's marker");
     assert_eq!(read(500).map(|record| (record.offset, record.value)), Some((500, Some(b"506".to_vec()))));

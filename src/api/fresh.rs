@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Api;
 use super::outside::behind;
 use super::problem::{Code, Refusal};
-use crate::broker::{Ends, Partition};
+use crate::broker::Ends;
 use crate::model::id::TaskId;
 use crate::model::node::Node;
 use crate::model::task::Position;
@@ -18,8 +18,6 @@ use crate::store::Fence;
 pub const AFTER_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a read of an unknown id waits for the fold.
 const UNKNOWN_DEADLINE: Duration = Duration::from_millis(500);
-/// How many places before a partition's end are looked at for records that no reader is given.
-const UNDELIVERED: i64 = 8;
 
 /// A task as the store has it.
 #[derive(Clone, Debug)]
@@ -152,25 +150,9 @@ impl Api {
             Reached::Yes => return Ok(None),
             Reached::Not(folded) => folded.unwrap_or(first).max(first),
         };
-        let passed = self.holds_nothing(partition, folded, end).await?;
-        Ok((!passed).then(|| behind(partition, folded, end)))
-    }
-
-    /// Whether there is no record from `folded` to `end`: an atomic send ends with a marker that no reader is given, so
-    /// the fold can stand just before it.
-    async fn holds_nothing(&self, partition: u32, folded: i64, end: i64) -> Result<bool, Refusal> {
-        if end - folded > UNDELIVERED {
-            return Ok(false);
-        }
-        let events: Partition = self.events(partition);
-        self.kafka(UNKNOWN_DEADLINE, move |broker| {
-            for offset in folded..end {
-                if broker.read_at(&events, offset, UNKNOWN_DEADLINE)?.is_some() {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        })
-        .await
+        // What ends a transaction, or was given up with one, is for no reader: the fold can stand just before it.
+        let events = self.events(partition);
+        let look = self.kafka(UNKNOWN_DEADLINE, move |broker| broker.look(&events, folded, UNKNOWN_DEADLINE)).await?;
+        Ok((look.place < end).then(|| behind(partition, folded, end)))
     }
 }

@@ -184,8 +184,20 @@ pub trait Broker: Send + Sync + 'static {
     /// First offset and end of a partition: the place after the last record, open atomic sends included.
     fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError>;
 
-    /// Reads the record at an offset. None where the log no longer, or not yet, holds it.
-    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError>;
+    /// What a reader of what is committed finds first from an offset on. Opens no records and waits for none.
+    fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError>;
+
+    /// Reads the committed record at an offset. None where the log does not hold one there, or no longer.
+    ///
+    /// # Errors
+    /// `Unavailable` also while it is open whether what lies there is committed.
+    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
+        let look = self.look(partition, offset, deadline)?;
+        if look.record.is_none() && look.place <= offset && offset < self.ends(partition, deadline)?.end {
+            return Err(BrokerError::Unavailable(format!("what lies at {offset} of {partition} is not committed yet")));
+        }
+        Ok(look.record.filter(|record| record.offset == offset))
+    }
 
     /// What a group has committed (`offsets` empty), or commits for a group without members.
     fn group_offsets(
@@ -345,6 +357,16 @@ impl Follower {
         let (key, value) = (Some(self.key.as_slice()), Some(self.value.as_slice()));
         Outgoing { topic: &self.topic, partition: Some(self.partition), key, value, headers: &[] }
     }
+}
+
+/// What readers of what is committed find from an offset on: the same for all of them, now and later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// From that offset up to here there is nothing for them: marks that end atomic sends, what was given up, and what
+    /// compaction or retention has removed.
+    pub place: i64,
+    /// The record at this place. None: what lies there is open, or there is nothing yet.
+    pub record: Option<Record>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

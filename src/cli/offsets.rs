@@ -20,9 +20,6 @@ use crate::model::task::parse_time;
 use crate::runtime::{blocking, now_ms};
 use crate::telemetry::init_logs;
 
-/// Offsets without a record (markers of transactions) that a search steps over at most.
-const LONGEST_GAP: i64 = 1_000;
-
 #[derive(Debug, Subcommand)]
 pub enum OffsetsVerb {
     /// Set where the workers of a type begin
@@ -207,23 +204,13 @@ fn search(broker: &dyn Broker, partition: &Partition, ends: Ends, at_ms: i64) ->
     let (mut low, mut high) = (ends.first, ends.end);
     while low < high {
         let middle = low + (high - low) / 2;
-        match record_time(broker, partition, middle, high)? {
-            Some((offset, time_ms)) if time_ms < at_ms => low = offset + 1,
+        match broker.look(partition, middle, Duration::from_secs(5))?.record {
+            Some(record) if record.offset < high && record.timestamp_ms < at_ms => low = record.offset + 1,
             // It is young enough, or there is no record from the middle on.
             _ => high = middle,
         }
     }
     Ok(low)
-}
-
-/// Offset and time of the first record at or after an offset.
-fn record_time(broker: &dyn Broker, partition: &Partition, from: i64, until: i64) -> Result<Option<(i64, i64)>, BrokerError> {
-    for offset in from..until.min(from + LONGEST_GAP) {
-        if let Some(record) = broker.read_at(partition, offset, Duration::from_secs(5))? {
-            return Ok(Some((offset, record.timestamp_ms)));
-        }
-    }
-    Ok(None)
 }
 
 fn failure(why: BrokerError, task_type: &str, group: &str) -> Failure {

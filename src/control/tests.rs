@@ -210,8 +210,8 @@ impl Broker for Away {
     fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
         self.0.apply_topics(topics, deadline)
     }
-    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
-        self.0.read_at(partition, offset, deadline)
+    fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
+        self.0.look(partition, offset, deadline)
     }
     fn group_offsets(
         &self,

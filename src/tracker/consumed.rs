@@ -17,8 +17,6 @@ use crate::store::Index;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
-/// How many places are looked at in one go for records that no reader is given.
-const UNDELIVERED: i64 = 8;
 
 /// Where a topic ended when a cancelled tree had ended: what is cancelled lies before.
 struct End {
@@ -26,10 +24,6 @@ struct End {
     group: String,
     partition: Partition,
     end: i64,
-    /// Between these places no record was found.
-    empty: std::ops::Range<i64>,
-    /// There is one at the end of that.
-    held: bool,
 }
 
 #[derive(Default)]
@@ -99,7 +93,7 @@ async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result
                 let partition = Partition::new(topic.as_str(), index as i32);
                 let found = broker.ends(&partition, CALL_DEADLINE)?;
                 if found.end > found.first {
-                    ends.push(End { group: names.group(&task_type), partition, end: found.end, empty: 0..0, held: false });
+                    ends.push(End { group: names.group(&task_type), partition, end: found.end });
                 }
             }
         }
@@ -108,26 +102,22 @@ async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result
     read.await?.map_err(|error: BrokerError| error.to_string())
 }
 
-/// Those that the workers have not committed yet, nor retention removed; all where that could not be seen.
+/// Those that the workers have not passed yet; all where that could not be seen.
 async fn look(setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<(Vec<End>, Result<(), BrokerError>), String> {
     let broker = setup.broker.clone();
     blocking(move || {
         let mut ends = ends;
-        let looked = places_of(&*broker, &ends).and_then(|places| {
-            let mut passed = Vec::with_capacity(ends.len());
-            for (end, place) in ends.iter_mut().zip(places) {
-                passed.push(end.is_passed_from(place, &*broker)?);
-            }
-            let mut passed = passed.into_iter();
-            ends.retain(|_| passed.next() == Some(false));
-            Ok(())
+        let looked = places_of(&*broker, &ends).map(|places| {
+            let mut left = places.iter().zip(&ends).map(|(place, end)| *place < end.end);
+            ends.retain(|_| left.next() == Some(true));
         });
         (ends, looked)
     })
     .await
 }
 
-/// How far each is consumed. A group is asked once: that takes a client of its own.
+/// How far each is consumed. A group is asked once: that takes a client of its own. A commit names the place behind the
+/// last record: what no worker is given, such as the mark that ends a transaction or what was given up, is looked past.
 fn places_of(broker: &dyn Broker, ends: &[End]) -> Result<Vec<i64>, BrokerError> {
     let mut groups: BTreeMap<&str, Vec<Partition>> = BTreeMap::new();
     ends.iter().for_each(|end| groups.entry(&end.group).or_default().push(end.partition.clone()));
@@ -136,32 +126,12 @@ fn places_of(broker: &dyn Broker, ends: &[End]) -> Result<Vec<i64>, BrokerError>
         let found = broker.group_offsets(group, &partitions, CALL_DEADLINE)?;
         committed.extend(partitions.into_iter().zip(found).map(|(partition, found)| ((group, partition), found)));
     }
-    let place = |end: &End| {
-        let first = broker.ends(&end.partition, CALL_DEADLINE)?.first;
-        let committed = committed.get(&(end.group.as_str(), end.partition.clone())).and_then(Option::as_ref);
-        Ok(committed.map_or(first, |committed| committed.offset.max(first)))
+    let place = |end: &End| match committed.get(&(end.group.as_str(), end.partition.clone())).and_then(Option::as_ref) {
+        Some(committed) if committed.offset >= end.end => Ok(committed.offset),
+        committed => {
+            let from = committed.map_or(0, |committed| committed.offset);
+            Ok(broker.look(&end.partition, from, CALL_DEADLINE)?.place)
+        }
     };
     ends.iter().map(place).collect()
-}
-
-impl End {
-    /// No record lies between: the mark that ends a transaction is delivered to nobody, so a commit stands before it, and
-    /// where many were given up there are many marks. Only some places are looked at, the others the next time.
-    fn is_passed_from(&mut self, place: i64, broker: &dyn Broker) -> Result<bool, BrokerError> {
-        if !(self.empty.start..=self.empty.end).contains(&place) {
-            (self.empty, self.held) = (place..place, false);
-        }
-        for _ in 0..UNDELIVERED {
-            let next = self.empty.end;
-            if next >= self.end {
-                return Ok(true);
-            }
-            self.held = self.held || broker.read_at(&self.partition, next, CALL_DEADLINE)?.is_some();
-            if self.held {
-                return Ok(false);
-            }
-            self.empty.end += 1;
-        }
-        Ok(self.empty.end >= self.end)
-    }
 }

@@ -25,8 +25,8 @@ use crate::publish::{set_policy, task_headers};
 use crate::runtime::blocking;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// How long what has to wait for workers is left alone, so that others get their turn; so many are looked at between two
-/// transactions.
+/// How long what has to wait for workers or for Kafka is left alone, so that others get their turn; so many are looked at
+/// between two transactions.
 const DEFERRAL: Duration = Duration::from_secs(3);
 const CHECKS: u32 = 8;
 /// Bytes of continuations in one transaction, about.
@@ -228,7 +228,10 @@ impl Gunsmith {
                     continue;
                 }
                 match effect.what {
-                    Act::Publish { run } => shots.push(self.publish(id, &node, *effect, run, now).await?),
+                    Act::Publish { run } => match self.publish(id, &node, *effect, run, now).await? {
+                        Some(shot) => shots.push(shot),
+                        None => self.defer(id, &node),
+                    },
                     Act::Follow { .. } | Act::Tell(_) if bytes > MOST_BYTES => continue,
                     Act::Tell(delivery) => {
                         let shot = self.tell(id, &node, *effect, delivery, now)?;
@@ -249,8 +252,8 @@ impl Gunsmith {
                         }
                         if self.consumed.is_all(&self.setup, self.number, id, &mark).await? {
                             shots.push(self.uncancel(id, *effect, now));
-                        } else if node.effects.len() == 1 {
-                            self.deferred.insert(id.clone(), Instant::now() + DEFERRAL);
+                        } else {
+                            self.defer(id, &node);
                         }
                     }
                     Act::RetryFailed { .. } | Act::End { .. } | Act::Cancel { .. } => {
@@ -261,6 +264,13 @@ impl Gunsmith {
             }
         }
         Ok((shots, walks))
+    }
+
+    /// Leaves a task alone for a while, unless it wants something else too.
+    fn defer(&mut self, id: &TaskId, node: &Node) {
+        if node.effects.len() == 1 {
+            self.deferred.insert(id.clone(), Instant::now() + DEFERRAL);
+        }
     }
 
     fn walk(&self, id: &TaskId, node: &Node, effect: Effect, now: i64) -> Walk {
@@ -293,9 +303,9 @@ impl Gunsmith {
         Message { topic, partition, key, value, headers: Vec::new() }
     }
 
-    /// The task's record once more, for a new run; where it is gone, the run fails.
-    async fn publish(&mut self, id: &TaskId, node: &Node, effect: Effect, run: u32, now: i64) -> Result<Shot, String> {
-        let shot = |messages| Shot { id: id.clone(), mark: effect.id(), kind: "retry", messages };
+    /// The task's record once more, for a new run; where it is gone, the run fails. None: it cannot be read at present.
+    async fn publish(&mut self, id: &TaskId, node: &Node, effect: Effect, run: u32, now: i64) -> Result<Option<Shot>, String> {
+        let shot = |messages| Some(Shot { id: id.clone(), mark: effect.id(), kind: "retry", messages });
         let done = self.event(&effect_done(id, effect, now));
         if node.run != run || node.own.is_terminal() {
             return Ok(shot(vec![done]));
@@ -306,9 +316,15 @@ impl Gunsmith {
         };
         let found = match refusal {
             Some(why) => Err(why),
-            None => self.record_of(id, node).await?.ok_or_else(|| {
-                "the task's record is no longer in Kafka (hint: submit it anew; `topics.task_retention` says how long records are kept)".to_owned()
-            }),
+            None => match self.record_of(id, node).await {
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(task = %id, %error, "the record of a task to be retried cannot be read; trying again");
+                    return Ok(None);
+                }
+                found => found.map_err(|error| error.to_string())?.ok_or_else(|| {
+                    "the task's record is no longer in Kafka (hint: submit it anew; `topics.task_retention` says how long records are kept)".to_owned()
+                }),
+            },
         };
         Ok(match found {
             Ok(found) => shot(vec![self.again(id, node, found, run, effect.cause), done]),
@@ -411,7 +427,7 @@ impl Gunsmith {
     }
 
     /// From its place in its topic, or from the event that carried it.
-    async fn record_of(&self, id: &TaskId, node: &Node) -> Result<Option<Found>, String> {
+    async fn record_of(&self, id: &TaskId, node: &Node) -> Result<Option<Found>, BrokerError> {
         if let Some(position) = node.position {
             let place = Partition::new(self.topic_of(node), position.partition);
             if let Some(record) = self.read(place, position.offset).await? {
@@ -425,12 +441,11 @@ impl Gunsmith {
         Ok(event.filter(|event| event.id == *id).and_then(|event| event.record).map(|kept| Found::kept(*kept)))
     }
 
-    async fn read(&self, place: Partition, offset: i64) -> Result<Option<Record>, String> {
+    async fn read(&self, place: Partition, offset: i64) -> Result<Option<Record>, BrokerError> {
         let broker = self.setup.broker.clone();
-        let read = blocking(move || broker.read_at(&place, offset, CALL_DEADLINE)).await?;
-        match read {
+        match blocking(move || broker.read_at(&place, offset, CALL_DEADLINE)).await.map_err(BrokerError::Unavailable)? {
             Err(BrokerError::Unknown(_)) => Ok(None),
-            read => read.map_err(|error| error.to_string()),
+            read => read,
         }
     }
 

@@ -130,8 +130,8 @@ impl Broker for Uplink {
     fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
         self.here()?.ends(partition, deadline)
     }
-    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
-        self.here()?.read_at(partition, offset, deadline)
+    fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
+        self.here()?.look(partition, offset, deadline)
     }
     fn group_offsets(
         &self,

@@ -101,6 +101,9 @@ async fn a_marker_at_the_end_of_the_log_holds_no_answer_back() {
     let sent = atomic.send_all(&[record], DEADLINE).unwrap()[0];
     let end = fleet.log.ends(&Partition::new(topic.as_str(), sent.0), DEADLINE).unwrap().end;
     assert!(end > sent.1 + 1, "the marker takes an offset of its own");
+    fleet.log.hold_atomic("test", true);
+    atomic.send_all(&[record; 10], DEADLINE).unwrap_err();
+    assert!(fleet.log.settle_atomic("test", false), "and what was given up takes many");
     let _: Status = fleet.get(&format!("/v1/tasks/a?after={}:{}", sent.0, sent.1)).await;
     let same = (0..).map(|n| format!("no{n}"));
     let unknown = same.take(1_000).find(|id| fleet.publisher.partition_of(&id.parse().unwrap()) as i32 == sent.0).unwrap();

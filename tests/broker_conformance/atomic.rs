@@ -15,6 +15,8 @@ pub const CASES: &[Case] = &[
     ("what_follows_is_made_of_the_places_before_it", what_follows_is_made_of_the_places_before_it),
     ("what_ends_in_the_middle_leaves_nothing", what_ends_in_the_middle_leaves_nothing),
     ("nothing_to_send_is_no_error", nothing_to_send_is_no_error),
+    ("a_look_passes_markers_and_what_was_given_up", a_look_passes_markers_and_what_was_given_up),
+    ("a_look_ends_where_a_send_is_open", a_look_ends_where_a_send_is_open),
 ];
 
 fn an_atomic_send_takes_one_more_offset_a_partition(kit: &Kit) {
@@ -26,7 +28,7 @@ fn an_atomic_send_takes_one_more_offset_a_partition(kit: &Kit) {
     // The markers may follow the answer by a moment.
     until("both partitions have their marker", || (kit.ends(&a), kit.ends(&b)) == ((0, 3), (0, 2)));
     assert_eq!(kit.ends(&untouched), (0, 0));
-    assert_eq!(kit.broker.read_at(&a, 2, DEADLINE).unwrap(), None, "the marker is no record");
+    until("the marker is no record", || kit.broker.read_at(&a, 2, DEADLINE) == Ok(None));
     assert_eq!(kit.broker.read_at(&a, 1, DEADLINE).unwrap().unwrap().value, Some(b"3".to_vec()));
     assert_eq!(producer.send_all(&[plain(&a, "4")], DEADLINE).unwrap(), [(0, 3)]);
     until("the second send has its marker", || kit.ends(&a) == (0, 5));
@@ -146,4 +148,60 @@ fn what_ends_in_the_middle_leaves_nothing(kit: &Kit) {
 fn nothing_to_send_is_no_error(kit: &Kit) {
     let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
     assert_eq!(producer.send_all(&[], DEADLINE), Ok(vec![]));
+}
+
+/// An atomic send of one record that ends in nothing.
+fn give_up(kit: &Kit, at: &Partition) {
+    let nowhere = Partition::new(at.topic.clone(), 9);
+    let mut then = |_: &[(i32, i64)]| vec![follower(&nowhere, "b".into())];
+    let refused = kit.broker.atomic_producer(&kit.name("x")).unwrap().send_in_two(&[plain(at, "never")], &mut then, DEADLINE);
+    assert!(matches!(refused, Err(BrokerError::Unknown(_))), "{refused:?}");
+}
+
+fn a_look_passes_markers_and_what_was_given_up(kit: &Kit) {
+    let at = Partition::new(kit.topic(1), 0);
+    kit.fill(&at, ["0"]);
+    kit.broker.atomic_producer(&kit.name("x")).unwrap().send_all(&[plain(&at, "1")], DEADLINE).unwrap();
+    until("its marker is there", || kit.look(&at, 2) == (3, None));
+    assert_eq!([0, 1].map(|offset| kit.look(&at, offset)), [(0, Some("0".into())), (1, Some("1".into()))]);
+    give_up(kit, &at);
+    give_up(kit, &at);
+    until("their markers are there", || kit.look(&at, 3) == (7, None));
+    for offset in 2..8 {
+        assert_eq!(kit.look(&at, offset), (7, None), "{offset}");
+        assert_eq!(kit.broker.read_at(&at, offset, DEADLINE), Ok(None), "{offset}");
+    }
+    kit.fill(&at, ["7"]);
+    for offset in 2..8 {
+        assert_eq!(kit.look(&at, offset), (7, Some("7".into())), "{offset}");
+    }
+    assert_eq!(kit.broker.read_at(&at, 5, DEADLINE), Ok(None), "given up, and for ever");
+    assert_eq!(kit.look(&at, 8), (8, None));
+}
+
+/// Whether what lies there will ever be for readers is not decided.
+fn a_look_ends_where_a_send_is_open(kit: &Kit) {
+    // Kafka gives an open one up by itself after some seconds: on a machine that stands still it is tried again.
+    let seen = (0..5).find_map(|_| {
+        let at = Partition::new(kit.topic(1), 0);
+        kit.fill(&at, ["before"]);
+        let mut looks = Vec::new();
+        let mut meanwhile = |_: &[(i32, i64)]| {
+            kit.fill(&at, ["after"]);
+            looks = (0..5).map(|offset| (kit.look(&at, offset), kit.broker.read_at(&at, offset, DEADLINE))).collect();
+            Vec::new()
+        };
+        let sent = kit.broker.atomic_producer(&kit.name("x")).unwrap().send_in_two(&[plain(&at, "open")], &mut meanwhile, DEADLINE);
+        sent.is_ok().then_some((at, looks))
+    });
+    let (at, looks) = seen.expect("one that was committed");
+    assert_eq!(looks[0].0, (0, Some("before".into())));
+    assert!(looks[1..].iter().all(|(look, _)| *look == (1, None)), "{looks:?}");
+    for (_, read) in &looks[1..3] {
+        assert!(matches!(read, Err(BrokerError::Unavailable(_))), "{read:?}");
+    }
+    assert_eq!(looks[4].1, Ok(None), "nothing is there yet");
+    until("it is committed", || kit.look(&at, 1) == (1, Some("open".into())));
+    assert_eq!(kit.look(&at, 2), (2, Some("after".into())));
+    until("its marker is passed", || kit.look(&at, 3) == (4, None));
 }

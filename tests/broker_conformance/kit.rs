@@ -97,6 +97,12 @@ impl Kit {
         found[0].clone().map(|committed| (committed.offset, committed.metadata))
     }
 
+    /// Where the next record for readers lies, and its value.
+    pub fn look(&self, at: &Partition, offset: i64) -> (i64, Option<String>) {
+        let look = self.broker.look(at, offset, DEADLINE).unwrap();
+        (look.place, look.record.map(|record| text(&record).into_owned()))
+    }
+
     pub fn ends(&self, at: &Partition) -> (i64, i64) {
         let ends = self.broker.ends(at, DEADLINE).unwrap();
         (ends.first, ends.end)

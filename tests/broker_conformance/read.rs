@@ -159,6 +159,8 @@ fn read_at_finds_one_record(kit: &Kit) {
     assert_eq!(read(3), None, "not yet");
     assert_eq!(read(1000), None, "beyond the end");
     assert_eq!(read(-1), None, "below the start");
+    assert_eq!([-1, 1, 3, 1000].map(|offset| kit.look(&at, offset).0), [0, 1, 3, 3]);
+    assert_eq!(kit.look(&Partition::new(kit.topic(1), 0), 0), (0, None), "nothing yet");
     assert_eq!(kit.ends(&at), (0, 3));
 }
 

@@ -255,9 +255,9 @@ impl Fleet {
             let committed = broker.group_offsets(&names.observer_group(), &partitions, DEADLINE).unwrap();
             let done = partitions.iter().zip(committed).all(|(partition, committed)| {
                 let ends = broker.ends(partition, DEADLINE).unwrap();
+                let place = committed.map_or(ends.first, |committed| committed.offset);
                 // What ends a transaction is for no reader.
-                let mut left = committed.map_or(ends.first, |committed| committed.offset)..ends.end;
-                left.clone().count() <= 8 && left.all(|offset| broker.read_at(partition, offset, DEADLINE).unwrap().is_none())
+                place >= ends.end || broker.look(partition, place, DEADLINE).unwrap().place >= ends.end
             });
             let events = (0..count).map(|index| Partition::new(names.events(), index as i32));
             done.then(|| events.map(|partition| broker.ends(&partition, DEADLINE).unwrap().end).collect::<Vec<_>>())

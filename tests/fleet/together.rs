@@ -41,7 +41,7 @@ impl Broker for Halfway {
         let inner = self.inner.atomic_producer(name)?;
         Ok(Box::new(HalfwayProducer { inner, step: self.step.subscribe(), begun: self.begun.clone() }))
     }
-    through!(producer, topics, apply_topics, ends, read_at, group_offsets, set_group_offsets);
+    through!(producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
 }
 
 struct HalfwayProducer {

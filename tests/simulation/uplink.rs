@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing,
-    Partition, Producer, Record, RecordRef, Start, TopicInfo,
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Look,
+    Outgoing, Partition, Producer, RecordRef, Start, TopicInfo,
 };
 use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
@@ -94,9 +94,9 @@ impl Broker for Watched {
         self.reach()?;
         self.inner.ends(partition, deadline)
     }
-    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
+    fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
         self.reach()?;
-        self.inner.read_at(partition, offset, deadline)
+        self.inner.look(partition, offset, deadline)
     }
     fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
         self.reach()?;

@@ -92,7 +92,7 @@ pub async fn unrest(fleet: &Fleet) -> Option<String> {
     for (partition, end) in task_partitions(fleet) {
         let group = names.group(names.type_of(&partition.topic).unwrap_or_default());
         let committed = broker.group_offsets(&group, std::slice::from_ref(&partition), CALL).unwrap().pop().flatten();
-        if committed.as_ref().map_or(0, |committed| committed.offset) < last_record(fleet, &partition, end) {
+        if !is_passed(fleet, &partition, committed.as_ref().map_or(0, |committed| committed.offset), end) {
             return Some(format!("{partition} is committed to {committed:?} of {end}"));
         }
     }
@@ -116,10 +116,9 @@ fn task_partitions(fleet: &Fleet) -> Vec<(Partition, i64)> {
     all.map(|partition| (partition.clone(), fleet.broker.ends(&partition, CALL).unwrap().end)).collect()
 }
 
-/// The place after the last record: behind it may be the mark of a transaction, which nobody is given.
-fn last_record(fleet: &Fleet, partition: &Partition, end: i64) -> i64 {
-    let is_record = |offset: &i64| fleet.broker.read_at(partition, offset - 1, CALL).unwrap().is_some();
-    (1..=end).rev().find(is_record).unwrap_or(0)
+/// Behind the last record may be the mark of a transaction, which nobody is given.
+fn is_passed(fleet: &Fleet, partition: &Partition, committed: i64, end: i64) -> bool {
+    committed >= end || fleet.broker.look(partition, committed, CALL).unwrap().place >= end
 }
 
 /// Everything that is wrong.
@@ -391,7 +390,7 @@ pub fn given_back(fleet: &Fleet) -> Vec<String> {
             continue;
         };
         let clean = Metadata::decode(committed.offset, &committed.metadata).is_some_and(|metadata| metadata.mark == Mark::Clean);
-        if committed.offset < last_record(fleet, &partition, end) || !clean {
+        if !is_passed(fleet, &partition, committed.offset, end) || !clean {
             wrong.push(format!("{partition} ends at {end} and was given back with {committed:?}"));
         }
     }

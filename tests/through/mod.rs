@@ -47,14 +47,14 @@ macro_rules! through {
             self.inner.ends(partition, deadline)
         }
     };
-    (@ read_at) => {
-        fn read_at(
+    (@ look) => {
+        fn look(
             &self,
             partition: &kafleet::broker::Partition,
             offset: i64,
             deadline: std::time::Duration,
-        ) -> Result<Option<kafleet::broker::Record>, kafleet::broker::BrokerError> {
-            self.inner.read_at(partition, offset, deadline)
+        ) -> Result<kafleet::broker::Look, kafleet::broker::BrokerError> {
+            self.inner.look(partition, offset, deadline)
         }
     };
     (@ group_offsets) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use kafleet::broker::{BrokerError, Commit, ConsumerSpec, Outgoing, Partition, Record, Start, TopicSpec, memory as broker};
+use kafleet::broker::{Broker, BrokerError, Commit, ConsumerSpec, Follower, Outgoing, Partition, Record, Start, TopicSpec, memory as broker};
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::json::RawJson;
 use kafleet::model::node::Node;
@@ -282,9 +282,11 @@ pub async fn what_cannot_be_published_fails(ground: Ground) {
 }
 
 /// A task that was cancelled before a worker took it still lies in its topic: workers have to know until they are past it.
+/// Behind it lies what was given up with its transaction: workers are never given that, and commit nothing of it.
 pub async fn a_cancel_is_told_until_workers_are_past_it(ground: Ground) {
     make_topics(&ground);
     let position = put_task(&ground, "x").await;
+    give_up(&ground);
     let mut there = submitted("x");
     there.task.as_mut().unwrap().position = Some(position);
     let tracker = ground.tracker().await;
@@ -300,6 +302,17 @@ pub async fn a_cancel_is_told_until_workers_are_past_it(ground: Ground) {
     until("workers need not know any more", || async { control().last().unwrap().value.is_none() }).await;
     agrees(&ground).await;
     tracker.stop().await;
+}
+
+/// A transaction in the task's partition that ends in nothing.
+fn give_up(ground: &Ground) {
+    let topic = ground.names.tasks(TYPE);
+    let record = Outgoing { topic: &topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &[] };
+    let mut nowhere =
+        |_: &[(i32, i64)]| vec![Follower { topic: topic.as_str().into(), partition: 99, key: Vec::new(), value: Vec::new() }];
+    let name = format!("{topic}.given-up");
+    let given_up = ground.broker.atomic_producer(&name).unwrap().send_in_two(&[record], &mut nowhere, DEADLINE);
+    assert!(matches!(given_up, Err(BrokerError::Unknown(_))), "{given_up:?}");
 }
 
 /// Much is due, for some seconds: it is published soon after its time.
@@ -367,6 +380,32 @@ async fn a_transaction_of_unknown_outcome_is_cleared_up() {
     memory.hold_atomic(&name, false);
     all_released(&ground, 50).await;
     tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// A record that lies behind somebody's open transaction is not gone: its retry waits, and nothing else waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_waits_for_a_record_that_is_not_committed_yet() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let ground = Ground::new(memory.clone(), Arc::new(Memory::default()), 1);
+    make_topics(&ground);
+    let topic = ground.names.tasks(TYPE);
+    let strangers = Outgoing { topic: &topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &[("ce_id", b"s")] };
+    memory.hold_atomic("stranger", true);
+    memory.atomic_producer("stranger").unwrap().send_all(&[strangers], DEADLINE).unwrap_err();
+    let position = put_task(&ground, "x").await;
+    let mut there = submitted("x");
+    there.task.as_mut().unwrap().position = Some(position);
+    let tracker = ground.tracker().await;
+    ground.write(&[there, ended(Kind::Failed, "x"), event(Kind::RetryRequested, "x")]).await;
+    until("the retry is to be published", || async { node(&ground, "x").await.is_some_and(|node| node.effects.len() == 1) }).await;
+    ground.write(&many(20, "a")).await;
+    until_state(&ground, "a-19", State::Queued).await;
+    assert_eq!(node(&ground, "x").await.unwrap().effects.len(), 1, "it waits");
+    assert!(memory.settle_atomic("stranger", true));
+    until("it is published", || async { node(&ground, "x").await.unwrap().effects.is_empty() }).await;
+    assert_eq!(node(&ground, "x").await.unwrap().state, State::Queued);
+    assert_eq!(published(&ground)["x"], 2);
     tracker.stop().await;
 }
 

@@ -21,7 +21,7 @@ impl Broker for SelfishBroker {
         let alone = ConsumerSpec { group: None, topics: Vec::new(), ..spec.clone() };
         Ok(Box::new(Selfish { inner: self.inner.consumer(&alone)?, taken: Some(self.all.clone()) }))
     }
-    through!(producer, atomic_producer, topics, apply_topics, ends, read_at, group_offsets, set_group_offsets);
+    through!(producer, atomic_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
 }
 
 struct Selfish {

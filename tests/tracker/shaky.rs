@@ -121,7 +121,7 @@ impl Broker for ShakyBroker {
         }
         Ok(Box::new(ShakyAtomic { inner: self.inner.atomic_producer(name)?, tricks: self.tricks.clone() }))
     }
-    through!(producer, topics, apply_topics, ends, read_at, group_offsets, set_group_offsets);
+    through!(producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
 }
 
 struct ShakyConsumer {

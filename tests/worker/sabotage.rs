@@ -94,7 +94,7 @@ impl Broker for Sabotaged {
         let inner = self.inner.producer(sink.clone())?;
         Ok(Arc::new(Denying { inner, sink, denied: self.denied, denying: self.denying.clone() }))
     }
-    through!(atomic_producer, topics, apply_topics, ends, read_at, group_offsets, set_group_offsets);
+    through!(atomic_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
 }
 
 /// The fleet, with something in the way of its workers.

@@ -56,7 +56,7 @@ impl Cluster {
     pub fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
         check_topic(&partition.topic)?;
         let told = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
-        let (first, end) = told.map_err(|error| self.explained(&error, &format!("asking for the ends of {partition}")))?;
+        let (first, end) = told.map_err(|error| self.explained(error::of(&error, &format!("asking for the ends of {partition}"))))?;
         Ok(Ends { first, end })
     }
 
@@ -94,13 +94,13 @@ impl Cluster {
     }
 
     fn metadata(&self, topic: Option<&str>, what: &str, until: Instant) -> Result<Metadata, BrokerError> {
-        self.client.client().fetch_metadata(topic, left(until)).map_err(|error| self.explained(&error, what))
+        self.client.client().fetch_metadata(topic, left(until)).map_err(|error| self.explained(error::of(&error, what)))
     }
 
     /// An error with what the client complained of meanwhile: "timed out" alone helps nobody.
-    fn explained(&self, error: &KafkaError, what: &str) -> BrokerError {
-        let complaint = self.client.context().recent();
-        match (error::of(error, what), complaint) {
+    /// An outage, with what the client has complained about last.
+    pub fn explained(&self, error: BrokerError) -> BrokerError {
+        match (error, self.client.context().recent()) {
             (BrokerError::Unavailable(text), Some((code, reason))) => error::classified(code, format!("{text}: {reason}")),
             (error, _) => error,
         }

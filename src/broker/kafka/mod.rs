@@ -19,8 +19,8 @@ use self::producer::{KafkaAtomicProducer, KafkaProducer};
 use self::reader::Reader;
 use self::settings::Settings;
 use super::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Partition, Producer,
-    Record, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Look, Partition, Producer,
+    RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
 };
 
 mod admin;
@@ -79,12 +79,8 @@ impl Broker for Kafka {
         self.cluster.ends(partition, deadline)
     }
 
-    fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
-        let ends = self.ends(partition, deadline)?;
-        if offset < ends.first || offset >= ends.end {
-            return Ok(None);
-        }
-        self.reader.read(&self.settings, partition, offset, deadline)
+    fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
+        self.reader.look(&self.settings, partition, offset, deadline).map_err(|error| self.cluster.explained(error))
     }
 
     fn group_offsets(

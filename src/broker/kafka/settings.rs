@@ -100,11 +100,11 @@ impl Settings {
         config
     }
 
-    /// A consumer that fetches single records.
+    /// A consumer that fetches single records, of those that are committed.
     pub fn reader(&self) -> ClientConfig {
         let mut config = self.unsubscribed(NO_GROUP);
         config
-            .set("isolation.level", "read_uncommitted")
+            .set("isolation.level", "read_committed")
             .set("enable.partition.eof", "true")
             .set("queued.min.messages", "1")
             .set("fetch.message.max.bytes", "65536")

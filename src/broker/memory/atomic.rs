@@ -1,8 +1,11 @@
-//! Atomic sends: all records are written under one lock, then one marker in every partition that was touched.
+//! Atomic sends: the records, then one marker in every partition that was touched. Between the first ones and those that
+//! follow them others may write, as in Kafka.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::MutexGuard;
 
 use super::faults::{SendFault, injected};
 use super::log::{Payload, cost_of};
@@ -67,6 +70,12 @@ impl State {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The partitions of a send that goes on, unless it was ended meanwhile by another opening of its name.
+    fn take_open(&mut self, name: &str, send: u64) -> Result<Vec<Partition>, BrokerError> {
+        let open = self.senders.get_mut(name).and_then(|sender| sender.open.take_if(|open| open.send == send));
+        open.map(|open| open.partitions).ok_or_else(|| BrokerError::Fenced(format!("`{name}` was opened again")))
     }
 
     /// Finds each record's partition, and that all of them will be taken.
@@ -134,7 +143,9 @@ impl AtomicProducer for MemoryAtomic {
         }
         let (send, mut partitions) = (state.new_id(), Vec::new());
         let mut places = state.add(&self.core, send, records, &mut partitions, now_ms)?;
-        let followers = then(&places);
+        state.senders.entry(self.name.clone()).or_default().open = Some(Open { send, partitions });
+        let followers = MutexGuard::unlocked(&mut state, || then(&places));
+        let mut partitions = state.take_open(&self.name, send)?;
         let followers: Vec<Outgoing<'_>> = followers.iter().map(Follower::outgoing).collect();
         match state.add(&self.core, send, &followers, &mut partitions, now_ms) {
             Ok(more) => places.extend(more),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Condvar;
 
-use crate::broker::{HeaderList, Outgoing, Record, RecordRef};
+use crate::broker::{HeaderList, Look, Outgoing, RecordRef};
 
 /// What a record costs beside its own bytes: its place in the log and its allocations.
 const RECORD_OVERHEAD: u64 = 96;
@@ -183,15 +183,13 @@ impl Log {
         taken
     }
 
-    /// The committed record at exactly this offset.
-    pub fn get(&self, offset: i64) -> Option<&Entry> {
-        let entry = self.entries.get(self.index_of(offset))?;
-        (entry.place.offset == offset && !entry.aborted && offset < self.limit(false)).then_some(entry)
-    }
-
-    pub fn record(&self, topic: &str, partition: i32, offset: i64) -> Option<Record> {
-        let entry = self.get(offset)?;
-        Some(entry.payload.record(topic, partition, entry.place).to_owned())
+    /// What a reader of what is committed finds first from an offset on.
+    pub fn look(&self, topic: &str, partition: i32, offset: i64) -> Look {
+        let limit = self.limit(false);
+        let rest = self.entries.range(self.index_of(offset)..).take_while(|entry| entry.place.offset < limit);
+        let found = rest.into_iter().find(|entry| !entry.aborted);
+        let record = found.map(|entry| entry.payload.record(topic, partition, entry.place).to_owned());
+        Look { place: found.map_or(limit, |entry| entry.place.offset), record }
     }
 
     /// Removes what lies before an offset.

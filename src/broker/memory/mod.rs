@@ -14,8 +14,8 @@ use parking_lot::{Mutex, MutexGuard};
 use self::group::Group;
 use self::topics::Topics;
 use super::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Partition, Producer,
-    Record, TopicInfo, TopicOutcome, TopicSpec,
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Look, Partition, Producer,
+    TopicInfo, TopicOutcome, TopicSpec,
 };
 
 mod atomic;
@@ -225,9 +225,9 @@ impl Broker for Memory {
         Ok(Ends { first: log.first, end: log.end })
     }
 
-    fn read_at(&self, partition: &Partition, offset: i64, _deadline: Duration) -> Result<Option<Record>, BrokerError> {
+    fn look(&self, partition: &Partition, offset: i64, _deadline: Duration) -> Result<Look, BrokerError> {
         let state = self.core.lock();
-        Ok(topics::log(&state.topics, partition)?.record(&partition.topic, partition.index, offset))
+        Ok(topics::log(&state.topics, partition)?.look(&partition.topic, partition.index, offset))
     }
 
     fn group_offsets(
