@@ -1,7 +1,7 @@
 //! Whether workers still have to know of a cancel: a task that was cancelled before a worker took it may lie in its topic
 //! yet, and would run if it were taken up without that knowledge.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ use crate::model::node::Node;
 use crate::model::rollup::children_of;
 use crate::model::state::State;
 use crate::runtime::blocking;
-use crate::store::Index;
+use crate::store::{Entry, Index, StoreError};
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
+/// Records looked at in one go; its last page may go beyond, by less than one.
+const STEP: usize = 10 * PAGE;
 
 /// Where a topic ended when a cancelled tree had ended: what is cancelled lies before.
 struct End {
@@ -26,59 +28,106 @@ struct End {
     end: i64,
 }
 
-#[derive(Default)]
-pub struct Consumed {
-    marks: HashMap<(TaskId, String), Vec<End>>,
+/// Whether the workers are past all that was ended in a tree and not taken by one of them.
+pub enum Passed {
+    Yes,
+    No,
+    /// The tree is large, and not looked through yet.
+    Unknown,
 }
 
+enum Known {
+    Types(Types),
+    Ends(Vec<End>),
+}
+
+/// By task and effect.
+#[derive(Default)]
+pub struct Consumed(HashMap<(TaskId, String), Known>);
+
 impl Consumed {
-    /// Everything that was ended in this tree and not taken by a worker has been passed by the workers of its type.
-    pub async fn is_all(&mut self, setup: &Arc<TrackerSetup>, number: u32, id: &TaskId, effect: &str) -> Result<bool, String> {
+    pub async fn look(&mut self, setup: &Arc<TrackerSetup>, number: u32, id: &TaskId, effect: &str) -> Result<Passed, String> {
         let key = (id.clone(), effect.to_owned());
-        let ends = match self.marks.remove(&key) {
-            Some(ends) => ends,
-            None => ends_of(setup, untaken_types(setup, number, id).await?).await?,
+        let known = match self.0.remove(&key) {
+            Some(known) => known,
+            None => Known::Types(Types::from(setup, number, id).await?),
+        };
+        let ends = match known {
+            Known::Ends(ends) => ends,
+            Known::Types(mut types) => match types.step(setup, number).await? {
+                true => ends_of(setup, types.found).await?,
+                false => {
+                    self.0.insert(key, Known::Types(types));
+                    return Ok(Passed::Unknown);
+                }
+            },
         };
         let (left, looked) = look(setup, ends).await?;
         let all = left.is_empty();
         if !all {
-            self.marks.insert(key, left);
+            self.0.insert(key, Known::Ends(left));
         }
         looked.map_err(|error| error.to_string())?;
-        Ok(all)
+        Ok(if all { Passed::Yes } else { Passed::No })
+    }
+
+    pub fn forget_all_but(&mut self, ids: &HashSet<&TaskId>) {
+        self.0.retain(|(id, _), _| ids.contains(id));
     }
 }
 
-/// The types of those that the tracker itself has ended.
-async fn untaken_types(setup: &Arc<TrackerSetup>, number: u32, top: &TaskId) -> Result<BTreeSet<Arc<str>>, String> {
-    let told = |error: crate::store::StoreError| error.to_string();
-    let mut types = BTreeSet::new();
-    let mut open = Vec::new();
-    let mut look = |id: TaskId, node: Node, open: &mut Vec<_>| {
+/// The types of those in a tree that the tracker itself has ended.
+#[derive(Default)]
+struct Types {
+    found: BTreeSet<Arc<str>>,
+    /// Tasks whose children are looked at, each with the child looked at last.
+    open: Vec<(TaskId, Option<Entry>)>,
+}
+
+impl Types {
+    async fn from(setup: &Arc<TrackerSetup>, number: u32, top: &TaskId) -> Result<Self, String> {
+        let mut types = Self::default();
+        let node = setup.store.nodes(number, std::slice::from_ref(top)).await.map_err(told)?.pop().flatten();
+        node.into_iter().for_each(|node| types.look(top.clone(), &node));
+        Ok(types)
+    }
+
+    /// Looks at some more; true: at all of them.
+    async fn step(&mut self, setup: &Arc<TrackerSetup>, number: u32) -> Result<bool, String> {
+        let mut looked = 0;
+        while looked < STEP
+            && let Some((parent, after)) = self.open.pop()
+        {
+            let page = setup.store.page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE).await.map_err(told)?;
+            if page.len() == PAGE {
+                self.open.push((parent, page.last().cloned()));
+            }
+            looked += page.len().max(1);
+            let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
+            let nodes = setup.store.nodes(number, &ids).await.map_err(told)?;
+            for (id, node) in ids.into_iter().zip(nodes) {
+                node.into_iter().for_each(|node| self.look(id.clone(), &node));
+            }
+        }
+        Ok(self.open.is_empty())
+    }
+
+    fn look(&mut self, id: TaskId, node: &Node) {
         let tree = children_of(&node.below).2;
         // What was cancelled has failed where something below it has.
         if [State::Cancelled, State::Expired, State::Failed].iter().any(|state| tree.get(*state) > 0) {
-            open.push((id, None));
+            self.open.push((id, None));
         }
         let ends = |kind| matches!(kind, Kind::Cancelled | Kind::Expired);
         let by_tracker = node.history.iter().rev().find(|entry| ends(entry.kind) && !entry.ignored);
         if by_tracker.is_some_and(|entry| entry.worker.is_none()) && !node.is_external() {
-            types.extend(node.task_type.clone());
+            self.found.extend(node.task_type.clone());
         }
-    };
-    if let Some(node) = setup.store.nodes(number, std::slice::from_ref(top)).await.map_err(told)?.pop().flatten() {
-        look(top.clone(), node, &mut open);
     }
-    while let Some((parent, after)) = open.pop() {
-        let page = setup.store.page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE).await.map_err(told)?;
-        if page.len() == PAGE {
-            open.push((parent, page.last().cloned()));
-        }
-        let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
-        let nodes = setup.store.nodes(number, &ids).await.map_err(told)?;
-        ids.into_iter().zip(nodes).for_each(|(id, node)| node.into_iter().for_each(|node| look(id.clone(), node, &mut open)));
-    }
-    Ok(types)
+}
+
+fn told(error: StoreError) -> String {
+    error.to_string()
 }
 
 async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result<Vec<End>, String> {
@@ -108,8 +157,8 @@ async fn look(setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<(Vec<End>, Re
     blocking(move || {
         let mut ends = ends;
         let looked = places_of(&*broker, &ends).map(|places| {
-            let mut left = places.iter().zip(&ends).map(|(place, end)| *place < end.end);
-            ends.retain(|_| left.next() == Some(true));
+            let mut places = places.into_iter();
+            ends.retain(|end| places.next().is_some_and(|place| place < end.end));
         });
         (ends, looked)
     })

@@ -5,7 +5,7 @@
 //! has to be folded to it: what an earlier owner has fired is then folded. What is fired here and not folded yet is
 //! remembered. Whatever goes wrong, all of it begins again; folding goes on meanwhile.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +29,10 @@ const BURST_BYTES: u64 = 8 << 20;
 const MAX_UNFOLDED: usize = 5_000;
 /// Walks under way at a time.
 const MAX_WALKS: usize = 32;
+/// Walks that wait for those, so that what lies behind them in the outbox is seen. Behind more, it has to wait.
+const MAX_WAITING: usize = 5_000;
+/// Walks begun at once.
+const BEGUN: usize = 64;
 /// Records that walks look at for one transaction, about: beside a step of a long one there is room to begin others.
 const MAX_LOOKED: usize = 2 * STEP;
 /// For all records of a transaction; the broker itself gives it up after `transaction.timeout.ms`.
@@ -63,6 +67,8 @@ pub struct Firing {
     last: i64,
     /// Under way; the first one has its turn next.
     walks: VecDeque<Walk>,
+    /// Tasks whose walks are to be begun, in their order.
+    waiting: VecDeque<TaskId>,
     /// So many one at a time, to find the record that cannot be sent.
     one_by_one: usize,
 }
@@ -77,7 +83,8 @@ impl Firing {
     pub fn new(setup: Arc<TrackerSetup>, number: u32, folded: watch::Receiver<Folded>, stop: CancellationToken) -> Self {
         let smith = Gunsmith::new(setup.clone(), number);
         let fired = HashMap::new();
-        Self { setup, number, folded, stop, smith, fired, high: 0, last: 0, walks: VecDeque::new(), one_by_one: 0 }
+        let (walks, waiting) = (VecDeque::new(), VecDeque::new());
+        Self { setup, number, folded, stop, smith, fired, high: 0, last: 0, walks, waiting, one_by_one: 0 }
     }
 
     /// Fires until the folder's session ends.
@@ -105,10 +112,11 @@ impl Firing {
 
     async fn session(&mut self, part: &str, backoff: &mut Backoff) -> Result<std::convert::Infallible, String> {
         let mut gun: Option<Gun> = None;
-        (self.fired, self.last, self.walks) = (HashMap::new(), 0, VecDeque::new());
+        (self.fired, self.last) = (HashMap::new(), 0);
+        (self.walks, self.waiting) = (VecDeque::new(), VecDeque::new());
         loop {
             let seen = *self.folded.borrow_and_update();
-            let limit = BURST + self.fired.len() + self.smith.deferred();
+            let limit = BURST + self.fired.len() + self.smith.deferred() + self.walks.len() + self.waiting.len();
             let outbox = self.setup.store.outbox(self.number, limit).await.map_err(|error| error.to_string())?;
             let Some(fence) = outbox.fence.filter(|fence| fence.offset >= self.high) else {
                 self.wait(seen, None, LOOK_AGAIN).await;
@@ -142,7 +150,8 @@ impl Firing {
             let shots = self.shots(timers, effects, fence, now).await?;
             if shots.is_empty() {
                 let behind = self.behind(fence);
-                if behind.is_some() || self.walks.is_empty() {
+                let goes_on = !self.walks.is_empty() || !self.waiting.is_empty() || self.smith.goes_on();
+                if behind.is_some() || !goes_on {
                     self.wait(seen, behind, self.until_next(&outbox, now).min(LOOK_AGAIN)).await;
                 }
                 gun = Some(loaded);
@@ -191,12 +200,14 @@ impl Firing {
         let most_timers = timers.len().min((most * 4 / 5).max(1));
         let mut shots = self.smith.timers(&timers[..most_timers], BURST_BYTES, now).await?;
         if shots.len() < most {
+            let effects = self.beside_walks(effects);
             let fired = &self.fired;
             let is_fired = |id: &TaskId, mark: &str| fired.contains_key(&(id.clone(), mark.to_owned()));
-            let (more, walks) = self.smith.effects(&effects, is_fired, most - shots.len(), now).await?;
+            let (more, asked) = self.smith.effects(&effects, is_fired, most - shots.len(), now).await?;
             shots.extend(more);
-            if self.behind(fence).is_none() {
-                self.walk(walks, &mut shots, now).await?;
+            self.waiting.extend(asked.into_iter().take(MAX_WAITING.saturating_sub(self.waiting.len())));
+            if self.behind(fence).is_none() && (self.one_by_one == 0 || shots.is_empty()) {
+                self.walk(&mut shots, now).await?;
             }
         }
         // What was read belongs to this fence or a later one, unless the store has lost writes meanwhile.
@@ -213,23 +224,41 @@ impl Firing {
         (fence.offset < place).then_some(place)
     }
 
+    /// Those whose walks are neither under way nor known to wait.
+    fn beside_walks(&self, effects: Vec<TaskId>) -> Vec<TaskId> {
+        let known: HashSet<&TaskId> = self.walks.iter().map(Walk::top).chain(&self.waiting).collect();
+        effects.into_iter().filter(|id| !known.contains(id)).collect()
+    }
+
     /// A step of the walk whose turn it is, and then others are begun: most trees are small, and done with their first step.
-    async fn walk(&mut self, asked: Vec<Walk>, shots: &mut Vec<Shot>, now: i64) -> Result<(), String> {
-        let new: Vec<Walk> = asked.into_iter().filter(|walk| !self.walks.iter().any(|own| own.is(walk))).collect();
-        let (most, mut looked) = (if self.one_by_one > 0 { 1 } else { usize::MAX }, 0);
-        if shots.len() >= most {
-            return Ok(());
-        }
-        for walk in self.walks.pop_front().into_iter().chain(new) {
+    async fn walk(&mut self, shots: &mut Vec<Shot>, now: i64) -> Result<(), String> {
+        let most = if self.one_by_one > 0 { shots.len() + 1 } else { usize::MAX };
+        let mut next: VecDeque<Walk> = self.walks.pop_front().into_iter().collect();
+        let mut looked = 0;
+        while looked < MAX_LOOKED && shots.len() < most {
+            let Some(walk) = next.pop_front() else {
+                let room = BEGUN.min(MAX_WALKS.saturating_sub(self.walks.len()));
+                let begun: Vec<TaskId> = self.waiting.drain(..room.min(self.waiting.len())).collect();
+                if begun.is_empty() {
+                    break;
+                }
+                next.extend(self.begin(&begun, now).await?);
+                looked += 1;
+                continue;
+            };
             let step = walk.step(&*self.setup.store, now).await?;
             shots.extend(step.shot);
             self.walks.extend(step.rest);
             looked += step.looked;
-            if looked >= MAX_LOOKED || self.walks.len() >= MAX_WALKS || shots.len() >= most {
-                break;
-            }
         }
+        // Begun, and without a step: they are under way.
+        self.walks.extend(next);
         Ok(())
+    }
+
+    async fn begin(&self, ids: &[TaskId], now: i64) -> Result<Vec<Walk>, String> {
+        let is_fired = |id: &TaskId, mark: &str| self.fired.contains_key(&(id.clone(), mark.to_owned()));
+        Ok(self.smith.walks(ids, is_fired, now).await?.into_iter().flatten().collect())
     }
 
     /// All of it in one transaction.

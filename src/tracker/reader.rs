@@ -19,8 +19,9 @@ const BUSY_WAIT: Duration = Duration::from_millis(2);
 const IDLE_WAIT: Duration = Duration::from_millis(50);
 /// How long no events are taken for the sake of a folder that is behind, while another has nothing left to do. Then the
 /// partition of the first is paused: a pause throws away what the client has fetched ahead, and librdkafka takes up to a
-/// second to fetch again.
+/// second to fetch again. Where nothing came for the others meanwhile they are quiet, and the next time waits longer.
 const PATIENCE: Duration = Duration::from_millis(100);
+const MOST_PATIENCE: Duration = Duration::from_secs(1);
 const FULL_WAIT: Duration = Duration::from_millis(1);
 /// How often the group is told how far the fold is. For people who look at lag; the truth is the fence.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
@@ -72,6 +73,10 @@ pub struct Reader {
     last_commit: Instant,
     /// Since when a folder has had nothing to do because another is behind.
     starving: Option<Instant>,
+    /// How long that may last.
+    patience: Duration,
+    /// Events have come for another partition since one was paused for the sake of the others.
+    relieved: bool,
     shutdown: Shutdown,
 }
 
@@ -97,6 +102,8 @@ impl Reader {
             committing: false,
             last_commit: now,
             starving: None,
+            patience: PATIENCE,
+            relieved: true,
             shutdown,
         }
     }
@@ -146,13 +153,16 @@ impl Reader {
     /// Serves the group, and takes at most so many events.
     fn poll(&mut self, most: usize, wait: Duration) -> Result<(), BrokerError> {
         let (feeds, setup) = (&mut self.feeds, &self.setup);
-        let mut heard = false;
+        let (mut heard, mut relieved) = (false, false);
+        let one_is_paused = feeds.values().any(|(feed, _)| feed.flowing && feed.paused);
         let polled = self.consumer.poll(most, wait, &mut |record| {
             heard = true;
             if let Some((feed, _)) = feeds.get_mut(&record.partition) {
+                relieved |= one_is_paused && !feed.paused;
                 take(feed, record, setup);
             }
         });
+        self.relieved |= relieved;
         if heard {
             self.setup.health.clear(BROKER_PART);
         }
@@ -161,7 +171,10 @@ impl Reader {
             Err(error @ (BrokerError::Fatal(_) | BrokerError::Fenced(_))) => return Err(error),
             Err(error) => self.trouble(&error),
         }
-        self.step_over_markers();
+        // Where nothing was asked for nothing has moved.
+        if most > 0 {
+            self.step_over_markers();
+        }
         Ok(())
     }
 
@@ -270,9 +283,11 @@ impl Reader {
             self.starving = None;
             return true;
         }
-        let patient = self.starving.get_or_insert_with(Instant::now).elapsed() < PATIENCE;
+        let patient = self.starving.get_or_insert_with(Instant::now).elapsed() < self.patience;
         if !patient {
             self.starving = None;
+            self.patience = if self.relieved { PATIENCE } else { MOST_PATIENCE.min(self.patience * 2) };
+            self.relieved = false;
         }
         patient
     }

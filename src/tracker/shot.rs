@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::TrackerSetup;
-use super::consumed::Consumed;
+use super::consumed::{Consumed, Passed};
 use super::join;
 use super::telling::delivery_event;
 use super::walk::Walk;
@@ -103,6 +103,8 @@ pub struct Gunsmith {
     consumed: Consumed,
     /// Tasks whose effects have to wait, and until when.
     deferred: HashMap<TaskId, Instant>,
+    /// More is to be looked at before it is known whether one of them has to wait.
+    goes_on: bool,
 }
 
 impl Gunsmith {
@@ -117,12 +119,18 @@ impl Gunsmith {
             given_up: HashMap::new(),
             consumed: Consumed::default(),
             deferred: HashMap::new(),
+            goes_on: false,
         }
     }
 
     /// How many tasks have effects that wait for something else.
     pub fn deferred(&self) -> usize {
         self.deferred.len()
+    }
+
+    /// There is more to do at once, also where there was nothing to fire.
+    pub fn goes_on(&self) -> bool {
+        self.goes_on
     }
 
     /// The next shot for the same becomes a failure.
@@ -168,6 +176,8 @@ impl Gunsmith {
             };
             shots.push(shot);
         }
+        // Of a timer that is due no more.
+        self.given_up.retain(|(_, mark), _| mark != Shot::TIMER);
         Ok(shots)
     }
 
@@ -208,17 +218,18 @@ impl Gunsmith {
         Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: name, messages: vec![event] }
     }
 
-    /// Shots for the effects of these tasks, in their order, and the walks that they ask for: what a task wants behind a walk
-    /// waits for its end. What waits for workers holds up nothing behind it.
+    /// Shots for the effects of these tasks, in their order, and those of them that ask for a walk: what a task wants behind
+    /// a walk waits for its end. What waits for workers holds up nothing behind it.
     pub async fn effects(
         &mut self,
         ids: &[TaskId],
         is_fired: impl Fn(&TaskId, &str) -> bool,
         most: usize,
         now: i64,
-    ) -> Result<(Vec<Shot>, Vec<Walk>), String> {
+    ) -> Result<(Vec<Shot>, Vec<TaskId>), String> {
         let (mut shots, mut walks, mut checks, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
-        self.deferred.retain(|_, until| *until > Instant::now());
+        self.forget_all_but(ids);
+        self.goes_on = false;
         let ids: Vec<TaskId> = ids.iter().filter(|id| !self.deferred.contains_key(*id)).cloned().collect();
         for (id, node) in ids.iter().zip(self.nodes(&ids).await?) {
             let Some(node) = node else { continue };
@@ -250,14 +261,15 @@ impl Gunsmith {
                         if early || checks > CHECKS {
                             continue;
                         }
-                        if self.consumed.is_all(&self.setup, self.number, id, &mark).await? {
-                            shots.push(self.uncancel(id, *effect, now));
-                        } else {
-                            self.defer(id, &node);
+                        match self.consumed.look(&self.setup, self.number, id, &mark).await? {
+                            Passed::Yes => shots.push(self.uncancel(id, *effect, now)),
+                            Passed::No => self.defer(id, &node),
+                            // One after the other.
+                            Passed::Unknown => (self.goes_on, checks) = (true, CHECKS),
                         }
                     }
                     Act::RetryFailed { .. } | Act::End { .. } | Act::Cancel { .. } => {
-                        walks.push(self.walk(id, &node, *effect, now));
+                        walks.push(id.clone());
                         break;
                     }
                 }
@@ -266,11 +278,35 @@ impl Gunsmith {
         Ok((shots, walks))
     }
 
+    /// What is remembered of tasks that want nothing any more.
+    fn forget_all_but(&mut self, ids: &[TaskId]) {
+        let ids: HashSet<&TaskId> = ids.iter().collect();
+        self.consumed.forget_all_but(&ids);
+        self.given_up.retain(|(id, mark), _| mark == Shot::TIMER || ids.contains(id));
+        self.deferred.retain(|_, until| *until > Instant::now());
+    }
+
     /// Leaves a task alone for a while, unless it wants something else too.
     fn defer(&mut self, id: &TaskId, node: &Node) {
         if node.effects.len() == 1 {
             self.deferred.insert(id.clone(), Instant::now() + DEFERRAL);
         }
+    }
+
+    /// The walks that these tasks ask for, in their order; None: it is asked for no more.
+    pub async fn walks(
+        &self,
+        ids: &[TaskId],
+        is_fired: impl Fn(&TaskId, &str) -> bool,
+        now: i64,
+    ) -> Result<Vec<Option<Walk>>, String> {
+        let is_walk = |what| matches!(what, Act::RetryFailed { .. } | Act::End { .. } | Act::Cancel { .. });
+        let begun = ids.iter().zip(self.nodes(ids).await?).map(|(id, node)| {
+            let node = node?;
+            let effect = *node.effects.iter().find(|effect| is_walk(effect.what) && !is_fired(id, &effect.id()))?;
+            Some(self.walk(id, &node, effect, now))
+        });
+        Ok(begun.collect())
     }
 
     fn walk(&self, id: &TaskId, node: &Node, effect: Effect, now: i64) -> Walk {

@@ -45,10 +45,9 @@ impl Walk {
         walk
     }
 
-    /// Both are of the same effect.
-    pub fn is(&self, other: &Self) -> bool {
-        let kind = |walk: &Self| std::mem::discriminant(&walk.effect.what);
-        self.effect.cause == other.effect.cause && kind(self) == kind(other) && self.top == other.top
+    /// The task at which it began. There is one walk of a task at a time.
+    pub fn top(&self) -> &TaskId {
+        &self.top
     }
 
     /// Events for the next tasks, and the rest of the walk; the last step ends the effect.

@@ -21,7 +21,12 @@ async fn every_bad_task_is_refused_with_its_reason() {
         (json!({"type": "No Type"}), 400, "bad_field", "/type"),
         (json!({"type": "ehco"}), 404, "unknown_type", ""),
         (json!({"type": "echo", "then": [{"type": "ehco"}]}), 404, "unknown_type", "/then/0/type"),
-        (json!({"type": "echo", "then": [{"type": "echo", "then": [{"type": "ehco"}]}]}), 404, "unknown_type", "/then/0/then/0/type"),
+        (
+            json!({"type": "echo", "then": [{"type": "echo", "then": [{"type": "ehco"}]}]}),
+            404,
+            "unknown_type",
+            "/then/0/then/0/type",
+        ),
         (json!({"type": "echo", "id": ""}), 400, "bad_id", "/id"),
         (json!({"type": "echo", "id": "urn:uuid:1"}), 400, "bad_id", "/id"),
         (json!({"type": "echo", "id": "a b"}), 400, "bad_id", "/id"),

@@ -191,7 +191,8 @@ fn a_look_ends_where_a_send_is_open(kit: &Kit) {
             looks = (0..5).map(|offset| (kit.look(&at, offset), kit.broker.read_at(&at, offset, DEADLINE))).collect();
             Vec::new()
         };
-        let sent = kit.broker.atomic_producer(&kit.name("x")).unwrap().send_in_two(&[plain(&at, "open")], &mut meanwhile, DEADLINE);
+        let sent =
+            kit.broker.atomic_producer(&kit.name("x")).unwrap().send_in_two(&[plain(&at, "open")], &mut meanwhile, DEADLINE);
         sent.is_ok().then_some((at, looks))
     });
     let (at, looks) = seen.expect("one that was committed");

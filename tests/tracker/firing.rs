@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use kafleet::broker::{Broker, BrokerError, Commit, ConsumerSpec, Follower, Outgoing, Partition, Record, Start, TopicSpec, memory as broker};
+use kafleet::broker::{
+    Broker, BrokerError, Commit, ConsumerSpec, Follower, Outgoing, Partition, Record, Start, TopicSpec, memory as broker,
+};
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::json::RawJson;
 use kafleet::model::node::Node;
@@ -398,7 +400,8 @@ async fn a_retry_waits_for_a_record_that_is_not_committed_yet() {
     there.task.as_mut().unwrap().position = Some(position);
     let tracker = ground.tracker().await;
     ground.write(&[there, ended(Kind::Failed, "x"), event(Kind::RetryRequested, "x")]).await;
-    until("the retry is to be published", || async { node(&ground, "x").await.is_some_and(|node| node.effects.len() == 1) }).await;
+    until("the retry is to be published", || async { node(&ground, "x").await.is_some_and(|node| node.effects.len() == 1) })
+        .await;
     ground.write(&many(20, "a")).await;
     until_state(&ground, "a-19", State::Queued).await;
     assert_eq!(node(&ground, "x").await.unwrap().effects.len(), 1, "it waits");

@@ -56,7 +56,8 @@ impl Cluster {
     pub fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
         check_topic(&partition.topic)?;
         let told = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
-        let (first, end) = told.map_err(|error| self.explained(error::of(&error, &format!("asking for the ends of {partition}"))))?;
+        let (first, end) =
+            told.map_err(|error| self.explained(error::of(&error, &format!("asking for the ends of {partition}"))))?;
         Ok(Ends { first, end })
     }
 

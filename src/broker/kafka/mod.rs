@@ -19,8 +19,8 @@ use self::producer::{KafkaAtomicProducer, KafkaProducer};
 use self::reader::Reader;
 use self::settings::Settings;
 use super::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Look, Partition, Producer,
-    RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Look, Partition,
+    Producer, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
 };
 
 mod admin;

@@ -20,13 +20,7 @@ impl ConsumerContext for Silent {}
 pub(super) struct Reader(Mutex<Option<BaseConsumer<Silent>>>);
 
 impl Reader {
-    pub fn look(
-        &self,
-        settings: &Settings,
-        partition: &Partition,
-        offset: i64,
-        deadline: Duration,
-    ) -> Result<Look, BrokerError> {
+    pub fn look(&self, settings: &Settings, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
         check_topic(&partition.topic)?;
         let until = Instant::now() + deadline;
         let busy = || BrokerError::Unavailable(format!("reading {partition} at {offset}: other reads take too long"));

@@ -14,8 +14,8 @@ use parking_lot::{Mutex, MutexGuard};
 use self::group::Group;
 use self::topics::Topics;
 use super::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Look, Partition, Producer,
-    TopicInfo, TopicOutcome, TopicSpec,
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Look, Partition,
+    Producer, TopicInfo, TopicOutcome, TopicSpec,
 };
 
 mod atomic;

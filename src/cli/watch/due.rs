@@ -104,7 +104,8 @@ mod tests {
         due.add(change(Some(ids(&["a", "b"])), Some(0), 1));
         due.add(change(Some(ids(&["a"])), Some(0), 9));
         due.add(change(Some(ids(&["c"])), Some(1), 3));
-        let named = |names: &[&str], position: &str| Named { ids: ids(names).into_iter().collect(), position: Some(position.into()) };
+        let named =
+            |names: &[&str], position: &str| Named { ids: ids(names).into_iter().collect(), position: Some(position.into()) };
         assert_eq!(due.take_named(), [named(&["a", "b"], "0:9"), named(&["c"], "1:3")]);
         assert!(!due.has_named() && !due.has_anything());
     }
