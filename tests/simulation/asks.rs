@@ -158,11 +158,11 @@ impl Fleet {
         self.insist(Method::DELETE, &format!("/v1/kill/{id}"), None).await;
     }
 
-    /// Two who ask for the same take it back for one another.
+    /// Two who ask for the same take it back for one another, also who was not heard when asking.
     fn hold_back(&self, held: bool, oak: bool, tree: &str, on: bool) {
         self.lifted.set(self.lifted.get() + u64::from(!on));
         // Whoever is frozen, or cannot read the topic, hears later.
-        if held && self.story.mood != crate::story::Mood::Wild {
+        if (held || !on) && self.story.mood != crate::story::Mood::Wild {
             self.ledger.hold_back(task_type(oak), tree, on);
         }
     }
