@@ -9,7 +9,7 @@ use super::process::{Cost, Process};
 use super::role::Role;
 use super::{CALL_DEADLINE, Common, Ground, NOOP, ROUND_DEADLINE, Report, Site, mib};
 use crate::broker::{Broker, TopicSpec};
-use crate::config::{Bytes, WorkerConfig};
+use crate::config::Bytes;
 
 /// Params of the large tasks: as much as is allowed.
 const LARGE_BYTES: usize = 1 << 20;
@@ -36,9 +36,9 @@ pub struct MemoryBench {
     /// Partitions of each task topic.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub partitions: u32,
-    /// The worker's memory limit.
-    #[arg(long, value_parser = Bytes::parse, default_value_t = WorkerConfig::default().memory_limit)]
-    pub memory_limit: Bytes,
+    /// The worker's memory limit; by default the configuration's.
+    #[arg(long, value_parser = Bytes::parse)]
+    pub memory_limit: Option<Bytes>,
     /// The most that the process may take; with more the benchmark fails.
     #[arg(long, value_parser = Bytes::parse, default_value_t = Bytes(512 << 20))]
     pub ceiling: Bytes,
@@ -59,12 +59,12 @@ pub fn type_names(types: u32) -> Vec<String> {
 }
 
 pub fn memory(bench: &MemoryBench, site: &Site) -> anyhow::Result<Report> {
-    let site = site.linger(Common::default().linger);
+    let site = site.linger(Common::default().linger).memory_limit(bench.memory_limit);
     let settings = [
         ("partitions", bench.partitions.to_string()),
         ("slots", SLOTS.to_string()),
         ("attempt", format!("{} ms", NAP.as_millis())),
-        ("memory limit", bench.memory_limit.to_string()),
+        ("memory limit", site.worker.memory_limit.to_string()),
     ];
     let settings = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let mut report = Report::new("memory", settings);
@@ -103,7 +103,6 @@ impl Part {
             types: self.types,
             slots: SLOTS,
             nap_ms: NAP.as_millis() as u64,
-            memory_limit: bench.memory_limit.0,
         };
         let (mut worker, begun) = (Process::start("worker", &role)?, Instant::now());
         while !self.is_done(&ground)? {

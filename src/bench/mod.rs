@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::broker::kafka::Kafka;
 use crate::broker::{Broker, Partition, TopicChange, TopicSpec};
-use crate::config::{Names, RedisConfig, Scalar};
+use crate::config::{Bytes, Names, RedisConfig, Scalar, TrackerConfig, WorkerConfig};
 use crate::store::redis::{Redis, RedisOptions};
 
 pub use e2e::{E2e, e2e};
@@ -102,6 +102,8 @@ pub struct Site {
     /// For librdkafka, without what the benchmark sets.
     pub kafka: BTreeMap<String, Scalar>,
     pub redis: RedisConfig,
+    pub worker: WorkerConfig,
+    pub tracker: TrackerConfig,
     /// Of every producer, ms.
     pub linger: u32,
 }
@@ -109,6 +111,12 @@ pub struct Site {
 impl Site {
     pub fn linger(&self, linger: u32) -> Self {
         Self { linger, ..self.clone() }
+    }
+
+    /// With another limit of the worker's memory, where one is given.
+    fn memory_limit(mut self, limit: Option<Bytes>) -> Self {
+        self.worker.memory_limit = limit.unwrap_or(self.worker.memory_limit);
+        self
     }
 
     fn redis(&self, prefix: &str) -> anyhow::Result<Redis> {

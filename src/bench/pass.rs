@@ -7,6 +7,9 @@ use anyhow::bail;
 use super::process::{Cost, Process};
 use super::{ROUND_DEADLINE, Report, mib, micros};
 
+/// Between two looks at how far a process is: each is some requests to Kafka, which take from what is measured.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Rate and cost of one pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pass {
@@ -53,6 +56,6 @@ pub(super) fn measure(
             bail!("{written} of {tasks} after {} s", ROUND_DEADLINE.as_secs());
         }
         process.check()?;
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(LOOK);
     }
 }

@@ -18,6 +18,8 @@ use crate::store::redis::Redis;
 
 /// Events of so many tasks lie between a submission and its success.
 const WINDOW: u64 = 1_000;
+/// Of the first tasks, those that are read while the tracker folds.
+const SAMPLE: u64 = 100;
 /// Between two reads while the tracker folds: they are there to be measured, not to compete.
 const PAUSE: Duration = Duration::from_millis(2);
 const START: Duration = Duration::from_secs(60);
@@ -62,6 +64,7 @@ pub async fn reads(bench: &Reads, site: &Site) -> anyhow::Result<Report> {
         ("tasks", bench.tasks.to_string()),
         ("readers", bench.readers.to_string()),
         ("events partitions", EVENTS_PARTITIONS.to_string()),
+        ("batch events", site.tracker.batch_events.to_string()),
     ];
     let mut report = Report::new("reads", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let mut rounds = Vec::new();
@@ -168,13 +171,17 @@ impl Client {
     }
 }
 
-/// Reads what was folded first, one after the other, until all is folded; and how many events a second that were.
+/// Reads what was folded first, one after the other, until all is folded; and how many events a second that were. What the
+/// first read of each takes does not count: it may wait for the task to be there.
 async fn while_folding(client: &Client, store: &Redis, log: Log) -> anyhow::Result<(f64, Vec<f64>)> {
     let (is_over, until) = (Arc::new(AtomicBool::new(false)), Instant::now() + ROUND_DEADLINE);
     let looking = tokio::spawn(look_on(store.clone(), log.events(), is_over.clone(), until));
+    for n in 0..SAMPLE {
+        while client.read(log, n).await?.is_none() && Instant::now() < until {}
+    }
     let mut took = Vec::new();
     while !is_over.load(Ordering::Relaxed) && Instant::now() < until {
-        took.extend(client.read(log, fastrand::u64(0..WINDOW)).await?);
+        took.extend(client.read(log, fastrand::u64(0..SAMPLE)).await?);
         tokio::time::sleep(PAUSE).await;
     }
     let rate = looking.await??;

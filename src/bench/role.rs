@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{FAN, NOOP, ROUND_DEADLINE, Site, load};
 use crate::api::ApiSetup;
 use crate::broker::kafka::raw::RawLoop;
-use crate::config::{ApiConfig, Bytes, Isolation, Names, Order, TrackerConfig, TypePolicy, WorkerConfig};
+use crate::config::{ApiConfig, Isolation, Names, Order, TypePolicy};
 use crate::handlers::{AnswerFuture, Child, Context, Handler, Misfit, Registered, Registry, Schema};
 use crate::model::json::RawJson;
 use crate::runtime::{Health, Shutdown};
@@ -46,7 +46,6 @@ pub enum Role {
         prefix: String,
         events_partitions: u32,
         slots: u32,
-        memory_limit: u64,
         order: Order,
         isolation: Isolation,
         fan: bool,
@@ -59,7 +58,6 @@ pub enum Role {
         types: u32,
         slots: u32,
         nap_ms: u64,
-        memory_limit: u64,
     },
     Tracker {
         site: Site,
@@ -87,8 +85,8 @@ pub fn run() -> anyhow::Result<()> {
                 to: &to,
                 records,
                 output_bytes,
-                prefetch_bytes: WorkerConfig::default().memory_limit.as_usize() / 4,
-                commit_interval: Duration::from_millis(200),
+                prefetch_bytes: site.worker.memory_limit.as_usize() / 4,
+                commit_interval: site.worker.commit_interval.into(),
             };
             Ok(site.kafka()?.raw_loop(&raw, ROUND_DEADLINE)?)
         }
@@ -102,12 +100,12 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
     shutdown.on_signals()?;
     let (metrics, health) = (Metrics::new()?, Health::default());
     match role {
-        Role::Worker { site, prefix, events_partitions, slots, memory_limit, order, isolation, fan } => {
+        Role::Worker { site, prefix, events_partitions, slots, order, isolation, fan } => {
             let setup = WorkerSetup {
                 broker: Arc::new(site.kafka()?),
                 registry: registry(slots, order, isolation, fan),
                 types: Vec::new(),
-                config: WorkerConfig { memory_limit: Bytes(memory_limit), ..WorkerConfig::default() },
+                config: site.worker.clone(),
                 names: Names::new(&prefix),
                 events_partitions,
                 metrics,
@@ -116,12 +114,12 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
             };
             crate::worker::run(setup, shutdown).await
         }
-        Role::Napper { site, prefix, events_partitions, types, slots, nap_ms, memory_limit } => {
+        Role::Napper { site, prefix, events_partitions, types, slots, nap_ms } => {
             let setup = WorkerSetup {
                 broker: Arc::new(site.kafka()?),
                 registry: nappers(types, slots, Duration::from_millis(nap_ms)),
                 types: Vec::new(),
-                config: WorkerConfig { memory_limit: Bytes(memory_limit), ..WorkerConfig::default() },
+                config: site.worker.clone(),
                 names: Names::new(&prefix),
                 events_partitions,
                 metrics,
@@ -134,7 +132,7 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
             let setup = TrackerSetup {
                 broker: Arc::new(site.kafka()?),
                 store: Arc::new(site.redis(&prefix)?),
-                config: TrackerConfig::default(),
+                config: site.tracker.clone(),
                 lifetimes: Default::default(),
                 names: Names::new(&prefix),
                 events_partitions,

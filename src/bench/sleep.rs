@@ -4,7 +4,6 @@ use super::pass::{Pass, measure};
 use super::process::Process;
 use super::role::Role;
 use super::{Ground, NOOP, Report, Site, load, mib, micros};
-use crate::config::WorkerConfig;
 
 /// Events of a task that takes longer than a moment: that it has started, and how it ended.
 const EVENTS: u64 = 2;
@@ -72,7 +71,6 @@ fn pass(ground: &Ground, bench: &Sleep, tasks: u64, site: &Site) -> anyhow::Resu
         types: 1,
         slots: bench.slots,
         nap_ms: bench.millis,
-        memory_limit: WorkerConfig::default().memory_limit.0,
     };
     let process = Process::start("worker", &role)?;
     let events = ground.names.events();

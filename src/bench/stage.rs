@@ -8,7 +8,7 @@ use super::process::{Cost, Process};
 use super::role::Role;
 use super::{EVENTS_PARTITIONS, Ground, ROUND_DEADLINE, Report, Site, blocking, load, mib, micros, own_cpu};
 use crate::broker::link::Link;
-use crate::config::{Isolation, Order, WorkerConfig};
+use crate::config::{Isolation, Order};
 use crate::model::state::State;
 use crate::publish::Publisher;
 use crate::store::Store;
@@ -43,7 +43,6 @@ impl Stage {
             prefix: prefix.clone(),
             events_partitions: EVENTS_PARTITIONS,
             slots,
-            memory_limit: WorkerConfig::default().memory_limit.0,
             order: Order::None,
             isolation: Isolation::None,
             fan: true,

@@ -43,6 +43,7 @@ pub async fn tracker(bench: &TrackerBench, site: &Site) -> anyhow::Result<Report
         ("roots", if bench.shape.roots == 0 { "each task".into() } else { bench.shape.roots.to_string() }),
         ("depth", bench.shape.depth.to_string()),
         ("window", bench.window.to_string()),
+        ("batch events", site.tracker.batch_events.to_string()),
     ];
     let mut report = Report::new("tracker", common.settings(&settings));
     eprintln!("warming up");

@@ -7,15 +7,15 @@ use super::process::Process;
 use super::role::Role;
 use super::{Common, Ground, NOOP, Report, Site, load};
 use crate::broker::{Broker, TopicSpec};
-use crate::config::{Bytes, Isolation, Order, WorkerConfig};
+use crate::config::{Bytes, Isolation, Order};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct WorkerBench {
     #[command(flatten)]
     pub common: Common,
-    /// The worker's memory limit.
-    #[arg(long, value_parser = Bytes::parse, default_value_t = WorkerConfig::default().memory_limit)]
-    pub memory_limit: Bytes,
+    /// The worker's memory limit; by default the configuration's.
+    #[arg(long, value_parser = Bytes::parse)]
+    pub memory_limit: Option<Bytes>,
     /// In which order the tasks run; each has a key of its own.
     #[arg(long, value_parser = order_parser(), default_value = "none")]
     pub order: Order,
@@ -33,12 +33,12 @@ fn order_parser() -> impl clap::builder::TypedValueParser<Value = Order> {
 }
 
 pub fn worker(bench: &WorkerBench, site: &Site) -> anyhow::Result<Report> {
-    let (common, site) = (&bench.common, site.linger(bench.common.linger));
+    let (common, site) = (&bench.common, site.linger(bench.common.linger).memory_limit(bench.memory_limit));
     let settings = [
         ("slots", common.slots.to_string()),
         ("order", format!("{:?}", bench.order).to_lowercase()),
-        ("commit", "200 ms".into()),
-        ("memory limit", bench.memory_limit.to_string()),
+        ("commit", site.worker.commit_interval.to_string()),
+        ("memory limit", site.worker.memory_limit.to_string()),
         ("isolation", if bench.isolation { "process" } else { "none" }.into()),
     ];
     let mut report = Report::new("worker", common.settings(&settings));
@@ -102,7 +102,6 @@ fn worker_pass(ground: &Ground, bench: &WorkerBench, site: &Site) -> anyhow::Res
         prefix: ground.names.prefix.clone(),
         events_partitions: common.partitions,
         slots: common.slots,
-        memory_limit: bench.memory_limit.0,
         order: bench.order,
         isolation: if bench.isolation { Isolation::Process } else { Isolation::None },
         fan: false,

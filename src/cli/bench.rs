@@ -6,7 +6,7 @@ use super::globals::{Format, Globals};
 use super::outcome::{Code, Failure, Outcome};
 use super::roles::{Wants, load_config};
 use crate::bench::{self, Common, Report, Site};
-use crate::config::{Order, WorkerConfig};
+use crate::config::{Config, Order};
 
 /// Sections of the configuration that say nothing about where to measure.
 const UNUSED: [&str; 6] = ["api", "callbacks", "email", "ops", "schedules", "types"];
@@ -51,7 +51,8 @@ pub async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
         return blocking(bench::role::run).await.map(|()| Code::Ok).map_err(failed);
     }
     let config = load_config(globals, &Wants { unused: &UNUSED, ..Wants::default() })?.config;
-    let site = Site { kafka: config.kafka, redis: config.redis, linger: Common::default().linger };
+    let Config { kafka, redis, worker, tracker, .. } = config;
+    let site = Site { kafka, redis, worker, tracker, linger: Common::default().linger };
     one_server(&site.redis.url)?;
     let verbs = match verb {
         BenchVerb::All(common) => all(&common),
@@ -86,7 +87,7 @@ fn all(common: &Common) -> Vec<BenchVerb> {
         BenchVerb::Publish(bench::PublishBench { common: common.clone() }),
         BenchVerb::Worker(bench::WorkerBench {
             common: common.clone(),
-            memory_limit: WorkerConfig::default().memory_limit,
+            memory_limit: None,
             order: Order::None,
             isolation: false,
         }),

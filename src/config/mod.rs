@@ -232,7 +232,7 @@ pub struct TrackerConfig {
 impl Default for TrackerConfig {
     fn default() -> Self {
         Self {
-            batch_events: 2_000,
+            batch_events: 1_000,
             cache_records: 4_000,
             queue_events: 5_000,
             observe: true,

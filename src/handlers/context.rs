@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -31,26 +31,38 @@ pub struct Context(Arc<Attempt>);
 /// The shared part of a [`Context`].
 pub struct Attempt {
     pub id: TaskId,
-    pub task_type: Arc<str>,
     pub run: u32,
     /// 1 for the first attempt.
     pub number: u32,
-    pub worker: Arc<str>,
     pub deadline: Option<Instant>,
     pub trace: Option<Box<Trace>>,
     /// `ce_asof` of the task: its children inherit it.
     pub asof: Option<i64>,
-    pub state: SharedState,
-    /// Where progress, log lines and early children go while the attempt runs.
-    pub outlet: Arc<dyn Outlet>,
+    scene: Arc<Scene>,
     cancel: OnceLock<CancellationToken>,
     /// Counts what shows that the attempt is getting on.
     signs: AtomicU32,
     ended: AtomicBool,
-    spawned: Mutex<Vec<Child>>,
-    pub(super) thens: Mutex<Vec<Then>>,
+    /// Made by the first thing that is kept until the attempt answers: most have none.
+    gathered: OnceLock<Box<Mutex<Gathered>>>,
+}
+
+/// What all attempts of one type share in one worker.
+pub struct Scene {
+    pub task_type: Arc<str>,
+    pub worker: Arc<str>,
+    pub state: SharedState,
+    /// Where progress, log lines and early children go while an attempt runs.
+    pub outlet: Arc<dyn Outlet>,
+}
+
+/// What an attempt wants done when it has answered well.
+#[derive(Default)]
+pub(super) struct Gathered {
+    spawned: Vec<Child>,
+    pub(super) thens: Vec<Then>,
     /// How many children of this attempt have each default segment.
-    named: Mutex<FxHashMap<String, u32>>,
+    named: FxHashMap<String, u32>,
 }
 
 /// The worker's side of a context.
@@ -170,39 +182,19 @@ impl Child {
 /// What a new attempt starts with.
 pub struct Beginning {
     pub id: TaskId,
-    pub task_type: Arc<str>,
     pub run: u32,
     pub number: u32,
-    pub worker: Arc<str>,
     pub deadline: Option<Instant>,
     pub trace: Option<Box<Trace>>,
     pub asof: Option<i64>,
-    pub state: SharedState,
-    pub outlet: Arc<dyn Outlet>,
+    pub scene: Arc<Scene>,
 }
 
 impl Context {
     pub fn begin(with: Beginning) -> Self {
-        let Beginning { id, task_type, run, number, worker, deadline, trace, asof, state, outlet } = with;
-        let (cancel, signs, ended, spawned, thens, named) = Default::default();
-        Self(Arc::new(Attempt {
-            id,
-            task_type,
-            run,
-            number,
-            worker,
-            deadline,
-            trace,
-            asof,
-            state,
-            outlet,
-            cancel,
-            signs,
-            ended,
-            spawned,
-            thens,
-            named,
-        }))
+        let Beginning { id, run, number, deadline, trace, asof, scene } = with;
+        let (cancel, signs, ended, gathered) = Default::default();
+        Self(Arc::new(Attempt { id, run, number, deadline, trace, asof, scene, cancel, signs, ended, gathered }))
     }
 
     /// Tells where the task is; the newest value counts. Shown in its status. A sign of life.
@@ -229,14 +221,14 @@ impl Context {
         let bad = |why| Failure::fail(why).of_kind("bad_attachment");
         let attachment = Attachment::new(name, media, data).map_err(bad)?;
         self.sign();
-        self.outlet.note(self, Note::Attachment(attachment));
+        self.scene.outlet.note(self, Note::Attachment(attachment));
         Ok(())
     }
 
     /// A sign of life: the type's `stall_timeout` begins anew. It is seen by the worker alone and costs next to nothing.
     pub fn heartbeat(&self) {
         self.sign();
-        self.outlet.alive(self);
+        self.scene.outlet.alive(self);
     }
 
     /// For what is said without getting on, such as a line from a timer: it does not count against `stall_timeout`.
@@ -257,7 +249,7 @@ impl Context {
 
     /// As [`Context::spawn`], for a child of any type, or with an id, a key, a name or a policy of its own.
     pub fn spawn_child(&self, child: Child) {
-        let mut spawned = self.spawned.lock();
+        let spawned = &mut self.gathered().spawned;
         // One more than the limit is enough to fail the attempt.
         if spawned.len() <= MAX_CHILDREN {
             spawned.push(child);
@@ -271,7 +263,7 @@ impl Context {
             let told = format!("{} children at once: at most {MAX_CHILDREN} are allowed", children.len());
             return Err(Failure::fail(told).of_kind("bad_child"));
         }
-        self.outlet.spawn_now(self, children).await
+        self.scene.outlet.spawn_now(self, children).await
     }
 
     /// Fires when the attempt should stop: cancelled, timed out, or the worker is shutting down.
@@ -309,7 +301,7 @@ impl Context {
     /// Application state given to the app with `.state(…)`. Panics, and so fails the attempt, where there is none of this
     /// type: that is a mistake of the program, found by its first run.
     pub fn state<T: Send + Sync + 'static>(&self) -> Arc<T> {
-        match self.0.state.get::<T>() {
+        match self.0.scene.state.get::<T>() {
             Some(state) => state,
             None => panic!("no state of type `{}` was given to the app: add `.state(…)`", std::any::type_name::<T>()),
         }
@@ -332,8 +324,8 @@ impl Context {
 
     fn default_segment(&self, child: &Child) -> String {
         let base = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &child.params));
-        let mut named = self.named.lock();
-        let number = named.entry(base.clone()).or_default();
+        let mut gathered = self.gathered();
+        let number = gathered.named.entry(base.clone()).or_default();
         *number += 1;
         if *number == 1 { base } else { format!("{base}-{number}") }
     }
@@ -343,13 +335,15 @@ impl Context {
         self.ended.store(true, Ordering::SeqCst);
     }
 
+    /// It has children or continuations to publish.
     pub fn has_spawned(&self) -> bool {
-        !self.spawned.lock().is_empty() || !self.thens.lock().is_empty()
+        let unsaid = |gathered: &Gathered| !gathered.spawned.is_empty() || !gathered.thens.is_empty();
+        self.gathered.get().is_some_and(|gathered| unsaid(&gathered.lock()))
     }
 
     /// Takes out what was spawned.
     pub fn take_spawned(&self) -> Vec<Child> {
-        std::mem::take(&mut self.spawned.lock())
+        std::mem::take(&mut self.gathered().spawned)
     }
 }
 
@@ -359,21 +353,39 @@ pub struct InPassing<'a>(&'a Context);
 impl InPassing<'_> {
     pub fn progress(&self, state: impl Serialize) {
         match RawJson::of(&state) {
-            Ok(state) => self.0.outlet.note(self.0, Note::Progress(state)),
+            Ok(state) => self.0.scene.outlet.note(self.0, Note::Progress(state)),
             Err(why) => self.warn(format!("progress that is not JSON: {why}")),
         }
     }
 
     pub fn log(&self, line: impl Into<String>) {
-        self.0.outlet.note(self.0, Note::Log(line.into()));
+        self.0.scene.outlet.note(self.0, Note::Log(line.into()));
     }
 
     pub fn warn(&self, message: impl Into<String>) {
-        self.0.outlet.note(self.0, Note::Warning(message.into()));
+        self.0.scene.outlet.note(self.0, Note::Warning(message.into()));
     }
 }
 
 impl Attempt {
+    pub fn task_type(&self) -> &str {
+        &self.scene.task_type
+    }
+
+    /// The name of the worker.
+    pub fn worker(&self) -> &Arc<str> {
+        &self.scene.worker
+    }
+
+    /// Where what it says goes.
+    pub fn outlet(&self) -> &dyn Outlet {
+        &*self.scene.outlet
+    }
+
+    pub(super) fn gathered(&self) -> MutexGuard<'_, Gathered> {
+        self.gathered.get_or_init(Box::default).lock()
+    }
+
     /// Counts a sign of life, here only.
     pub fn sign(&self) {
         self.signs.fetch_add(1, Ordering::Relaxed);

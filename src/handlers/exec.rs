@@ -122,7 +122,7 @@ impl Program {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The worker's own trace is not the task's.
         command.env_remove("TRACEPARENT").env_remove("TRACESTATE").envs(&self.env);
-        command.env("KAFLEET_TASK_ID", cx.id.as_str()).env("KAFLEET_TYPE", &*cx.task_type);
+        command.env("KAFLEET_TASK_ID", cx.id.as_str()).env("KAFLEET_TYPE", cx.task_type());
         command.env("KAFLEET_ATTEMPT", cx.number.to_string()).env("KAFLEET_RUN", cx.run.to_string());
         command.env("KAFLEET_IDEMPOTENCY_KEY", cx.idempotency_key());
         if let Some(trace) = &cx.trace {

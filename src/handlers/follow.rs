@@ -41,7 +41,7 @@ impl Context {
     /// What follows this task when it and its children have ended: its child `then`, `then-2`, … in the order of the
     /// calls, behind those that its producer asked for. It counts when this attempt answers ok.
     pub fn then(&self, then: Then) {
-        let mut thens = self.thens.lock();
+        let thens = &mut self.gathered().thens;
         // One more than the limit is enough to fail the attempt.
         if thens.len() <= MAX_THENS {
             thens.push(then);
@@ -50,7 +50,7 @@ impl Context {
 
     /// Takes out what is to follow. An error where it cannot.
     pub fn take_thens(&self) -> TaskResult<Vec<Then>> {
-        let thens = std::mem::take(&mut *self.thens.lock());
+        let thens = std::mem::take(&mut self.gathered().thens);
         match check_thens(&thens) {
             Ok(()) => Ok(thens),
             Err((at, why)) => Err(Failure::fail(format!("a continuation (`{at}`): {why}")).of_kind("bad_child")),

@@ -101,7 +101,7 @@ impl Call {
         };
         set("ce-specversion", "1.0");
         set("ce-id", cx.id.as_str());
-        set("ce-type", &cx.task_type);
+        set("ce-type", cx.task_type());
         set("ce-source", "kafleet");
         set("idempotency-key", &cx.idempotency_key());
         set("kafleet-task-id", cx.id.as_str());

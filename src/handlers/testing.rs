@@ -20,7 +20,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::context::{Attempt, Beginning, MAX_CHILDREN, Note, Outlet};
+use super::context::{Attempt, Beginning, MAX_CHILDREN, Note, Outlet, Scene};
 use super::{Answer, Child, Context, Failure, Misfit, Registered, Registry, Task};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
@@ -106,15 +106,17 @@ impl Trial {
         let id = TaskId::parse(&self.id).unwrap_or_else(|why| panic!("{why}"));
         let cx = Context::begin(Beginning {
             id,
-            task_type: task_type.into(),
             run: 1,
             number: self.number,
-            worker: "trial".into(),
             deadline: Instant::now().checked_add(self.timeout),
             trace: self.trace.clone(),
             asof: None,
-            state: self.registry.state().clone(),
-            outlet: tape.clone(),
+            scene: Arc::new(Scene {
+                task_type: task_type.into(),
+                worker: "trial".into(),
+                state: self.registry.state().clone(),
+                outlet: tape.clone(),
+            }),
         });
         (cx, tape)
     }

@@ -39,7 +39,7 @@ pub fn span(handler: &dyn Handler, cx: &Context) -> Span {
         return Span::none();
     }
     let trace = cx.trace.as_ref().map(|trace| trace.parent.as_str());
-    tracing::info_span!("attempt", task = %cx.id, task_type = %cx.task_type, attempt = cx.number, trace)
+    tracing::info_span!("attempt", task = %cx.id, task_type = cx.task_type(), attempt = cx.number, trace)
 }
 
 /// Begins an attempt, unless its params do not fit; a panic is a failed attempt.

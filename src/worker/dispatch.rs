@@ -39,7 +39,7 @@ use super::throttle::Throttle;
 use super::ticket::Inbox;
 use crate::config::WorkerConfig;
 use crate::control::{Board, Verdict};
-use crate::handlers::context::Beginning;
+use crate::handlers::context::{Beginning, Scene};
 use crate::handlers::{Answer, AnswerFuture, Context, Registered, SharedState};
 use crate::model::event::{Announcement, Event, Kind, Success};
 use crate::model::json::RawJson;
@@ -78,6 +78,7 @@ pub struct DispatchParts {
 pub struct Dispatcher {
     parts: DispatchParts,
     desk: Arc<Desk>,
+    scene: Arc<Scene>,
     deps: Arc<Deps>,
     queue: VecDeque<Work>,
     /// Attempts under way, by number.
@@ -171,6 +172,12 @@ impl Dispatcher {
         let (ending, ended) = mpsc::unbounded_channel();
         let publisher = parts.reporter.publisher().clone();
         let desk = Arc::new(Desk::new(publisher, parts.reporter.worker.clone()));
+        let scene = Arc::new(Scene {
+            task_type: parts.task_type.clone(),
+            worker: parts.reporter.worker.clone(),
+            state: parts.state.clone(),
+            outlet: desk.clone(),
+        });
         let deps = Arc::new(Deps {
             publisher: parts.reporter.publisher().clone(),
             task_type: parts.task_type.clone(),
@@ -184,6 +191,7 @@ impl Dispatcher {
             heeded: 0,
             parts,
             desk,
+            scene,
             deps,
             queue: VecDeque::new(),
             running: FxHashMap::default(),
@@ -360,15 +368,12 @@ impl Dispatcher {
         let deadline = began + Duration::from(timeout).min(self.left(&held, now).unwrap_or(Duration::MAX));
         let cx = Context::begin(Beginning {
             id: held.task.id.clone(),
-            task_type: self.parts.task_type.clone(),
             run: held.task.run,
             number: held.attempts + 1,
-            worker: self.parts.reporter.worker.clone(),
             deadline: Some(deadline.into_std()),
             trace: held.task.trace.clone(),
             asof: held.task.asof,
-            state: self.parts.state.clone(),
-            outlet: self.desk.clone(),
+            scene: self.scene.clone(),
         });
         self.next_flush.get_or_insert(began + FLUSH_INTERVAL);
         self.parts.meter.started(now.saturating_sub(held.task.created_at_ms));

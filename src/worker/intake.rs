@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::memory::{Charge, Memory};
+use super::memory::{Account, Charge, Memory};
 use super::ticket::Ticket;
 use crate::broker::{Record, RecordRef};
 use crate::config;
@@ -89,8 +89,24 @@ pub struct Intake {
     pub by_key: bool,
 }
 
-impl Intake {
-    pub fn read(&self, record: &RecordRef<'_>, ticket: Ticket) -> Work {
+/// The records of one turn.
+pub struct Turn<'a> {
+    intake: &'a Intake,
+    /// Of its own: the lane makes copies while the dispatcher drops those of earlier turns.
+    task_type: Arc<str>,
+    account: Arc<Account>,
+    bytes: usize,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.account.add(self.bytes);
+    }
+}
+
+impl Turn<'_> {
+    pub fn read(&mut self, record: &RecordRef<'_>, ticket: Ticket) -> Work {
+        let intake = self.intake;
         let source = Source {
             task_type: &self.task_type,
             position: Position { partition: record.partition, offset: record.offset },
@@ -98,15 +114,16 @@ impl Intake {
             value: record.value,
         };
         let size = record.value.map_or(0, <[u8]>::len);
-        let read = read_task(&source, record.headers()).and_then(|task| self.fits(task, size));
+        let read = read_task(&source, record.headers()).and_then(|task| intake.fits(task, size));
         match read {
             Ok(task) => {
                 let attempts = task.attempts_used;
                 // Headers are kept as the policy; most tasks have next to none.
                 let size = if task.policy.is_some() { record.size() } else { size };
-                let key = self.order_key(record, &task);
-                let _charge = Charge::new(&self.memory, self.lane, size + OVERHEAD);
-                let rate_key = if self.by_key { key_hash(record.key.unwrap_or_else(|| task.id.as_str().as_bytes())) } else { 0 };
+                let key = intake.order_key(record, &task);
+                let _charge = self.charge(size);
+                let rate_key =
+                    if intake.by_key { key_hash(record.key.unwrap_or_else(|| task.id.as_str().as_bytes())) } else { 0 };
                 let (announced, has_turn, paced, suspect, deaths) = Default::default();
                 let written_ms = record.timestamp_ms;
                 let has_own_key = record.key.is_some_and(|key| key != task.id.as_str().as_bytes());
@@ -127,10 +144,22 @@ impl Intake {
                 }))
             }
             Err(reject) => {
-                let _charge = Charge::new(&self.memory, self.lane, record.size() + OVERHEAD);
+                let _charge = self.charge(record.size());
                 Work::Rejected(Box::new(Rejected { record: record.to_owned(), reject, ticket, _charge }))
             }
         }
+    }
+
+    fn charge(&mut self, size: usize) -> Charge {
+        self.bytes += size + OVERHEAD;
+        self.account.charge(size + OVERHEAD)
+    }
+}
+
+impl Intake {
+    pub fn turn(&self) -> Turn<'_> {
+        let account = Account::open(&self.memory, self.lane);
+        Turn { intake: self, task_type: Arc::from(&*self.task_type), account, bytes: 0 }
     }
 
     fn fits(&self, task: Task, size: usize) -> Result<Task, Reject> {

@@ -218,7 +218,7 @@ impl Lane {
         let before = Instant::now();
         let (most, wait) = self.appetite(before);
         let wait = runtime::waiting(wait).await;
-        let (shares, intake, lane) = (&mut self.shares, &self.parts.intake, self.parts.index);
+        let (shares, mut turn, lane) = (&mut self.shares, self.parts.intake.turn(), self.parts.index);
         let mut taken = 0;
         let polled = self.parts.consumer.poll(most, wait, &mut |record| {
             taken += 1;
@@ -226,9 +226,10 @@ impl Lane {
             let Some(share) = share else { return };
             if share.deliver(record.offset) {
                 let ticket = share.ticket(lane, record.offset);
-                share.push(intake.read(record, ticket));
+                share.push(turn.read(record, ticket));
             }
         });
+        drop(turn);
         self.timed(before, |time| if taken > 0 { &time.poll } else { &time.idle });
         match polled {
             Ok(events) => {

@@ -9,10 +9,16 @@ pub struct Memory {
     limit: usize,
 }
 
-/// Bytes counted against the limit for as long as this lives.
-pub struct Charge {
+/// What a lane takes in one turn. Charges go by the account of their turn, and bytes are added once for all of them: counters
+/// that the lane and its dispatcher both change for each task cost more than what they count.
+pub struct Account {
     memory: Arc<Memory>,
     lane: usize,
+}
+
+/// Bytes counted against the limit for as long as this lives.
+pub struct Charge {
+    account: Arc<Account>,
     bytes: usize,
 }
 
@@ -44,16 +50,25 @@ impl Memory {
     }
 }
 
-impl Charge {
-    pub fn new(memory: &Arc<Memory>, lane: usize, bytes: usize) -> Self {
-        memory.add(lane, bytes);
-        Self { memory: memory.clone(), lane, bytes }
+impl Account {
+    pub fn open(memory: &Arc<Memory>, lane: usize) -> Arc<Self> {
+        Arc::new(Self { memory: memory.clone(), lane })
+    }
+
+    /// A part of what is added when the turn is over.
+    pub fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+        Charge { account: self.clone(), bytes }
+    }
+
+    /// Counts all that was charged, before any of it can be given back.
+    pub fn add(&self, bytes: usize) {
+        self.memory.add(self.lane, bytes);
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.memory.subtract(self.lane, self.bytes);
+        self.account.memory.subtract(self.account.lane, self.bytes);
     }
 }
 
@@ -61,12 +76,18 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
+    fn charge(memory: &Arc<Memory>, lane: usize, bytes: usize) -> Charge {
+        let account = Account::open(memory, lane);
+        account.add(bytes);
+        account.charge(bytes)
+    }
+
     #[test]
     fn one_lane_may_have_it_all() {
         let memory = Memory::new(1, 100);
-        let most = Charge::new(&memory, 0, 99);
+        let most = charge(&memory, 0, 99);
         assert!(memory.has_room(0));
-        let last = Charge::new(&memory, 0, 1);
+        let last = charge(&memory, 0, 1);
         assert!(!memory.has_room(0));
         drop((most, last));
         assert_eq!(memory.held(), 0);
@@ -77,11 +98,11 @@ mod tests {
         let memory = Memory::new(2, 100);
         let mut charges = Vec::new();
         while memory.has_room(0) {
-            charges.push(Charge::new(&memory, 0, 1));
+            charges.push(charge(&memory, 0, 1));
         }
         assert_eq!(memory.held(), 75, "its own quarter and the common half");
         while memory.has_room(1) {
-            charges.push(Charge::new(&memory, 1, 1));
+            charges.push(charge(&memory, 1, 1));
         }
         assert_eq!(memory.held(), 100);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -38,6 +38,8 @@ pub struct Desk {
     count: AtomicUsize,
     /// What `spawn_now` has published, by task and run, for as long as the task is held.
     early: Mutex<FxHashMap<(TaskId, u32), FxHashSet<TaskId>>>,
+    /// Something has been published so: before that, no look at it is needed.
+    ever_early: AtomicBool,
 }
 
 struct Pending {
@@ -56,8 +58,8 @@ struct Pending {
 
 impl Desk {
     pub fn new(publisher: Publisher, worker: Arc<str>) -> Self {
-        let (pending, early) = Default::default();
-        Self { publisher, worker, pending, count: AtomicUsize::new(0), early }
+        let (pending, early, ever_early) = Default::default();
+        Self { publisher, worker, pending, count: AtomicUsize::new(0), early, ever_early }
     }
 
     pub fn is_idle(&self) -> bool {
@@ -83,15 +85,13 @@ impl Desk {
 
     /// `spawn_now` has published something for this task.
     pub fn has_spawned(&self, id: &TaskId, run: u32) -> bool {
-        let early = self.early.lock();
-        !early.is_empty() && early.contains_key(&(id.clone(), run))
+        self.early.lock().contains_key(&(id.clone(), run))
     }
 
     /// The worker no longer holds this task.
     pub fn forget(&self, id: &TaskId, run: u32) {
-        let mut early = self.early.lock();
-        if !early.is_empty() {
-            early.remove(&(id.clone(), run));
+        if self.ever_early.load(Ordering::Acquire) {
+            self.early.lock().remove(&(id.clone(), run));
         }
     }
 }
@@ -191,6 +191,7 @@ impl Outlet for Desk {
             let named = children.into_iter().map(|child| child_task(attempt, child)).collect::<Result<Vec<_>, _>>()?;
             let ids: Vec<TaskId> = named.iter().filter_map(|task| task.id.clone()).collect();
             let key = (attempt.id.clone(), attempt.run);
+            self.ever_early.store(true, Ordering::Release);
             // What an earlier attempt has published is not published again.
             let known = self.early.lock().entry(key.clone()).or_default().clone();
             let new = named.into_iter().filter(|task| task.id.as_ref().is_some_and(|id| !known.contains(id))).collect();

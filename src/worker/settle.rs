@@ -80,7 +80,7 @@ async fn publish(output: RawJson, cx: &Context, told: Announcement, deps: &Deps)
 /// What is to follow has to be known before the task's end is.
 async fn say_thens(thens: Vec<Then>, cx: &Context, told: Announcement, deps: &Deps) -> Result<(), Failure> {
     let mut event = Event::new(Kind::Started, cx.id.clone(), cx.run, now_ms());
-    (event.attempt, event.worker, event.then) = (cx.number, Some(cx.worker.clone()), thens);
+    (event.attempt, event.worker, event.then) = (cx.number, Some(cx.worker().clone()), thens);
     event.task = Some(Box::new(told));
     loop {
         match deps.publisher.publish_event(&event).await {

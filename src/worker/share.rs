@@ -330,7 +330,7 @@ mod tests {
                 value: Some(b"1"),
                 headers: &headers,
             };
-            share.deliver(offset).then(|| share.push(intake.read(&record, share.ticket(0, offset))));
+            share.deliver(offset).then(|| share.push(intake.turn().read(&record, share.ticket(0, offset))));
         }
         let (commit, promise) = share.commit();
         share.keep(promise);

@@ -19,7 +19,7 @@ use tracing::Instrument;
 use super::ARGV0;
 use super::wire::{Assignment, Order, Purpose, Word, frame, receive_blocking, send_blocking};
 use crate::handlers::builtin::in_child;
-use crate::handlers::context::{Attempt, Beginning, Note, Outlet};
+use crate::handlers::context::{Attempt, Beginning, Note, Outlet, Scene};
 use crate::handlers::{Answer, Child, Context, Failure, Registered, Registry, SharedState};
 use crate::model::id::TaskId;
 use crate::model::task::Trace;
@@ -88,15 +88,17 @@ impl Inside {
     fn begin(&self, given: Assignment, runtime: &tokio::runtime::Runtime) -> io::Result<Context> {
         let cx = Context::begin(Beginning {
             id: given.id,
-            task_type: self.purpose.task_type.as_str().into(),
             run: given.run,
             number: given.number,
-            worker: given.worker.into(),
             deadline: given.left.map(|left| Instant::now() + left),
             trace: given.trace.map(|(parent, state)| Box::new(Trace { parent, state })),
             asof: given.asof,
-            state: self.state.clone(),
-            outlet: self.voice.clone(),
+            scene: Arc::new(Scene {
+                task_type: self.purpose.task_type.as_str().into(),
+                worker: given.worker.into(),
+                state: self.state.clone(),
+                outlet: self.voice.clone(),
+            }),
         });
         send_blocking(&mut *self.voice.say.lock(), &Word::Begun)?;
         let (handler, voice, own) = (self.registered.handler.clone(), self.voice.clone(), cx.clone());

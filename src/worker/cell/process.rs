@@ -118,7 +118,7 @@ impl Cell {
                 Word::Alive => cx.sign(),
                 Word::Note { note, counts } => {
                     counts.then(|| cx.sign());
-                    cx.outlet.note(cx, note);
+                    cx.outlet().note(cx, note);
                 }
                 // One more than is allowed fails the attempt.
                 Word::Child(child) if children.len() <= MAX_CHILDREN => children.push(*child),
@@ -202,7 +202,7 @@ pub fn assign(params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failure> {
         id: cx.id.clone(),
         run: cx.run,
         number: cx.number,
-        worker: cx.worker.to_string(),
+        worker: cx.worker().to_string(),
         left: cx.deadline.map(|at| at.saturating_duration_since(Instant::now())),
         trace: cx.trace.as_ref().map(|trace| (trace.parent.clone(), trace.state.clone())),
         asof: cx.asof,
