@@ -10,7 +10,7 @@ use kafleet::model::partition::partition_of;
 
 use crate::fleet::{Fleet, kafka, until};
 use crate::isolated::exists;
-use crate::risky::{Act, params, risky};
+use crate::risky::{Act, held, params, risky};
 use crate::site::Site;
 use crate::tail::{ended_ids, is_end};
 use crate::{Case, block_on};
@@ -23,6 +23,8 @@ pub const CASES: &[Case] = &[
 
 const PARTITIONS: u32 = 8;
 const TASKS: usize = 10_000;
+/// Tasks under way at each of three deaths.
+const HELD: usize = 4;
 /// Sessions last 6 s: so long a dead worker holds up its partitions.
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -113,24 +115,40 @@ fn exactly_the_culprit_is_convicted() {
     });
 }
 
+/// Tasks that wait have begun in a worker that is not one of these.
+fn begun(events: &[Event], before: &HashSet<String>) -> usize {
+    let is_new = |event: &&Event| event.worker.as_deref().is_some_and(|worker| !before.contains(worker));
+    let starts = events.iter().filter(|event| event.kind == EventKind::Started && event.id.as_str().starts_with("held-"));
+    starts.filter(is_new).map(|event| event.id.as_str()).collect::<HashSet<_>>().len()
+}
+
+/// Each time with the same tasks under way; the third time they are suspects, in child processes that are killed with it.
 fn killed_workers_convict_nobody() {
     block_on(async {
         let Some(fleet) = kafka(PARTITIONS, &[risky(Isolation::None)]).await else { return };
-        let mut supervisor = Supervisor::new(&fleet, "");
+        let folder = tempfile::tempdir().unwrap();
+        let gate = folder.path().join("open");
+        for n in 0..HELD {
+            fleet.send("risky", &format!("held-{n}"), &held(&gate)).await;
+        }
+        let (mut supervisor, mut dead) = (Supervisor::new(&fleet, ""), HashSet::new());
         for round in 0..3 {
             fleet.send_many("risky", &format!("r{round}-"), TASKS / 4, &params(Act::Answer)).await;
             tokio::task::block_in_place(|| {
-                let some = TASKS / 4 * round + 100;
-                tend_until(&mut supervisor, &fleet, "some more are done", |events| ended_ids(events) >= some);
+                tend_until(&mut supervisor, &fleet, "they are under way", |events| begun(events, &dead) == HELD);
+                let cells = children_of(supervisor.child.as_ref().unwrap().id()).len();
+                assert_eq!(cells >= HELD, round == 2, "{cells} child processes in round {round}");
                 supervisor.kill();
             });
+            dead.extend(fleet.events.all().iter().filter_map(|event| event.worker.as_deref().map(str::to_owned)));
         }
-        fleet.send_many("risky", "last-", TASKS / 4, &params(Act::Answer)).await;
+        std::fs::write(&gate, "").unwrap();
+        fleet.send_many("risky", "last-", TASKS / 4 - HELD, &params(Act::Answer)).await;
         tokio::task::block_in_place(|| {
             tend_until(&mut supervisor, &fleet, "all are at their end", |events| ended_ids(events) == TASKS);
         });
-        let outcomes = outcomes(&fleet);
-        let bad: Vec<&Event> = outcomes.values().filter(|event| event.kind != EventKind::Succeeded).collect();
+        let ends: Vec<Event> = fleet.events.all().into_iter().filter(is_end).collect();
+        let bad: Vec<&Event> = ends.iter().filter(|event| event.kind != EventKind::Succeeded).collect();
         assert!(bad.is_empty(), "{bad:#?}");
         assert_eq!(supervisor.started, 4);
         repeats_are_within_windows(&fleet, 3);

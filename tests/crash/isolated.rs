@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use kafleet::broker::memory::Memory;
 use kafleet::config::{Bytes, Isolation};
+use kafleet::control::{self, Cancel, Key, Said};
 use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
 use kafleet::worker::cell::Reentry;
@@ -19,6 +20,7 @@ pub const CASES: &[Case] = &[
     ("whatever_ends_the_process_is_a_failed_attempt", whatever_ends_the_process_is_a_failed_attempt),
     ("a_child_process_is_used_again_until_it_has_had_its_time", a_child_process_is_used_again_until_it_has_had_its_time),
     ("an_attempt_that_does_not_stop_is_killed", an_attempt_that_does_not_stop_is_killed),
+    ("a_cancelled_attempt_and_its_process_end", a_cancelled_attempt_and_its_process_end),
     ("child_processes_end_with_their_worker", child_processes_end_with_their_worker),
     ("signs_of_life_cross_the_process", signs_of_life_cross_the_process),
     ("what_an_attempt_leaves_behind_harms_no_other", what_an_attempt_leaves_behind_harms_no_other),
@@ -145,6 +147,26 @@ fn an_attempt_that_does_not_stop_is_killed() {
         output(&fleet, "next").await;
         assert!(from.elapsed() < Duration::from_secs(10), "the slot is free");
         assert_eq!(worker.metric("kafleet_child_process_ends_total", "killed"), 1.0);
+        worker.stop().await;
+    });
+}
+
+fn a_cancelled_attempt_and_its_process_end() {
+    block_on(async {
+        let (fleet, _) = fleet(|kind| kind.registered.policy.concurrency = 1).await;
+        let worker = fleet.worker();
+        // They share one process, one after the other.
+        send(&fleet, "first", Act::Answer).await;
+        let pid = output(&fleet, "first").await["pid"].as_u64().unwrap();
+        send(&fleet, "ignores", Act::Ignore).await;
+        fleet.events.wait("it runs", |events| events.iter().any(|event| event.id.as_str() == "ignores")).await;
+        let said = Cancel { v: 1, asof: 5, at_ms: 0, subtree: true, reason: None };
+        control::order(&fleet.link, &fleet.names, &Key::Cancel("ignores".into()), &Said::Cancel(said)).await.unwrap();
+        let end = fleet.result_of("ignores").await;
+        assert_eq!((end.kind, end.attempt), (EventKind::Cancelled, 1), "{end:?}");
+        until("its process is gone", || !exists(pid)).await;
+        send(&fleet, "next", Act::Answer).await;
+        assert_ne!(output(&fleet, "next").await["pid"].as_u64(), Some(pid));
         worker.stop().await;
     });
 }

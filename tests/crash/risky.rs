@@ -17,6 +17,9 @@ pub struct Greeting(pub &'static str);
 #[derive(Serialize, Deserialize, JsonSchema)]
 pub struct Risky {
     pub act: Act,
+    /// A file, for [`Act::Await`].
+    #[serde(default)]
+    pub until: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
@@ -37,6 +40,8 @@ pub enum Act {
     Tell,
     /// Spawns and fails.
     SpawnAndFail,
+    /// Answers when the file is there.
+    Await,
     /// Waits for its cancellation.
     Heed,
     /// Does not.
@@ -75,6 +80,12 @@ impl Task for Risky {
             Act::SpawnAndFail => {
                 cx.spawn_child(Child::new("leaf", json!(1)));
                 return Err(Failure::fail("after spawning").of_kind("own_kind".to_owned()));
+            }
+            Act::Await => {
+                let file = self.until.unwrap_or_default();
+                while !std::path::Path::new(&file).exists() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
             }
             Act::Heed => cx.cancelled().cancelled().await,
             Act::Ignore => loop {
@@ -129,5 +140,10 @@ pub fn risky(isolation: Isolation) -> Kind {
 }
 
 pub fn params(act: Act) -> String {
-    serde_json::to_string(&Risky { act }).unwrap()
+    serde_json::to_string(&Risky { act, until: None }).unwrap()
+}
+
+/// Of a task that answers when the file is there.
+pub fn held(until: &std::path::Path) -> String {
+    serde_json::to_string(&Risky { act: Act::Await, until: Some(until.display().to_string()) }).unwrap()
 }

@@ -19,7 +19,7 @@ use crate::telling::{callbacks, settled};
 const ROUNDS: usize = 5;
 const CALL: Duration = Duration::from_secs(60);
 
-async fn call(fleet: &Fleet, method: Method, path: &str, body: Value) -> Value {
+pub async fn call(fleet: &Fleet, method: Method, path: &str, body: Value) -> Value {
     let client = reqwest::Client::builder().no_proxy().timeout(CALL).build().unwrap();
     let answer = client.request(method, format!("{}{path}", fleet.api)).json(&body).send().await.unwrap();
     let (status, text) = (answer.status(), answer.text().await.unwrap());

@@ -27,6 +27,8 @@ mod through;
 
 mod anew;
 mod cancelling;
+mod cancels;
+mod dead;
 mod following;
 mod inside;
 mod later;

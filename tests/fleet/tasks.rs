@@ -90,6 +90,20 @@ impl Task for Fickle {
     }
 }
 
+/// Fails as long as the gate is closed.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Broken {}
+
+impl Task for Broken {
+    const TYPE: &'static str = "broken";
+    type Output = ();
+
+    async fn run(self, cx: Context) -> TaskResult<()> {
+        let open = *cx.state::<Gate>().0.borrow();
+        if open { Ok(()) } else { Err(Failure::retry("it is broken")) }
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Leaf {
     pub held: bool,

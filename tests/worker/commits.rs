@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{Broker, Commit, Partition};
+use kafleet::control::{Key, Offsets, Said};
 use kafleet::model::offsets::{Mark, Metadata};
 use serde_json::Value;
 
@@ -214,6 +215,7 @@ async fn a_consumed_partition_without_a_commit_is_refused_and_says_so() {
     until("the health names the partition", || refused().is_some()).await;
     let why = refused().unwrap().1;
     assert!(why.contains("partition 1 of `kafleet.tasks.gone`") && why.contains("commit is gone"), "{why}");
+    assert!(why.contains("`kafleet offsets init gone/1 --at earliest|OFFSET|TIME` says where to begin"), "{why}");
     until("the other partition is worked on", || journal.counts().values().any(|count| *count > 1)).await;
     worker.stop().await;
     let committed = fleet.committed("gone").await;
@@ -271,19 +273,33 @@ async fn metadata_written_by_hand_is_obeyed() {
     fleet.assert_clean("hand").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_commit_behind_the_end_is_refused_and_says_so() {
-    let (fleet, broker) = memory(1, &[Kind::echo("anew")]).await;
+/// A commit that lies behind the log's end: the topic was made anew since. A worker that is told where to begin does.
+pub async fn made_anew(fleet: Fleet, journal: Journal) {
     fleet.send_many("anew", "t", 5, "0").await;
-    let commit = Commit { partition: tasks(&fleet, "anew"), offset: 0, metadata: "kf1 clean 0 0 -".into() };
-    broker.set_group_offsets(&fleet.names.group("anew"), &[commit], DEADLINE).unwrap();
-    // A map that ends behind the log: the topic was made anew since.
     let commit = Commit { partition: tasks(&fleet, "anew"), offset: 500, metadata: "kf1 clean 500 0 -".into() };
-    broker.set_group_offsets(&fleet.names.group("anew"), &[commit], DEADLINE).unwrap();
+    let (broker, group) = (fleet.broker.clone(), fleet.names.group("anew"));
+    tokio::task::block_in_place(|| broker.set_group_offsets(&group, &[commit], DEADLINE)).unwrap();
     let worker = fleet.worker();
-    until("the health says so", || worker.health.reasons().iter().any(|(_, why)| why.contains("made anew"))).await;
+    let why = || worker.health.reasons().into_iter().find(|(_, why)| why.contains("made anew"));
+    until("the health says so", || why().is_some()).await;
+    assert!(why().unwrap().1.contains("`kafleet offsets init anew/0 --at"), "{:?}", why());
     worker.stop().await;
     assert_eq!(fleet.committed("anew").await[0].as_ref().unwrap().offset, 500, "nobody has moved it");
+    let worker = fleet.worker();
+    until("it is refused again", || worker.health.reasons().iter().any(|(_, why)| why.contains("made anew"))).await;
+    fleet.order(Key::Offsets("anew".into(), 0), Said::Offsets(Offsets { v: 1, at_ms: 0, offset: 2 })).await;
+    fleet.wait_for_results(3).await;
+    until("all is well", || worker.health.reasons().is_empty()).await;
+    worker.stop().await;
+    assert_eq!(journal.starts(), ["t2", "t3", "t4"]);
+    fleet.assert_clean("anew").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_made_anew_is_refused_until_somebody_says_where_to_begin() {
+    let journal = Journal::default();
+    let (fleet, _) = memory(1, &[counted("anew", &journal)]).await;
+    made_anew(fleet, journal).await;
 }
 
 impl crate::fleet::Worker {

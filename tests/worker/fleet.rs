@@ -61,6 +61,11 @@ pub async fn memory_with(options: MemoryOptions, partitions: u32, kinds: &[Kind]
 
 /// A fleet on the real Kafka under a prefix of its own; None, with a word about it, where there is none.
 pub async fn kafka(partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
+    kafka_with(&[], partitions, kinds).await
+}
+
+/// The same, with settings of librdkafka.
+pub async fn kafka_with(settings: &[(&str, &str)], partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let Ok(servers) = std::env::var("KAFLEET_TEST_KAFKA") else {
         eprintln!("skipped: KAFLEET_TEST_KAFKA is not set");
@@ -68,7 +73,8 @@ pub async fn kafka(partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
     let prefix = format!("worker-{now}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
-    let section = BTreeMap::from([("bootstrap.servers".to_owned(), servers)]);
+    let mut section = BTreeMap::from([("bootstrap.servers".to_owned(), servers)]);
+    section.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     Some(Fleet::open(Arc::new(Kafka::new(&section).unwrap()), &prefix, partitions, kinds).await)
 }
 

@@ -138,12 +138,7 @@ async fn a_rate_holds_over_the_fleet_on_kafka() {
 }
 
 /// One key has a long queue; the others do not wait for it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_rate_per_key_holds_only_its_key() {
-    let journal = Journal::default();
-    let mut kind = counted("work", &journal);
-    kind.registered.policy.rate = Some(rate(1, Millis(100), 1, RateBy::Key));
-    let (fleet, _) = memory(1, &[kind]).await;
+async fn paced_by_key(fleet: Fleet, journal: Journal) {
     for n in 0..8 {
         fleet.send_record("work", None, Some("busy"), Some(b"0"), &[("ce_id", &format!("busy{n}"))]).await;
     }
@@ -166,4 +161,23 @@ async fn a_rate_per_key_holds_only_its_key() {
     let ids: Vec<_> = journal.starts().into_iter().filter(|id| id.starts_with("busy")).collect();
     assert_eq!(ids, (0..8).map(|n| format!("busy{n}")).collect::<Vec<_>>(), "in their order");
     fleet.assert_clean("work").await;
+}
+
+fn at_a_rate_per_key(journal: &Journal) -> Kind {
+    let mut kind = counted("work", journal);
+    kind.registered.policy.rate = Some(rate(1, Millis(100), 1, RateBy::Key));
+    kind
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_per_key_holds_only_its_key() {
+    let journal = Journal::default();
+    paced_by_key(memory(1, &[at_a_rate_per_key(&journal)]).await.0, journal).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_per_key_holds_only_its_key_on_kafka() {
+    let journal = Journal::default();
+    let Some(fleet) = kafka(1, &[at_a_rate_per_key(&journal)]).await else { return };
+    paced_by_key(fleet, journal).await;
 }

@@ -15,7 +15,7 @@ use kafleet::model::duration::Millis;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::fleet::{DEADLINE, Fleet, Worker, memory, pause};
+use crate::fleet::{DEADLINE, Fleet, Worker, kafka_with, memory, pause};
 use crate::tail::ended_ids;
 use crate::types::{Kind, ok};
 
@@ -264,6 +264,51 @@ impl<'a> Crew<'a> {
 fn all_given_back(worker: &Worker) {
     assert_eq!(worker.metric("kafleet_unclean_takeovers_total", ""), 0.0, "a partition was not given back in order");
 }
+
+/// On a real Kafka a rebalance takes as long as it takes: three workers come, and three leave, while tasks are published.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_order_of_a_key_is_never_broken_on_kafka() {
+    let (ledger, plan) = (Ledger::default(), ON_KAFKA);
+    // So soon it is heard that partitions are asked back.
+    let Some(fleet) = kafka_with(&[("heartbeat.interval.ms", "300")], plan.partitions, &[plan.kind(&ledger)]).await else {
+        return;
+    };
+    let mut workers = vec![fleet.worker()];
+    for round in 0..plan.per_key {
+        futures::future::join_all((0..plan.keys).map(|key| plan.publish(&fleet, key, round))).await;
+        match round {
+            10 | 20 => workers.push(fleet.worker()),
+            30 | 40 | 50 => {
+                workers.push(fleet.worker());
+                let leaves = workers.remove(0);
+                all_given_back(&leaves);
+                leaves.stop().await;
+            }
+            _ => {}
+        }
+    }
+    let tasks = plan.tasks() as usize;
+    fleet.wait_for_results(tasks).await;
+    for worker in workers {
+        all_given_back(&worker);
+        worker.stop().await;
+    }
+    assert_eq!(fleet.results().len(), tasks, "each told exactly once");
+    fleet.assert_clean("lines").await;
+    ledger.check(&plan);
+}
+
+const ON_KAFKA: Plan = Plan {
+    seed: 1,
+    order: Order::Key,
+    partitions: 6,
+    slots: 16,
+    keys: 20,
+    per_key: 60,
+    failures: 5,
+    longest: 4_000,
+    backoff: Millis(3),
+};
 
 async fn try_plans(order: Order) {
     let asked = |name: &str| std::env::var(name).ok().map(|number| number.parse::<u64>().expect("a number"));

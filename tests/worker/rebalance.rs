@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kafleet::broker::memory::MemoryOptions;
+use kafleet::broker::{Partition, TopicSpec};
 use kafleet::model::duration::Millis;
 use kafleet::model::event::{Event, Kind as EventKind};
 use serde_json::Value;
 
-use crate::fleet::{Fleet, memory, memory_with, pause, until};
+use crate::fleet::{DEADLINE, Fleet, memory, memory_with, pause, until};
 use crate::types::{Gate, Journal, Kind, gated, ok};
 
 /// A few milliseconds of work.
@@ -109,17 +110,30 @@ async fn a_lost_partition_is_worked_on_by_another() {
 }
 
 /// Partitions that are added later are worked on without a restart.
+pub async fn added_partitions(fleet: Fleet, journal: Journal) {
+    let worker = fleet.worker();
+    fleet.send_many("brief", "before", 20, "0").await;
+    fleet.wait_for_results(20).await;
+    let spec = TopicSpec { name: fleet.names.tasks("brief"), partitions: 4, replication: None, config: Vec::new() };
+    tokio::task::block_in_place(|| fleet.broker.apply_topics(&[spec], DEADLINE)).unwrap();
+    // A producer hears of them a little later.
+    let topic = fleet.names.tasks("brief");
+    let ends = || tokio::task::block_in_place(|| fleet.broker.ends(&Partition::new(topic.as_str(), 3), DEADLINE));
+    until("it is there", || ends().is_ok()).await;
+    let end = Instant::now() + DEADLINE;
+    let mut sent = 20;
+    while ends().unwrap().end == 0 {
+        assert!(Instant::now() < end, "nothing comes to the new partition");
+        fleet.send_many("brief", &format!("t{sent}-"), 20, "0").await;
+        sent += 20;
+    }
+    fleet.wait_for_results(sent).await;
+    worker.stop().await;
+    assert_eq!(journal.started(), sent);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn added_partitions_are_taken_up() {
-    use kafleet::broker::{Broker, TopicSpec};
     let journal = Journal::default();
-    let (fleet, broker) = memory(1, &[brief(&journal)]).await;
-    let worker = fleet.worker();
-    worker.ready().await;
-    let spec = TopicSpec { name: fleet.names.tasks("brief"), partitions: 4, replication: None, config: Vec::new() };
-    broker.apply_topics(&[spec], crate::fleet::DEADLINE).unwrap();
-    fleet.send_many("brief", "t", 200, "0").await;
-    fleet.wait_for_results(200).await;
-    worker.stop().await;
-    assert_eq!(journal.started(), 200);
+    added_partitions(memory(1, &[brief(&journal)]).await.0, journal).await;
 }
