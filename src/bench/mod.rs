@@ -25,14 +25,16 @@ mod watch;
 mod worker;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::broker::kafka::Kafka;
-use crate::broker::{Broker, Partition, TopicChange, TopicSpec};
+use crate::broker::{Broker, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec};
 use crate::config::{Bytes, Names, RedisConfig, Scalar, TrackerConfig, WorkerConfig};
 use crate::store::redis::{Redis, RedisOptions};
 
@@ -150,6 +152,9 @@ struct Ground {
     names: Names,
     partitions: u32,
     events_partitions: u32,
+    /// By group, who is asked for its commits: a new client would first have to look for the group's coordinator, and that
+    /// time would count as the worker's.
+    askers: Mutex<BTreeMap<String, Box<dyn Consumer>>>,
 }
 
 impl Ground {
@@ -180,7 +185,7 @@ impl Ground {
                 bail!("topic `{}` could not be made: {error}", outcome.name);
             }
         }
-        Ok(Self { broker, names, partitions, events_partitions })
+        Ok(Self { broker, names, partitions, events_partitions, askers: Mutex::default() })
     }
 
     /// Records in a topic, by the ends of its partitions.
@@ -195,15 +200,31 @@ impl Ground {
 
     /// A type's workers have committed everything that is in its topic.
     fn is_committed(&self, task_type: &str) -> anyhow::Result<bool> {
-        Ok(self.committed(task_type)? >= self.records(&self.names.tasks(task_type), self.partitions)?)
+        self.is_committed_by(&self.names.group(task_type), task_type)
     }
 
-    /// How far the group of a type's workers has committed, over all partitions.
-    fn committed(&self, task_type: &str) -> anyhow::Result<u64> {
-        let topic: Arc<str> = self.names.tasks(task_type).into();
+    /// A group has committed everything that is in a type's topic.
+    fn is_committed_by(&self, group: &str, task_type: &str) -> anyhow::Result<bool> {
+        let topic = self.names.tasks(task_type);
+        Ok(self.committed(group, &topic)? >= self.records(&topic, self.partitions)?)
+    }
+
+    /// How far a group has committed, over all partitions.
+    fn committed(&self, group: &str, topic: &str) -> anyhow::Result<u64> {
+        let topic: Arc<str> = topic.into();
         let partitions: Vec<Partition> =
             (0..self.partitions).map(|number| Partition::new(topic.clone(), number as i32)).collect();
-        let offsets = self.broker.group_offsets(&self.names.group(task_type), &partitions, CALL_DEADLINE)?;
+        let mut askers = self.askers.lock();
+        let asker = match askers.entry(group.to_owned()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(self.broker.consumer(&ConsumerSpec {
+                group: Some(group.to_owned()),
+                topics: Vec::new(),
+                prefetch_bytes: 1 << 20,
+                read_uncommitted: false,
+            })?),
+        };
+        let offsets = asker.committed(&partitions, CALL_DEADLINE)?;
         Ok(offsets.into_iter().flatten().map(|committed| committed.offset.max(0) as u64).sum())
     }
 }

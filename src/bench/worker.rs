@@ -83,16 +83,22 @@ fn raw_pass(ground: &Ground, common: &Common, site: &Site) -> anyhow::Result<Pas
     let config = vec![("message.timestamp.type".into(), "LogAppendTime".into())];
     let topic = TopicSpec { name: to.clone(), partitions: common.partitions, replication: None, config };
     ground.broker.apply_topics(&[topic], super::CALL_DEADLINE)?;
+    let group = format!("{}.raw", ground.names.prefix);
     let role = Role::Raw {
         site: site.clone(),
         prefix: ground.names.prefix.clone(),
-        group: format!("{}.raw", ground.names.prefix),
+        group: group.clone(),
         to: to.clone(),
         records: common.tasks,
         output_bytes: load::event_bytes()?,
     };
+    let done = || ground.is_committed_by(&group, NOOP);
+    done()?;
     let process = Process::start("raw loop", &role)?;
-    measure(process, common.tasks, || Ok((ground.records(&to, common.partitions)?, true)))
+    measure(process, common.tasks, || {
+        let written = ground.records(&to, common.partitions)?;
+        Ok((written, written >= common.tasks && done()?))
+    })
 }
 
 fn worker_pass(ground: &Ground, bench: &WorkerBench, site: &Site) -> anyhow::Result<Pass> {
@@ -106,6 +112,8 @@ fn worker_pass(ground: &Ground, bench: &WorkerBench, site: &Site) -> anyhow::Res
         isolation: if bench.isolation { Isolation::Process } else { Isolation::None },
         fan: false,
     };
+    // So that whoever is asked knows where.
+    ground.is_committed(NOOP)?;
     let process = Process::start("worker", &role)?;
     let events = ground.names.events();
     measure(process, common.tasks, || {
