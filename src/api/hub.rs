@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(hub.slots.available_permits(), MAX_WATCHERS);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn without_notices_one_looks_again_after_a_second() {
         let hub = Arc::new(Hub::new(1));
         let interest = hub.interest(0, &id("a")).unwrap();
