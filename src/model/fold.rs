@@ -517,7 +517,10 @@ fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
         Kind::Scheduled if event.record.is_some() => {
             !matches!(node.own, State::Expected | State::Queued | State::Scheduled) || node.attempt > 0
         }
-        Kind::Released => !matches!(node.own, State::Expected | State::Scheduled | State::Retrying),
+        // What was published is the record of another wait, before the task's first attempt, say: this one goes on.
+        Kind::Released => {
+            !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
+        }
         Kind::Started | Kind::Warned | Kind::Retrying => is_overtaken(node, event),
         _ => false,
     };

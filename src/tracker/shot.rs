@@ -201,8 +201,9 @@ impl Gunsmith {
             value: Some(record.params.text().as_bytes().to_vec()),
             headers,
         };
-        let event = self.event(&Event::new(Kind::Released, id.clone(), node.run, now));
-        Ok(Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: "release", messages: vec![task, event] })
+        let released = Event { attempt: node.attempt, ..Event::new(Kind::Released, id.clone(), node.run, now) };
+        let messages = vec![task, self.event(&released)];
+        Ok(Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: "release", messages })
     }
 
     /// The fold looks at the state that the task has where this event comes to lie.

@@ -29,7 +29,7 @@ fn a_retry_that_waits_at_the_tracker_ends_with_any_other_word() {
         let log = [submitted("a"), retrying.clone(), next];
         assert_eq!(fold_log(&log, 2, 9).kept.len(), kept, "{log:?}");
     }
-    let kept = fold_log(&[submitted("a"), retrying, event(Kind::Released, "a")], 1, 9);
+    let kept = fold_log(&[submitted("a"), retrying, released(2)], 1, 9);
     assert_eq!((kept.node("a").attempt, kept.node("a").state), (2, State::Queued));
 }
 
@@ -57,8 +57,30 @@ fn what_is_sent_again_takes_no_record_away_and_brings_none_back() {
     }
     let mut third = event(Kind::Started, "a");
     third.attempt = 3;
-    let log = [submitted("a"), retrying.clone(), event(Kind::Released, "a"), retrying.clone(), third, retrying];
+    let log = [submitted("a"), retrying.clone(), released(2), retrying.clone(), third, retrying];
     assert_eq!(states(&log, "a"), ["queued", "retrying", "queued", "queued", "running", "running"]);
+    assert!(fold_log(&log, 1, 9).kept.is_empty());
+}
+
+fn released(attempt: u32) -> Event {
+    Event { attempt, ..event(Kind::Released, "a") }
+}
+
+/// A parent that was done again makes its child again. The first copy waits for its second attempt when the release of the other
+/// one is told, whose first attempt asks for the same: whichever of the two waits is released in the end.
+#[test]
+fn the_release_of_one_wait_does_not_end_another() {
+    let mut scheduled = with_record(submitted("a"), 700);
+    scheduled.kind = Kind::Scheduled;
+    let mut retrying = with_record(failed("a"), 900);
+    (retrying.kind, retrying.attempt) = (Kind::Retrying, 1);
+    let log = [scheduled.clone(), released(0), scheduled, retrying.clone(), released(0), retrying, released(1)];
+    let expected = ["scheduled", "queued", "scheduled", "retrying", "retrying", "retrying", "queued"];
+    assert_eq!(states(&log, "a"), expected);
+    for waits in 4..7 {
+        let kept = fold_log(&log[..waits], 1, 9);
+        assert_eq!((kept.kept.len(), kept.node("a").timer().map(|timer| timer.what)), (1, Some(Due::Release)), "{waits}");
+    }
     assert!(fold_log(&log, 1, 9).kept.is_empty());
 }
 
