@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::ceiling::{Ceiling, add_ceilings};
 use super::stage::{Spent, Stage, add_costs};
 use super::{Common, EVENTS_PARTITIONS, Report, Site, check, load};
 
@@ -15,6 +16,7 @@ pub struct E2e {
 }
 
 struct Round {
+    ceiling: Ceiling,
     rate: f64,
     publish_rate: f64,
     spent: Spent,
@@ -33,7 +35,12 @@ pub async fn e2e(bench: &E2e, site: &Site) -> anyhow::Result<Report> {
     }
     report.add("tracked path", "tasks/s", rounds.iter().map(|round| round.rate).collect());
     report.add("publish with tracking", "tasks/s", rounds.iter().map(|round| round.publish_rate).collect());
+    let ceilings: Vec<Ceiling> = rounds.iter().map(|round| round.ceiling).collect();
+    let ratios = rounds.iter().map(|round| round.rate / round.ceiling.together()).collect();
     add_costs(&mut report, common.tasks, &rounds.into_iter().map(|round| round.spent).collect::<Vec<_>>());
+    add_ceilings(&mut report, &ceilings);
+    report.add("tracked path to these", "", ratios);
+    report.ratio = report.figures.last().map(|figure| figure.median);
     report.checked = true;
     Ok(report)
 }
@@ -51,8 +58,10 @@ async fn one_round(common: &Common, site: &Site) -> anyhow::Result<Round> {
     let took = began.elapsed();
     let to = stage.costs().await?;
     check::exactly_once(&stage.store, EVENTS_PARTITIONS, (0..common.tasks).map(load::id), common.tasks + 1).await?;
+    let bytes = stage.record_bytes().await?;
     stage.close().await?;
     Ok(Round {
+        ceiling: Ceiling::measure(common, site, bytes).await?,
         rate: common.tasks as f64 / took.as_secs_f64(),
         publish_rate: common.tasks as f64 / published.as_secs_f64(),
         spent: Spent { from, to },

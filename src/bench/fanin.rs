@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use futures::StreamExt;
 
+use super::ceiling::{Ceiling, add_ceilings};
 use super::stage::{Spent, Stage, add_costs};
-use super::{FAN, ROUND_DEADLINE, Report, Site};
+use super::{Common, FAN, ROUND_DEADLINE, Report, Site};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
 use crate::model::node::Node;
@@ -39,6 +40,10 @@ impl Default for Fanin {
     }
 }
 
+/// Records that the ceilings are taken from, and how often.
+const CEILING_TASKS: u64 = 200_000;
+const CEILING_ROUNDS: u32 = 3;
+
 pub async fn fanin(bench: &Fanin, site: &Site) -> anyhow::Result<Report> {
     let settings = [
         ("children", bench.children.to_string()),
@@ -58,9 +63,18 @@ pub async fn fanin(bench: &Fanin, site: &Site) -> anyhow::Result<Report> {
         took.push(one_parent(&mut stage, &format!("bench-{round}"), bench.children).await?.as_secs_f64() * 1e3);
         spent.push(Spent { from, to: stage.costs().await? });
     }
+    let bytes = stage.record_bytes().await?;
     stage.close().await?;
+    let common = Common { tasks: CEILING_TASKS, partitions: bench.partitions, linger: bench.linger, ..Common::default() };
+    let mut ceilings = Vec::new();
+    for _ in 0..CEILING_ROUNDS {
+        ceilings.push(Ceiling::measure(&common, &site.linger(bench.linger), bytes).await?);
+    }
     report.add("submit to visible success of the parent", "ms", took);
     add_costs(&mut report, bench.children, &spent);
+    add_ceilings(&mut report, &ceilings);
+    let least = ceilings.iter().map(|ceiling| bench.children as f64 / ceiling.together() * 1e3).collect();
+    report.add("these three for as many records", "ms", least);
     report.checked = true;
     Ok(report)
 }

@@ -4,14 +4,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use futures::StreamExt;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::task::JoinSet;
 
+use super::load::Filler;
 use super::stage::{Spent, Stage, add_costs};
-use super::{EVENTS_PARTITIONS, NOOP, Report, Site, check, load};
+use super::{EVENTS_PARTITIONS, Ground, NOOP, Report, Site, blocking, check, load};
+use crate::broker::{Broker, ConsumerSpec, Outgoing, Partition, Start};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
 use crate::model::state::State;
@@ -60,6 +62,8 @@ struct Path {
 }
 
 struct Round {
+    /// Of records that somebody sends and takes who does nothing else.
+    bare: Vec<f64>,
     paths: Vec<Path>,
     spent: Spent,
 }
@@ -89,6 +93,10 @@ pub async fn latency(bench: &Latency, site: &Site) -> anyhow::Result<Report> {
             report.add(&format!("{name} {place}"), "ms", values.collect());
         }
     }
+    for (place, permille) in [("p50", 500), ("p99", 990)] {
+        let values = rounds.iter().map(|round| percentile(round.bare.clone(), permille));
+        report.add(&format!("a bare record through kafka {place}"), "ms", values.collect());
+    }
     let tasks = u64::from(bench.rate) * u64::from(bench.seconds);
     add_costs(&mut report, tasks, &rounds.into_iter().map(|round| round.spent).collect::<Vec<_>>());
     report.checked = true;
@@ -117,8 +125,51 @@ async fn one_round(bench: &Latency, site: &Site) -> anyhow::Result<Round> {
     looking.abort();
     check::exactly_once(&stage.store, EVENTS_PARTITIONS, (0..tasks).map(load::id), tasks + tasks / 5 + 1).await?;
     stage.close().await?;
+    let (bench, site) = (bench.clone(), site.clone());
+    let bare = blocking(move || bare(&bench, &site)).await?;
     let paths = std::mem::take(&mut *book.done.lock());
-    Ok(Round { paths, spent: Spent { from, to } })
+    Ok(Round { bare, paths, spent: Spent { from, to } })
+}
+
+/// Bare records at the same rate, each from its send until a consumer has it: a task's start is one such way after its
+/// submission at least, and its end another one. The first fifth is not counted.
+fn bare(bench: &Latency, site: &Site) -> anyhow::Result<Vec<f64>> {
+    let (ground, records) = (Ground::prepare(site, bench.partitions, 1)?, u64::from(bench.rate) * u64::from(bench.seconds));
+    let (topic, filler, began) = (ground.names.tasks(NOOP), Filler::new(&ground)?, Instant::now());
+    let mut consumer = ground.broker.consumer(&ConsumerSpec::default())?;
+    let starts = (0..bench.partitions).map(|number| (Partition::new(topic.as_str(), number as i32), Start::Beginning));
+    consumer.assign(&starts.collect::<Vec<_>>())?;
+    let mut took = Vec::new();
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| send_bare(&filler, &topic, bench.rate, records, began));
+        let until = began + Duration::from_secs(u64::from(bench.seconds)) + DEADLINE;
+        while (took.len() as u64) < records {
+            if Instant::now() > until {
+                bail!("{} of {records} bare records are through after {} s", took.len(), began.elapsed().as_secs());
+            }
+            consumer.poll(1_000, Duration::from_millis(100), &mut |record| {
+                let sent = std::str::from_utf8(record.value.unwrap_or_default()).unwrap_or_default().trim_end();
+                took.push(began.elapsed().as_secs_f64() * 1e3 - sent.parse().unwrap_or(0.0));
+            })?;
+        }
+        sending.join().map_err(|_| anyhow!("whoever sends bare records has panicked"))?
+    })?;
+    consumer.close(Duration::from_secs(5));
+    filler.end()?;
+    Ok(took.split_off(took.len() / 5))
+}
+
+/// Their values hold when they were sent, in ms, and are as long as those of tasks.
+fn send_bare(filler: &Filler, topic: &str, rate: u32, records: u64, began: Instant) -> anyhow::Result<()> {
+    let length = load::params().len();
+    for n in 0..records {
+        let due = began + Duration::from_secs_f64(n as f64 / f64::from(rate));
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let (key, value) = (n.to_string(), format!("{:<length$}", began.elapsed().as_secs_f64() * 1e3));
+        let (key, value) = (Some(key.as_bytes()), Some(value.as_bytes()));
+        filler.send(&Outgoing { topic, partition: None, key, value, headers: &[] })?;
+    }
+    Ok(())
 }
 
 /// Tasks under way, and those that are through.

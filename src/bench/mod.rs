@@ -3,6 +3,7 @@
 //! Each role runs in a process of its own (the same binary), so that CPU time and memory are its own. Nothing counts
 //! before it is acknowledged, and every run ends with a check that all tasks are there exactly once.
 
+mod ceiling;
 mod check;
 mod e2e;
 mod fanin;
@@ -11,6 +12,7 @@ mod idle;
 mod latency;
 mod load;
 mod memory;
+mod neighbour;
 mod pass;
 mod process;
 mod publish;
@@ -37,6 +39,7 @@ use crate::broker::kafka::Kafka;
 use crate::broker::{Broker, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec};
 use crate::config::{Bytes, Names, RedisConfig, Scalar, TrackerConfig, WorkerConfig};
 use crate::store::redis::{Redis, RedisOptions};
+use neighbour::Neighbour;
 
 pub use e2e::{E2e, e2e};
 pub use fanin::{Fanin, fanin};
@@ -121,6 +124,15 @@ impl Site {
         self
     }
 
+    /// Kafka's version, where it runs on this machine and can be found.
+    pub fn kafka_version(&self) -> Option<String> {
+        self.neighbour().version()
+    }
+
+    fn neighbour(&self) -> Neighbour {
+        Neighbour::listening(&self.kafka.get("bootstrap.servers").map(Scalar::to_string).unwrap_or_default())
+    }
+
     fn redis(&self, prefix: &str) -> anyhow::Result<Redis> {
         let options = RedisOptions { prefix: prefix.to_owned(), ..RedisOptions::from(&self.redis) };
         Redis::connect(options).context("the benchmark cannot use this Redis")
@@ -149,6 +161,7 @@ const CALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Topics of one round, under a prefix that no other has; deleted at its end.
 struct Ground {
     broker: Arc<Kafka>,
+    kafka: Neighbour,
     names: Names,
     partitions: u32,
     events_partitions: u32,
@@ -185,7 +198,7 @@ impl Ground {
                 bail!("topic `{}` could not be made: {error}", outcome.name);
             }
         }
-        Ok(Self { broker, names, partitions, events_partitions, askers: Mutex::default() })
+        Ok(Self { broker, kafka: site.neighbour(), names, partitions, events_partitions, askers: Mutex::default() })
     }
 
     /// Records in a topic, by the ends of its partitions.

@@ -21,6 +21,15 @@ pub struct Cost {
     pub resident_bytes: u64,
 }
 
+/// CPU time of a process so far; none of one that is gone.
+pub fn cpu_of(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The fields behind the program's name in brackets: user and system time are the 12th and 13th.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: u64 = [11, 12].iter().filter_map(|n| fields.get(*n)?.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
 impl Process {
     pub fn start(name: &'static str, role: &super::role::Role) -> anyhow::Result<Self> {
         let binary = std::env::current_exe().context("this program's own file cannot be found")?;
@@ -37,17 +46,12 @@ impl Process {
     /// CPU time so far, and resident memory, now and at its highest.
     pub fn cost(&self) -> Cost {
         let pid = self.child.id();
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The fields behind the program's name in brackets: user and system time are the 12th and 13th.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks: u64 = [11, 12].iter().filter_map(|n| fields.get(*n)?.parse::<u64>().ok()).sum();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let kib = |name| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
             line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
         };
-        let cpu = Duration::from_millis(ticks * 10);
-        Cost { cpu, peak_bytes: kib("VmHWM:") * 1024, resident_bytes: kib("VmRSS:") * 1024 }
+        Cost { cpu: cpu_of(pid), peak_bytes: kib("VmHWM:") * 1024, resident_bytes: kib("VmRSS:") * 1024 }
     }
 
     /// An error when it has ended by itself and badly.

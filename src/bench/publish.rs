@@ -46,23 +46,23 @@ pub fn publish(bench: &PublishBench, site: &Site) -> anyhow::Result<Report> {
     Ok(report)
 }
 
+/// The records of tasks, and where they are wanted those of their events, written into the topics of a round.
+pub(super) fn raw_produce_pass(ground: &Ground, common: &Common, site: &Site, events: bool) -> anyhow::Result<Pass> {
+    let (site, prefix) = (site.clone(), ground.names.prefix.clone());
+    let process = Process::start("raw producer", &Role::RawProduce { site, prefix, records: common.tasks, events })?;
+    let last = if events { ground.names.events() } else { ground.names.tasks(NOOP) };
+    measure(process, &ground.kafka, common.tasks, || Ok((ground.records(&last, common.partitions)?, true)))
+}
+
 fn one_pass(way: Way, common: &Common, site: &Site) -> anyhow::Result<Pass> {
     let ground = Ground::prepare(site, common.partitions, common.partitions)?;
-    let (site, prefix, tasks) = (site.clone(), ground.names.prefix.clone(), common.tasks);
-    let (process, last) = match way {
-        Way::Tracked => {
-            let role = Role::Publish { site, prefix, events_partitions: common.partitions, tasks };
-            (Process::start("publisher", &role)?, ground.names.events())
-        }
-        raw => {
-            let events = raw == Way::Raw;
-            let role = Role::RawProduce { site, prefix, records: tasks, events };
-            (Process::start("raw producer", &role)?, if events { ground.names.events() } else { ground.names.tasks(NOOP) })
-        }
-    };
-    let pass = measure(process, tasks, || Ok((ground.records(&last, common.partitions)?, true)))?;
-    if way == Way::Tracked {
-        load::check_published(&ground, tasks)?;
+    if way != Way::Tracked {
+        return raw_produce_pass(&ground, common, site, way == Way::Raw);
     }
+    let (prefix, tasks) = (ground.names.prefix.clone(), common.tasks);
+    let role = Role::Publish { site: site.clone(), prefix, events_partitions: common.partitions, tasks };
+    let (process, last) = (Process::start("publisher", &role)?, ground.names.events());
+    let pass = measure(process, &ground.kafka, tasks, || Ok((ground.records(&last, common.partitions)?, true)))?;
+    load::check_published(&ground, tasks)?;
     Ok(pass)
 }

@@ -74,7 +74,7 @@ fn pass(ground: &Ground, bench: &Sleep, tasks: u64, site: &Site) -> anyhow::Resu
     };
     let process = Process::start("worker", &role)?;
     let events = ground.names.events();
-    measure(process, tasks * EVENTS, || {
+    measure(process, &ground.kafka, tasks * EVENTS, || {
         let written = ground.records(&events, bench.partitions)?;
         Ok((written, written >= tasks * EVENTS && ground.is_committed(NOOP)?))
     })

@@ -2,17 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use super::process::{Cost, Process};
 use super::role::Role;
 use super::{EVENTS_PARTITIONS, Ground, ROUND_DEADLINE, Report, Site, blocking, load, mib, micros, own_cpu};
 use crate::broker::link::Link;
 use crate::config::{Isolation, Order};
+use crate::model::id::TaskId;
 use crate::model::state::State;
 use crate::publish::Publisher;
 use crate::store::Store;
 use crate::store::redis::{Redis, Usage};
+
+/// How the id of the task begins that goes through before anything is measured.
+const FIRST: &str = "first";
 
 pub struct Stage {
     pub store: Redis,
@@ -29,6 +33,8 @@ pub struct Costs {
     pub worker: Cost,
     pub tracker: Cost,
     pub redis: Usage,
+    /// Where it runs on this machine.
+    pub kafka: Option<Duration>,
 }
 
 impl Stage {
@@ -54,14 +60,22 @@ impl Stage {
         let link = blocking(move || Ok(Link::open(broker, None)?)).await?;
         let publisher = Publisher::new(link, ground.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
         let mut stage = Self { store, publisher, worker, tracker, ground };
-        load::publish(&stage.publisher, "first", 0..1).await?;
+        load::publish(&stage.publisher, FIRST, 0..1).await?;
         stage.wait_for(1).await?;
         Ok(stage)
     }
 
     pub async fn costs(&self) -> anyhow::Result<Costs> {
         let redis = self.store.usage().await?;
-        Ok(Costs { publisher: own_cpu(), worker: self.worker.cost(), tracker: self.tracker.cost(), redis })
+        let (worker, tracker, kafka) = (self.worker.cost(), self.tracker.cost(), self.ground.kafka.cpu());
+        Ok(Costs { publisher: own_cpu(), worker, tracker, redis, kafka })
+    }
+
+    /// The size of the record in the store of a task that has done nothing.
+    pub async fn record_bytes(&self) -> anyhow::Result<usize> {
+        let id = TaskId::parse(&format!("{FIRST}-{:012}", 0))?;
+        let found = self.store.nodes(self.publisher.partition_of(&id), &[id]).await?;
+        Ok(found.into_iter().flatten().next().context("the first task is not there")?.encode().len())
     }
 
     /// Tasks that the store counts as succeeded.
@@ -125,6 +139,9 @@ pub fn add_costs(report: &mut Report, tasks: u64, spent: &[Spent]) {
     cpu("worker", &|costs| costs.worker.cpu);
     cpu("tracker", &|costs| costs.tracker.cpu);
     cpu("redis", &|costs| costs.redis.cpu);
+    if spent.iter().all(|spent| spent.to.kafka.is_some()) {
+        cpu("kafka", &|costs| costs.kafka.unwrap_or_default());
+    }
     let mut peak = |name: &str, of: &dyn Fn(&Costs) -> u64| {
         report.add(&format!("{name} peak memory"), "MiB", spent.iter().map(|spent| mib(of(&spent.to))).collect());
     };

@@ -56,6 +56,8 @@ pub struct Report {
     /// `release`, or `debug` for a build that was not optimised.
     pub build: &'static str,
     pub librdkafka: String,
+    /// Kafka's version, where it runs on this machine and can be found.
+    pub kafka: Option<String>,
     /// Redis' version, where it took part.
     pub redis: Option<String>,
     pub machine: Machine,
@@ -74,6 +76,7 @@ impl Report {
             version: env!("CARGO_PKG_VERSION"),
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
             librdkafka: crate::broker::kafka::client_version(),
+            kafka: None,
             redis: None,
             machine: Machine::this(),
             settings,
@@ -91,9 +94,11 @@ impl Report {
     pub fn table(&self) -> String {
         let settings: Vec<String> = self.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
         let machine = &self.machine;
-        let redis = self.redis.as_ref().map(|version| format!(", redis {version}")).unwrap_or_default();
+        let services = [("kafka", &self.kafka), ("redis", &self.redis)];
+        let services = services.map(|(name, version)| version.as_ref().map(|version| format!(", {name} {version}")));
+        let services: String = services.into_iter().flatten().collect();
         let mut text = format!(
-            "kafleet {} bench {} ({} build, librdkafka {}{redis})\n",
+            "kafleet {} bench {} ({} build, librdkafka {}{services})\n",
             self.version, self.benchmark, self.build, self.librdkafka
         );
         text += &format!(

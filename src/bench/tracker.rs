@@ -104,6 +104,7 @@ impl Round {
 /// In tasks, of all their events.
 async fn fold(site: &Site, ground: &Ground, store: &Redis, log: Log) -> anyhow::Result<Pass> {
     let role = Role::Tracker { site: site.clone(), prefix: ground.names.prefix.clone(), events_partitions: EVENTS_PARTITIONS };
+    let kafka = ground.kafka.clone();
     let (store, process, runtime) = (store.clone(), Process::start("tracker", &role)?, tokio::runtime::Handle::current());
     let (extra, each) = (log.extra_events(), log.shape.events());
     let progress = move || {
@@ -111,7 +112,7 @@ async fn fold(site: &Site, ground: &Ground, store: &Redis, log: Log) -> anyhow::
         let folded: i64 = fences.into_iter().flatten().map(|fence| fence.offset).sum();
         Ok(((folded.max(0) as u64).saturating_sub(extra) / each, true))
     };
-    blocking(move || measure(process, log.tasks, progress)).await
+    blocking(move || measure(process, &kafka, log.tasks, progress)).await
 }
 
 async fn check_all(store: &Redis, log: Log) -> anyhow::Result<()> {

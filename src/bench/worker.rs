@@ -78,7 +78,8 @@ fn warm_up(bench: &WorkerBench, site: &Site) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn raw_pass(ground: &Ground, common: &Common, site: &Site) -> anyhow::Result<Pass> {
+/// The raw loop over the records of tasks that a round holds.
+pub(super) fn raw_pass(ground: &Ground, common: &Common, site: &Site) -> anyhow::Result<Pass> {
     let to = format!("{}.raw", ground.names.prefix);
     let config = vec![("message.timestamp.type".into(), "LogAppendTime".into())];
     let topic = TopicSpec { name: to.clone(), partitions: common.partitions, replication: None, config };
@@ -95,7 +96,7 @@ fn raw_pass(ground: &Ground, common: &Common, site: &Site) -> anyhow::Result<Pas
     let done = || ground.is_committed_by(&group, NOOP);
     done()?;
     let process = Process::start("raw loop", &role)?;
-    measure(process, common.tasks, || {
+    measure(process, &ground.kafka, common.tasks, || {
         let written = ground.records(&to, common.partitions)?;
         Ok((written, written >= common.tasks && done()?))
     })
@@ -116,7 +117,7 @@ fn worker_pass(ground: &Ground, bench: &WorkerBench, site: &Site) -> anyhow::Res
     ground.is_committed(NOOP)?;
     let process = Process::start("worker", &role)?;
     let events = ground.names.events();
-    measure(process, common.tasks, || {
+    measure(process, &ground.kafka, common.tasks, || {
         let written = ground.records(&events, common.partitions)?;
         // Done is done when it is committed too; asked for only at the end.
         Ok((written, written >= common.tasks && ground.is_committed(NOOP)?))

@@ -59,7 +59,8 @@ pub async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
         verb => vec![verb],
     };
     for verb in verbs {
-        print(&run(verb, site.clone()).await.map_err(failed)?, globals)?;
+        let report = run(verb, site.clone()).await.map_err(failed)?;
+        print(&Report { kafka: site.kafka_version(), ..report }, globals)?;
     }
     Ok(Code::Ok)
 }
