@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::faults::{Ending, Kind, Loss, Row};
+use crate::faults::{Ending, Kind, Loss, RECOVERY, Row};
 
 /// One execution of an attempt.
 #[derive(Clone, Debug)]
@@ -26,7 +26,8 @@ pub struct Deeds {
 /// be given back only when its new owner has looked.
 const AFTERMATH_MS: i64 = 45_000;
 
-/// So long after an attempt its end may not be committed yet: where commits are refused, longer than their interval.
+/// So long after an attempt its end may not be committed yet: where commits are refused, longer than their interval. A fault
+/// that the fleet takes longer to recover from counts until then and for so long again.
 const UNCOMMITTED_MS: i64 = 15_000;
 
 impl Deeds {
@@ -60,6 +61,11 @@ impl Deeds {
         self.of(id, run).iter().filter(|deed| deed.end.as_deref() == Some(end)).count()
     }
 
+    /// The task above it came to its good end more than once, and published it each time.
+    fn is_child_of_repeat(&self, id: &str, run: u32) -> bool {
+        id.rsplit_once(':').is_some_and(|(parent, _)| self.ends(parent, run, "well") > 1)
+    }
+
     /// The longest time in which nothing was brought to an end, in milliseconds, and when it began.
     pub fn longest_silence(&self, from_ms: i64, to_ms: i64) -> (i64, i64) {
         let ends = self.by_task.values().flatten().filter(|deed| deed.end.is_some()).map(|deed| deed.ended_ms);
@@ -75,20 +81,23 @@ pub struct Repeat {
     pub id: String,
     pub run: u32,
     pub attempt: u32,
-    /// Who did it before.
-    pub worker: String,
+    /// The execution before.
+    pub first: Deed,
+    again: Deed,
     pub cause: Cause,
 }
 
 /// Why an attempt was executed once more.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
-    /// Its record lies there that often.
+    /// Its record lies there that often: whoever published it did so again, not knowing whether it had.
     Record,
+    /// The same, because the task above it was done again, and published it again.
+    Parent,
     /// What was wrong, and when that began, epoch milliseconds.
     Fault(&'static str, i64),
-    /// Workers were stopped in order, and it was not finished: it was interrupted, or waited for its next attempt. Whoever
-    /// takes it over begins with its first one.
+    /// Workers were stopped in order, or had just joined, and it was not finished: it was interrupted, or waited for its next
+    /// attempt. Whoever takes it over begins with its first one.
     Unfinished,
     /// Workers were stopped in order, and it was finished before.
     Finished,
@@ -99,6 +108,7 @@ impl Cause {
     pub fn words(&self) -> &'static str {
         match self {
             Self::Record => "its record is there again: a send of unknown outcome was repeated",
+            Self::Parent => "its record is there again: its parent was done again",
             Self::Fault(words, _) => words,
             Self::Unfinished => "its worker was stopped or gave the partition away while the task was not finished",
             Self::Finished => "its worker was stopped in order, and it was finished before",
@@ -107,8 +117,16 @@ impl Cause {
     }
 }
 
+/// What happened to the fleet, for whoever asks for a cause.
+pub struct Troubles<'a> {
+    pub losses: &'a [Loss],
+    pub rows: &'a [Row],
+    /// When all of it ran, epoch milliseconds: workers join one after the other, and take partitions over from one another.
+    pub from_ms: i64,
+}
+
 /// Every execution beyond the first of an attempt, each with its cause.
-pub fn repeats(deeds: &Deeds, losses: &[Loss], rows: &[Row], records: impl Fn(&str, u32) -> usize) -> Vec<Repeat> {
+pub fn repeats(deeds: &Deeds, troubles: &Troubles, records: impl Fn(&str, u32) -> usize) -> Vec<Repeat> {
     let mut found = Vec::new();
     for ((id, run), of_task) in &deeds.by_task {
         let mut before = BTreeMap::<u32, (&Deed, usize)>::new();
@@ -117,35 +135,59 @@ pub fn repeats(deeds: &Deeds, losses: &[Loss], rows: &[Row], records: impl Fn(&s
         for deed in sorted {
             let times = before.get(&deed.attempt).map_or(0, |(_, times)| *times) + 1;
             let Some((first, _)) = before.insert(deed.attempt, (deed, times)) else { continue };
-            let cause = if times <= records(id, *run) { Cause::Record } else { cause(first, deed, losses, rows) };
-            found.push(Repeat { id: id.clone(), run: *run, attempt: deed.attempt, worker: first.worker.clone(), cause });
+            let cause = match times <= records(id, *run) {
+                true if deeds.is_child_of_repeat(id, *run) => Cause::Parent,
+                true => Cause::Record,
+                false => troubles.cause(first, deed),
+            };
+            let (first, again) = (first.clone(), deed.clone());
+            found.push(Repeat { id: id.clone(), run: *run, attempt: deed.attempt, first, again, cause });
         }
     }
     found
 }
 
-/// The worker that did it before was lost soon after, or something else was wrong. What is stopped in order is no cause for
-/// what was finished.
-fn cause(first: &Deed, again: &Deed, losses: &[Loss], rows: &[Row]) -> Cause {
-    let lost = |loss: &&Loss| {
-        loss.incarnation == first.worker
-            && loss.from_ms < first.ended_ms.max(first.begun_ms) + UNCOMMITTED_MS
-            && loss.to_ms > first.begun_ms
-            && loss.from_ms <= again.begun_ms
-    };
-    if let Some(loss) = losses.iter().filter(|loss| loss.how != Ending::Stopped).find(lost) {
-        return Cause::Fault(loss.how.words(), loss.from_ms);
+impl Troubles<'_> {
+    /// The worker that did it before was lost soon after, or something else was wrong. What is stopped in order is no cause for
+    /// what was finished.
+    fn cause(&self, first: &Deed, again: &Deed) -> Cause {
+        let lost = |loss: &&Loss| {
+            loss.incarnation == first.worker
+                && loss.from_ms < first.ended_ms.max(first.begun_ms) + UNCOMMITTED_MS
+                && loss.to_ms > first.begun_ms
+                && loss.from_ms <= again.begun_ms
+        };
+        if let Some(loss) = self.losses.iter().filter(|loss| loss.how != Ending::Stopped).find(lost) {
+            return Cause::Fault(loss.how.words(), loss.from_ms);
+        }
+        let near = |row: &&Row| (row.begun_ms..row.ended_ms + aftermath_ms(row)).contains(&again.begun_ms);
+        let mut rows = self.rows.iter().rev().filter(near).filter(|row| row.kind.reaches_workers());
+        let fault = |row: &Row| Cause::Fault(row.kind.words(), row.begun_ms);
+        let finished = !matches!(first.end.as_deref(), None | Some("again"));
+        let stopped = self.losses.iter().any(|loss| lost(&loss));
+        let joining = again.begun_ms < self.from_ms + UNCOMMITTED_MS && again.worker != first.worker;
+        match rows.next() {
+            Some(row) if row.kind != Kind::WorkersRolled && !stopped => fault(row),
+            None if joining && !finished => Cause::Unfinished,
+            None if !stopped => Cause::Unknown,
+            _ if !finished => Cause::Unfinished,
+            Some(row) if row.kind != Kind::WorkersRolled => fault(row),
+            _ => rows.find(|row| row.kind != Kind::WorkersRolled).map_or(Cause::Finished, fault),
+        }
     }
-    let near = |row: &&Row| (row.begun_ms..row.ended_ms + AFTERMATH_MS).contains(&again.begun_ms);
-    let mut rows = rows.iter().rev().filter(near).filter(|row| row.kind.reaches_workers());
-    let fault = |row: &Row| Cause::Fault(row.kind.words(), row.begun_ms);
-    let finished = !matches!(first.end.as_deref(), None | Some("again"));
-    let stopped = losses.iter().any(|loss| lost(&loss));
-    match rows.next() {
-        Some(row) if row.kind != Kind::WorkersRolled && !stopped => fault(row),
-        None if !stopped => Cause::Unknown,
-        _ if !finished => Cause::Unfinished,
-        Some(row) if row.kind != Kind::WorkersRolled => fault(row),
-        _ => rows.find(|row| row.kind != Kind::WorkersRolled).map_or(Cause::Finished, fault),
+
+    /// What is known of those that nothing explains.
+    pub fn riddles(&self, repeats: &[Repeat]) -> Vec<String> {
+        repeats.iter().filter(|repeat| repeat.cause == Cause::Unknown).map(|repeat| self.riddle(repeat)).collect()
     }
+
+    fn riddle(&self, Repeat { id, run, attempt, first, again, .. }: &Repeat) -> String {
+        let before = self.rows.iter().rev().find(|row| row.kind.reaches_workers() && row.begun_ms <= again.begun_ms);
+        format!("attempt {attempt} of run {run} of `{id}`: {first:?}, {again:?}, after {before:?}")
+    }
+}
+
+fn aftermath_ms(row: &Row) -> i64 {
+    let well_after_ms = row.well_after_ms.unwrap_or(RECOVERY.as_millis() as i64);
+    AFTERMATH_MS.max(well_after_ms + UNCOMMITTED_MS)
 }

@@ -12,7 +12,7 @@ use kafleet::runtime::now_ms;
 use libtest_mimic::{Arguments, Trial};
 use tokio::time::{Instant, sleep};
 
-use crate::deeds::Deeds;
+use crate::deeds::{Deeds, Troubles};
 use crate::faults::{Stage, plans};
 use crate::fleet::Fleet;
 use crate::kafka::Cluster;
@@ -159,7 +159,7 @@ async fn run(settings: Settings) -> Vec<String> {
         verdict.publish(page);
     }
     let broken = verdict.broken();
-    if !broken.is_empty() {
+    if !broken.is_empty() || !verdict.unexplained.is_empty() {
         folder.keep();
     }
     broken
@@ -199,7 +199,8 @@ async fn judge(settings: &Settings, stage: &mut Stage, load: &Load, rows: Vec<fa
     let mut lost: Vec<String> = told.iter().filter_map(|told| told.trouble.clone()).collect();
     lost.append(&mut load.trouble.lock());
     lost.extend(found.lost.into_iter().chain(missing));
-    let repeats = deeds::repeats(&deeds, &stage.losses, &rows, |id, run| topics.count(id, run, 0));
+    let troubles = Troubles { losses: &stage.losses, rows: &rows, from_ms: span.0 };
+    let repeats = deeds::repeats(&deeds, &troubles, |id, run| topics.count(id, run, 0));
     let mut duplicates = std::collections::BTreeMap::new();
     for repeat in &repeats {
         *duplicates.entry(repeat.cause.words()).or_default() += 1;
@@ -225,6 +226,7 @@ async fn judge(settings: &Settings, stage: &mut Stage, load: &Load, rows: Vec<fa
         beyond_window: oracle::beyond_window(&repeats, &topics),
         again_after_a_stop: oracle::again_after_a_stop(&repeats),
         duplicates,
+        unexplained: troubles.riddles(&repeats),
         ended_by_themselves: std::mem::take(&mut stage.fleet.ended),
         longest_silence_ms,
         longest_silence_during: during.map(|row| row.kind),

@@ -269,10 +269,10 @@ fn scheduled(topics: &Topics, fired: &mut Fired) {
 pub fn beyond_window(repeats: &[Repeat], topics: &Topics) -> Vec<String> {
     let mut counts = BTreeMap::<(&str, String, i64, &str), usize>::new();
     // A record that lies there twice is to be done twice.
-    for repeat in repeats.iter().filter(|repeat| repeat.cause != Cause::Record) {
+    for repeat in repeats.iter().filter(|repeat| !matches!(repeat.cause, Cause::Record | Cause::Parent)) {
         let place = topics.place(&repeat.id).map(ToString::to_string).unwrap_or_default();
         let since_ms = if let Cause::Fault(_, since_ms) = repeat.cause { since_ms } else { 0 };
-        *counts.entry((&repeat.worker, place, since_ms, repeat.cause.words())).or_default() += 1;
+        *counts.entry((&repeat.first.worker, place, since_ms, repeat.cause.words())).or_default() += 1;
     }
     let beyond = counts.into_iter().filter(|(_, count)| *count > WINDOW);
     let told = |((worker, place, _, cause), count)| format!("{count} attempts of {worker} in {place} were made again: {cause}");
@@ -282,6 +282,6 @@ pub fn beyond_window(repeats: &[Repeat], topics: &Topics) -> Vec<String> {
 /// Nothing that was finished is done again because a worker was stopped in order.
 pub fn again_after_a_stop(repeats: &[Repeat]) -> Vec<String> {
     let all = repeats.iter().filter(|repeat| repeat.cause == Cause::Finished);
-    all.map(|repeat| format!("attempt {} of run {} of `{}`, by {}", repeat.attempt, repeat.run, repeat.id, repeat.worker))
+    all.map(|repeat| format!("attempt {} of run {} of `{}`, by {}", repeat.attempt, repeat.run, repeat.id, repeat.first.worker))
         .collect()
 }

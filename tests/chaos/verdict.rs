@@ -28,6 +28,8 @@ pub struct Verdict {
     pub wrong_when_folded_again: Vec<String>,
     pub fired: Fired,
     pub duplicates: BTreeMap<&'static str, usize>,
+    /// What is known of the repeats that nothing explains.
+    pub unexplained: Vec<String>,
     pub beyond_window: Vec<String>,
     pub again_after_a_stop: Vec<String>,
     /// Roles that ended without having been told to.
@@ -102,6 +104,9 @@ impl Verdict {
         }
         for (cause, count) in &self.duplicates {
             println!("    made again, {cause}: {count}");
+        }
+        for line in &self.unexplained {
+            println!("  made again, and no fault was near: {line}");
         }
         for line in &self.ended_by_themselves {
             println!("  ended by itself: {line}");
@@ -182,7 +187,8 @@ faults, `KAFLEET_RELIABILITY=docs/reliability.md` writes this page). A short run
 const REPEATS: &str =
     "Execution is at least once. A worker that is lost has at most a window (256 tasks of a partition) in hand, and only that is done
 again. A worker that is stopped finishes what it runs and says what is done; a task that waits for its next attempt is taken over by
-another worker and begins with its first one. What was done twice is put down to what hit Kafka or the worker shortly before.";
+another worker and begins with its first one. What was done twice is put down to what hit Kafka or the worker shortly before: up to 45 s
+after the end of a fault, or, if that was later, 15 s after the fleet was seen well again.";
 
 const FAULTS: &str =
     "*Lasted*: until the process was started again or the link stood. *Recovered*: from the beginning of the fault until tasks of
