@@ -297,14 +297,16 @@ impl Site {
         Self { runtime, router: Some(open.router) }
     }
 
-    /// The first line is method and path, the rest is the body. None: it cannot be sent.
+    /// The first line is method, path and, where it is not JSON, what the body is; the rest is the body. None: it cannot be
+    /// sent.
     fn call(&self, bytes: &[u8]) -> Option<u16> {
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
         let head = text(&bytes[..end]).into_owned();
-        let (method, uri) = head.split_once(' ').unwrap_or(("GET", &head));
+        let (method, rest) = head.split_once(' ').unwrap_or(("GET", &head));
+        let (uri, media) = rest.split_once(' ').unwrap_or((rest, "application/json"));
         let body = bytes.get(end + 1..).unwrap_or_default().to_vec();
         let method = Method::from_bytes(method.as_bytes()).ok()?;
-        let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, "application/json");
+        let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, media);
         let request = request.body(Body::from(body)).ok()?;
         let router = self.router.clone()?;
         Some(self.runtime.block_on(async {
