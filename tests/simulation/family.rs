@@ -1,8 +1,9 @@
 //! What a task and its children owe one another: whose failure counts, what follows, and who may be cancelled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kafleet::handlers::On;
+use kafleet::model::event::Kind;
 use kafleet::model::node::Node;
 use kafleet::model::schedule::Overlap;
 use kafleet::model::state::State;
@@ -10,7 +11,7 @@ use kafleet::model::state::State;
 use crate::fleet::Fleet;
 use crate::story::{Story, then_segment};
 use crate::trees::{Follow, Script};
-use crate::verdict::Records;
+use crate::verdict::{Records, log};
 
 /// What the story says of one task.
 pub struct Part {
@@ -43,7 +44,7 @@ fn is_then(id: &str) -> bool {
     segment == "then" || segment.starts_with("then-")
 }
 
-fn is_failure(state: State) -> bool {
+pub fn is_failure(state: State) -> bool {
     matches!(state, State::Failed | State::Cancelled | State::Expired)
 }
 
@@ -139,15 +140,30 @@ fn told(
     }
 }
 
+/// It is this task, or lies below it.
+pub fn within(id: &str, above: &str) -> bool {
+    id == above || id.strip_prefix(above).is_some_and(|rest| rest.starts_with(':'))
+}
+
 /// Somebody asked for it, or something that failed beside it did.
-pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str) -> bool {
-    let within = |above: &str| id == above || id.starts_with(&format!("{above}:"));
-    let asked = fleet.cancels.borrow().iter().chain(fleet.killed.borrow().iter()).any(|above| within(above));
+pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str, run: u32) -> bool {
+    let asked = |all: &BTreeSet<String>| all.iter().any(|above| within(id, above));
     let replaced =
         fleet.plans.borrow().iter().any(|(n, plan)| plan.wish.overlap == Overlap::Replace && id.starts_with(&format!("s{n}.")));
-    asked
+    let tripped = |(above, part): (&String, &Part)| within(id, above) && part.script.fail_fast && tripped(fleet, records, above);
+    asked(&fleet.killed.borrow())
         || replaced
-        || fleet.parts.iter().any(|(above, part)| within(above) && part.script.fail_fast && tripped(fleet, records, above))
+        || fleet.parts.iter().any(tripped)
+        || (asked(&fleet.cancels.borrow()) && (run == 1 || is_cancelled_again(fleet, id)))
+}
+
+/// After the first retry of it or of what it lies below there was one more cancel: those before it are over with it.
+fn is_cancelled_again(fleet: &Fleet, id: &str) -> bool {
+    let log = log(fleet);
+    let mut events = log.iter().filter(|event| within(id, event.id.as_str()));
+    events.find(|event| event.kind == Kind::RetryRequested);
+    // One that names another place tells of an earlier one.
+    events.any(|event| event.kind == Kind::CancelRequested && event.asof.is_none())
 }
 
 fn tripped(fleet: &Fleet, records: &Records, id: &str) -> bool {

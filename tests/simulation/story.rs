@@ -261,7 +261,14 @@ impl Story {
             let path = self.path(dice, root);
             let ms = dice.u64(100..6_000);
             let deed = match dice.u8(..8) {
-                0 | 1 => Deed::Cancel { root, path },
+                0 | 1 => {
+                    // Whoever cancels sometimes wants it back.
+                    if dice.u8(..3) == 0 {
+                        let retry = Deed::Retry { root, path: path.clone(), only_failed: dice.bool() };
+                        self.add(at_ms + ms, retry);
+                    }
+                    Deed::Cancel { root, path }
+                }
                 2 | 3 => Deed::Retry { root, path, only_failed: dice.bool() },
                 4 => Deed::Redrive { oak: dice.bool() },
                 5 => Deed::More { oak: dice.bool() },

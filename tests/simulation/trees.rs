@@ -55,6 +55,13 @@ pub struct Kid {
     /// Its failure does not matter to its parent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ignored: bool,
+    /// It is to begin so much later than it is made; a continuation never is.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub later_ms: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A continuation.
@@ -241,6 +248,7 @@ impl Script {
             without(&|lesser| drop(lesser.checks.pop())),
         ]);
         for (n, kid) in self.children.iter().enumerate() {
+            all.push(without(&|lesser| lesser.children[n].later_ms = 0));
             all.extend(
                 kid.script.lesser().into_iter().map(|script| without(&|lesser| lesser.children[n].script = script.clone())),
             );
@@ -294,7 +302,8 @@ impl Script {
 
 impl Kid {
     fn random(dice: &mut Rng, depth: u32) -> Self {
-        Self { oak: dice.u8(..3) > 0, script: Script::random(dice, depth), ignored: dice.u8(..6) == 0 }
+        let (oak, script, ignored) = (dice.u8(..3) > 0, Script::random(dice, depth), dice.u8(..6) == 0);
+        Self { oak, script, ignored, later_ms: if dice.u8(..6) == 0 { dice.u64(1..6_000) } else { 0 } }
     }
 
     fn child(&self, n: usize) -> Child {
@@ -304,6 +313,9 @@ impl Kid {
         }
         if let Some(ms) = self.script.total_ms {
             child = child.total_timeout(Duration::from_millis(ms));
+        }
+        if self.later_ms > 0 {
+            child.policy.not_before_ms = Some(kafleet::runtime::now_ms() + self.later_ms as i64);
         }
         child.policy.rules = self.script.rules();
         child

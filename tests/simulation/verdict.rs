@@ -20,6 +20,7 @@ use crate::deliveries;
 use crate::family::{combined, continuations, counted, may_be_cancelled};
 use crate::fleet::{CALL, Fleet};
 use crate::plans::{self, overlaps};
+use crate::retries;
 use crate::story::{Mood, Story, then_segment};
 use crate::trees::{Script, task_type};
 
@@ -133,7 +134,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
                 known += 1;
                 let wanted = if *fails { State::Failed } else { State::Succeeded };
                 let is = records.get(&id).map(|node| node.own);
-                if is != Some(wanted) && !(is == Some(State::Cancelled) && may_be_cancelled(fleet, &records, &id)) {
+                if is != Some(wanted) && !(is == Some(State::Cancelled) && may_be_cancelled(fleet, &records, &id, 1)) {
                     wrong.push(format!("`{id}` was reported {wanted} and is {is:?}"));
                 }
             }
@@ -145,6 +146,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
         visit(fleet, &records, &id, &plan.wish.script, plan.wish.oak, &mut known, &mut wrong);
     }
     plans::judge(fleet, &log, &mut wrong);
+    retries::judge(fleet, &records, &mut wrong).await;
     known += deliveries::judge(fleet, &records, &log, &mut wrong).await;
     if known != records.len() {
         wrong.push(format!("{} records, {known} tasks: {:?}", records.len(), records.keys()));
@@ -221,7 +223,7 @@ fn visit(fleet: &Fleet, records: &Records, id: &str, script: &Script, oak: bool,
 /// It was cancelled, or its time was over.
 fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &Node, script: &Script) -> bool {
     match node.own {
-        State::Cancelled => may_be_cancelled(fleet, records, id),
+        State::Cancelled => may_be_cancelled(fleet, records, id, node.run),
         State::Expired => script.expires_ms.is_some() && node.run == 1 && !id.contains(':'),
         State::Failed => script.total_ms.is_some() && node.error.as_ref().is_some_and(|error| error.kind == "timeout"),
         _ => false,
@@ -240,7 +242,8 @@ fn rollup(fleet: &Fleet, records: &Records, id: &str, node: &Node, wrong: &mut V
     let combined = combined(fleet, records, id, node);
     let fits = match node.own.is_terminal() {
         true => node.state == combined,
-        false => node.state == node.own || node.state == State::Cancelling,
+        false if node.state == State::Cancelling => may_be_cancelled(fleet, records, id, node.run),
+        false => node.state == node.own,
     };
     if !fits {
         wrong.push(format!("`{id}` is {} itself, with its children {combined}, and it is said to be {}", node.own, node.state));
@@ -283,7 +286,7 @@ impl Fleet {
 }
 
 /// Everything on the events topic that readers are given, in order.
-fn log(fleet: &Fleet) -> Vec<Event> {
+pub fn log(fleet: &Fleet) -> Vec<Event> {
     let all = (0..fleet.story.events_partitions).flat_map(|number| logged(fleet, number));
     all.map(|logged| logged.event).collect()
 }
@@ -323,7 +326,7 @@ fn once(fleet: &Fleet, log: &[Event], wrong: &mut Vec<String>) {
     let mut fired: BTreeMap<(String, u32, String), u32> = BTreeMap::new();
     for event in log {
         let what = match event.kind {
-            Kind::Released => format!("release {:?}", event.attempt),
+            Kind::Released => "release".to_owned(),
             Kind::Checked => format!("check {:?}", event.check),
             Kind::EffectDone => format!("{:?}", event.effect),
             Kind::Cancelled | Kind::Expired if event.worker.is_none() => "end".to_owned(),
@@ -342,7 +345,12 @@ fn once(fleet: &Fleet, log: &[Event], wrong: &mut Vec<String>) {
     let (mood, good) = (fleet.story.mood, fleet.journal.good.lock());
     // What waits for its next attempt when another worker joins begins there with its first one.
     let alone = fleet.story.workers == 1;
+    // What follows a task that was started again, and fails again, makes what is below it again, which had failed as well.
+    let made_again = |(id, run, _): &(String, u32, u32)| *run > 1 && id.contains(":then");
     for (attempt, times) in fleet.journal.begun.lock().iter().filter(|(_, times)| **times > 1) {
+        if made_again(attempt) {
+            continue;
+        }
         if mood != Mood::Wild && (good.contains(&attempt.0) || (mood == Mood::Calm && alone)) {
             wrong.push(format!("{attempt:?} ran {times} times, and nothing had gone wrong"));
         }
