@@ -43,7 +43,7 @@ async fn attempts_that_outlast_the_drain_are_not_burnt() {
     until("3 run", || journal.running() == 3).await;
     let begun = Instant::now();
     first.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     assert_eq!((journal.running(), fleet.results().len()), (0, 0), "dropped, and nothing said of them");
     gate.open();
     let second = fleet.worker();
@@ -68,7 +68,7 @@ async fn a_retry_does_not_hold_up_the_end() {
             if journal.counts()[cx.id.as_str()] == 1 { Err(Failure::retry("first")) } else { ok(Value::Null) }
         }
     });
-    let (fleet, _) = memory(1, &[kind.retries(3, Millis::secs(15))]).await;
+    let (fleet, _) = memory(1, &[kind.retries(3, Millis::secs(28))]).await;
     fleet.send("retry", "waits", "1").await;
     fleet.send("retry", "runs", "0").await;
     let first = fleet.worker();
@@ -79,7 +79,7 @@ async fn a_retry_does_not_hold_up_the_end() {
     gate.open();
     let begun = Instant::now();
     first.gone().await;
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
     let second = fleet.worker();
     let results = fleet.wait_for_results(2).await;
     second.stop().await;
@@ -104,7 +104,7 @@ async fn a_worker_that_stops_takes_up_nothing_new() {
     gate.open();
     let begun = Instant::now();
     first.gone().await;
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     let third = fleet.worker();
     fleet.wait_for_results(40).await;
     third.stop().await;
