@@ -68,7 +68,7 @@ async fn a_retry_does_not_hold_up_the_end() {
             if journal.counts()[cx.id.as_str()] == 1 { Err(Failure::retry("first")) } else { ok(Value::Null) }
         }
     });
-    let (fleet, _) = memory(1, &[kind.retries(3, Millis::secs(28))]).await;
+    let (fleet, _) = memory(1, &[kind.retries(3, Millis::secs(24))]).await;
     fleet.send("retry", "waits", "1").await;
     fleet.send("retry", "runs", "0").await;
     let first = fleet.worker();
@@ -79,7 +79,7 @@ async fn a_retry_does_not_hold_up_the_end() {
     gate.open();
     let begun = Instant::now();
     first.gone().await;
-    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     let second = fleet.worker();
     let results = fleet.wait_for_results(2).await;
     second.stop().await;
