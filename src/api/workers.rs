@@ -39,6 +39,7 @@ pub fn at_work(beats: &[(i64, Beat)], task_type: &str) -> Option<WorkerType> {
         sum.stopped += u64::from(part.stopped.is_some());
         sum.refused.extend(&part.refused);
         sum.refused.sort_unstable();
+        sum.refused.dedup();
         Some(sum)
     })
 }

@@ -31,8 +31,6 @@ const MAX_UNFOLDED: usize = 5_000;
 const MAX_WALKS: usize = 32;
 /// Walks that wait for those, so that what lies behind them in the outbox is seen. Behind more, it has to wait.
 const MAX_WAITING: usize = 5_000;
-/// Walks begun at once.
-const BEGUN: usize = 64;
 /// Records that walks look at for one transaction, about: beside a step of a long one there is room to begin others.
 const MAX_LOOKED: usize = 2 * STEP;
 /// For all records of a transaction; the broker itself gives it up after `transaction.timeout.ms`.
@@ -237,7 +235,7 @@ impl Firing {
         let mut looked = 0;
         while looked < MAX_LOOKED && shots.len() < most {
             let Some(walk) = next.pop_front() else {
-                let room = BEGUN.min(MAX_WALKS.saturating_sub(self.walks.len()));
+                let room = MAX_WALKS.saturating_sub(self.walks.len());
                 let begun: Vec<TaskId> = self.waiting.drain(..room.min(self.waiting.len())).collect();
                 if begun.is_empty() {
                     break;

@@ -29,12 +29,19 @@ const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// between two transactions.
 const DEFERRAL: Duration = Duration::from_secs(3);
 const CHECKS: u32 = 8;
+/// A partition that took so long not to give a record is asked for no other one in the same pass.
+const SILENCE: Duration = Duration::from_secs(1);
 /// Bytes of continuations in one transaction, about.
 const MOST_BYTES: usize = 8 << 20;
 /// `ce_source` of what the tracker itself makes.
 const SOURCE: &str = "kafleet/tracker";
 /// The control topic has one partition.
 const CONTROL_PARTITION: i32 = 0;
+
+/// Type and partition of a task's record.
+fn place_of(node: &Node) -> (Option<Arc<str>>, Option<i32>) {
+    (node.task_type.clone(), node.position.map(|position| position.partition))
+}
 
 /// A record to be sent.
 pub struct Message {
@@ -229,6 +236,7 @@ impl Gunsmith {
         now: i64,
     ) -> Result<(Vec<Shot>, Vec<TaskId>), String> {
         let (mut shots, mut walks, mut checks, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
+        let mut silent = HashSet::new();
         self.forget_all_but(ids);
         self.goes_on = false;
         let ids: Vec<TaskId> = ids.iter().filter(|id| !self.deferred.contains_key(*id)).cloned().collect();
@@ -240,10 +248,17 @@ impl Gunsmith {
                     continue;
                 }
                 match effect.what {
-                    Act::Publish { run } => match self.publish(id, &node, *effect, run, now).await? {
-                        Some(shot) => shots.push(shot),
-                        None => self.defer(id, &node),
-                    },
+                    Act::Publish { .. } if silent.contains(&place_of(&node)) => self.defer(id, &node),
+                    Act::Publish { run } => {
+                        let asked = Instant::now();
+                        match self.publish(id, &node, *effect, run, now).await? {
+                            Some(shot) => shots.push(shot),
+                            None => {
+                                silent.extend((asked.elapsed() > SILENCE).then(|| place_of(&node)));
+                                self.defer(id, &node);
+                            }
+                        }
+                    }
                     Act::Follow { .. } | Act::Tell(_) if bytes > MOST_BYTES => continue,
                     Act::Tell(delivery) => {
                         let shot = self.tell(id, &node, *effect, delivery, now)?;

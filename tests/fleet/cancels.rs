@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(90);
 /// A program that does not listen until a file is there; programs that want to be tried again, in the worker and by a timer.
 const TYPES: &str = r#"
 [worker]
-grace = "60s"
+grace = "5m"
 inline_retry_max = "5m"
 [types.echo]
 handler = "echo"
@@ -143,6 +143,7 @@ fn whatever_a_task_does_a_cancel_ends_it_and_outlives_all_processes() {
     bench.submit(&["distant"], "by-timer", "retrying");
     bench.submit(&["echo", "--delay", "1h"], "later", "scheduled");
     bench.fleet.run(&["types", "pause", "echo"]);
+    bench.until("its worker has heard", |bench| bench.says(&["workers"]).1.contains(" paused"));
     bench.submit(&["echo"], "paused", "queued");
     bench.submit(&["echo"], "again", "queued");
     for id in ["waits", "backs-off", "by-timer", "later", "paused", "runs"] {

@@ -98,7 +98,6 @@ impl Cluster {
         self.client.client().fetch_metadata(topic, left(until)).map_err(|error| self.explained(error::of(&error, what)))
     }
 
-    /// An error with what the client complained of meanwhile: "timed out" alone helps nobody.
     /// An outage, with what the client has complained about last.
     pub fn explained(&self, error: BrokerError) -> BrokerError {
         match (error, self.client.context().recent()) {

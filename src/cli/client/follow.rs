@@ -110,6 +110,15 @@ impl<'a> Follow<'a> {
         }
     }
 
+    /// Makes sure of a connection.
+    pub async fn connected(&mut self) -> Result<(), Failure> {
+        if self.stream.is_none() {
+            self.stream = Some(self.connect().await?);
+            self.opened = Instant::now();
+        }
+        Ok(())
+    }
+
     /// The same over the connection that is there; None: nothing came in time.
     pub async fn change_until(&mut self, until: Instant) -> Result<Option<Box<FleetChange>>, Failure> {
         let Some(stream) = &mut self.stream else { return Ok(None) };
@@ -132,8 +141,7 @@ impl<'a> Follow<'a> {
     async fn event(&mut self) -> Result<WatchEvent, Failure> {
         loop {
             let Some(stream) = &mut self.stream else {
-                self.stream = Some(self.connect().await?);
-                self.opened = Instant::now();
+                self.connected().await?;
                 continue;
             };
             match stream.next().await {

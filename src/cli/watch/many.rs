@@ -172,12 +172,14 @@ impl<'a> Watching<'a> {
         while !self.due.has_named() && !self.may_reread() {
             let waits = self.due.has_anything() || !self.unread.is_empty();
             let change = match waits {
-                true => tokio::time::timeout_at(self.reread, changes.change()).await,
-                false => Ok(changes.change().await),
+                true => {
+                    // Nothing cuts this short: how often it was tried has to count.
+                    changes.connected().await?;
+                    changes.change_until(self.reread).await?
+                }
+                false => Some(changes.change().await?),
             };
-            if let Ok(change) = change {
-                self.due.add(*change?);
-            }
+            change.into_iter().for_each(|change| self.due.add(*change));
         }
         let until = Instant::now() + GATHER;
         while let Some(change) = changes.change_until(until).await? {
@@ -269,10 +271,12 @@ impl<'a> Watching<'a> {
                     seen.gone.push(id);
                 }
                 Err(why) if why.code == Code::Denied => return Err(why),
+                Err(_) if self.unread.contains(&id) => {}
+                // Too many to remember: anything may have changed.
+                Err(_) if self.unread.len() >= MAX_AGAIN => self.due.add_anything(Where::Everywhere),
                 Err(why) => {
-                    if self.unread.len() < MAX_AGAIN && self.unread.insert(id.clone()) {
-                        tell(format_args!("task `{id}` cannot be read, trying again: {}", why.message));
-                    }
+                    tell(format_args!("task `{id}` cannot be read, trying again: {}", why.message));
+                    self.unread.insert(id);
                 }
             }
         }
