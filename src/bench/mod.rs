@@ -213,13 +213,8 @@ impl Ground {
 
     /// A type's workers have committed everything that is in its topic.
     fn is_committed(&self, task_type: &str) -> anyhow::Result<bool> {
-        self.is_committed_by(&self.names.group(task_type), task_type)
-    }
-
-    /// A group has committed everything that is in a type's topic.
-    fn is_committed_by(&self, group: &str, task_type: &str) -> anyhow::Result<bool> {
         let topic = self.names.tasks(task_type);
-        Ok(self.committed(group, &topic)? >= self.records(&topic, self.partitions)?)
+        Ok(self.committed(&self.names.group(task_type), &topic)? >= self.records(&topic, self.partitions)?)
     }
 
     /// How far a group has committed, over all partitions.
