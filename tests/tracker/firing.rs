@@ -120,11 +120,12 @@ pub fn many(count: usize, prefix: &str) -> Vec<Event> {
 pub async fn each_task_is_released_once_at_its_time(ground: Ground) {
     make_topics(&ground);
     let tracker = ground.tracker().await;
-    let due_ms = now_ms() + 700;
+    let due_ms = now_ms() + 2_000;
     ground.write(&[scheduled("one", due_ms)]).await;
     let waiting = until_state(&ground, "one", State::Scheduled).await;
     assert_eq!((waiting.due_ms, waiting.kept > 0), (Some(due_ms), true));
-    assert!(published(&ground).is_empty());
+    let early = published(&ground);
+    assert!(early.is_empty() || now_ms() >= due_ms, "before its time: {early:?}");
     until_state(&ground, "one", State::Queued).await;
     assert!(now_ms() >= due_ms, "not before its time");
     ground.write(&many(400, "m")).await;
