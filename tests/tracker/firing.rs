@@ -226,11 +226,13 @@ pub async fn a_retry_of_what_failed_walks_the_tree(ground: Ground) {
     until_state(&ground, "r", State::Failed).await;
     ground.write(&[only]).await;
     // Their records are at a place that is not there: each of them fails again, in the new run.
-    let again = || async {
-        let node = node(&ground, "r:690").await.unwrap();
-        node.run == 2 && node.state == State::Failed && node.effects.is_empty()
-    };
-    until("the last one is retried", again).await;
+    for n in (0..700).step_by(10) {
+        let again = || async {
+            let node = node(&ground, &format!("r:{n}")).await.unwrap();
+            node.run == 2 && node.state == State::Failed && node.effects.is_empty()
+        };
+        until("it has failed again", again).await;
+    }
     until("all are done", || async { node(&ground, "r").await.unwrap().state == State::Failed }).await;
     let oracle = agrees(&ground).await;
     let runs: Vec<u32> = oracle.nodes.iter().flatten().map(|(_, node)| node.run).collect();
