@@ -15,9 +15,11 @@ use crate::model::state::State;
 use crate::model::task::OnFailure;
 use crate::model::then::Then;
 
+mod dead;
 mod deliveries;
 mod orders;
 mod schedules;
+pub use dead::*;
 pub use deliveries::*;
 pub use orders::*;
 pub use schedules::*;
@@ -432,89 +434,6 @@ pub struct AttachmentDocument {
 pub struct Params {
     pub id: String,
     pub params: RawJson,
-}
-
-/// A record that is not tried again by itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeadLetter {
-    /// `<type>:<partition>:<offset>` in its dead-letter topic.
-    pub id: String,
-    #[serde(rename = "type")]
-    pub task_type: String,
-    /// The id that the record names, where it names one.
-    pub task: Option<String>,
-    /// Stable: `bad_json`, `schema`, `exhausted`, …
-    pub code: String,
-    pub error: String,
-    /// Where in the params (JSON pointer).
-    pub pointer: Option<String>,
-    pub at: String,
-    pub worker: Option<String>,
-    /// Where the record came from (`topic/partition:offset`).
-    pub source: Option<String>,
-    /// The letter holds no record: it was too large, and is read from its source for as long as that is kept.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub by_reference: bool,
-}
-
-/// `GET /v1/dead`: newest first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeadPage {
-    pub letters: Vec<DeadLetter>,
-    /// None: this is the last page.
-    pub next: Option<String>,
-    /// Letters looked at to fill this page.
-    pub scanned: u64,
-}
-
-/// `GET /v1/dead/{letter}`: with the original record.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct DeadRecord {
-    pub letter: DeadLetter,
-    /// It has been dropped or redriven.
-    pub done_with: bool,
-    /// The record's own key; base64 where it is not UTF-8.
-    pub key: Option<String>,
-    pub headers: Vec<(String, Option<String>)>,
-    /// The value, where it is JSON.
-    pub params: Option<RawJson>,
-    /// The value in base64, where it is not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub value_base64: Option<String>,
-}
-
-/// `POST /v1/dead/redrive` and `/drop`: which letters; at most `limit`, newest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DeadSelection {
-    #[serde(rename = "type")]
-    pub task_type: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub code: Option<String>,
-    /// Given up at this time or later (RFC 3339, or epoch milliseconds).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// Given up before this time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<String>,
-    /// 1 to 1,000; default 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<usize>,
-}
-
-/// What became of each.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeadOutcome {
-    pub done: Vec<String>,
-    pub refused: Vec<DeadRefusal>,
-    /// There are more such letters: call again.
-    pub more: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeadRefusal {
-    pub letter: String,
-    pub why: String,
 }
 
 /// `PUT /v1/tasks/{id}/state`.

@@ -18,11 +18,13 @@ use super::rollup::{self, Standing};
 use super::state::State;
 use super::task::OnFailure;
 use super::then::number_of;
+use advance::advance;
 use keep::{Keeping, keep};
 pub use old::Old;
 use reports::{attach, history_entry, report};
 use taking::Stored;
 
+mod advance;
 mod attachments;
 mod follow;
 mod keep;
@@ -502,85 +504,6 @@ fn silence(node: &mut Node, event: &Event) -> Step {
     Step::of(Verdict::Applied)
 }
 
-/// The events of workers, producers and trackers. Within a run the first terminal event wins, before it the last event.
-fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
-    let Some(next) = target(node, event, place) else { return Verdict::Applied };
-    if node.own.is_terminal() {
-        if next.is_terminal() {
-            node.duplicates = node.duplicates.saturating_add(1);
-        }
-        return Verdict::Ignored;
-    }
-    let is_late = match event.kind {
-        Kind::Submitted => node.own != State::Expected,
-        // A record that is brought here once more, after its release, say.
-        Kind::Scheduled if event.record.is_some() => {
-            !matches!(node.own, State::Expected | State::Queued | State::Scheduled) || node.attempt > 0
-        }
-        // What was published is the record of another wait, before the task's first attempt, say: this one goes on.
-        Kind::Released => {
-            !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
-        }
-        Kind::Started | Kind::Warned | Kind::Retrying => is_overtaken(node, event),
-        _ => false,
-    };
-    if is_late {
-        return Verdict::Ignored;
-    }
-    node.own = next;
-    node.silent = false;
-    node.due_ms = event.due_ms;
-    if event.attempt > 0 {
-        node.attempt = event.attempt;
-    }
-    if event.worker.is_some() {
-        node.worker = event.worker.clone();
-    }
-    let started = if event.kind == Kind::Started { Some(event.at_ms) } else { event.started_at_ms };
-    node.started_at_ms = node.started_at_ms.or(started);
-    match event.kind {
-        Kind::Succeeded => {
-            node.output = event.output.clone();
-            node.error = None;
-        }
-        // It says only that it was stopped; why, the record knows.
-        Kind::Cancelled if next == State::Failed => {}
-        Kind::Retrying | Kind::Failed | Kind::Cancelled | Kind::Expired => node.error = event.error.clone(),
-        _ => {}
-    }
-    Verdict::Applied
-}
-
-/// What a worker sends again, because it never heard that it had arrived, comes behind what followed it. Where the next
-/// attempt has its record here already, or in its topic, nothing of an earlier one may take that away or bring it once more.
-fn is_overtaken(node: &Node, event: &Event) -> bool {
-    if event.record.is_some() {
-        return event.attempt < node.attempt || (node.own == State::Queued && event.attempt == node.attempt);
-    }
-    node.own == State::Retrying && node.kept > 0 && event.attempt <= node.attempt
-}
-
-/// The own state that an event asks for; None where it asks for none.
-fn target(node: &Node, event: &Event, place: Place) -> Option<State> {
-    Some(match event.kind {
-        Kind::Submitted => {
-            let not_before = node.policy.as_ref().and_then(|policy| policy.not_before_ms);
-            if not_before.is_some_and(|at| at > place.log_time_ms) { State::Scheduled } else { State::Queued }
-        }
-        Kind::Scheduled => State::Scheduled,
-        Kind::Released => State::Queued,
-        Kind::Started => State::Running,
-        Kind::Warned => State::Warning,
-        Kind::Retrying => State::Retrying,
-        Kind::Succeeded => State::Succeeded,
-        Kind::Failed => State::Failed,
-        Kind::Cancelled if node.cancelled_by().is_some_and(|cancel| cancel.tripped) => State::Failed,
-        Kind::Cancelled => State::Cancelled,
-        Kind::Expired => State::Expired,
-        _ => return None,
-    })
-}
-
 fn standing(id: &TaskId, node: &Node) -> Standing {
     let (_, _, tree) = rollup::children_of(&node.below);
     let then = number_of(id.segment()).is_some();
@@ -599,7 +522,7 @@ fn refresh(node: &mut Node, cause: Cause<'_>) {
     node.state = state;
     if let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
         cancel.named = false;
-        node.effects.push(Effect { cause: cause.place.offset, what: Act::Uncancel });
+        node.want(Effect { cause: cause.place.offset, what: Act::Uncancel });
     }
     tells::judge(node, cause);
     let before = node.age;

@@ -78,7 +78,7 @@ pub struct Node {
     pub kept: u32,
     /// The offset of the event that carries its record in full, where one does.
     pub told_at: Option<i64>,
-    /// What is to be done outside, oldest first.
+    /// What is to be done outside, in this order ([`Node::want`]).
     pub effects: Vec<Effect>,
     /// What its handler has said is to follow, in this run.
     #[serde(with = "super::json::as_text")]

@@ -215,6 +215,12 @@ impl Node {
         }
     }
 
+    /// To be done behind all others, but before a cancel is taken back: that may have to wait for the workers.
+    pub fn want(&mut self, effect: Effect) {
+        let last = self.effects.iter().position(|effect| effect.what == Act::Uncancel).unwrap_or(self.effects.len());
+        self.effects.insert(last, effect);
+    }
+
     /// Effects that somebody has asked for, or that end it: what it tells others is none of them.
     pub fn requests(&self) -> usize {
         self.effects.iter().filter(|effect| !effect.is_tell()).count()

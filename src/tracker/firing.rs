@@ -17,8 +17,9 @@ use super::shot::{Gunsmith, Shot};
 use super::walk::{STEP, Walk};
 use crate::broker::{AtomicProducer, BrokerError, Outgoing, Partition};
 use crate::model::id::TaskId;
+use crate::model::outbox::Effect;
 use crate::runtime::{Backoff, blocking, now_ms};
-use crate::store::{Fence, Outbox};
+use crate::store::{Entry, Fence, Outbox};
 
 /// Timers, and tasks with effects, looked at for one transaction.
 const BURST: usize = 500;
@@ -65,8 +66,8 @@ pub struct Firing {
     last: i64,
     /// Under way; the first one has its turn next.
     walks: VecDeque<Walk>,
-    /// Tasks whose walks are to be begun, in their order.
-    waiting: VecDeque<TaskId>,
+    /// Walks to be begun, in their order.
+    waiting: VecDeque<(TaskId, Effect)>,
     /// So many one at a time, to find the record that cannot be sent.
     one_by_one: usize,
 }
@@ -124,8 +125,7 @@ impl Firing {
             self.fired.retain(|_, offset| *offset >= fence.offset);
             let now = now_ms();
             let timers = self.due(&outbox, now);
-            let effects: Vec<TaskId> = outbox.effects.iter().map(|entry| entry.id.clone()).collect();
-            if timers.is_empty() && effects.is_empty() {
+            if timers.is_empty() && outbox.effects.is_empty() {
                 self.setup.health.clear(part);
                 backoff.reset();
                 let next = self.until_next(&outbox, now);
@@ -145,7 +145,7 @@ impl Firing {
                 gun = Some(loaded);
                 continue;
             }
-            let shots = self.shots(timers, effects, fence, now).await?;
+            let shots = self.shots(timers, &outbox.effects, fence, now).await?;
             if shots.is_empty() {
                 let behind = self.behind(fence);
                 let goes_on = !self.walks.is_empty() || !self.waiting.is_empty() || self.smith.goes_on();
@@ -192,7 +192,7 @@ impl Firing {
         opened.await?.map_err(|error: BrokerError| error.to_string())
     }
 
-    async fn shots(&mut self, timers: Vec<TaskId>, effects: Vec<TaskId>, fence: Fence, now: i64) -> Result<Vec<Shot>, String> {
+    async fn shots(&mut self, timers: Vec<TaskId>, effects: &[Entry], fence: Fence, now: i64) -> Result<Vec<Shot>, String> {
         let most = if self.one_by_one > 0 { 1 } else { BURST };
         // Effects get their turn also where more is due than can be fired.
         let most_timers = timers.len().min((most * 4 / 5).max(1));
@@ -223,9 +223,10 @@ impl Firing {
     }
 
     /// Those whose walks are neither under way nor known to wait.
-    fn beside_walks(&self, effects: Vec<TaskId>) -> Vec<TaskId> {
-        let known: HashSet<&TaskId> = self.walks.iter().map(Walk::top).chain(&self.waiting).collect();
-        effects.into_iter().filter(|id| !known.contains(id)).collect()
+    fn beside_walks(&self, effects: &[Entry]) -> Vec<Entry> {
+        let waiting = self.waiting.iter().map(|(id, _)| id);
+        let known: HashSet<&TaskId> = self.walks.iter().map(Walk::top).chain(waiting).collect();
+        effects.iter().filter(|entry| !known.contains(&entry.id)).cloned().collect()
     }
 
     /// A step of the walk whose turn it is, and then others are begun: most trees are small, and done with their first step.
@@ -236,11 +237,11 @@ impl Firing {
         while looked < MAX_LOOKED && shots.len() < most {
             let Some(walk) = next.pop_front() else {
                 let room = MAX_WALKS.saturating_sub(self.walks.len());
-                let begun: Vec<TaskId> = self.waiting.drain(..room.min(self.waiting.len())).collect();
-                if begun.is_empty() {
+                let asked: Vec<(TaskId, Effect)> = self.waiting.drain(..room.min(self.waiting.len())).collect();
+                if asked.is_empty() {
                     break;
                 }
-                next.extend(self.begin(&begun, now).await?);
+                next.extend(self.smith.walks(&asked, now).await?);
                 looked += 1;
                 continue;
             };
@@ -252,11 +253,6 @@ impl Firing {
         // Begun, and without a step: they are under way.
         self.walks.extend(next);
         Ok(())
-    }
-
-    async fn begin(&self, ids: &[TaskId], now: i64) -> Result<Vec<Walk>, String> {
-        let is_fired = |id: &TaskId, mark: &str| self.fired.contains_key(&(id.clone(), mark.to_owned()));
-        Ok(self.smith.walks(ids, is_fired, now).await?.into_iter().flatten().collect())
     }
 
     /// All of it in one transaction.

@@ -23,6 +23,7 @@ use crate::model::then::number_of;
 use crate::model::told::Delivery;
 use crate::publish::{set_policy, task_headers};
 use crate::runtime::blocking;
+use crate::store::Entry;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How long what has to wait for workers or for Kafka is left alone, so that others get their turn; so many are looked at
@@ -108,8 +109,8 @@ pub struct Gunsmith {
     /// What cannot be sent, and why.
     given_up: HashMap<(TaskId, String), String>,
     consumed: Consumed,
-    /// Tasks whose effects have to wait, and until when.
-    deferred: HashMap<TaskId, Instant>,
+    /// Tasks whose effects have to wait, with the cause of the first, and until when.
+    deferred: HashMap<(TaskId, i64), Instant>,
     /// More is to be looked at before it is known whether one of them has to wait.
     goes_on: bool,
 }
@@ -230,16 +231,17 @@ impl Gunsmith {
     /// a walk waits for its end. What waits for workers holds up nothing behind it.
     pub async fn effects(
         &mut self,
-        ids: &[TaskId],
+        entries: &[Entry],
         is_fired: impl Fn(&TaskId, &str) -> bool,
         most: usize,
         now: i64,
-    ) -> Result<(Vec<Shot>, Vec<TaskId>), String> {
+    ) -> Result<(Vec<Shot>, Vec<(TaskId, Effect)>), String> {
         let (mut shots, mut walks, mut checks, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
         let mut silent = HashSet::new();
-        self.forget_all_but(ids);
+        self.forget_all_but(entries);
         self.goes_on = false;
-        let ids: Vec<TaskId> = ids.iter().filter(|id| !self.deferred.contains_key(*id)).cloned().collect();
+        let ready = entries.iter().filter(|entry| !self.deferred.contains_key(&(entry.id.clone(), entry.seen_ms)));
+        let ids: Vec<TaskId> = ready.map(|entry| entry.id.clone()).collect();
         for (id, node) in ids.iter().zip(self.nodes(&ids).await?) {
             let Some(node) = node else { continue };
             for effect in &node.effects {
@@ -285,7 +287,7 @@ impl Gunsmith {
                         }
                     }
                     Act::RetryFailed { .. } | Act::End { .. } | Act::Cancel { .. } => {
-                        walks.push(id.clone());
+                        walks.push((id.clone(), *effect));
                         break;
                     }
                 }
@@ -295,8 +297,8 @@ impl Gunsmith {
     }
 
     /// What is remembered of tasks that want nothing any more.
-    fn forget_all_but(&mut self, ids: &[TaskId]) {
-        let ids: HashSet<&TaskId> = ids.iter().collect();
+    fn forget_all_but(&mut self, entries: &[Entry]) {
+        let ids: HashSet<&TaskId> = entries.iter().map(|entry| &entry.id).collect();
         self.consumed.forget_all_but(&ids);
         self.given_up.retain(|(id, mark), _| mark == Shot::TIMER || ids.contains(id));
         self.deferred.retain(|_, until| *until > Instant::now());
@@ -304,23 +306,17 @@ impl Gunsmith {
 
     /// Leaves a task alone for a while, unless it wants something else too.
     fn defer(&mut self, id: &TaskId, node: &Node) {
-        if node.effects.len() == 1 {
-            self.deferred.insert(id.clone(), Instant::now() + DEFERRAL);
+        if let [effect] = node.effects.as_slice() {
+            self.deferred.insert((id.clone(), effect.cause), Instant::now() + DEFERRAL);
         }
     }
 
-    /// The walks that these tasks ask for, in their order; None: it is asked for no more.
-    pub async fn walks(
-        &self,
-        ids: &[TaskId],
-        is_fired: impl Fn(&TaskId, &str) -> bool,
-        now: i64,
-    ) -> Result<Vec<Option<Walk>>, String> {
-        let is_walk = |what| matches!(what, Act::RetryFailed { .. } | Act::End { .. } | Act::Cancel { .. });
-        let begun = ids.iter().zip(self.nodes(ids).await?).map(|(id, node)| {
-            let node = node?;
-            let effect = *node.effects.iter().find(|effect| is_walk(effect.what) && !is_fired(id, &effect.id()))?;
-            Some(self.walk(id, &node, effect, now))
+    /// The walks that these tasks asked for, in their order, without those that are asked for no more.
+    pub async fn walks(&self, asked: &[(TaskId, Effect)], now: i64) -> Result<Vec<Walk>, String> {
+        let ids: Vec<TaskId> = asked.iter().map(|(id, _)| id.clone()).collect();
+        let begun = asked.iter().zip(self.nodes(&ids).await?).filter_map(|((id, effect), node)| {
+            let node = node.filter(|node| node.effects.contains(effect))?;
+            Some(self.walk(id, &node, *effect, now))
         });
         Ok(begun.collect())
     }

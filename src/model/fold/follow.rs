@@ -57,7 +57,7 @@ impl Forest {
         // Somebody else may have told its end already, which stays.
         if !node.own.is_terminal() {
             node.own = State::Queued;
-            node.effects.push(Effect { cause: cause.place.offset, what: Act::Follow { run } });
+            node.want(Effect { cause: cause.place.offset, what: Act::Follow { run } });
         }
         node.remember(entry(Kind::Submitted, run, cause, told));
         refresh(node, cause);

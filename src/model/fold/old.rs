@@ -76,7 +76,7 @@ impl Forest {
         let kept = self.node(id.as_str()).map_or(0, |node| node.kept);
         let Some(node) = self.touch(id) else { return };
         if node.requests() < MAX_EFFECTS {
-            node.effects.push(Effect { cause: place.offset, what: Act::End { asof: place.offset } });
+            node.want(Effect { cause: place.offset, what: Act::End { asof: place.offset } });
             let due_ms = place.log_time_ms;
             node.cancel = Some(Box::new(Cancel { asof: place.offset, due_ms, named: true, subtree: true, tripped: false }));
         }

@@ -55,7 +55,7 @@ fn trip(node: &mut Node, told: Option<String>, cause: Cause<'_>) {
     if open {
         // Whatever an earlier one cancels or takes back, this one covers.
         node.effects.retain(|effect| !matches!(effect.what, Act::Cancel { .. } | Act::Uncancel));
-        node.effects.push(Effect { cause: asof, what: Act::Cancel { asof, subtree: true } });
+        node.want(Effect { cause: asof, what: Act::Cancel { asof, subtree: true } });
     }
     let message: String =
         format!("{told} (fail_fast: what was open below is cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();

@@ -20,7 +20,7 @@ pub(super) fn cancel(node: &mut Node, event: &Event, place: Place) -> Step {
     if named {
         // An earlier one need not be taken back any more: that would take this one back.
         node.effects.retain(|effect| effect.what != Act::Uncancel);
-        node.effects.push(Effect { cause: place.offset, what: Act::Cancel { asof, subtree: event.subtree } });
+        node.want(Effect { cause: place.offset, what: Act::Cancel { asof, subtree: event.subtree } });
     }
     Step::of(Verdict::Applied)
 }
@@ -66,7 +66,7 @@ pub(super) fn retry(node: &mut Node, event: &Event, place: Place, next_run: u32)
         }
         Act::Publish { run: next_run }
     };
-    node.effects.push(Effect { cause: place.offset, what });
+    node.want(Effect { cause: place.offset, what });
     Step { run: next_run, ..Step::of(Verdict::Applied) }
 }
 

@@ -62,7 +62,7 @@ fn tell(node: &mut Node, told: &mut Told, rule: Rule, cause: i64, at_ms: i64) {
     }
     let delivery = Delivery { rule, run: node.run, change: told.changes, state: node.state, cause, at_ms };
     told.list(delivery);
-    node.effects.push(Effect { cause, what: Act::Tell(delivery) });
+    node.want(Effect { cause, what: Act::Tell(delivery) });
 }
 
 fn entry(node: &Node, at_ms: i64, place: Place, message: String) -> HistoryEntry {
