@@ -1,18 +1,16 @@
 //! What librdkafka itself does with the records of a fleet, and so the ceilings of its rates.
 //!
-//! The raw loop: what librdkafka itself does with the worker's records, and so the ceiling of the worker's rate.
-//!
-//! Consume a record, produce one of the size, key and topic of the worker's event with the same client settings, and
+//! The raw loop is the ceiling of the worker's rate. Consume a record, produce one of the size, key and topic of the worker's event with the same client settings, and
 //! commit every 200 ms: no JSON, no handlers, no bookkeeping beyond the count.
 
 use std::time::{Duration, Instant};
 
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, DefaultConsumerContext};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Message, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
 use super::{Kafka, error};
 use crate::broker::{BrokerError, ConsumerSpec};
@@ -41,11 +39,27 @@ pub struct RawProduce<'a> {
     pub records: u64,
 }
 
+/// Does nothing for a record: what is missing at the end, the benchmark sees.
+struct Bare;
+
+impl ClientContext for Bare {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        super::log(level, facility, message);
+    }
+}
+
+impl ConsumerContext for Bare {}
+
+impl ProducerContext for Bare {
+    type DeliveryOpaque = ();
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}
+
 impl Kafka {
     /// Produces the records of tasks and, mixed with them, those of events, as fast as the client takes them.
     pub fn raw_produce(&self, raw: &RawProduce<'_>) -> Result<(), BrokerError> {
         let failed = |what: KafkaError| error::of(&what, "raw produce");
-        let producer: ThreadedProducer<DefaultProducerContext> = self.settings.producer().create().map_err(failed)?;
+        let producer: ThreadedProducer<Bare> = self.settings.producer().create_with_context(Bare).map_err(failed)?;
         for n in 0..raw.records {
             let key = format!("bench-{n:012}");
             let mut headers = OwnedHeaders::new_with_capacity(raw.headers.len() + 1);
@@ -73,10 +87,8 @@ impl Kafka {
         let failed = |what: KafkaError| error::of(&what, "the raw loop");
         let mut settings = self.settings.consumer(&spec);
         settings.set("auto.offset.reset", "earliest");
-        // Of the keys that concern the producer only, nobody need be told.
-        settings.set_log_level(RDKafkaLogLevel::Error);
-        let consumer: BaseConsumer<DefaultConsumerContext> = settings.create().map_err(failed)?;
-        let producer: ThreadedProducer<DefaultProducerContext> = self.settings.producer().create().map_err(failed)?;
+        let consumer: BaseConsumer<Bare> = settings.create_with_context(Bare).map_err(failed)?;
+        let producer: ThreadedProducer<Bare> = self.settings.producer().create_with_context(Bare).map_err(failed)?;
         consumer.subscribe(&[raw.from]).map_err(failed)?;
         let (until, value) = (Instant::now() + deadline, vec![b'x'; raw.output_bytes]);
         let (mut through, mut places, mut last) = (0, TopicPartitionList::new(), Instant::now());
@@ -100,15 +112,12 @@ impl Kafka {
     }
 }
 
-fn pass_on(producer: &ThreadedProducer<DefaultProducerContext>, topic: &str, key: &[u8], value: &[u8]) -> Result<(), KafkaError> {
+fn pass_on(producer: &ThreadedProducer<Bare>, topic: &str, key: &[u8], value: &[u8]) -> Result<(), KafkaError> {
     persist(producer, BaseRecord::to(topic).key(key).payload(value))
 }
 
 /// Sends, and comes again as long as the queue is full.
-fn persist(
-    producer: &ThreadedProducer<DefaultProducerContext>,
-    mut record: BaseRecord<'_, [u8], [u8]>,
-) -> Result<(), KafkaError> {
+fn persist(producer: &ThreadedProducer<Bare>, mut record: BaseRecord<'_, [u8], [u8]>) -> Result<(), KafkaError> {
     loop {
         record = match producer.send(record) {
             Ok(()) => return Ok(()),
