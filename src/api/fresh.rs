@@ -16,8 +16,8 @@ use crate::store::Fence;
 
 /// How long a read waits for the position it names.
 pub const AFTER_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a read of an unknown id waits for the fold.
-const UNKNOWN_DEADLINE: Duration = Duration::from_millis(500);
+/// How long a read of an unknown id waits for the fold: whoever has just created a task asks for it next.
+const UNKNOWN_DEADLINE: Duration = Duration::from_secs(3);
 
 /// A task as the store has it.
 #[derive(Clone, Debug)]

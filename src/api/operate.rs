@@ -16,7 +16,7 @@ use crate::publish::time_text;
 use crate::runtime::now_ms;
 
 /// How long an answer waits until this api has read what it wrote.
-const SEEN_DEADLINE: Duration = Duration::from_secs(2);
+const SEEN_DEADLINE: Duration = Duration::from_secs(5);
 /// How long the first answers of a new api wait until it has read the control topic.
 const WHOLE_DEADLINE: Duration = Duration::from_secs(5);
 

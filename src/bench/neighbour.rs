@@ -61,15 +61,22 @@ fn owners(sockets: &[String]) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
     fn who_listens_is_found() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        assert_eq!(Neighbour::listening(&address).0, [std::process::id()]);
+        // A child that another test is just starting holds it too, until it is another program.
+        assert!(Neighbour::listening(&address).0.contains(&std::process::id()));
         assert!(Neighbour::listening(&format!("192.0.2.1:9092,{address}")).cpu().is_some());
         drop(listener);
-        assert!(Neighbour::listening(&address).cpu().is_none());
+        let begun = Instant::now();
+        while Neighbour::listening(&address).cpu().is_some() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nobody listens any more");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }

@@ -3,7 +3,7 @@ use crate::broker::Partition;
 use crate::broker::memory::{Memory, MemoryOptions};
 use crate::config::{Overrides, load_with};
 
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn config(text: &str) -> Config {
     let folder = tempfile::tempdir().unwrap();

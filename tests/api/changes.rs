@@ -24,6 +24,7 @@ async fn change(fleet: &Fleet, id: &str, body: Value) -> Status {
 async fn what_people_see_changes_in_any_state() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "echo", "id": "a", "name": "old", "link": "l", "tags": ["x"]})).await;
+    fleet.folded().await;
     let changed = change(&fleet, "a", json!({"name": "new", "tags": ["y", "z"], "options": {"n": 1}, "link": null})).await;
     assert_eq!((changed.name.as_deref(), changed.link.as_deref()), (Some("new"), None));
     assert_eq!((changed.tags.join(" ").as_str(), changed.options.clone()), ("y z", Some(json!({"n": 1}))));

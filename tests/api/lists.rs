@@ -161,6 +161,8 @@ async fn a_search_stops_after_ten_thousand_records_and_goes_on_later() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "echo", "id": "needle", "tags": ["needle"]})).await;
     fleet.folded().await;
+    // Of the same millisecond, the order is that of the ids.
+    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
     let events = (0..10_500).map(|n| fleet.announce_owned(format!("hay{n}")));
     futures::StreamExt::collect::<Vec<_>>(futures::StreamExt::buffered(futures::stream::iter(events), 1_000)).await;
     fleet.folded().await;

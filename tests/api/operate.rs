@@ -61,7 +61,9 @@ async fn readiness_names_what_is_missing() {
 #[tokio::test]
 async fn requests_are_counted_by_route() {
     let fleet = fleet().await;
-    fleet.echo("a").await;
+    fleet.create(json!({"type": "echo", "id": "a"})).await;
+    fleet.folded().await;
+    let _: Value = fleet.get("/v1/tasks/a").await;
     fleet.problem("/v1/tasks/b").await;
     fleet.problem("/nowhere/at/all").await;
     let answer = fleet.request(Method::GET, "/metrics").send().await.unwrap();

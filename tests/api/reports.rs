@@ -6,7 +6,7 @@ use kafleet::model::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Fleet, fleet, problem, unfolded};
+use crate::harness::{Fleet, fleet, problem, refusal, unfolded};
 
 async fn report(fleet: &Fleet, id: &str, body: Value) -> ReportOutcome {
     let answer = fleet.request(Method::PUT, &format!("/v1/tasks/{id}/state")).json(&body).send().await.unwrap();
@@ -19,6 +19,7 @@ async fn report(fleet: &Fleet, id: &str, body: Value) -> ReportOutcome {
 async fn reports_are_applied_in_order_until_the_end() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "review", "id": "e", "external": true})).await;
+    fleet.folded().await;
     for (state, shown, ignored) in [
         ("running", State::Running, false),
         ("warning", State::Warning, false),
@@ -57,6 +58,7 @@ async fn a_report_may_go_back_while_children_are_pending() {
 async fn a_reported_failure_says_why_and_stays() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "review", "id": "e", "external": true, "block_when_done": false})).await;
+    fleet.folded().await;
     let failed = report(&fleet, "e", json!({"state": "failed", "message": "no budget"})).await;
     assert_eq!((failed.status.state, failed.status.error.unwrap().message.as_str()), (State::Failed, "no budget"));
     let later = report(&fleet, "e", json!({"state": "succeeded"})).await;
@@ -81,7 +83,7 @@ async fn a_report_whose_verdict_is_late_is_not_to_be_repeated() {
     fleet.track();
     let _: Status = fleet.get(&format!("/v1/tasks/e?after={}", made.position)).await;
     fleet.untrack().await;
-    let told = problem(fleet.request(Method::PUT, "/v1/tasks/e/state").json(&json!({"state": "running"}))).await;
+    let told = refusal(fleet.request(Method::PUT, "/v1/tasks/e/state").json(&json!({"state": "running"}))).await;
     assert_eq!(told.code, "behind");
     let hint = told.hint.unwrap();
     assert!(hint.contains("do not repeat it"), "{hint}");

@@ -1,7 +1,6 @@
 //! Server-sent events.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use futures::StreamExt;
 use kafleet::api::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
@@ -265,6 +264,6 @@ async fn stopping_ends_streams_and_waits_and_answers_what_is_under_way() {
             break assert!(frame.data.contains("shutdown"), "{frame:?}");
         }
     }
-    tokio::time::timeout(Duration::from_secs(10), &mut fleet.ended).await.expect("it ends").unwrap().unwrap();
+    tokio::time::timeout(DEADLINE, &mut fleet.ended).await.expect("it ends").unwrap().unwrap();
     assert!(fleet.request(Method::GET, "/healthz").send().await.is_err(), "nobody listens any more");
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::run::{Daemon, Ran, configured, ended, fed, kafleet, run, write};
+use crate::run::{Daemon, Ran, configured, ended, fed, kafleet, run, until, write};
 
 const TYPES: &str = r#"
 [types.echo]
@@ -61,6 +61,29 @@ impl Dev {
     pub fn json(&self, words: &[&str]) -> Value {
         self.run(&[words, &["-o", "json"]].concat()).ends(0).json()
     }
+
+    /// Waits until what was submitted is in the store too.
+    pub fn folded(&self, id: &str) {
+        until(&format!("`{id}` is known"), || (self.run(&["status", id]).code == Some(0)).then_some(()));
+    }
+
+    /// The tasks that are listed, once there are so many.
+    fn listed(&self, words: &[&str], count: usize) -> Vec<Value> {
+        until(&format!("{count} tasks are listed"), || {
+            let page = self.json(&[&["list"], words].concat());
+            page["tasks"].as_array().filter(|tasks| tasks.len() >= count).cloned()
+        })
+    }
+
+    /// Pauses a type, and waits until the worker has heard of it: it reads the control topic in its own time.
+    pub fn pause(&self, task_type: &str, more: &[&str]) -> Ran {
+        let ran = self.run(&[&["types", "pause", task_type], more].concat()).ends(0);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let metrics = || runtime.block_on(async { reqwest::get(format!("{}/metrics", self.api)).await?.text().await });
+        let paused = format!("kafleet_type_paused{{type=\"{task_type}\"}} 1");
+        until("the worker has heard of the pause", || metrics().unwrap().contains(&paused).then_some(()));
+        ran
+    }
 }
 
 #[test]
@@ -89,7 +112,7 @@ fn a_task_from_submission_to_result() {
     assert!(status["seen_at"].is_string(), "{status}");
     dev.run(&["submit", "echo", r#"{"n":1}"#, "--id", "one"]).ends(0);
     dev.run(&["submit", "echo", r#"{"n":2}"#, "--id", "one"]).ends(1).tells(&["one", "hint: "]);
-    let waited = dev.run(&["submit", "answer", "--wait=30s"]).ends(0);
+    let waited = dev.run(&["submit", "answer", "--wait"]).ends(0);
     assert!(waited.out.contains(r#"result    {"answer":42}"#), "a program starts where the configuration is: {waited:?}");
     drop(dev.folder);
 }
@@ -116,6 +139,7 @@ fn who_has_no_right_is_told_with_code_6() {
 fn a_task_of_someone_else_needs_no_type_here() {
     let dev = Dev::start();
     dev.run(&["submit", "ticket", "--external", "--id", "t", "--options", r#"{"number":7}"#]).ends(0);
+    dev.folded("t");
     let status = dev.json(&["status", "t"]);
     assert_eq!((&status["external"], &status["options"]), (&json!(true), &json!({"number": 7})), "{status}");
     dev.run(&["submit", "ticket", "{}", "--external"]).ends(2).tells(&["(at `/params`)", "hint: "]);
@@ -132,6 +156,7 @@ fn the_exit_code_says_how_a_task_ended() {
         "after 1ms",
         "hint: follow it with `kafleet watch slow`",
     ]);
+    dev.folded("slow");
     dev.run(&["watch", "slow", "--timeout", "300ms"]).ends(5).tells(&["task `slow` has not ended within 300ms"]);
     dev.run(&["status", "slow", "--wait=10ms"]).ends(5);
 }
@@ -178,7 +203,7 @@ fn lines_are_submitted_and_each_bad_one_is_told() {
     write(dev.folder.path(), "params.ndjson", "3\n");
     let path = dev.folder.path().join("params.ndjson");
     dev.run(&["submit", "echo", "--tag", "bulk", "--file", path.to_str().unwrap()]).ends(0).tells(&["1 submitted in"]);
-    assert_eq!(dev.json(&["list", "--tag", "bulk"])["tasks"].as_array().unwrap().len(), 3);
+    assert_eq!(dev.listed(&["--tag", "bulk"], 3).len(), 3);
 }
 
 #[test]
@@ -186,6 +211,7 @@ fn lists_are_filtered_and_go_on_at_a_cursor() {
     let dev = Dev::start();
     let lines: String = (0..120).map(|n| format!("{{\"type\":\"echo\",\"id\":\"e{n}\",\"creator\":\"me\"}}\n")).collect();
     fed(dev.command(&["submit", "-"]), &lines).ends(0);
+    dev.listed(&["-n", "200"], 120);
     dev.run(&["submit", "broken", "--id", "b", "--name", "doomed one", "--wait"]).ends(1);
     let ids = |words: &[&str]| -> Vec<String> {
         let page = dev.json(&[&["list"], words].concat());
@@ -231,8 +257,9 @@ fn a_tree_is_drawn_with_what_is_below() {
 #[test]
 fn watching_shows_every_change_up_to_the_end() {
     let dev = Dev::start();
-    dev.run(&["types", "pause", "foreach"]).ends(0);
+    dev.pause("foreach", &[]);
     dev.run(&["submit", "foreach", r#"{"count":3,"pause":"300ms"}"#, "--id", "steps"]).ends(0);
+    dev.folded("steps");
     let mut watching = dev.command(&["watch", "steps", "-o", "json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();
@@ -264,6 +291,7 @@ fn history_log_and_types_tell_what_there_is() {
     dev.run(&["set", "a", "--clear", "name"]).ends(0);
     assert_eq!(dev.json(&["status", "a"])["name"], Value::Null);
     dev.run(&["log", "a", "--append", "seen by Ada"]).ends(0).tells(&["1 line added"]);
+    until("the line is there", || (dev.json(&["log", "a"])["lines"].as_array()?.len() == 2).then_some(()));
     assert_eq!(dev.run(&["logs", "a", "--follow", "--from", "1"]).ends(0).out, "seen by Ada\n");
     assert_eq!(dev.json(&["log", "a"])["lines"], json!(["reading the file", "seen by Ada"]));
     let types = dev.json(&["types"]);
@@ -287,14 +315,15 @@ fn a_reader_that_leaves_a_list_is_no_failure() {
 #[test]
 fn a_task_for_later_and_a_task_once_more() {
     let dev = Dev::start();
-    dev.run(&["submit", "echo", "[1]", "--delay", "300ms", "--wait=30s"]).ends(0).prints(&["result    [1]"]);
+    dev.run(&["submit", "echo", "[1]", "--delay", "300ms", "--wait"]).ends(0).prints(&["result    [1]"]);
     dev.run(&["submit", "echo", "[1]", "--at", "2999-01-01T00:00:00Z"]).ends(2).tells(&["more than 30d from now", "hint: "]);
     let far = dev.json(&["submit", "echo", "[2]", "--delay", "1h", "--id", "far"]);
     assert_eq!(far["state"], "scheduled");
+    dev.folded("far");
     dev.run(&["retry", "far"]).ends(1).tells(&["`far` is scheduled: only what has ended can be retried", "hint: "]);
     dev.run(&["retry", "nobody"]).ends(3).tells(&["there is no task `nobody`"]);
-    dev.run(&["submit", "broken", "{}", "--id", "bad", "--wait=30s"]).ends(1);
-    dev.run(&["retry", "bad", "--wait=30s"]).ends(1).prints(&["failed"]);
+    dev.run(&["submit", "broken", "{}", "--id", "bad", "--wait"]).ends(1);
+    dev.run(&["retry", "bad", "--wait"]).ends(1).prints(&["failed"]);
     let again = dev.json(&["retry", "bad", "--only-failed", "--reason", "once more"]);
     assert_eq!((&again["run"], &again["status"]["id"]), (&json!(3), &json!("bad")));
     dev.run(&["history", "bad"]).ends(0).prints(&["once more"]);

@@ -122,9 +122,9 @@ fn fleet(streams: Vec<String>, read: fn(&str, usize) -> Option<Value>) -> (Strin
             let away = ("application/problem+json", json!({"code": "store_unavailable", "title": "away"}).to_string());
             let status = if found.is_some() { "200 OK" } else { "503 Service Unavailable" };
             let (kind, body) = found.unwrap_or(away);
-            reply(&mut stream, status, kind, &body);
-            // Not every test asks.
+            // Not every test asks. Before the answer: after the last one, its client ends at once.
             let _ = sender.send(asked);
+            reply(&mut stream, status, kind, &body);
         }
     });
     (format!("http://{address}"), receiver)

@@ -151,8 +151,10 @@ fn a_port_in_use_is_told_with_the_way_out() {
 
 #[test]
 fn an_api_that_cannot_be_reached_is_code_4() {
-    // Bound and let go: nothing listens there now.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Bound, and nobody listens there: nor can anybody else, meanwhile.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let free = socket.local_addr().unwrap();
     for line in ["status a", "list", "tree a", "watch a", "history a", "log a", "types", "submit echo {}", "status a --wait"] {
         let mut command = kafleet(line.split(' '));
         command.env("KAFLEET_API", format!("http://{free}"));

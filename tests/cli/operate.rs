@@ -9,6 +9,7 @@ use crate::run::until;
 fn a_running_program_is_cancelled() {
     let dev = Dev::start();
     dev.run(&["submit", "sleeps", "--id", "long"]).ends(0);
+    dev.folded("long");
     until("it runs", || (dev.json(&["status", "long"])["state"] == "running").then_some(()));
     dev.run(&["workers", "--running"]).ends(0);
     dev.run(&["cancel", "long", "--reason", "enough", "--wait"]).ends(0).prints(&["state     cancelled"]);
@@ -26,8 +27,9 @@ fn a_running_program_is_cancelled() {
 #[test]
 fn a_type_is_paused_limited_and_resumed() {
     let dev = Dev::start();
-    dev.run(&["types", "pause", "echo", "--reason", "a look"]).ends(0).prints(&["paused"]);
+    dev.pause("echo", &["--reason", "a look"]).prints(&["paused"]);
     dev.run(&["submit", "echo", "--id", "waits"]).ends(0);
+    dev.folded("waits");
     let ran = dev.run(&["types", "limit", "echo", "--slots", "3", "--rate", "100/s"]).ends(0);
     ran.prints(&["paused, slots 3*, rate 100/1s*"]);
     dev.run(&["types", "limit", "echo", "--max-concurrency", "1"]).ends(2).tells(&["below the 2 partitions"]);
@@ -45,7 +47,12 @@ fn a_type_is_paused_limited_and_resumed() {
 fn a_kill_switch_keeps_tasks_from_starting() {
     let dev = Dev::start();
     dev.run(&["kill", "on", "bad", "--type", "echo", "--reason", "wrong input"]).ends(0).prints(&["bad", "echo", "wrong input"]);
-    dev.run(&["submit", "echo", "--id", "one", "--tag", "bad", "--wait"]).ends(1).prints(&["cancelled"]);
+    // The worker reads the control topic in its own time.
+    let killed = until("the worker has heard of it", || {
+        let ran = dev.run(&["submit", "echo", "--tag", "bad", "--wait"]);
+        (ran.code != Some(0)).then_some(ran)
+    });
+    killed.ends(1).prints(&["cancelled"]);
     dev.run(&["kill", "list"]).ends(0).prints(&["bad"]);
     dev.run(&["types"]).ends(0).prints(&["kill bad"]);
     dev.run(&["kill", "off", "bad"]).ends(0);

@@ -11,9 +11,9 @@ fn a_schedule_from_its_creation_to_its_end() {
     let made = dev.run(&["schedules", "create", "tick", "echo", r#"{"n":1}"#, "--every", "1s", "--tag", "x"]).ends(0);
     made.prints(&["id        tick", "when      every 1s", "overlap   skip", "next      "]);
     let fired = |least: u64| {
-        until("it has fired", || {
+        until("it has fired, and its task is known", || {
             let shown = dev.json(&["schedules", "show", "tick"]);
-            (shown["fired"].as_u64()? >= least).then_some(shown)
+            (shown["fired"].as_u64()? >= least && shown["last"]["state"].is_string()).then_some(shown)
         })
     };
     let task = fired(1)["last"]["task"].as_str().unwrap().to_owned();

@@ -95,7 +95,7 @@ fn a_fleet_of_processes_on_kafka_and_redis() {
     fleet.run(&["status", &id]).ends(0).prints(&["state     succeeded", r#"result    {"hello":"kcat"}"#]);
     let document = fleet.over_rest(&format!("/v1/tasks/{id}"));
     assert_eq!((&document["state"], &document["result"]), (&json!("succeeded"), &json!({"hello": "kcat"})));
-    fleet.run(&["submit", "echo", "[1,2]", "--wait=30s"]).ends(0).prints(&["result    [1,2]"]);
+    fleet.run(&["submit", "echo", "[1,2]", "--wait=100s"]).ends(0).prints(&["result    [1,2]"]);
 
     fleet.run(&["schedules", "create", "tick", "echo", "[3]", "--cron", "* * * * * *"]).ends(0).prints(&["* * * * * * UTC"]);
     let last = until("it has fired twice, and its task has succeeded", || {
@@ -103,7 +103,7 @@ fn a_fleet_of_processes_on_kafka_and_redis() {
         (shown["fired"].as_u64()? >= 2 && shown["last"]["state"] == "succeeded").then(|| shown["last"]["task"].clone())
     });
     assert!(last.as_str().unwrap().starts_with("tick.20"), "{last}");
-    fleet.run(&["schedules", "run", "tick", "--wait=30s"]).ends(0).prints(&["result    [3]"]);
+    fleet.run(&["schedules", "run", "tick", "--wait=100s"]).ends(0).prints(&["result    [3]"]);
     fleet.run(&["schedules", "delete", "tick"]).ends(0);
 
     let healthy = fleet.run(&["doctor"]).ends(0).prints(&["ok       kafka", "ok       redis", "ok       api"]);

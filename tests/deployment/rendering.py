@@ -26,7 +26,7 @@ class StrictLoader(yaml.SafeLoader):
 
 
 def run(*command):
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, cwd=ROOT)
 
 
 def template(values, version=KUBERNETES[-1]):

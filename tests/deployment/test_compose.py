@@ -88,7 +88,7 @@ def test_the_health_check_tells_ready_from_not_ready(services, service, port, st
     assert command[:3] == ["CMD", "bash", "-c"] and f"/{port}" in command[3]
     with answering(status) as here:
         script = command[3].replace(f"/{port}", f"/{here}")
-        assert (subprocess.run(["bash", "-c", script], capture_output=True, timeout=10).returncode == 0) is healthy
+        assert (subprocess.run(["bash", "-c", script], capture_output=True, timeout=120).returncode == 0) is healthy
 
 
 @pytest.mark.skipif(
@@ -113,21 +113,21 @@ class answering:
             def log_message(self, *_):
                 pass
 
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.server = HTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+        self.server.server_bind()
         self.listens = status is not None
 
     def __enter__(self):
         port = self.server.server_address[1]
         if self.listens:
+            self.server.server_activate()
             threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        else:
-            self.server.server_close()
         return port
 
     def __exit__(self, *_):
         if self.listens:
             self.server.shutdown()
-            self.server.server_close()
+        self.server.server_close()
 
 
 def seconds(text):

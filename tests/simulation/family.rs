@@ -166,7 +166,8 @@ fn is_cancelled_again(fleet: &Fleet, id: &str) -> bool {
     events.any(|event| event.kind == Kind::CancelRequested && event.asof.is_none())
 }
 
-fn tripped(fleet: &Fleet, records: &Records, id: &str) -> bool {
+/// What failed beside or below it cancels what is open there.
+pub fn tripped(fleet: &Fleet, records: &Records, id: &str) -> bool {
     let lost = records.get(id).map(|node| lost(fleet, records, id, node, false)).unwrap_or_default();
     // A retry may have made good what failed.
     fleet.retried.get() || lost.iter().any(|state| *state != State::Cancelled)

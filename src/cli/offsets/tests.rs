@@ -5,6 +5,8 @@ use crate::broker::{ConsumerSpec, GroupEvent, Outgoing, TopicSpec};
 use crate::cli::screen::Paint;
 
 const TOPIC: &str = "kafleet.tasks.echo";
+/// For what has to happen, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A broker with one topic of two partitions, ten records in the first, at the times 0, 10, 20, …
 async fn broker() -> Arc<dyn Broker> {
@@ -102,7 +104,7 @@ async fn a_group_with_members_is_left_alone() {
     let broker = broker().await;
     let spec = ConsumerSpec { group: Some(TOPIC.into()), topics: vec![TOPIC.into()], ..ConsumerSpec::default() };
     let mut member = broker.consumer(&spec).unwrap();
-    let deadline = std::time::Instant::now() + CALL_DEADLINE;
+    let deadline = std::time::Instant::now() + PATIENCE;
     let mut joined = false;
     while !joined && std::time::Instant::now() < deadline {
         let events = member.poll(1, Duration::from_millis(10), &mut |_| {}).unwrap();
@@ -151,18 +153,18 @@ async fn running_workers_are_told() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(CALL_DEADLINE, refused).await.expect("the partition is refused");
+    tokio::time::timeout(PATIENCE, refused).await.expect("the partition is refused");
     let Plan { placed, commits } = plan(&broker, TOPIC, TOPIC, &target("echo/1"), At::Offset(1)).unwrap();
     assert!(matches!(broker.set_group_offsets(TOPIC, &commits, CALL_DEADLINE), Err(BrokerError::Refused(_))));
     assert!(placed[0].is_refused());
     live::tell(broker.clone(), &names, "echo", &placed).await.unwrap();
     let done = async {
-        while broker.group_offsets(TOPIC, &[Partition::new(TOPIC, 1)], CALL_DEADLINE).unwrap()[0].as_ref().unwrap().offset < 3 {
+        let committed = || broker.group_offsets(TOPIC, &[Partition::new(TOPIC, 1)], CALL_DEADLINE).unwrap().remove(0);
+        while committed().is_none_or(|committed| committed.offset < 3) || !health.reasons().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(CALL_DEADLINE, done).await.expect("the worker goes on");
-    assert_eq!(health.reasons(), []);
+    tokio::time::timeout(PATIENCE, done).await.expect("the worker goes on, and nothing is wrong any more");
     shutdown.begin();
-    tokio::time::timeout(CALL_DEADLINE, worker).await.expect("in time").unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, worker).await.expect("in time").unwrap().unwrap();
 }
