@@ -112,7 +112,7 @@ async fn the_front_page_says_where_things_are() {
 #[tokio::test]
 async fn http_2_is_spoken_too() {
     let fleet = unfolded(ApiConfig::default()).await;
-    let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
     let answer = client.post(format!("{}/v1/tasks", fleet.base)).json(&json!({"type": "echo"})).send().await.unwrap();
     assert_eq!((answer.status(), answer.version()), (StatusCode::CREATED, reqwest::Version::HTTP_2));
 }

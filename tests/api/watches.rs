@@ -1,6 +1,7 @@
 //! Server-sent events.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::StreamExt;
 use kafleet::api::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
@@ -11,6 +12,9 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use crate::harness::{DEADLINE, Fleet, fleet, until};
+
+/// For a stream as a whole: each of its events has a deadline.
+const LONGEST: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Default)]
 struct Frame {
@@ -31,8 +35,8 @@ impl Stream {
 
     /// As a client that has heard the event of this id.
     pub async fn open_at(fleet: &Fleet, path: &str, heard: &str) -> Self {
-        let client = reqwest::Client::new();
-        let answer = client.get(format!("{}{path}", fleet.base)).header("last-event-id", heard).send().await.unwrap();
+        let request = fleet.request(Method::GET, path).header("last-event-id", heard).timeout(LONGEST);
+        let answer = request.send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
         Self { bytes: Box::pin(answer.bytes_stream()), held: String::new() }

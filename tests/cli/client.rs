@@ -79,7 +79,8 @@ impl Dev {
     pub fn pause(&self, task_type: &str, more: &[&str]) -> Ran {
         let ran = self.run(&[&["types", "pause", task_type], more].concat()).ends(0);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let metrics = || runtime.block_on(async { reqwest::get(format!("{}/metrics", self.api)).await?.text().await });
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let metrics = || runtime.block_on(async { http.get(format!("{}/metrics", self.api)).send().await?.text().await });
         let paused = format!("kafleet_type_paused{{type=\"{task_type}\"}} 1");
         until("the worker has heard of the pause", || metrics().unwrap().contains(&paused).then_some(()));
         ran

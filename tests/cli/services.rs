@@ -61,7 +61,8 @@ impl Fleet {
 
     fn over_rest(&self, path: &str) -> Value {
         let url = format!("{}{path}", self.api);
-        runtime().block_on(async { reqwest::get(url).await.unwrap().json().await.unwrap() })
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        runtime().block_on(async { http.get(url).send().await.unwrap().json().await.unwrap() })
     }
 }
 
