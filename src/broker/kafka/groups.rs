@@ -1,17 +1,20 @@
 //! Committed offsets: of the own group, and of groups seen from outside.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rdkafka::Offset;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::{Offset, TopicPartitionList};
 
 use super::settings::Settings;
 use super::{committed, error, list, list_of_commits, native};
 use crate::broker::{BrokerError, Commit, Committed, Partition};
+
+/// Before a group's coordinator is asked for again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) fn offsets(
     settings: &Settings,
@@ -45,7 +48,7 @@ pub(super) fn committed_of<C: ConsumerContext>(
         return Ok(Vec::new());
     }
     let wanted = list(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
-    let told = client.committed_offsets(wanted, deadline).map_err(|error| error::of(&error, "asking for commits"))?;
+    let told = fetch(client, &wanted, deadline).map_err(|error| error::of(&error, "asking for commits"))?;
     let mut told = native::entries(&told);
     if let Some(entry) = told.iter().find(|entry| entry.error != RDKafkaErrorCode::NoError) {
         return Err(error::of_code(entry.error, &format!("asking for the commit of {}", entry.partition)));
@@ -57,6 +60,27 @@ pub(super) fn committed_of<C: ConsumerContext>(
             None => Err(BrokerError::Unavailable(format!("no answer about the commit of {partition}"))),
         })
         .collect()
+}
+
+/// Asks again while the group's coordinator is on its way from one broker to another, or comes up: librdkafka does not.
+fn fetch<C: ConsumerContext>(
+    client: &BaseConsumer<C>,
+    wanted: &TopicPartitionList,
+    deadline: Duration,
+) -> Result<TopicPartitionList, KafkaError> {
+    let end = Instant::now() + deadline;
+    loop {
+        match client.committed_offsets(wanted.clone(), end.saturating_duration_since(Instant::now())) {
+            Err(error) if has_no_coordinator(&error) && Instant::now() + PAUSE < end => std::thread::sleep(PAUSE),
+            outcome => return outcome,
+        }
+    }
+}
+
+fn has_no_coordinator(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator};
+    let code = error.rdkafka_error_code();
+    code.is_some_and(|code| matches!(code, CoordinatorLoadInProgress | CoordinatorNotAvailable | NotCoordinator))
 }
 
 pub(super) fn commit_and_wait<C: ClientContext>(
