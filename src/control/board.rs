@@ -78,9 +78,10 @@ impl Board {
     fn change(&self, read_to: i64, change: impl FnOnce(&mut Orders)) {
         let mut orders = self.orders.write();
         change(&mut orders);
-        self.read_to.store(read_to, Ordering::Release);
         self.concerns_tasks.store(orders.concerns_tasks(), Ordering::Release);
         drop(orders);
+        // Last: whoever waits for a place finds everything that follows from it.
+        self.read_to.store(read_to, Ordering::Release);
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         self.changed.send_replace(generation);
     }

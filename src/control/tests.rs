@@ -8,7 +8,7 @@ use crate::model::json::RawJson;
 use crate::model::task::{Policy, Task};
 use crate::runtime::Health;
 
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn said(key: &str, value: Option<&str>, orders: &mut Orders) -> Result<(), String> {
     orders.take(&RecordRef {

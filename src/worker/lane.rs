@@ -51,8 +51,9 @@ const IDLE_COMMIT_PART: u32 = 4;
 /// The least time between commits, and how long to wait for the outcome of one.
 const COMMIT_SPACING: Duration = Duration::from_millis(3);
 const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
-/// For the last commit of a partition: how long it is tried again, and the wait between.
-const LAST_COMMIT_PATIENCE: Duration = Duration::from_secs(3);
+/// For the last commit of a partition: how long it is tried again, and the wait between. A group refuses commits for as long
+/// as one of its members takes to answer a rebalance.
+const LAST_COMMIT_PATIENCE: Duration = Duration::from_secs(8);
 const LAST_COMMIT_PAUSE: Duration = Duration::from_millis(20);
 /// Calls to the broker from this thread.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -145,7 +146,7 @@ struct Pending {
 
 impl Lane {
     pub fn new(parts: LaneParts) -> Self {
-        parts.health.set(&health_part(&parts.task_type), "waiting for the group");
+        parts.health.set(&health_part(&parts.task_type), NOT_JOINED);
         Self {
             window: heed::window(parts.policy.concurrency),
             partitions: 0,
@@ -529,8 +530,11 @@ fn forget_held(parts: &LaneParts, partition: &Partition) {
     let _ = parts.metrics.window_held.remove_label_values(&[&*parts.task_type, &partition.index.to_string()]);
 }
 
+/// What stands in the way of a lane that has no partitions yet.
+pub const NOT_JOINED: &str = "waiting for the group";
+
 /// How a lane is named in the health report.
-fn health_part(task_type: &str) -> String {
+pub fn health_part(task_type: &str) -> String {
     format!("type {task_type}")
 }
 

@@ -82,10 +82,13 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     let worker = incarnation();
     let (control, started_ms) = (Board::new(Orders::default()), now_ms());
-    // Before anybody can say that it is done.
+    // Before anybody can say that it is done; and no type is ready before it has its partitions.
     setup.health.set(control::HEALTH_PART, format!("reading `{}`", setup.names.control()));
+    types.iter().for_each(|(name, _)| setup.health.set(&lane::health_part(name), lane::NOT_JOINED));
     let _keeping = control::keep(control.clone(), setup.broker.clone(), &setup.names, Some(setup.health.clone()));
-    if !read_orders(&setup, &control, &shutdown).await {
+    if !read_orders(&control, &shutdown).await {
+        setup.health.clear(control::HEALTH_PART);
+        types.iter().for_each(|(name, _)| setup.health.clear(&lane::health_part(name)));
         return Ok(());
     }
     let inboxes: Vec<Arc<Inbox>> = types.iter().map(|_| Arc::default()).collect();
@@ -181,6 +184,8 @@ async fn ended(
     let left = lane.await;
     if shutdown.abort.is_cancelled() {
         dispatcher.abort();
+        // It may be in the middle of something; after the worker's end it says nothing any more.
+        let _ = tokio::time::timeout(LAST_WORDS, dispatcher).await;
         return Ok(());
     }
     // What it still has to say counts no more: everything is given back.
@@ -193,14 +198,11 @@ async fn ended(
 }
 
 /// Waits until what people have told the fleet is known. False: told to stop before.
-async fn read_orders(setup: &WorkerSetup, control: &Board, shutdown: &Shutdown) -> bool {
+async fn read_orders(control: &Board, shutdown: &Shutdown) -> bool {
     tokio::select! {
         biased;
         () = control.whole() => true,
-        () = shutdown.drain.cancelled() => {
-            setup.health.clear(control::HEALTH_PART);
-            false
-        }
+        () = shutdown.drain.cancelled() => false,
     }
 }
 

@@ -114,7 +114,10 @@ impl Cell {
         let (mut children, mut told) = (Vec::new(), false);
         loop {
             match self.next_word(cx, &mut told).await? {
-                Word::Begun => *begun = true,
+                Word::Begun => {
+                    *begun = true;
+                    cx.sign();
+                }
                 Word::Alive => cx.sign(),
                 Word::Note { note, counts } => {
                     counts.then(|| cx.sign());

@@ -15,7 +15,7 @@ const KEPT_BYTES: usize = 4096;
 const QUOTED_LINES: usize = 10;
 const QUOTED_CHARS: usize = 1_000;
 /// For the rest of a dead process' words: only what left its group can keep the pipe open for longer.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Listens to one cell.
 pub struct Ear {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Lane, health_part};
+use super::{Lane, NOT_JOINED, health_part};
 use crate::broker::{BrokerError, Partition};
 use crate::runtime::{self, Backoff};
 
@@ -71,7 +71,7 @@ impl Lane {
             Ok(consumer) => {
                 std::mem::replace(&mut self.parts.consumer, consumer).close(CLOSE_DEADLINE);
                 self.broken = None;
-                self.parts.health.set(&health_part(&self.parts.task_type), "waiting for the group");
+                self.parts.health.set(&health_part(&self.parts.task_type), NOT_JOINED);
             }
             Err(error) => {
                 self.trouble(&error);
