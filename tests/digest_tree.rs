@@ -119,13 +119,15 @@ fn build_example() -> PathBuf {
     profile.join("examples/digest_tree")
 }
 
+/// Not one of those that the system gives to outgoing connections, which are many here.
 fn free_address() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    let any = std::iter::repeat_with(|| format!("127.0.0.1:{}", fastrand::u16(20_000..32_000)));
+    any.take(1_000).find(|address| std::net::TcpListener::bind(address).is_ok()).expect("a free port")
 }
 
 /// Waits until a role's own endpoint says that it has its partitions.
 async fn ready(address: &str, process: &mut Process) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(120);
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     loop {
         process.check();
@@ -183,7 +185,7 @@ async fn digests_are_those_of_sha256sum() {
 /// Submits the job as its documentation says, once the api listens, and waits for its end.
 async fn submit(fleet: &Surroundings, params: &str, running: &mut [Process]) -> Value {
     ready(fleet.api.strip_prefix("http://").unwrap(), running.last_mut().unwrap()).await;
-    let told = fleet.run(&["submit", "digest-tree", params, "--id", ROOT, "--wait=150s", "-o", "json"]);
+    let told = fleet.run(&["submit", "digest-tree", params, "--id", ROOT, "--wait=500s", "-o", "json"]);
     serde_json::from_str(&told).unwrap()
 }
 

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn sh(script: &str) -> Program {
     Program {
@@ -179,9 +179,12 @@ async fn what_a_program_leaves_behind_is_killed_and_does_not_hold_up_its_end() {
     assert_eq!(outcome.output(), json!(1));
     assert_gone(&pids(&file, 1));
 
-    let escaped = attempt(sh(&format!("setsid sleep 600 & echo $! > {}; echo 2", file.display())), json!({})).await;
+    // It ends when the other one has left its group.
+    let left = dir.path().join("left");
+    let script = "setsid sh -c 'echo $$ > {left}; exec sleep 600' & while [ ! -s {left} ]; do sleep 0.05; done; echo 2";
+    let escaped = attempt(sh(&script.replace("{left}", left.to_str().unwrap())), json!({})).await;
     assert_eq!(escaped.output(), json!(2), "one that left the group cannot hold it up either");
-    pids(&file, 1).into_iter().for_each(|pid| kill(pid, Signal::SIGKILL).unwrap());
+    pids(&left, 1).into_iter().for_each(|pid| kill(pid, Signal::SIGKILL).unwrap());
 }
 
 #[tokio::test]
@@ -297,7 +300,9 @@ fn the_guard_holds_nothing_of_the_workers_open() {
     let mut worker = start_worker(dir.path());
     let families = families(dir.path());
     let guard = until("the worker has a guard", || guard_of(worker.id()));
-    assert_eq!(std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count(), 1);
+    // It closes them after it has got its name.
+    let open = || std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count();
+    until("all but its pipe are closed", || (open() == 1).then_some(()));
     kill(guard, Signal::SIGTERM).unwrap();
     kill(guard, Signal::SIGINT).unwrap();
     worker.kill().unwrap();

@@ -15,9 +15,9 @@ use kafleet::handlers::{Fail, Handler, Registered};
 use kafleet::model::json::RawJson;
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Answers `/status/<code>` with that code, `/seen` with what came, and so on.
 async fn serve() -> SocketAddr {
@@ -125,7 +125,10 @@ async fn an_answer_without_end_is_cut_off() {
 
 #[tokio::test]
 async fn who_does_not_answer_is_asked_again() {
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    // Bound, so that nobody else gets the port, and nobody listens.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let closed = socket.local_addr().unwrap();
     let refused = attempt(&Trial::new(), call(closed, "/?token=secret")).await;
     assert_eq!((refused.failure().then, refused.failure().kind.as_ref()), (Fail::Retry { after: None }, "unreachable"));
     assert!(refused.failure().message.to_lowercase().contains("connection refused"), "{}", refused.failure());

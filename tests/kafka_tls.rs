@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::env::var;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::{Broker, BrokerError, DeliverySink, Outgoing, Partition, RecordRef, TopicChange, TopicSpec};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Outcomes(Sender<Result<(i32, i64), BrokerError>>);
 
@@ -66,9 +66,15 @@ fn a_wrong_password_is_told_in_time() {
     let Some(section) = section(Some("wrong")) else { return eprintln!("skipped: KAFLEET_TEST_KAFKA_SASL is not set") };
     let kafka = Kafka::new(&section).expect("a client");
 
-    let error = kafka.topics("", Duration::from_secs(3)).expect_err("nobody gets in without the password");
-
-    assert!(matches!(error, BrokerError::Denied(_)), "{error:?}");
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let error = kafka.topics("", Duration::from_secs(3)).expect_err("nobody gets in without the password");
+        if matches!(error, BrokerError::Denied(_)) {
+            return;
+        }
+        // On a busy machine the broker's answer may come later.
+        assert!(error.is_transient() && Instant::now() < end, "{error:?}");
+    }
 }
 
 #[test]

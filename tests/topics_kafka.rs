@@ -1,6 +1,7 @@
 //! Topics and settings on a real Kafka. Runs where `KAFLEET_TEST_KAFKA` is set, as `tests/services run` does.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::kafka::Kafka;
@@ -23,8 +24,10 @@ fn config() -> Option<Config> {
     let path = folder.path().join("kafleet.toml");
     let text = "[topics]\nevents_partitions = 3\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\npublish_results = true\n";
     std::fs::write(&path, text).unwrap();
+    static COUNT: AtomicU32 = AtomicU32::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
-    let overrides = Overrides { brokers: Some(servers), prefix: Some(format!("topics-{now}")), ..Overrides::default() };
+    let prefix = format!("topics-{now}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let overrides = Overrides { brokers: Some(servers), prefix: Some(prefix), ..Overrides::default() };
     Some(load_with(Some(&path), &overrides, &|_| None).unwrap().config)
 }
 

@@ -38,6 +38,8 @@ fn readers_step_over_markers(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
     producer.send_all(&[plain(&at, "0")], DEADLINE).unwrap();
+    // It may follow the answer by a moment, and then lie behind what others send.
+    until("its marker is there", || kit.ends(&at) == (0, 2));
     kit.fill(&at, ["1"]);
     producer.send_all(&[plain(&at, "2"), plain(&at, "3")], DEADLINE).unwrap();
     for read_uncommitted in [false, true] {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kafleet::broker::{BrokerError, ConsumerSpec, GroupEvent, Partition, Start};
 
 use crate::Case;
-use crate::kit::{DEADLINE, GRACE, Kit, commit, plain, until};
+use crate::kit::{DEADLINE, GRACE, Kit, Reader, commit, plain, until};
 
 pub const CASES: &[Case] = &[
     ("reading_starts_where_it_is_told", reading_starts_where_it_is_told),
@@ -118,14 +118,16 @@ fn poll_keeps_to_its_maximum(kit: &Kit) {
 fn poll_waits_no_longer_than_told(kit: &Kit) {
     let at = filled(kit, 0);
     let mut reader = kit.reader(&[(at, Start::Beginning)]);
-    let begin = Instant::now();
-    reader.poll(10, GRACE);
-    let waited = begin.elapsed();
+    let took = |reader: &mut Reader, wait| {
+        let begin = Instant::now();
+        reader.poll(10, wait);
+        begin.elapsed()
+    };
+    let waited = took(&mut reader, GRACE);
     assert!(reader.records.is_empty());
-    assert!(waited >= GRACE - Duration::from_millis(50) && waited < GRACE * 10, "{waited:?}");
-    let begin = Instant::now();
-    reader.poll(10, Duration::ZERO);
-    assert!(begin.elapsed() < GRACE, "no wait asked for");
+    assert!(waited >= GRACE - Duration::from_millis(50) && waited < DEADLINE / 2, "{waited:?}");
+    // One of many is not held up by what else the machine does.
+    until("no wait where none is asked for", || took(&mut reader, Duration::ZERO) < GRACE / 5);
 }
 
 fn poll_returns_when_a_record_comes(kit: &Kit) {

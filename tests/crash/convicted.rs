@@ -26,7 +26,7 @@ const TASKS: usize = 10_000;
 /// Tasks under way at each of three deaths.
 const HELD: usize = 4;
 /// Sessions last 6 s: so long a dead worker holds up its partitions.
-const PATIENCE: Duration = Duration::from_secs(150);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Starts workers, one after the other, for as long as they die.
 struct Supervisor {
@@ -161,15 +161,17 @@ fn child_processes_die_with_a_killed_worker() {
     block_on(async {
         let Some(fleet) = kafka(PARTITIONS, &[risky(Isolation::None)]).await else { return };
         let mut supervisor = Supervisor::new(&fleet, "[types.risky]\nisolation = \"process\"\n");
-        fleet.send("risky", "idle", &params(Act::Answer)).await;
+        let tend = |supervisor: &mut Supervisor, what, id: &str, kind| {
+            let has = |events: &[Event]| events.iter().any(|event| event.id.as_str() == id && event.kind == kind);
+            tokio::task::block_in_place(|| tend_until(supervisor, &fleet, what, has));
+        };
+        // One has a process, so that the other gets another.
         fleet.send("risky", "busy", &params(Act::Ignore)).await;
-        tokio::task::block_in_place(|| {
-            tend_until(&mut supervisor, &fleet, "one answers, the other has begun", |events| {
-                let has = |id, kind| events.iter().any(|event| event.id.as_str() == id && event.kind == kind);
-                has("idle", EventKind::Succeeded) && has("busy", EventKind::Started)
-            });
-        });
+        tend(&mut supervisor, "one has begun", "busy", EventKind::Started);
         let worker = supervisor.child.as_ref().unwrap().id();
+        until("it has its process", || !children_of(worker).is_empty()).await;
+        fleet.send("risky", "idle", &params(Act::Answer)).await;
+        tend(&mut supervisor, "the other answers", "idle", EventKind::Succeeded);
         let cells = children_of(worker);
         assert!(cells.len() >= 2, "{cells:?}");
         supervisor.kill();

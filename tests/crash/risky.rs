@@ -17,7 +17,7 @@ pub struct Greeting(pub &'static str);
 #[derive(Serialize, Deserialize, JsonSchema)]
 pub struct Risky {
     pub act: Act,
-    /// A file, for [`Act::Await`].
+    /// A file, for [`Act::Await`] and [`Act::Landmine`].
     #[serde(default)]
     pub until: Option<String>,
 }
@@ -46,11 +46,11 @@ pub enum Act {
     Heed,
     /// Does not.
     Ignore,
-    /// Speaks for three seconds, without getting on.
+    /// Speaks for eight seconds, without getting on.
     Chatter,
-    /// Gets on for three seconds, a heartbeat at a time.
+    /// Gets on for eight seconds, a heartbeat at a time.
     Beat,
-    /// Answers, and takes its process down a little later.
+    /// Answers, and takes its process down when the file is there.
     Landmine,
 }
 
@@ -92,21 +92,26 @@ impl Task for Risky {
                 std::thread::sleep(Duration::from_secs(1));
             },
             Act::Chatter => {
-                for _ in 0..300 {
+                for _ in 0..800 {
                     cx.in_passing().log("still here");
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
             Act::Beat => {
-                for _ in 0..300 {
+                for _ in 0..800 {
                     cx.heartbeat();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
-            Act::Landmine => drop(std::thread::spawn(|| {
-                std::thread::sleep(Duration::from_millis(30));
-                std::process::abort()
-            })),
+            Act::Landmine => {
+                let file = self.until.unwrap_or_default();
+                drop(std::thread::spawn(move || {
+                    while !std::path::Path::new(&file).exists() {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                    std::process::abort()
+                }));
+            }
         }
         let greeting = cx.state::<Greeting>().0;
         Ok(json!({"pid": std::process::id(), "key": cx.idempotency_key(), "attempt": cx.number, "greeting": greeting}))
@@ -145,5 +150,10 @@ pub fn params(act: Act) -> String {
 
 /// Of a task that answers when the file is there.
 pub fn held(until: &std::path::Path) -> String {
-    serde_json::to_string(&Risky { act: Act::Await, until: Some(until.display().to_string()) }).unwrap()
+    waiting(Act::Await, until)
+}
+
+/// Of an act that waits for the file.
+pub fn waiting(act: Act, until: &std::path::Path) -> String {
+    serde_json::to_string(&Risky { act, until: Some(until.display().to_string()) }).unwrap()
 }

@@ -23,7 +23,7 @@ const PARTITIONS: u32 = 6;
 const WORKERS: usize = 3;
 /// Tasks published at once, again and again until the last worker is replaced.
 const BATCH: usize = 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Three workers; each is stopped and replaced, one after the other.
 struct Trio {

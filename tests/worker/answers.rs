@@ -22,7 +22,7 @@ async fn a_success_says_everything_about_the_task() {
     assert_eq!((done.kind, done.run, done.attempt), (EventKind::Succeeded, 1, 1));
     assert_eq!(done.output.unwrap().value().unwrap(), json!({"n": 1}));
     let started = done.started_at_ms.expect("no `started` was written, so the result says when");
-    assert!(started <= done.at_ms && done.at_ms - started < 5_000);
+    assert!(started <= done.at_ms && done.at_ms - started < 60_000);
     let told = done.task.expect("the producer announced nothing, so the result does");
     assert_eq!((&*told.task_type, told.position, told.created_at_ms), ("echo", Some(place), 1_769_860_800_500));
     let policy = told.policy.unwrap();
@@ -327,18 +327,20 @@ async fn a_result_that_the_topic_refuses_becomes_a_small_failure() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_waits_for_its_time_and_expires_after_it() {
     let (fleet, _) = memory(1, &[Kind::echo("echo").slots(1)]).await;
-    // Far enough off for a busy machine to have begun by then.
-    let time = kafleet::runtime::now_ms() + 3_000;
+    let worker = fleet.worker();
+    fleet.send("echo", "first", "1").await;
+    fleet.result_of("first").await;
+    // The worker runs; far enough off for a busy machine to look at it before.
+    let time = kafleet::runtime::now_ms() + 6_000;
     let (soon, past) = (time.to_string(), "2020-01-01T00:00:00Z");
     fleet.send_record("echo", None, None, Some(b"1"), &[("ce_id", "later"), ("ce_notbefore", &soon)]).await;
     fleet.send_record("echo", None, None, Some(b"1"), &[("ce_id", "late"), ("ce_expires", past)]).await;
     fleet.send("echo", "now", "1").await;
-    let worker = fleet.worker();
     let (now_event, late, later) = (fleet.result_of("now").await, fleet.result_of("late").await, fleet.result_of("later").await);
     worker.stop().await;
     assert_eq!((now_event.kind, late.kind, later.kind), (EventKind::Succeeded, EventKind::Expired, EventKind::Succeeded));
     assert!(later.started_at_ms.unwrap() >= time, "not before its time");
-    assert!(now_event.at_ms < time, "what waits holds no slot");
+    assert!(now_event.at_ms < later.started_at_ms.unwrap(), "what waits holds no slot");
     assert!(late.error.unwrap().message.contains("late"));
     assert_eq!(fleet.kinds_of("later"), ["scheduled", "succeeded"]);
     assert_eq!(fleet.events.all().iter().find(|event| event.kind == EventKind::Scheduled).unwrap().due_ms, Some(time));

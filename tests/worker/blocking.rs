@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use kafleet::handlers::{Context, Registered, Task, TaskResult};
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -74,13 +73,10 @@ async fn an_attempt_that_does_not_stop_keeps_its_slot() {
     let folder = tempfile::tempdir().unwrap();
     let (gate, open) = (folder.path().join("closed"), folder.path().join("open"));
     std::fs::write(&open, "").unwrap();
-    let limits = |policy: &mut kafleet::config::TypePolicy| {
-        policy.concurrency = 1;
-        policy.timeout = Millis(1_500);
-    };
-    let (fleet, _) = memory(1, &[blocks(limits), Kind::echo("echo")]).await;
+    let (fleet, _) = memory(1, &[blocks(|policy| policy.concurrency = 1), Kind::echo("echo")]).await;
     let worker = fleet.worker();
-    fleet.send("blocks", "stuck", &json!({"until": gate}).to_string()).await;
+    let own = [("ce_id", "stuck"), ("ce_timeout", "1500ms")];
+    fleet.send_record("blocks", None, None, Some(json!({"until": gate}).to_string().as_bytes()), &own).await;
     assert_eq!(fleet.result_of("stuck").await.error.unwrap().kind, "timeout", "its end is told in time");
     until("the slot is told to be stuck", || worker.metric("kafleet_slots_stuck", "blocks") == 1.0).await;
     fleet.send("blocks", "next", &json!({"until": open}).to_string()).await;

@@ -8,7 +8,7 @@ use kafleet::control::{Key, Offsets, Said};
 use kafleet::model::offsets::{Mark, Metadata};
 use serde_json::Value;
 
-use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::fleet::{DEADLINE, Fleet, Worker, memory, pause, until};
 use crate::types::{Gate, Journal, Kind, counted, ok};
 
 fn tasks(fleet: &Fleet, task_type: &str) -> Partition {
@@ -80,6 +80,8 @@ async fn a_kill_repeats_at_most_a_window() {
     }
     let repeated_before_the_end = journal.started() - journal.counts().len();
     let last = fleet.worker();
+    // On a machine that stands still at times those before it may have done it all.
+    last.ready().await;
     fleet.wait_for_results(12_000).await;
     last.stop().await;
     let repeated = journal.started() - 12_000;
@@ -107,9 +109,9 @@ async fn a_map_that_is_full_stops_new_work_until_it_shrinks() {
     let (fleet, _) = memory(1, &[kind.slots(20_000)]).await;
     let sends = (0..TASKS).map(|n| {
         let (fleet, id, params) = (&fleet, format!("t{n}"), n.to_string());
-        async move { fleet.send_to("holes", 0, &id, &params).await }
+        async move { (fleet.send_to("holes", 0, &id, &params).await.offset, id) }
     });
-    futures::future::join_all(sends).await;
+    let offsets = futures::future::join_all(sends).await;
     let first = fleet.worker();
     let full = |metadata: &str| metadata.len() > kafleet::model::offsets::FULL_METADATA_BYTES;
     let end = std::time::Instant::now() + DEADLINE;
@@ -126,18 +128,22 @@ async fn a_map_that_is_full_stops_new_work_until_it_shrinks() {
         last = now;
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
-    let begun = journal.started();
-    assert!(begun < TASKS, "new work has stopped at {begun}");
     let held = r#"kafleet_window_held_offset{partition="0",type="holes"} 0"#;
     assert!(first.metrics.render().contains(held), "the metric names the offset");
     first.kill().await;
+    let begun = journal.started();
+    assert!(begun < TASKS, "new work has stopped at {begun}");
+    let left = fleet.committed("holes").await[0].clone().unwrap();
+    let left = Metadata::decode(left.offset, &left.metadata).unwrap().completed;
     let second = fleet.worker();
     gate.open();
     fleet.wait_for_results(TASKS).await;
     until("it holds nothing back any more", || !second.metrics.render().contains("kafleet_window_held_offset{")).await;
     second.stop().await;
-    let repeated = journal.started() - TASKS;
-    assert!(repeated <= begun / 2 + 1, "{repeated} repeated: only what was stuck may be, half of {begun}");
+    let counts = journal.counts();
+    let twice = offsets.iter().find(|(offset, id)| left.is_done(*offset) && counts[id.as_str()] != 1);
+    assert_eq!(twice, None, "what was committed as done is not repeated");
+    assert!(left.done_above() > 7_000, "done in between: {}", left.done_above());
     fleet.assert_clean("holes").await;
 }
 
@@ -231,10 +237,10 @@ async fn a_refused_partition_can_be_taken_by_another_worker() {
     fleet.worker().stop_after(&fleet, 20).await;
     broker.expire_groups();
     let first = fleet.worker();
-    until("both are refused", || first.health.reasons().len() == 2).await;
+    let refused = |worker: &Worker| worker.health.reasons().iter().filter(|(part, _)| part.contains('/')).count();
+    until("both are refused", || refused(&first) == 2).await;
     let second = fleet.worker();
-    until("one has gone to the second", || second.health.reasons().iter().any(|(part, _)| part.contains('/'))).await;
-    until("the first has let it go", || first.health.reasons().len() == 1).await;
+    until("each has one", || (refused(&first), refused(&second)) == (1, 1)).await;
     first.stop().await;
     second.stop().await;
 }

@@ -65,11 +65,11 @@ async fn retries_children_and_dead_letters_survive_a_shaky_broker() {
 async fn a_refused_last_commit_is_made_again() {
     let journal = Journal::default();
     let (fleet, broker) = memory(4, &[counted("work", &journal)]).await;
-    broker.set_faults(Faults { seed: 3, refuse_commit: 0.5, ..Faults::default() });
-    for round in 1..=5 {
-        fleet.send_many("work", &format!("t{round}-"), 100, "0").await;
+    broker.set_faults(Faults { seed: 3, refuse_commit: 0.4, ..Faults::default() });
+    for round in 1..=10 {
+        fleet.send_many("work", &format!("t{round}-"), 50, "0").await;
         let worker = fleet.worker();
-        fleet.wait_for_results(100 * round).await;
+        fleet.wait_for_results(50 * round).await;
         worker.stop().await;
     }
     assert_eq!(journal.started(), 500);

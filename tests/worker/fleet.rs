@@ -11,6 +11,7 @@ use kafleet::broker::link::Link;
 use kafleet::broker::memory::{Memory, MemoryOptions};
 use kafleet::broker::{Broker, Committed, Outgoing, Partition};
 use kafleet::config::{Bytes, Config, Names, TopicsConfig, TypeConfig, WorkerConfig};
+use kafleet::control;
 use kafleet::handlers::Registry;
 use kafleet::model::duration::Millis;
 use kafleet::model::event::Event;
@@ -25,8 +26,8 @@ use tokio::task::JoinHandle;
 use crate::tail::{Dead, Tail, is_end};
 use crate::types::Kind;
 
-/// The longest that anything here may take.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+/// The longest that anything here may take: patience for a busy machine, which nothing waits out.
+pub const DEADLINE: Duration = Duration::from_secs(120);
 const EVENTS_PARTITIONS: u32 = 3;
 
 pub struct Fleet {
@@ -114,6 +115,8 @@ impl Fleet {
 
     pub fn worker_of(&self, kinds: &[Kind]) -> Worker {
         let (health, metrics, shutdown) = (Health::default(), Metrics::new().unwrap(), Shutdown::new());
+        // What it says itself, but from now on: it may begin later.
+        health.set(control::HEALTH_PART, "not begun");
         let setup = WorkerSetup {
             broker: self.broker.clone(),
             registry: registry(kinds),

@@ -92,7 +92,7 @@ async fn too_many_failures_stop_the_type() {
     until("the alarm is told", || worker.health.reasons().iter().any(|(part, _)| part == "failures of shaky")).await;
     let (_, reason) = worker.health.reasons().into_iter().find(|(part, _)| part == "failures of shaky").unwrap();
     assert!(reason.contains("more than 20 attempts failed within 1m") && reason.contains("unreachable"), "{reason}");
-    assert_eq!(worker.metric("kafleet_type_stopped", "shaky"), 1.0);
+    until("the metric too", || worker.metric("kafleet_type_stopped", "shaky") == 1.0).await;
     fleet.send("shaky", "waits", "2").await;
     fleet.send("echo", "goes-on", "3").await;
     fleet.result_of("goes-on").await;

@@ -89,7 +89,7 @@ async fn a_lost_partition_is_worked_on_by_another() {
     };
     let (journal, gate) = (Journal::default(), Gate::closed());
     let options = MemoryOptions { clock, ..MemoryOptions::default() };
-    let (mut fleet, _) = memory_with(options, 2, &[gated("lost", &journal, &gate)]).await;
+    let (mut fleet, _) = memory_with(options, 2, &[gated("lost", &journal, &gate).slots(16)]).await;
     fleet.config.commit_interval = Millis(20);
     fleet.send_many("lost", "t", 10, "0").await;
     let (first, second) = (fleet.worker(), fleet.worker());

