@@ -14,7 +14,7 @@ use kafleet::handlers::{Fail, Registered};
 use kafleet::model::json::RawJson;
 use serde_json::{Value, json};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A server, and what it was sent.
 struct Server {
@@ -91,7 +91,7 @@ fn certificate(folder: &Path) -> (PathBuf, PathBuf) {
 
 async fn attempt(config: &EmailConfig, params: &Value, number: u32) -> Outcome {
     let registered: Registered = Emails::registered(config).unwrap();
-    let trial = Trial::new().id("email-abc").attempt(number).timeout(Duration::from_secs(30));
+    let trial = Trial::new().id("email-abc").attempt(number).timeout(Duration::from_secs(100));
     let attempt = trial.handle("kafleet-email", &registered, RawJson::of(params).unwrap());
     tokio::time::timeout(DEADLINE, attempt).await.expect("an attempt ends")
 }
@@ -179,8 +179,8 @@ async fn nothing_is_said_to_a_server_that_is_not_trusted() {
 
 #[tokio::test]
 async fn a_server_that_is_away_is_asked_again() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let config: EmailConfig = toml::from_str(&format!("server = \"localhost\"\nport = {free}\nfrom = \"a@b.c\"")).unwrap();
+    // Nobody is given this port.
+    let config: EmailConfig = toml::from_str("server = \"localhost\"\nport = 1\nfrom = \"a@b.c\"").unwrap();
     let outcome = attempt(&config, &params(), 1).await;
     assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Retry { after: None }, "unreachable"));
 }

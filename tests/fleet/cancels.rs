@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::inside::{brokers, unique_prefix};
 use crate::processes::{Process, Surroundings};
 
-const DEADLINE: Duration = Duration::from_secs(90);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// A program that does not listen until a file is there; programs that want to be tried again, in the worker and by a timer.
 const TYPES: &str = r#"
@@ -161,6 +161,8 @@ fn whatever_a_task_does_a_cancel_ends_it_and_outlives_all_processes() {
         ("a b", 2, "the id `a b` has the character ` `"),
         ("", 2, "the id is empty"),
     ] {
+        // Where the fold is behind it asks for patience.
+        bench.until(&format!("`{id}` has an answer"), |bench| bench.says(&["cancel", id]).0 == code);
         let (found, said) = bench.says(&["cancel", id]);
         assert!(found == code && said.contains(words), "`{id}`: {found}: {said}");
     }
@@ -184,6 +186,6 @@ fn whatever_a_task_does_a_cancel_ends_it_and_outlives_all_processes() {
     let history: Value = serde_json::from_str(&bench.fleet.run(&["history", "again", "-o", "json"])).unwrap();
     let kinds: Vec<&str> = history["events"].as_array().unwrap().iter().filter_map(|event| event["kind"].as_str()).collect();
     assert!(!kinds.contains(&"started") && !kinds.contains(&"succeeded"), "{kinds:?}");
-    let (code, said) = bench.says(&["retry", "again", "--wait=60s"]);
+    let (code, said) = bench.says(&["retry", "again", "--wait=240s"]);
     assert!(code == 0 && said.contains("succeeded"), "what is asked for after it runs: {code}: {said}");
 }

@@ -27,10 +27,10 @@ use serde_json::Value;
 
 use crate::oracle::Oracle;
 use crate::redis::Server;
-use crate::tasks::{Branch, Fickle, Gate, Heard, Leaf, Patient};
+use crate::tasks::{Branch, Fickle, Fuse, Gate, Heard, Leaf, Patient};
 use crate::topics;
 
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 fn task_partitions(broker: &dyn Broker, names: &Names) -> Vec<Partition> {
     let topics = broker.topics(&names.tasks(""), DEADLINE).unwrap();
@@ -72,6 +72,7 @@ pub struct Fleet {
     pub names: Names,
     pub publisher: Publisher,
     pub gate: Gate,
+    pub fuse: Fuse,
     pub heard: Heard,
     pub registry: Registry,
     pub events_partitions: u32,
@@ -100,10 +101,11 @@ impl Fleet {
 
     /// Topics, a tracker and an api; workers are started by the tests.
     async fn start(broker: Arc<dyn Broker>, store: Arc<dyn Store>, redis: Option<Server>) -> Self {
-        let (gate, heard) = (Gate::closed(), Heard::default());
+        let (gate, fuse, heard) = (Gate::closed(), Fuse(Gate::closed()), Heard::default());
         let mut registry = Registry::default();
         registry
             .share(gate.clone())
+            .share(fuse.clone())
             .share(heard.clone())
             .task::<Patient>()
             .task::<Branch>()
@@ -125,6 +127,7 @@ impl Fleet {
             names,
             publisher,
             gate,
+            fuse,
             heard,
             registry,
             events_partitions,
@@ -237,13 +240,21 @@ impl Fleet {
         until(&format!("`{id}` has ended"), || async { self.node(id).await.filter(|node| node.state.is_terminal()) }).await
     }
 
-    /// An answer of the api.
+    /// An answer of the api, whatever its status, once it is not that the fold is behind.
+    pub async fn answer(&self, path: &str) -> (u16, String) {
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        until(&format!("an answer to {path}"), || async {
+            let answer = client.get(format!("{}{path}", self.api)).send().await.unwrap();
+            let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
+            (status != 503).then_some((status, text))
+        })
+        .await
+    }
+
+    /// A good answer of the api.
     pub async fn get(&self, path: &str) -> Value {
-        let answer = reqwest::Client::builder().no_proxy().build().unwrap().get(format!("{}{path}", self.api)).send();
-        let answer = answer.await.unwrap();
-        let status = answer.status();
-        let text = answer.text().await.unwrap();
-        assert!(status.is_success(), "{path}: {status} {text}");
+        let (status, text) = self.answer(path).await;
+        assert!((200..300).contains(&status), "{path}: {status} {text}");
         serde_json::from_str(&text).unwrap()
     }
 
@@ -278,9 +289,23 @@ impl Fleet {
 
     /// The store holds what a fold of the log from its start gives.
     pub async fn agrees(&self) -> Oracle {
-        self.quiet().await;
-        let oracle = Oracle::of(self.broker.clone(), &self.names, self.events_partitions).await;
-        oracle.equals(&*self.store).await;
-        oracle
+        let end = Instant::now() + DEADLINE;
+        loop {
+            self.quiet().await;
+            let oracle = Oracle::of(self.broker.clone(), &self.names, self.events_partitions).await;
+            let settled = oracle.settles(&*self.store, async |ends| is_at(&self.broker, &self.names, &*self.store, ends).await);
+            if let Some(oracle) = settled.await {
+                return oracle;
+            }
+            assert!(Instant::now() < end, "the log comes to rest within {DEADLINE:?}");
+        }
     }
+}
+
+/// The log ends here, and all of it is folded.
+pub async fn is_at(broker: &Arc<dyn Broker>, names: &Names, store: &dyn Store, ends: &[i64]) -> bool {
+    let fences = store.fences(&(0..ends.len() as u32).collect::<Vec<_>>()).await.unwrap_or_default();
+    let folded = fences.iter().map(|fence| fence.map_or(0, |fence| fence.offset)).eq(ends.iter().copied());
+    let end = |index: usize| broker.ends(&Partition::new(names.events(), index as i32), DEADLINE).unwrap().end;
+    folded && (0..ends.len()).map(end).eq(ends.iter().copied())
 }

@@ -14,8 +14,13 @@ async fn submit(fleet: &Fleet, asked: Value) {
 
 async fn the_first_failure_ends_the_tree(mut fleet: Fleet) {
     fleet.start_worker();
-    let params = json!({"widths": [3, 2], "held": [0, 1], "failing": [1, 0]});
+    let params = json!({"widths": [3, 2], "held": [0, 1], "failing": [1, 0], "fused": true});
     submit(&fleet, json!({"type": "branch", "id": "fast", "params": params, "fail_fast": true})).await;
+    // Whoever is cancelled runs by then, and those above have ended themselves.
+    for (id, own) in [("fast", State::Succeeded), ("fast:1", State::Succeeded), ("fast:0:1", State::Running)] {
+        until(&format!("`{id}` is {own}"), || async { fleet.node(id).await.filter(|node| node.own == own) }).await;
+    }
+    fleet.fuse.0.open();
     let root = fleet.ended("fast").await;
     assert_eq!((root.own, root.state), (State::Succeeded, State::Failed));
     let told = root.error.unwrap();

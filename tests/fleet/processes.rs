@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::redis::Server;
+use crate::redis::{Server, free_port};
 
 /// What all processes of a fleet go by.
 pub struct Surroundings {
@@ -20,8 +20,7 @@ impl Surroundings {
     /// Writes the configuration and applies the topics. Sessions are as short as Kafka allows: what was killed is missed soon.
     pub fn new(binary: &Path, brokers: String, prefix: String, types: &str) -> Self {
         let (redis, folder) = (Server::start(), tempfile::tempdir().unwrap());
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let api = listener.local_addr().unwrap().to_string();
+        let api = format!("127.0.0.1:{}", free_port());
         let events_partitions = 4;
         let config = format!(
             "[kafka]\nbootstrap.servers = \"{brokers}\"\nsession.timeout.ms = 6000\nheartbeat.interval.ms = 1000\n\

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::inside::{brokers, unique_prefix};
 use crate::processes::{Process, Surroundings};
 
-const DEADLINE: Duration = Duration::from_secs(90);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Asks until the answer is as it should be.
 fn until(what: &str, running: &mut [Process], mut holds: impl FnMut() -> bool) {

@@ -27,7 +27,7 @@ use crate::wire::{self, ADD_PARTITIONS, Deed, END_TXN, INIT_PRODUCER, PRODUCE, S
 /// Fleets side by side: whoever takes over waits for the end of a session, and most of the time goes by so.
 const LANES: usize = 9;
 const TIMERS: usize = 3;
-const DEADLINE: Duration = Duration::from_secs(90);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Whose transactions they are: timers are fired by one producer for each partition of the events, schedules by one of their own.
 const FIRING: &str = "firing.0";

@@ -29,6 +29,10 @@ impl Gate {
     }
 }
 
+/// What burns down to the leaves that are to fail only then.
+#[derive(Clone)]
+pub struct Fuse(pub Gate);
+
 /// A task with `widths[0]` children, which have `widths[1]` each, and so on; the last ones are leaves.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Branch {
@@ -40,12 +44,28 @@ pub struct Branch {
     /// What is to follow.
     #[serde(default)]
     pub next: Option<String>,
+    /// The leaf that fails waits for the fuse.
+    #[serde(default)]
+    pub fused: bool,
 }
 
 impl Branch {
     fn below(&self, n: u32) -> Self {
         let rest = |way: &Option<Vec<u32>>| way.as_ref().filter(|way| way.first() == Some(&n)).map(|way| way[1..].to_vec());
-        Self { widths: self.widths[1..].to_vec(), held: rest(&self.held), failing: rest(&self.failing), next: None }
+        Self {
+            widths: self.widths[1..].to_vec(),
+            held: rest(&self.held),
+            failing: rest(&self.failing),
+            next: None,
+            fused: self.fused,
+        }
+    }
+}
+
+impl Branch {
+    fn leaf(&self) -> Leaf {
+        let fails = self.failing.is_some();
+        Leaf { held: self.held.is_some(), fails, fused: self.fused && fails }
     }
 }
 
@@ -59,7 +79,7 @@ impl Task for Branch {
         for n in 0..width {
             let below = self.below(n);
             let child = match below.widths.is_empty() {
-                true => Child::of(&Leaf { held: below.held.is_some(), fails: below.failing.is_some() }),
+                true => Child::of(&below.leaf()),
                 false => Child::of(&below),
             };
             cx.spawn_child(child.id(n.to_string()));
@@ -108,6 +128,8 @@ impl Task for Broken {
 pub struct Leaf {
     pub held: bool,
     pub fails: bool,
+    #[serde(default)]
+    pub fused: bool,
 }
 
 impl Task for Leaf {
@@ -118,6 +140,9 @@ impl Task for Leaf {
     async fn run(self, cx: Context) -> TaskResult<String> {
         if self.held {
             cx.state::<Gate>().passed().await;
+        }
+        if self.fused {
+            cx.state::<Fuse>().0.passed().await;
         }
         if self.fails { Err(Failure::fail("this one fails")) } else { Ok("done".into()) }
     }

@@ -15,7 +15,7 @@ use crate::processes::{Process, Surroundings};
 use crate::receiver::{Call, Receiver};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-const DEADLINE: Duration = Duration::from_secs(90);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Callbacks that may be made to this machine, and are soon tried again.
 pub fn callbacks() -> Registered {
@@ -40,7 +40,9 @@ async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
 /// The outcomes of a task's deliveries, the oldest first, once there are as many and none is pending.
 pub async fn settled(fleet: &Fleet, task: &str, count: usize) -> Vec<(String, String, u64)> {
     until(&format!("all of `{task}` is told"), || async {
-        let status = fleet.get(&format!("/v1/tasks/{task}")).await;
+        // It may not be there yet.
+        let (code, status) = fleet.answer(&format!("/v1/tasks/{task}")).await;
+        let status: Value = serde_json::from_str(&status).ok().filter(|_| code == 200)?;
         let items = status["deliveries"]["items"].as_array()?.clone();
         let text = |item: &Value, field: &str| item[field].as_str().unwrap_or_default().to_owned();
         let done = items.len() == count && items.iter().all(|item| item["outcome"] != "pending");

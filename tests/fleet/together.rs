@@ -167,9 +167,7 @@ async fn send(fleet: &Fleet, items: &Value) -> (u16, Value) {
 }
 
 async fn is_unknown(fleet: &Fleet, id: &str) {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let answer = client.get(format!("{}/v1/tasks/{id}", fleet.api)).send().await.unwrap();
-    let (status, problem) = (answer.status().as_u16(), answer.text().await.unwrap());
+    let (status, problem) = fleet.answer(&format!("/v1/tasks/{id}")).await;
     assert_eq!(status, 404, "{problem}");
 }
 

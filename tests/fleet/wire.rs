@@ -19,7 +19,7 @@ pub const END_TXN: i16 = 26;
 
 /// What ends a transaction of Redis.
 const EXEC: &[u8] = b"$4\r\nEXEC\r\n";
-const DEADLINE: Duration = Duration::from_secs(240);
+const DEADLINE: Duration = Duration::from_secs(360);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -10,7 +10,7 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start() -> Self {
-        let server = || Server::start_with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "5000"]);
+        let server = || Server::start_with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "60000"]);
         let servers: Vec<Server> = (0..3).map(|_| server()).collect();
         let hosts: Vec<String> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         let mut create = Command::new("redis-cli");
@@ -80,7 +80,7 @@ impl Move<'_> {
         let keys: Vec<String> = from.call(&["CLUSTER", "GETKEYSINSLOT", &self.slot, &most.to_string()]).unwrap();
         if !keys.is_empty() {
             let port = to.port.to_string();
-            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];
+            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "KEYS"];
             words.extend(keys.iter().map(String::as_str));
             let _: String = from.call(&words).unwrap();
         }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 pub use cluster::Cluster;
 pub use proxy::{Cut, Proxy};
 pub use sentinels::Sentinels;
-pub use server::Server;
+pub use server::{Server, free_port, patient};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Waits until it holds.
 fn await_that(what: &str, mut holds: impl FnMut() -> bool) {

@@ -3,13 +3,17 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use kafleet::store::redis::{Redis, RedisOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Where tests choose ports: below those that a system gives to clients and to whoever asks for any.
+const FIRST_PORT: u16 = 10_000;
+const PORTS: u16 = 10_000;
 
 pub struct Server {
     pub port: u16,
@@ -40,7 +44,7 @@ impl Server {
         let port = free_port();
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let process = launch(port, folder.path(), &arguments);
-        let server = Self { port, arguments, process, folder };
+        let mut server = Self { port, arguments, process, folder };
         server.wait_until_ready();
         server
     }
@@ -56,7 +60,7 @@ impl Server {
         format!("redis://{user}127.0.0.1:{}", self.port)
     }
 
-    /// A store in it that soon gives up waiting for an answer.
+    /// A store in it.
     pub fn store(&self, prefix: &str) -> Redis {
         self.database(prefix, 0)
     }
@@ -64,10 +68,14 @@ impl Server {
     /// Another store in it, which is nothing to the first.
     pub fn database(&self, prefix: &str, number: u8) -> Redis {
         let url = format!("{}/{number}", self.url());
-        let mut options = RedisOptions { prefix: prefix.to_owned(), ..RedisOptions::new(url) };
-        options.connect_timeout = Duration::from_secs(2);
-        options.response_timeout = Duration::from_secs(2);
-        options.read_timeout = Duration::from_secs(2);
+        Redis::connect(RedisOptions { prefix: prefix.to_owned(), ..patient(url) }).unwrap()
+    }
+
+    /// The same store, for whoever is to give up soon waiting for an answer.
+    pub fn hasty_store(&self, prefix: &str) -> Redis {
+        let seconds = Duration::from_secs(2);
+        let options = RedisOptions { prefix: prefix.to_owned(), ..RedisOptions::new(self.url()) };
+        let options = RedisOptions { connect_timeout: seconds, response_timeout: seconds, read_timeout: seconds, ..options };
         Redis::connect(options).unwrap()
     }
 
@@ -96,13 +104,28 @@ impl Server {
         redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
     }
 
-    fn wait_until_ready(&self) {
+    /// It answers itself: on a port that was taken meanwhile it ends, somebody else may answer there, and it is tried again.
+    fn wait_until_ready(&mut self) {
         let end = Instant::now() + DEADLINE;
-        while self.call::<String>(&["PING"]).is_err() {
+        while !self.is_ready() {
             assert!(Instant::now() < end, "redis-server is not ready");
+            if self.process.try_wait().unwrap().is_some() {
+                self.process = launch(self.port, self.folder.path(), &self.arguments);
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+
+    fn is_ready(&self) -> bool {
+        let own = format!("process_id:{}\r\n", self.process.id());
+        self.call::<String>(&["PING"]).is_ok() && self.call::<String>(&["INFO", "server"]).is_ok_and(|told| told.contains(&own))
+    }
+}
+
+/// With whom a busy machine may take its time.
+pub fn patient(url: impl Into<String>) -> RedisOptions {
+    let long = Duration::from_secs(60);
+    RedisOptions { connect_timeout: long, response_timeout: long, read_timeout: long, ..RedisOptions::new(url) }
 }
 
 impl Drop for Server {
@@ -123,13 +146,14 @@ fn launch(port: u16, folder: &Path, arguments: &[String]) -> Child {
     command.spawn().expect("redis-server must be in the path when KAFLEET_TEST_REDIS is set")
 }
 
-/// A free port; the one 10,000 above, for the bus of a cluster, is free as well.
+/// A free port that no other test of this process is given; the one 10,000 above, for the bus of a cluster, is free as well.
 pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = (std::process::id() % u32::from(PORTS)) as u16;
     loop {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        if let Some(bus) = port.checked_add(10_000)
-            && TcpListener::bind(("127.0.0.1", bus)).is_ok()
-        {
+        let port = FIRST_PORT + (begin + NEXT.fetch_add(1, Relaxed) % PORTS) % PORTS;
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if is_free(port) && is_free(port + 10_000) {
             return port;
         }
     }

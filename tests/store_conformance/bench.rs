@@ -11,7 +11,9 @@ use kafleet::store::memory::{Memory, MemoryOptions, Snapshot};
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Entry, Fence, Index, PartitionWriter, Store, StoreError};
 
-pub const DEADLINE: Duration = Duration::from_secs(20);
+use crate::servers::patient;
+
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 pub struct Bench {
     pub store: Arc<dyn Store>,
@@ -46,9 +48,8 @@ impl Bench {
 
     /// None where no Redis is named.
     pub fn redis(case: &str) -> Option<Self> {
-        let mut options = RedisOptions::new(test_redis()?);
-        options.prefix = format!("test-{}-{}", std::process::id(), &case[..case.len().min(40)]);
-        Some(Self::over(options))
+        let prefix = format!("test-{}-{}", std::process::id(), &case[..case.len().min(40)]);
+        Some(Self::over(RedisOptions { prefix, ..patient(test_redis()?) }))
     }
 
     pub fn over(options: RedisOptions) -> Self {

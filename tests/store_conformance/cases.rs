@@ -1,7 +1,7 @@
 //! The cases. Each gets an empty store.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -288,10 +288,12 @@ pub async fn pages_are_stable_under_writes(bench: &Bench) {
         // What stays, with room between for what comes and goes, much of it at the same time.
         let stays: Vec<Entry> = (0..600).map(|n| entry(n / 200, &format!("t{n:04}"))).collect();
         let fence = bench.put(0, adds(&index, stays.clone())).await;
-        let done = AtomicBool::new(false);
-        let churn = churn(bench, &index, fence, &done);
+        let (done, written) = (AtomicBool::new(false), AtomicI64::new(0));
+        let churn = churn(bench, &index, fence, &done, &written);
         let walks = async {
-            for _ in 0..15 {
+            let mut walks = 0;
+            while walks < 15 || written.load(Ordering::Relaxed) <= 10 {
+                walks += 1;
                 let walked = walk(&*bench.store, &index, 50).await;
                 let in_order = |pair: &[Entry]| if index == Index::Roots { pair[0] > pair[1] } else { pair[0] < pair[1] };
                 assert!(walked.windows(2).all(in_order), "out of order, or twice");
@@ -301,13 +303,13 @@ pub async fn pages_are_stable_under_writes(bench: &Bench) {
             }
             done.store(true, Ordering::Relaxed);
         };
-        let ((), batches) = tokio::join!(walks, churn);
-        assert!(batches > 10, "only {batches} batches were written meanwhile");
+        let writes_on = tokio::time::timeout(DEADLINE, async { tokio::join!(walks, churn) }).await;
+        assert!(writes_on.is_ok(), "only {written:?} batches were written meanwhile");
     }
 }
 
-/// Adds and removes entries all over an index until told to stop; returns the number of batches.
-async fn churn(bench: &Bench, index: &Index, from: kafleet::store::Fence, done: &AtomicBool) -> i64 {
+/// Adds and removes entries all over an index until told to stop; counts the batches.
+async fn churn(bench: &Bench, index: &Index, from: kafleet::store::Fence, done: &AtomicBool, written: &AtomicI64) {
     let (mut writer, found) = bench.open(0).await;
     assert_eq!(found, Some(from));
     let mut at = from;
@@ -321,9 +323,9 @@ async fn churn(bench: &Bench, index: &Index, from: kafleet::store::Fence, done: 
             at = to;
             batches += 1;
         }
+        written.store(batches, Ordering::Relaxed);
         tokio::task::yield_now().await;
     }
-    batches
 }
 
 pub async fn counts_add_up_over_partitions(bench: &Bench) {
@@ -424,10 +426,12 @@ pub async fn an_id_is_reserved_once(bench: &Bench) {
 }
 
 pub async fn a_reservation_expires(bench: &Bench) {
-    let store = bench.with_reservation_ttl(Duration::from_millis(1_500));
     let (one, two) = (mark("one", None), mark("two", None));
+    let long = bench.with_reservation_ttl(Duration::from_secs(600));
+    assert_eq!(long.reserve(0, &id("long"), &one).await.unwrap(), None);
+    assert_eq!(long.reserve(0, &id("long"), &two).await.unwrap(), Some(one.clone()));
+    let store = bench.with_reservation_ttl(Duration::from_millis(1_500));
     assert_eq!(store.reserve(0, &id("a"), &one).await.unwrap(), None);
-    assert_eq!(store.reserve(0, &id("a"), &two).await.unwrap(), Some(one));
     let is_free = || async { store.reserve(0, &id("a"), &two).await.unwrap().is_none() };
     until("the reservation ends", is_free).await;
     // What is set ends as well.

@@ -6,11 +6,10 @@ use futures::StreamExt;
 use kafleet::model::changes::Changes;
 use kafleet::model::state::State;
 use kafleet::store::redis::{Redis, RedisOptions};
-use kafleet::store::{Index, Notice, Store, StoreError};
+use kafleet::store::{Index, Notice, PartitionWriter, Store, StoreError};
 
 use crate::bench::*;
-use crate::servers::Server;
-use crate::servers::server::free_port;
+use crate::servers::{Server, free_port, patient};
 
 const SECRET: &str = "very-secret-word";
 
@@ -18,7 +17,7 @@ const SECRET: &str = "very-secret-word";
 async fn server(arguments: &[&str]) -> Option<(Server, Bench)> {
     test_redis()?;
     let server = Server::start_with(arguments);
-    let bench = Bench::over(RedisOptions::new(server.url()));
+    let bench = Bench::over(patient(server.url()));
     Some((server, bench))
 }
 
@@ -28,6 +27,17 @@ fn impatient(url: &str) -> RedisOptions {
     options.response_timeout = Duration::from_millis(300);
     options.read_timeout = Duration::from_millis(600);
     options
+}
+
+/// A writer of a store with short deadlines, which a busy machine may miss.
+async fn opened(redis: &Redis) -> Box<dyn PartitionWriter> {
+    let start = Instant::now();
+    loop {
+        match redis.open(0).await {
+            Ok((writer, _)) => return writer,
+            Err(why) => assert!(start.elapsed() < DEADLINE, "{why}"),
+        }
+    }
 }
 
 #[tokio::test]
@@ -93,26 +103,27 @@ async fn nobody_waits_longer_than_the_deadline() {
             let Err(StoreError::Unavailable(told)) = error else { panic!("{error:?}") };
             assert!(told.contains(&format!("127.0.0.1:{port}")) && !told.contains(SECRET), "{told}");
         }
-        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+        // With the deadlines that a fleet has it is more than 20 s.
+        assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     }
 }
 
 #[tokio::test]
 async fn a_silent_server_fails_the_batch_within_the_deadline() {
-    let Some((server, _)) = server(&[]).await else { return };
+    let Some((server, bench)) = server(&[]).await else { return };
     let redis = Redis::connect(impatient(&server.url())).unwrap();
-    let (mut writer, _) = redis.open(0).await.unwrap();
+    let mut writer = opened(&redis).await;
     server.freeze();
     let start = Instant::now();
     let silent = writer.apply(&full_batch("a"), None, fence(1)).await;
     assert!(matches!(silent, Err(StoreError::Unavailable(_))), "{silent:?}");
     assert!(is_unavailable(&redis.fences(&[0]).await.map(drop), "gave up after 600ms"));
-    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     server.thaw();
     let is_back = || async { redis.fences(&[0]).await.is_ok() };
     until("reads work again", is_back).await;
     // The batch may have been done after all: the fence tells.
-    let (mut writer, found) = redis.open(0).await.unwrap();
+    let (mut writer, found) = bench.open(0).await;
     writer.apply(&full_batch("a"), found, fence(2)).await.unwrap();
 }
 
@@ -120,7 +131,8 @@ async fn a_silent_server_fails_the_batch_within_the_deadline() {
 async fn reads_come_back_with_the_server() {
     let Some((mut server, _)) = server(&[]).await else { return };
     let redis = Redis::connect(impatient(&server.url())).unwrap();
-    assert_eq!(redis.fences(&[0]).await.unwrap(), [None]);
+    let is_there = || async { redis.fences(&[0]).await == Ok(vec![None]) };
+    until("reads work", is_there).await;
     server.kill();
     let away = redis.fences(&[0]).await;
     assert!(matches!(&away, Err(StoreError::Unavailable(told)) if told.contains("gave up after 600ms")), "{away:?}");
@@ -232,13 +244,13 @@ async fn a_counter_at_zero_leaves_nothing_behind() {
 async fn sentinels_name_the_master() {
     let Some((master, _)) = server(&["--requirepass", SECRET]).await else { return };
     let sentinel = Server::sentinel(&format!("sentinel monitor main 127.0.0.1 {} 1\n", master.port));
-    let bench = Bench::over(RedisOptions::new(format!("redis-sentinel://:{SECRET}@127.0.0.1:{}/main", sentinel.port)));
+    let bench = Bench::over(patient(format!("redis-sentinel://:{SECRET}@127.0.0.1:{}/main", sentinel.port)));
     assert_eq!(bench.store.check().await, Ok(()));
     bench.put(0, full_batch("a")).await;
     assert_eq!(bench.store.nodes(0, &[id("a")]).await.unwrap(), [Some(node(1))]);
     let unknown = Redis::connect(impatient(&format!("redis-sentinel://127.0.0.1:{}/other", sentinel.port))).unwrap();
-    let told = unknown.check().await;
-    assert!(matches!(&told, Err(StoreError::Unavailable(told)) if told.contains("entinel")), "{told:?}");
+    let is_told = || async { is_unavailable(&unknown.check().await, "entinel") };
+    until("the sentinels know no such master", is_told).await;
 }
 
 /// A Redis that ends in the middle of writing a batch keeps the part of it, and takes it for the beginning of the next one when

@@ -5,10 +5,10 @@ use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Index, Notice, Reservation, Store, StoreError};
 
 use crate::bench::*;
-use crate::servers::{Cluster, Sentinels};
+use crate::servers::{Cluster, Sentinels, patient};
 
 fn options(url: String, case: &str) -> RedisOptions {
-    RedisOptions { prefix: format!("test-{}", &case[..case.len().min(40)]), ..RedisOptions::new(url) }
+    RedisOptions { prefix: format!("test-{}", &case[..case.len().min(40)]), ..patient(url) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,7 +36,7 @@ async fn a_cluster_serves_every_partition() {
         return;
     }
     let cluster = Cluster::start();
-    let bench = Bench::over(RedisOptions::new(cluster.url()));
+    let bench = Bench::over(patient(cluster.url()));
     assert_eq!(bench.store.check().await, Ok(()));
     let mut notices = bench.store.notices().await.unwrap();
     assert_eq!(notices.next().await, Some(Notice::Gap));
@@ -73,7 +73,7 @@ async fn a_slot_moves_under_a_writer() {
         return;
     }
     let cluster = Cluster::start();
-    let bench = Bench::over(RedisOptions::new(cluster.url()));
+    let bench = Bench::over(patient(cluster.url()));
     let all: Vec<String> = (0..40).map(|n| format!("a{n}")).collect();
     for text in &all {
         bench.put(0, full_batch(text)).await;

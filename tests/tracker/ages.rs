@@ -118,7 +118,7 @@ proptest! {
             let events = logged(story_of(&steps));
             let (store, nodes, removed) = fold(&events, &[usize::MAX], false).await;
             adds_up(&store, &nodes).await;
-            let oracle = Oracle { store: store.clone(), nodes: vec![nodes], events: events.len() };
+            let oracle = Oracle { store: store.clone(), nodes: vec![nodes], events: events.len(), ends: Vec::new() };
             let all = TASKS.map(id);
             for (sizes, forgets) in [(&sizes[..], false), (&sizes[..], true), (&[1][..], true)] {
                 let (other, _, also_removed) = fold(&events, sizes, forgets).await;
@@ -224,9 +224,13 @@ async fn a_tree_that_is_open_for_too_long_ends() {
     until("it is gone", || async { node(&ground, "old").await.is_none() && node(&ground, "old:runs").await.is_none() }).await;
     agrees(&ground).await;
     assert_eq!(ground.store.counts(&ground.all()).await.unwrap(), []);
-    let end = ground.end(0);
-    tokio::time::sleep(Duration::from_millis(700)).await;
-    assert_eq!(ground.end(0), end, "where nothing grows old, no time has to pass");
+    // A last one may be on its way: it was decided on while there was something left.
+    let is_quiet = || async {
+        let end = ground.end(0);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        ground.end(0) == end
+    };
+    until("where nothing grows old, no time has to pass", is_quiet).await;
     tracker.stop().await;
 }
 
@@ -251,8 +255,8 @@ pub async fn an_idle_partition_is_told_that_time_passes(ground: Ground) {
     next.stop().await;
 }
 
-/// A heartbeat; `ago_ms` since it was written.
-async fn beat(ground: &Ground, worker: &str) {
+/// A heartbeat, the next of which comes so much later.
+async fn beat(ground: &Ground, worker: &str, every_ms: u64) {
     let topic = ground.names.workers();
     let part = TypeBeat { task_type: "root".into(), slots: 1, in_flight: 1, ..TypeBeat::default() };
     let beat = Beat {
@@ -264,7 +268,7 @@ async fn beat(ground: &Ground, worker: &str) {
         state: BeatState::Running,
         started_ms: now_ms(),
         at_ms: now_ms(),
-        every_ms: 500,
+        every_ms,
         held_bytes: 0,
         types: vec![part],
         running: Vec::new(),
@@ -284,13 +288,13 @@ pub async fn a_silent_worker_is_told_of(ground: Ground) {
         started
     };
     ground.write(&[submitted("gone"), started("gone", "w1"), submitted("there"), started("there", "w2")]).await;
-    beat(&ground, "w1").await;
+    beat(&ground, "w1", 500).await;
     let silent = |task: &'static str| {
         let ground = ground.clone();
         async move { node(&ground, task).await.is_some_and(|node| node.silent) }
     };
     until("its task is told", || async {
-        beat(&ground, "w2").await;
+        beat(&ground, "w2", 60_000).await;
         silent("gone").await
     })
     .await;
@@ -299,9 +303,29 @@ pub async fn a_silent_worker_is_told_of(ground: Ground) {
     assert!(!silent("there").await, "the other one is heard");
     ground.write(&[event(Kind::CancelRequested, "gone")]).await;
     until_state(&ground, "gone", State::Cancelled).await;
-    assert_eq!(node(&ground, "gone").await.unwrap().history.iter().filter(|entry| entry.kind == Kind::WorkerSilent).count(), 1);
+    // It is looked for several times, and may be told again before the first word is folded; that changes nothing.
+    let history = node(&ground, "gone").await.unwrap().history;
+    assert_eq!(history.iter().filter(|entry| entry.kind == Kind::WorkerSilent && !entry.ignored).count(), 1, "{history:?}");
     agrees(&ground).await;
     tracker.stop().await;
+}
+
+/// Records of tasks, of which nobody but these tests says a word.
+async fn put_records(ground: &Ground, topic: &str, count: usize) {
+    for n in 0..count {
+        let key = format!("k{n}");
+        let headers: [(&str, &[u8]); 1] = [("ce_announced", b"1")];
+        let record = Outgoing { topic, partition: Some(0), key: Some(key.as_bytes()), value: Some(b"1"), headers: &headers };
+        ground.link.deliver(record, DEADLINE).await.unwrap();
+    }
+}
+
+/// Announced, with the place of its record.
+fn lies_at(task: &str, offset: i64) -> Event {
+    let mut event = submitted(task);
+    let told = event.task.as_mut().unwrap();
+    (told.position, told.task_type) = (Some(Position { partition: 0, offset }), "root".into());
+    event
 }
 
 /// Kafka has removed the record of a queued task: somebody has to say so.
@@ -311,21 +335,17 @@ async fn a_queued_task_whose_record_is_removed_expires() {
     let ground = Ground::new(memory.clone(), Arc::new(Memory::default()), 2);
     make_topics(&ground);
     let topic = ground.names.tasks("root");
-    for n in 0..3 {
-        let key = format!("k{n}");
-        let headers: [(&str, &[u8]); 1] = [("ce_announced", b"1")];
-        let record =
-            Outgoing { topic: &topic, partition: Some(0), key: Some(key.as_bytes()), value: Some(b"1"), headers: &headers };
-        ground.link.deliver(record, DEADLINE).await.unwrap();
-    }
-    let at = |task: &str, offset| {
-        let mut event = submitted(task);
-        let told = event.task.as_mut().unwrap();
-        (told.position, told.task_type) = (Some(Position { partition: 0, offset }), "root".into());
-        event
-    };
+    put_records(&ground, &topic, 3).await;
     ground
-        .write(&[at("lost", 0), submitted("p"), succeeded("p"), at("p:lost", 1), at("kept", 2), at("done", 0), succeeded("done")])
+        .write(&[
+            lies_at("lost", 0),
+            submitted("p"),
+            succeeded("p"),
+            lies_at("p:lost", 1),
+            lies_at("kept", 2),
+            lies_at("done", 0),
+            succeeded("done"),
+        ])
         .await;
     let tracker = quick(&ground).await;
     memory.truncate_before(&Partition::new(topic.as_str(), 0), 2).unwrap();
@@ -334,11 +354,12 @@ async fn a_queued_task_whose_record_is_removed_expires() {
         let told = expired.error.map(|error| format!("{}: {}", error.kind, error.message));
         assert_eq!(told.as_deref(), Some("expired: removed by retention"));
     }
-    until("its parent has heard", || async { node(&ground, "p").await.unwrap().state == State::Expired }).await;
-    assert_eq!(node(&ground, "kept").await.unwrap().state, State::Queued);
-    assert_eq!(node(&ground, "done").await.unwrap().state, State::Succeeded);
+    until_state(&ground, "p", State::Expired).await;
+    until_state(&ground, "done", State::Succeeded).await;
+    until_state(&ground, "kept", State::Queued).await;
     until("it is counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 2 }).await;
     agrees(&ground).await;
+    assert_eq!(node(&ground, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
 }
 

@@ -1,12 +1,14 @@
 //! A Kafka of a test's own, one broker, which may be killed.
 
 use std::fs::File;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const START: Duration = Duration::from_secs(120);
+use crate::redis::free_port;
+
+const START: Duration = Duration::from_secs(240);
 
 pub struct OwnBroker {
     port: u16,
@@ -31,7 +33,7 @@ impl OwnBroker {
         let formatted = format.current_dir(folder.path()).output().unwrap();
         assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
         let process = launch(&libraries, folder.path());
-        let broker = Self { port, libraries, process, folder };
+        let mut broker = Self { port, libraries, process, folder };
         broker.ready();
         Some(broker)
     }
@@ -51,11 +53,12 @@ impl OwnBroker {
         self.ready();
     }
 
-    fn ready(&self) {
+    fn ready(&mut self) {
         let end = Instant::now() + START;
         let said = || std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         while !said().contains("Kafka Server started") || TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(Instant::now() < end, "Kafka is not ready after {START:?}: {}", said());
+            let ended = self.process.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < end, "Kafka is not ready: {ended:?} within {START:?}: {}", said());
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -66,10 +69,6 @@ impl Drop for OwnBroker {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn launch(libraries: &Path, folder: &Path) -> Child {

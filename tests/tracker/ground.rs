@@ -15,8 +15,8 @@ use kafleet::store::Store;
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
 
-pub const DEADLINE: Duration = Duration::from_secs(60);
-const CALL: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(120);
+const CALL: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds; fails the test with what it was about.
 pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
@@ -47,6 +47,7 @@ impl Ground {
         let spec = TopicSpec { name: names.events(), partitions, replication: None, config };
         let outcome = broker.apply_topics(&[spec], CALL).unwrap().remove(0);
         assert_eq!(outcome.change, TopicChange::Created);
+        until_known(&*broker, &names.events(), partitions);
         let link = Link::open(broker.clone(), None).unwrap();
         Self { broker, store, names, partitions, link }
     }
@@ -100,6 +101,8 @@ impl Ground {
 
     pub async fn tracker_that_keeps(&self, config: TrackerConfig, lifetimes: Lifetimes) -> Tracker {
         let (health, metrics, shutdown) = (Health::default(), Metrics::new().unwrap(), Shutdown::new());
+        // Until it has partitions: it says so itself only once it runs.
+        health.set("tracker", "not begun");
         let setup = TrackerSetup {
             broker: self.broker.clone(),
             store: self.store.clone(),
@@ -125,6 +128,14 @@ impl Ground {
         self.folded_to(&ends).await;
     }
 
+    /// The log ends here, and all of it is folded.
+    pub async fn is_at(&self, ends: &[i64]) -> bool {
+        let place = |fence: &Option<kafleet::store::Fence>| fence.map_or(0, |fence| fence.offset);
+        let fences = self.store.fences(&self.all()).await.unwrap_or_default();
+        fences.iter().map(place).eq(ends.iter().copied())
+            && self.all().into_iter().map(|number| self.end(number)).eq(ends.iter().copied())
+    }
+
     pub async fn folded_to(&self, ends: &[i64]) {
         let end = Instant::now() + DEADLINE;
         loop {
@@ -141,6 +152,17 @@ impl Ground {
     }
 }
 
+/// A topic is there before all of its partitions can be asked for.
+pub fn until_known(broker: &dyn Broker, topic: &str, partitions: u32) {
+    let end = Instant::now() + DEADLINE;
+    for index in 0..partitions as i32 {
+        while broker.ends(&Partition::new(topic, index), CALL).is_err() {
+            assert!(Instant::now() < end, "`{topic}` is not known within {DEADLINE:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
 pub struct Tracker {
     pub health: Health,
     pub metrics: Metrics,
@@ -151,7 +173,7 @@ pub struct Tracker {
 impl Tracker {
     pub async fn stop(self) {
         self.shutdown.begin();
-        tokio::time::timeout(Duration::from_secs(15), self.running).await.expect("stops in time").unwrap().unwrap();
+        tokio::time::timeout(DEADLINE, self.running).await.expect("stops in time").unwrap().unwrap();
     }
 
     /// Why this part is not ready.

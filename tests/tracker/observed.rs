@@ -6,15 +6,16 @@ use kafleet::broker::{Commit, Outgoing, Partition, TopicSpec};
 use kafleet::model::id::TaskId;
 use kafleet::model::state::State;
 
-use crate::ground::{Ground, until};
+use crate::ground::{Ground, until, until_known};
 
-const CALL: Duration = Duration::from_secs(20);
+const CALL: Duration = Duration::from_secs(60);
 
 impl Ground {
     fn task_topic(&self, name: &str) -> String {
         let name = self.names.tasks(name);
         let spec = TopicSpec { name: name.clone(), partitions: 2, replication: None, config: Vec::new() };
         self.broker.apply_topics(&[spec], CALL).unwrap();
+        until_known(&*self.broker, &name, 2);
         name
     }
 
@@ -67,6 +68,13 @@ pub async fn only_what_is_new_is_announced(ground: Ground) {
     ground.broker.set_group_offsets(&ground.names.group("plain"), &[commit], CALL).unwrap();
     let first = ground.tracker().await;
     ground.is_queued("open").await;
+    // What it has not told the group yet, the next one would announce again.
+    let (group, at) = (ground.names.observer_group(), Partition::new(topic.as_str(), 1));
+    let told = || async {
+        let told = ground.broker.group_offsets(&group, std::slice::from_ref(&at), CALL).unwrap().remove(0);
+        told.is_some_and(|told| told.offset >= 2)
+    };
+    until("the group is told", told).await;
     first.stop().await;
     let events: i64 = ground.all().into_iter().map(|partition| ground.end(partition)).sum();
     ground.put(&topic, "new", &[]).await;

@@ -1,9 +1,11 @@
 //! What a store has to hold: the same log, folded from its start into an empty store.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use kafleet::broker::{Broker, ConsumerSpec, Partition, Start};
 use kafleet::config::Names;
 use kafleet::model::age::Aging;
@@ -16,7 +18,7 @@ use kafleet::store::Store;
 use kafleet::store::memory::Memory;
 use kafleet::tracker::folding::{Folding, Logged};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 /// Events folded at once: not what trackers use, because it must not matter.
 const BATCH: usize = 333;
 /// Small, so that paging is looked at too.
@@ -27,6 +29,8 @@ pub struct Oracle {
     pub store: Memory,
     pub nodes: Vec<Vec<(TaskId, Node)>>,
     pub events: usize,
+    /// Where the partitions ended when they were read.
+    pub ends: Vec<i64>,
 }
 
 /// All events of a partition, in order; what is none is left out.
@@ -53,18 +57,30 @@ pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64
 
 impl Oracle {
     pub async fn of(broker: Arc<dyn Broker>, names: &Names, partitions: u32) -> Self {
-        let (store, mut nodes, mut count) = (Memory::default(), Vec::new(), 0);
+        let (store, mut nodes, mut ends, mut count) = (Memory::default(), Vec::new(), Vec::new(), 0);
         for number in 0..partitions {
             let (broker, place) = (broker.clone(), Partition::new(names.events(), number as i32));
             let (events, end) = tokio::task::spawn_blocking(move || read_log(&*broker, &place)).await.unwrap();
             count += events.len();
             nodes.push(fold(&store, number, events, end).await);
+            ends.push(end);
         }
-        Self { store, nodes, events: count }
+        Self { store, nodes, events: count, ends }
     }
 
     pub fn tasks(&self) -> usize {
         self.nodes.iter().map(Vec::len).sum()
+    }
+
+    /// The same of a store that may still be written to; `is_at` says whether both the log and the store's fences are at
+    /// these places. A difference counts where they were there before it and after it. None: it did not count.
+    pub async fn settles(self, store: &dyn Store, is_at: impl AsyncFn(&[i64]) -> bool) -> Option<Self> {
+        let before = is_at(&self.ends).await;
+        match AssertUnwindSafe(self.equals(store)).catch_unwind().await {
+            Ok(()) => Some(self),
+            Err(difference) if before && is_at(&self.ends).await => std::panic::resume_unwind(difference),
+            Err(_) => None,
+        }
     }
 
     /// Every record, counter, index, log and attachment is the same in this store.

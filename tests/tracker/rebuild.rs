@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 use kafleet::broker::memory as broker;
 use kafleet::config::TrackerConfig;
@@ -20,10 +22,13 @@ use tokio::task::JoinHandle;
 
 use crate::cases::{agrees, one_each};
 use crate::firing::{header, make_topics, read_all, scheduled};
-use crate::ground::{DEADLINE, Ground, until};
+use crate::ground::{Ground, until};
 use crate::memory::ground;
-use crate::redis::{Cluster, Server};
+use crate::redis::{Cluster, Server, patient};
 use crate::story::{id, story, submitted, succeeded};
+
+/// For a rebuild to its end.
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// From the ground's store into the other's.
 fn setup(ground: &Ground, into: &Ground) -> Rebuild {
@@ -53,23 +58,36 @@ async fn refused(setup: &Rebuild) -> String {
     }
 }
 
-/// Runs it to its end; what it told, and how it ended.
-fn run(setup: Rebuild, plan: Plan, stop: &Shutdown) -> JoinHandle<(Vec<Told>, Result<Ending, Refusal>)> {
-    let stop = stop.clone();
-    tokio::spawn(async move {
+/// What a rebuild told, and how it ended.
+type End = (Vec<Told>, Result<Ending, Refusal>);
+
+/// Runs it to its end.
+fn run(setup: Rebuild, plan: Plan, stop: &Shutdown) -> JoinHandle<End> {
+    run_until_ready(setup, plan, stop).0
+}
+
+/// The same, and whether all is compared.
+fn run_until_ready(setup: Rebuild, plan: Plan, stop: &Shutdown) -> (JoinHandle<End>, Arc<AtomicBool>) {
+    let (stop, ready) = (stop.clone(), Arc::new(AtomicBool::new(false)));
+    let is_ready = ready.clone();
+    let running = tokio::spawn(async move {
         let mut running = rebuild::start(setup, plan).await.unwrap();
         let mut told = Vec::new();
         loop {
             match running.next(&stop).await {
-                Ok(Next::Told(what)) => told.push(what),
+                Ok(Next::Told(what)) => {
+                    is_ready.fetch_or(what == Told::Ready, SeqCst);
+                    told.push(what);
+                }
                 Ok(Next::Ended(ending)) => return (told, Ok(ending)),
                 Err(refusal) => return (told, Err(refusal)),
             }
         }
-    })
+    });
+    (running, ready)
 }
 
-async fn ended(running: JoinHandle<(Vec<Told>, Result<Ending, Refusal>)>) -> (Vec<Told>, Result<Ending, Refusal>) {
+async fn ended(running: JoinHandle<End>) -> End {
     tokio::time::timeout(DEADLINE, running).await.expect("the rebuild ends").unwrap()
 }
 
@@ -267,7 +285,7 @@ async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
     }
     let (servers, cluster) = ([Server::start(), Server::start()], Cluster::start());
     let in_cluster = || {
-        let options = RedisOptions { prefix: "fleet".into(), ..RedisOptions::new(cluster.url()) };
+        let options = RedisOptions { prefix: "fleet".into(), ..patient(cluster.url()) };
         Redis::connect(options).unwrap()
     };
     let (log, _) = ground(5);
@@ -280,8 +298,9 @@ async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
     first.write(&story(1, 300)).await;
     let into = Rebuild { follow: true, ..compared_in(&first, &copy, [servers[0].store("fleet"), in_cluster()]) };
     let planned = plan(&into).await;
-    let running = run(into, planned, &stop);
+    let (running, ready) = run_until_ready(into, planned, &stop);
     agrees(&copy).await;
+    until("all is compared", || async { ready.load(SeqCst) }).await;
     let moving = cluster.begin_move(0);
     moving.keys(20);
     first.write(&story(2, 100)).await;
@@ -304,7 +323,7 @@ async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
     agrees(&last).await;
     // The same place under another name: any node of the cluster is the cluster.
     let node = format!("redis-cluster://127.0.0.1:{}", cluster.servers[2].port);
-    let same = Redis::connect(RedisOptions { prefix: "fleet".into(), ..RedisOptions::new(node) }).unwrap();
+    let same = Redis::connect(RedisOptions { prefix: "fleet".into(), ..patient(node) }).unwrap();
     let why = refused(&setup(&copy, &log.with(log.broker.clone(), Arc::new(same)))).await;
     assert!(why.contains("this is the store that serves now"), "{why}");
     new.stop().await;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use kafleet::broker::kafka::Kafka;
 
 use crate::cases::{self, agrees, one_each};
-use crate::ground::{Ground, part, until};
+use crate::ground::{Ground, part};
 use crate::observed;
 use crate::redis::Server;
 use crate::story::{story, submitted};
@@ -80,12 +80,17 @@ async fn connections_are_killed() {
     .await;
 }
 
+/// Where trackers soon give up waiting for Redis.
+fn hasty(ground: &Ground, server: &Server) -> Ground {
+    ground.with(ground.broker.clone(), Arc::new(server.hasty_store("kafleet")))
+}
+
 /// Frozen, then gone, for longer than a call waits: it says so, busy or idle, and goes on by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_is_away_for_a_while() {
     let Some((ground, mut server)) = ground(2) else { return };
     one_each(&ground, "before").await;
-    let tracker = ground.tracker().await;
+    let tracker = hasty(&ground, &server).tracker().await;
     agrees(&ground).await;
     server.freeze();
     ground.write(&[submitted("busy-0")]).await;
@@ -110,7 +115,7 @@ async fn redis_is_away_for_a_while() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_does_not_wait_for_redis() {
     let Some((ground, server)) = ground(2) else { return };
-    let tracker = ground.tracker().await;
+    let tracker = hasty(&ground, &server).tracker().await;
     one_each(&ground, "t").await;
     agrees(&ground).await;
     server.freeze();
@@ -121,7 +126,7 @@ async fn a_stop_does_not_wait_for_redis() {
     server.thaw();
     let tracker = ground.tracker().await;
     agrees(&ground).await;
-    until("the next one is ready", || async { tracker.health.reasons().is_empty() }).await;
+    tracker.is_well().await;
     tracker.stop().await;
 }
 
