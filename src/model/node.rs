@@ -76,6 +76,8 @@ pub struct Node {
     pub cancel: Option<Box<Cancel>>,
     /// Bytes of its record that the tracker keeps until it is due; 0: it keeps none.
     pub kept: u32,
+    /// Of the waits of this run, each named by the attempt before it, those before this one have ended in a release.
+    pub released: u32,
     /// The offset of the event that carries its record in full, where one does.
     pub told_at: Option<i64>,
     /// What is to be done outside, in this order ([`Node::want`]).
@@ -172,6 +174,7 @@ impl Node {
             asof: -1,
             cancel: None,
             kept: 0,
+            released: 0,
             told_at: None,
             effects: Vec::new(),
             thens_said: None,

@@ -96,7 +96,8 @@ impl KeptRecord {
     /// The headers when it is published after its wait: it may start at once, and goes on from these attempts.
     pub fn released(&self, attempts: u32) -> Vec<(String, Vec<u8>)> {
         let mut headers = self.header_bytes();
-        headers.retain(|(name, _)| name != header::NOT_BEFORE && name != header::ATTEMPT);
+        // Nobody has told yet where this record lies.
+        headers.retain(|(name, _)| ![header::NOT_BEFORE, header::ATTEMPT, header::ANNOUNCED].contains(&name.as_str()));
         if attempts > 0 {
             // Only the first attempt can be too late.
             headers.retain(|(name, _)| name != header::EXPIRES);
@@ -135,6 +136,9 @@ pub enum Due {
     /// Its state is to be looked at, by the check of this number.
     Check(u32),
 }
+
+/// Above every offset, and a whole number to Redis still.
+const BEHIND: i64 = 1 << 52;
 
 /// A request that stays on the record of the task it named, and what it applies to below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -213,6 +217,13 @@ impl Node {
             State::Retrying | State::Scheduled => self.kept == 0 && self.worker.is_some(),
             _ => false,
         }
+    }
+
+    /// Where it stands among those with effects: by the cause of its first one, and behind all others where that may have to
+    /// wait for the workers. However many of those there are, they hide nobody.
+    pub fn turn(&self) -> Option<i64> {
+        let first = self.effects.first()?;
+        Some(if first.what == Act::Uncancel { first.cause | BEHIND } else { first.cause })
     }
 
     /// To be done behind all others, but before a cancel is taken back: that may have to wait for the workers.

@@ -12,7 +12,7 @@
 //! | `c:<parent>` | zset | ids of the direct children of a task; same score | ZADD, ZREM |
 //! | `m:<type>:<state>` | zset | ids of the tasks of a type in an indexed state; same score | ZADD, ZREM |
 //! | `due` | zset | ids of the tasks with a timer; score: when it is due, ms | ZADD, ZREM |
-//! | `todo` | zset | ids of the tasks with effects to be done; score: the offset of the first one's cause | ZADD, ZREM |
+//! | `todo` | zset | ids of the tasks with effects to be done; score: [`Node::turn`](crate::model::node::Node::turn) | ZADD, ZREM |
 //! | `old` | zset | ids of the tasks with something to come by log time: open roots, and what is only expected; score: when, ms | ZADD, ZREM |
 //! | `done` | zset | the times at which finished trees are removed, ms; score: the same | ZADD, ZREM |
 //! | `done:<time>` | list | ids of the roots that are removed then, unless their records say otherwise | RPUSH, LTRIM |

@@ -114,8 +114,9 @@ impl Types {
 
     fn look(&mut self, id: TaskId, node: &Node) {
         let tree = children_of(&node.below).2;
-        // What was cancelled has failed where something below it has.
-        if [State::Cancelled, State::Expired, State::Failed].iter().any(|state| tree.get(*state) > 0) {
+        // What was cancelled has failed where something below it has. A later run no longer counts what an earlier one had.
+        let ended = [State::Cancelled, State::Expired, State::Failed].iter().any(|state| tree.get(*state) > 0);
+        if ended || (node.has_below && node.run > 1) {
             self.open.push((id, None));
         }
         let ends = |kind| matches!(kind, Kind::Cancelled | Kind::Expired);

@@ -32,6 +32,8 @@ const MAX_UNFOLDED: usize = 5_000;
 const MAX_WALKS: usize = 32;
 /// Walks that wait for those, so that what lies behind them in the outbox is seen. Behind more, it has to wait.
 const MAX_WAITING: usize = 5_000;
+/// Those among the first tasks with effects for which nothing is to be done now. Behind more, others wait.
+const MAX_PASSED_OVER: usize = 9_000;
 /// Records that walks look at for one transaction, about: beside a step of a long one there is room to begin others.
 const MAX_LOOKED: usize = 2 * STEP;
 /// For all records of a transaction; the broker itself gives it up after `transaction.timeout.ms`.
@@ -115,7 +117,8 @@ impl Firing {
         (self.walks, self.waiting) = (VecDeque::new(), VecDeque::new());
         loop {
             let seen = *self.folded.borrow_and_update();
-            let limit = BURST + self.fired.len() + self.smith.deferred() + self.walks.len() + self.waiting.len();
+            let passed_over = self.fired.len() + self.smith.deferred() + self.walks.len() + self.waiting.len();
+            let limit = BURST + passed_over.min(MAX_PASSED_OVER);
             let outbox = self.setup.store.outbox(self.number, limit).await.map_err(|error| error.to_string())?;
             let Some(fence) = outbox.fence.filter(|fence| fence.offset >= self.high) else {
                 self.wait(seen, None, LOOK_AGAIN).await;

@@ -17,7 +17,7 @@ use super::lost::{Gaps, Search};
 use super::shot::event_message;
 use crate::broker::Partition;
 use crate::broker::link::Link;
-use crate::control::beat::{self, Beat, Roll};
+use crate::control::beat::{self, Beat, BeatState, Roll};
 use crate::control::tail::Follow;
 use crate::model::event::{Event, Kind};
 use crate::model::id::TaskId;
@@ -210,7 +210,8 @@ impl Keeper {
         let (now, beats) = (now_ms(), self.office.roll.beats());
         let silent: BTreeMap<Arc<str>, Beat> = beats
             .into_iter()
-            .filter(|(heard, beat)| self.is_silent(beat, *heard, now))
+            // Who has stopped says nothing more either of what it could not finish.
+            .filter(|(heard, beat)| beat.state == BeatState::Stopped || self.is_silent(beat, *heard, now))
             .map(|(_, beat)| (beat.id.as_str().into(), beat))
             .collect();
         self.silent.retain(|id, _| silent.contains_key(id));
@@ -241,7 +242,7 @@ impl Keeper {
     fn is_silent(&self, beat: &Beat, heard_ms: i64, now: i64) -> bool {
         match self.setup.config.worker_silent {
             None => beat.is_silent(heard_ms, now),
-            Some(after) => beat.state != beat::BeatState::Stopped && now.saturating_sub(heard_ms) > after.as_i64(),
+            Some(after) => now.saturating_sub(heard_ms) > after.as_i64(),
         }
     }
 

@@ -29,6 +29,8 @@ const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How long what has to wait for workers or for Kafka is left alone, so that others get their turn; so many are looked at
 /// between two transactions.
 const DEFERRAL: Duration = Duration::from_secs(3);
+/// However many there are, no more than some in a second are looked at again.
+const PER_DEFERRED: Duration = Duration::from_millis(20);
 const CHECKS: u32 = 8;
 /// A partition that took so long not to give a record is asked for no other one in the same pass.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -109,7 +111,7 @@ pub struct Gunsmith {
     /// What cannot be sent, and why.
     given_up: HashMap<(TaskId, String), String>,
     consumed: Consumed,
-    /// Tasks whose effects have to wait, with the cause of the first, and until when.
+    /// Tasks whose effects have to wait, with their turn, and until when.
     deferred: HashMap<(TaskId, i64), Instant>,
     /// More is to be looked at before it is known whether one of them has to wait.
     goes_on: bool,
@@ -274,11 +276,16 @@ impl Gunsmith {
                     }
                     Act::Uncancel => {
                         // Whoever asked may be about to tell the workers: taken back before that, it would stay for ever.
-                        let early = node.cancel.as_ref().is_some_and(|cancel| cancel.due_ms > now);
-                        checks += u32::from(!early);
-                        if early || checks > CHECKS {
+                        if node.cancel.as_ref().is_some_and(|cancel| cancel.due_ms > now) {
+                            self.defer(id, &node);
                             continue;
                         }
+                        if checks == CHECKS {
+                            // Of the others each has its turn, while these are left alone.
+                            self.goes_on = true;
+                            continue;
+                        }
+                        checks += 1;
                         match self.consumed.look(&self.setup, self.number, id, &mark).await? {
                             Passed::Yes => shots.push(self.uncancel(id, *effect, now)),
                             Passed::No => self.defer(id, &node),
@@ -306,8 +313,9 @@ impl Gunsmith {
 
     /// Leaves a task alone for a while, unless it wants something else too.
     fn defer(&mut self, id: &TaskId, node: &Node) {
-        if let [effect] = node.effects.as_slice() {
-            self.deferred.insert((id.clone(), effect.cause), Instant::now() + DEFERRAL);
+        if let (Some(turn), 1) = (node.turn(), node.effects.len()) {
+            let wait = DEFERRAL.max(PER_DEFERRED.saturating_mul(self.deferred.len() as u32));
+            self.deferred.insert((id.clone(), turn), Instant::now() + wait);
         }
     }
 
@@ -353,6 +361,11 @@ impl Gunsmith {
 
     /// The task's record once more, for a new run; where it is gone, the run fails. None: it cannot be read at present.
     async fn publish(&mut self, id: &TaskId, node: &Node, effect: Effect, run: u32, now: i64) -> Result<Option<Shot>, String> {
+        let is_out = node.position.is_some() || node.told_at.is_some();
+        if number_of(id.segment()).is_some() && !is_out {
+            // A continuation of which no record was ever made.
+            return self.follow(id, node, effect, run, now).await.map(Some);
+        }
         let shot = |messages| Some(Shot { id: id.clone(), mark: effect.id(), kind: "retry", messages });
         let done = self.event(&effect_done(id, effect, now));
         if node.run != run || node.own.is_terminal() {

@@ -156,7 +156,7 @@ pub async fn trackers_change_while_things_are_due(ground: Ground) {
 }
 
 /// The task's record, where it lies.
-async fn put_task(ground: &Ground, task: &str) -> Position {
+pub async fn put_task(ground: &Ground, task: &str) -> Position {
     let link = kafleet::broker::link::Link::open(ground.broker.clone(), None).unwrap();
     let topic = ground.names.tasks(TYPE);
     let headers: [(&str, &[u8]); 3] = [("ce_id", task.as_bytes()), ("ce_announced", b"1"), ("x-own", b"kept")];

@@ -47,3 +47,4 @@ mod shaky;
 mod story;
 mod telling;
 mod trouble;
+mod waiting;

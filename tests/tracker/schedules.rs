@@ -313,6 +313,28 @@ async fn a_transaction_of_unknown_outcome_is_cleared_up() {
     tracker.stop().await;
 }
 
+/// One that waits for the end of another is left out of a backfill, and nothing behind it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backfill_goes_on_behind_a_time_that_waits() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    let schedule = past(230, Overlap::BufferOne);
+    put(&ground, "s", &schedule).await;
+    let tracker = ground.tracker().await;
+    until_plan(&ground, "all its times are decided", |plan| {
+        plan.states.get("s").is_some_and(|state| state.through_ms >= schedule.from_ms + 230_000)
+    })
+    .await;
+    let decided = state(&ground, "s").await;
+    let waits = decided.waiting_ms.unwrap();
+    assert!(waits <= schedule.from_ms + 100_000, "it lies in the first step of the backfill");
+    ask(&ground, "s", "b", Some(Span { from_ms: schedule.from_ms + 1, to_ms: schedule.from_ms + 230_000 })).await;
+    until_plan(&ground, "it is done", |plan| plan.asks.is_empty()).await;
+    let waiting = task_of("s", waits);
+    exactly(&ground, (1..=230).map(|n| task(&schedule, "s", n)).filter(|task| *task != waiting).collect()).await;
+    tracker.stop().await;
+}
+
 /// A fleet without schedules opens nothing for them.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_schedules_cost_no_transaction() {

@@ -14,21 +14,34 @@ pub(super) fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
         }
         return Verdict::Ignored;
     }
+    if event.kind == Kind::Released {
+        node.released = node.released.max(event.attempt + 1);
+    }
     let is_late = match event.kind {
         Kind::Submitted => node.own != State::Expected,
-        // A record that is brought here once more, after its release, say.
+        // A record that is brought here once more, while it waits or after its release, say.
         Kind::Scheduled if event.record.is_some() => {
-            !matches!(node.own, State::Expected | State::Queued | State::Scheduled) || node.attempt > 0
+            !matches!(node.own, State::Expected | State::Queued | State::Scheduled)
+                || node.attempt > 0
+                || node.kept > 0
+                || is_released(node, event)
         }
         // What was published is the record of another wait, before the task's first attempt, say: this one goes on.
         Kind::Released => {
             !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
         }
-        Kind::Started | Kind::Warned | Kind::Retrying => is_overtaken(node, event),
+        Kind::Retrying if event.record.is_some() => is_released(node, event) || (node.kept > 0 && event.attempt < node.attempt),
+        // The record of the next attempt is here, and nobody else has it: whoever says this was cut off before that.
+        Kind::Started | Kind::Warned | Kind::Retrying => node.kept > 0 && node.own == State::Retrying,
+        Kind::Scheduled => node.kept > 0,
         _ => false,
     };
     if is_late {
         return Verdict::Ignored;
+    }
+    if event.kind == Kind::Released {
+        // Its record lies somewhere else now: who sees it tells.
+        node.position = None;
     }
     node.own = next;
     node.silent = false;
@@ -54,13 +67,10 @@ pub(super) fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
     Verdict::Applied
 }
 
-/// What a worker sends again, because it never heard that it had arrived, comes behind what followed it. Where the next
-/// attempt has its record here already, or in its topic, nothing of an earlier one may take that away or bring it once more.
-fn is_overtaken(node: &Node, event: &Event) -> bool {
-    if event.record.is_some() {
-        return event.attempt < node.attempt || (node.own == State::Queued && event.attempt == node.attempt);
-    }
-    node.own == State::Retrying && node.kept > 0 && event.attempt <= node.attempt
+/// The wait that this record is brought for is over: a worker sends it again, because it never heard that it had arrived. A
+/// low attempt alone does not say so: whoever takes a task over from a killed worker counts from the attempt of its record.
+fn is_released(node: &Node, event: &Event) -> bool {
+    event.attempt < node.released
 }
 
 /// The own state that an event asks for; None where it asks for none.

@@ -22,6 +22,7 @@ pub(super) fn keep(node: &mut Node, event: &Event, verdict: Verdict, place: Plac
             (node.kept, node.told_at) = (bytes.len() as u32, Some(place.offset));
             return Some(Keeping::Put(bytes));
         }
+        node.told_at = Some(place.offset);
         refuse(node, event.attempt);
     } else if !waits || brings {
         node.kept = 0;

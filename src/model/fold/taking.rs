@@ -32,7 +32,7 @@ impl Stored {
             task_type: node.task_type.clone(),
             state: node.state,
             timer: node.timer().map(|timer| timer.due_ms),
-            effect: node.effects.first().map(|effect| effect.cause),
+            effect: node.turn(),
             age: node.age.filter(|age| !is_done(age)).map(|age| age.due_ms),
             done: node.age.filter(is_done).map(|age| age.due_ms),
             kept: node.kept > 0,

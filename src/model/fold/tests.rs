@@ -457,7 +457,7 @@ fn recompute(kept: &Kept) {
 fn recompute_outbox(kept: &Kept, nodes: &BTreeMap<&TaskId, Node>) {
     let entry = |index: Index, seen_ms, id: &TaskId| format!("{:?}", (index, Entry { seen_ms, id: id.clone() }));
     let timers = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Timers, node.timer()?.due_ms, id)));
-    let effects = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Effects, node.effects.first()?.cause, id)));
+    let effects = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Effects, node.turn()?, id)));
     let expected: BTreeSet<String> = timers.chain(effects).collect();
     let found = kept.index.iter().filter(|text| text.starts_with("(Timers") || text.starts_with("(Effects"));
     assert_eq!(found.cloned().collect::<BTreeSet<_>>(), expected, "timers and effects");

@@ -161,12 +161,12 @@ impl Maker {
     ) -> Result<(), String> {
         let Some(times) = &entry.times else { return self.answered(name, None, burst) };
         let undecided = state.next(&entry.schedule, times).filter(|_| entry.schedule.paused.is_none());
-        // One that waits for the end of another comes by itself.
-        let waits = state.waiting_ms;
-        let decided = |time: i64| undecided.is_none_or(|first| time < first) && waits != Some(time);
-        let is_past = |time: &i64| *time <= span.to_ms.min(now_ms) && decided(*time);
+        let is_past = |time: &i64| *time <= span.to_ms.min(now_ms) && undecided.is_none_or(|first| *time < first);
         let mut due = times.upcoming(span.from_ms - 1, BACKFILL_STEP);
         due.retain(is_past);
+        let (goes_on, last) = (due.len() == BACKFILL_STEP, due.last().copied().unwrap_or(span.to_ms));
+        // One that waits for the end of another comes by itself.
+        due.retain(|time| state.waiting_ms != Some(*time));
         let tasks: Result<Vec<TaskId>, _> = due.iter().map(|time| TaskId::parse(&task_of(&name.0, *time))).collect();
         let tasks = tasks.map_err(|why| why.to_string())?;
         // What was fired before this moment is known once it is folded; whatever is fired after it makes it a later one.
@@ -183,9 +183,7 @@ impl Maker {
         for (time, task) in &missing {
             burst.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, **time, now_ms)?);
         }
-        let last = due.last().copied().unwrap_or(span.to_ms);
-        let rest =
-            (due.len() == BACKFILL_STEP).then(|| Ask { backfill: Some(Span { from_ms: last + 1, ..span }), ..open.ask.clone() });
+        let rest = goes_on.then(|| Ask { backfill: Some(Span { from_ms: last + 1, ..span }), ..open.ask.clone() });
         self.answered(name, rest, burst)?;
         if missing.is_empty() {
             return Ok(());

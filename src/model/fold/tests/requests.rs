@@ -13,17 +13,19 @@ fn a_scheduled_task_waits_with_its_record_until_it_is_released() {
     assert_eq!(node.timer().map(|timer| (timer.due_ms, timer.what)), Some((700, Due::Release)));
     assert_eq!(kept.kept[&id("a")], record().encode());
     let log = [scheduled.clone(), event(Kind::Released, "a"), scheduled.clone(), event(Kind::Started, "a"), scheduled];
-    assert_eq!(states(&log, "a"), ["scheduled", "queued", "scheduled", "running", "running"]);
+    assert_eq!(states(&log, "a"), ["scheduled", "queued", "queued", "running", "running"]);
     assert!(fold_log(&log[..2], 2, 9).kept.is_empty(), "what came and went was never there");
     assert!(fold_log(&log, 1, 9).kept.is_empty());
 }
 
 #[test]
-fn a_retry_that_waits_at_the_tracker_ends_with_any_other_word() {
+fn a_retry_waits_at_the_tracker_until_its_release_or_the_end_of_the_task() {
     let mut retrying = with_record(failed("a"), 900);
     (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
-    for (next, kept) in [(Kind::Released, 0), (Kind::Started, 0), (Kind::Retrying, 0), (Kind::Progress, 1), (Kind::Submitted, 1)]
-    {
+    let ends = [Kind::Released, Kind::Succeeded, Kind::Failed, Kind::Cancelled].map(|kind| (kind, 0));
+    // A worker that was cut off in its next attempt, before another one brought the record here.
+    let goes_on = [Kind::Started, Kind::Warned, Kind::Retrying, Kind::Scheduled, Kind::Progress, Kind::Submitted];
+    for (next, kept) in ends.into_iter().chain(goes_on.map(|kind| (kind, 1))) {
         let mut next = event(next, "a");
         next.attempt = 3;
         let log = [submitted("a"), retrying.clone(), next];
@@ -75,13 +77,59 @@ fn the_release_of_one_wait_does_not_end_another() {
     let mut retrying = with_record(failed("a"), 900);
     (retrying.kind, retrying.attempt) = (Kind::Retrying, 1);
     let log = [scheduled.clone(), released(0), scheduled, retrying.clone(), released(0), retrying, released(1)];
-    let expected = ["scheduled", "queued", "scheduled", "retrying", "retrying", "retrying", "queued"];
+    let expected = ["scheduled", "queued", "queued", "retrying", "retrying", "retrying", "queued"];
     assert_eq!(states(&log, "a"), expected);
     for waits in 4..7 {
         let kept = fold_log(&log[..waits], 1, 9);
         assert_eq!((kept.kept.len(), kept.node("a").timer().map(|timer| timer.what)), (1, Some(Due::Release)), "{waits}");
     }
     assert!(fold_log(&log, 1, 9).kept.is_empty());
+}
+
+/// A worker is killed in the second attempt. Whoever takes its task over counts from the beginning, and gives the record away
+/// after a first attempt that nobody heard begin: it has nothing of it any more.
+#[test]
+fn what_is_handed_over_after_a_takeover_is_kept() {
+    let at = |kind, attempt| Event { attempt, ..event(kind, "a") };
+    let handed = |attempt| Event { attempt, ..with_record(at(Kind::Retrying, attempt), 900) };
+    let first = [submitted("a"), at(Kind::Started, 1), at(Kind::Retrying, 1), at(Kind::Started, 2), handed(1)];
+    let second = [released(1), at(Kind::Started, 2), at(Kind::Retrying, 2), at(Kind::Started, 3), handed(2)];
+    for log in [first.to_vec(), [first, second].concat()] {
+        let kept = fold_log(&log, 1, 9);
+        let node = kept.node("a");
+        assert_eq!((kept.kept.len(), node.state, node.attempt), (1, State::Retrying, log[log.len() - 1].attempt));
+        assert!(node.timer().is_some_and(|timer| timer.what == Due::Release));
+    }
+}
+
+/// Where a record lies that was released, nobody has told yet; where it lay before is no longer the place to look for it.
+#[test]
+fn a_released_task_has_no_place_until_it_is_told() {
+    let mut placed = submitted("a");
+    placed.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 7 });
+    let mut retrying = with_record(failed("a"), 900);
+    (retrying.kind, retrying.attempt) = (Kind::Retrying, 1);
+    let mut again = submitted("a");
+    again.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 70 });
+    let log = [placed, retrying, released(1), again];
+    let place = |n: usize| fold_log(&log[..n], 1, 9).node("a").position.map(|position| position.offset);
+    assert_eq!([2, 3, 4].map(place), [Some(7), None, Some(70)]);
+    assert_eq!(fold_log(&log, 1, 9).node("a").state, State::Queued);
+}
+
+#[test]
+fn what_may_have_to_wait_for_workers_stands_behind_all_others() {
+    let cancelled = [submitted("a"), event(Kind::CancelRequested, "a"), event(Kind::Cancelled, "a")];
+    let told = |log: &[Event], effect: &str| {
+        let mut done = event(Kind::EffectDone, "a");
+        done.effect = Some(effect.into());
+        [log, &[done]].concat()
+    };
+    let turn = |log: &[Event]| fold_log(log, 1, 9).node("a").turn();
+    let waits = told(&cancelled, "cancel-1");
+    assert_eq!((turn(&cancelled), turn(&told(&waits, "uncancel-2"))), (Some(1), None));
+    assert!(turn(&waits) > Some(i64::from(u32::MAX)));
+    assert_eq!(turn(&[&waits[..], &[event(Kind::RetryRequested, "a")]].concat()), Some(4));
 }
 
 #[test]
@@ -93,6 +141,7 @@ fn what_would_go_beyond_the_limit_fails_and_says_so() {
     forest.fold(&scheduled, Place { offset: 1, log_time_ms: 2 });
     let node = forest.node("a").unwrap();
     assert_eq!((node.state, node.kept, forest.kept_bytes()), (State::Failed, 0, MAX_KEPT_BYTES - 3));
+    assert_eq!(node.told_at, Some(1), "a retry finds its record there");
     assert!(node.error.as_ref().unwrap().message.contains("too many tasks"));
     assert!(forest.take_changes().kept.is_empty());
 }

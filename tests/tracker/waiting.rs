@@ -1,0 +1,187 @@
+//! What waits for workers holds nothing else up, and is not forgotten; who does not come back is not waited for.
+
+use kafleet::broker::{Commit, Outgoing, Partition, TopicSpec};
+use kafleet::control::beat::{Beat, BeatState, TypeBeat};
+use kafleet::model::event::{Event, Kind};
+use kafleet::model::json::RawJson;
+use kafleet::model::state::State;
+use kafleet::model::task::{Policy, Position, Rules};
+use kafleet::model::then::Then;
+use kafleet::runtime::now_ms;
+
+use crate::cases::agrees;
+use crate::firing::{header, make_topics, node, put_task, read_all, until_state};
+use crate::ground::{DEADLINE, Ground, until};
+use crate::memory::ground;
+use crate::story::{event, id, submitted, succeeded};
+
+fn of_type(task: &str, task_type: &str) -> Event {
+    let mut event = submitted(task);
+    let told = event.task.as_mut().unwrap();
+    (told.task_type, told.position) = (task_type.into(), None);
+    event
+}
+
+fn by(kind: Kind, task: &str, worker: &str) -> Event {
+    Event { worker: Some(worker.into()), attempt: 1, ..event(kind, task) }
+}
+
+/// What the control topic says last of the cancel of a task.
+fn told(ground: &Ground, task: &str) -> Option<Vec<u8>> {
+    let key = format!("cancel/{task}");
+    let records = read_all(ground, &ground.names.control());
+    records.into_iter().rev().find(|record| record.key.as_deref() == Some(key.as_bytes()))?.value
+}
+
+async fn is_taken_back(ground: &Ground, task: &str) -> bool {
+    node(ground, task).await.is_some_and(|node| node.effects.is_empty()) && told(ground, task).is_none()
+}
+
+/// Hundreds of tasks were cancelled before a worker took them, and none comes to pass their records by.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancels_that_wait_for_workers_hide_nothing_behind_them() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    put_task(&ground, "untaken").await;
+    let position = put_task(&ground, "again").await;
+    let names: Vec<String> = (0..700).map(|n| format!("c{n}")).collect();
+    let asked = names.iter().flat_map(|name| [submitted(name), event(Kind::CancelRequested, name)]);
+    ground.write(&asked.collect::<Vec<_>>()).await;
+    let tracker = ground.tracker().await;
+    let ids: Vec<_> = names.iter().map(|name| id(name)).collect();
+    until("all are cancelled, and workers are to forget it later", || async {
+        let nodes = ground.store.nodes(0, &ids).await.unwrap();
+        nodes.iter().flatten().filter(|node| node.state == State::Cancelled && node.effects.len() == 1).count() == 700
+    })
+    .await;
+    let mut again = submitted("again");
+    again.task.as_mut().unwrap().position = Some(position);
+    let mut failed = event(Kind::Failed, "again");
+    failed.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
+    ground.write(&[again, failed, event(Kind::RetryRequested, "again")]).await;
+    let done = || async { node(&ground, "again").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
+    until("the retry of another task is published", done).await;
+    assert_eq!(node(&ground, "again").await.unwrap().state, State::Queued);
+    assert_eq!(node(&ground, "c0").await.unwrap().effects.len(), 1, "workers have not passed it");
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+/// A task that ran is cancelled with a child that did not, and retried: the child's old record is still to be passed by.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_does_not_make_a_cancel_forget_what_it_has_ended() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    let position = put_task(&ground, "p").await;
+    let (topic, at) = (ground.names.tasks("child"), Partition::new(ground.names.tasks("child"), 0));
+    let record =
+        Outgoing { topic: &topic, partition: Some(0), key: Some(b"p:c"), value: Some(b"1"), headers: &[("ce_announced", b"1")] };
+    let end = ground.link.deliver(record, DEADLINE).await.unwrap().offset + 1;
+    let mut parent = submitted("p");
+    parent.task.as_mut().unwrap().position = Some(position);
+    let first = ground.tracker().await;
+    ground.write(&[parent, by(Kind::Started, "p", "w"), of_type("p:c", "child"), event(Kind::CancelRequested, "p")]).await;
+    ground.write(&[by(Kind::Cancelled, "p", "w")]).await;
+    until_state(&ground, "p", State::Cancelled).await;
+    first.stop().await;
+    ground.write(&[event(Kind::RetryRequested, "p")]).await;
+    let second = ground.tracker().await;
+    until_state(&ground, "p", State::Queued).await;
+    // Of a type without records; it stands behind the other one, which so has been looked at when this one is done.
+    ground.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
+    until_state(&ground, "y", State::Cancelled).await;
+    until("nobody need know of the other one", || is_taken_back(&ground, "y")).await;
+    assert!(told(&ground, "p").is_some(), "a worker that comes back would run the child");
+    let commit = Commit { partition: at, offset: end, metadata: String::new() };
+    ground.broker.set_group_offsets(&ground.names.group("child"), &[commit], DEADLINE).unwrap();
+    until("nobody need know any more", || is_taken_back(&ground, "p")).await;
+    agrees(&ground).await;
+    second.stop().await;
+}
+
+/// What could not be started because of its type runs once that is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_continuation_that_was_never_published_can_be_retried() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    let mut root = submitted("r");
+    let rules = Rules { then: vec![Then::new("later", serde_json::json!({"n": 1}))], ..Rules::default() };
+    root.task.as_mut().unwrap().policy = Some(Box::new(Policy { rules, ..Policy::default() }));
+    let tracker = ground.tracker().await;
+    ground.write(&[root, succeeded("r")]).await;
+    let failed = until_state(&ground, "r:then", State::Failed).await;
+    assert!(failed.error.unwrap().message.contains("kafleet topics apply"));
+    let topic = ground.names.tasks("later");
+    let spec = TopicSpec { name: topic.clone(), partitions: 1, replication: None, config: Vec::new() };
+    ground.broker.apply_topics(&[spec], DEADLINE).unwrap();
+    ground.write(&[event(Kind::RetryRequested, "r:then")]).await;
+    let done = || async { node(&ground, "r:then").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
+    until("it is published", done).await;
+    assert_eq!(node(&ground, "r:then").await.unwrap().state, State::Queued);
+    let records = read_all(&ground, &topic);
+    assert_eq!(records.len(), 1);
+    assert_eq!((header(&records[0], "ce_id"), header(&records[0], "ce_run")), (Some("r:then"), Some("2")));
+    assert_eq!(records[0].value.as_deref(), Some(&b"{\"n\":1}"[..]));
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+/// It was told to stop, and its time was over before its task was: nobody else ends that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_does_not_wait_for_a_worker_that_has_stopped() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    let tracker = ground.tracker().await;
+    ground.write(&[submitted("left"), by(Kind::Started, "left", "w")]).await;
+    until_state(&ground, "left", State::Running).await;
+    last_beat(&ground, "w").await;
+    until("its task is told", || async { node(&ground, "left").await.unwrap().silent }).await;
+    ground.write(&[event(Kind::CancelRequested, "left")]).await;
+    until_state(&ground, "left", State::Cancelled).await;
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+async fn last_beat(ground: &Ground, worker: &str) {
+    let topic = ground.names.workers();
+    let beat = Beat {
+        v: 1,
+        id: worker.into(),
+        host: "h".into(),
+        pid: 1,
+        version: "0".into(),
+        state: BeatState::Stopped,
+        started_ms: now_ms(),
+        at_ms: now_ms(),
+        every_ms: 500,
+        held_bytes: 0,
+        types: vec![TypeBeat { task_type: "root".into(), ..TypeBeat::default() }],
+        running: Vec::new(),
+    };
+    let value = serde_json::to_vec(&beat).unwrap();
+    let record = Outgoing { topic: &topic, partition: Some(0), key: Some(worker.as_bytes()), value: Some(&value), headers: &[] };
+    ground.link.deliver(record, DEADLINE).await.unwrap();
+}
+
+/// What waited too long at a full tracker, and was refused there, is published when it is asked for again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_comes_from_the_event_that_brought_it_where_it_lies_nowhere_else() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    let mut late = crate::firing::scheduled("late", now_ms() - 1);
+    late.task.as_mut().unwrap().position = None::<Position>;
+    assert!(late.record.as_ref().is_some_and(|record| record.params == RawJson::parse(b"{\"of\":\"late\"}").unwrap()));
+    let tracker = ground.tracker().await;
+    ground.write(&[late]).await;
+    until_state(&ground, "late", State::Queued).await;
+    let mut failed = event(Kind::Failed, "late");
+    failed.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
+    ground.write(&[failed, event(Kind::RetryRequested, "late")]).await;
+    until("it is published once more", || async {
+        let records = read_all(&ground, &ground.names.tasks("root"));
+        records.iter().any(|record| header(record, "ce_id") == Some("late") && header(record, "ce_run") == Some("2"))
+    })
+    .await;
+    agrees(&ground).await;
+    tracker.stop().await;
+}
