@@ -108,6 +108,8 @@ pub struct Keeper {
     /// What has been looked for: the gaps as they were then.
     searched: Gaps,
     looked_for_gaps: Instant,
+    /// New gaps, and the place up to which the fold has to have come before the search for their tasks.
+    found: Option<(Gaps, i64)>,
 }
 
 impl Keeper {
@@ -121,7 +123,8 @@ impl Keeper {
         let (events, now) = (setup.names.events().into(), Instant::now());
         let seen = (folded.borrow().offset, now);
         let (silent, searched) = (BTreeMap::new(), Gaps::default());
-        Self { setup, office, number, events, folded, stop, seen, begins: Some(-1), silent, searched, looked_for_gaps: now }
+        let (begins, found) = (Some(-1), None);
+        Self { setup, office, number, events, folded, stop, seen, begins, silent, searched, looked_for_gaps: now, found }
     }
 
     /// Until the folder's session ends.
@@ -163,13 +166,18 @@ impl Keeper {
         Ok(())
     }
 
+    /// Where the partition ends now.
+    async fn end(&self) -> Result<i64, String> {
+        let (broker, at) = (self.setup.broker.clone(), Partition::new(self.events.clone(), self.number as i32));
+        let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
+        Ok(ends.end)
+    }
+
     /// Where the log says otherwise than the configuration, up to where it ended at the start.
     async fn tell_lifetimes(&mut self) -> Result<(), String> {
         let Some(end) = self.begins else { return Ok(()) };
         if end < 0 {
-            let (broker, at) = (self.setup.broker.clone(), Partition::new(self.events.clone(), self.number as i32));
-            let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
-            self.begins = Some(ends.end);
+            self.begins = Some(self.end().await?);
             return Ok(());
         }
         if self.folded.borrow().offset < end {
@@ -271,13 +279,13 @@ impl Keeper {
     }
 
     async fn tell_lost(&mut self) -> Result<(), String> {
-        if self.looked_for_gaps.elapsed() < between_gaps(&self.setup) {
-            return Ok(());
+        if self.found.is_none() {
+            self.look_for_gaps().await?;
         }
-        self.looked_for_gaps = Instant::now();
-        let gaps = self.office.gaps(&self.setup).await?;
-        let new = gaps.since(&self.searched);
-        let mut search = Search::new(new);
+        // A task that is not folded yet is not found, and its gap is looked at once.
+        let folded = self.folded.borrow().offset;
+        let Some((gaps, _)) = self.found.take_if(|(_, end)| *end <= folded) else { return Ok(()) };
+        let mut search = Search::new(gaps.since(&self.searched));
         while let Some(events) = search.step(&*self.setup.store, self.number).await? {
             self.write(&events).await?;
             for task_type in search.take_found() {
@@ -285,6 +293,20 @@ impl Keeper {
             }
         }
         self.searched = gaps;
+        Ok(())
+    }
+
+    async fn look_for_gaps(&mut self) -> Result<(), String> {
+        if self.looked_for_gaps.elapsed() < between_gaps(&self.setup) {
+            return Ok(());
+        }
+        self.looked_for_gaps = Instant::now();
+        let gaps = self.office.gaps(&self.setup).await?;
+        if gaps.since(&self.searched).is_empty() {
+            self.searched = gaps;
+        } else {
+            self.found = Some((gaps, self.end().await?));
+        }
         Ok(())
     }
 }

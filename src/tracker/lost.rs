@@ -56,6 +56,10 @@ impl Gaps {
         Self(new.map(|(at, first)| (at.clone(), *first)).collect())
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn holds(&self, node: &Node) -> bool {
         let (Some(task_type), Some(position)) = (&node.task_type, node.position) else { return false };
         let first = self.0.get(&(task_type.clone(), position.partition));
@@ -73,7 +77,7 @@ pub struct Search {
 
 impl Search {
     pub fn new(gaps: Gaps) -> Self {
-        let open = if gaps.0.is_empty() { Vec::new() } else { vec![(Index::Roots, None)] };
+        let open = if gaps.is_empty() { Vec::new() } else { vec![(Index::Roots, None)] };
         Self { gaps, open, found: Vec::new() }
     }
 

@@ -26,6 +26,7 @@ use crate::cases::agrees;
 use crate::firing::{make_topics, node, read_all, scheduled, until_state};
 use crate::ground::{DEADLINE, Ground, until};
 use crate::oracle::Oracle;
+use crate::shaky::{ShakyBroker, ShakyStore};
 use crate::story::{event, id, submitted, succeeded};
 
 const HOUR: i64 = 3_600_000;
@@ -358,6 +359,33 @@ async fn a_queued_task_whose_record_is_removed_expires() {
     until_state(&ground, "done", State::Succeeded).await;
     until_state(&ground, "kept", State::Queued).await;
     until("it is counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 2 }).await;
+    agrees(&ground).await;
+    assert_eq!(node(&ground, "kept").await.unwrap().state, State::Queued);
+    tracker.stop().await;
+}
+
+/// A tracker that is behind finds the gap before it knows of the task.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_is_folded_after_its_record_was_missed_expires() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let ground = Ground::new(memory.clone(), Arc::new(Memory::default()), 1);
+    make_topics(&ground);
+    let topic = ground.names.tasks("root");
+    put_records(&ground, &topic, 2).await;
+    ground.write(&[lies_at("lost", 0), lies_at("kept", 1)]).await;
+    memory.truncate_before(&Partition::new(topic.as_str(), 0), 1).unwrap();
+    let (broker, tricks) = ShakyBroker::new(ground.broker.clone());
+    tricks.withhold.store(true, SeqCst);
+    let config = TrackerConfig { tick: Millis(400), observe: false, ..TrackerConfig::default() };
+    let store = ShakyStore::new(ground.store.clone());
+    let tracker = ground.with(broker, Arc::new(store.clone())).tracker_with(config).await;
+    until("it has found the gap", || async { tricks.groups.load(SeqCst) > 0 }).await;
+    // Some seconds go by: whoever looks for the task at once looks in vain.
+    let looks = store.looks.load(SeqCst);
+    until("time passes", || async { store.looks.load(SeqCst) >= looks + 2 }).await;
+    assert_eq!(node(&ground, "lost").await, None, "nothing is folded");
+    tricks.withhold.store(false, SeqCst);
+    until_state(&ground, "lost", State::Expired).await;
     agrees(&ground).await;
     assert_eq!(node(&ground, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;

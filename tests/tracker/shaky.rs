@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::{
-    AtomicProducer, Broker, BrokerError, Consumer, ConsumerSpec, GroupEvent, Outgoing, Partition, RecordRef, Start, Then,
+    AtomicProducer, Broker, BrokerError, Committed, Consumer, ConsumerSpec, GroupEvent, Outgoing, Partition, RecordRef, Start,
+    Then,
 };
 use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
@@ -31,6 +32,10 @@ pub struct Tricks {
     pub fail: Mutex<Option<BrokerError>>,
     /// Records handed over.
     pub delivered: AtomicU32,
+    /// Consumers in groups are given no records.
+    pub withhold: AtomicBool,
+    /// How often it was asked what groups have committed.
+    pub groups: AtomicU32,
     /// What opening a producer for atomic sends ends with.
     pub no_atomic: Mutex<Option<BrokerError>>,
     pub atomics: AtomicU32,
@@ -100,6 +105,8 @@ impl ShakyBroker {
             say: Mutex::default(),
             fail: Mutex::default(),
             delivered: AtomicU32::new(0),
+            withhold: AtomicBool::new(false),
+            groups: AtomicU32::new(0),
             no_atomic: Mutex::default(),
             atomics: AtomicU32::new(0),
             sends: AtomicU32::new(0),
@@ -112,7 +119,12 @@ impl ShakyBroker {
 
 impl Broker for ShakyBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
-        Ok(Box::new(ShakyConsumer { inner: self.inner.consumer(spec)?, tricks: self.tricks.clone() }))
+        let (inner, in_group) = (self.inner.consumer(spec)?, spec.group.is_some());
+        Ok(Box::new(ShakyConsumer { inner, in_group, tricks: self.tricks.clone() }))
+    }
+    fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+        self.tricks.groups.fetch_add(1, SeqCst);
+        self.inner.group_offsets(group, at, deadline)
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
         self.tricks.atomics.fetch_add(1, SeqCst);
@@ -121,11 +133,12 @@ impl Broker for ShakyBroker {
         }
         Ok(Box::new(ShakyAtomic { inner: self.inner.atomic_producer(name)?, tricks: self.tricks.clone() }))
     }
-    through!(producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
+    through!(producer, topics, apply_topics, ends, look, set_group_offsets);
 }
 
 struct ShakyConsumer {
     inner: Box<dyn Consumer>,
+    in_group: bool,
     tricks: Arc<Tricks>,
 }
 
@@ -145,6 +158,7 @@ impl Consumer for ShakyConsumer {
         if !said.is_empty() {
             return Ok(said);
         }
+        let max = if self.in_group && self.tricks.withhold.load(SeqCst) { 0 } else { max };
         let delivered = &self.tricks.delivered;
         self.inner.poll(max, wait, &mut |record| {
             delivered.fetch_add(1, SeqCst);
