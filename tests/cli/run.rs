@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// For whatever a test waits for.
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub const DEADLINE: Duration = Duration::from_secs(300);
 const VARIABLES: [&str; 8] = [
     "KAFLEET_CONFIG",
     "KAFLEET_BROKERS",
