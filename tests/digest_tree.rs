@@ -119,12 +119,6 @@ fn build_example() -> PathBuf {
     profile.join("examples/digest_tree")
 }
 
-/// Not one of those that the system gives to outgoing connections, which are many here.
-fn free_address() -> String {
-    let any = std::iter::repeat_with(|| format!("127.0.0.1:{}", fastrand::u16(20_000..32_000)));
-    any.take(1_000).find(|address| std::net::TcpListener::bind(address).is_ok()).expect("a free port")
-}
-
 /// Waits until a role's own endpoint says that it has its partitions.
 async fn ready(address: &str, process: &mut Process) {
     let end = Instant::now() + Duration::from_secs(120);
@@ -152,7 +146,7 @@ async fn digests_are_those_of_sha256sum() {
     let fleet = Surroundings::new(&build_example(), brokers, format!("d-{}", tail.to_lowercase()), "");
     let mut running = Vec::new();
     for role in ["worker", "worker", "tracker"] {
-        let address = free_address();
+        let address = format!("127.0.0.1:{}", redis::free_port());
         let mut process = fleet.start_with(role, &["--ops-listen", &address]);
         ready(&address, &mut process).await;
         running.push(process);
