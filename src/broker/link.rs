@@ -18,14 +18,22 @@ pub const WAITER_BIT: u64 = 1 << 63;
 
 /// How long to stay away from a full queue before the next try.
 pub const FULL_PAUSE: Duration = Duration::from_millis(2);
+/// The least time between a client and the one that replaces its replacement.
+const REPLACE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The shared producer of a process. A client that has failed for good is replaced by a new one.
 pub struct Link {
     broker: Arc<dyn Broker>,
     sink: Arc<Sink>,
-    producer: RwLock<Arc<dyn Producer>>,
+    producer: RwLock<Current>,
     /// Topics that have been seen to exist.
     seen: Mutex<FxHashSet<String>>,
+}
+
+struct Current {
+    client: Arc<dyn Producer>,
+    /// When it was last tried to put it in another one's place.
+    replaced: Option<Instant>,
 }
 
 struct Sink {
@@ -72,8 +80,8 @@ impl Link {
     /// Opens the producer. Outcomes of tokens without [`WAITER_BIT`] go to `owner`.
     pub fn open(broker: Arc<dyn Broker>, owner: Option<Arc<dyn DeliverySink>>) -> Result<Arc<Self>, BrokerError> {
         let sink = Arc::new(Sink { bursts: Mutex::default(), next_burst: AtomicU32::new(0), owner });
-        let producer = broker.producer(sink.clone())?;
-        Ok(Arc::new(Self { broker, sink, producer: RwLock::new(producer), seen: Mutex::default() }))
+        let client = broker.producer(sink.clone())?;
+        Ok(Arc::new(Self { broker, sink, producer: RwLock::new(Current { client, replaced: None }), seen: Mutex::default() }))
     }
 
     /// Whether a topic is there. Asks the broker until it has been seen once, at the latest until the deadline.
@@ -93,18 +101,28 @@ impl Link {
     /// Sends with a token of the owner's. Never waits.
     pub fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
         let producer = self.producer.read();
-        let outcome = producer.send(record, token);
+        let outcome = producer.client.send(record, token);
         let Err(BrokerError::Fatal(why)) = outcome else { return outcome };
-        let failed = producer.clone();
+        let failed = producer.client.clone();
         drop(producer);
         self.replace(&failed, &why)?;
-        self.producer.read().send(record, token)
+        self.producer.read().client.send(record, token)
     }
 
     /// Sends several records with tokens of the owner's. Never waits; returns which were not accepted, and why.
     pub fn send_batch(&self, topic: &str, partition: i32, records: &[Plain<'_>]) -> Vec<(usize, BrokerError)> {
-        let producer = self.producer.read().clone();
-        producer.send_batch(topic, partition, records)
+        let producer = self.producer.read().client.clone();
+        let refused = producer.send_batch(topic, partition, records);
+        let fatal = refused.iter().find_map(|(_, error)| match error {
+            BrokerError::Fatal(why) => Some(why),
+            _ => None,
+        });
+        if let Some(why) = fatal
+            && let Err(error) = self.replace(&producer, why)
+        {
+            tracing::debug!(%error, "what a batch did not take has to wait");
+        }
+        refused
     }
 
     /// Sends and returns the place of the record, or why there is none, at the latest at the deadline. What fails in
@@ -120,7 +138,7 @@ impl Link {
                 Err(error) => Err(error),
             };
             match outcome {
-                Err(error) if is_passing(&error) && Instant::now() + FULL_PAUSE < end => sleep(FULL_PAUSE).await,
+                Err(error) if error.is_passing() && Instant::now() + FULL_PAUSE < end => sleep(FULL_PAUSE).await,
                 outcome => return outcome,
             }
         }
@@ -136,20 +154,26 @@ impl Link {
 
     /// Blocks until everything sent has its outcome.
     pub fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-        let producer = self.producer.read().clone();
+        let producer = self.producer.read().client.clone();
         producer.flush(deadline)
     }
 
-    pub fn purge(&self) {
-        self.producer.read().clone().purge();
-    }
-
+    /// What the failed client still held comes back as `Purged`.
     fn replace(&self, failed: &Arc<dyn Producer>, why: &str) -> Result<(), BrokerError> {
         let mut current = self.producer.write();
-        if Arc::ptr_eq(&current, failed) {
-            tracing::warn!(reason = why, "the producer cannot go on and is replaced");
-            *current = self.broker.producer(self.sink.clone())?;
+        if !Arc::ptr_eq(&current.client, failed) {
+            return Ok(());
         }
+        let now = Instant::now();
+        if current.replaced.is_some_and(|at| now.duration_since(at) < REPLACE_PAUSE) {
+            return Err(BrokerError::Unavailable(format!("the producer cannot go on and will be replaced: {why}")));
+        }
+        tracing::warn!(reason = why, "the producer cannot go on and is replaced");
+        current.replaced = Some(now);
+        current.client = self.broker.producer(self.sink.clone()).map_err(|error| {
+            tracing::warn!(%error, "there is no new producer yet");
+            BrokerError::Unavailable(format!("the producer cannot be replaced yet: {error}"))
+        })?;
         Ok(())
     }
 }
@@ -191,11 +215,6 @@ impl Drop for Burst<'_> {
     fn drop(&mut self) {
         self.link.sink.bursts.lock().remove(&self.number);
     }
-}
-
-/// Worth sending again: by the same client, or by the one that replaces it.
-pub fn is_passing(error: &BrokerError) -> bool {
-    error.is_transient() || matches!(error, BrokerError::Fatal(_))
 }
 
 /// What is to be said of a record without an outcome.

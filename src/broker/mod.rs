@@ -142,7 +142,7 @@ pub enum BrokerError {
     /// It may have worked or not.
     #[error("outcome unknown: {0}")]
     InDoubt(String),
-    /// It was given up before it was sent (shutdown).
+    /// It was given up before it was sent: its client was closed, or could not go on.
     #[error("purged before it was sent")]
     Purged,
     /// No answer in time, or the broker is away: worth another try.
@@ -153,14 +153,23 @@ pub enum BrokerError {
     Fatal(String),
     #[error("not allowed: {0}")]
     Denied(String),
+    /// What was asked, or the record itself, is wrong. Asking again is of no use.
     #[error("{0}")]
     Invalid(String),
+    /// A record was refused for a reason that does not lie in it: only somebody, or time, can change that.
+    #[error("refused: {0}")]
+    Unexpected(String),
 }
 
 impl BrokerError {
     /// Worth trying again with the same client.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Full(_) | Self::Unavailable(_) | Self::InDoubt(_) | Self::Refused(_))
+        matches!(self, Self::Full(_) | Self::Unavailable(_) | Self::InDoubt(_) | Self::Refused(_) | Self::Purged)
+    }
+
+    /// Worth sending again: by the same client, or by the one that replaces it.
+    pub fn is_passing(&self) -> bool {
+        self.is_transient() || matches!(self, Self::Fatal(_))
     }
 }
 

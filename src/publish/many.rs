@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::headers::{bytes_of, headers_at, task_record};
 use super::{NewTask, PUBLISH_DEADLINE, PublishError, Published, Publisher, Way, time_text};
-use crate::broker::link::{Burst, FULL_PAUSE, Outcome, is_passing, unanswered};
+use crate::broker::link::{Burst, FULL_PAUSE, Outcome, unanswered};
 use crate::broker::{BrokerError, Plain};
 use crate::model::event::submitted;
 use crate::model::task::Task;
@@ -208,7 +208,7 @@ impl<'a> Many<'a> {
                 open.way = Way::Announce;
                 return self.out.push(number);
             }
-            Err(error) if is_passing(&error) && Instant::now() + FULL_PAUSE < self.end => {
+            Err(error) if error.is_passing() && Instant::now() + FULL_PAUSE < self.end => {
                 self.resume = Instant::now() + FULL_PAUSE;
                 return self.again.push(number);
             }

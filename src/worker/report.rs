@@ -135,19 +135,15 @@ impl Reporter {
         self.link.send(&record, ticket.token())
     }
 
-    /// An event that can never be sent as it is: the task fails for its size; anything lesser is dropped and told.
+    /// An event that can never be sent as it is: the task fails for it; anything lesser is dropped and told.
     async fn unsendable(&self, event: &Event, ticket: Ticket, error: &BrokerError, scratch: &mut Vec<u8>) {
         if ticket == Ticket::UNTRACKED {
             tracing::warn!(task = %event.id, kind = ?event.kind, %error, "an event was dropped");
             return;
         }
-        let small = too_large(event, error);
+        let small = instead_of(event, error);
         let mut refusals = Refusals::new(&self.health);
         while let Err(error) = self.try_report(&small, ticket, scratch) {
-            if is_hopeless(&error) {
-                tracing::error!(task = %event.id, %error, "a result cannot be written: the task will run again");
-                return;
-            }
             refusals.wait_out(&error).await;
         }
     }
@@ -169,19 +165,19 @@ impl Reporter {
         }
     }
 
-    async fn send_again(&self, Undelivered { ticket, error, record }: Undelivered, scratch: &mut Vec<u8>) {
-        match &error {
-            // Shutdown gave it up: not done, a successor does it.
-            BrokerError::Purged => {}
-            error if is_hopeless(error) => match record.value.as_deref().map(Event::decode) {
-                Some(Ok(event)) => self.unsendable(&event, ticket, error, scratch).await,
-                _ => tracing::error!(topic = %record.topic, %error, "a record cannot be delivered"),
-            },
-            _ => self.deliver_again(&record, ticket).await,
+    async fn send_again(&self, Undelivered { ticket, mut error, record }: Undelivered, scratch: &mut Vec<u8>) {
+        if !is_hopeless(&error) {
+            let Err(hopeless) = self.deliver_again(&record, ticket).await else { return };
+            error = hopeless;
+        }
+        match record.value.as_deref().map(Event::decode) {
+            Some(Ok(event)) => self.unsendable(&event, ticket, &error, scratch).await,
+            _ => tracing::error!(topic = %record.topic, %error, "a record cannot be delivered"),
         }
     }
 
-    async fn deliver_again(&self, record: &Record, ticket: Ticket) {
+    /// Returns why it will never be taken, if that is so.
+    async fn deliver_again(&self, record: &Record, ticket: Ticket) -> Result<(), BrokerError> {
         let headers: Vec<(&str, &[u8])> =
             record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default())).collect();
         let again = Outgoing {
@@ -194,11 +190,11 @@ impl Reporter {
         let mut refusals = Refusals::new(&self.health);
         while let Err(error) = self.link.send(&again, ticket.token()) {
             if is_hopeless(&error) {
-                tracing::error!(topic = %record.topic, %error, "a record cannot be sent again");
-                return;
+                return Err(error);
             }
             refusals.wait_out(&error).await;
         }
+        Ok(())
     }
 }
 
@@ -221,7 +217,7 @@ impl<'a> Refusals<'a> {
     }
 
     async fn wait_out(&mut self, error: &BrokerError) {
-        if error.is_transient() || is_hopeless(error) || matches!(error, BrokerError::Fatal(_) | BrokerError::Purged) {
+        if error.is_passing() {
             return tokio::time::sleep(PAUSE).await;
         }
         let wait = self.backoff.next_wait();
@@ -232,8 +228,9 @@ impl<'a> Refusals<'a> {
     }
 
     async fn wait_out_worst(&mut self, failed: &[Undelivered]) {
-        let rank = |error: &BrokerError| (!is_hopeless(error) && *error != BrokerError::Purged, !error.is_transient());
-        if let Some(worst) = failed.iter().max_by_key(|undelivered| rank(&undelivered.error)) {
+        // What is hopeless is not sent again as it is.
+        let again = failed.iter().filter(|undelivered| !is_hopeless(&undelivered.error));
+        if let Some(worst) = again.max_by_key(|undelivered| !undelivered.error.is_passing()) {
             tracing::warn!(topic = %worst.record.topic, error = %worst.error, records = failed.len(), "not delivered, sending again");
             self.wait_out(&worst.error).await;
         }
@@ -253,14 +250,18 @@ impl Drop for Refusals<'_> {
     }
 }
 
-/// The small event that stands for one that was too large.
-fn too_large(event: &Event, error: &BrokerError) -> Event {
+/// The small event that stands for one that was too large, or is refused for something else in it.
+fn instead_of(event: &Event, error: &BrokerError) -> Event {
     let mut small = Event::new(Kind::Failed, event.id.clone(), event.run, event.at_ms);
     small.attempt = event.attempt;
     small.worker = event.worker.clone();
     small.task = event.task.clone();
     small.started_at_ms = event.started_at_ms;
-    let message = format!("the result could not be published: {error}; return a link instead");
-    small.error = Some(Box::new(ErrorInfo::new("result_too_large", message, event.attempt)));
+    let (kind, hint) = match error {
+        BrokerError::TooLarge(_) => ("result_too_large", "; return a link instead"),
+        _ => ("result_refused", ""),
+    };
+    let message = format!("the result could not be published: {error}{hint}");
+    small.error = Some(Box::new(ErrorInfo::new(kind, message, event.attempt)));
     small
 }

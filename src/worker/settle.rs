@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempt::Ended;
 use super::spawn::{child_task, publish_children};
-use crate::broker::{BrokerError, Outgoing};
+use crate::broker::Outgoing;
 use crate::config::Bytes;
 use crate::handlers::context::MAX_CHILDREN;
 use crate::handlers::{Context, Failure};
@@ -85,7 +85,7 @@ async fn say_thens(thens: Vec<Then>, cx: &Context, told: Announcement, deps: &De
     loop {
         match deps.publisher.publish_event(&event).await {
             Ok(_) => return Ok(()),
-            Err(error) if error.is_transient() || matches!(error, BrokerError::Fatal(_)) => {
+            Err(error) if error.is_passing() => {
                 tracing::warn!(task = %cx.id, %error, "what is to follow is not acknowledged yet");
             }
             Err(error) => return Err(Failure::fail(format!("what is to follow cannot be told: {error}"))),
@@ -108,7 +108,7 @@ async fn publish_result(output: &RawJson, cx: &Context, deps: &Deps) -> Result<(
     loop {
         match deps.publisher.link().deliver(record, PUBLISH_DEADLINE).await {
             Ok(_) => return Ok(()),
-            Err(error) if error.is_transient() || matches!(error, BrokerError::Fatal(_)) => {
+            Err(error) if error.is_passing() => {
                 tracing::warn!(task = %cx.id, %error, "a result is not acknowledged yet");
             }
             Err(error) => return Err(Failure::fail(format!("the result cannot be published to `{topic}`: {error}"))),

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::broker::BrokerError;
 use crate::handlers::{Child, Context, Failure};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
@@ -52,9 +51,7 @@ pub async fn publish_children(
                     }
                     published(id);
                 }
-                Err(PublishError::NotOut(error)) if error.is_transient() || matches!(error, BrokerError::Fatal(_)) => {
-                    again.push(task)
-                }
+                Err(PublishError::NotOut(error)) if error.is_passing() => again.push(task),
                 Err(error) => return Err(Failure::fail(format!("a child cannot be published: {error}")).of_kind("bad_child")),
             }
         }

@@ -23,6 +23,7 @@ mod order;
 mod order_property;
 mod policy;
 mod rebalance;
+mod replaced;
 mod sabotage;
 mod stopping;
 mod tail;

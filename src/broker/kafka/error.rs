@@ -51,11 +51,25 @@ pub(super) fn classified(code: Code, text: String) -> BrokerError {
 pub(super) fn of_delivery(code: Code, topic: &str) -> BrokerError {
     let text = || format!("sending to `{topic}`: {}", describe(code));
     match code {
-        Code::MessageTimedOut | Code::RequestTimedOut | Code::PurgeInflight | Code::NotEnoughReplicasAfterAppend => {
-            BrokerError::InDoubt(text())
-        }
-        _ => classified(code, text()),
+        Code::MessageTimedOut
+        | Code::RequestTimedOut
+        | Code::PurgeInflight
+        | Code::NotEnoughReplicasAfterAppend
+        | Code::Unknown => BrokerError::InDoubt(text()),
+        _ => of_record(code, text()),
     }
+}
+
+/// Why a record was not accepted, or not delivered: wrong is only what is wrong with the record.
+pub(super) fn of_record(code: Code, text: String) -> BrokerError {
+    match classified(code, text) {
+        BrokerError::Invalid(text) if !lies_in_the_record(code) => BrokerError::Unexpected(text),
+        error => error,
+    }
+}
+
+fn lies_in_the_record(code: Code) -> bool {
+    matches!(code, Code::InvalidRecord | Code::InvalidTimestamp | Code::InvalidTopic | Code::InvalidArgument)
 }
 
 pub(super) fn of(error: &KafkaError, what: &str) -> BrokerError {
@@ -154,6 +168,9 @@ fn is_transient_there(code: Code) -> bool {
             | Code::UnstableOffsetCommit
             | Code::ThrottlingQuotaExceeded
             | Code::RebootstrapRequired
+            // What a broker says that knows no better, and of what arrived damaged.
+            | Code::Unknown
+            | Code::InvalidMessage
     )
 }
 
@@ -189,6 +206,16 @@ mod tests {
     fn a_send_without_an_answer_is_in_doubt() {
         assert!(matches!(of_delivery(Code::MessageTimedOut, "t"), BrokerError::InDoubt(_)));
         assert_eq!(of_delivery(Code::PurgeQueue, "t"), BrokerError::Purged);
+        assert!(matches!(of_delivery(Code::Unknown, "t"), BrokerError::InDoubt(_)));
         assert!(matches!(of_delivery(Code::MessageSizeTooLarge, "t"), BrokerError::TooLarge(_)));
+    }
+
+    #[test]
+    fn a_record_is_wrong_only_for_what_lies_in_it() {
+        assert!(matches!(of_delivery(Code::InvalidRecord, "t"), BrokerError::Invalid(_)));
+        assert!(matches!(of_delivery(Code::InvalidRequiredAcks, "t"), BrokerError::Unexpected(_)));
+        assert!(matches!(of_delivery(Code::UnsupportedVersion, "t"), BrokerError::Unexpected(_)));
+        assert!(of_delivery(Code::InvalidMessage, "t").is_transient(), "damaged on its way");
+        assert!(matches!(of_code(Code::InvalidConfig, "t"), BrokerError::Invalid(_)), "not a record: wrong as asked");
     }
 }

@@ -47,15 +47,15 @@ impl KafkaProducer {
     /// An error of librdkafka's, or the failure of the whole client that is behind it.
     fn refusal(&self, code: RDKafkaErrorCode, topic: &str) -> BrokerError {
         match self.client.client().fatal_error() {
-            Some((code, reason)) => fatal(code, reason),
-            None => error::of_code(code, &format!("sending to `{topic}`")),
+            Some((code, reason)) => unnamed(fatal(code, reason)),
+            None => refused(code, topic),
         }
     }
 }
 
 impl Producer for KafkaProducer {
     fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
-        send(&self.client, record, token)
+        send(&self.client, record, token).map_err(unnamed)
     }
 
     fn send_batch(&self, topic: &str, partition: i32, records: &[Plain<'_>]) -> Vec<(usize, BrokerError)> {
@@ -100,7 +100,7 @@ impl ProducerContext for ToSink {
         match result {
             Ok(message) => self.0.delivered(token as u64, Ok((message.partition(), message.offset()))),
             Err((error, message)) => {
-                let error = delivery_error(error, message.topic());
+                let error = unnamed(delivery_error(error, message.topic()));
                 lend(message, |record| self.0.delivered(token as u64, Err((error, record))));
             }
         }
@@ -144,8 +144,15 @@ where
     };
     client.send(outgoing).map_err(|(error, _)| match client.client().fatal_error() {
         Some((code, reason)) => fatal(code, reason),
-        None => error::of(&error, &format!("sending to `{}`", record.topic)),
+        None => match error::code_of(&error) {
+            Some(code) => refused(code, record.topic),
+            None => error::of(&error, &format!("sending to `{}`", record.topic)),
+        },
     })
+}
+
+fn refused(code: RDKafkaErrorCode, topic: &str) -> BrokerError {
+    error::of_record(code, format!("sending to `{topic}`: {}", error::describe(code)))
 }
 
 fn headers(headers: &[(&str, &[u8])]) -> Result<Option<OwnedHeaders>, BrokerError> {
@@ -166,6 +173,14 @@ fn fatal(code: RDKafkaErrorCode, reason: String) -> BrokerError {
     match error::classified(code, reason) {
         fenced @ BrokerError::Fenced(_) => fenced,
         other => BrokerError::Fatal(other.to_string()),
+    }
+}
+
+/// Nobody can take over from a producer without a name: the cluster has lost track of it, and it is made anew.
+fn unnamed(error: BrokerError) -> BrokerError {
+    match error {
+        BrokerError::Fenced(text) => BrokerError::Fatal(text),
+        other => other,
     }
 }
 
