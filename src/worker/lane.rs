@@ -8,7 +8,7 @@ mod group;
 mod heed;
 mod renew;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,6 +105,9 @@ pub struct Lane {
     /// Assigned by the group, but where to start could not be read yet.
     unplaced: Vec<Partition>,
     place_again: Option<Instant>,
+    /// Assigned, and to be read from elsewhere: their places lie outside their logs.
+    astray: BTreeSet<Partition>,
+    recover_again: Option<Instant>,
     batch: Vec<Work>,
     commit: Option<Pending>,
     last_commit: Instant,
@@ -158,6 +161,8 @@ impl Lane {
             next_slot: 0,
             unplaced: Vec::new(),
             place_again: None,
+            astray: BTreeSet::new(),
+            recover_again: None,
             batch: Vec::new(),
             commit: None,
             last_commit: Instant::now(),
@@ -200,6 +205,7 @@ impl Lane {
         self.commit_if_due(before).await;
         self.settle_revoked(before);
         self.place_unplaced(before);
+        self.recover_astray(before);
         self.tell_portion();
         self.timed(before, |time| &time.commit);
         if self.stopping && self.shares.iter().flatten().next().is_none() {

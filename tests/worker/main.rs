@@ -7,6 +7,7 @@
 mod through;
 
 mod answers;
+mod astray;
 mod blocking;
 mod children;
 mod commits;

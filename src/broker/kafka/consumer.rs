@@ -23,6 +23,8 @@ const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
 const SEEK_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest look for the partition that an out-of-range error is about.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(5);
+/// Before the next look, where the last one could not see them all.
+const SEARCH_PAUSE: Duration = Duration::from_secs(10);
 
 /// How often librdkafka is told again where records are to go: whatever makes it forget, they are not forgotten for longer.
 const FORWARD_AGAIN: Duration = Duration::from_secs(1);
@@ -39,6 +41,8 @@ pub(super) struct KafkaConsumer {
     paused: BTreeSet<Partition>,
     /// Told as out of range, and not moved since.
     out_of_range: BTreeSet<Partition>,
+    /// Something is out of range, and could not be found: when it is looked for again.
+    search_again: Option<Instant>,
     /// Where partitions were read when they were last taken: librdkafka may say so for a moment longer.
     stale: BTreeMap<Partition, i64>,
 }
@@ -83,6 +87,7 @@ impl KafkaConsumer {
             held: BTreeMap::new(),
             paused: BTreeSet::new(),
             out_of_range: BTreeSet::new(),
+            search_again: None,
             stale: BTreeMap::new(),
         })
     }
@@ -276,26 +281,35 @@ impl KafkaConsumer {
     /// librdkafka does not say which partition the error is about: those whose place is not within their log.
     fn outside_the_log(&mut self, reason: &str) -> Vec<GroupEvent> {
         let until = Instant::now() + SEARCH_DEADLINE;
-        let Ok(places) = self.places() else { return Vec::new() };
-        let mut found = Vec::new();
-        for entry in native::entries(&places) {
-            let wait = until.saturating_duration_since(Instant::now());
-            let known = entry.offset < 0 || self.out_of_range.contains(&entry.partition);
-            if known || wait.is_zero() || !self.is_outside(&entry, wait) {
+        let places = self.places().map(|places| native::entries(&places));
+        let (mut found, mut unknown) = (Vec::new(), places.is_err());
+        for entry in places.unwrap_or_default() {
+            if entry.offset < 0 || self.out_of_range.contains(&entry.partition) {
                 continue;
             }
-            self.out_of_range.insert(entry.partition.clone());
-            found.push(GroupEvent::OutOfRange(entry.partition));
+            match self.is_outside(&entry, until.saturating_duration_since(Instant::now())) {
+                None => unknown = true,
+                Some(false) => {}
+                Some(true) => {
+                    self.out_of_range.insert(entry.partition.clone());
+                    found.push(GroupEvent::OutOfRange(entry.partition));
+                }
+            }
         }
+        self.search_again = unknown.then(|| Instant::now() + SEARCH_PAUSE);
         if found.is_empty() {
             found.push(GroupEvent::Trouble(BrokerError::Unavailable(format!("no place to read from: {reason}"))));
         }
         found
     }
 
-    fn is_outside(&self, entry: &native::Entry, wait: Duration) -> bool {
-        let ends = self.client.fetch_watermarks(&entry.partition.topic, entry.partition.index, wait);
-        ends.is_ok_and(|(first, end)| entry.offset < first || entry.offset > end)
+    /// None: nobody could say in time.
+    fn is_outside(&self, entry: &native::Entry, wait: Duration) -> Option<bool> {
+        if wait.is_zero() {
+            return None;
+        }
+        let (first, end) = self.client.fetch_watermarks(&entry.partition.topic, entry.partition.index, wait).ok()?;
+        Some(entry.offset < first || entry.offset > end)
     }
 
     fn group(&self) -> Result<&str, BrokerError> {
@@ -318,6 +332,9 @@ impl Consumer for KafkaConsumer {
         let now = Instant::now();
         let (until, mut events) = (now + wait, Vec::new());
         self.forward_again(now);
+        if self.search_again.is_some_and(|at| now >= at) {
+            events.append(&mut self.outside_the_log("it was not found before"));
+        }
         loop {
             self.bell.hush();
             let (mut taken, failed) = self.listen(max, sink);

@@ -25,7 +25,10 @@ impl Lane {
                 self.lose(&partitions);
             }
             GroupEvent::Committed { result, .. } => self.commit_ended(result).await,
-            GroupEvent::OutOfRange(partition) => self.out_of_range(&partition),
+            GroupEvent::OutOfRange(partition) => {
+                self.astray.insert(partition);
+                self.recover_again = None;
+            }
             GroupEvent::Trouble(error) => self.trouble(&error),
         }
     }
@@ -202,24 +205,47 @@ impl Lane {
         }
     }
 
-    pub(super) fn out_of_range(&mut self, partition: &Partition) {
-        let ends = match self.parts.broker.ends(partition, CALL_DEADLINE) {
-            Ok(ends) => ends,
-            Err(error) => return self.trouble(&error),
-        };
-        let Some(read_to) = self.share(partition.index).map(|share| share.read_to()) else { return };
-        if read_to <= ends.end {
-            let lost = (ends.first - read_to).max(0);
-            tracing::error!(%partition, records = lost, "retention has removed tasks that nobody had worked on; going on at the log's start");
-            if let Err(error) = self.parts.consumer.assign(&[(partition.clone(), Start::At(read_to.max(ends.first)))]) {
-                self.trouble(&error);
-            }
+    /// Partitions whose place lies outside their log are told once: each is tried until it is read again.
+    pub(super) fn recover_astray(&mut self, now: Instant) {
+        if self.astray.is_empty() || self.recover_again.is_some_and(|at| now < at) {
             return;
         }
-        self.refuse(partition, &format!("offset {read_to} lies behind its end {}: was the topic made anew?", ends.end));
+        self.recover_again = Some(now + RETRY_PAUSE);
+        for partition in std::mem::take(&mut self.astray) {
+            let Err(error) = self.recover(&partition) else { continue };
+            self.trouble(&error);
+            let Partition { topic, index } = &partition;
+            let told =
+                format!("partition {index} of `{topic}` is not read: its place lies outside its log, and cannot be moved yet");
+            self.parts.health.set(&refused_part(&self.parts.task_type, *index), format!("{told}: {error}"));
+            self.astray.insert(partition);
+        }
+    }
+
+    fn recover(&mut self, partition: &Partition) -> Result<(), BrokerError> {
+        // What is given back, or has been, takes no records any more.
+        let reading = |share: &&mut Share| matches!(share.phase, Phase::Starting | Phase::Active);
+        let Some(read_to) = self.share(partition.index).filter(reading).map(|share| share.read_to()) else { return Ok(()) };
+        let ends = self.parts.broker.ends(partition, CALL_DEADLINE)?;
+        if read_to > ends.end {
+            self.made_anew(partition, read_to, ends.end);
+            return Ok(());
+        }
+        self.parts.consumer.assign(&[(partition.clone(), Start::At(read_to.max(ends.first)))])?;
+        let lost = (ends.first - read_to).max(0);
+        tracing::error!(%partition, records = lost, "retention has removed tasks that nobody had worked on; going on at the log's start");
+        self.parts.health.clear(&refused_part(&self.parts.task_type, partition.index));
+        Ok(())
+    }
+
+    /// Other records have the offsets now: what is still under way has nothing to do with them.
+    fn made_anew(&mut self, partition: &Partition, read_to: i64, end: i64) {
+        self.refuse(partition, &format!("offset {read_to} lies behind its end {end}: was the topic made anew?"));
         if let Some(share) = self.take(partition.index) {
             self.command(Command::Cancel { slot: share.slot });
-            self.put(Share::refused(partition.clone(), share.slot));
+            // Not the old number: a late answer would be taken for one of whoever begins here.
+            let slot = self.free_slot();
+            self.put(Share::refused(partition.clone(), slot));
         }
         if let Err(error) = self.parts.consumer.pause(std::slice::from_ref(partition), true) {
             self.trouble(&error);

@@ -19,6 +19,10 @@ pub fn window(slots: u32) -> u64 {
 impl Lane {
     /// Looks at the orders when they have changed, or when a partition has been refused.
     pub(super) async fn heed(&mut self, now: Instant) {
+        if self.stopping {
+            // What is begun now would be given back by nobody.
+            return;
+        }
         let generation = self.parts.control.generation();
         let again = self.heed_again.is_some_and(|at| now >= at);
         if generation == self.heeded && !again {
@@ -56,10 +60,11 @@ impl Lane {
         let commit = Commit { partition: partition.clone(), offset, metadata: metadata.clone() };
         self.parts.consumer.commit_sync(&[commit])?;
         let committed = Committed { offset, metadata };
-        self.command(Command::Open { slot });
-        self.put(Share::take_up(partition.clone(), slot, offset, Some(&committed), self.window));
         self.parts.consumer.assign(&[(partition.clone(), Start::At(offset))])?;
         self.parts.consumer.pause(std::slice::from_ref(partition), false)?;
+        // Only now: of a partition that is no longer refused, nobody would ask again.
+        self.command(Command::Open { slot });
+        self.put(Share::take_up(partition.clone(), slot, offset, Some(&committed), self.window));
         self.parts.health.clear(&refused_part(&self.parts.task_type, partition.index));
         tracing::info!(%partition, offset, "begun where it was told to");
         let key = Key::Offsets(self.parts.task_type.to_string(), partition.index);
