@@ -24,6 +24,7 @@ mod order;
 mod order_property;
 mod policy;
 mod rebalance;
+mod recall;
 mod replaced;
 mod sabotage;
 mod stopping;

@@ -34,9 +34,9 @@ impl Dispatcher {
                 self.closed_slots.remove(&slot);
                 self.cancelled_slots.remove(&slot);
             }
-            Command::Recall { slot } => self.recall(slot),
+            Command::Recall { slot } => self.recall(slot).await,
             Command::Cancel { slot } => {
-                self.recall(slot);
+                self.recall(slot).await;
                 self.cancelled_slots.insert(slot);
                 let of_slot = self.running.values().filter(|running| running.held.ticket.slot() == slot);
                 of_slot.for_each(Running::stop);
@@ -51,8 +51,12 @@ impl Dispatcher {
         }
     }
 
-    pub(super) fn recall(&mut self, slot: u32) {
+    async fn recall(&mut self, slot: u32) {
         self.closed_slots.insert(slot);
+        // What the lane has handed over before it asked: a type that starts nothing would not look at it.
+        while let Ok(work) = self.parts.work.try_recv() {
+            self.receive(work).await;
+        }
         let (back, stay): (Vec<Work>, Vec<Work>) =
             self.queue.drain(..).partition(|work| matches!(work, Work::Rejected(rejected) if rejected.ticket.slot() == slot));
         self.queue.extend(stay);
