@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::threads::Threads;
 use super::{Failure, SharedState, Task, TaskResult};
 use crate::model::attachment::Attachment;
 use crate::model::duration::Millis;
@@ -54,6 +55,8 @@ pub struct Scene {
     pub state: SharedState,
     /// Where progress, log lines and early children go while an attempt runs.
     pub outlet: Arc<dyn Outlet>,
+    /// For what attempts do that blocks.
+    pub(crate) threads: Threads,
 }
 
 /// What an attempt wants done when it has answered well.
@@ -280,17 +283,12 @@ impl Context {
         if self.is_cancelled() { Err(Failure::cancelled()) } else { Ok(()) }
     }
 
-    /// Runs blocking work (files, long computations) off the async threads. It cannot be interrupted: long work asks
-    /// `cx.check()?` on a clone of this context now and then. A panic in it is a panic of the attempt.
+    /// Runs blocking work (files, long computations) on a thread of its type, at most 512 at a time. It cannot be
+    /// interrupted: long work asks `cx.check()?` on a clone of this context now and then; what goes on when its attempt is
+    /// over holds a slot until it ends. A panic in it is a panic of the attempt.
     pub async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> TaskResult<T> + Send + 'static) -> TaskResult<T> {
         self.check()?;
-        match tokio::task::spawn_blocking(work).await {
-            Ok(done) => done,
-            Err(ended) => match ended.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(Failure::retry("the worker shut down before the work began")),
-            },
-        }
+        self.scene.threads.call(work).await?
     }
 
     /// The same for every attempt and redelivery of this run: what to give to other systems.

@@ -31,7 +31,7 @@ mod registry;
 mod schema;
 mod secret;
 pub mod testing;
-mod threads;
+pub(crate) mod threads;
 
 pub use context::{Child, Context};
 pub use failure::{Fail, Failure, OrFail, TaskResult};

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::context::{Attempt, Beginning, MAX_CHILDREN, Note, Outlet, Scene};
+use super::threads::Threads;
 use super::{Answer, Child, Context, Failure, Misfit, Registered, Registry, Task};
 use crate::model::id::TaskId;
 use crate::model::json::RawJson;
@@ -116,6 +117,7 @@ impl Trial {
                 worker: "trial".into(),
                 state: self.registry.state().clone(),
                 outlet: tape.clone(),
+                threads: Threads::new(task_type),
             }),
         });
         (cx, tape)

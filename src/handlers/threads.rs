@@ -1,8 +1,8 @@
-//! Threads for attempts that block: one each, kept for the next one. Their number is bounded by the slots of the type: who
-//! starts attempts counts those that are stuck.
+//! Threads for attempts that block, and for what attempts do that blocks: one each, kept for the next one. The number of
+//! attempts is bounded by the slots of the type: who starts attempts counts those that are stuck. Calls have a bound here.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,13 +10,15 @@ use std::time::Duration;
 use futures::FutureExt;
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{AnswerFuture, Failure};
 
 /// How long a thread waits for its next attempt before it ends.
 const KEEP_IDLE: Duration = Duration::from_secs(10);
+/// Calls at a time, stuck ones included; others wait.
+const CALLS: usize = 512;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -26,6 +28,8 @@ struct Shared {
     name: String,
     queue: Mutex<Queue>,
     more: Condvar,
+    /// Room for calls.
+    room: Arc<Semaphore>,
     /// Jobs whose attempts are over while they still block their threads.
     stuck: AtomicUsize,
 }
@@ -39,7 +43,8 @@ struct Queue {
 impl Threads {
     pub fn new(task_type: &str) -> Self {
         let (queue, more, stuck) = Default::default();
-        Self(Arc::new(Shared { name: format!("kafleet-{task_type}"), queue, more, stuck }))
+        let room = Arc::new(Semaphore::new(CALLS));
+        Self(Arc::new(Shared { name: format!("kafleet-{task_type}"), queue, more, room, stuck }))
     }
 
     pub fn stuck(&self) -> usize {
@@ -51,8 +56,7 @@ impl Threads {
         let (shared, runtime) = (self.0.clone(), Handle::current());
         Box::pin(async move {
             let (sender, receiver) = oneshot::channel();
-            let watch = Arc::new(Watch { shared: shared.clone(), state: AtomicU8::new(RUNNING), over: CancellationToken::new() });
-            let (abandoning, own) = (Abandoning(watch.clone()), watch);
+            let (abandoning, own) = shared.watched();
             shared.submit(Box::new(move || {
                 let driven = AssertUnwindSafe(own.over.run_until_cancelled(attempt)).catch_unwind();
                 let ended = runtime.block_on(driven);
@@ -65,13 +69,44 @@ impl Threads {
             match ended {
                 Ok(Ok(Some(answer))) => answer,
                 Ok(Err(panic)) => resume_unwind(panic),
-                Ok(Ok(None)) | Err(_) => Err(Failure::retry("the attempt was given up").of_kind("interrupted")),
+                Ok(Ok(None)) | Err(_) => Err(given_up()),
             }
         })
     }
+
+    /// Makes a call that blocks. Dropped, it is not begun any more; what has begun is stuck until it ends.
+    pub async fn call<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+        let room = self.0.room.clone().acquire_owned().await.ok();
+        let (sender, receiver) = oneshot::channel();
+        let (abandoning, own) = self.0.watched();
+        let runtime = Handle::current();
+        self.0.submit(Box::new(move || {
+            let _entered = runtime.enter();
+            let ended = (!own.over.is_cancelled()).then(|| catch_unwind(AssertUnwindSafe(call)));
+            own.done();
+            drop(room);
+            let _ = sender.send(ended);
+        }))?;
+        let ended = receiver.await;
+        drop(abandoning);
+        match ended {
+            Ok(Some(Ok(done))) => Ok(done),
+            Ok(Some(Err(panic))) => resume_unwind(panic),
+            Ok(None) | Err(_) => Err(given_up()),
+        }
+    }
+}
+
+fn given_up() -> Failure {
+    Failure::retry("the attempt was given up").of_kind("interrupted")
 }
 
 impl Shared {
+    fn watched(self: &Arc<Self>) -> (Abandoning, Arc<Watch>) {
+        let watch = Arc::new(Watch { shared: self.clone(), state: AtomicU8::new(RUNNING), over: CancellationToken::new() });
+        (Abandoning(watch.clone()), watch)
+    }
+
     fn submit(self: &Arc<Self>, job: Job) -> Result<(), Failure> {
         let mut queue = self.queue.lock();
         queue.jobs.push_back(job);

@@ -40,6 +40,7 @@ use super::ticket::Inbox;
 use crate::config::WorkerConfig;
 use crate::control::{Board, Verdict};
 use crate::handlers::context::{Beginning, Scene};
+use crate::handlers::threads::Threads;
 use crate::handlers::{Answer, AnswerFuture, Context, Registered, SharedState};
 use crate::model::event::{Announcement, Event, Kind, Success};
 use crate::model::json::RawJson;
@@ -177,6 +178,7 @@ impl Dispatcher {
             worker: parts.reporter.worker.clone(),
             state: parts.state.clone(),
             outlet: desk.clone(),
+            threads: Threads::new(&parts.task_type),
         });
         let deps = Arc::new(Deps {
             publisher: parts.reporter.publisher().clone(),
@@ -306,7 +308,7 @@ impl Dispatcher {
 
     /// How many slots are held by attempts which are over and cannot be stopped.
     fn look_at_stuck(&mut self) -> usize {
-        let stuck = self.parts.registered.handler.stuck();
+        let stuck = self.parts.registered.handler.stuck() + self.scene.threads.stuck();
         if stuck != self.stuck {
             self.stuck = stuck;
             self.parts.meter.stuck(stuck);

@@ -152,15 +152,20 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     if !shutdown.abort.is_cancelled() {
         heart.stop().await;
     }
-    let last = link.clone();
-    let flushed = blocking(move || last.flush(FLUSH_DEADLINE)).await.map_err(anyhow::Error::msg)?;
-    if let Err(error) = flushed {
-        tracing::warn!(%error, "not everything was acknowledged at the end: it will be repeated");
-    }
+    flush(link).await;
     resending.abort();
     measuring.abort();
     tracing::info!(%worker, "worker has stopped");
     failed.map_or(Ok(()), Err)
+}
+
+/// Waits for the last acknowledgements; not for ever, should it not even be begun.
+async fn flush(link: Arc<Link>) {
+    let flushing = blocking(move || link.flush(FLUSH_DEADLINE).map_err(|error| error.to_string()));
+    let flushed = tokio::time::timeout(FLUSH_DEADLINE + LAST_WORDS, flushing).await;
+    if let Err(error) = flushed.unwrap_or_else(|_| Err("no thread was free for it".into())).flatten() {
+        tracing::warn!(%error, "not everything was acknowledged at the end: it will be repeated");
+    }
 }
 
 /// Early: the guard of child processes keeps the memory that the worker has at that time.

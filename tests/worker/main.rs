@@ -29,6 +29,7 @@ mod replaced;
 mod sabotage;
 mod stopping;
 mod tail;
+mod threads;
 #[path = "../topics/mod.rs"]
 mod topics;
 mod types;

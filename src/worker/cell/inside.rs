@@ -20,6 +20,7 @@ use super::ARGV0;
 use super::wire::{Assignment, Order, Purpose, Word, frame, receive_blocking, send_blocking};
 use crate::handlers::builtin::in_child;
 use crate::handlers::context::{Attempt, Beginning, Note, Outlet, Scene};
+use crate::handlers::threads::Threads;
 use crate::handlers::{Answer, Child, Context, Failure, Registered, Registry, SharedState};
 use crate::model::id::TaskId;
 use crate::model::task::Trace;
@@ -98,6 +99,7 @@ impl Inside {
                 worker: given.worker.into(),
                 state: self.state.clone(),
                 outlet: self.voice.clone(),
+                threads: Threads::new(&self.purpose.task_type),
             }),
         });
         send_blocking(&mut *self.voice.say.lock(), &Word::Begun)?;

@@ -1,0 +1,60 @@
+//! What handlers do that blocks, off the threads that the worker itself needs.
+
+use std::time::Duration;
+
+use kafleet::handlers::Child;
+use kafleet::model::duration::Millis;
+use kafleet::model::event::Kind as EventKind;
+use serde_json::{Value, json};
+
+use crate::fleet::{memory, until};
+use crate::types::{Kind, ok};
+
+/// Calls that block until the file is there, whatever becomes of their attempts.
+fn calls(gate: std::path::PathBuf) -> Kind {
+    let kind = Kind::new("calls", move |_, cx| {
+        let gate = gate.clone();
+        async move {
+            let call = move || {
+                while !gate.exists() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Ok(())
+            };
+            cx.blocking(call).await?;
+            ok(json!(null))
+        }
+    });
+    kind.slots(4).retries(0, Millis(20)).timeout(Millis::secs(3))
+}
+
+#[test]
+fn calls_that_hang_keep_their_slots_and_leave_the_worker_its_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("open");
+    // A worker that needs a thread for something blocking finds one of four.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).max_blocking_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let parent = Kind::new("parent", |_: Value, cx| async move {
+            cx.spawn_child(Child::new("echo", json!(1)));
+            ok(json!(null))
+        });
+        let (fleet, _) = memory(1, &[calls(gate.clone()), parent, Kind::echo("echo")]).await;
+        let worker = fleet.worker();
+        fleet.send_many("calls", "c", 4, "0").await;
+        for end in fleet.wait_for_results(4).await {
+            assert_eq!(end.error.unwrap().kind, "timeout", "its end is told in time");
+        }
+        until("the slots are told to be stuck", || worker.metric("kafleet_slots_stuck", "calls") == 4.0).await;
+        // Its children are looked up off the async threads.
+        fleet.send("parent", "p", "0").await;
+        assert_eq!(fleet.result_of("p").await.kind, EventKind::Succeeded);
+        fleet.send("calls", "next", "0").await;
+        std::fs::write(&gate, "").unwrap();
+        assert_eq!(fleet.result_of("next").await.kind, EventKind::Succeeded);
+        until("the slots are free", || worker.metric("kafleet_slots_stuck", "calls") == 0.0).await;
+        worker.stop().await;
+        fleet.assert_clean("calls").await;
+    });
+}
