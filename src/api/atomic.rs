@@ -146,7 +146,7 @@ impl Api {
         }
         let partition = self.publisher.partition_of(&draft.id);
         let mark = Reservation { hash: draft.hash.clone(), position: None };
-        match stored(self.store.reserve(partition, &draft.id, &mark)).await? {
+        match stored(self.store.reserve(partition, &draft.id, draft.new.run, &mark)).await? {
             None => Ok(Claim::New { reserved: true }),
             Some(other) if other.hash != draft.hash => Err(taken(draft)),
             Some(Reservation { position: Some(position), .. }) => Ok(Claim::There(Box::new(as_published(draft, position)))),
@@ -169,9 +169,9 @@ impl Api {
         let settle = |(n, (draft, claim)): (usize, (&Draft, &Result<Claim, Refusal>))| {
             let reserved = matches!(claim, Ok(Claim::New { reserved: true }));
             let mark = position(n).map(|position| Reservation { hash: draft.hash.clone(), position: Some(position) });
-            let (partition, id) = (self.publisher.partition_of(&draft.id), draft.id.clone());
+            let (partition, id, run) = (self.publisher.partition_of(&draft.id), draft.id.clone(), draft.new.run);
             async move {
-                if reserved && let Err(why) = stored(self.store.set_reservation(partition, &id, mark.as_ref())).await {
+                if reserved && let Err(why) = stored(self.store.set_reservation(partition, &id, run, mark.as_ref())).await {
                     tracing::warn!(%id, ?why, "a reservation could not be settled; it ends by itself");
                 }
             }

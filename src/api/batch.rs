@@ -32,6 +32,8 @@ const AT_ONCE: usize = 1_000;
 const PARENTS_AT_ONCE: usize = 64;
 
 type Outcome = Result<Submitted, Refusal>;
+/// What a task knows of cancels, and its run.
+type Origin = (Option<i64>, u32);
 /// What became of the items, in order.
 pub type Outcomes = Vec<(Option<TaskId>, Outcome)>;
 
@@ -146,7 +148,11 @@ impl Batch {
             let done: Vec<_> = stream::iter(under_way).buffered(AT_ONCE).collect().await;
             wave = Vec::new();
             for (index, origin, outcome) in done {
-                wave.extend(self.release(index, origin, outcome.is_ok()));
+                let parent = match &outcome {
+                    Ok(Submitted::Existing(found)) => (Some(found.fence.offset), found.node.run),
+                    _ => origin,
+                };
+                wave.extend(self.release(index, origin, parent, outcome.is_ok()));
                 self.outcomes[index] = Some(outcome);
             }
         }
@@ -192,21 +198,23 @@ impl Batch {
         wave.retain(|&index| self.drafts[index].is_some());
     }
 
-    fn inherit(&mut self, index: usize, (asof, run): (Option<i64>, u32)) {
+    fn inherit(&mut self, index: usize, (asof, run): Origin) {
         if let Some(draft) = &mut self.drafts[index] {
             draft.new.asof = asof;
             draft.new.run = run;
         }
     }
 
-    /// Lets go what has waited for an item; returns what is ready now.
-    fn release(&mut self, index: usize, origin: (Option<i64>, u32), is_out: bool) -> Vec<usize> {
+    /// Lets go what has waited for an item; returns what is ready now. The same task once more is where the item comes from,
+    /// its children are where it is.
+    fn release(&mut self, index: usize, origin: Origin, parent: Origin, is_out: bool) -> Vec<usize> {
         let mut ready = Vec::new();
         for next in self.waiting.remove(&index).unwrap_or_default() {
             match self.orphan(index, next) {
                 Some(refusal) if !is_out => self.refuse(next, refusal),
                 _ => {
-                    self.inherit(next, origin);
+                    let is_same = self.ids[index] == self.ids[next];
+                    self.inherit(next, if is_same { origin } else { parent });
                     ready.push(next);
                 }
             }

@@ -1,6 +1,9 @@
 //! `POST /v1/tasks/{id}/cancel`: the request goes into the task's history, then to the workers.
 
+use std::time::Duration;
+
 use axum::response::Response;
+use tokio::time::Instant;
 
 use super::Api;
 use super::call::Call;
@@ -9,11 +12,16 @@ use super::fresh::Found;
 use super::outside::detached;
 use super::problem::{Code, Refusal};
 use super::tasks::json_answer;
+use crate::broker::BrokerError;
 use crate::control::{self, CONTROL_VERSION, Cancel, Key, Said};
 use crate::model::event::{Event, Kind};
 use crate::model::node::MAX_MESSAGE_CHARS;
+use crate::model::outbox::{self, CANCEL_GRACE_MS};
 use crate::model::task::Position;
 use crate::runtime::now_ms;
+
+/// For so long after a request nobody takes back what workers are told of it, with something to spare.
+const TELLING: Duration = Duration::from_millis(CANCEL_GRACE_MS as u64 / 2);
 
 pub async fn cancel(call: Call) -> Result<Response, Refusal> {
     let asked: CancelTask = call.json_or_default()?;
@@ -23,10 +31,18 @@ pub async fn cancel(call: Call) -> Result<Response, Refusal> {
         let why = format!("`{}` has ended already: it is {}", task.id, task.node.state);
         return Err(Refusal::new(Code::AlreadyFinished, why).existing(&task.id));
     }
-    let (api, known) = (call.api.clone(), requested(&task));
+    if let Some(known) = task.node.asked(asked.subtree) {
+        // The tracker tells the workers of it, should the api have died that was asked.
+        let position = Position { partition: i32::try_from(task.partition).unwrap_or_default(), offset: known.asof };
+        return Ok(json_answer(200, &outcome(&task, position, true)));
+    }
     let event = Event { by: call.by.clone(), ..event_of(&task, &asked) };
-    let outcome = detached(async move { api.cancel(task, asked, event, known).await }).await?;
-    Ok(json_answer(if outcome.already_requested { 200 } else { 202 }, &outcome))
+    let api = call.api.clone();
+    let outcome = detached(async move {
+        let position = api.cancel(&task, asked, &event).await?;
+        Ok(outcome(&task, position, false))
+    });
+    Ok(json_answer(202, &outcome.await?))
 }
 
 pub fn check_reason(reason: Option<&str>) -> Result<(), Refusal> {
@@ -38,37 +54,52 @@ pub fn check_reason(reason: Option<&str>) -> Result<(), Refusal> {
     }
 }
 
-/// Where this run's cancellation was asked for, if it was.
-fn requested(task: &Found) -> Option<Position> {
-    let asked = |entry: &&crate::model::node::HistoryEntry| entry.kind == Kind::CancelRequested && entry.run == task.node.run;
-    let entry = task.node.history.iter().find(asked)?;
-    Some(Position { partition: i32::try_from(task.partition).ok()?, offset: entry.offset })
+impl Api {
+    /// Once the event is out the tracker does all of it; the api only tells the workers sooner.
+    async fn cancel(&self, task: &Found, asked: CancelTask, event: &Event) -> Result<Position, Refusal> {
+        let begun = Instant::now();
+        let position = self.publisher.publish_event(event).await?;
+        if begun.elapsed() >= TELLING {
+            return Ok(position);
+        }
+        if let Err(error) = self.tell_cancel(task, position.offset, asked.subtree, asked.reason).await {
+            tracing::warn!(task = %task.id, %error, "workers could not be told of a cancel; the tracker tells them");
+        }
+        if begun.elapsed() >= TELLING
+            && let Err(error) = self.tell_again(task, position).await
+        {
+            tracing::warn!(task = %task.id, ?error, "workers were told of a cancel late, and may hear of it for ever");
+        }
+        Ok(position)
+    }
+
+    async fn tell_cancel(&self, task: &Found, asof: i64, subtree: bool, reason: Option<String>) -> Result<(), BrokerError> {
+        let said = Said::Cancel(Cancel { v: CONTROL_VERSION, asof, at_ms: now_ms(), subtree, reason });
+        let key = Key::Cancel(task.id.to_string());
+        control::order(self.publisher.link(), self.publisher.names(), &key, &said).await.map(drop)
+    }
+
+    /// What was told late may lie behind what the tracker has said since, and nobody would take it back: told as it is now.
+    async fn tell_again(&self, task: &Found, position: Position) -> Result<(), Refusal> {
+        let Some(found) = self.look(&task.id).await? else { return Ok(()) };
+        // Not folded yet: what follows from it comes later.
+        if found.fence.offset <= position.offset {
+            return Ok(());
+        }
+        match found.node.cancel.as_deref().filter(|cancel| cancel.named) {
+            Some(cancel) if cancel.asof == position.offset => {}
+            Some(&outbox::Cancel { asof, subtree, .. }) => self.tell_cancel(task, asof, subtree, None).await?,
+            None => {
+                let key = Key::Cancel(task.id.to_string());
+                control::withdraw(self.publisher.link(), self.publisher.names(), &key).await?;
+            }
+        }
+        Ok(())
+    }
 }
 
-impl Api {
-    async fn cancel(
-        &self,
-        task: Found,
-        asked: CancelTask,
-        event: Event,
-        known: Option<Position>,
-    ) -> Result<CancelOutcome, Refusal> {
-        let position = match known {
-            Some(position) => position,
-            None => self.publisher.publish_event(&event).await?,
-        };
-        // A second request may find an api that died half-way through the first one; it takes nothing back, however.
-        if known.is_none() || asked.subtree {
-            let (v, asof, at_ms) = (CONTROL_VERSION, position.offset, now_ms());
-            let said = Said::Cancel(Cancel { v, asof, at_ms, subtree: asked.subtree, reason: asked.reason });
-            let key = Key::Cancel(task.id.to_string());
-            let told = control::order(self.publisher.link(), self.publisher.names(), &key, &said).await;
-            told.map_err(|error| {
-                Refusal::from(error).hint("the request is written, but workers have not heard of it: repeat it")
-            })?;
-        }
-        Ok(CancelOutcome { id: task.id.to_string(), position: position.to_string(), already_requested: known.is_some() })
-    }
+fn outcome(task: &Found, position: Position, already_requested: bool) -> CancelOutcome {
+    CancelOutcome { id: task.id.to_string(), position: position.to_string(), already_requested }
 }
 
 fn event_of(task: &Found, asked: &CancelTask) -> Event {

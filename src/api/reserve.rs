@@ -43,7 +43,7 @@ impl Api {
         }
         let partition = self.publisher.partition_of(&draft.id);
         let mark = Reservation { hash: draft.hash.clone(), position: None };
-        let reserved = stored(self.store.reserve(partition, &draft.id, &mark)).await?;
+        let reserved = stored(self.store.reserve(partition, &draft.id, draft.new.run, &mark)).await?;
         let ours = reserved.is_none();
         match reserved {
             Some(other) if other.hash != draft.hash => return Err(taken(&draft)),
@@ -74,7 +74,7 @@ impl Api {
         match self.publish(draft).await {
             Ok(position) => {
                 let mark = Reservation { position: Some(position), ..mark };
-                if let Err(why) = stored(self.store.set_reservation(partition, &draft.id, Some(&mark))).await {
+                if let Err(why) = stored(self.store.set_reservation(partition, &draft.id, draft.new.run, Some(&mark))).await {
                     tracing::warn!(id = %draft.id, ?why, "published, but its reservation could not be completed");
                 }
                 Ok(Submitted::Created(as_published(draft, position)))
@@ -82,18 +82,19 @@ impl Api {
             Err(failed) => {
                 if ours && !failed.perhaps_out {
                     // It ends by itself if this does not work.
-                    let _ = stored(self.store.set_reservation(partition, &draft.id, None)).await;
+                    let _ = stored(self.store.set_reservation(partition, &draft.id, draft.new.run, None)).await;
                 }
                 Err(failed.refusal)
             }
         }
     }
 
-    /// The task that has the id, if it is the same one; a refusal if it is another.
+    /// The task that has the id in this run or a later one, if it is the same one; a refusal if it is another.
     pub async fn existing(&self, draft: &Draft) -> Result<Option<Found>, Refusal> {
         let Some(found) = self.look(&draft.id).await? else { return Ok(None) };
         let node = &found.node;
-        if !node.announced {
+        // One of an earlier run counts for nothing below a parent that was started anew.
+        if !node.announced || node.run < draft.new.run {
             return Ok(None);
         }
         let same_type = node.task_type.as_deref() == Some(&*draft.new.task_type);

@@ -413,7 +413,7 @@ mod tests {
     fn a_retried_task_is_not_in_line_before_its_record_is() {
         let mut node = Node::expected(2, 0);
         for (what, expected) in [
-            (Act::Uncancel, false),
+            (Act::Uncancel { due_ms: 0 }, false),
             (Act::Publish { run: 1 }, false),
             (Act::RetryFailed { run: 2 }, false),
             (Act::Publish { run: 2 }, true),

@@ -13,7 +13,7 @@ use super::age::Lifetimes;
 use super::event::{Announcement, Event, Kind};
 use super::id::TaskId;
 use super::node::{HistoryEntry, Moment, Node};
-use super::outbox::{Act, Effect, MAX_KEPT_BYTES};
+use super::outbox::{Cancel, MAX_KEPT_BYTES};
 use super::rollup::{self, Standing};
 use super::state::State;
 use super::task::OnFailure;
@@ -209,6 +209,7 @@ impl Forest {
         }
         let step = step(node, event, place, next_run);
         requests::inherit(node, above, place);
+        let later = above.is_some() || event.kind == Kind::RetryRequested;
         let kept = (event.record.is_some() || kept_before > 0)
             .then(|| (keep(node, event, step.verdict, place, kept_before, room), node.kept));
         if step.in_history {
@@ -222,6 +223,9 @@ impl Forest {
             self.touch(&event.id).into_iter().for_each(|node| refresh(node, cause));
         } else {
             refresh(node, cause);
+        }
+        if later {
+            self.outlive(&event.id);
         }
         if fresh {
             self.hold(&event.id, ages.lifetimes.max_tree_age_ms);
@@ -345,6 +349,21 @@ impl Forest {
     fn next_run(&self, event: &Event) -> u32 {
         let highest = self.node(event.id.root()).map_or(0, |root| root.highest_run);
         event.new_run.unwrap_or(highest.saturating_add(1))
+    }
+
+    /// A task that was made or started anew after the cancels above it goes on: who asks again means it too.
+    fn outlive(&mut self, id: &TaskId) {
+        let Some(asof) = self.node(id.as_str()).filter(|node| !node.own.is_terminal()).map(|node| node.asof) else { return };
+        let mut next = id.parent_id();
+        while let Some(above) = next {
+            let outlived = |cancel: &&Cancel| cancel.named && cancel.subtree && cancel.asof <= asof && !cancel.outlived;
+            let is_new = self.node(above.as_str()).and_then(|node| node.cancel.as_deref()).filter(outlived).is_some();
+            let node = if is_new { self.touch(&above) } else { None };
+            if let Some(cancel) = node.and_then(|node| node.cancel.as_deref_mut()) {
+                cancel.outlived = true;
+            }
+            next = above.parent_id();
+        }
     }
 
     /// The latest cancel of anything above.
@@ -522,7 +541,7 @@ fn refresh(node: &mut Node, cause: Cause<'_>) {
     node.state = state;
     if let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
         cancel.named = false;
-        node.want(Effect { cause: cause.place.offset, what: Act::Uncancel });
+        requests::uncancel(node, cause.place);
     }
     tells::judge(node, cause);
     let before = node.age;

@@ -141,7 +141,7 @@ pub enum Due {
 const BEHIND: i64 = 1 << 52;
 
 /// A request that stays on the record of the task it named, and what it applies to below.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancel {
     /// Where the request lies in the events partition: it applies to tasks with a lower `ce_asof`.
     pub asof: i64,
@@ -153,6 +153,8 @@ pub struct Cancel {
     pub subtree: bool,
     /// Nobody asked for it: a child has failed, and the task fails fast.
     pub tripped: bool,
+    /// Something below was made later on purpose, and does not mind: who asks again means that too.
+    pub outlived: bool,
 }
 
 /// Something that the tracker does outside, once.
@@ -171,8 +173,9 @@ pub enum Act {
     RetryFailed { run: u32 },
     /// Tell the workers, and each pending task below.
     Cancel { asof: i64, subtree: bool },
-    /// Nothing below is pending any more: workers need not know.
-    Uncancel,
+    /// Nothing below is pending any more: workers need not know. Not before this time, epoch milliseconds: whoever asked may
+    /// be about to tell them.
+    Uncancel { due_ms: i64 },
     /// Publish the continuation that the task is.
     Follow { run: u32 },
     /// The tree is too old: end each pending task below, and tell the workers.
@@ -188,7 +191,7 @@ impl Effect {
             Act::Publish { .. } => "publish",
             Act::RetryFailed { .. } => "retry-failed",
             Act::Cancel { .. } => "cancel",
-            Act::Uncancel => "uncancel",
+            Act::Uncancel { .. } => "uncancel",
             Act::Follow { .. } => "follow",
             Act::End { .. } => "end",
             // One event can bring several about.
@@ -208,6 +211,12 @@ impl Node {
         self.cancel.as_deref().filter(|cancel| cancel.asof > self.asof)
     }
 
+    /// The request that says as much as one for the task, or for what is below it too, would say now.
+    pub fn asked(&self, subtree: bool) -> Option<&Cancel> {
+        let as_much = |cancel: &&Cancel| cancel.named && (!subtree || (cancel.subtree && !cancel.outlived));
+        self.cancelled_by().filter(as_much)
+    }
+
     /// A worker that lives would end it.
     pub fn is_held(&self) -> bool {
         match self.own {
@@ -223,12 +232,13 @@ impl Node {
     /// wait for the workers. However many of those there are, they hide nobody.
     pub fn turn(&self) -> Option<i64> {
         let first = self.effects.first()?;
-        Some(if first.what == Act::Uncancel { first.cause | BEHIND } else { first.cause })
+        Some(if matches!(first.what, Act::Uncancel { .. }) { first.cause | BEHIND } else { first.cause })
     }
 
     /// To be done behind all others, but before a cancel is taken back: that may have to wait for the workers.
     pub fn want(&mut self, effect: Effect) {
-        let last = self.effects.iter().position(|effect| effect.what == Act::Uncancel).unwrap_or(self.effects.len());
+        let last =
+            self.effects.iter().position(|effect| matches!(effect.what, Act::Uncancel { .. })).unwrap_or(self.effects.len());
         self.effects.insert(last, effect);
     }
 
@@ -305,7 +315,7 @@ mod tests {
         assert_eq!(due(&node), Some((40, Due::Expire)));
         node.own = State::Retrying;
         assert_eq!(due(&node), Some((50, Due::Release)), "a retry does not expire");
-        node.cancel = Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true, subtree: true, tripped: false }));
+        node.cancel = Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true, subtree: true, ..Cancel::default() }));
         assert_eq!(due(&node), Some((20, Due::Cancel)));
         node.asof = 9;
         assert_eq!(due(&node), Some((50, Due::Release)), "a later retry of it runs");

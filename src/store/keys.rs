@@ -114,9 +114,9 @@ impl Keys {
         self.key("ln:", id.as_str())
     }
 
-    /// The reservation of an id.
-    pub fn reservation(&self, id: &TaskId) -> String {
-        self.key("r:", id.as_str())
+    /// The reservation of an id for a run.
+    pub fn reservation(&self, id: &TaskId, run: u32) -> String {
+        format!("{}r:{run}:{id}", self.base)
     }
 
     /// A pattern over everything of the partition: a prefix has no characters that mean something else in one.
@@ -190,7 +190,7 @@ mod tests {
             (keys.log(&id), "fleet:{p12}:l:r:a"),
             (keys.log_total(&id), "fleet:{p12}:ln:r:a"),
             (keys.attachments(&id), "fleet:{p12}:a:r:a"),
-            (keys.reservation(&id), "fleet:{p12}:r:r:a"),
+            (keys.reservation(&id, 2), "fleet:{p12}:r:2:r:a"),
             (keys.all(), "fleet:{p12}:*"),
         ] {
             assert_eq!(key, expect);

@@ -69,9 +69,10 @@ struct Partition {
     done: BTreeMap<i64, VecDeque<TaskId>>,
     lifetimes: Option<Lifetimes>,
     bytes: usize,
-    reservations: FxHashMap<TaskId, Reserved>,
+    /// By id and run.
+    reservations: FxHashMap<(TaskId, u32), Reserved>,
     /// In the order of their ends, which all come one `reservation_ttl` later.
-    ends: VecDeque<(Instant, TaskId)>,
+    ends: VecDeque<(Instant, (TaskId, u32))>,
 }
 
 #[derive(Clone)]
@@ -259,17 +260,17 @@ impl Partition {
 
     fn drop_expired(&mut self, now: Instant) {
         while self.ends.front().is_some_and(|(end, _)| *end <= now) {
-            let Some((_, id)) = self.ends.pop_front() else { return };
+            let Some((_, key)) = self.ends.pop_front() else { return };
             // It may have been replaced since, with a later end.
-            if self.reservations.get(&id).is_some_and(|reserved| reserved.end <= now) {
-                self.reservations.remove(&id);
+            if self.reservations.get(&key).is_some_and(|reserved| reserved.end <= now) {
+                self.reservations.remove(&key);
             }
         }
     }
 
-    fn hold(&mut self, id: &TaskId, mark: &Reservation, end: Instant) {
-        self.ends.push_back((end, id.clone()));
-        self.reservations.insert(id.clone(), Reserved { mark: mark.clone(), end });
+    fn hold(&mut self, key: (TaskId, u32), mark: &Reservation, end: Instant) {
+        self.ends.push_back((end, key.clone()));
+        self.reservations.insert(key, Reserved { mark: mark.clone(), end });
     }
 }
 
@@ -328,29 +329,35 @@ impl Store for Memory {
         Ok(self.read(partition, |partition| partition.attachments.get(id)?.get(name).cloned()))
     }
 
-    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
-        let now = Instant::now();
+    async fn reserve(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        mark: &Reservation,
+    ) -> Result<Option<Reservation>, StoreError> {
+        let (now, key) = (Instant::now(), (id.clone(), run));
         let mut contents = self.lock();
         let partition = contents.partitions.entry(partition).or_default();
         partition.drop_expired(now);
-        if let Some(reserved) = partition.reservations.get(id) {
+        if let Some(reserved) = partition.reservations.get(&key) {
             return Ok(Some(reserved.mark.clone()));
         }
         if partition.reservations.len() >= self.shared.options.max_records {
             return Err(full(&format!("{} reservations", partition.reservations.len())));
         }
-        partition.hold(id, mark, now + self.shared.options.reservation_ttl);
+        partition.hold(key, mark, now + self.shared.options.reservation_ttl);
         Ok(None)
     }
 
-    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError> {
-        let now = Instant::now();
+    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError> {
+        let (now, key) = (Instant::now(), (id.clone(), run));
         let mut contents = self.lock();
         let partition = contents.partitions.entry(partition).or_default();
         partition.drop_expired(now);
         match mark {
-            Some(mark) => partition.hold(id, mark, now + self.shared.options.reservation_ttl),
-            None => drop(partition.reservations.remove(id)),
+            Some(mark) => partition.hold(key, mark, now + self.shared.options.reservation_ttl),
+            None => drop(partition.reservations.remove(&key)),
         }
         Ok(())
     }

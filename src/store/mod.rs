@@ -103,12 +103,13 @@ pub trait Store: Send + Sync + 'static {
     /// What is attached to a task under a name.
     async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Reserves an id for [`RESERVATION_TTL`], or tells what it is reserved with. After a lost answer that is the caller's
+    /// Reserves an id, for a run of its task, for [`RESERVATION_TTL`], or tells what it is reserved with. After a lost answer that is the caller's
     /// own mark.
-    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError>;
+    async fn reserve(&self, partition: u32, id: &TaskId, run: u32, mark: &Reservation)
+    -> Result<Option<Reservation>, StoreError>;
 
-    /// Replaces the reservation of an id (once its publish is acknowledged); None gives it up.
-    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError>;
+    /// Replaces the reservation of an id and run (once its publish is acknowledged); None gives it up.
+    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError>;
 
     /// Change notices. A hint only: some may be missing. The stream yields [`Notice::Gap`] whenever it begins to listen
     /// (first of all, and again after a cut) and when its reader is too slow; it ends only by being dropped.

@@ -277,8 +277,14 @@ impl Store for Redis {
         values::read(&key, self.ask(partition, &mut command).await?)
     }
 
-    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
-        let key = self.keys(partition).reservation(id);
+    async fn reserve(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        mark: &Reservation,
+    ) -> Result<Option<Reservation>, StoreError> {
+        let key = self.keys(partition).reservation(id, run);
         let ttl_ms = self.link.options.reservation_ttl.as_millis() as u64;
         for _ in 0..ATTEMPTS {
             let mut commands = pipe();
@@ -297,8 +303,8 @@ impl Store for Redis {
         Err(StoreError::Unavailable(format!("the reservation of `{id}` changes faster than it can be read: try again")))
     }
 
-    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError> {
-        let key = self.keys(partition).reservation(id);
+    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError> {
+        let key = self.keys(partition).reservation(id, run);
         let ttl_ms = self.link.options.reservation_ttl.as_millis() as u64;
         match mark {
             Some(mark) => {

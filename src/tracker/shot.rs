@@ -274,12 +274,9 @@ impl Gunsmith {
                         bytes += shot.bytes();
                         shots.push(shot);
                     }
-                    Act::Uncancel => {
-                        // Whoever asked may be about to tell the workers: taken back before that, it would stay for ever.
-                        if node.cancel.as_ref().is_some_and(|cancel| cancel.due_ms > now) {
-                            self.defer(id, &node);
-                            continue;
-                        }
+                    // Taken back before whoever asked tells the workers, it would stay for ever.
+                    Act::Uncancel { due_ms } if due_ms > now => self.defer(id, &node),
+                    Act::Uncancel { .. } => {
                         if checks == CHECKS {
                             // Of the others each has its turn, while these are left alone.
                             self.goes_on = true;

@@ -119,7 +119,7 @@ async fn the_same_task_again_is_the_same_task() {
     fleet.succeed("a", json!("done")).await;
     fleet.folded().await;
     let partition = fleet.publisher.partition_of(&"a".parse().unwrap());
-    fleet.store.real.set_reservation(partition, &"a".parse().unwrap(), None).await.unwrap();
+    fleet.store.real.set_reservation(partition, &"a".parse().unwrap(), 1, None).await.unwrap();
     let (status, again) = fleet.post("/v1/tasks", body).await;
     assert_eq!((status, again["state"].as_str(), again["result"].as_str()), (200, Some("succeeded"), Some("done")));
     assert_eq!(published(&fleet, "echo").1, 1, "it is published once");
@@ -155,7 +155,7 @@ async fn a_publish_that_did_not_get_through_can_be_repeated() {
     let partition = fleet.publisher.partition_of(&"a".parse().unwrap());
     let hash = kafleet::model::hash::spawn_hash("echo", &json!(null));
     let mark = kafleet::store::Reservation { hash, position: None };
-    fleet.store.real.reserve(partition, &"a".parse().unwrap(), &mark).await.unwrap();
+    fleet.store.real.reserve(partition, &"a".parse().unwrap(), 1, &mark).await.unwrap();
     let made = fleet.create(json!({"type": "echo", "id": "a"})).await;
     let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
     assert_eq!(status.state, State::Queued);

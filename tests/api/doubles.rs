@@ -73,11 +73,17 @@ impl StoreTrait for Store {
     async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.here()?.attachment(partition, id, name).await
     }
-    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
-        self.here()?.reserve(partition, id, mark).await
+    async fn reserve(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        mark: &Reservation,
+    ) -> Result<Option<Reservation>, StoreError> {
+        self.here()?.reserve(partition, id, run, mark).await
     }
-    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError> {
-        self.here()?.set_reservation(partition, id, mark).await
+    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError> {
+        self.here()?.set_reservation(partition, id, run, mark).await
     }
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
         let notices = self.here()?.notices().await?;
@@ -92,15 +98,34 @@ impl StoreTrait for Store {
     }
 }
 
-/// The way to Kafka, which can be cut; sending is left alone.
+/// The way to Kafka, which can be cut; sending is left alone, or has to wait.
 pub struct Uplink {
     real: Arc<Log>,
     pub cut: AtomicBool,
+    /// Nothing is sent to the control topic.
+    pub held: Arc<AtomicBool>,
+}
+
+struct Held(Arc<dyn Producer>, Arc<AtomicBool>);
+
+impl Producer for Held {
+    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
+        if self.1.load(Ordering::SeqCst) && record.topic.ends_with(".control") {
+            return Err(BrokerError::Full("the test holds it up".into()));
+        }
+        self.0.send(record, token)
+    }
+    fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
+        self.0.flush(deadline)
+    }
+    fn purge(&self) {
+        self.0.purge();
+    }
 }
 
 impl Uplink {
     pub fn new(real: Arc<Log>) -> Self {
-        Self { real, cut: AtomicBool::new(false) }
+        Self { real, cut: AtomicBool::new(false), held: Arc::default() }
     }
 
     fn here(&self) -> Result<&Log, BrokerError> {
@@ -116,7 +141,7 @@ impl Broker for Uplink {
         self.here()?.consumer(spec)
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
-        self.here()?.producer(sink)
+        Ok(Arc::new(Held(self.here()?.producer(sink)?, self.held.clone())))
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
         self.here()?.atomic_producer(name)

@@ -2,6 +2,7 @@
 //! tracker folding where a test wants it.
 
 mod batch;
+mod cancels;
 mod changes;
 mod create;
 mod dead;
@@ -14,6 +15,7 @@ mod orders;
 mod reads;
 mod refusals;
 mod reports;
+mod runs;
 mod schedules;
 mod search;
 mod together;

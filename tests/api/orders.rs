@@ -21,7 +21,7 @@ impl Fleet {
     }
 
     /// The last control record of a key; None: there is none, or it is taken back.
-    fn control(&self, key: &str) -> Option<Value> {
+    pub fn control(&self, key: &str) -> Option<Value> {
         let place = Partition::new(self.names.control(), 0);
         let end = self.log.ends(&place, DEADLINE).unwrap().end;
         let records = (0..end).filter_map(|offset| self.log.read_at(&place, offset, DEADLINE).unwrap());

@@ -278,13 +278,19 @@ impl Store for Uplink {
         reach(&self.luck).await?;
         self.inner.attachment(partition, id, name).await
     }
-    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
+    async fn reserve(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        mark: &Reservation,
+    ) -> Result<Option<Reservation>, StoreError> {
         reach(&self.luck).await?;
-        self.inner.reserve(partition, id, mark).await
+        self.inner.reserve(partition, id, run, mark).await
     }
-    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError> {
+    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError> {
         reach(&self.luck).await?;
-        self.inner.set_reservation(partition, id, mark).await
+        self.inner.set_reservation(partition, id, run, mark).await
     }
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
         reach(&self.luck).await?;

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::{Broker, ConsumerSpec, Partition, RecordRef, Start};
+use kafleet::control::Orders;
 use kafleet::model::changes::Index;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::id::TaskId;
@@ -156,6 +157,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     outcomes(&log, &records, &mut wrong);
     once(fleet, &log, &mut wrong);
     published(fleet, &log, &mut wrong);
+    cancels(fleet, &mut wrong);
     wrong
 }
 
@@ -326,6 +328,16 @@ fn outcomes(log: &[Event], records: &Records, wrong: &mut Vec<String>) {
         if told != Some(&node.own) && !stopped {
             wrong.push(format!("run {} of `{id}` ended as {told:?} in the log and is {}", node.run, node.own));
         }
+    }
+}
+
+/// What has ended has no cancel left, which a later task of the same id would not survive. Only an api that dies in a wild
+/// fleet may leave one behind.
+fn cancels(fleet: &Fleet, wrong: &mut Vec<String>) {
+    let mut orders = Orders::default();
+    fleet.each_record(&Partition::new(fleet.names.control(), 0), &mut |record| drop(orders.take(record)));
+    if fleet.story.mood != Mood::Wild && orders.cancels() > 0 {
+        wrong.push(format!("workers are still told of cancels: {orders:?}"));
     }
 }
 

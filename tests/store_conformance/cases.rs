@@ -412,15 +412,16 @@ fn mark(hash: &str, position: Option<Position>) -> Reservation {
 pub async fn an_id_is_reserved_once(bench: &Bench) {
     let store = &bench.store;
     let (one, two) = (mark("one", None), mark("two", Some(Position { partition: 3, offset: 42 })));
-    assert_eq!(store.reserve(0, &id("a"), &one).await.unwrap(), None);
-    assert_eq!(store.reserve(0, &id("a"), &two).await.unwrap(), Some(one.clone()));
-    assert_eq!(store.reserve(0, &id("b"), &two).await.unwrap(), None, "another id");
-    store.set_reservation(0, &id("a"), Some(&two)).await.unwrap();
-    assert_eq!(store.reserve(0, &id("a"), &one).await.unwrap(), Some(two.clone()));
-    store.set_reservation(0, &id("a"), None).await.unwrap();
-    store.set_reservation(0, &id("never"), None).await.unwrap();
-    assert_eq!(store.reserve(0, &id("a"), &one).await.unwrap(), None);
-    let racers = (0..20).map(|n| async move { store.reserve(0, &id("raced"), &mark(&n.to_string(), None)).await.unwrap() });
+    assert_eq!(store.reserve(0, &id("a"), 1, &one).await.unwrap(), None);
+    assert_eq!(store.reserve(0, &id("a"), 1, &two).await.unwrap(), Some(one.clone()));
+    assert_eq!(store.reserve(0, &id("b"), 1, &two).await.unwrap(), None, "another id");
+    assert_eq!(store.reserve(0, &id("a"), 2, &two).await.unwrap(), None, "another run");
+    store.set_reservation(0, &id("a"), 1, Some(&two)).await.unwrap();
+    assert_eq!(store.reserve(0, &id("a"), 1, &one).await.unwrap(), Some(two.clone()));
+    store.set_reservation(0, &id("a"), 1, None).await.unwrap();
+    store.set_reservation(0, &id("never"), 1, None).await.unwrap();
+    assert_eq!(store.reserve(0, &id("a"), 1, &one).await.unwrap(), None);
+    let racers = (0..20).map(|n| async move { store.reserve(0, &id("raced"), 1, &mark(&n.to_string(), None)).await.unwrap() });
     let winners = futures::future::join_all(racers).await.into_iter().filter(Option::is_none).count();
     assert_eq!(winners, 1);
 }
@@ -428,15 +429,15 @@ pub async fn an_id_is_reserved_once(bench: &Bench) {
 pub async fn a_reservation_expires(bench: &Bench) {
     let (one, two) = (mark("one", None), mark("two", None));
     let long = bench.with_reservation_ttl(Duration::from_secs(600));
-    assert_eq!(long.reserve(0, &id("long"), &one).await.unwrap(), None);
-    assert_eq!(long.reserve(0, &id("long"), &two).await.unwrap(), Some(one.clone()));
+    assert_eq!(long.reserve(0, &id("long"), 1, &one).await.unwrap(), None);
+    assert_eq!(long.reserve(0, &id("long"), 1, &two).await.unwrap(), Some(one.clone()));
     let store = bench.with_reservation_ttl(Duration::from_millis(1_500));
-    assert_eq!(store.reserve(0, &id("a"), &one).await.unwrap(), None);
-    let is_free = || async { store.reserve(0, &id("a"), &two).await.unwrap().is_none() };
+    assert_eq!(store.reserve(0, &id("a"), 1, &one).await.unwrap(), None);
+    let is_free = || async { store.reserve(0, &id("a"), 1, &two).await.unwrap().is_none() };
     until("the reservation ends", is_free).await;
     // What is set ends as well.
-    store.set_reservation(0, &id("b"), Some(&two)).await.unwrap();
-    let is_free = || async { store.reserve(0, &id("b"), &two).await.unwrap().is_none() };
+    store.set_reservation(0, &id("b"), 1, Some(&two)).await.unwrap();
+    let is_free = || async { store.reserve(0, &id("b"), 1, &two).await.unwrap().is_none() };
     until("the replaced reservation ends", is_free).await;
 }
 

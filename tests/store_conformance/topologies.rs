@@ -53,7 +53,7 @@ async fn a_cluster_serves_every_partition() {
         assert_eq!(bench.store.outbox(partition, 9).await.unwrap().fence, Some(fence(2)));
         assert_eq!(bench.store.kept(partition, &[id("a"), id("b")]).await.unwrap(), [None, None]);
         let mark = Reservation { hash: "h".into(), position: None };
-        assert_eq!(bench.store.reserve(partition, &id("a"), &mark).await.unwrap(), None);
+        assert_eq!(bench.store.reserve(partition, &id("a"), 1, &mark).await.unwrap(), None);
     }
     assert_eq!(bench.store.fences(&partitions).await.unwrap(), vec![Some(fence(2)); 16]);
     assert_eq!(bench.store.counts(&partitions).await.unwrap()[0].count, 32);
@@ -115,7 +115,7 @@ async fn everything_is_read(store: &dyn Store, all: &[String]) {
     assert_eq!(store.kept(0, &wanted).await.unwrap().iter().flatten().count(), 0);
     assert_eq!(store.counts(&[0, 1, 2]).await.unwrap()[0].count, all.len() as u64);
     let mark = Reservation { hash: "h".into(), position: None };
-    let held = store.reserve(0, &id("reserved"), &mark).await.unwrap();
+    let held = store.reserve(0, &id("reserved"), 1, &mark).await.unwrap();
     assert!(held.is_none_or(|held| held == mark));
 }
 

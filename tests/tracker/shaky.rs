@@ -255,11 +255,17 @@ impl Store for ShakyStore {
     async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.attachment(partition, id, name).await
     }
-    async fn reserve(&self, partition: u32, id: &TaskId, mark: &Reservation) -> Result<Option<Reservation>, StoreError> {
-        self.inner.reserve(partition, id, mark).await
+    async fn reserve(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        mark: &Reservation,
+    ) -> Result<Option<Reservation>, StoreError> {
+        self.inner.reserve(partition, id, run, mark).await
     }
-    async fn set_reservation(&self, partition: u32, id: &TaskId, mark: Option<&Reservation>) -> Result<(), StoreError> {
-        self.inner.set_reservation(partition, id, mark).await
+    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError> {
+        self.inner.set_reservation(partition, id, run, mark).await
     }
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
         self.inner.notices().await

@@ -65,6 +65,7 @@ impl Forest {
         if kept > 0 {
             self.note_kept(next, Keeping::Drop, kept, 0);
         }
+        self.outlive(next);
         if let Some(node) = self.touch(id) {
             if let Some(before) = before {
                 rollup::uncount(&mut node.below, run, &before);

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Ages, Cause, Forest, Place, Verdict, refresh, standing};
+use super::{Ages, Cause, Forest, Place, Verdict, refresh, requests, standing};
 use crate::model::age::{AGAIN_MS, Age, Aging, NEVER_ANNOUNCED};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::HistoryEntry;
-use crate::model::outbox::{Act, Cancel, Effect, MAX_EFFECTS, OVERDUE};
+use crate::model::outbox::{Act, Cancel, MAX_EFFECTS, OVERDUE};
 
 /// What became of a task whose time had come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +76,9 @@ impl Forest {
         let kept = self.node(id.as_str()).map_or(0, |node| node.kept);
         let Some(node) = self.touch(id) else { return };
         if node.requests() < MAX_EFFECTS {
-            node.want(Effect { cause: place.offset, what: Act::End { asof: place.offset } });
-            let due_ms = place.log_time_ms;
-            node.cancel = Some(Box::new(Cancel { asof: place.offset, due_ms, named: true, subtree: true, tripped: false }));
+            requests::replace(node, place, Act::End { asof: place.offset });
+            let (asof, due_ms) = (place.offset, place.log_time_ms);
+            node.cancel = Some(Box::new(Cancel { asof, due_ms, named: true, subtree: true, ..Cancel::default() }));
         }
         node.remember(entry(node.run, OVERDUE, place));
         if node.own.is_terminal() {

@@ -1,10 +1,10 @@
 //! What a task does about children that failed: `fail_fast`, `max_failed`.
 
-use super::{Cause, Forest, follow, refresh};
+use super::{Cause, Forest, follow, refresh, requests};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::{HistoryEntry, MAX_MESSAGE_CHARS, Node};
-use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel, Effect};
+use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel};
 use crate::model::rollup;
 use crate::model::state::State;
 
@@ -51,11 +51,9 @@ fn trip(node: &mut Node, told: Option<String>, cause: Cause<'_>) {
     let told = told.unwrap_or_else(|| "children had failed before the task was announced".to_owned());
     let (asof, open) = (cause.place.offset, !node.state.is_terminal());
     let due_ms = cause.place.log_time_ms + CANCEL_GRACE_MS;
-    node.cancel = Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true }));
+    node.cancel = Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true, outlived: false }));
     if open {
-        // Whatever an earlier one cancels or takes back, this one covers.
-        node.effects.retain(|effect| !matches!(effect.what, Act::Cancel { .. } | Act::Uncancel));
-        node.want(Effect { cause: asof, what: Act::Cancel { asof, subtree: true } });
+        requests::replace(node, cause.place, Act::Cancel { asof, subtree: true });
     }
     let message: String =
         format!("{told} (fail_fast: what was open below is cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();

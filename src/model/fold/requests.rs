@@ -8,27 +8,47 @@ use crate::model::state::State;
 
 /// A cancel stays on the record and applies to everything below that was made before it.
 pub(super) fn cancel(node: &mut Node, event: &Event, place: Place) -> Step {
-    let asof = event.asof.unwrap_or(place.offset);
-    let known = node.cancelled_by().is_some_and(|cancel| cancel.named || event.asof.is_some());
+    let (asof, named) = (event.asof.unwrap_or(place.offset), event.asof.is_none());
+    let known = if named { node.asked(event.subtree) } else { node.cancelled_by() }.is_some();
     let later_retry = asof <= node.asof;
     let ended = if event.subtree { node.state.is_terminal() } else { node.own.is_terminal() };
     if ended || known || later_retry || node.requests() >= MAX_EFFECTS {
+        if named && !node.cancel.as_deref().is_some_and(|cancel| cancel.named) {
+            // Whoever asked tells the workers of it all the same.
+            uncancel(node, place);
+        }
         return Step::of(Verdict::Ignored);
     }
-    let named = event.asof.is_none();
     apply_cancel(node, asof, place, named, event.subtree);
     if named {
-        // An earlier one need not be taken back any more: that would take this one back.
-        node.effects.retain(|effect| effect.what != Act::Uncancel);
-        node.want(Effect { cause: place.offset, what: Act::Cancel { asof, subtree: event.subtree } });
+        replace(node, place, Act::Cancel { asof, subtree: event.subtree });
     }
     Step::of(Verdict::Applied)
+}
+
+/// What an earlier one cancels, this one covers, and taken back it would take this one back.
+pub(super) fn replace(node: &mut Node, place: Place, what: Act) {
+    let narrow = matches!(what, Act::Cancel { subtree: false, .. });
+    node.effects.retain(|effect| match effect.what {
+        Act::Cancel { subtree, .. } => subtree && narrow,
+        Act::Uncancel { .. } => false,
+        _ => true,
+    });
+    node.want(Effect { cause: place.offset, what });
+}
+
+/// Workers need not know of a cancel any more, once whoever asked for it last has told them.
+pub(super) fn uncancel(node: &mut Node, place: Place) {
+    node.effects.retain(|effect| !matches!(effect.what, Act::Uncancel { .. }));
+    node.want(Effect { cause: place.offset, what: Act::Uncancel { due_ms: place.log_time_ms + CANCEL_GRACE_MS } });
 }
 
 fn apply_cancel(node: &mut Node, asof: i64, place: Place, named: bool, subtree: bool) {
     let begun_ms = node.cancelled_by().map(|cancel| cancel.due_ms);
     let due_ms = begun_ms.unwrap_or(place.log_time_ms + CANCEL_GRACE_MS);
-    node.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree, tripped: false }));
+    // What a child has failed stays failed.
+    let tripped = node.cancelled_by().is_some_and(|cancel| cancel.tripped);
+    node.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree, tripped, outlived: false }));
     if node.is_external() && !node.own.is_terminal() {
         // Nobody of ours runs it: there is nothing to wait for.
         node.own = State::Cancelled;

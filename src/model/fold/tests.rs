@@ -8,7 +8,7 @@ use crate::model::changes::{Changes, Entry, Index};
 use crate::model::duration::Millis;
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
-use crate::model::outbox::KeptRecord;
+use crate::model::outbox::{Effect, KeptRecord};
 use crate::model::rollup::{Counts, children_of, combine};
 use crate::model::state::Category;
 use crate::model::task::{Policy, Position, Rules};

@@ -70,12 +70,12 @@ async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, Refusal> 
     let name = format!("rebuild-{}", uuid::Uuid::now_v7().simple());
     let id = TaskId::parse(&name).map_err(|error| Refusal::Unfit(error.to_string()))?;
     let mark = |hash: &str| Reservation { hash: hash.to_owned(), position: None };
-    copy.set_reservation(0, &id, Some(&mark("copy"))).await?;
-    let found = source.reserve(0, &id, &mark("source")).await;
-    copy.set_reservation(0, &id, None).await?;
+    copy.set_reservation(0, &id, 1, Some(&mark("copy"))).await?;
+    let found = source.reserve(0, &id, 1, &mark("source")).await;
+    copy.set_reservation(0, &id, 1, None).await?;
     let same = found?.is_some();
     if !same {
-        source.set_reservation(0, &id, None).await?;
+        source.set_reservation(0, &id, 1, None).await?;
     }
     Ok(same)
 }

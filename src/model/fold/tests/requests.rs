@@ -1,7 +1,7 @@
 //! What waits, is cancelled, or is asked for again.
 
 use super::*;
-use crate::model::outbox::Due;
+use crate::model::outbox::{Act, CANCEL_GRACE_MS, Due};
 
 #[test]
 fn a_scheduled_task_waits_with_its_record_until_it_is_released() {
@@ -197,8 +197,73 @@ fn a_later_cancel_is_not_taken_back_with_an_earlier_one() {
         [submitted("a"), cancel.clone(), event(Kind::Cancelled, "a"), again, cancel, in_run(event(Kind::Cancelled, "a"), 2)];
     let effects = |n: usize| fold_log(&log[..n], 2, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ");
     assert_eq!(effects(4), "cancel-1 publish-3 uncancel-2", "the retry does not wait until workers need not know of the cancel");
-    assert_eq!(effects(5), "cancel-1 publish-3 cancel-4");
-    assert_eq!(effects(6), "cancel-1 publish-3 cancel-4 uncancel-5");
+    assert_eq!(effects(5), "publish-3 cancel-4", "which covers all that the first one meant");
+    assert_eq!(effects(6), "publish-3 cancel-4 uncancel-5");
+}
+
+fn effects_of(log: &[Event], task: &str) -> String {
+    fold_log(log, 2, 9).node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
+}
+
+fn known_of(mut event: Event, asof: i64) -> Event {
+    event.task.as_mut().unwrap().asof = Some(asof);
+    event
+}
+
+#[test]
+fn a_second_cancel_means_what_does_not_mind_the_first() {
+    let cancel = event(Kind::CancelRequested, "r");
+    let start = [submitted("r"), submitted("r:a"), cancel.clone()];
+    let again = [&start[..], std::slice::from_ref(&cancel)].concat();
+    assert_eq!(effects_of(&again, "r"), "cancel-2", "there is nothing more to cancel");
+    assert!(fold_log(&again, 1, 9).node("r").history.last().unwrap().ignored);
+    // Added on purpose, started anew, or what follows one that has ended.
+    let follower = with_policy(
+        "r:a",
+        Policy {
+            rules: Rules { then: vec![Then::new("after", 1.into()).on(On::Ended)], ..Rules::default() },
+            ..Policy::default()
+        },
+    );
+    let ended = event(Kind::Cancelled, "r:a");
+    let stories = [
+        (start.to_vec(), vec![known_of(submitted("r:late"), 2)], "r:late"),
+        (start.to_vec(), vec![ended.clone(), event(Kind::RetryRequested, "r:a")], "r:a"),
+        (vec![submitted("r"), follower, cancel.clone()], vec![ended], "r:a:then"),
+    ];
+    for (start, later, goes_on) in stories {
+        let offset = (start.len() + later.len()) as i64;
+        let mut below = event(Kind::CancelRequested, goes_on);
+        below.asof = Some(offset);
+        let log = [&start[..], &later, &[cancel.clone(), below, cancel.clone()]].concat();
+        let kept = fold_log(&log[..log.len() - 1], 2, 9);
+        assert_eq!(kept.node(goes_on).state, State::Cancelling, "{goes_on}");
+        assert_eq!(kept.node("r").effects.iter().map(Effect::id).next_back(), Some(format!("cancel-{offset}")), "{goes_on}");
+        assert!(!kept.node("r").effects.iter().any(|effect| effect.id() == "cancel-2"), "it is done with the later one");
+        assert!(fold_log(&log, 1, 9).node("r").history.last().unwrap().ignored, "{goes_on}: the third one is one too many");
+    }
+}
+
+#[test]
+fn a_cancel_of_a_task_alone_can_be_widened_and_not_narrowed() {
+    let (wide, mut narrow) = (event(Kind::CancelRequested, "r"), event(Kind::CancelRequested, "r"));
+    narrow.subtree = false;
+    let log = [submitted("r"), external("r:x", true), narrow.clone(), wide, narrow];
+    assert_eq!(effects_of(&log[..3], "r"), "cancel-2");
+    assert_eq!(effects_of(&log, "r"), "cancel-3");
+    let cancel = *fold_log(&log, 1, 9).node("r").cancel.unwrap();
+    assert_eq!((cancel.asof, cancel.subtree), (3, true));
+}
+
+/// The api tells the workers, whatever the fold makes of the request.
+#[test]
+fn a_cancel_that_comes_too_late_is_taken_back_too() {
+    let cancel = event(Kind::CancelRequested, "a");
+    let log = [submitted("a"), event(Kind::Succeeded, "a"), cancel.clone(), cancel];
+    let kept = fold_log(&log, 1, 9);
+    let effects = kept.node("a").effects;
+    assert_eq!(effects, [Effect { cause: 3, what: Act::Uncancel { due_ms: 1_003 + CANCEL_GRACE_MS } }], "after the last one");
+    assert_eq!(kept.node("a").state, State::Succeeded);
 }
 
 #[test]

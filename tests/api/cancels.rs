@@ -1,0 +1,124 @@
+//! Cancels that come a second time, late, or too late.
+
+use std::sync::atomic::Ordering;
+
+use kafleet::api::documents::Status;
+use kafleet::model::event::Kind;
+use kafleet::model::id::TaskId;
+use kafleet::model::state::State;
+use kafleet::store::Store;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Fleet, fleet, until};
+
+impl Fleet {
+    async fn cancel(&self, id: &str, body: Value) -> (u16, Value) {
+        self.post(&format!("/v1/tasks/{id}/cancel"), body).await
+    }
+
+    async fn is(&self, id: &str) -> (State, u32) {
+        let status: Status = self.get(&format!("/v1/tasks/{id}")).await;
+        (status.state, status.run)
+    }
+
+    async fn until_cancelled(&self, id: &str) {
+        let cancelled = [State::Cancelling, State::Cancelled];
+        until(&format!("the cancel of `{id}`"), async || cancelled.contains(&self.is(id).await.0)).await;
+    }
+
+    /// A worker has stopped it.
+    async fn stopped(&self, id: &str) {
+        self.tell(id, Kind::Cancelled, |event| (event.attempt, event.worker) = (1, Some("w-1".into()))).await;
+        until(&format!("the end of `{id}`"), async || self.is(id).await.0 == State::Cancelled).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_retried_after_a_cancel_can_be_cancelled_again() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    fleet.echo("r:c").await;
+    fleet.succeed("r", json!(1)).await;
+    fleet.folded().await;
+    let (status, first) = fleet.cancel("r", json!({})).await;
+    assert_eq!((status, &first["already_requested"]), (202, &json!(false)));
+    fleet.stopped("r:c").await;
+    until("the end of `r`", async || fleet.is("r").await.0 == State::Cancelled).await;
+    let (status, answer) = fleet.post("/v1/tasks/r/retry", json!({"only_failed": true})).await;
+    assert_eq!(status, 202, "{answer}");
+    until("the retry", async || fleet.is("r:c").await == (State::Queued, 2)).await;
+    let (status, second) = fleet.cancel("r", json!({})).await;
+    assert_eq!((status, &second["already_requested"]), (202, &json!(false)), "{second}");
+    fleet.until_cancelled("r:c").await;
+    assert_eq!(fleet.is("r:c").await.1, 2);
+}
+
+#[tokio::test]
+async fn what_was_added_after_a_cancel_can_be_cancelled_too() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    fleet.echo("r:a").await;
+    fleet.cancel("r", json!({})).await;
+    fleet.until_cancelled("r").await;
+    fleet.echo("r:late").await;
+    assert_eq!(fleet.is("r:late").await.0, State::Queued, "it was added on purpose");
+    let (status, second) = fleet.cancel("r", json!({})).await;
+    assert_eq!((status, &second["already_requested"]), (202, &json!(false)), "{second}");
+    fleet.until_cancelled("r:late").await;
+    let (status, third) = fleet.cancel("r", json!({})).await;
+    // Where the machine is slow all of it has ended by now.
+    if status != 409 {
+        assert_eq!((status, &third["already_requested"], &third["position"]), (200, &json!(true), &second["position"]));
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_of_the_task_alone_can_be_widened() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    fleet.create(json!({"type": "review", "id": "x", "parent": "r", "external": true})).await;
+    fleet.folded().await;
+    fleet.cancel("r", json!({"subtree": false})).await;
+    fleet.folded().await;
+    let (status, wider) = fleet.cancel("r", json!({})).await;
+    assert_eq!((status, &wider["already_requested"]), (202, &json!(false)), "{wider}");
+    fleet.until_cancelled("r:x").await;
+}
+
+impl Fleet {
+    /// Nothing waits to be done about it any more.
+    async fn is_idle(&self, id: &str) -> bool {
+        let id = TaskId::parse(id).unwrap();
+        let nodes = self.store.real.nodes(self.publisher.partition_of(&id), &[id]).await.unwrap();
+        nodes[0].as_ref().is_some_and(|node| node.effects.is_empty())
+    }
+}
+
+#[tokio::test]
+async fn what_workers_are_told_too_late_does_not_stay() {
+    let fleet = fleet().await;
+    fleet.create(json!({"type": "review", "id": "x", "external": true})).await;
+    fleet.folded().await;
+    fleet.broker.held.store(true, Ordering::SeqCst);
+    let asked = tokio::spawn(fleet.request(Method::POST, "/v1/tasks/x/cancel").json(&json!({})).send());
+    until("the end of `x`", async || fleet.is("x").await.0 == State::Cancelled).await;
+    until("the tracker has told the workers, and taken it back", async || fleet.is_idle("x").await).await;
+    assert_eq!(fleet.control("cancel/x"), None);
+    fleet.broker.held.store(false, Ordering::SeqCst);
+    assert_eq!(asked.await.unwrap().unwrap().status(), 202);
+    assert_eq!(fleet.control("cancel/x"), None, "a later task of this id would be cancelled");
+}
+
+#[tokio::test]
+async fn a_cancel_that_comes_too_late_is_taken_back() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    fleet.untrack().await;
+    fleet.succeed("r", json!(1)).await;
+    let (status, _) = fleet.cancel("r", json!({})).await;
+    assert!(status == 202 && fleet.control("cancel/r").is_some(), "the end is not known yet");
+    fleet.track();
+    until("workers need not know", async || fleet.control("cancel/r").is_none()).await;
+    assert_eq!(fleet.is("r").await.0, State::Succeeded);
+}

@@ -1,0 +1,71 @@
+//! Children that are added to a parent that is there already, was started again or is being cancelled.
+
+use kafleet::api::documents::{BatchOutcome, Status};
+use kafleet::model::state::State;
+use serde_json::json;
+
+use crate::harness::{Fleet, fleet, until};
+
+impl Fleet {
+    async fn status(&self, id: &str) -> Status {
+        self.get(&format!("/v1/tasks/{id}")).await
+    }
+
+    /// It fails and is in its second run.
+    async fn start_again(&self, id: &str) {
+        self.fail(id, "broken").await;
+        self.folded().await;
+        let (status, answer) = self.post(&format!("/v1/tasks/{id}/retry"), json!({})).await;
+        assert_eq!((status, &answer["run"]), (202, &json!(2)), "{answer}");
+    }
+
+    /// Sends the parent once more, and a child of it.
+    async fn grow(&self) {
+        let items = json!([{"type": "echo", "id": "p"}, {"type": "echo", "id": "c", "parent": "p"}, {"type": "echo", "id": "p"}]);
+        let (status, outcome) = self.post("/v1/tasks/batch", items).await;
+        let outcome: BatchOutcome = serde_json::from_value(outcome).unwrap();
+        assert_eq!((status, outcome.accepted), (200, 3), "{outcome:?}");
+        self.folded().await;
+    }
+}
+
+#[tokio::test]
+async fn a_batch_adds_to_the_run_that_a_parent_is_in() {
+    let fleet = fleet().await;
+    fleet.echo("p").await;
+    fleet.start_again("p").await;
+    fleet.grow().await;
+    let (parent, child) = (fleet.status("p").await, fleet.status("p:c").await);
+    assert_eq!((parent.run, child.run, parent.children.total), (2, 2, 1), "{parent:?}");
+}
+
+#[tokio::test]
+async fn a_batch_adds_to_a_parent_that_is_cancelled() {
+    let fleet = fleet().await;
+    fleet.echo("p").await;
+    assert_eq!(fleet.post("/v1/tasks/p/cancel", json!({})).await.0, 202);
+    fleet.folded().await;
+    fleet.grow().await;
+    assert_eq!(fleet.status("p:c").await.state, State::Queued, "it was added later, on purpose");
+}
+
+#[tokio::test]
+async fn a_child_is_made_again_in_a_later_run_of_its_parent() {
+    let fleet = fleet().await;
+    fleet.echo("p").await;
+    fleet.echo("p:c").await;
+    fleet.succeed("p:c", json!(1)).await;
+    fleet.start_again("p").await;
+    let child = json!({"type": "echo", "id": "c", "parent": "p"});
+    let (status, again) = fleet.post("/v1/tasks", child.clone()).await;
+    assert_eq!((status, &again["run"]), (201, &json!(2)), "the one of the first run counts no more: {again}");
+    let (status, _) = fleet.post("/v1/tasks", child.clone()).await;
+    assert_eq!(status, 200, "in this run it is there");
+    until("its second run", async || {
+        let status = fleet.status("p:c").await;
+        (status.state, status.run) == (State::Queued, 2)
+    })
+    .await;
+    assert_eq!(fleet.post("/v1/tasks", child).await.0, 200);
+    assert_eq!(fleet.status("p").await.children.total, 1);
+}
