@@ -124,3 +124,30 @@ fn the_same_seed_tells_the_same_story() {
         assert!(traces.contains(&play(seed).trace), "seed {seed} went another way the second time");
     }
 }
+
+/// Whoever changes the code takes the faults along that are put into it, to see that a seed finds each.
+#[test]
+fn faults_have_their_places() {
+    #[derive(Deserialize)]
+    struct Faults {
+        mutation: Vec<Fault>,
+    }
+    #[derive(Deserialize)]
+    struct Fault {
+        name: String,
+        file: String,
+        old: String,
+        new: String,
+    }
+    let faults: Faults = toml::from_str(include_str!("mutations/list.toml")).unwrap();
+    assert!(faults.mutation.len() >= 10);
+    for Fault { name, file, old, new } in faults.mutation {
+        let text = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(&file)).unwrap();
+        assert_eq!(
+            text.matches(&old).count(),
+            1,
+            "`{name}` has no one place in {file}: mend tests/simulation/mutations/list.toml"
+        );
+        assert!(new.contains(&format!("crate::mutant(\"{name}\")")), "`{name}` cannot be switched on");
+    }
+}
