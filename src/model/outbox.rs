@@ -96,8 +96,7 @@ impl KeptRecord {
     /// The headers when it is published after its wait: it may start at once, and goes on from these attempts.
     pub fn released(&self, attempts: u32) -> Vec<(String, Vec<u8>)> {
         let mut headers = self.header_bytes();
-        // Nobody has told yet where this record lies.
-        headers.retain(|(name, _)| ![header::NOT_BEFORE, header::ATTEMPT, header::ANNOUNCED].contains(&name.as_str()));
+        headers.retain(|(name, _)| name != header::NOT_BEFORE && name != header::ATTEMPT);
         if attempts > 0 {
             // Only the first attempt can be too late.
             headers.retain(|(name, _)| name != header::EXPIRES);
