@@ -40,7 +40,7 @@ pub(super) fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
         return Verdict::Ignored;
     }
     if event.kind == Kind::Released {
-        // Its record lies somewhere else now: who sees it tells.
+        // Its record lies somewhere else now, and that is told only by whoever announces it.
         node.position = None;
     }
     node.own = next;
