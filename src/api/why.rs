@@ -15,9 +15,7 @@ use crate::broker::{Committed, Ends, Partition};
 use crate::model::age::{NEVER_ANNOUNCED, REMOVED};
 use crate::model::event::ErrorInfo;
 use crate::model::id::TaskId;
-use crate::model::node::Node;
 use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
-use crate::model::outbox::Act;
 use crate::model::state::{Category, State};
 use crate::model::task::{Position, Source, read_task};
 use crate::publish::time_text;
@@ -123,11 +121,6 @@ fn age(ms: i64) -> String {
     }
 }
 
-/// The record of its run is not in its topic yet: where the last one lies says nothing.
-fn is_to_be_published(node: &Node) -> bool {
-    node.effects.iter().any(|effect| matches!(effect.what, Act::Publish { run } if run == node.run))
-}
-
 /// Where a queued task stands in its partition.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
@@ -158,7 +151,7 @@ fn place_in_line(offset: i64, ends: Ends, committed: Option<&Committed>) -> Line
 
 impl Api {
     async fn why_queued(&self, task: &Found) -> Result<Vec<Finding>, Refusal> {
-        if is_to_be_published(&task.node) {
+        if task.node.is_to_be_published() {
             let told =
                 "a retry was asked for, and a tracker is about to publish its record again; if it stays so, see that one runs";
             return Ok(vec![Finding::new(Reason::Republished, told)]);
@@ -401,26 +394,11 @@ fn why_own_in_brief(task: &Found) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::outbox::Effect;
 
     const ENDS: Ends = Ends { first: 100, end: 500 };
 
     fn committed(offset: i64, metadata: &str) -> Committed {
         Committed { offset, metadata: metadata.to_owned() }
-    }
-
-    #[test]
-    fn a_retried_task_is_not_in_line_before_its_record_is() {
-        let mut node = Node::expected(2, 0);
-        for (what, expected) in [
-            (Act::Uncancel { due_ms: 0 }, false),
-            (Act::Publish { run: 1 }, false),
-            (Act::RetryFailed { run: 2 }, false),
-            (Act::Publish { run: 2 }, true),
-        ] {
-            node.effects.push(Effect { cause: 7, what });
-            assert_eq!(is_to_be_published(&node), expected, "{what:?}");
-        }
     }
 
     #[test]

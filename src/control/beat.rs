@@ -28,6 +28,10 @@ pub struct Beat {
     /// Of kafleet.
     pub version: String,
     pub state: BeatState,
+    /// With the last one: it has given back tasks that it had begun, or that waited at it. They are looked for, and what is
+    /// shown of them says that it has them no more.
+    #[serde(default = "unknown")]
+    pub unfinished: bool,
     /// Epoch milliseconds, by the worker's clock.
     pub started_ms: i64,
     pub at_ms: i64,
@@ -47,6 +51,11 @@ pub enum BeatState {
     Draining,
     /// The last heartbeat.
     Stopped,
+}
+
+/// What an earlier build does not say may be so.
+fn unknown() -> bool {
+    true
 }
 
 /// One type's part of a worker.

@@ -136,6 +136,9 @@ pub struct Event {
     /// The task's record, which the tracker keeps until it is due (`scheduled`, `retrying`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Box<KeptRecord>>,
+    /// Where the task's record lies from here on (`released`, and `effect_done` of what has published one).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<Position>,
     /// What is done (`effect_done`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Box<str>>,
@@ -251,6 +254,7 @@ impl Event {
             dropped: 0,
             state: None,
             record: None,
+            position: None,
             effect: None,
             check: None,
             only_failed: false,

@@ -234,6 +234,11 @@ impl Node {
         Some(if matches!(first.what, Act::Uncancel { .. }) { first.cause | BEHIND } else { first.cause })
     }
 
+    /// The record of its run is not in its topic yet: where the last one lies says nothing.
+    pub fn is_to_be_published(&self) -> bool {
+        self.effects.iter().any(|effect| matches!(effect.what, Act::Publish { run } if run == self.run))
+    }
+
     /// To be done behind all others, but before a cancel is taken back: that may have to wait for the workers.
     pub fn want(&mut self, effect: Effect) {
         let last =
@@ -274,6 +279,20 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_record_of_a_later_run_is_not_out_before_it_is_published() {
+        let mut node = Node::expected(2, 0);
+        for (what, expected) in [
+            (Act::Uncancel { due_ms: 0 }, false),
+            (Act::Publish { run: 1 }, false),
+            (Act::RetryFailed { run: 2 }, false),
+            (Act::Publish { run: 2 }, true),
+        ] {
+            node.effects.push(Effect { cause: 7, what });
+            assert_eq!(node.is_to_be_published(), expected, "{what:?}");
+        }
+    }
 
     #[test]
     fn a_released_record_starts_at_once_and_goes_on_from_its_attempts() {

@@ -101,7 +101,7 @@ pub struct Task {
     pub created_at_ms: i64,
     pub position: Position,
     pub asof: Option<i64>,
-    /// The producer has written the `submitted` event itself.
+    /// Whoever has published it tells of it in an event.
     pub announced: bool,
     pub hash: Option<Box<str>>,
     pub policy: Option<Box<Policy>>,

@@ -1,12 +1,14 @@
 //! Whether workers still have to know of a cancel: a task that was cancelled before a worker took it may lie in its topic
-//! yet, and would run if it were taken up without that knowledge.
+//! yet, and would run if it were taken up without that knowledge. So would one that a worker has ended and not committed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::TrackerSetup;
-use crate::broker::{Broker, BrokerError, Partition};
+use crate::broker::{Broker, BrokerError, Committed, Partition};
 use crate::model::event::Kind;
 use crate::model::id::TaskId;
 use crate::model::node::Node;
@@ -15,7 +17,11 @@ use crate::model::state::State;
 use crate::runtime::blocking;
 use crate::store::{Entry, Index, StoreError};
 
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// Of one call. What is due waits meanwhile, so it is short.
+const CALL_DEADLINE: Duration = Duration::from_secs(3);
+/// What a group has committed is asked once for all that is looked at in such a time: asking takes a client of its own, and
+/// whoever was past something stays past it.
+const FRESH: Duration = Duration::from_secs(1);
 const PAGE: usize = 500;
 /// Records looked at in one go; its last page may go beyond, by less than one.
 const STEP: usize = 10 * PAGE;
@@ -28,12 +34,14 @@ struct End {
     end: i64,
 }
 
-/// Whether the workers are past all that was ended in a tree and not taken by one of them.
+/// Whether the workers are past all that was ended in a tree.
 pub enum Passed {
     Yes,
     No,
     /// The tree is large, and not looked through yet.
     Unknown,
+    /// Kafka did not say; why.
+    Unseen(BrokerError),
 }
 
 enum Known {
@@ -41,42 +49,78 @@ enum Known {
     Ends(Vec<End>),
 }
 
-/// By task and effect.
+/// By group, when that was asked.
+type Commits = HashMap<String, (Instant, HashMap<Partition, Option<Committed>>)>;
+
 #[derive(Default)]
-pub struct Consumed(HashMap<(TaskId, String), Known>);
+pub struct Consumed {
+    /// By task and effect.
+    known: HashMap<(TaskId, String), Known>,
+    commits: Commits,
+}
 
 impl Consumed {
     pub async fn look(&mut self, setup: &Arc<TrackerSetup>, number: u32, id: &TaskId, effect: &str) -> Result<Passed, String> {
         let key = (id.clone(), effect.to_owned());
-        let known = match self.0.remove(&key) {
+        let known = match self.known.remove(&key) {
             Some(known) => known,
             None => Known::Types(Types::from(setup, number, id).await?),
         };
         let ends = match known {
             Known::Ends(ends) => ends,
             Known::Types(mut types) => match types.step(setup, number).await? {
-                true => ends_of(setup, types.found).await?,
+                true => match ends_of(setup, types.found.clone()).await? {
+                    Ok(ends) => ends,
+                    Err(error) => return Ok(self.unseen(key, Known::Types(types), error)),
+                },
                 false => {
-                    self.0.insert(key, Known::Types(types));
+                    self.known.insert(key, Known::Types(types));
                     return Ok(Passed::Unknown);
                 }
             },
         };
-        let (left, looked) = look(setup, ends).await?;
-        let all = left.is_empty();
-        if !all {
-            self.0.insert(key, Known::Ends(left));
+        let (left, looked) = self.left(setup, ends).await?;
+        if let Err(error) = looked {
+            return Ok(self.unseen(key, Known::Ends(left), error));
         }
-        looked.map_err(|error| error.to_string())?;
-        Ok(if all { Passed::Yes } else { Passed::No })
+        if left.is_empty() {
+            return Ok(Passed::Yes);
+        }
+        self.known.insert(key, Known::Ends(left));
+        Ok(Passed::No)
+    }
+
+    /// What is known stays so, unless the topic is another one, or none, by now.
+    fn unseen(&mut self, key: (TaskId, String), known: Known, error: BrokerError) -> Passed {
+        if error.is_transient() {
+            self.known.insert(key, known);
+        }
+        Passed::Unseen(error)
+    }
+
+    /// Those that the workers have not passed yet; all where that could not be seen.
+    async fn left(&mut self, setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<(Vec<End>, Result<(), BrokerError>), String> {
+        let (broker, mut commits) = (setup.broker.clone(), std::mem::take(&mut self.commits));
+        let looking = blocking(move || {
+            let mut ends = ends;
+            commits.retain(|_, (asked, _)| asked.elapsed() < FRESH);
+            let looked = places_of(&*broker, &mut commits, &ends).map(|places| {
+                let mut places = places.into_iter();
+                ends.retain(|end| places.next().is_some_and(|place| place < end.end));
+            });
+            (ends, looked, commits)
+        });
+        let (left, looked, commits) = looking.await?;
+        self.commits = commits;
+        Ok((left, looked))
     }
 
     pub fn forget_all_but(&mut self, ids: &HashSet<&TaskId>) {
-        self.0.retain(|(id, _), _| ids.contains(id));
+        self.known.retain(|(id, _), _| ids.contains(id));
     }
 }
 
-/// The types of those in a tree that the tracker itself has ended.
+/// The types of those in a tree that a cancel has ended.
 #[derive(Default)]
 struct Types {
     found: BTreeSet<Arc<str>>,
@@ -120,8 +164,8 @@ impl Types {
             self.open.push((id, None));
         }
         let ends = |kind| matches!(kind, Kind::Cancelled | Kind::Expired);
-        let by_tracker = node.history.iter().rev().find(|entry| ends(entry.kind) && !entry.ignored);
-        if by_tracker.is_some_and(|entry| entry.worker.is_none()) && !node.is_external() {
+        // Also one that its worker has ended: that may lose its partition before it has committed so much.
+        if node.history.iter().any(|entry| ends(entry.kind) && !entry.ignored) && !node.is_external() {
             self.found.extend(node.task_type.clone());
         }
     }
@@ -131,7 +175,7 @@ fn told(error: StoreError) -> String {
     error.to_string()
 }
 
-async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result<Vec<End>, String> {
+async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result<Result<Vec<End>, BrokerError>, String> {
     let (broker, names) = (setup.broker.clone(), setup.names.clone());
     let read = blocking(move || {
         let mut ends = Vec::new();
@@ -149,34 +193,24 @@ async fn ends_of(setup: &Arc<TrackerSetup>, types: BTreeSet<Arc<str>>) -> Result
         }
         Ok(ends)
     });
-    read.await?.map_err(|error: BrokerError| error.to_string())
+    read.await
 }
 
-/// Those that the workers have not passed yet; all where that could not be seen.
-async fn look(setup: &Arc<TrackerSetup>, ends: Vec<End>) -> Result<(Vec<End>, Result<(), BrokerError>), String> {
-    let broker = setup.broker.clone();
-    blocking(move || {
-        let mut ends = ends;
-        let looked = places_of(&*broker, &ends).map(|places| {
-            let mut places = places.into_iter();
-            ends.retain(|end| places.next().is_some_and(|place| place < end.end));
-        });
-        (ends, looked)
-    })
-    .await
-}
-
-/// How far each is consumed. A group is asked once: that takes a client of its own. A commit names the place behind the
-/// last record: what no worker is given, such as the mark that ends a transaction or what was given up, is looked past.
-fn places_of(broker: &dyn Broker, ends: &[End]) -> Result<Vec<i64>, BrokerError> {
+/// How far each is consumed. A commit names the place behind the last record: what no worker is given, such as the mark
+/// that ends a transaction or what was given up, is looked past.
+fn places_of(broker: &dyn Broker, commits: &mut Commits, ends: &[End]) -> Result<Vec<i64>, BrokerError> {
     let mut groups: BTreeMap<&str, Vec<Partition>> = BTreeMap::new();
     ends.iter().for_each(|end| groups.entry(&end.group).or_default().push(end.partition.clone()));
-    let mut committed = HashMap::new();
     for (group, partitions) in groups {
+        let known = commits.get(group);
+        if known.is_some_and(|(_, known)| partitions.iter().all(|partition| known.contains_key(partition))) {
+            continue;
+        }
         let found = broker.group_offsets(group, &partitions, CALL_DEADLINE)?;
-        committed.extend(partitions.into_iter().zip(found).map(|(partition, found)| ((group, partition), found)));
+        commits.insert(group.to_owned(), (Instant::now(), partitions.into_iter().zip(found).collect()));
     }
-    let place = |end: &End| match committed.get(&(end.group.as_str(), end.partition.clone())).and_then(Option::as_ref) {
+    let committed = |end: &End| commits.get(&end.group)?.1.get(&end.partition)?.clone();
+    let place = |end: &End| match committed(end) {
         Some(committed) if committed.offset >= end.end => Ok(committed.offset),
         committed => {
             let from = committed.map_or(0, |committed| committed.offset);

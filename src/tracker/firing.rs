@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::TrackerSetup;
 use super::shot::{Gunsmith, Shot};
 use super::walk::{STEP, Walk};
-use crate::broker::{AtomicProducer, BrokerError, Outgoing, Partition};
+use crate::broker::{AtomicProducer, BrokerError, Follower, Outgoing, Partition};
 use crate::model::id::TaskId;
 use crate::model::outbox::Effect;
 use crate::runtime::{Backoff, blocking, now_ms};
@@ -261,12 +261,14 @@ impl Firing {
     /// All of it in one transaction.
     async fn fire(&mut self, gun: Gun, shots: Vec<Shot>) -> Result<Gun, String> {
         let Gun { mut producer, from } = gun;
+        let (events, number): (Arc<str>, u32) = (self.setup.names.events().into(), self.number);
         let (sent, shots, producer) = blocking(move || {
             let messages: Vec<_> = shots.iter().flat_map(|shot| &shot.messages).collect();
             let headers: Vec<Vec<(&str, &[u8])>> = messages.iter().map(|message| message.headers()).collect();
             let records: Vec<Outgoing<'_>> =
                 messages.iter().zip(&headers).map(|(message, headers)| message.outgoing(headers)).collect();
-            let sent = producer.send_all(&records, SEND_DEADLINE);
+            let mut followers = |places: &[(i32, i64)]| followers(&shots, places, &events, number);
+            let sent = producer.send_in_two(&records, &mut followers, SEND_DEADLINE);
             (sent, shots, producer)
         })
         .await?;
@@ -289,16 +291,32 @@ impl Firing {
     }
 
     fn remember(&mut self, shots: &[Shot], places: &[(i32, i64)]) {
-        let (mut end, events) = (0, self.setup.names.events());
-        for shot in shots {
-            end += shot.messages.len();
+        let events = self.setup.names.events();
+        let messages: usize = shots.iter().map(|shot| shot.messages.len()).sum();
+        let mut followers = places.iter().skip(messages).copied();
+        for (shot, last) in shots.iter().zip(lasts(shots, places)) {
             // The last record of each is its event, if it says anything here.
-            let Some((_, offset)) = places.get(end - 1).filter(|_| shot.ends_in(&events)) else { continue };
+            let place = match shot.follower {
+                Some(_) => followers.next(),
+                None => last.filter(|_| shot.ends_in(&events)),
+            };
+            let Some((_, offset)) = place else { continue };
             if shot.is_of_walk() {
-                self.last = self.last.max(*offset);
+                self.last = self.last.max(offset);
             }
-            self.fired.insert((shot.id.clone(), shot.mark.clone()), *offset);
+            self.fired.insert((shot.id.clone(), shot.mark.clone()), offset);
             self.setup.metrics.fired.with_label_values(&[&self.number.to_string(), shot.kind]).inc();
         }
     }
+}
+
+/// The events that say where the records before them lie.
+fn followers(shots: &[Shot], places: &[(i32, i64)], events: &Arc<str>, number: u32) -> Vec<Follower> {
+    shots.iter().zip(lasts(shots, places)).filter_map(|(shot, last)| shot.follower(events, number, last?)).collect()
+}
+
+/// Where the last message of each lies.
+fn lasts(shots: &[Shot], places: &[(i32, i64)]) -> impl Iterator<Item = Option<(i32, i64)>> {
+    let mut places = places.iter().copied();
+    shots.iter().map(move |shot| places.by_ref().take(shot.messages.len()).last())
 }

@@ -218,8 +218,11 @@ impl Keeper {
         let (now, beats) = (now_ms(), self.office.roll.beats());
         let silent: BTreeMap<Arc<str>, Beat> = beats
             .into_iter()
-            // Who has stopped says nothing more either of what it could not finish.
-            .filter(|(heard, beat)| beat.state == BeatState::Stopped || self.is_silent(beat, *heard, now))
+            .filter(|(heard, beat)| match beat.state {
+                // It says nothing more either of what it could not finish.
+                BeatState::Stopped => beat.unfinished,
+                BeatState::Running | BeatState::Draining => self.is_silent(beat, *heard, now),
+            })
             .map(|(_, beat)| (beat.id.as_str().into(), beat))
             .collect();
         self.silent.retain(|id, _| silent.contains_key(id));

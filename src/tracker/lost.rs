@@ -63,7 +63,8 @@ impl Gaps {
     fn holds(&self, node: &Node) -> bool {
         let (Some(task_type), Some(position)) = (&node.task_type, node.position) else { return false };
         let first = self.0.get(&(task_type.clone(), position.partition));
-        node.own == State::Queued && first.is_some_and(|first| position.offset < *first)
+        let waits = node.own == State::Queued && !node.is_to_be_published();
+        waits && first.is_some_and(|first| position.offset < *first)
     }
 }
 
@@ -113,4 +114,25 @@ fn removed(id: &TaskId, node: &Node) -> Event {
     let mut event = Event::new(Kind::Expired, id.clone(), node.run, now_ms());
     event.error = Some(Box::new(ErrorInfo::new("expired", REMOVED, node.attempt)));
     event
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::outbox::{Act, Effect};
+    use crate::model::task::Position;
+
+    #[test]
+    fn a_record_that_is_to_be_published_again_is_not_lost() {
+        let gaps = Gaps(std::iter::once((("root".into(), 1), 10)).collect());
+        let mut node = Node { own: State::Queued, task_type: Some("root".into()), ..Node::expected(2, 0) };
+        let at = |partition, offset| Some(Position { partition, offset });
+        let places = [None, at(0, 9), at(1, 9), at(1, 10)].map(|position| {
+            node.position = position;
+            gaps.holds(&node)
+        });
+        assert_eq!(places, [false, false, true, false]);
+        (node.position, node.effects) = (at(1, 9), vec![Effect { cause: 7, what: Act::Publish { run: 2 } }]);
+        assert!(!gaps.holds(&node), "it lies where the run before it did");
+    }
 }

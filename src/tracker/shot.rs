@@ -11,7 +11,7 @@ use super::consumed::{Consumed, Passed};
 use super::join;
 use super::telling::delivery_event;
 use super::walk::Walk;
-use crate::broker::{BrokerError, Outgoing, Partition, Record};
+use crate::broker::{BrokerError, Follower, Outgoing, Partition, Record};
 use crate::control::{CONTROL_VERSION, Cancel, Key};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
@@ -32,6 +32,10 @@ const DEFERRAL: Duration = Duration::from_secs(3);
 /// However many there are, no more than some in a second are looked at again.
 const PER_DEFERRED: Duration = Duration::from_millis(20);
 const CHECKS: u32 = 8;
+/// No more looks at workers between two transactions, after so long: what is due must not wait for what may.
+const LOOKING: Duration = Duration::from_millis(50);
+/// No look at them for so long, after one that Kafka did not answer.
+const UNSEEN: Duration = Duration::from_secs(30);
 /// A partition that took so long not to give a record is asked for no other one in the same pass.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Bytes of continuations in one transaction, about.
@@ -78,8 +82,11 @@ pub struct Shot {
     pub mark: String,
     /// For the metric.
     pub kind: &'static str,
-    /// The last one is an event of this partition, unless a walk that goes on has nothing to say but to the workers.
+    /// The last one is an event of this partition, unless one follows, or a walk that goes on has nothing to say but to the
+    /// workers.
     pub messages: Vec<Message>,
+    /// An event behind them that says where the last one of them lies: the task's record.
+    pub follower: Option<Event>,
 }
 
 impl Shot {
@@ -91,8 +98,24 @@ impl Shot {
         self.kind == Self::WALK
     }
 
+    pub fn plain(id: &TaskId, mark: impl Into<String>, kind: &'static str, messages: Vec<Message>) -> Self {
+        Self { id: id.clone(), mark: mark.into(), kind, messages, follower: None }
+    }
+
+    /// Publishes a task's record, and tells it.
+    fn of_record(id: &TaskId, mark: impl Into<String>, kind: &'static str, record: Message, event: Event) -> Self {
+        Self { id: id.clone(), mark: mark.into(), kind, messages: vec![record], follower: Some(event) }
+    }
+
     pub fn ends_in(&self, topic: &str) -> bool {
         self.messages.last().is_some_and(|last| *last.topic == *topic)
+    }
+
+    /// What follows, where its last message lies there.
+    pub fn follower(&self, events: &Arc<str>, number: u32, place: (i32, i64)) -> Option<Follower> {
+        let (partition, offset) = place;
+        let (key, value) = encoded(&Event { position: Some(Position { partition, offset }), ..self.follower.clone()? });
+        Some(Follower { topic: events.clone(), partition: number as i32, key, value })
     }
 
     fn bytes(&self) -> usize {
@@ -111,6 +134,8 @@ pub struct Gunsmith {
     /// What cannot be sent, and why.
     given_up: HashMap<(TaskId, String), String>,
     consumed: Consumed,
+    /// When Kafka did not say how far workers are.
+    unseen: Option<Instant>,
     /// Tasks whose effects have to wait, with their turn, and until when.
     deferred: HashMap<(TaskId, i64), Instant>,
     /// More is to be looked at before it is known whether one of them has to wait.
@@ -128,6 +153,7 @@ impl Gunsmith {
             topics: HashSet::new(),
             given_up: HashMap::new(),
             consumed: Consumed::default(),
+            unseen: None,
             deferred: HashMap::new(),
             goes_on: false,
         }
@@ -193,11 +219,7 @@ impl Gunsmith {
 
     /// The record that was kept goes to its topic.
     async fn release(&mut self, id: &TaskId, node: &Node, kept: &[u8], now: i64) -> Result<Shot, String> {
-        let key = (id.clone(), Shot::TIMER.to_owned());
-        let refusal = match self.given_up.remove(&key) {
-            Some(why) => Some(why),
-            None => self.missing_topic(node).await?,
-        };
+        let refusal = self.refusal(id, Shot::TIMER, node).await?;
         let Some(record) = KeptRecord::decode(kept).filter(|_| refusal.is_none()) else {
             let why = refusal.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
             return Ok(self.end(id, node, Kind::Failed, &format!("it could not be released: {why}"), "fail", now));
@@ -212,21 +234,20 @@ impl Gunsmith {
             headers,
         };
         let released = Event { attempt: node.attempt, ..Event::new(Kind::Released, id.clone(), node.run, now) };
-        let messages = vec![task, self.event(&released)];
-        Ok(Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: "release", messages })
+        Ok(Shot::of_record(id, Shot::TIMER, "release", task, released))
     }
 
     /// The fold looks at the state that the task has where this event comes to lie.
     fn check(&self, id: &TaskId, node: &Node, number: u32, now: i64) -> Shot {
         let mut event = Event::new(Kind::Checked, id.clone(), node.run, now);
         event.check = Some(number);
-        Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: "check", messages: vec![self.event(&event)] }
+        Shot::plain(id, Shot::TIMER, "check", vec![self.event(&event)])
     }
 
     /// The task ends here.
     fn end(&self, id: &TaskId, node: &Node, kind: Kind, why: &str, name: &'static str, now: i64) -> Shot {
         let event = self.event(&last_word(id, node.run, kind, why, now));
-        Shot { id: id.clone(), mark: Shot::TIMER.to_owned(), kind: name, messages: vec![event] }
+        Shot::plain(id, Shot::TIMER, name, vec![event])
     }
 
     /// Shots for the effects of these tasks, in their order, and those of them that ask for a walk: what a task wants behind
@@ -238,7 +259,7 @@ impl Gunsmith {
         most: usize,
         now: i64,
     ) -> Result<(Vec<Shot>, Vec<(TaskId, Effect)>), String> {
-        let (mut shots, mut walks, mut checks, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
+        let (mut shots, mut walks, mut checks, mut bytes, mut looking) = (Vec::new(), Vec::new(), 0, 0, Duration::ZERO);
         let mut silent = HashSet::new();
         self.forget_all_but(entries);
         self.goes_on = false;
@@ -274,18 +295,29 @@ impl Gunsmith {
                         bytes += shot.bytes();
                         shots.push(shot);
                     }
+                    // What else the task wants comes first; then this one can be left alone.
+                    Act::Uncancel { .. } if node.effects.len() > 1 => continue,
                     // Taken back before whoever asked tells the workers, it would stay for ever.
                     Act::Uncancel { due_ms } if due_ms > now => self.defer(id, &node),
+                    Act::Uncancel { .. } if self.unseen.is_some_and(|at| at.elapsed() < UNSEEN) => self.defer(id, &node),
                     Act::Uncancel { .. } => {
-                        if checks == CHECKS {
+                        if checks == CHECKS || looking > LOOKING {
                             // Of the others each has its turn, while these are left alone.
                             self.goes_on = true;
                             continue;
                         }
                         checks += 1;
-                        match self.consumed.look(&self.setup, self.number, id, &mark).await? {
+                        let asked = Instant::now();
+                        let passed = self.consumed.look(&self.setup, self.number, id, &mark).await?;
+                        looking += asked.elapsed();
+                        match passed {
                             Passed::Yes => shots.push(self.uncancel(id, *effect, now)),
                             Passed::No => self.defer(id, &node),
+                            Passed::Unseen(error) => {
+                                tracing::warn!(%error, "how far the workers are cannot be seen; cancels stay as they are for a while");
+                                self.unseen = Some(Instant::now());
+                                self.defer(id, &node);
+                            }
                             // One after the other.
                             Passed::Unknown => (self.goes_on, checks) = (true, CHECKS),
                         }
@@ -308,9 +340,10 @@ impl Gunsmith {
         self.deferred.retain(|_, until| *until > Instant::now());
     }
 
-    /// Leaves a task alone for a while, unless it wants something else too.
+    /// Leaves a task alone for a while, unless it wants something else too. To take a cancel back has its own turn, later.
     fn defer(&mut self, id: &TaskId, node: &Node) {
-        if let (Some(turn), 1) = (node.turn(), node.effects.len()) {
+        let others = node.effects.iter().filter(|effect| !matches!(effect.what, Act::Uncancel { .. })).count();
+        if let (Some(turn), 0 | 1) = (node.turn(), others) {
             let wait = DEFERRAL.max(PER_DEFERRED.saturating_mul(self.deferred.len() as u32));
             self.deferred.insert((id.clone(), turn), Instant::now() + wait);
         }
@@ -346,7 +379,7 @@ impl Gunsmith {
 
     fn uncancel(&self, id: &TaskId, effect: Effect, now: i64) -> Shot {
         let messages = vec![self.control(id, None), self.event(&effect_done(id, effect, now))];
-        Shot { id: id.clone(), mark: effect.id(), kind: "uncancel", messages }
+        Shot::plain(id, effect.id(), "uncancel", messages)
     }
 
     /// What the control topic says of the cancel of a task; None: nothing any more.
@@ -363,16 +396,11 @@ impl Gunsmith {
             // A continuation of which no record was ever made.
             return self.follow(id, node, effect, run, now).await.map(Some);
         }
-        let shot = |messages| Some(Shot { id: id.clone(), mark: effect.id(), kind: "retry", messages });
-        let done = self.event(&effect_done(id, effect, now));
+        let kind = "retry";
         if node.run != run || node.own.is_terminal() {
-            return Ok(shot(vec![done]));
+            return Ok(Some(self.done(id, effect, kind, now)));
         }
-        let refusal = match self.given_up.remove(&(id.clone(), effect.id())) {
-            Some(why) => Some(why),
-            None => self.missing_topic(node).await?,
-        };
-        let found = match refusal {
+        let found = match self.refusal(id, &effect.id(), node).await? {
             Some(why) => Err(why),
             None => match self.record_of(id, node).await {
                 Err(error) if error.is_transient() => {
@@ -384,37 +412,48 @@ impl Gunsmith {
                 }),
             },
         };
-        Ok(match found {
-            Ok(found) => shot(vec![self.again(id, node, found, run, effect.cause), done]),
-            Err(why) => {
-                let failed = last_word(id, run, Kind::Failed, &format!("the retry is not possible: {why}"), now);
-                shot(vec![self.event(&failed), done])
-            }
-        })
+        let record = found.map(|found| self.again(id, node, found, run, effect.cause));
+        let record = record.map_err(|why| format!("the retry is not possible: {why}"));
+        Ok(Some(self.out(id, effect, kind, run, record, now)))
     }
 
     /// A continuation: its record, from what the task that it follows says of it.
     async fn follow(&mut self, id: &TaskId, node: &Node, effect: Effect, run: u32, now: i64) -> Result<Shot, String> {
-        let shot = |messages| Shot { id: id.clone(), mark: effect.id(), kind: "follow", messages };
-        let done = self.event(&effect_done(id, effect, now));
+        let kind = "follow";
         if node.run != run || node.own.is_terminal() {
-            return Ok(shot(vec![done]));
+            return Ok(self.done(id, effect, kind, now));
         }
-        let refusal = match self.given_up.remove(&(id.clone(), effect.id())) {
-            Some(why) => Some(why),
-            None => self.missing_topic(node).await?,
-        };
-        let made = match refusal {
+        let record = match self.refusal(id, &effect.id(), node).await? {
             Some(why) => Err(why),
             None => self.continuation(id, node).await?,
         };
-        Ok(match made {
-            Ok(record) => shot(vec![record, done]),
+        let record = record.map_err(|why| format!("it cannot be started: {why}"));
+        Ok(self.out(id, effect, kind, run, record, now))
+    }
+
+    /// Why nothing can be sent for it, if it is so.
+    async fn refusal(&mut self, id: &TaskId, mark: &str, node: &Node) -> Result<Option<String>, String> {
+        match self.given_up.remove(&(id.clone(), mark.to_owned())) {
+            Some(why) => Ok(Some(why)),
+            None => self.missing_topic(node).await,
+        }
+    }
+
+    /// The record of a run, or the end of the run where there is none; and why.
+    fn out(&self, id: &TaskId, effect: Effect, kind: &'static str, run: u32, record: Result<Message, String>, now: i64) -> Shot {
+        match record {
+            Ok(record) => Shot::of_record(id, effect.id(), kind, record, effect_done(id, effect, now)),
             Err(why) => {
-                let failed = last_word(id, run, Kind::Failed, &format!("it cannot be started: {why}"), now);
-                shot(vec![self.event(&failed), done])
+                let mut shot = self.done(id, effect, kind, now);
+                shot.messages.insert(0, self.event(&last_word(id, run, Kind::Failed, &why, now)));
+                shot
             }
-        })
+        }
+    }
+
+    /// Nothing but that it is done.
+    fn done(&self, id: &TaskId, effect: Effect, kind: &'static str, now: i64) -> Shot {
+        Shot::plain(id, effect.id(), kind, vec![self.event(&effect_done(id, effect, now))])
     }
 
     /// The delivery waits at the tracker of its own partition, which publishes it.
@@ -427,7 +466,7 @@ impl Gunsmith {
             event_message(&self.events, number, &event)
         });
         let messages = told.into_iter().chain([self.event(&effect_done(id, effect, now))]).collect();
-        Ok(Shot { id: id.clone(), mark, kind: "tell", messages })
+        Ok(Shot::plain(id, mark, "tell", messages))
     }
 
     async fn continuation(&self, id: &TaskId, node: &Node) -> Result<Result<Message, String>, String> {
@@ -450,8 +489,7 @@ impl Gunsmith {
             created_at_ms: node.created_at_ms.unwrap_or_default(),
             position: Position { partition: -1, offset: -1 },
             asof: Some(node.asof).filter(|asof| *asof >= 0),
-            // The worker says where this record lies.
-            announced: false,
+            announced: true,
             hash: None,
             policy: node.policy.clone(),
             trace: None,
@@ -470,9 +508,13 @@ impl Gunsmith {
     }
 
     fn again(&self, id: &TaskId, node: &Node, found: Found, run: u32, asof: i64) -> Message {
-        let set = [(header::ID, id.to_string()), (header::RUN, run.to_string()), (header::AS_OF, asof.to_string())];
-        // Not announced: the worker says where this record lies.
-        let gone = [header::NOT_BEFORE, header::ATTEMPT, header::ANNOUNCED, header::EXPIRES];
+        let set = [
+            (header::ID, id.to_string()),
+            (header::RUN, run.to_string()),
+            (header::AS_OF, asof.to_string()),
+            (header::ANNOUNCED, "1".to_owned()),
+        ];
+        let gone = [header::NOT_BEFORE, header::ATTEMPT, header::EXPIRES];
         let mut headers = found.headers;
         headers.retain(|(name, _)| !gone.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
         renew(&mut headers, node, false);
@@ -557,11 +599,15 @@ impl Found {
 }
 
 pub fn event_message(events: &Arc<str>, number: u32, event: &Event) -> Message {
+    let ((key, value), partition) = (encoded(event), i32::try_from(number).ok());
+    Message { topic: events.clone(), partition, key, value: Some(value), headers: Vec::new() }
+}
+
+/// The key and the value of an event's record.
+fn encoded(event: &Event) -> (Vec<u8>, Vec<u8>) {
     let mut value = Vec::with_capacity(256);
     event.encode(&mut value);
-    let key = event.id.root().as_bytes().to_vec();
-    let partition = i32::try_from(number).ok();
-    Message { topic: events.clone(), partition, key, value: Some(value), headers: Vec::new() }
+    (event.id.root().as_bytes().to_vec(), value)
 }
 
 pub fn effect_done(id: &TaskId, effect: Effect, now: i64) -> Event {

@@ -78,7 +78,7 @@ impl Walk {
         }
         self.steps += 1;
         let mark = if done { self.effect.id() } else { format!("{}/{}", self.effect.id(), self.steps) };
-        let shot = (!messages.is_empty()).then(|| Shot { id: self.top.clone(), mark, kind: Shot::WALK, messages });
+        let shot = (!messages.is_empty()).then(|| Shot::plain(&self.top, mark, Shot::WALK, messages));
         Ok(Step { shot, rest: (!done).then_some(self), looked })
     }
 

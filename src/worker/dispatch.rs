@@ -114,6 +114,8 @@ pub struct Dispatcher {
     heeded: u64,
     scratch: Vec<u8>,
     open: bool,
+    /// Some tasks that it has announced are given back.
+    unfinished: bool,
 }
 
 /// The time, read once for each attempt that is done on the spot: the end of one is the beginning of the next.
@@ -218,13 +220,15 @@ impl Dispatcher {
             clock: Clock::read(),
             scratch: Vec::with_capacity(1024),
             open: true,
+            unfinished: false,
         };
         dispatcher.set_limits();
         dispatcher
     }
 
-    /// Runs until its lane is gone and nothing is under way.
-    pub async fn run(mut self) {
+    /// Runs until its lane is gone and nothing is under way. True: it has given tasks back of which it had said that this
+    /// worker has them.
+    pub async fn run(mut self) -> bool {
         while self.open || !self.running.is_empty() {
             let more = self.start_what_fits().await;
             let due = self.next_due();
@@ -247,6 +251,7 @@ impl Dispatcher {
         }
         self.gone.cancel();
         self.parts.meter.flush();
+        self.unfinished
     }
 
     async fn receive(&mut self, work: Vec<Work>) {

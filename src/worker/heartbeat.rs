@@ -42,7 +42,7 @@ impl Heart {
         loop {
             ticks.tick().await;
             let state = if self.shutdown.is_draining() { BeatState::Draining } else { BeatState::Running };
-            let written = self.write(state).await;
+            let written = self.write(state, false).await;
             match &written {
                 Err(error) if !silent => tracing::warn!(%error, "heartbeats cannot be written; the worker goes on"),
                 _ => {}
@@ -51,15 +51,15 @@ impl Heart {
         }
     }
 
-    /// The last word.
-    pub async fn stop(&self) {
-        if let Err(error) = self.write(BeatState::Stopped).await {
+    /// The last word, and whether tasks are left that it has begun.
+    pub async fn stop(&self, unfinished: bool) {
+        if let Err(error) = self.write(BeatState::Stopped, unfinished).await {
             tracing::warn!(%error, "the last heartbeat was not written");
         }
     }
 
-    async fn write(&self, state: BeatState) -> Result<(), BrokerError> {
-        let beat = self.describe(state).await;
+    async fn write(&self, state: BeatState, unfinished: bool) -> Result<(), BrokerError> {
+        let beat = self.describe(state, unfinished).await;
         let value = serde_json::to_vec(&beat).map_err(|why| BrokerError::Invalid(why.to_string()))?;
         let topic = self.names.workers();
         let key = Some(self.worker.as_bytes());
@@ -67,7 +67,7 @@ impl Heart {
         self.link.deliver(record, DEADLINE).await.map(drop)
     }
 
-    async fn describe(&self, state: BeatState) -> Beat {
+    async fn describe(&self, state: BeatState, unfinished: bool) -> Beat {
         let (mut types, mut running) = (Vec::new(), Vec::new());
         for (task_type, dispatcher) in &self.dispatchers {
             let mut told = self.ask(dispatcher).await.unwrap_or_default();
@@ -85,6 +85,7 @@ impl Heart {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
             state,
+            unfinished,
             started_ms: self.started_ms,
             at_ms: now_ms(),
             every_ms: EVERY.as_millis() as u64,

@@ -139,33 +139,38 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let patience = Duration::from(setup.config.grace) + LAST_WORDS;
     let mut ends: FuturesUnordered<_> =
         ends.into_iter().map(|(lane, dispatcher)| ended(lane, dispatcher, patience, &shutdown)).collect();
-    let mut failed = None;
+    let (mut failed, mut unfinished) = (None, false);
     while let Some(end) = ends.next().await {
-        if let Err(why) = end {
-            tracing::error!(%why, "one type has failed: the worker stops");
-            shutdown.begin();
-            failed = Some(why);
+        match end {
+            Ok(given_back) => unfinished |= given_back,
+            Err(why) => {
+                tracing::error!(%why, "one type has failed: the worker stops");
+                shutdown.begin();
+                (failed, unfinished) = (Some(why), true);
+            }
         }
     }
     drop(ends);
+    unfinished |= !flush(link).await;
     beating.abort();
     if !shutdown.abort.is_cancelled() {
-        heart.stop().await;
+        heart.stop(unfinished).await;
     }
-    flush(link).await;
     resending.abort();
     measuring.abort();
     tracing::info!(%worker, "worker has stopped");
     failed.map_or(Ok(()), Err)
 }
 
-/// Waits for the last acknowledgements; not for ever, should it not even be begun.
-async fn flush(link: Arc<Link>) {
+/// Waits for the last acknowledgements; not for ever, should it not even be begun. False: some did not come.
+async fn flush(link: Arc<Link>) -> bool {
     let flushing = blocking(move || link.flush(FLUSH_DEADLINE).map_err(|error| error.to_string()));
     let flushed = tokio::time::timeout(FLUSH_DEADLINE + LAST_WORDS, flushing).await;
-    if let Err(error) = flushed.unwrap_or_else(|_| Err("no thread was free for it".into())).flatten() {
+    let flushed = flushed.unwrap_or_else(|_| Err("no thread was free for it".into())).flatten();
+    if let Err(error) = &flushed {
         tracing::warn!(%error, "not everything was acknowledged at the end: it will be repeated");
     }
+    flushed.is_ok()
 }
 
 /// Early: the guard of child processes keeps the memory that the worker has at that time.
@@ -179,27 +184,32 @@ fn prepare_isolation(task_type: &str, reentry: Option<&Reentry>) -> anyhow::Resu
     crate::handlers::exec::guard::start().context("no guard process for child processes could be started")
 }
 
-/// Waits until a type's lane and then its dispatcher are at their end. An error: one of them did not come to it in order.
+/// Waits until a type's lane and then its dispatcher are at their end. True: some tasks that it has begun are left to
+/// others. An error: one of them did not come to its end in order.
 async fn ended(
     lane: oneshot::Receiver<()>,
-    mut dispatcher: tokio::task::JoinHandle<()>,
+    mut dispatcher: tokio::task::JoinHandle<bool>,
     patience: Duration,
     shutdown: &Shutdown,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let left = lane.await;
     if shutdown.abort.is_cancelled() {
         dispatcher.abort();
         // It may be in the middle of something; after the worker's end it says nothing any more.
         let _ = tokio::time::timeout(LAST_WORDS, dispatcher).await;
-        return Ok(());
+        return Ok(true);
     }
     // What it still has to say counts no more: everything is given back.
-    match tokio::time::timeout(patience, &mut dispatcher).await {
+    let unfinished = match tokio::time::timeout(patience, &mut dispatcher).await {
         Ok(done) => done.context("a dispatcher did not end well")?,
-        Err(_) => dispatcher.abort(),
-    }
+        Err(_) => {
+            dispatcher.abort();
+            true
+        }
+    };
     // A lane that panicked has dropped its end: its partitions go to others when its session ends.
-    left.context("a poll loop ended without leaving its group")
+    left.context("a poll loop ended without leaving its group")?;
+    Ok(unfinished)
 }
 
 /// Waits until what people have told the fleet is known. False: told to stop before.
@@ -286,7 +296,7 @@ struct Start<'a> {
     control: &'a Arc<Board>,
 }
 
-type Started = (mpsc::UnboundedSender<Command>, oneshot::Receiver<()>, tokio::task::JoinHandle<()>);
+type Started = (mpsc::UnboundedSender<Command>, oneshot::Receiver<()>, tokio::task::JoinHandle<bool>);
 
 impl Start<'_> {
     /// Where attempts run that may not run here.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use kafleet::model::state::State;
@@ -21,6 +21,9 @@ const PATIENCE_MS: u64 = 600_000;
 /// Where all is well the fold is at the end of the log again by then, before the tick that would bring it there.
 const FOLDING_MS: u64 = 45_000;
 const LOOK: Duration = Duration::from_millis(500);
+/// A story takes parts of a second, one that gets stuck some seconds. Where something is done again and again without a
+/// wait its clock stands still, and it has no end.
+const LONGEST: Duration = Duration::from_secs(120);
 
 pub struct Outcome {
     pub seed: u64,
@@ -36,6 +39,7 @@ pub fn play(seed: u64) -> Outcome {
 pub fn play_story(story: Story) -> Outcome {
     let story = Arc::new(story);
     let seed = story.seed;
+    let _ended = watched(seed);
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let trace = RefCell::new(0);
@@ -57,6 +61,20 @@ pub fn play_story(story: Story) -> Outcome {
         vec![format!("panicked: {}", text.unwrap_or_default())]
     });
     Outcome { seed, story, wrong, trace: trace.into_inner() }
+}
+
+/// Until what it gives is dropped. Nothing but the end of the process stops what never waits.
+fn watched(seed: u64) -> mpsc::Sender<()> {
+    let (ended, end) = mpsc::channel();
+    std::thread::spawn(move || {
+        if end.recv_timeout(LONGEST) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!(
+                "seed {seed} has no end: it plays for {LONGEST:?} (KAFLEET_SEED={seed} cargo test --test simulation seeds)"
+            );
+            std::process::exit(1);
+        }
+    });
+    ended
 }
 
 async fn live(fleet: &Rc<Fleet>) -> Vec<String> {

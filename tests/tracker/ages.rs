@@ -257,7 +257,7 @@ pub async fn an_idle_partition_is_told_that_time_passes(ground: Ground) {
 }
 
 /// A heartbeat, the next of which comes so much later.
-async fn beat(ground: &Ground, worker: &str, every_ms: u64) {
+pub async fn beat(ground: &Ground, worker: &str, every_ms: u64, state: BeatState) {
     let topic = ground.names.workers();
     let part = TypeBeat { task_type: "root".into(), slots: 1, in_flight: 1, ..TypeBeat::default() };
     let beat = Beat {
@@ -266,7 +266,8 @@ async fn beat(ground: &Ground, worker: &str, every_ms: u64) {
         host: "h".into(),
         pid: 1,
         version: "0".into(),
-        state: BeatState::Running,
+        state,
+        unfinished: state == BeatState::Stopped,
         started_ms: now_ms(),
         at_ms: now_ms(),
         every_ms,
@@ -289,13 +290,13 @@ pub async fn a_silent_worker_is_told_of(ground: Ground) {
         started
     };
     ground.write(&[submitted("gone"), started("gone", "w1"), submitted("there"), started("there", "w2")]).await;
-    beat(&ground, "w1", 500).await;
+    beat(&ground, "w1", 500, BeatState::Running).await;
     let silent = |task: &'static str| {
         let ground = ground.clone();
         async move { node(&ground, task).await.is_some_and(|node| node.silent) }
     };
     until("its task is told", || async {
-        beat(&ground, "w2", 60_000).await;
+        beat(&ground, "w2", 60_000, BeatState::Running).await;
         silent("gone").await
     })
     .await;

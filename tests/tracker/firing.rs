@@ -110,7 +110,20 @@ async fn all_released(ground: &Ground, count: usize) {
     let twice: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
     assert!(twice.is_empty(), "not once: {twice:?}");
     assert_eq!(times.len(), count);
+    each_lies_where_it_is_said(ground, &ground.names.tasks(TYPE)).await;
     agrees(ground).await;
+}
+
+/// The newest record of each task in a topic.
+pub async fn each_lies_where_it_is_said(ground: &Ground, topic: &str) {
+    let records = read_all(ground, topic);
+    let last: BTreeMap<_, _> = records
+        .iter()
+        .map(|record| (header(record, "ce_id").unwrap(), Position { partition: record.partition, offset: record.offset }))
+        .collect();
+    for (task, position) in last {
+        assert_eq!(node(ground, task).await.unwrap().position, Some(position), "`{task}`");
+    }
 }
 
 /// Due soon, now, and long ago, over all partitions.
@@ -164,6 +177,13 @@ pub async fn put_task(ground: &Ground, task: &str) -> Position {
     link.deliver(record, DEADLINE).await.unwrap()
 }
 
+/// The task, with the place of its record.
+pub fn placed(task: &str, position: Position) -> Event {
+    let mut event = submitted(task);
+    event.task.as_mut().unwrap().position = Some(position);
+    event
+}
+
 fn ended(kind: Kind, task: &str) -> Event {
     let mut event = event(kind, task);
     event.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
@@ -173,10 +193,8 @@ fn ended(kind: Kind, task: &str) -> Event {
 pub async fn a_retry_publishes_the_record_again(ground: Ground) {
     make_topics(&ground);
     let position = put_task(&ground, "again").await;
-    let mut there = submitted("again");
-    there.task.as_mut().unwrap().position = Some(position);
-    let mut gone = submitted("gone");
-    gone.task.as_mut().unwrap().position = Some(Position { partition: 1, offset: 999 });
+    let there = placed("again", position);
+    let gone = placed("gone", Position { partition: 1, offset: 999 });
     let mut waited = vec![scheduled("waited", now_ms() - 1)];
     waited.push(ended(Kind::Failed, "waited"));
     let tracker = ground.tracker().await;
@@ -207,7 +225,8 @@ pub async fn a_retry_publishes_the_record_again(ground: Ground) {
     let again = of("again");
     assert_eq!((again.len(), of("waited").len(), of("gone").len()), (1, 1, 0));
     assert_eq!((again[0].value.as_deref(), again[0].key.as_deref()), (Some(&b"{\"n\":7}"[..]), Some(&b"key"[..])));
-    assert_eq!((header(again[0], "x-own"), header(again[0], "ce_announced")), (Some("kept"), None));
+    assert_eq!((header(again[0], "x-own"), header(again[0], "ce_announced")), (Some("kept"), Some("1")));
+    each_lies_where_it_is_said(&ground, &ground.names.tasks(TYPE)).await;
     let asked = node(&ground, "again").await.unwrap().asof;
     assert_eq!(header(again[0], "ce_asof"), Some(asked.to_string().as_str()));
     agrees(&ground).await;
@@ -295,8 +314,7 @@ pub async fn a_cancel_is_told_until_workers_are_past_it(ground: Ground) {
     make_topics(&ground);
     let position = put_task(&ground, "x").await;
     give_up(&ground);
-    let mut there = submitted("x");
-    there.task.as_mut().unwrap().position = Some(position);
+    let there = placed("x", position);
     let tracker = ground.tracker().await;
     ground.write(&[there, event(Kind::CancelRequested, "x")]).await;
     until_state(&ground, "x", State::Cancelled).await;
@@ -410,8 +428,7 @@ async fn a_retry_waits_for_a_record_that_is_not_committed_yet() {
     memory.hold_atomic("stranger", true);
     memory.atomic_producer("stranger").unwrap().send_all(&[strangers], DEADLINE).unwrap_err();
     let position = put_task(&ground, "x").await;
-    let mut there = submitted("x");
-    there.task.as_mut().unwrap().position = Some(position);
+    let there = placed("x", position);
     let tracker = ground.tracker().await;
     ground.write(&[there, ended(Kind::Failed, "x"), event(Kind::RetryRequested, "x")]).await;
     until("the retry is to be published", || async { node(&ground, "x").await.is_some_and(|node| node.effects.len() == 1) })

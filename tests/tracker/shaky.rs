@@ -36,6 +36,8 @@ pub struct Tricks {
     pub withhold: AtomicBool,
     /// How often it was asked what groups have committed.
     pub groups: AtomicU32,
+    /// What that ends with.
+    pub no_groups: Mutex<Option<BrokerError>>,
     /// What opening a producer for atomic sends ends with.
     pub no_atomic: Mutex<Option<BrokerError>>,
     pub atomics: AtomicU32,
@@ -107,6 +109,7 @@ impl ShakyBroker {
             delivered: AtomicU32::new(0),
             withhold: AtomicBool::new(false),
             groups: AtomicU32::new(0),
+            no_groups: Mutex::new(None),
             no_atomic: Mutex::default(),
             atomics: AtomicU32::new(0),
             sends: AtomicU32::new(0),
@@ -124,6 +127,9 @@ impl Broker for ShakyBroker {
     }
     fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
         self.tricks.groups.fetch_add(1, SeqCst);
+        if let Some(error) = &*self.tricks.no_groups.lock().unwrap() {
+            return Err(error.clone());
+        }
         self.inner.group_offsets(group, at, deadline)
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {

@@ -1,7 +1,10 @@
 //! What waits for workers holds nothing else up, and is not forgotten; who does not come back is not waited for.
 
-use kafleet::broker::{Commit, Outgoing, Partition, TopicSpec};
-use kafleet::control::beat::{Beat, BeatState, TypeBeat};
+use std::sync::atomic::Ordering::SeqCst;
+
+use kafleet::broker::{BrokerError, Commit, Outgoing, Partition, TopicSpec};
+use kafleet::config::TrackerConfig;
+use kafleet::control::beat::BeatState;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::json::RawJson;
 use kafleet::model::state::State;
@@ -9,10 +12,12 @@ use kafleet::model::task::{Policy, Position, Rules};
 use kafleet::model::then::Then;
 use kafleet::runtime::now_ms;
 
+use crate::ages::beat;
 use crate::cases::agrees;
-use crate::firing::{header, make_topics, node, put_task, read_all, until_state};
+use crate::firing::{each_lies_where_it_is_said, header, make_topics, node, placed, put_task, read_all, until_state};
 use crate::ground::{DEADLINE, Ground, until};
 use crate::memory::ground;
+use crate::shaky::ShakyBroker;
 use crate::story::{event, id, submitted, succeeded};
 
 fn of_type(task: &str, task_type: &str) -> Event {
@@ -54,8 +59,7 @@ async fn cancels_that_wait_for_workers_hide_nothing_behind_them() {
         nodes.iter().flatten().filter(|node| node.state == State::Cancelled && node.effects.len() == 1).count() == 700
     })
     .await;
-    let mut again = submitted("again");
-    again.task.as_mut().unwrap().position = Some(position);
+    let again = placed("again", position);
     let mut failed = event(Kind::Failed, "again");
     failed.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
     ground.write(&[again, failed, event(Kind::RetryRequested, "again")]).await;
@@ -67,7 +71,7 @@ async fn cancels_that_wait_for_workers_hide_nothing_behind_them() {
     tracker.stop().await;
 }
 
-/// A task that ran is cancelled with a child that did not, and retried: the child's old record is still to be passed by.
+/// A child that no worker took is cancelled with its parent, which is retried: the child's old record is still to be passed by.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_does_not_make_a_cancel_forget_what_it_has_ended() {
     let (ground, _) = ground(1);
@@ -77,11 +81,9 @@ async fn a_retry_does_not_make_a_cancel_forget_what_it_has_ended() {
     let record =
         Outgoing { topic: &topic, partition: Some(0), key: Some(b"p:c"), value: Some(b"1"), headers: &[("ce_announced", b"1")] };
     let end = ground.link.deliver(record, DEADLINE).await.unwrap().offset + 1;
-    let mut parent = submitted("p");
-    parent.task.as_mut().unwrap().position = Some(position);
+    let parent = placed("p", position);
     let first = ground.tracker().await;
-    ground.write(&[parent, by(Kind::Started, "p", "w"), of_type("p:c", "child"), event(Kind::CancelRequested, "p")]).await;
-    ground.write(&[by(Kind::Cancelled, "p", "w")]).await;
+    ground.write(&[parent, of_type("p:c", "child"), by(Kind::Succeeded, "p", "w"), event(Kind::CancelRequested, "p")]).await;
     until_state(&ground, "p", State::Cancelled).await;
     first.stop().await;
     ground.write(&[event(Kind::RetryRequested, "p")]).await;
@@ -97,6 +99,51 @@ async fn a_retry_does_not_make_a_cancel_forget_what_it_has_ended() {
     until("nobody need know any more", || is_taken_back(&ground, "p")).await;
     agrees(&ground).await;
     second.stop().await;
+}
+
+/// Its worker has ended a cancelled task, and may lose its partition before it has committed that: the next one is to know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_is_told_until_what_its_worker_ended_is_committed() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    let position = put_task(&ground, "x").await;
+    let there = placed("x", position);
+    let tracker = ground.tracker().await;
+    ground.write(&[there, by(Kind::Started, "x", "w"), event(Kind::CancelRequested, "x")]).await;
+    ground.write(&[by(Kind::Cancelled, "x", "w")]).await;
+    until_state(&ground, "x", State::Cancelled).await;
+    // Of a type without records; it stands behind the other one, which so has been looked at when this one is done.
+    ground.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
+    until_state(&ground, "y", State::Cancelled).await;
+    until("nobody need know of the other one", || is_taken_back(&ground, "y")).await;
+    assert!(told(&ground, "x").is_some(), "whoever takes it up once more would run it");
+    let at = Partition::new(ground.names.tasks("root"), position.partition);
+    let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
+    ground.broker.set_group_offsets(&ground.names.group("root"), &[commit], DEADLINE).unwrap();
+    until("nobody need know any more", || is_taken_back(&ground, "x")).await;
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+/// Kafka does not say how far the workers are: what others wait for goes out meanwhile, and nobody forgets the cancel.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_that_cannot_be_asked_hold_nothing_up() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    put_task(&ground, "x").await;
+    let (broker, tricks) = ShakyBroker::new(ground.broker.clone());
+    *tricks.no_groups.lock().unwrap() = Some(BrokerError::Unavailable("the coordinator is away".into()));
+    // The observer asks groups too, and is not well without an answer.
+    let config = TrackerConfig { observe: false, ..TrackerConfig::default() };
+    let tracker = ground.with(broker, ground.store.clone()).tracker_with(config).await;
+    ground.write(&[submitted("x"), event(Kind::CancelRequested, "x")]).await;
+    until("it was asked for the group", || async { tricks.groups.load(SeqCst) > 0 }).await;
+    ground.write(&[crate::firing::scheduled("late", now_ms() - 1)]).await;
+    until_state(&ground, "late", State::Queued).await;
+    assert!(told(&ground, "x").is_some());
+    tracker.is_well().await;
+    agrees(&ground).await;
+    tracker.stop().await;
 }
 
 /// What could not be started because of its type runs once that is there.
@@ -121,6 +168,7 @@ async fn a_continuation_that_was_never_published_can_be_retried() {
     let records = read_all(&ground, &topic);
     assert_eq!(records.len(), 1);
     assert_eq!((header(&records[0], "ce_id"), header(&records[0], "ce_run")), (Some("r:then"), Some("2")));
+    each_lies_where_it_is_said(&ground, &topic).await;
     assert_eq!(records[0].value.as_deref(), Some(&b"{\"n\":1}"[..]));
     agrees(&ground).await;
     tracker.stop().await;
@@ -134,33 +182,12 @@ async fn a_cancel_does_not_wait_for_a_worker_that_has_stopped() {
     let tracker = ground.tracker().await;
     ground.write(&[submitted("left"), by(Kind::Started, "left", "w")]).await;
     until_state(&ground, "left", State::Running).await;
-    last_beat(&ground, "w").await;
+    beat(&ground, "w", 500, BeatState::Stopped).await;
     until("its task is told", || async { node(&ground, "left").await.unwrap().silent }).await;
     ground.write(&[event(Kind::CancelRequested, "left")]).await;
     until_state(&ground, "left", State::Cancelled).await;
     agrees(&ground).await;
     tracker.stop().await;
-}
-
-async fn last_beat(ground: &Ground, worker: &str) {
-    let topic = ground.names.workers();
-    let beat = Beat {
-        v: 1,
-        id: worker.into(),
-        host: "h".into(),
-        pid: 1,
-        version: "0".into(),
-        state: BeatState::Stopped,
-        started_ms: now_ms(),
-        at_ms: now_ms(),
-        every_ms: 500,
-        held_bytes: 0,
-        types: vec![TypeBeat { task_type: "root".into(), ..TypeBeat::default() }],
-        running: Vec::new(),
-    };
-    let value = serde_json::to_vec(&beat).unwrap();
-    let record = Outgoing { topic: &topic, partition: Some(0), key: Some(worker.as_bytes()), value: Some(&value), headers: &[] };
-    ground.link.deliver(record, DEADLINE).await.unwrap();
 }
 
 /// What waited too long at a full tracker, and was refused there, is published when it is asked for again.

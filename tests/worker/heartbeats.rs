@@ -11,7 +11,7 @@ use kafleet::model::duration::Millis;
 use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
 use crate::types::{Gate, Journal, Kind, gated};
 
-async fn last_beat(fleet: &Fleet) -> Beat {
+pub async fn last_beat(fleet: &Fleet) -> Beat {
     let records = fleet.records(&fleet.names.workers(), 1, 1).await;
     let record = records.last().unwrap();
     let beat: Beat = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
@@ -74,4 +74,18 @@ async fn a_worker_tells_what_it_does_and_that_it_stops() {
     worker.stop().await;
     let beat = last_beat(&fleet).await;
     assert_eq!((beat.state, beat.types[0].finished.get("succeeded")), (BeatState::Stopped, Some(&120)));
+    assert!(!beat.unfinished, "nothing of what it had begun is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_stops_tells_that_it_leaves_something_unfinished() {
+    let (journal, gate) = (Journal::default(), Gate::closed());
+    let (mut fleet, _) = memory(1, &[gated("work", &journal, &gate)]).await;
+    fleet.config.drain_timeout = Millis(100);
+    fleet.send("work", "t", "0").await;
+    let worker = fleet.worker();
+    until("it is said to run", || fleet.kinds_of("t").iter().any(|kind| kind == "started")).await;
+    worker.stop().await;
+    let beat = last_beat(&fleet).await;
+    assert_eq!((beat.state, beat.unfinished), (BeatState::Stopped, true));
 }

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Outgoing, Producer, RecordRef};
+use kafleet::control::beat::BeatState;
 use kafleet::handlers::{Child, Failure};
+use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, memory, until};
-use crate::types::{Journal, Kind, counted, ok};
+use crate::heartbeats::last_beat;
+use crate::types::{Gate, Journal, Kind, counted, ok};
 
 /// A broker in memory with something in the way.
 struct Sabotaged {
@@ -134,6 +137,30 @@ async fn dead_letters_that_may_not_be_written_are_held_back() {
     worker.ready().await;
     worker.stop().await;
     fleet.assert_clean("dying").await;
+}
+
+/// It has said that it runs it, and what becomes of it nobody has heard.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_on_its_way_is_unfinished_when_its_worker_stops() {
+    let gate = Gate::closed();
+    let opened = gate.clone();
+    let kind = Kind::new("dying", move |_, _| {
+        let gate = gate.clone();
+        async move {
+            gate.pass("d").await;
+            Err(Failure::dead("no"))
+        }
+    });
+    let (mut fleet, _, _) = sabotaged(kind, ".dead.", 0).await;
+    fleet.config.drain_timeout = Millis(100);
+    fleet.send("dying", "d", "0").await;
+    let worker = fleet.worker();
+    until("it is said to run", || fleet.kinds_of("d").iter().any(|kind| kind == "started")).await;
+    opened.open();
+    until("health tells of it", || worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")).await;
+    worker.stop().await;
+    let beat = last_beat(&fleet).await;
+    assert_eq!((beat.state, beat.unfinished), (BeatState::Stopped, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]

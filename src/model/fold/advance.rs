@@ -40,8 +40,7 @@ pub(super) fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
         return Verdict::Ignored;
     }
     if event.kind == Kind::Released {
-        // Its record lies somewhere else now, and that is told only by whoever announces it.
-        node.position = None;
+        node.position = event.position;
     }
     node.own = next;
     node.silent = false;

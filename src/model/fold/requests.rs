@@ -102,8 +102,13 @@ pub(super) fn patch(node: &mut Node, event: &Event) -> Step {
 }
 
 pub(super) fn effect_done(node: &mut Node, event: &Event) -> Step {
-    let before = node.effects.len();
-    node.effects.retain(|effect| event.effect.as_deref() != Some(&*effect.id()));
-    let verdict = if node.effects.len() < before { Verdict::Applied } else { Verdict::Ignored };
-    Step { in_history: false, ..Step::of(verdict) }
+    let done = node.effects.iter().position(|effect| event.effect.as_deref() == Some(&*effect.id()));
+    let done = done.map(|at| node.effects.remove(at));
+    if let Some(Effect { what: Act::Publish { run } | Act::Follow { run }, .. }) = done
+        && run == node.run
+        && event.position.is_some()
+    {
+        node.position = event.position;
+    }
+    Step { in_history: false, ..Step::of(if done.is_some() { Verdict::Applied } else { Verdict::Ignored }) }
 }

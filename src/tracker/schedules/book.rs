@@ -3,6 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::burst::Burst;
 use crate::control::CONTROL_VERSION;
@@ -39,10 +42,13 @@ impl Entry {
 /// Schedule and request.
 pub type AskName = (String, String);
 
+/// A request that is done is soon gone from the topic. One that stays was asked for once more, by somebody who had no answer.
+const GONE_SOON: Duration = Duration::from_secs(10);
+
 /// A request that waits, or is done and still in the topic.
 pub struct Open {
     pub ask: Ask,
-    pub done: bool,
+    pub done: Option<Instant>,
     /// Events partitions and how far they have to be folded before it is known which tasks there are.
     pub ends: Option<Vec<(u32, i64)>>,
 }
@@ -77,16 +83,18 @@ impl Book {
         let gone = self.entries.extract_if(.., |name, _| !plan.schedules.contains_key(name));
         self.orphans.extend(gone.map(|(name, _)| name));
         self.asks.retain(|name, _| plan.asks.contains_key(name));
+        self.asks.retain(|_, open| open.done.is_none_or(|at| at.elapsed() < GONE_SOON));
         for (name, ask) in &plan.asks {
-            self.asks.entry(name.clone()).or_insert_with(|| Open { ask: ask.clone(), done: false, ends: None });
+            self.asks.entry(name.clone()).or_insert_with(|| Open { ask: ask.clone(), done: None, ends: None });
         }
     }
 
     /// What was written counts from now on.
     pub fn done(&mut self, burst: Burst) {
         for (name, state) in burst.states {
-            let waiting = self.asks.iter_mut().filter(|((schedule, _), _)| *schedule == name);
-            waiting.for_each(|(_, open)| open.ends = None);
+            // What was fired now may be among the times that a backfill means.
+            let backfills = self.asks.iter_mut().filter(|((of, _), open)| *of == name && open.ask.backfill.is_some());
+            backfills.for_each(|(_, open)| open.ends = None);
             let Some(entry) = self.entries.get_mut(&name) else { continue };
             entry.state = state;
             entry.plan(&name);
@@ -95,7 +103,7 @@ impl Book {
             let Some(open) = self.asks.get_mut(&name) else { continue };
             match rest {
                 Some(rest) => open.ask = rest,
-                None => open.done = true,
+                None => open.done = Some(Instant::now()),
             }
         }
         self.orphans.retain(|name| !burst.orphans.contains(name));
@@ -104,5 +112,28 @@ impl Book {
     /// When the next thing is due that is not due yet.
     pub fn next_due(&self, now_ms: i64) -> Option<i64> {
         self.entries.values().filter_map(|entry| entry.due_ms).filter(|due| *due > now_ms).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_stays_in_the_topic_is_looked_at_once_more() {
+        let name: AskName = ("nightly".into(), "now".into());
+        let mut plan = Plan::default();
+        plan.asks.insert(name.clone(), Ask { v: CONTROL_VERSION, at_ms: 1, backfill: None });
+        let mut book = Book::default();
+        book.sync(&plan);
+        assert!(book.asks[&name].done.is_none());
+        book.done(Burst { asks: vec![(name.clone(), None)], ..Burst::default() });
+        book.sync(&plan);
+        assert!(book.asks[&name].done.is_some(), "its end is on the way");
+        tokio::time::advance(GONE_SOON).await;
+        book.sync(&plan);
+        assert!(book.asks[&name].done.is_none(), "it was asked for again");
+        book.sync(&Plan::default());
+        assert!(book.asks.is_empty());
     }
 }

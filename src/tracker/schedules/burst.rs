@@ -1,6 +1,6 @@
 //! What is written together: the events of tasks that are due, and the states that say so.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ impl Maker {
             }
             self.times(name, entry, now_ms, &mut burst).await?;
         }
-        let asks: Vec<AskName> = book.asks.iter().filter(|(_, open)| !open.done).map(|(name, _)| name.clone()).collect();
+        let asks: Vec<AskName> = book.asks.iter().filter(|(_, open)| open.done.is_none()).map(|(name, _)| name.clone()).collect();
         for name in asks {
             if burst.is_full() {
                 break;
@@ -138,10 +138,15 @@ impl Maker {
         }
         let mut state = entry.state.clone();
         let Some(span) = open.ask.backfill else {
-            let task = run_of(&name.0, &name.1);
-            burst.messages.push(self.task(&name.0, &task, &entry.schedule.spec.task, open.ask.at_ms, now_ms)?);
-            state.ran(&task, now_ms);
+            let task = TaskId::parse(&run_of(&name.0, &name.1)).map_err(|why| why.to_string())?;
+            let Some(known) = self.known(open, std::slice::from_ref(&task), burst).await? else { return Ok(()) };
             self.answered(name, None, burst)?;
+            if known.contains(&task) {
+                // Whoever asked could not know that it was heard, and has asked again.
+                return Ok(());
+            }
+            burst.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, open.ask.at_ms, now_ms)?);
+            state.ran(task.as_str(), now_ms);
             return self.state(&name.0, state, burst);
         };
         self.backfill(name, entry, open, span, state, now_ms, burst).await
@@ -169,16 +174,7 @@ impl Maker {
         due.retain(|time| state.waiting_ms != Some(*time));
         let tasks: Result<Vec<TaskId>, _> = due.iter().map(|time| TaskId::parse(&task_of(&name.0, *time))).collect();
         let tasks = tasks.map_err(|why| why.to_string())?;
-        // What was fired before this moment is known once it is folded; whatever is fired after it makes it a later one.
-        if open.ends.is_none() {
-            open.ends = Some(look::ends_of(&self.setup, &tasks).await?);
-        }
-        if !look::is_folded(&self.setup, open.ends.as_deref().unwrap_or_default()).await? {
-            burst.waits = true;
-            return Ok(());
-        }
-        open.ends = None;
-        let known = look::known(&self.setup, &tasks).await?;
+        let Some(known) = self.known(open, &tasks, burst).await? else { return Ok(()) };
         let missing: Vec<_> = due.iter().zip(&tasks).filter(|(_, task)| !known.contains(*task)).collect();
         for (time, task) in &missing {
             burst.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, **time, now_ms)?);
@@ -190,6 +186,20 @@ impl Maker {
         }
         state.backfilled(last, missing.len() as u64, now_ms);
         self.state(&name.0, state, burst)
+    }
+
+    /// Those of these tasks that there are. None: not before more is folded.
+    async fn known(&self, open: &mut Open, tasks: &[TaskId], burst: &mut Burst) -> Result<Option<HashSet<TaskId>>, String> {
+        // What was fired before this moment is known once it is folded; whatever is fired after it makes it a later one.
+        if open.ends.is_none() {
+            open.ends = Some(look::ends_of(&self.setup, tasks).await?);
+        }
+        if !look::is_folded(&self.setup, open.ends.as_deref().unwrap_or_default()).await? {
+            burst.waits = true;
+            return Ok(None);
+        }
+        open.ends = None;
+        look::known(&self.setup, tasks).await.map(Some)
     }
 
     /// Why a schedule cannot fire, if it cannot.

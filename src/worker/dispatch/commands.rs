@@ -37,6 +37,8 @@ impl Dispatcher {
             Command::Recall { slot } => self.recall(slot).await,
             Command::Cancel { slot } => {
                 self.recall(slot).await;
+                // Also what is on its way to the dead letters or to the tracker, or has not been acknowledged.
+                self.unfinished = true;
                 self.cancelled_slots.insert(slot);
                 let of_slot = self.running.values().filter(|running| running.held.ticket.slot() == slot);
                 of_slot.for_each(Running::stop);

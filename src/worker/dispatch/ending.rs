@@ -93,11 +93,11 @@ impl Dispatcher {
             return self.hand_over(running.held, event).await;
         }
         self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+        running.held.announced = true;
         if self.closed_slots.contains(&running.held.ticket.slot()) {
             // Nobody waits here for it: the successor tries again.
             return self.give_back(running.held);
         }
-        running.held.announced = true;
         running.held.attempts = attempt;
         self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held: running.held }));
     }
@@ -200,6 +200,7 @@ impl Dispatcher {
     }
 
     pub(super) fn give_back(&mut self, held: Box<Held>) {
+        self.unfinished |= held.announced;
         self.parts.inbox.returned(held.ticket);
         self.desk.forget(&held.task.id, held.task.run);
         self.pass_turn(&held);

@@ -97,10 +97,10 @@ impl Dispatcher {
         let mut event = self.failure_event(Kind::Retrying, &running, &failure);
         event.due_ms = Some(event.at_ms);
         self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+        running.held.announced = true;
         if closed {
             return self.give_back(running.held);
         }
-        running.held.announced = true;
         running.held.attempts += 1;
         self.sleeping.push(Reverse(Sleeping { until: Instant::now(), held: running.held }));
     }

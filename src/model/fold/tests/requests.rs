@@ -102,9 +102,9 @@ fn what_is_handed_over_after_a_takeover_is_kept() {
     }
 }
 
-/// Where a record lies that was released, nobody has told yet; where it lay before is no longer the place to look for it.
+/// Where it lay before its release is no longer the place to look for it.
 #[test]
-fn a_released_task_has_no_place_until_it_is_told() {
+fn a_released_task_of_which_no_place_is_told_has_none() {
     let mut placed = submitted("a");
     placed.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 7 });
     let mut retrying = with_record(failed("a"), 900);
@@ -115,6 +115,32 @@ fn a_released_task_has_no_place_until_it_is_told() {
     let place = |n: usize| fold_log(&log[..n], 1, 9).node("a").position.map(|position| position.offset);
     assert_eq!([2, 3, 4].map(place), [Some(7), None, Some(70)]);
     assert_eq!(fold_log(&log, 1, 9).node("a").state, State::Queued);
+}
+
+/// Whoever publishes a record says where it lies; of an earlier run's it is not the task's any more.
+#[test]
+fn the_place_of_a_record_is_told_by_whoever_publishes_it() {
+    let at = |offset| Some(Position { partition: 1, offset });
+    let placed = |mut event: Event, offset| {
+        event.position = at(offset);
+        event
+    };
+    let mut failed = event(Kind::Failed, "a");
+    failed.attempt = 1;
+    let mut log = vec![with_record(submitted("a"), 700), placed(released(0), 8), failed, event(Kind::RetryRequested, "a")];
+    log[0].kind = Kind::Scheduled;
+    let effects = |log: &[Event]| fold_log(log, 1, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>();
+    let place = |log: &[Event]| fold_log(log, 1, 9).node("a").position;
+    assert_eq!((place(&log), effects(&log).len()), (at(8), 1));
+    let mut done = event(Kind::EffectDone, "a");
+    done.effect = Some(effects(&log)[0].as_str().into());
+    let mut again = log.clone();
+    again.push(placed(done.clone(), 9));
+    assert_eq!((place(&again), effects(&again).len()), (at(9), 0));
+    let mut other = event(Kind::Failed, "a");
+    (other.run, other.attempt) = (2, 1);
+    log.extend([other, Event { run: 2, ..event(Kind::RetryRequested, "a") }, placed(done, 9)]);
+    assert_eq!((place(&log), fold_log(&log, 1, 9).node("a").run), (at(8), 3));
 }
 
 #[test]
