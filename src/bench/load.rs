@@ -248,7 +248,7 @@ impl LogWriter<'_> {
 /// What a worker writes when one of these tasks is done.
 fn succeeded(task: &Task, attempt: u32, out: &mut Vec<u8>) {
     let (output, at_ms) = (RawJson::null(), now_ms());
-    Success { task, attempt, worker: WORKER, at_ms, announce: true, started_at_ms: at_ms, output: &output }.encode(out);
+    Success { task, attempt, worker: WORKER, at_ms, started_at_ms: at_ms, output: &output }.encode(out);
 }
 
 /// Publishes with tracking, as an api does.

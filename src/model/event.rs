@@ -109,10 +109,10 @@ pub struct Event {
     pub worker: Option<Arc<str>>,
     /// The writer's clock, epoch milliseconds. Shown, never decided on.
     pub at_ms: i64,
-    /// What `submitted` says of the task; the worker's first event says it again.
+    /// What `submitted` says of the task; a worker's first event and its last say it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Box<Announcement>>,
-    /// When the attempt began, where no `started` event was written for it.
+    /// When the attempt began that has ended: its `started` may not be written, or not have arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at_ms: Option<i64>,
     /// The result of `succeeded`, the value of `progress`.

@@ -16,7 +16,7 @@ use super::node::{HistoryEntry, Moment, Node};
 use super::outbox::{Cancel, MAX_KEPT_BYTES};
 use super::rollup::{self, Standing};
 use super::state::State;
-use super::task::OnFailure;
+use super::task::{OnFailure, Position};
 use super::then::number_of;
 use advance::advance;
 use keep::{Keeping, keep};
@@ -495,7 +495,7 @@ fn announce(node: &mut Node, id: &TaskId, task: &Announcement) -> Option<String>
         let other_hash = node.hash.is_some() && task.hash.is_some() && node.hash != task.hash;
         if !other_type && !other_hash {
             // The same task, published again: after its wait, or for a retry.
-            node.position = task.position.or(node.position);
+            node.position = newest(node.position, task.position);
             return None;
         }
         let have = node.task_type.as_deref().unwrap_or_default();
@@ -512,6 +512,14 @@ fn announce(node: &mut Node, id: &TaskId, task: &Announcement) -> Option<String>
     (node.policy, node.patched) = (task.policy.clone(), false);
     node.asof = task.asof.unwrap_or(-1);
     None
+}
+
+/// Whoever speaks of an earlier record of the task is late.
+fn newest(known: Option<Position>, told: Option<Position>) -> Option<Position> {
+    match (known, told) {
+        (Some(known), Some(told)) if known.partition == told.partition && told.offset < known.offset => Some(known),
+        _ => told.or(known),
+    }
 }
 
 /// The worker that has the task is not heard of any more. It moves nothing, but nobody waits for that worker then.

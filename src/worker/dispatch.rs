@@ -36,7 +36,7 @@ use super::outbox::Outbox;
 use super::report::Reporter;
 use super::settle::{self, Deps};
 use super::throttle::Throttle;
-use super::ticket::Inbox;
+use super::ticket::{Inbox, Ticket};
 use crate::config::WorkerConfig;
 use crate::control::{Board, Verdict};
 use crate::handlers::context::{Beginning, Scene};
@@ -458,9 +458,8 @@ impl Dispatcher {
         let reporter = &self.parts.reporter;
         let (partition, at_ms) = (reporter.publisher().partition_of(&held.task.id), self.clock.now_ms());
         self.outbox.add(held, partition, self.clock.now, |held, bytes| {
-            let (attempt, announce) = (held.attempts + 1, !held.announced);
-            let (task, worker) = (&held.task, &*reporter.worker);
-            Success { task, attempt, worker, at_ms, announce, started_at_ms: began_ms, output }.encode(bytes);
+            let (task, attempt, worker) = (&held.task, held.attempts + 1, &*reporter.worker);
+            Success { task, attempt, worker, at_ms, started_at_ms: began_ms, output }.encode(bytes);
         });
     }
 
@@ -483,12 +482,22 @@ impl Dispatcher {
 
     // ---- small things
 
-    /// An event about a held task. The first one says everything, so that a producer that died has lost nothing.
+    /// An event about a held task that says everything: a producer that died has lost nothing, and neither has a last word that
+    /// arrives where an earlier one has not.
     fn event(&self, kind: Kind, held: &Held) -> Event {
         let mut event = Event::new(kind, held.task.id.clone(), held.task.run, now_ms());
         event.worker = Some(self.parts.reporter.worker.clone());
-        event.task = (!held.announced).then(|| Box::new(Announcement::of(&held.task)));
+        event.task = Some(Box::new(Announcement::of(&held.task)));
         event
+    }
+
+    /// What is said on the way to the last word. Nobody waits until Kafka has it.
+    async fn say(&mut self, held: &mut Held, mut event: Event) {
+        if held.announced {
+            event.task = None;
+        }
+        self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+        held.announced = true;
     }
 
     fn retry_policy(&self, held: &Held) -> RetryPolicy {

@@ -32,7 +32,7 @@ pub struct Held {
     pub written_ms: i64,
     /// Its record's key is not its id.
     pub has_own_key: bool,
-    /// This worker has said everything it knows of the task.
+    /// This worker has said something of the task, and with it everything it knows.
     pub announced: bool,
     /// It has its turn among the tasks with its key.
     pub has_turn: bool,

@@ -11,8 +11,6 @@ pub struct Success<'a> {
     pub attempt: u32,
     pub worker: &'a str,
     pub at_ms: i64,
-    /// This is the worker's first event for the task: it says everything.
-    pub announce: bool,
     pub started_at_ms: i64,
     pub output: &'a RawJson,
 }
@@ -27,10 +25,8 @@ impl Success<'_> {
         text(out, self.worker);
         out.extend_from_slice(b",\"at_ms\":");
         number(out, self.at_ms);
-        if self.announce {
-            out.extend_from_slice(b",\"task\":");
-            announcement(out, task);
-        }
+        out.extend_from_slice(b",\"task\":");
+        announcement(out, task);
         out.extend_from_slice(b",\"started_at_ms\":");
         number(out, self.started_at_ms);
         out.extend_from_slice(b",\"output\":");
@@ -119,21 +115,17 @@ mod tests {
         for (headers, worker) in [(vec![], "w"), (vec![("ce_hash", "abc"), ("ce_id", "a")], "host-1~x"), (odd, "w\"\t\\")] {
             let headers = headers.iter().map(|(name, value): &(&str, &str)| (*name, Some(value.as_bytes())));
             let task = read_task(&source, headers).unwrap();
-            for announce in [true, false] {
-                let output = RawJson::parse(b"[1,2]").unwrap();
-                let mut event = Event::new(Kind::Succeeded, task.id.clone(), task.run, 99);
-                event.attempt = 2;
-                event.worker = Some(worker.into());
-                event.started_at_ms = Some(98);
-                event.task = announce.then(|| Box::new(Announcement::of(&task)));
-                event.output = Some(output.clone());
-                let (mut whole, mut short) = (Vec::new(), Vec::new());
-                event.encode(&mut whole);
-                let success =
-                    Success { task: &task, attempt: 2, worker, at_ms: 99, announce, started_at_ms: 98, output: &output };
-                success.encode(&mut short);
-                assert_eq!(String::from_utf8(short).unwrap(), String::from_utf8(whole).unwrap());
-            }
+            let output = RawJson::parse(b"[1,2]").unwrap();
+            let mut event = Event::new(Kind::Succeeded, task.id.clone(), task.run, 99);
+            event.attempt = 2;
+            event.worker = Some(worker.into());
+            event.started_at_ms = Some(98);
+            event.task = Some(Box::new(Announcement::of(&task)));
+            event.output = Some(output.clone());
+            let (mut whole, mut short) = (Vec::new(), Vec::new());
+            event.encode(&mut whole);
+            Success { task: &task, attempt: 2, worker, at_ms: 99, started_at_ms: 98, output: &output }.encode(&mut short);
+            assert_eq!(String::from_utf8(short).unwrap(), String::from_utf8(whole).unwrap());
         }
     }
 }

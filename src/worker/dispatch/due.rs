@@ -61,9 +61,8 @@ impl Dispatcher {
         let mut event = self.event(Kind::Started, &running.held);
         event.at_ms = running.began_ms;
         event.attempt = running.held.attempts + 1;
-        self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+        self.say(&mut running.held, event).await;
         running.started = true;
-        running.held.announced = true;
     }
 
     pub(super) async fn flush_notes(&mut self, running: &mut Running) {

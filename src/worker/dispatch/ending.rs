@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::super::attempt::Ended;
 use super::super::intake::{Held, Work};
-use super::super::ticket::Ticket;
 use super::judge::{Next, TIMEOUT};
 use super::{Dispatcher, LONGEST_WAIT, Running, Sleeping};
 use crate::config::Order;
@@ -60,7 +59,7 @@ impl Dispatcher {
         self.parts.meter.finished("succeeded", running.began.elapsed());
         let mut event = self.event(Kind::Succeeded, &running.held);
         event.attempt = running.held.attempts + 1;
-        event.started_at_ms = (!running.started).then_some(running.began_ms);
+        event.started_at_ms = Some(running.began_ms);
         event.output = Some(output);
         self.end(running.held, event).await;
     }
@@ -92,8 +91,7 @@ impl Dispatcher {
         if self.waits_elsewhere(wait) && !self.desk.has_spawned(&running.held.task.id, running.held.task.run) {
             return self.hand_over(running.held, event).await;
         }
-        self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
-        running.held.announced = true;
+        self.say(&mut running.held, event).await;
         if self.closed_slots.contains(&running.held.ticket.slot()) {
             // Nobody waits here for it: the successor tries again.
             return self.give_back(running.held);
@@ -108,7 +106,7 @@ impl Dispatcher {
         event.attempt = running.held.attempts + 1;
         event.message = Some(format!("passed over ({}): {}", failure.kind, failure.message));
         self.write_started(&mut running).await;
-        self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
+        self.say(&mut running.held, event).await;
         self.succeed(running, RawJson::null()).await;
     }
 
@@ -127,7 +125,7 @@ impl Dispatcher {
         let attempt = running.held.attempts + 1;
         let mut event = self.event(kind, &running.held);
         event.attempt = attempt;
-        event.started_at_ms = (!running.started).then_some(running.began_ms);
+        event.started_at_ms = Some(running.began_ms);
         event.error = Some(Box::new(ErrorInfo::new(&failure.kind, failure.message.clone(), attempt)));
         event
     }
@@ -166,8 +164,7 @@ impl Dispatcher {
         if !held.announced {
             let mut event = self.event(Kind::Scheduled, &held);
             event.due_ms = Some(at_ms);
-            self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
-            held.announced = true;
+            self.say(&mut held, event).await;
         }
         self.sleeping.push(Reverse(Sleeping { until: Instant::now() + wait, held }));
     }

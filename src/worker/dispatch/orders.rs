@@ -93,7 +93,7 @@ impl Dispatcher {
         let attempt = running.held.attempts + 1;
         let mut event = self.event(Kind::Cancelled, &running.held);
         event.attempt = attempt;
-        event.started_at_ms = (!running.started).then_some(running.began_ms);
+        event.started_at_ms = Some(running.began_ms);
         event.error = Some(Box::new(ErrorInfo::new(verdict.kind, verdict.message, attempt)));
         self.end(running.held, event).await;
     }

@@ -14,7 +14,6 @@ use crate::handlers::{Failure, Handler};
 use crate::model::event::Kind;
 use crate::worker::cell::{CRASHED, Cells};
 use crate::worker::intake::Held;
-use crate::worker::ticket::Ticket;
 
 /// The code of the dead letter of a task that takes its worker down.
 const CONVICTED: &str = "crashed_worker";
@@ -96,8 +95,7 @@ impl Dispatcher {
         self.parts.meter.finished("retried", running.began.elapsed());
         let mut event = self.failure_event(Kind::Retrying, &running, &failure);
         event.due_ms = Some(event.at_ms);
-        self.parts.reporter.report(&event, Ticket::UNTRACKED, &mut self.scratch).await;
-        running.held.announced = true;
+        self.say(&mut running.held, event).await;
         if closed {
             return self.give_back(running.held);
         }

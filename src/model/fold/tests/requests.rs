@@ -111,9 +111,10 @@ fn a_released_task_of_which_no_place_is_told_has_none() {
     (retrying.kind, retrying.attempt) = (Kind::Retrying, 1);
     let mut again = submitted("a");
     again.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 70 });
-    let log = [placed, retrying, released(1), again];
+    let of_the_first_record = placed.clone();
+    let log = [placed, retrying, released(1), again, of_the_first_record];
     let place = |n: usize| fold_log(&log[..n], 1, 9).node("a").position.map(|position| position.offset);
-    assert_eq!([2, 3, 4].map(place), [Some(7), None, Some(70)]);
+    assert_eq!([2, 3, 4, 5].map(place), [Some(7), None, Some(70), Some(70)]);
     assert_eq!(fold_log(&log, 1, 9).node("a").state, State::Queued);
 }
 
