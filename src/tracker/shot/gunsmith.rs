@@ -1,0 +1,331 @@
+//! Makes shots: what is due, what tasks want, and what of that has to wait.
+
+mod records;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Message, Shot, effect_done, event_message, last_word};
+use crate::broker::BrokerError;
+use crate::control::{CONTROL_VERSION, Cancel, Key};
+use crate::model::event::{Event, Kind};
+use crate::model::id::TaskId;
+use crate::model::node::Node;
+use crate::model::outbox::{Act, Due, Effect, KeptRecord};
+use crate::model::partition::partition_of;
+use crate::model::told::Delivery;
+use crate::store::Entry;
+use crate::tracker::TrackerSetup;
+use crate::tracker::consumed::{Consumed, Passed};
+use crate::tracker::telling::delivery_event;
+use crate::tracker::walk::Walk;
+use records::renew;
+
+/// How long what has to wait for workers or for Kafka is left alone, so that others get their turn; so many are looked at
+/// between two transactions.
+const DEFERRAL: Duration = Duration::from_secs(3);
+/// However many there are, no more than some in a second are looked at again.
+const PER_DEFERRED: Duration = Duration::from_millis(20);
+const CHECKS: u32 = 8;
+/// No more looks at workers between two transactions, after so long: what is due must not wait for what may.
+const LOOKING: Duration = Duration::from_millis(50);
+/// No look at them for so long, after one that Kafka did not answer.
+const UNSEEN: Duration = Duration::from_secs(30);
+/// A partition that took so long not to give a record is asked for no other one in the same pass.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Bytes of continuations in one transaction, about.
+const MOST_BYTES: usize = 8 << 20;
+/// The control topic has one partition.
+const CONTROL_PARTITION: i32 = 0;
+
+/// Type and partition of a task's record.
+fn place_of(node: &Node) -> (Option<Arc<str>>, Option<i32>) {
+    (node.task_type.clone(), node.position.map(|position| position.partition))
+}
+
+/// Makes shots.
+pub struct Gunsmith {
+    setup: Arc<TrackerSetup>,
+    number: u32,
+    events: Arc<str>,
+    control: Arc<str>,
+    /// Topics that are known to exist.
+    topics: HashSet<String>,
+    /// What cannot be sent, and why.
+    given_up: HashMap<(TaskId, String), String>,
+    consumed: Consumed,
+    /// When Kafka did not say how far workers are.
+    unseen: Option<Instant>,
+    /// Tasks whose effects have to wait, with their turn, and until when.
+    deferred: HashMap<(TaskId, i64), Instant>,
+    /// More is to be looked at before it is known whether one of them has to wait.
+    goes_on: bool,
+}
+
+impl Gunsmith {
+    pub fn new(setup: Arc<TrackerSetup>, number: u32) -> Self {
+        let (events, control) = (setup.names.events().into(), setup.names.control().into());
+        Self {
+            setup,
+            number,
+            events,
+            control,
+            topics: HashSet::new(),
+            given_up: HashMap::new(),
+            consumed: Consumed::default(),
+            unseen: None,
+            deferred: HashMap::new(),
+            goes_on: false,
+        }
+    }
+
+    /// How many tasks have effects that wait for something else.
+    pub fn deferred(&self) -> usize {
+        self.deferred.len()
+    }
+
+    /// There is more to do at once, also where there was nothing to fire.
+    pub fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
+    /// The next shot for the same becomes a failure.
+    pub fn give_up(&mut self, shot: &Shot, error: &BrokerError) {
+        self.topics.clear();
+        self.given_up.insert((shot.id.clone(), shot.mark.clone()), error.to_string());
+    }
+
+    async fn nodes(&self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, String> {
+        self.setup.store.nodes(self.number, ids).await.map_err(|error| error.to_string())
+    }
+
+    /// Shots for tasks whose timer is due; what the records say meanwhile counts.
+    pub async fn timers(&mut self, ids: &[TaskId], most_bytes: u64, now: i64) -> Result<Vec<Shot>, String> {
+        let mut bytes = 0;
+        let mut due: Vec<(TaskId, Node, Due)> = Vec::new();
+        for (id, node) in ids.iter().zip(self.nodes(ids).await?) {
+            let Some((node, timer)) = node.and_then(|node| node.timer().map(|timer| (node, timer))) else { continue };
+            if timer.due_ms > now {
+                continue;
+            }
+            bytes += u64::from(node.kept);
+            if bytes > most_bytes && !due.is_empty() {
+                break;
+            }
+            due.push((id.clone(), node, timer.what));
+        }
+        let waiting: Vec<TaskId> = due.iter().filter(|(_, _, what)| *what == Due::Release).map(|(id, ..)| id.clone()).collect();
+        let mut kept = self.setup.store.kept(self.number, &waiting).await.map_err(|error| error.to_string())?.into_iter();
+        let mut shots = Vec::with_capacity(due.len());
+        for (id, node, what) in due {
+            let shot = match what {
+                // None: it was released or dropped a moment ago.
+                Due::Release => match kept.next().flatten() {
+                    Some(bytes) => self.release(&id, &node, &bytes, now).await?,
+                    None => continue,
+                },
+                Due::Check(number) => self.check(&id, &node, number, now),
+                Due::Expire => self.end(&id, &node, Kind::Expired, "it was not started in time", "expire", now),
+                Due::Cancel => {
+                    self.end(&id, &node, Kind::Cancelled, "cancelled on request, before a worker took it", "cancel", now)
+                }
+            };
+            shots.push(shot);
+        }
+        // Of a timer that is due no more.
+        self.given_up.retain(|(_, mark), _| mark != Shot::TIMER);
+        Ok(shots)
+    }
+
+    /// The record that was kept goes to its topic.
+    async fn release(&mut self, id: &TaskId, node: &Node, kept: &[u8], now: i64) -> Result<Shot, String> {
+        let refusal = self.refusal(id, Shot::TIMER, node).await?;
+        let Some(record) = KeptRecord::decode(kept).filter(|_| refusal.is_none()) else {
+            let why = refusal.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
+            return Ok(self.end(id, node, Kind::Failed, &format!("it could not be released: {why}"), "fail", now));
+        };
+        let mut headers = record.released(node.attempt);
+        renew(&mut headers, node, node.attempt == 0);
+        let task = Message {
+            topic: self.topic_of(node),
+            partition: None,
+            key: record.key_bytes().unwrap_or_else(|| id.to_string().into_bytes()),
+            value: Some(record.params.text().as_bytes().to_vec()),
+            headers,
+        };
+        let released = Event { attempt: node.attempt, ..Event::new(Kind::Released, id.clone(), node.run, now) };
+        Ok(Shot::of_record(id, Shot::TIMER, "release", task, released))
+    }
+
+    /// The fold looks at the state that the task has where this event comes to lie.
+    fn check(&self, id: &TaskId, node: &Node, number: u32, now: i64) -> Shot {
+        let mut event = Event::new(Kind::Checked, id.clone(), node.run, now);
+        event.check = Some(number);
+        Shot::plain(id, Shot::TIMER, "check", vec![self.event(&event)])
+    }
+
+    /// The task ends here.
+    fn end(&self, id: &TaskId, node: &Node, kind: Kind, why: &str, name: &'static str, now: i64) -> Shot {
+        let event = self.event(&last_word(id, node.run, kind, why, now));
+        Shot::plain(id, Shot::TIMER, name, vec![event])
+    }
+
+    /// Shots for the effects of these tasks, in their order, and those of them that ask for a walk: what a task wants behind
+    /// a walk waits for its end. What waits for workers holds up nothing behind it.
+    pub async fn effects(
+        &mut self,
+        entries: &[Entry],
+        is_fired: impl Fn(&TaskId, &str) -> bool,
+        most: usize,
+        now: i64,
+    ) -> Result<(Vec<Shot>, Vec<(TaskId, Effect)>), String> {
+        let (mut shots, mut walks, mut checks, mut bytes, mut looking) = (Vec::new(), Vec::new(), 0, 0, Duration::ZERO);
+        let mut silent = HashSet::new();
+        self.forget_all_but(entries);
+        self.goes_on = false;
+        let ready = entries.iter().filter(|entry| !self.deferred.contains_key(&(entry.id.clone(), entry.seen_ms)));
+        let ids: Vec<TaskId> = ready.map(|entry| entry.id.clone()).collect();
+        for (id, node) in ids.iter().zip(self.nodes(&ids).await?) {
+            let Some(node) = node else { continue };
+            for effect in &node.effects {
+                let mark = effect.id();
+                if is_fired(id, &mark) || shots.len() >= most {
+                    continue;
+                }
+                match effect.what {
+                    Act::Publish { .. } if silent.contains(&place_of(&node)) => self.defer(id, &node),
+                    Act::Publish { run } => {
+                        let asked = Instant::now();
+                        match self.publish(id, &node, *effect, run, now).await? {
+                            Some(shot) => shots.push(shot),
+                            None => {
+                                silent.extend((asked.elapsed() > SILENCE).then(|| place_of(&node)));
+                                self.defer(id, &node);
+                            }
+                        }
+                    }
+                    Act::Follow { .. } | Act::Tell(_) if bytes > MOST_BYTES => continue,
+                    Act::Tell(delivery) => {
+                        let shot = self.tell(id, &node, *effect, delivery, now)?;
+                        bytes += shot.bytes();
+                        shots.push(shot);
+                    }
+                    Act::Follow { run } => {
+                        let shot = self.follow(id, &node, *effect, run, now).await?;
+                        bytes += shot.bytes();
+                        shots.push(shot);
+                    }
+                    // What else the task wants comes first; then this one can be left alone.
+                    Act::Uncancel { .. } if node.effects.len() > 1 => continue,
+                    // Taken back before whoever asked tells the workers, it would stay for ever.
+                    Act::Uncancel { due_ms } if due_ms > now => self.defer(id, &node),
+                    Act::Uncancel { .. } if self.unseen.is_some_and(|at| at.elapsed() < UNSEEN) => self.defer(id, &node),
+                    Act::Uncancel { .. } => {
+                        if checks == CHECKS || looking > LOOKING {
+                            // Of the others each has its turn, while these are left alone.
+                            self.goes_on = true;
+                            continue;
+                        }
+                        checks += 1;
+                        let asked = Instant::now();
+                        let passed = self.consumed.look(&self.setup, self.number, id, &mark).await?;
+                        looking += asked.elapsed();
+                        match passed {
+                            Passed::Yes => shots.push(self.uncancel(id, *effect, now)),
+                            Passed::No => self.defer(id, &node),
+                            Passed::Unseen(error) => {
+                                tracing::warn!(%error, "how far the workers are cannot be seen; cancels stay as they are for a while");
+                                self.unseen = Some(Instant::now());
+                                self.defer(id, &node);
+                            }
+                            // One after the other.
+                            Passed::Unknown => (self.goes_on, checks) = (true, CHECKS),
+                        }
+                    }
+                    Act::RetryFailed { .. } | Act::End { .. } | Act::Cancel { .. } => {
+                        walks.push((id.clone(), *effect));
+                        break;
+                    }
+                }
+            }
+        }
+        Ok((shots, walks))
+    }
+
+    /// What is remembered of tasks that want nothing any more.
+    fn forget_all_but(&mut self, entries: &[Entry]) {
+        let ids: HashSet<&TaskId> = entries.iter().map(|entry| &entry.id).collect();
+        self.consumed.forget_all_but(&ids);
+        self.given_up.retain(|(id, mark), _| mark == Shot::TIMER || ids.contains(id));
+        self.deferred.retain(|_, until| *until > Instant::now());
+    }
+
+    /// Leaves a task alone for a while, unless it wants something else too. To take a cancel back has its own turn, later.
+    fn defer(&mut self, id: &TaskId, node: &Node) {
+        let others = node.effects.iter().filter(|effect| !matches!(effect.what, Act::Uncancel { .. })).count();
+        if let (Some(turn), 0 | 1) = (node.turn(), others) {
+            let wait = DEFERRAL.max(PER_DEFERRED.saturating_mul(self.deferred.len() as u32));
+            self.deferred.insert((id.clone(), turn), Instant::now() + wait);
+        }
+    }
+
+    /// The walks that these tasks asked for, in their order, without those that are asked for no more.
+    pub async fn walks(&self, asked: &[(TaskId, Effect)], now: i64) -> Result<Vec<Walk>, String> {
+        let ids: Vec<TaskId> = asked.iter().map(|(id, _)| id.clone()).collect();
+        let begun = asked.iter().zip(self.nodes(&ids).await?).filter_map(|((id, effect), node)| {
+            let node = node.filter(|node| node.effects.contains(effect))?;
+            Some(self.walk(id, &node, *effect, now))
+        });
+        Ok(begun.collect())
+    }
+
+    fn walk(&self, id: &TaskId, node: &Node, effect: Effect, now: i64) -> Walk {
+        let first = match effect.what {
+            Act::End { asof } => Some(self.cancel(id, node, asof, true, now)),
+            Act::Cancel { asof, subtree } => Some(self.cancel(id, node, asof, subtree, now)),
+            _ => None,
+        };
+        Walk::new(id, node, effect, first, (&self.events, self.number), now)
+    }
+
+    /// What workers are told before anything else is done: what runs is to stop soon. The api may have told them already.
+    fn cancel(&self, id: &TaskId, node: &Node, asof: i64, subtree: bool, now: i64) -> Message {
+        let asks = |kind| matches!(kind, Kind::CancelRequested | Kind::Expired);
+        let request = node.history.iter().find(|entry| asks(entry.kind) && entry.offset == asof);
+        let reason = request.and_then(|entry| entry.message.clone());
+        let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms: now, subtree, reason };
+        self.control(id, serde_json::to_string(&cancel).ok())
+    }
+
+    fn uncancel(&self, id: &TaskId, effect: Effect, now: i64) -> Shot {
+        let messages = vec![self.control(id, None), self.event(&effect_done(id, effect, now))];
+        Shot::plain(id, effect.id(), "uncancel", messages)
+    }
+
+    /// What the control topic says of the cancel of a task; None: nothing any more.
+    fn control(&self, id: &TaskId, value: Option<String>) -> Message {
+        let (topic, partition) = (self.control.clone(), Some(CONTROL_PARTITION));
+        let (key, value) = (Key::Cancel(id.to_string()).to_string().into_bytes(), value.map(String::into_bytes));
+        Message { topic, partition, key, value, headers: Vec::new() }
+    }
+
+    /// The delivery waits at the tracker of its own partition, which publishes it.
+    fn tell(&mut self, id: &TaskId, node: &Node, effect: Effect, delivery: Delivery, now: i64) -> Result<Shot, String> {
+        let mark = effect.id();
+        let lean = self.given_up.remove(&(id.clone(), mark.clone())).is_some();
+        let event = delivery_event(id, node, delivery, lean, now)?;
+        let told = event.map(|event| {
+            let number = partition_of(event.id.root().as_bytes(), self.setup.events_partitions);
+            event_message(&self.events, number, &event)
+        });
+        let messages = told.into_iter().chain([self.event(&effect_done(id, effect, now))]).collect();
+        Ok(Shot::plain(id, mark, "tell", messages))
+    }
+
+    fn event(&self, event: &Event) -> Message {
+        event_message(&self.events, self.number, event)
+    }
+}
