@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{FAN, NOOP, ROUND_DEADLINE, Site, load};
 use crate::api::ApiSetup;
 use crate::broker::kafka::raw::RawLoop;
-use crate::config::{ApiConfig, Isolation, Names, Order, TypePolicy};
+use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy};
 use crate::handlers::{AnswerFuture, Child, Context, Handler, Misfit, Registered, Registry, Schema};
 use crate::model::json::RawJson;
 use crate::runtime::{Health, Shutdown};
@@ -134,6 +134,7 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
                 store: Arc::new(site.redis(&prefix)?),
                 config: site.tracker.clone(),
                 lifetimes: Default::default(),
+                task_retention: TopicsConfig::default().task_retention,
                 names: Names::new(&prefix),
                 events_partitions,
                 metrics,

@@ -240,6 +240,7 @@ impl Parts {
             store,
             config: self.config.tracker.clone(),
             lifetimes: self.config.lifetimes(),
+            task_retention: self.config.topics.task_retention,
             names: self.names.clone(),
             events_partitions,
             metrics: self.metrics.clone(),

@@ -107,8 +107,9 @@ impl Orders {
         !self.cancels.is_empty() || !self.kills.is_empty()
     }
 
-    pub fn cancels(&self) -> usize {
-        self.cancels.len()
+    /// Those that are held, by task.
+    pub fn cancels(&self) -> impl ExactSizeIterator<Item = (&str, &Cancel)> {
+        self.cancels.iter().map(|(id, (_, cancel))| (id.as_str(), cancel))
     }
 
     /// Why a task that has not begun is not to begin.

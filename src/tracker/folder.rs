@@ -14,6 +14,7 @@ use super::feed::Batch;
 use super::firing::{Firing, Folded};
 use super::folding::Folding;
 use super::keeper::{Keeper, Office, Unfit};
+use super::leftovers::Leftovers;
 use super::reader::{Ask, Post};
 use super::schedules::{OWNER, Schedules};
 use crate::broker::Partition;
@@ -146,6 +147,7 @@ impl Folder {
         runtime::spawn(Keeper::new(self.setup.clone(), self.office.clone(), partition, keeper_news, session_stop.clone()).run());
         if partition == OWNER {
             runtime::spawn(Schedules::new(self.setup.clone(), session_stop.clone()).run());
+            runtime::spawn(Leftovers::new(self.setup.clone(), self.office.clone(), session_stop.clone()).run());
         }
         let _session = session_stop.drop_guard();
         let mut next_look = Instant::now() + LOOK;

@@ -76,7 +76,7 @@ impl Office {
         self.fits.get_or_try_init(look).await.map(drop)
     }
 
-    async fn link(&self, setup: &TrackerSetup) -> Result<&Arc<Link>, String> {
+    pub async fn link(&self, setup: &TrackerSetup) -> Result<&Arc<Link>, String> {
         let broker = setup.broker.clone();
         let open = || async { blocking(move || Link::open(broker, None)).await?.map_err(|error| error.to_string()) };
         self.link.get_or_try_init(open).await

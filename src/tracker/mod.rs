@@ -4,7 +4,7 @@
 //! one [`folder`] per partition, which has a store connection of its own. Whatever goes wrong (a lost connection, another
 //! owner, a store that lost writes), the folder reads the fence again and goes on from there. Beside each folder,
 //! [`firing`] publishes what the fold has left to be done: timers that are due, and effects; [`schedules`], beside the
-//! first partition's, what is due again and again. The [`observer`] announces tasks that their producers have not announced.
+//! first partition's, what is due again and again, and [`leftovers`] takes back cancels that nobody needs. The [`observer`] announces tasks that their producers have not announced.
 
 mod consumed;
 mod feed;
@@ -13,6 +13,7 @@ mod folder;
 pub mod folding;
 mod join;
 mod keeper;
+mod leftovers;
 mod lost;
 mod observer;
 mod reader;
@@ -32,6 +33,7 @@ use tokio::sync::oneshot;
 use crate::broker::{Broker, ConsumerSpec, Partition};
 use crate::config::{Names, TrackerConfig};
 use crate::model::age::Lifetimes;
+use crate::model::duration::Millis;
 use crate::runtime::{self, Health, Shutdown, blocking};
 use crate::store::Store;
 use crate::telemetry::Metrics;
@@ -54,6 +56,8 @@ pub struct TrackerSetup {
     pub config: TrackerConfig,
     /// How long trees and their records are to last; the log is told where it says otherwise.
     pub lifetimes: Lifetimes,
+    /// How long Kafka keeps tasks (`topics.task_retention`).
+    pub task_retention: Millis,
     pub names: Names,
     pub events_partitions: u32,
     pub metrics: Metrics,

@@ -7,7 +7,7 @@ use kafleet::api::documents::{Problem, Status};
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::link::Link;
 use kafleet::broker::{Broker, Partition, TopicSpec, memory as broker};
-use kafleet::config::{ApiConfig, Names, TrackerConfig};
+use kafleet::config::{ApiConfig, Names, TopicsConfig, TrackerConfig};
 use kafleet::handlers::{Context, Registry, Task, TaskResult};
 use kafleet::model::event::{Announcement, ErrorInfo, Event, Kind};
 use kafleet::model::id::TaskId;
@@ -124,6 +124,7 @@ impl Fleet {
             store: Arc::new(self.store.real.clone()),
             config: TrackerConfig::default(),
             lifetimes: Default::default(),
+            task_retention: TopicsConfig::default().task_retention,
             names: self.names.clone(),
             events_partitions: PARTITIONS,
             metrics: self.metrics.clone(),

@@ -9,7 +9,7 @@ use kafleet::api::{self, ApiSetup};
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::link::Link;
 use kafleet::broker::{Broker, Outgoing, Partition, TopicInfo, memory};
-use kafleet::config::{Config, Names, WorkerConfig};
+use kafleet::config::{Config, Names, TopicsConfig, WorkerConfig};
 use kafleet::fleet;
 use kafleet::handlers::echo::Echo;
 use kafleet::handlers::{Registered, Registry};
@@ -148,6 +148,7 @@ impl Fleet {
             store: self.store.clone(),
             config: Default::default(),
             lifetimes: Default::default(),
+            task_retention: TopicsConfig::default().task_retention,
             names: self.names.clone(),
             events_partitions: self.events_partitions,
             metrics: Metrics::new().unwrap(),

@@ -14,7 +14,7 @@ use kafleet::api::{self, ApiSetup};
 use kafleet::broker::link::Link;
 use kafleet::broker::memory::{Memory, MemoryOptions};
 use kafleet::broker::{Broker, Outgoing, OwnedHeaders, RecordRef, TopicSpec};
-use kafleet::config::{ApiConfig, Bytes, Names, Overrides, TrackerConfig, load_with};
+use kafleet::config::{ApiConfig, Bytes, Names, Overrides, TopicsConfig, TrackerConfig, load_with};
 use kafleet::control::Orders;
 use kafleet::control::beat::Beat;
 use kafleet::dead;
@@ -287,6 +287,7 @@ impl Site {
             store,
             config: TrackerConfig::default(),
             lifetimes: Lifetimes::default(),
+            task_retention: TopicsConfig::default().task_retention,
             names,
             events_partitions: 1,
             metrics: Metrics::new().unwrap(),

@@ -214,6 +214,7 @@ impl Fleet {
                     store,
                     config,
                     lifetimes: lifetimes(&self.story),
+                    task_retention: TopicsConfig::default().task_retention,
                     names,
                     events_partitions,
                     metrics,

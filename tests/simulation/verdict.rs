@@ -346,7 +346,7 @@ fn outcomes(log: &[Event], records: &Records, wrong: &mut Vec<String>) {
 fn cancels(fleet: &Fleet, wrong: &mut Vec<String>) {
     let mut orders = Orders::default();
     fleet.each_record(&Partition::new(fleet.names.control(), 0), &mut |record| drop(orders.take(record)));
-    if fleet.story.mood != Mood::Wild && orders.cancels() > 0 {
+    if fleet.story.mood != Mood::Wild && orders.cancels().len() > 0 {
         wrong.push(format!("workers are still told of cancels: {orders:?}"));
     }
 }

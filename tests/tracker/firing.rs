@@ -1,7 +1,7 @@
 //! Timers and effects: what is due is published once, whatever happens to trackers, store and broker.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use kafleet::broker::{
     Broker, BrokerError, Commit, ConsumerSpec, Follower, Outgoing, Partition, Record, Start, TopicSpec, memory as broker,
 };
+use kafleet::config::TrackerConfig;
+use kafleet::control::{self, CONTROL_VERSION, Cancel, Key, Said};
+use kafleet::model::duration::Millis;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::json::RawJson;
 use kafleet::model::node::Node;
@@ -333,6 +336,34 @@ pub async fn a_cancel_is_told_until_workers_are_past_it(ground: Ground) {
     tracker.stop().await;
 }
 
+/// Nobody is there to take it back any more: its tree is gone, and so is what Kafka had of it. Nothing is taken back of a
+/// tree that is still known, or whose tasks may still lie in Kafka, or of which the log is not folded yet.
+pub async fn a_cancel_that_has_outlived_its_tree_is_taken_back(ground: Ground) {
+    make_topics(&ground);
+    let long_ago = 1_000;
+    ground.write(&[submitted("known"), succeeded("known")]).await;
+    let gone: BTreeSet<String> = (0..20).map(|n| format!("gone{n}")).collect();
+    let stay = [("known", 0, long_ago), ("recent", 0, now_ms()), ("ahead", 1 << 40, long_ago)];
+    let stay = stay.map(|(task, asof, at_ms)| (task.to_owned(), asof, at_ms));
+    for (task, asof, at_ms) in stay.into_iter().chain(gone.iter().map(|task| (task.clone(), 0, long_ago))) {
+        let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms, subtree: true, reason: None };
+        let key = Key::Cancel(task);
+        control::order(&ground.link, &ground.names, &key, &Said::Cancel(cancel)).await.unwrap();
+    }
+    // So that each partition has a time.
+    let roots = (0..20).map(|n| submitted(&format!("r{n}")));
+    ground.write(&roots.collect::<Vec<_>>()).await;
+    let tracker = ground.tracker_with(TrackerConfig { tick: Millis(100), ..TrackerConfig::default() }).await;
+    let taken = || {
+        let records = read_all(&ground, &ground.names.control()).into_iter().filter(|record| record.value.is_none());
+        let keys = records.filter_map(|record| String::from_utf8(record.key?).ok());
+        keys.map(|key| key.trim_start_matches("cancel/").to_owned()).collect::<BTreeSet<_>>()
+    };
+    until("the old cancels are taken back", || async { taken().is_superset(&gone) }).await;
+    assert_eq!(taken(), gone);
+    tracker.stop().await;
+}
+
 /// A transaction in the task's partition that ends in nothing.
 fn give_up(ground: &Ground) {
     let topic = ground.names.tasks(TYPE);
@@ -375,6 +406,7 @@ pub async fn a_thousand_due_a_second_are_not_late(ground: Ground) {
 
 everywhere! {
     a_cancel_is_told_until_workers_are_past_it,
+    a_cancel_that_has_outlived_its_tree_is_taken_back,
     a_thousand_due_a_second_are_not_late,
     each_task_is_released_once_at_its_time,
     trackers_change_while_things_are_due,

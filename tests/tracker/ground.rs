@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kafleet::broker::link::Link;
 use kafleet::broker::{Broker, Outgoing, Partition, TopicChange, TopicSpec};
-use kafleet::config::{Names, TrackerConfig};
+use kafleet::config::{Names, TopicsConfig, TrackerConfig};
 use kafleet::model::age::Lifetimes;
 use kafleet::model::event::Event;
 use kafleet::model::partition::partition_of;
@@ -108,6 +108,7 @@ impl Ground {
             store: self.store.clone(),
             config,
             lifetimes,
+            task_retention: TopicsConfig::default().task_retention,
             names: self.names.clone(),
             events_partitions: self.partitions,
             metrics: metrics.clone(),

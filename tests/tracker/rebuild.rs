@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use kafleet::broker::memory as broker;
-use kafleet::config::TrackerConfig;
+use kafleet::config::{TopicsConfig, TrackerConfig};
 use kafleet::model::age::Lifetimes;
 use kafleet::model::node::Node;
 use kafleet::model::state::State;
@@ -37,6 +37,7 @@ fn setup(ground: &Ground, into: &Ground) -> Rebuild {
         store: into.store.clone(),
         config: TrackerConfig { batch_events: 50, cache_records: 1_000, ..TrackerConfig::default() },
         lifetimes: Lifetimes::default(),
+        task_retention: TopicsConfig::default().task_retention,
         names: ground.names.clone(),
         events_partitions: ground.partitions,
         metrics: Metrics::new().unwrap(),

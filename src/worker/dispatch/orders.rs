@@ -38,7 +38,7 @@ impl Dispatcher {
     /// Attempts whose tasks are cancelled are told to stop, and ended after the grace.
     fn stop_cancelled(&mut self) {
         let orders = self.parts.control.orders();
-        if orders.cancels() == 0 {
+        if orders.cancels().len() == 0 {
             return;
         }
         for running in self.running.values_mut().filter(|running| running.cancelled.is_none()) {

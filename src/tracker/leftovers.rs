@@ -1,0 +1,92 @@
+//! Beside the first partition's folder: takes back cancels that have outlived their trees. A cancel that had to wait for
+//! workers that stayed away longer than its tree's records, or whose api died as it told the workers, is nobody's any more,
+//! and every worker would read it for ever.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::TrackerSetup;
+use super::keeper::{Office, STEP};
+use crate::control::{Board, Cancel, Key, Orders, keep, withdraw};
+use crate::model::id::TaskId;
+use crate::model::partition::partition_of;
+use crate::store::Fence;
+
+/// For reading the control topic.
+const READ_DEADLINE: Duration = Duration::from_secs(60);
+/// Ticks between two looks; after one that failed, a single one.
+const TICKS: u32 = 60;
+
+pub struct Leftovers {
+    setup: Arc<TrackerSetup>,
+    office: Arc<Office>,
+    stop: CancellationToken,
+}
+
+impl Leftovers {
+    pub fn new(setup: Arc<TrackerSetup>, office: Arc<Office>, stop: CancellationToken) -> Self {
+        Self { setup, office, stop }
+    }
+
+    /// Until the folder's session ends.
+    pub async fn run(self) {
+        let tick = Duration::from(self.setup.config.tick);
+        let looking = async {
+            let mut rest = tick;
+            loop {
+                tokio::time::sleep(rest).await;
+                rest = match self.take_back().await {
+                    Ok(()) => tick.saturating_mul(TICKS),
+                    Err(why) => {
+                        tracing::debug!(reason = %why, "it could not be seen which cancels have outlived their trees; trying again");
+                        tick
+                    }
+                };
+            }
+        };
+        self.stop.run_until_cancelled(looking).await;
+    }
+
+    async fn take_back(&self) -> Result<(), String> {
+        for (number, cancels) in self.cancels().await? {
+            let fence = self.setup.store.fences(&[number]).await.map_err(|error| error.to_string())?.pop().flatten();
+            let Some(fence) = fence else { continue };
+            let old: Vec<TaskId> =
+                cancels.into_iter().filter(|(_, cancel)| self.is_old(cancel, &fence)).map(|(id, _)| id).collect();
+            for ids in old.chunks(STEP) {
+                let nodes = self.setup.store.nodes(number, ids).await.map_err(|error| error.to_string())?;
+                for (id, _) in ids.iter().zip(nodes).filter(|(_, node)| node.is_none()) {
+                    let (link, key) = (self.office.link(&self.setup).await?, Key::Cancel(id.to_string()));
+                    withdraw(link, &self.setup.names, &key).await.map_err(|error| error.to_string())?;
+                    tracing::info!(task = %id, "a cancel that has outlived its tree is taken back");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All that workers are told of now, by the events partition of the tree.
+    async fn cancels(&self) -> Result<BTreeMap<u32, Vec<(TaskId, Cancel)>>, String> {
+        let board = Board::new(Orders::default());
+        let _reading = keep(board.clone(), self.setup.broker.clone(), &self.setup.names, None);
+        let late = |_| format!("`{}` was not read within {} s", self.setup.names.control(), READ_DEADLINE.as_secs());
+        tokio::time::timeout(READ_DEADLINE, board.whole()).await.map_err(late)?;
+        let mut all: BTreeMap<u32, Vec<(TaskId, Cancel)>> = BTreeMap::new();
+        for (id, cancel) in board.orders().cancels() {
+            if let Ok(id) = TaskId::parse(id) {
+                let number = partition_of(id.root().as_bytes(), self.setup.events_partitions);
+                all.entry(number).or_default().push((id, cancel.clone()));
+            }
+        }
+        Ok(all)
+    }
+
+    /// The fold has been past it for so long that Kafka keeps no task any more that it could mean.
+    fn is_old(&self, cancel: &Cancel, fence: &Fence) -> bool {
+        let known = cancel.at_ms > 0 && fence.offset > cancel.asof;
+        known && fence.log_time_ms.saturating_sub(cancel.at_ms) > self.setup.task_retention.as_i64()
+    }
+}
