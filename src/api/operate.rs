@@ -140,8 +140,7 @@ impl Api {
 
     /// Waits until the control topic has been read.
     pub async fn known_orders(&self) -> Result<(), Refusal> {
-        let whole = tokio::time::timeout(WHOLE_DEADLINE, self.control.whole()).await;
-        let why = format!("`{}` has not been read yet", self.publisher.names().control());
-        whole.map_err(|_| Refusal::new(Code::KafkaUnavailable, why).hint("try again"))
+        let whole = self.control.whole_within(WHOLE_DEADLINE, self.publisher.names()).await;
+        whole.map_err(|why| Refusal::new(Code::KafkaUnavailable, why).hint("try again"))
     }
 }

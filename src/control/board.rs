@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::watch;
@@ -63,6 +64,12 @@ impl Board {
     pub async fn whole(&self) {
         // The sender lives as long as this.
         let _ = self.whole.subscribe().wait_for(|whole| *whole).await;
+    }
+
+    /// The same with a deadline; an error says what was not read.
+    pub async fn whole_within(&self, deadline: Duration, names: &Names) -> Result<(), String> {
+        let late = |_| format!("`{}` was not read within {} s", names.control(), deadline.as_secs());
+        tokio::time::timeout(deadline, self.whole()).await.map_err(late)
     }
 
     /// Waits until the record at this place of the topic has been taken in.

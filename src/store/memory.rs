@@ -53,6 +53,9 @@ struct Contents {
     partitions: FxHashMap<u32, Partition>,
     /// Counts every change of a fence, so that a writer notices one that came back to where it was.
     revision: u64,
+    /// When everything was last taken away or put back: no writer opened before it may write, whether or not there is
+    /// anything in its partition.
+    replaced: u64,
 }
 
 #[derive(Clone, Default)]
@@ -99,7 +102,7 @@ impl Memory {
 
     /// Forgets everything, as FLUSHALL does.
     pub fn wipe(&self) {
-        self.lock().partitions.clear();
+        self.lock().replace(FxHashMap::default());
     }
 
     pub fn snapshot(&self) -> Snapshot {
@@ -108,13 +111,7 @@ impl Memory {
 
     /// Goes back to a snapshot, as a failover to a replica that lags does.
     pub fn restore(&self, snapshot: &Snapshot) {
-        let mut contents = self.lock();
-        contents.partitions.clone_from(&snapshot.0);
-        let Contents { partitions, revision } = &mut *contents;
-        for partition in partitions.values_mut() {
-            *revision += 1;
-            partition.revision = *revision;
-        }
+        self.lock().replace(snapshot.0.clone());
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {
@@ -138,6 +135,17 @@ impl Memory {
 }
 
 impl Contents {
+    fn replace(&mut self, partitions: FxHashMap<u32, Partition>) {
+        self.revision += 1;
+        (self.partitions, self.replaced) = (partitions, self.revision);
+    }
+
+    /// A partition's fence, and its revision.
+    fn fence(&self, partition: u32) -> (Option<Fence>, u64) {
+        let (fence, revision) = self.partitions.get(&partition).map_or((None, 0), |found| (found.fence, found.revision));
+        (fence, revision.max(self.replaced))
+    }
+
     /// Refuses a batch that may not fit. Counts replaced records as new bytes: exact enough for a limit.
     fn check_room(&self, partition: u32, changes: &Changes, options: &MemoryOptions) -> Result<(), StoreError> {
         let here = self.partitions.get(&partition);
@@ -277,7 +285,7 @@ impl Partition {
 #[async_trait]
 impl Store for Memory {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError> {
-        let (fence, revision) = self.read(partition, |partition| (partition.fence, partition.revision));
+        let (fence, revision) = self.lock().fence(partition);
         Ok((Box::new(Writer { store: self.clone(), partition, revision: Some(revision) }), fence))
     }
 
@@ -408,8 +416,7 @@ impl PartitionWriter for Writer {
     async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
         let seen = self.revision.take().ok_or_else(closed_writer)?;
         let mut contents = self.store.lock();
-        let (found, revision) =
-            contents.partitions.get(&self.partition).map_or((None, 0), |partition| (partition.fence, partition.revision));
+        let (found, revision) = contents.fence(self.partition);
         if found != from || revision != seen {
             return Err(StoreError::Conflict { found });
         }

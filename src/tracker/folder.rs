@@ -120,7 +120,7 @@ impl Folder {
         match AssertUnwindSafe(self.fold(backoff)).catch_unwind().await {
             Ok(Err(end)) => end,
             Ok(Ok(never)) => match never {},
-            Err(_) => End::Stuck("folding panicked: a defect of this build; its log says where".into()),
+            Err(_) => panicked(),
         }
     }
 
@@ -199,13 +199,22 @@ impl Folder {
     /// Says whether something new is due or to be done.
     async fn fold_batch(&self, folding: &mut Folding, batch: &Batch) -> Result<bool, End> {
         let began = Instant::now();
-        let brought = folding.fold(&batch.events, batch.next).await?;
+        let brought = match AssertUnwindSafe(folding.fold(&batch.events, batch.next)).catch_unwind().await {
+            Ok(brought) => brought?,
+            Err(_) => return Err(self.after_panic(folding.partition(), folding.fence()).await),
+        };
         let (label, metrics) = (self.number.to_string(), &self.setup.metrics);
         metrics.fold_batch.with_label_values(&[&label]).observe(batch.events.len() as f64);
         metrics.fold_time.with_label_values(&[&label]).observe(began.elapsed().as_secs_f64());
         metrics.removed.with_label_values(&[&label]).inc_by(brought.removed);
         metrics.aged.with_label_values(&[&label]).inc_by(brought.expired);
         Ok(brought.news)
+    }
+
+    /// Records read while the store went to another state do not fit each other. The fence would have refused what came of
+    /// them; where a check of the fold was faster the reason is the same.
+    async fn after_panic(&self, partition: u32, left: Option<Fence>) -> End {
+        self.look_at_fence(partition, left).await.err().unwrap_or_else(panicked)
     }
 
     /// The store still is where this folder left it.
@@ -248,4 +257,8 @@ impl Folder {
     fn part(&self) -> String {
         format!("events partition {}", self.number)
     }
+}
+
+fn panicked() -> End {
+    End::Stuck("folding panicked: a defect of this build; its log says where".into())
 }

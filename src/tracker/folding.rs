@@ -61,6 +61,10 @@ impl Folding {
         Ok(Self { store, writer, partition, forest, fence, log_time_ms, head_ms: i64::MIN, brought, rebuild: 0 })
     }
 
+    pub fn partition(&self) -> u32 {
+        self.partition
+    }
+
     pub fn fence(&self) -> Option<Fence> {
         self.fence
     }
@@ -147,13 +151,13 @@ impl Folding {
             }
             let ids: Vec<TaskId> = due.into_iter().map(|entry| entry.id).collect();
             let changed = self.look_at(&ids, place, Old::Changed).await?.len() as u64;
+            self.is_what_was_read().await?;
             if changed == 0 {
                 return Err(StoreError::Invalid(format!(
                     "the index of what is due by age in partition {} does not fit its records: something else has written there",
                     self.partition
                 )));
             }
-            self.is_what_was_read().await?;
             self.brought.expired += changed;
             self.apply(place.offset).await?;
         }

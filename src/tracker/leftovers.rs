@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::TrackerSetup;
 use super::keeper::{Office, STEP};
+use super::{READ_DEADLINE, TrackerSetup};
 use crate::control::{Board, Cancel, Key, Orders, keep, withdraw};
 use crate::model::id::TaskId;
 use crate::model::partition::partition_of;
 use crate::store::Fence;
 
-/// For reading the control topic.
-const READ_DEADLINE: Duration = Duration::from_secs(60);
 /// Ticks between two looks; after one that failed, a single one.
 const TICKS: u32 = 60;
 
@@ -72,8 +70,7 @@ impl Leftovers {
     async fn cancels(&self) -> Result<BTreeMap<u32, Vec<(TaskId, Cancel)>>, String> {
         let board = Board::new(Orders::default());
         let _reading = keep(board.clone(), self.setup.broker.clone(), &self.setup.names, None);
-        let late = |_| format!("`{}` was not read within {} s", self.setup.names.control(), READ_DEADLINE.as_secs());
-        tokio::time::timeout(READ_DEADLINE, board.whole()).await.map_err(late)?;
+        board.whole_within(READ_DEADLINE, &self.setup.names).await?;
         let mut all: BTreeMap<u32, Vec<(TaskId, Cancel)>> = BTreeMap::new();
         for (id, cancel) in board.orders().cancels() {
             if let Ok(id) = TaskId::parse(id) {

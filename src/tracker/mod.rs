@@ -4,7 +4,8 @@
 //! one [`folder`] per partition, which has a store connection of its own. Whatever goes wrong (a lost connection, another
 //! owner, a store that lost writes), the folder reads the fence again and goes on from there. Beside each folder,
 //! [`firing`] publishes what the fold has left to be done: timers that are due, and effects; [`schedules`], beside the
-//! first partition's, what is due again and again, and [`leftovers`] takes back cancels that nobody needs. The [`observer`] announces tasks that their producers have not announced.
+//! first partition's, what is due again and again, and [`leftovers`] takes back cancels that nobody needs. The
+//! [`observer`] announces tasks that their producers have not announced.
 
 mod consumed;
 mod feed;
@@ -46,6 +47,8 @@ use reader::Reader;
 const PREFETCH_BYTES: usize = 16 << 20;
 /// How long the observer may take to leave its group.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(8);
+/// For reading the control topic: an open transaction of somebody else may hold it up.
+const READ_DEADLINE: Duration = Duration::from_secs(60);
 /// How often lag is measured.
 const LAG_INTERVAL: Duration = Duration::from_secs(10);
 

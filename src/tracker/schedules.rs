@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::TrackerSetup;
+use super::{READ_DEADLINE, TrackerSetup};
 use crate::broker::{AtomicProducer, BrokerError, Outgoing, RecordRef};
 use crate::control::plan::PlanKey;
 use crate::control::tail::{Sink, follow_uncommitted};
@@ -33,8 +33,6 @@ const PART: &str = "schedules";
 const NONE: &[&str] = &[];
 /// For all records of a transaction.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
-/// For reading the control topic: an open transaction of somebody else may hold it up.
-const READ_DEADLINE: Duration = Duration::from_secs(60);
 /// How often it is looked again at what waits for something else than a time.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -79,7 +77,7 @@ impl Schedules {
         let board = Board::new(Orders::without_cancels().with_plan());
         let _reading = keep(board.clone(), self.setup.broker.clone(), &self.setup.names, None);
         let mut changes = board.changes();
-        self.whole(&board).await?;
+        board.whole_within(READ_DEADLINE, &self.setup.names).await?;
         let mut book = Book::of(&board.orders().plan);
         loop {
             changes.borrow_and_update();
@@ -108,11 +106,6 @@ impl Schedules {
         let _looking = follow_uncommitted(broker, topic, Sight(seen));
         // The sender lives as long as the looking.
         let _ = some.wait_for(|some| *some).await;
-    }
-
-    async fn whole(&self, board: &Board) -> Result<(), String> {
-        let late = |_| format!("`{}` was not read within {} s", self.setup.names.control(), READ_DEADLINE.as_secs());
-        tokio::time::timeout(READ_DEADLINE, board.whole()).await.map_err(late)
     }
 
     /// Fences earlier owners.

@@ -75,6 +75,36 @@ pub async fn a_store_that_went_back_is_noticed(bench: &Bench) {
     writer.apply(&full_batch("a"), found, fence(2)).await.unwrap();
 }
 
+/// What was read in between belongs to a store that is gone: the empty one before it is another than the one after it.
+pub async fn what_came_and_went_is_noticed(bench: &Bench) {
+    let (mut early, found) = bench.open(0).await;
+    assert_eq!(found, None);
+    bench.put(0, full_batch("a")).await;
+    assert!(early.nodes(&[id("a")]).await.unwrap()[0].is_some());
+    bench.wipe().await;
+    let refused = early.apply(&full_batch("b"), None, fence(1)).await;
+    assert_eq!(refused, Err(StoreError::Conflict { found: None }));
+    expect_untouched(&*bench.store, "b").await;
+    let (mut late, found) = bench.open(0).await;
+    late.apply(&full_batch("a"), found, fence(1)).await.unwrap();
+}
+
+/// The same where it is brought back and lost as a whole.
+pub async fn a_store_that_went_back_twice_is_noticed(bench: &Bench) {
+    let empty = bench.save().await;
+    bench.put(0, full_batch("a")).await;
+    let full = bench.save().await;
+    bench.go_back(&empty).await;
+    let (mut writer, found) = bench.open(0).await;
+    assert_eq!(found, None);
+    bench.go_back(&full).await;
+    assert!(writer.nodes(&[id("a")]).await.unwrap()[0].is_some());
+    bench.go_back(&empty).await;
+    let refused = writer.apply(&full_batch("b"), None, fence(1)).await;
+    assert_eq!(refused, Err(StoreError::Conflict { found: None }));
+    expect_untouched(&*bench.store, "b").await;
+}
+
 pub async fn a_writer_is_closed_after_a_refusal(bench: &Bench) {
     let (mut writer, _) = bench.open(0).await;
     assert!(writer.apply(&Changes::default(), Some(fence(5)), fence(6)).await.is_err());

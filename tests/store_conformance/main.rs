@@ -44,6 +44,8 @@ conformance! {
     of_two_writers_the_second_wins,
     a_wiped_store_is_noticed,
     a_store_that_went_back_is_noticed,
+    what_came_and_went_is_noticed,
+    a_store_that_went_back_twice_is_noticed,
     a_writer_is_closed_after_a_refusal,
     an_empty_batch_moves_the_fence,
     records_come_back_as_they_were,

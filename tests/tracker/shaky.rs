@@ -198,13 +198,15 @@ pub enum Mood {
 pub struct ShakyStore {
     pub inner: Arc<dyn Store>,
     mood: Arc<Mutex<Mood>>,
+    /// What happens before the panic.
+    pub before_panic: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
     /// How often fences were asked for: the first thing that a folder does when it has asked for its start and waits.
     pub looks: Arc<AtomicU32>,
 }
 
 impl ShakyStore {
     pub fn new(inner: Arc<dyn Store>) -> Self {
-        Self { inner, mood: Arc::new(Mutex::new(Mood::Well)), looks: Arc::default() }
+        Self { inner, mood: Arc::new(Mutex::new(Mood::Well)), before_panic: Arc::default(), looks: Arc::default() }
     }
 
     pub fn set(&self, mood: Mood) {
@@ -299,6 +301,9 @@ impl PartitionWriter for ShakyWriter {
         self.store.answer().await?;
         if *self.store.mood.lock().unwrap() == Mood::Panics {
             self.store.set(Mood::Well);
+            if let Some(happen) = self.store.before_panic.lock().unwrap().take() {
+                happen();
+            }
             panic!("a panic on purpose");
         }
         self.inner.nodes(ids).await

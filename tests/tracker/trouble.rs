@@ -96,6 +96,24 @@ async fn a_panic_is_told_and_tried_again() {
     tracker.stop().await;
 }
 
+/// Records of a store that goes to another state between two reads need not fit each other: that is no defect, and nothing
+/// to wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_over_a_store_that_has_changed_is_a_look_at_its_fence() {
+    let (ground, memory, store, _) = shaky(2);
+    let tracker = ground.tracker().await;
+    one_each(&ground, "before").await;
+    agrees(&ground).await;
+    *store.before_panic.lock().unwrap() = Some(Box::new(move || memory.wipe()));
+    store.set(Mood::Panics);
+    let hit = ground.partition_of("boom");
+    ground.write(&[crate::story::submitted("boom")]).await;
+    agrees(&ground).await;
+    assert!(tracker.rewinds(hit, "fence") > 0, "it did not wait as for a defect");
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
 /// A consumer that could not be moved reads on where it was: behind events that have to be folded again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_move_that_fails_is_made_again_before_anything_is_folded() {

@@ -21,8 +21,7 @@ pub async fn tell(broker: Arc<dyn Broker>, names: &Names, task_type: &str, place
     let link = Link::open(broker.clone(), None).map_err(Failure::failed)?;
     let board = Board::new(Orders::without_cancels());
     let _keeping = control::keep(board.clone(), broker, names, None);
-    let late = |_| Failure::unavailable(format_args!("`{}` cannot be read", names.control()));
-    tokio::time::timeout(CALL_DEADLINE, board.whole()).await.map_err(late)?;
+    board.whole_within(CALL_DEADLINE, names).await.map_err(Failure::unavailable)?;
     let key = |one: &Placed| Key::Offsets(task_type.to_owned(), one.partition);
     let mut last = 0;
     for one in placed {
