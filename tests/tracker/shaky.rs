@@ -194,12 +194,14 @@ pub enum Mood {
     Panics,
 }
 
+pub type Happening = Box<dyn FnOnce() + Send>;
+
 #[derive(Clone)]
 pub struct ShakyStore {
     pub inner: Arc<dyn Store>,
     mood: Arc<Mutex<Mood>>,
     /// What happens before the panic.
-    pub before_panic: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    pub before_panic: Arc<Mutex<Option<Happening>>>,
     /// How often fences were asked for: the first thing that a folder does when it has asked for its start and waits.
     pub looks: Arc<AtomicU32>,
 }
