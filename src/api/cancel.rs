@@ -16,7 +16,7 @@ use crate::broker::BrokerError;
 use crate::control::{self, CONTROL_VERSION, Cancel, Key, Said};
 use crate::model::event::{Event, Kind};
 use crate::model::node::MAX_MESSAGE_CHARS;
-use crate::model::outbox::{self, CANCEL_GRACE_MS};
+use crate::model::outbox::{self, Act, CANCEL_GRACE_MS};
 use crate::model::task::Position;
 use crate::runtime::now_ms;
 
@@ -89,6 +89,8 @@ impl Api {
         match found.node.cancel.as_deref().filter(|cancel| cancel.named) {
             Some(cancel) if cancel.asof == position.offset => {}
             Some(&outbox::Cancel { asof, subtree, .. }) => self.tell_cancel(task, asof, subtree, None).await?,
+            // The workers may still meet its tasks. The tracker takes it back when they are past them.
+            None if found.node.effects.iter().any(|effect| matches!(effect.what, Act::Uncancel { .. })) => {}
             None => {
                 let key = Key::Cancel(task.id.to_string());
                 control::withdraw(self.publisher.link(), self.publisher.names(), &key).await?;

@@ -13,8 +13,12 @@ use super::{READ_DEADLINE, TrackerSetup};
 use crate::control::{Board, Cancel, Key, Orders, keep, withdraw};
 use crate::model::id::TaskId;
 use crate::model::partition::partition_of;
+use crate::runtime::now_ms;
 use crate::store::Fence;
 
+/// Kafka removes whole segments, by the newest record of each; the oldest may be older by what a segment may span
+/// (`segment.ms`, where nobody has set it).
+const SEGMENT_MS: i64 = 7 * 24 * 3_600_000;
 /// Ticks between two looks; after one that failed, a single one.
 const TICKS: u32 = 60;
 
@@ -50,12 +54,15 @@ impl Leftovers {
 
     async fn take_back(&self) -> Result<(), String> {
         for (number, cancels) in self.cancels().await? {
-            let fence = self.setup.store.fences(&[number]).await.map_err(|error| error.to_string())?.pop().flatten();
-            let Some(fence) = fence else { continue };
+            let Some(fence) = self.fence(number).await? else { continue };
             let old: Vec<TaskId> =
                 cancels.into_iter().filter(|(_, cancel)| self.is_old(cancel, &fence)).map(|(id, _)| id).collect();
             for ids in old.chunks(STEP) {
                 let nodes = self.setup.store.nodes(number, ids).await.map_err(|error| error.to_string())?;
+                // A store that loses what was folded knows no tree.
+                if self.fence(number).await?.is_none_or(|now| now.offset < fence.offset) {
+                    return Err("the store has lost what was folded".to_owned());
+                }
                 for (id, _) in ids.iter().zip(nodes).filter(|(_, node)| node.is_none()) {
                     let (link, key) = (self.office.link(&self.setup).await?, Key::Cancel(id.to_string()));
                     withdraw(link, &self.setup.names, &key).await.map_err(|error| error.to_string())?;
@@ -81,9 +88,14 @@ impl Leftovers {
         Ok(all)
     }
 
-    /// The fold has been past it for so long that Kafka keeps no task any more that it could mean.
+    async fn fence(&self, number: u32) -> Result<Option<Fence>, String> {
+        Ok(self.setup.store.fences(&[number]).await.map_err(|error| error.to_string())?.pop().flatten())
+    }
+
+    /// The fold has been past it, and it is so old that Kafka keeps no task any more that it could mean.
     fn is_old(&self, cancel: &Cancel, fence: &Fence) -> bool {
         let known = cancel.at_ms > 0 && fence.offset > cancel.asof;
-        known && fence.log_time_ms.saturating_sub(cancel.at_ms) > self.setup.task_retention.as_i64()
+        let kept_ms = self.setup.task_retention.as_i64().saturating_add(SEGMENT_MS);
+        known && now_ms().saturating_sub(cancel.at_ms) > kept_ms
     }
 }

@@ -63,6 +63,7 @@ async fn a_cancel_is_written_for_the_history_and_then_for_the_workers() {
     let record = fleet.log.read_at(&fleet.events(place), place.offset, DEADLINE).unwrap().unwrap();
     let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
     assert_eq!((event.kind, event.id.as_str(), event.message.as_deref()), (Kind::CancelRequested, "r", Some("enough")));
+    until("the workers are told", async || fleet.cancel_told("r").is_some()).await;
     let control = fleet.cancel_told("r").unwrap();
     assert_eq!((&control["v"], &control["asof"], &control["reason"]), (&json!(1), &json!(place.offset), &json!("enough")));
     assert_eq!(control.get("subtree"), None, "the subtree is the default");
@@ -77,12 +78,14 @@ async fn only_the_task_and_external_ones_can_be_cancelled_too() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     let (status, _) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({"subtree": false})).await;
-    assert_eq!((status, &fleet.cancel_told("r").unwrap()["subtree"]), (202, &json!(false)));
+    assert_eq!(status, 202);
+    until("the workers are told", async || fleet.cancel_told("r").is_some()).await;
+    assert_eq!(fleet.cancel_told("r").unwrap()["subtree"], json!(false));
     fleet.create(json!({"type": "review", "id": "e", "external": true})).await;
     fleet.folded().await;
     let answer = fleet.request(Method::POST, "/v1/tasks/e/cancel").send().await.unwrap();
     assert_eq!(answer.status(), 202, "the body may be left out");
-    assert!(fleet.cancel_told("e").is_some());
+    until("the workers are told", async || fleet.cancel_told("e").is_some()).await;
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use kafleet::broker::{
     RecordRef, Start, TopicChange, TopicSpec,
 };
 
-/// Long enough for a slow Kafka; a case that meets it has failed.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+/// Long enough for a slow Kafka and a dozen rebalances; a case that meets it has failed.
+pub const DEADLINE: Duration = Duration::from_secs(180);
 /// How long something that must not happen is given to happen.
 pub const GRACE: Duration = Duration::from_millis(500);
 

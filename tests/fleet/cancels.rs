@@ -49,7 +49,7 @@ impl Bench {
         self.until("the api answers", |bench| bench.says(&["types", "-o", "json"]).0 == 0);
     }
 
-    fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+    fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + DEADLINE;
         while !holds(self) {
             self.running.iter_mut().for_each(Process::check);
@@ -162,9 +162,13 @@ fn whatever_a_task_does_a_cancel_ends_it_and_outlives_all_processes() {
         ("", 2, "the id is empty"),
     ] {
         // Where the fold is behind it asks for patience.
-        bench.until(&format!("`{id}` has an answer"), |bench| bench.says(&["cancel", id]).0 == code);
-        let (found, said) = bench.says(&["cancel", id]);
-        assert!(found == code && said.contains(words), "`{id}`: {found}: {said}");
+        let mut said = String::new();
+        bench.until(&format!("`{id}` has an answer"), |bench| {
+            let (found, told) = bench.says(&["cancel", id]);
+            said = told;
+            found == code
+        });
+        assert!(said.contains(words), "`{id}`: {said}");
     }
     let child = std::fs::read_to_string(folder.path().join("pid")).unwrap();
     assert!(runs(&child));

@@ -171,9 +171,11 @@ async fn schedules_and_continuations_tell_too(mut fleet: Fleet) {
     task["checks"] = json!([{"after": "1ms", "expect": ["failed"], "failed": {"callback": check}}]);
     let (code, made) = post(&fleet, "/v1/schedules", &with(task)).await;
     assert_eq!(code, 201, "{made}");
-    let (code, asked) = post(&fleet, "/v1/schedules/s/run", &Value::Null).await;
-    let run = asked["tasks"][0].as_str().unwrap_or_else(|| panic!("{code}: {asked}"));
-    let told = settled(&fleet, run, 2).await;
+    let run = until("the api knows the schedule", || async {
+        post(&fleet, "/v1/schedules/s/run", &Value::Null).await.1["tasks"][0].as_str().map(str::to_owned)
+    });
+    let run = run.await;
+    let told = settled(&fleet, &run, 2).await;
     assert!(told.iter().all(|(_, outcome, _)| outcome == "delivered"), "{told:?}");
     assert_eq!(settled(&fleet, &format!("{run}:then"), 1).await, [("succeeded".to_owned(), "delivered".to_owned(), 1)]);
     for path in ["task", "then", "check"] {

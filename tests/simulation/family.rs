@@ -133,14 +133,14 @@ fn told(
 ) {
     let joined = fleet.journal.joined.lock().get(next).cloned();
     let Some((state, results)) = joined.filter(|_| then.joins && !fleet.retried.get()) else { return };
-    // A kill switch has ended it, and whoever took it over from a dead worker, when that was off, has run it: its end stays,
-    // and its children are there.
-    let is_done_again = node.duplicates > 0 && matches!(node.own, State::Cancelled | State::Expired);
-    if is_done_again {
-        return;
-    }
     let others = counted(records, id, node.run).filter(|(child, _)| !is_then(child));
     let are: BTreeMap<String, State> = others.map(|(child, node)| (child.clone(), node.state)).collect();
+    // A kill switch or a limit of time has ended it, and a worker that had it before, or took it over when the switch was off,
+    // has run it: its end stays, and its children are there.
+    let ended_unrun = matches!(node.own, State::Cancelled | State::Expired | State::Failed);
+    if ended_unrun && (node.duplicates > 0 || are.len() > results.len()) {
+        return;
+    }
     if (state, &results) != (settled, &are) {
         wrong.push(format!("`{next}` was told {state} and {results:?}; it is {settled} and {are:?}"));
     }

@@ -166,7 +166,7 @@ async fn a_replica_that_lags_takes_over() {
     sentinels.await_failover();
     sentinels.master.thaw();
     until("it is folded again", || async { load.folded().await.is_some_and(|now| now > lost) }).await;
-    assert!(rewinds(&trackers, &ground, &["store", "fence"]) > 0);
+    until("they have noticed", || async { rewinds(&trackers, &ground, &["store", "fence"]) > 0 }).await;
     load.ends_well(trackers).await;
 }
 
@@ -190,7 +190,7 @@ async fn the_last_second_of_redis_is_lost() {
         server.start_again();
         until("it is folded again", || async { load.folded().await.is_some_and(|now| now > folded) }).await;
     }
-    assert!(rewinds(&trackers, &ground, &["store", "fence"]) > 0);
+    until("they have noticed", || async { rewinds(&trackers, &ground, &["store", "fence"]) > 0 }).await;
     load.ends_well(trackers).await;
 }
 

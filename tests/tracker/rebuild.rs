@@ -8,6 +8,7 @@ use std::time::Duration;
 use kafleet::broker::memory as broker;
 use kafleet::config::{TopicsConfig, TrackerConfig};
 use kafleet::model::age::Lifetimes;
+use kafleet::model::duration::Millis;
 use kafleet::model::node::Node;
 use kafleet::model::state::State;
 use kafleet::runtime::{Health, Shutdown, now_ms};
@@ -362,7 +363,8 @@ fn compared_in(source: &Ground, copy: &Ground, stores: [Redis; 2]) -> Rebuild {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_copy_is_compared_under_load() {
     let Some((source, copy, server)) = redis(3) else { return };
-    let tracker = source.tracker().await;
+    // The log stands still when nobody writes.
+    let tracker = source.tracker_with(TrackerConfig { tick: Millis(3_600_000), ..TrackerConfig::default() }).await;
     // One with more children than are read at once, and some that wait for their time.
     source.write(&(0..2_500).map(|n| submitted(&format!("wide:c{n}"))).collect::<Vec<_>>()).await;
     source.write(&(0..300).map(|n| scheduled(&format!("later-{n}"), now_ms() + 3_600_000)).collect::<Vec<_>>()).await;

@@ -60,6 +60,11 @@ impl Forest {
             node.want(Effect { cause: cause.place.offset, what: Act::Follow { run } });
         }
         node.remember(entry(Kind::Submitted, run, cause, told));
+        if is_due(node) {
+            // It has ended, and only now it is known what follows it.
+            self.follow(next, cause);
+        }
+        let Some(node) = self.touch(next) else { return };
         refresh(node, cause);
         let now = standing(next, node);
         if kept > 0 {

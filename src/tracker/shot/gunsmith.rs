@@ -237,8 +237,11 @@ impl Gunsmith {
                             Passed::Yes => shots.push(self.uncancel(id, *effect, now)),
                             Passed::No => self.defer(id, &node),
                             Passed::Unseen(error) => {
-                                tracing::warn!(%error, "how far the workers are cannot be seen; cancels stay as they are for a while");
-                                self.unseen = Some(Instant::now());
+                                tracing::warn!(task = %id, %error, "how far the workers are cannot be seen; its cancel stays as it is for a while");
+                                // Of one group alone it may last.
+                                if error.is_transient() {
+                                    self.unseen = Some(Instant::now());
+                                }
                                 self.defer(id, &node);
                             }
                             // One after the other.

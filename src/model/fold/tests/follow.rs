@@ -146,3 +146,16 @@ fn a_handler_says_what_is_to_follow() {
     let kept = fold_log(&[&again[..], &[in_run(event(Kind::Succeeded, "r"), 2)]].concat(), 2, 3);
     assert_eq!((kept.node("r").state, kept.node("r:then-2").run), (State::Succeeded, 1));
 }
+
+#[test]
+fn what_has_ended_before_it_was_known_is_followed() {
+    let chain = then(On::Succeeded).then(then(On::Succeeded));
+    let log = [event(Kind::Succeeded, "a:then"), followed("a", vec![chain]), event(Kind::Succeeded, "a")];
+    for batch in 1..4 {
+        let kept = fold_log(&log, batch, 0);
+        assert_eq!(kept.node("a:then").own, State::Succeeded);
+        assert_eq!(kept.node("a:then:then").own, State::Queued, "in batches of {batch}");
+        assert_eq!(kept.node("a").state, State::WaitingForChildren);
+        recompute(&kept);
+    }
+}
