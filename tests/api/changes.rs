@@ -96,8 +96,7 @@ async fn a_task_that_waits_can_be_moved_and_given_other_limits() {
     until("its release", async || fleet.get::<Status>("/v1/tasks/a").await.state == State::Queued).await;
     let topic = fleet.names.tasks("echo");
     let records = fleet.log.topics(&topic, DEADLINE).unwrap()[0].partitions;
-    let found = (0..records as i32)
-        .find_map(|number| fleet.log.read_at(&kafleet::broker::Partition::new(topic.as_str(), number), 0, DEADLINE).unwrap());
+    let found = (0..records as i32).find_map(|number| fleet.record(&kafleet::broker::Partition::new(topic.as_str(), number), 0));
     let headers = found.expect("its record").headers;
     let said = |name: &str| {
         let value = headers.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.clone());

@@ -24,7 +24,7 @@ fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {
         for number in 0..partitions {
             let partition = Partition::new(topic.as_str(), number);
             let ends = fleet.log.ends(&partition, DEADLINE).unwrap();
-            records.extend((ends.first..ends.end).filter_map(|offset| fleet.log.read_at(&partition, offset, DEADLINE).unwrap()));
+            records.extend((ends.first..ends.end).filter_map(|offset| fleet.record(&partition, offset)));
         }
         records
     };
@@ -48,7 +48,7 @@ async fn a_task_is_created_without_waiting_for_the_fold() {
     assert_eq!((status.state, status.own_state, status.run), (State::Queued, State::Queued, 1));
     assert_eq!((status.name.as_deref(), status.tags.as_slice()), (Some("first"), &["x".to_owned()][..]));
     let position: Position = status.position.parse().unwrap();
-    let record = fleet.log.read_at(&fleet.events(position), position.offset, DEADLINE).unwrap().unwrap();
+    let record = fleet.record(&fleet.events(position), position.offset).unwrap();
     let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
     assert_eq!((event.kind, event.id.as_str()), (Kind::Submitted, "a"), "the position is that of its `submitted`");
     fleet.track();
@@ -72,7 +72,7 @@ async fn what_is_asked_for_is_in_the_record() {
     assert_eq!((status.state, status.options), (State::Queued, Some(json!({"o": 1}))));
     let place: Position = status.record.unwrap().parse().unwrap();
     let topic = Partition::new(fleet.names.tasks("echo"), place.partition);
-    let record = fleet.log.read_at(&topic, place.offset, DEADLINE).unwrap().unwrap();
+    let record = fleet.record(&topic, place.offset).unwrap();
     assert_eq!(record.key.as_deref(), Some(&b"k"[..]));
     let header = |name: &str| {
         let found = record.headers.iter().find(|(known, _)| known == name);
@@ -185,7 +185,7 @@ async fn a_child_takes_what_its_parent_is() {
     let record: Status = fleet.get("/v1/tasks/r:c").await;
     let place: Position = record.record.unwrap().parse().unwrap();
     let topic = Partition::new(fleet.names.tasks("echo"), place.partition);
-    let task = fleet.log.read_at(&topic, place.offset, DEADLINE).unwrap().unwrap();
+    let task = fleet.record(&topic, place.offset).unwrap();
     assert!(task.headers.iter().any(|(name, _)| name == header::AS_OF), "it says what it knew of cancels: {:?}", task.headers);
     // A parent that was started anew takes new children into its run.
     fleet.succeed("r", json!(1)).await;

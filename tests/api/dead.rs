@@ -160,9 +160,7 @@ async fn a_record_that_no_task_came_of_is_published_as_it_was() {
     let own: &[(&str, &[u8])] = &[("trace", b"t-1")];
     let letter = fleet.letter(Given { code: "bad_json", value: b"{oops", own, key: "no id", ..LETTER }, 1).await;
     fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
-    let records: Vec<_> = (0..2)
-        .filter_map(|index| fleet.log.read_at(&Partition::new(fleet.names.tasks("echo"), index), 0, DEADLINE).unwrap())
-        .collect();
+    let records: Vec<_> = (0..2).filter_map(|index| fleet.record(&Partition::new(fleet.names.tasks("echo"), index), 0)).collect();
     assert_eq!(records.len(), 1);
     assert_eq!(records[0].value.as_deref(), Some(&b"{oops"[..]));
     assert_eq!(records[0].key.as_deref(), Some(&b"own-key"[..]));
@@ -192,7 +190,7 @@ async fn a_redriven_task_runs_anew_and_opens_its_parents() {
     let root: Status = fleet.get("/v1/tasks/r").await;
     assert_eq!(root.state, State::Failed);
     fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
-    let again = |index: i32| fleet.log.read_at(&Partition::new(topic.as_str(), index), before[index as usize], DEADLINE).unwrap();
+    let again = |index: i32| fleet.record(&Partition::new(topic.as_str(), index), before[index as usize]);
     until("the record is in its topic again", async || again(0).or_else(|| again(1)).is_some()).await;
     let record = again(0).or_else(|| again(1)).unwrap();
     let header = |name: &str| {
@@ -228,7 +226,7 @@ async fn a_letter_by_reference_is_read_from_its_source() {
     assert_eq!(shown.headers, [("x".to_owned(), Some("own".to_owned()))]);
     fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
     let partition = Partition::new(topic.as_str(), 1);
-    let again = |index: i32, offset| fleet.log.read_at(&Partition::new(topic.as_str(), index), offset, DEADLINE).unwrap();
+    let again = |index: i32, offset| fleet.record(&Partition::new(topic.as_str(), index), offset);
     let record = again(1, second.offset + 1).or_else(|| again(0, 0)).expect("it is in its topic again");
     assert_eq!((record.value.as_deref(), record.key.as_deref()), (Some(&b"{oops"[..]), Some(&b"k"[..])));
     // What retention has removed cannot come again, and that is said.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kafleet::api::documents::{Problem, Status};
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::link::Link;
-use kafleet::broker::{Broker, Partition, TopicSpec, memory as broker};
+use kafleet::broker::{Broker, Partition, Record, TopicSpec, memory as broker};
 use kafleet::config::{ApiConfig, Names, TopicsConfig, TrackerConfig};
 use kafleet::handlers::{Context, Registry, Task, TaskResult};
 use kafleet::model::event::{Announcement, ErrorInfo, Event, Kind};
@@ -63,6 +63,20 @@ impl Drop for Fleet {
         self.shutdown.abort();
         if let Some((tracking, _)) = self.tracking.lock().take() {
             tracking.abort();
+        }
+    }
+}
+
+impl Fleet {
+    /// What a reader of what is committed finds there. The tracker may be in the middle of an atomic send: its end is waited for.
+    pub fn record(&self, at: &Partition, offset: i64) -> Option<Record> {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            match self.log.read_at(at, offset, DEADLINE) {
+                Ok(found) => return found,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -24,7 +24,7 @@ impl Fleet {
     pub fn control(&self, key: &str) -> Option<Value> {
         let place = Partition::new(self.names.control(), 0);
         let end = self.log.ends(&place, DEADLINE).unwrap().end;
-        let records = (0..end).filter_map(|offset| self.log.read_at(&place, offset, DEADLINE).unwrap());
+        let records = (0..end).filter_map(|offset| self.record(&place, offset));
         let last: Option<Record> = records.filter(|record| record.key.as_deref() == Some(key.as_bytes())).last();
         serde_json::from_slice(&last?.value?).unwrap()
     }
@@ -33,7 +33,7 @@ impl Fleet {
     fn cancel_told(&self, id: &str) -> Option<Value> {
         let (place, key) = (Partition::new(self.names.control(), 0), format!("cancel/{id}"));
         let end = self.log.ends(&place, DEADLINE).unwrap().end;
-        let mut records = (0..end).filter_map(|offset| self.log.read_at(&place, offset, DEADLINE).unwrap());
+        let mut records = (0..end).filter_map(|offset| self.record(&place, offset));
         let first = records.find(|record| record.key.as_deref() == Some(key.as_bytes()))?;
         serde_json::from_slice(&first.value?).unwrap()
     }
@@ -60,7 +60,7 @@ async fn a_cancel_is_written_for_the_history_and_then_for_the_workers() {
     let told = outcome(answer);
     assert_eq!((status, told.id.as_str(), told.already_requested), (202, "r", false));
     let place: kafleet::model::task::Position = told.position.parse().unwrap();
-    let record = fleet.log.read_at(&fleet.events(place), place.offset, DEADLINE).unwrap().unwrap();
+    let record = fleet.record(&fleet.events(place), place.offset).unwrap();
     let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
     assert_eq!((event.kind, event.id.as_str(), event.message.as_deref()), (Kind::CancelRequested, "r", Some("enough")));
     until("the workers are told", async || fleet.cancel_told("r").is_some()).await;

@@ -1,6 +1,8 @@
 //! Dead letters over the api: from the worker that writes them to the run that follows.
 
-use kafleet::broker::{Partition, Record};
+use std::time::{Duration, Instant};
+
+use kafleet::broker::{Broker, Partition, Record};
 use kafleet::handlers::Registered;
 use kafleet::model::state::State;
 use kafleet::runtime::now_ms;
@@ -34,6 +36,18 @@ async fn dies(fleet: &Fleet, task_type: &str, (parent, id): (&str, &str), value:
     letter
 }
 
+/// What lies there, once it is known whether it is committed.
+fn committed(broker: &dyn Broker, at: &Partition, offset: i64) -> Option<Record> {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        match broker.read_at(at, offset, DEADLINE) {
+            Ok(found) => return found,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Every record of a topic.
 async fn records(fleet: &Fleet, topic: String) -> Vec<Record> {
     let broker = fleet.broker.clone();
@@ -43,7 +57,7 @@ async fn records(fleet: &Fleet, topic: String) -> Vec<Record> {
         places
             .flat_map(|place| {
                 let ends = broker.ends(&place, DEADLINE).unwrap();
-                (ends.first..ends.end).filter_map(|offset| broker.read_at(&place, offset, DEADLINE).unwrap()).collect::<Vec<_>>()
+                (ends.first..ends.end).filter_map(|offset| committed(&*broker, &place, offset)).collect::<Vec<_>>()
             })
             .collect()
     };
