@@ -130,8 +130,12 @@ async fn a_cancel_that_comes_too_late_is_taken_back() {
     fleet.echo("r").await;
     fleet.untrack().await;
     fleet.succeed("r", json!(1)).await;
-    let (status, _) = fleet.cancel("r", json!({})).await;
-    assert_eq!(status, 202, "the end is not known yet");
+    // An api that was slow leaves it to the tracker to tell the workers, which is not there.
+    until("workers are told", async || {
+        assert_eq!(fleet.cancel("r", json!({})).await.0, 202, "the end is not known yet");
+        fleet.control("cancel/r").is_some()
+    })
+    .await;
     fleet.track();
     until("workers need not know", async || fleet.control("cancel/r").is_none()).await;
     assert_eq!(fleet.is("r").await.0, State::Succeeded);

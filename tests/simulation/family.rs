@@ -135,10 +135,14 @@ fn told(
     let Some((state, results)) = joined.filter(|_| then.joins && !fleet.retried.get()) else { return };
     let others = counted(records, id, node.run).filter(|(child, _)| !is_then(child));
     let are: BTreeMap<String, State> = others.map(|(child, node)| (child.clone(), node.state)).collect();
-    // A kill switch or a limit of time has ended it, and a worker that had it before, or took it over when the switch was off,
-    // has run it: its end stays, and its children are there.
-    let ended_unrun = matches!(node.own, State::Cancelled | State::Expired | State::Failed);
-    if ended_unrun && (node.duplicates > 0 || are.len() > results.len()) {
+    // A kill switch has ended it, and whoever took it over from a dead worker, when that was off, has run it: its end stays,
+    // and its children are there.
+    let is_done_again = node.duplicates > 0 && matches!(node.own, State::Cancelled | State::Expired);
+    // Its time was over for whoever took it over from a frozen worker, which then goes on and has children.
+    let is_late = node.error.as_ref().is_some_and(|error| &*error.kind == "timeout")
+        && results.len() < are.len()
+        && results.iter().all(|(child, state)| are.get(child) == Some(state));
+    if is_done_again || is_late {
         return;
     }
     if (state, &results) != (settled, &are) {

@@ -9,7 +9,7 @@ use kafleet::config::TrackerConfig;
 use kafleet::store::memory::Memory;
 
 use crate::cases::{agrees, one_each};
-use crate::ground::{DEADLINE, Ground, part, until};
+use crate::ground::{DEADLINE, Ground, Tracker, part, until};
 use crate::memory::ground;
 use crate::shaky::{ANY, Mood, ShakyBroker, ShakyStore, Tricks};
 use crate::story::{story, submitted};
@@ -79,16 +79,21 @@ async fn the_store_hangs() {
     tracker.stop().await;
 }
 
+/// A tracker whose next read panics as it folds this partition.
+async fn panics(ground: &Ground, store: &ShakyStore) -> (Tracker, u32) {
+    let tracker = ground.tracker().await;
+    one_each(ground, "before").await;
+    agrees(ground).await;
+    store.set(Mood::Panics);
+    ground.write(&[submitted("boom")]).await;
+    (tracker, ground.partition_of("boom"))
+}
+
 /// One bad record must not take the partition away for good without a word.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_is_told_and_tried_again() {
     let (ground, _, store, _) = shaky(2);
-    let tracker = ground.tracker().await;
-    one_each(&ground, "before").await;
-    agrees(&ground).await;
-    store.set(Mood::Panics);
-    let hit = ground.partition_of("boom");
-    ground.write(&[crate::story::submitted("boom")]).await;
+    let (tracker, hit) = panics(&ground, &store).await;
     tracker.says(&part(hit), "panicked").await;
     one_each(&ground, "after").await;
     agrees(&ground).await;
@@ -101,13 +106,8 @@ async fn a_panic_is_told_and_tried_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_over_a_store_that_has_changed_is_a_look_at_its_fence() {
     let (ground, memory, store, _) = shaky(2);
-    let tracker = ground.tracker().await;
-    one_each(&ground, "before").await;
-    agrees(&ground).await;
     *store.before_panic.lock().unwrap() = Some(Box::new(move || memory.wipe()));
-    store.set(Mood::Panics);
-    let hit = ground.partition_of("boom");
-    ground.write(&[crate::story::submitted("boom")]).await;
+    let (tracker, hit) = panics(&ground, &store).await;
     agrees(&ground).await;
     assert!(tracker.rewinds(hit, "fence") > 0, "it did not wait as for a defect");
     tracker.is_well().await;
