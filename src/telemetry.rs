@@ -55,6 +55,7 @@ pub struct Metrics {
     /// Where the poll loop's time goes, by part: `poll`, `decode`, `dispatch`, `commit`, `idle`.
     pub poll_loop: prometheus::CounterVec,
     pub held_bytes: IntGaugeVec,
+    pub control_cancels: IntGaugeVec,
     pub lag: IntGaugeVec,
     /// The offset whose task keeps its partition from taking new work; absent while there is none.
     pub window_held: IntGaugeVec,
@@ -127,6 +128,11 @@ impl Metrics {
             )?,
             poll_loop,
             held_bytes: gauge("kafleet_worker_held_bytes", "Bytes of tasks held by the worker, all types together.", &[])?,
+            control_cancels: gauge(
+                "kafleet_control_cancels",
+                "Cancels on the control topic, which every worker holds in memory.",
+                &[],
+            )?,
             lag: gauge(
                 "kafleet_partition_lag_records",
                 "Records between the place read and the partition's end.",

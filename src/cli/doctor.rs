@@ -12,7 +12,8 @@ use super::outcome::{Code, Failure, Outcome};
 use super::roles::{CALL_DEADLINE, Parts, Wants, load_config};
 use super::screen::{Paint, one_line};
 use crate::broker::{Broker, BrokerError, Ends, Partition};
-use crate::config::Config;
+use crate::config::{Config, Names};
+use crate::control::{Board, Orders, keep};
 use crate::fleet::read_control;
 use crate::handlers::Registry;
 use crate::model::state::State;
@@ -25,6 +26,8 @@ use crate::topics::{self, Severity};
 const CLOCK_SLACK_MS: i64 = 5_000;
 /// More events than this waiting to be folded are worth a word.
 const LAG_EVENTS: i64 = 100_000;
+/// More cancels than this on the control topic are worth a word.
+const MANY_CANCELS: usize = 10_000;
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
@@ -124,10 +127,33 @@ fn configuration(globals: &Globals, wants: &Wants) -> Finding {
 /// Returns the ends of the events partitions, where Kafka has told them.
 async fn kafka(parts: &Parts, broker: Arc<dyn Broker>, found: &mut Vec<Finding>) -> Option<Vec<Ends>> {
     let (config, registry, brokers) = (parts.config.clone(), parts.registry.clone(), parts.brokers());
+    let (names, reader) = (Names::new(&parts.config.topics.prefix), broker.clone());
     let looked = blocking(move || look_at_kafka(&*broker, &config, &registry, &brokers)).await;
     let (findings, ends) = looked.unwrap_or_else(|why| (vec![Finding::error("kafka", why)], None));
     found.extend(findings);
+    if ends.is_some() {
+        found.push(cancels(reader, &names).await);
+    }
     ends
+}
+
+/// How many cancels every worker holds in memory.
+async fn cancels(broker: Arc<dyn Broker>, names: &Names) -> Finding {
+    let board = Board::new(Orders::default());
+    let _reading = keep(board.clone(), broker, names, None);
+    if let Err(why) = board.whole_within(CALL_DEADLINE, names).await {
+        return Finding::warning("cancels", why);
+    }
+    count_of_cancels(board.orders().cancels().len())
+}
+
+fn count_of_cancels(count: usize) -> Finding {
+    let what = format!("workers are told of {count}");
+    if count < MANY_CANCELS {
+        return Finding::ok("cancels", what);
+    }
+    Finding::warning("cancels", what)
+        .hint("a cancel stays until workers have committed past its tasks: see whether each type has workers (`kafleet types`)")
 }
 
 fn look_at_kafka(broker: &dyn Broker, config: &Config, registry: &Registry, brokers: &str) -> (Vec<Finding>, Option<Vec<Ends>>) {
@@ -326,6 +352,13 @@ error    redis          no answer
                           at all
                         hint: start it";
         assert_eq!(text(&found, Paint(false)), expected);
+    }
+
+    #[test]
+    fn many_cancels_are_a_warning() {
+        assert_eq!(count_of_cancels(3), Finding::ok("cancels", "workers are told of 3"));
+        let many = count_of_cancels(MANY_CANCELS);
+        assert_eq!((many.verdict, many.what.as_str()), (Verdict::Warning, "workers are told of 10000"));
     }
 
     #[test]

@@ -139,6 +139,11 @@ pub enum Due {
 /// Above every offset, and a whole number to Redis still.
 const BEHIND: i64 = 1 << 52;
 
+/// The cause of the effect that takes a cancel back, where a turn ([`Node::turn`]) is that of one.
+pub fn withdrawal_cause(turn: i64) -> Option<i64> {
+    (turn & BEHIND != 0).then_some(turn & !BEHIND)
+}
+
 /// A request that stays on the record of the task it named, and what it applies to below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancel {

@@ -13,8 +13,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::TrackerSetup;
+use super::keeper::Office;
 use super::shot::{Gunsmith, Shot};
 use super::walk::{STEP, Walk};
+use super::withdrawals::Withdrawals;
 use crate::broker::{AtomicProducer, BrokerError, Follower, Outgoing, Partition};
 use crate::model::id::TaskId;
 use crate::model::outbox::Effect;
@@ -56,10 +58,13 @@ pub struct Folded {
 
 pub struct Firing {
     setup: Arc<TrackerSetup>,
+    office: Arc<Office>,
     number: u32,
     folded: watch::Receiver<Folded>,
     stop: CancellationToken,
     smith: Gunsmith,
+    /// Cancels that wait for workers.
+    withdrawals: Arc<Withdrawals>,
     /// What is fired, and the place of its event.
     fired: HashMap<(TaskId, String), i64>,
     /// The highest fence seen: a lower one is a store that lost writes, which the folder will notice.
@@ -81,15 +86,32 @@ struct Gun {
 }
 
 impl Firing {
-    pub fn new(setup: Arc<TrackerSetup>, number: u32, folded: watch::Receiver<Folded>, stop: CancellationToken) -> Self {
-        let smith = Gunsmith::new(setup.clone(), number);
+    pub fn new(
+        setup: Arc<TrackerSetup>,
+        office: Arc<Office>,
+        number: u32,
+        folded: watch::Receiver<Folded>,
+        stop: CancellationToken,
+    ) -> Self {
+        let withdrawals = Arc::<Withdrawals>::default();
+        let smith = Gunsmith::new(setup.clone(), number, withdrawals.clone());
         let fired = HashMap::new();
         let (walks, waiting) = (VecDeque::new(), VecDeque::new());
-        Self { setup, number, folded, stop, smith, fired, high: 0, last: 0, walks, waiting, one_by_one: 0 }
+        Self { setup, office, number, folded, stop, smith, withdrawals, fired, high: 0, last: 0, walks, waiting, one_by_one: 0 }
     }
 
     /// Fires until the folder's session ends.
-    pub async fn run(mut self) {
+    pub async fn run(self) {
+        let (setup, office, withdrawals) = (self.setup.clone(), self.office.clone(), self.withdrawals.clone());
+        let number = self.number;
+        tokio::select! {
+            biased;
+            () = self.fire_until_stopped() => {}
+            never = withdrawals.watch(&setup, &office.surveys, number) => match never {},
+        }
+    }
+
+    async fn fire_until_stopped(mut self) {
         let stop = self.stop.clone();
         let part = format!("timers of events partition {}", self.number);
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
@@ -129,6 +151,7 @@ impl Firing {
             let now = now_ms();
             let timers = self.due(&outbox, now);
             if timers.is_empty() && outbox.effects.is_empty() {
+                self.withdrawals.forget_all_but(&[]);
                 self.setup.health.clear(part);
                 backoff.reset();
                 let next = self.until_next(&outbox, now);
@@ -148,10 +171,13 @@ impl Firing {
                 gun = Some(loaded);
                 continue;
             }
+            let waited = self.smith.deferred();
             let shots = self.shots(timers, &outbox.effects, fence, now).await?;
             if shots.is_empty() {
                 let behind = self.behind(fence);
-                let goes_on = !self.walks.is_empty() || !self.waiting.is_empty() || self.smith.goes_on();
+                // Behind those that were found to wait there may be others.
+                let is_more = outbox.effects.len() == limit && self.smith.deferred() > waited;
+                let goes_on = is_more || !self.walks.is_empty() || !self.waiting.is_empty();
                 if behind.is_some() || !goes_on {
                     self.wait(seen, behind, self.until_next(&outbox, now).min(LOOK_AGAIN)).await;
                 }
@@ -176,11 +202,16 @@ impl Firing {
         wait.min(LONGEST_SLEEP)
     }
 
-    /// Until there is news, the fold has come to a place, or the time is over.
+    /// Until there is news, the fold has come to a place, some cancel can be taken back, or the time is over.
     async fn wait(&mut self, seen: Folded, place: Option<i64>, longest: Duration) {
         let wakes = |now: &Folded| now.news != seen.news || place.is_some_and(|place| now.offset >= place);
-        // An error says that the folder is gone, and this firing with it.
-        let _ = tokio::time::timeout(longest, self.folded.wait_for(wakes)).await;
+        let withdrawals = self.withdrawals.clone();
+        tokio::select! {
+            biased;
+            // An error says that the folder is gone, and this firing with it.
+            _ = tokio::time::timeout(longest, self.folded.wait_for(wakes)) => {}
+            () = withdrawals.some_passed() => {}
+        }
     }
 
     /// Fences earlier owners, and takes the end after that: what they have fired lies before it.

@@ -143,7 +143,7 @@ impl Folder {
         // It ends with this session, and the next one's fences it.
         let (folded, news) = watch::channel(Folded { offset: start, news: 0 });
         let (session_stop, keeper_news) = (self.stop.child_token(), news.clone());
-        runtime::spawn(Firing::new(self.setup.clone(), partition, news, session_stop.clone()).run());
+        runtime::spawn(Firing::new(self.setup.clone(), self.office.clone(), partition, news, session_stop.clone()).run());
         runtime::spawn(Keeper::new(self.setup.clone(), self.office.clone(), partition, keeper_news, session_stop.clone()).run());
         if partition == OWNER {
             runtime::spawn(Schedules::new(self.setup.clone(), session_stop.clone()).run());

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::TrackerSetup;
 use super::firing::Folded;
 use super::lost::{Gaps, Search};
+use super::progress::Surveys;
 use super::shot::event_message;
 use crate::broker::Partition;
 use crate::broker::link::Link;
@@ -46,6 +47,8 @@ pub struct Office {
     gaps: Mutex<(Option<Instant>, Gaps)>,
     /// The events topic has been looked at, and is as it must be.
     fits: OnceCell<()>,
+    /// How far workers are.
+    pub surveys: Surveys,
 }
 
 /// Why the events topic is not folded.
@@ -58,7 +61,8 @@ impl Office {
     pub fn open(setup: &TrackerSetup) -> Arc<Self> {
         let roll = Arc::new(Roll::default());
         let listening = beat::listen(roll.clone(), setup.broker.clone(), &setup.names);
-        Arc::new(Self { roll, listening, link: OnceCell::new(), gaps: Mutex::default(), fits: OnceCell::new() })
+        let (link, fits) = (OnceCell::new(), OnceCell::new());
+        Arc::new(Self { roll, listening, link, gaps: Mutex::default(), fits, surveys: Surveys::default() })
     }
 
     /// Whether the events topic is as it must be; asked until it is.

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::keeper::{Office, STEP};
 use super::{READ_DEADLINE, TrackerSetup};
+use crate::broker::BrokerError;
 use crate::control::{Board, Cancel, Key, Orders, keep, withdraw};
 use crate::model::id::TaskId;
 use crate::model::partition::partition_of;
@@ -63,11 +65,13 @@ impl Leftovers {
                 if self.fence(number).await?.is_none_or(|now| now.offset < fence.offset) {
                     return Err("the store has lost what was folded".to_owned());
                 }
-                for (id, _) in ids.iter().zip(nodes).filter(|(_, node)| node.is_none()) {
-                    let (link, key) = (self.office.link(&self.setup).await?, Key::Cancel(id.to_string()));
-                    withdraw(link, &self.setup.names, &key).await.map_err(|error| error.to_string())?;
+                let link = self.office.link(&self.setup).await?;
+                let gone = ids.iter().zip(nodes).filter(|(_, node)| node.is_none()).map(|(id, _)| async move {
+                    withdraw(link, &self.setup.names, &Key::Cancel(id.to_string())).await?;
                     tracing::info!(task = %id, "a cancel that has outlived its tree is taken back");
-                }
+                    Ok::<_, BrokerError>(())
+                });
+                try_join_all(gone).await.map_err(|error| error.to_string())?;
             }
         }
         Ok(())

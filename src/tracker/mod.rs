@@ -4,10 +4,9 @@
 //! one [`folder`] per partition, which has a store connection of its own. Whatever goes wrong (a lost connection, another
 //! owner, a store that lost writes), the folder reads the fence again and goes on from there. Beside each folder,
 //! [`firing`] publishes what the fold has left to be done: timers that are due, and effects; [`schedules`], beside the
-//! first partition's, what is due again and again, and [`leftovers`] takes back cancels that nobody needs. The
-//! [`observer`] announces tasks that their producers have not announced.
+//! first partition's, what is due again and again, and [`leftovers`] takes back cancels that nobody needs. [`withdrawals`]
+//! finds out when the workers are past what a cancel has ended. The [`observer`] announces tasks that their producers have not announced.
 
-mod consumed;
 mod feed;
 mod firing;
 mod folder;
@@ -17,6 +16,7 @@ mod keeper;
 mod leftovers;
 mod lost;
 mod observer;
+mod progress;
 mod reader;
 pub mod rebuild;
 mod schedules;
@@ -24,6 +24,7 @@ mod shot;
 mod sweep;
 mod telling;
 mod walk;
+mod withdrawals;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -105,7 +105,8 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     // A quarter of the memory lies prefetched in the clients, half of it is held here; the rest is reports.
     let memory = Memory::new(types.len(), setup.config.memory_limit.as_usize() / 2);
     let places = Places::default();
-    let measuring = runtime::spawn(measure(setup.broker.clone(), setup.metrics.clone(), places.clone(), memory.clone()));
+    let measuring =
+        runtime::spawn(measure(setup.broker.clone(), setup.metrics.clone(), places.clone(), memory.clone(), control.clone()));
     let (mut ends, mut dispatchers) = (Vec::new(), Vec::new());
     for (index, (task_type, registered)) in types.iter().enumerate() {
         let lane = Start {
@@ -233,10 +234,11 @@ async fn forward(mut changes: watch::Receiver<u64>, commands: mpsc::UnboundedSen
 }
 
 /// What is held, every second, and how far each partition is behind its end, every ten.
-async fn measure(broker: Arc<dyn Broker>, metrics: Metrics, places: Places, memory: Arc<Memory>) {
+async fn measure(broker: Arc<dyn Broker>, metrics: Metrics, places: Places, memory: Arc<Memory>, control: Arc<Board>) {
     for second in 0u64.. {
         tokio::time::sleep(Duration::from_secs(1)).await;
         metrics.held_bytes.with_label_values::<&str>(&[]).set(memory.held() as i64);
+        metrics.control_cancels.with_label_values::<&str>(&[]).set(control.orders().cancels().len() as i64);
         if second % 10 != 0 {
             continue;
         }

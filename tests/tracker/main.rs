@@ -48,3 +48,4 @@ mod story;
 mod telling;
 mod trouble;
 mod waiting;
+mod withdrawals;

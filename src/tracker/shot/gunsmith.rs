@@ -14,26 +14,20 @@ use crate::control::{CONTROL_VERSION, Cancel, Key};
 use crate::model::event::{Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::Node;
-use crate::model::outbox::{Act, Due, Effect, KeptRecord};
+use crate::model::outbox::{Act, Due, Effect, KeptRecord, withdrawal_cause};
 use crate::model::partition::partition_of;
 use crate::model::told::Delivery;
 use crate::store::Entry;
 use crate::tracker::TrackerSetup;
-use crate::tracker::consumed::{Consumed, Passed};
 use crate::tracker::telling::delivery_event;
 use crate::tracker::walk::Walk;
+use crate::tracker::withdrawals::{Standing, Withdrawals};
 use records::renew;
 
-/// How long what has to wait for workers or for Kafka is left alone, so that others get their turn; so many are looked at
-/// between two transactions.
+/// How long what has to wait for Kafka is left alone, so that others get their turn.
 const DEFERRAL: Duration = Duration::from_secs(3);
 /// However many there are, no more than some in a second are looked at again.
 const PER_DEFERRED: Duration = Duration::from_millis(20);
-const CHECKS: u32 = 8;
-/// No more looks at workers between two transactions, after so long: what is due must not wait for what may.
-const LOOKING: Duration = Duration::from_millis(50);
-/// No look at them for so long, after one that Kafka did not answer.
-const UNSEEN: Duration = Duration::from_secs(30);
 /// A partition that took so long not to give a record is asked for no other one in the same pass.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Bytes of continuations in one transaction, about.
@@ -56,17 +50,13 @@ pub struct Gunsmith {
     topics: HashSet<String>,
     /// What cannot be sent, and why.
     given_up: HashMap<(TaskId, String), String>,
-    consumed: Consumed,
-    /// When Kafka did not say how far workers are.
-    unseen: Option<Instant>,
+    withdrawals: Arc<Withdrawals>,
     /// Tasks whose effects have to wait, with their turn, and until when.
     deferred: HashMap<(TaskId, i64), Instant>,
-    /// More is to be looked at before it is known whether one of them has to wait.
-    goes_on: bool,
 }
 
 impl Gunsmith {
-    pub fn new(setup: Arc<TrackerSetup>, number: u32) -> Self {
+    pub fn new(setup: Arc<TrackerSetup>, number: u32, withdrawals: Arc<Withdrawals>) -> Self {
         let (events, control) = (setup.names.events().into(), setup.names.control().into());
         Self {
             setup,
@@ -75,21 +65,14 @@ impl Gunsmith {
             control,
             topics: HashSet::new(),
             given_up: HashMap::new(),
-            consumed: Consumed::default(),
-            unseen: None,
+            withdrawals,
             deferred: HashMap::new(),
-            goes_on: false,
         }
     }
 
     /// How many tasks have effects that wait for something else.
     pub fn deferred(&self) -> usize {
-        self.deferred.len()
-    }
-
-    /// There is more to do at once, also where there was nothing to fire.
-    pub fn goes_on(&self) -> bool {
-        self.goes_on
+        self.deferred.len() + self.withdrawals.len()
     }
 
     /// The next shot for the same becomes a failure.
@@ -182,12 +165,10 @@ impl Gunsmith {
         most: usize,
         now: i64,
     ) -> Result<(Vec<Shot>, Vec<(TaskId, Effect)>), String> {
-        let (mut shots, mut walks, mut checks, mut bytes, mut looking) = (Vec::new(), Vec::new(), 0, 0, Duration::ZERO);
+        let (mut shots, mut walks, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut silent = HashSet::new();
         self.forget_all_but(entries);
-        self.goes_on = false;
-        let ready = entries.iter().filter(|entry| !self.deferred.contains_key(&(entry.id.clone(), entry.seen_ms)));
-        let ids: Vec<TaskId> = ready.map(|entry| entry.id.clone()).collect();
+        let ids = self.ready(entries, &is_fired, most);
         for (id, node) in ids.iter().zip(self.nodes(&ids).await?) {
             let Some(node) = node else { continue };
             for effect in &node.effects {
@@ -221,31 +202,19 @@ impl Gunsmith {
                     // What else the task wants comes first; then this one can be left alone.
                     Act::Uncancel { .. } if node.effects.len() > 1 => continue,
                     // Taken back before whoever asked tells the workers, it would stay for ever.
-                    Act::Uncancel { due_ms } if due_ms > now => self.defer(id, &node),
-                    Act::Uncancel { .. } if self.unseen.is_some_and(|at| at.elapsed() < UNSEEN) => self.defer(id, &node),
+                    Act::Uncancel { due_ms } if due_ms > now => {
+                        let wait = Duration::from_millis(due_ms.abs_diff(now)).min(DEFERRAL);
+                        self.defer_for(id, &node, wait);
+                    }
                     Act::Uncancel { .. } => {
-                        if checks == CHECKS || looking > LOOKING {
-                            // Of the others each has its turn, while these are left alone.
-                            self.goes_on = true;
-                            continue;
-                        }
-                        checks += 1;
-                        let asked = Instant::now();
-                        let passed = self.consumed.look(&self.setup, self.number, id, &mark).await?;
-                        looking += asked.elapsed();
-                        match passed {
-                            Passed::Yes => shots.push(self.uncancel(id, *effect, now)),
-                            Passed::No => self.defer(id, &node),
-                            Passed::Unseen(error) => {
-                                tracing::warn!(task = %id, %error, "how far the workers are cannot be seen; its cancel stays as it is for a while");
-                                // Of one group alone it may last.
-                                if error.is_transient() {
-                                    self.unseen = Some(Instant::now());
-                                }
-                                self.defer(id, &node);
+                        let Some(key) = node.turn().map(|turn| (id.clone(), turn)) else { continue };
+                        match self.withdrawals.standing(&key) {
+                            Some(Standing::Passed) => {
+                                self.withdrawals.forget(&key);
+                                shots.push(self.uncancel(id, *effect, now));
                             }
-                            // One after the other.
-                            Passed::Unknown => (self.goes_on, checks) = (true, CHECKS),
+                            Some(Standing::Waiting) => {}
+                            None => self.withdrawals.ask(key),
                         }
                     }
                     Act::RetryFailed { .. } | Act::End { .. } | Act::Cancel { .. } => {
@@ -258,10 +227,32 @@ impl Gunsmith {
         Ok((shots, walks))
     }
 
+    /// The tasks whose effects are to be looked at now: not those that wait, nor, where only a cancel is left to be taken
+    /// back, more than can be fired.
+    fn ready(&self, entries: &[Entry], is_fired: impl Fn(&TaskId, &str) -> bool, most: usize) -> Vec<TaskId> {
+        let mut passed = 0;
+        let is_ready = |entry: &&Entry| {
+            let key = (entry.id.clone(), entry.seen_ms);
+            if self.deferred.contains_key(&key) {
+                return false;
+            }
+            let Some(cause) = withdrawal_cause(entry.seen_ms) else { return true };
+            match self.withdrawals.standing(&key) {
+                Some(Standing::Waiting) => false,
+                Some(Standing::Passed) => {
+                    passed += 1;
+                    passed <= most
+                }
+                None => !is_fired(&entry.id, &Effect { cause, what: Act::Uncancel { due_ms: 0 } }.id()),
+            }
+        };
+        entries.iter().filter(is_ready).map(|entry| entry.id.clone()).collect()
+    }
+
     /// What is remembered of tasks that want nothing any more.
     fn forget_all_but(&mut self, entries: &[Entry]) {
         let ids: HashSet<&TaskId> = entries.iter().map(|entry| &entry.id).collect();
-        self.consumed.forget_all_but(&ids);
+        self.withdrawals.forget_all_but(entries);
         self.given_up.retain(|(id, mark), _| mark == Shot::TIMER || ids.contains(id));
         self.deferred.retain(|_, until| *until > Instant::now());
     }
@@ -269,8 +260,14 @@ impl Gunsmith {
     /// Leaves a task alone for a while, unless it wants something else too. To take a cancel back has its own turn, later.
     fn defer(&mut self, id: &TaskId, node: &Node) {
         let others = node.effects.iter().filter(|effect| !matches!(effect.what, Act::Uncancel { .. })).count();
-        if let (Some(turn), 0 | 1) = (node.turn(), others) {
+        if let 0 | 1 = others {
             let wait = DEFERRAL.max(PER_DEFERRED.saturating_mul(self.deferred.len() as u32));
+            self.defer_for(id, node, wait);
+        }
+    }
+
+    fn defer_for(&mut self, id: &TaskId, node: &Node, wait: Duration) {
+        if let Some(turn) = node.turn() {
             self.deferred.insert((id.clone(), turn), Instant::now() + wait);
         }
     }
