@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Broker, BrokerError, ConsumerSpec, Partition, RecordRef, Start};
+use super::{Broker, BrokerError, ConsumerSpec, GroupEvent, Partition, RecordRef, Start};
 
 const BATCH: usize = 1_000;
 const POLL: Duration = Duration::from_millis(50);
-/// Silence after which what is left of a stretch holds no record: the marks of transactions are never delivered.
+/// Silence after which the broker is asked whether what is left of a stretch holds a record at all.
 const QUIET: Duration = Duration::from_millis(500);
 
 /// Offsets of one partition, from `from` to below `to`.
@@ -19,8 +19,12 @@ pub struct Stretch {
     pub to: i64,
 }
 
-/// Hands every record of these stretches to `take`, in order within each. Blocks, at the longest for `deadline`: then the
-/// error tells that it was not enough. No two stretches may be of the same partition.
+/// Hands every committed record of these stretches to `take`, in order within each. A stretch is read to its end only when
+/// the broker has said that nothing more lies in it: silence is no answer, a slow fetch is silent too. Blocks, at the longest
+/// for `deadline`. No two stretches may be of the same partition.
+///
+/// # Errors
+/// `Unavailable` where the deadline was not enough, also because a transaction in a stretch is still open.
 pub fn read(
     broker: &dyn Broker,
     stretches: &[Stretch],
@@ -35,14 +39,14 @@ pub fn read(
     let mut consumer = broker.consumer(&ConsumerSpec::default())?;
     let starts: Vec<_> = open.iter().map(|stretch| (stretch.partition.clone(), Start::At(stretch.from))).collect();
     consumer.assign(&starts)?;
-    let mut heard = Instant::now();
-    while !open.is_empty() && heard.elapsed() < QUIET {
+    let mut heard = begun;
+    while !open.is_empty() {
         let left = deadline.saturating_sub(begun.elapsed());
         if left.is_zero() {
             let told = format!("{} of {} partitions were not read to the end within {deadline:?}", open.len(), stretches.len());
             return Err(BrokerError::Unavailable(told));
         }
-        consumer.poll(BATCH, POLL.min(left), &mut |record| {
+        let events = consumer.poll(BATCH, POLL.min(left), &mut |record| {
             let of =
                 |stretch: &&mut Stretch| stretch.partition.index == record.partition && *stretch.partition.topic == *record.topic;
             let Some(stretch) = open.iter_mut().find(of) else { return };
@@ -50,8 +54,18 @@ pub fn read(
             if (stretch.from..stretch.to).contains(&record.offset) {
                 take(record);
             }
-            stretch.from = record.offset + 1;
+            stretch.from = stretch.from.max(record.offset + 1);
         })?;
+        if let Some(GroupEvent::OutOfRange(partition)) = events.iter().find(|event| matches!(event, GroupEvent::OutOfRange(_))) {
+            return Err(BrokerError::Unavailable(format!("a part of {partition} was removed while it was read")));
+        }
+        for (partition, position) in consumer.positions()? {
+            step_to(&mut open, &partition, position);
+        }
+        if heard.elapsed() >= QUIET {
+            step_over_gaps(broker, &mut open, left)?;
+            heard = Instant::now();
+        }
         let ended: Vec<Partition> = open.iter().filter(|s| s.from >= s.to).map(|s| s.partition.clone()).collect();
         if !ended.is_empty() {
             consumer.release(&ended)?;
@@ -59,5 +73,22 @@ pub fn read(
         }
     }
     consumer.close(POLL);
+    Ok(())
+}
+
+fn step_to(open: &mut [Stretch], partition: &Partition, position: i64) {
+    if let Some(stretch) = open.iter_mut().find(|stretch| stretch.partition == *partition) {
+        stretch.from = stretch.from.max(position);
+    }
+}
+
+/// Ends the stretches in which no committed record is left, such as those that compaction has emptied.
+fn step_over_gaps(broker: &dyn Broker, open: &mut [Stretch], deadline: Duration) -> Result<(), BrokerError> {
+    for stretch in open {
+        let look = broker.look(&stretch.partition, stretch.from, deadline)?;
+        if look.place >= stretch.to {
+            stretch.from = stretch.to;
+        }
+    }
     Ok(())
 }
