@@ -16,7 +16,7 @@ use super::node::{HistoryEntry, Moment, Node};
 use super::outbox::{Cancel, MAX_KEPT_BYTES};
 use super::rollup::{self, Standing};
 use super::state::State;
-use super::task::{OnFailure, Position};
+use super::task::{MAX_RUN, OnFailure, Position};
 use super::then::number_of;
 use advance::advance;
 use keep::{Keeping, keep};
@@ -53,7 +53,7 @@ pub enum Verdict {
     Applied,
     /// In the history, but it changed nothing: a duplicate, an older run, a report after the end.
     Ignored,
-    /// It speaks of a task that has no record, and makes none.
+    /// It speaks of a task that has no record, and makes none; or of a run that no task can have.
     NoRecord,
 }
 
@@ -189,6 +189,9 @@ impl Forest {
     pub fn fold(&mut self, event: &Event, place: Place) -> Verdict {
         if event.kind.is_of_no_task() {
             return self.take_settings(event);
+        }
+        if event.run > MAX_RUN || event.new_run.is_some_and(|run| run > MAX_RUN) {
+            return Verdict::NoRecord;
         }
         let ages = self.ages.clone();
         let grows = self.node(event.id.as_str()).is_none();

@@ -88,6 +88,8 @@ pub const MAX_TAGS: usize = 32;
 pub const MAX_TEXT_CHARS: usize = 512;
 pub const MAX_POLICY_BYTES: usize = 16 * 1024;
 pub const MAX_RETRIES: u32 = 1_000;
+/// The highest run of a task: a new one takes the number after the highest in its tree, so there must be room above.
+pub const MAX_RUN: u32 = 1_000_000;
 
 /// A task as the worker sees it.
 #[derive(Clone, Debug)]
@@ -345,7 +347,7 @@ impl<'a> Draft<'a> {
             header::ID => self.id = Some(text),
             header::PARENT => self.parent = Some(text),
             header::TYPE => self.task_type = Some(text),
-            header::RUN => self.run = Some(number(name, text, 1, u64::from(u32::MAX))? as u32),
+            header::RUN => self.run = Some(number(name, text, 1, u64::from(MAX_RUN))? as u32),
             header::ATTEMPT => self.attempts_used = number(name, text, 0, u64::from(u32::MAX))? as u32,
             header::AS_OF => self.asof = Some(number(name, text, 0, i64::MAX as u64)? as i64),
             header::TIME => self.time_ms = Some(time(name, text)?),

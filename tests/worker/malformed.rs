@@ -22,6 +22,7 @@ fn records(large: &[u8]) -> Vec<Malformed<'_>> {
         ("path without parent", Some(b"{\"n\":1}"), &[("ce_id", "urn:uuid:1")], "bad_id", "parent"),
         ("version", Some(b"{\"n\":1}"), &[("ce_specversion", "2.0"), ("ce_id", "r-version")], "unsupported_version", "`2.0`"),
         ("bad header", Some(b"{\"n\":1}"), &[("ce_timeout", "soon"), ("ce_id", "r-header")], "bad_header", "`soon`"),
+        ("run", Some(b"{\"n\":1}"), &[("ce_run", "4294967295"), ("ce_id", "huge-run")], "bad_header", "`4294967295`"),
         ("other type", Some(b"{\"n\":1}"), &[("ce_type", "other"), ("ce_id", "r-type")], "bad_header", "`other`"),
         ("schema", Some(b"{\"n\":\"one\"}"), &[("ce_id", "r-schema")], "schema", "`/n`"),
         ("2 MiB", Some(large), &[("ce_id", "r-large")], "too_large", "pass a link"),

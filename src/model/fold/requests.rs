@@ -5,6 +5,7 @@ use crate::model::event::{ErrorInfo, Event};
 use crate::model::node::Node;
 use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel, Effect, MAX_EFFECTS};
 use crate::model::state::State;
+use crate::model::task::MAX_RUN;
 
 /// A cancel stays on the record and applies to everything below that was made before it.
 pub(super) fn cancel(node: &mut Node, event: &Event, place: Place) -> Step {
@@ -68,7 +69,7 @@ pub(super) fn inherit(node: &mut Node, above: Option<i64>, place: Place) {
 pub(super) fn retry(node: &mut Node, event: &Event, place: Place, next_run: u32) -> Step {
     // One of several: what is above it may be pending already because of another one.
     let ended = if event.new_run.is_some() { node.own.is_terminal() } else { node.state.is_terminal() };
-    if event.run != node.run || !ended || next_run <= node.run || node.requests() >= MAX_EFFECTS {
+    if event.run != node.run || !ended || next_run <= node.run || next_run > MAX_RUN || node.requests() >= MAX_EFFECTS {
         return Step::of(Verdict::Ignored);
     }
     let what = if event.only_failed {

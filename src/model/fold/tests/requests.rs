@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::outbox::{Act, CANCEL_GRACE_MS, Due};
+use crate::model::task::MAX_RUN;
 
 #[test]
 fn a_scheduled_task_waits_with_its_record_until_it_is_released() {
@@ -346,4 +347,21 @@ fn only_what_failed_is_retried_in_one_run_taken_at_the_request() {
 fn a_retry_after_a_cancel_runs() {
     let log = [submitted("a"), event(Kind::CancelRequested, "a"), event(Kind::Cancelled, "a"), event(Kind::RetryRequested, "a")];
     assert_eq!(states(&log, "a"), ["queued", "cancelling", "cancelled", "queued"]);
+}
+
+#[test]
+fn run_beyond_the_limit_changes_nothing() {
+    let in_run = |kind: Kind, run: u32| Event { run, ..event(kind, "a") };
+    for beyond in [MAX_RUN + 1, u32::MAX] {
+        let mut walked = in_run(Kind::RetryRequested, 1);
+        walked.new_run = Some(beyond);
+        let log = [submitted("a"), failed("a"), in_run(Kind::Failed, beyond), walked, Event { run: beyond, ..submitted("b") }];
+        let kept = fold_log(&log, 2, 9);
+        assert_eq!(kept, fold_log(&log[..2], 2, 9), "run {beyond}");
+    }
+    // The last run of all: it ends, and none follows.
+    let log = [submitted("a"), in_run(Kind::Failed, MAX_RUN), in_run(Kind::RetryRequested, MAX_RUN)];
+    let node = fold_log(&log, 1, 9).node("a");
+    assert_eq!((node.run, node.state, node.effects.len()), (MAX_RUN, State::Failed, 0));
+    assert!(node.history.last().is_some_and(|entry| entry.kind == Kind::RetryRequested && entry.ignored));
 }
