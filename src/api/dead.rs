@@ -1,27 +1,32 @@
 //! Dead letters: list, show, drop, redrive.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::response::Response;
 use data_encoding::{BASE64, BASE64URL_NOPAD};
+use futures::future::try_join_all;
 
 use super::Api;
 use super::call::{Call, bad_parameter};
-use super::documents::{DeadLetter, DeadOutcome, DeadPage, DeadRecord, DeadRefusal, DeadSelection};
-use super::fresh::Found;
+use super::documents::{DeadLetter, DeadOutcome, DeadPage, DeadRecord, DeadRefusal, DeadSelection, LetterOutcome};
 use super::outside::detached;
 use super::problem::{Code, Refusal};
 use super::tasks::{MAX_PAGE, PAGE, json_answer};
-use crate::broker::{Outgoing, Partition};
-use crate::dead::{Bounds, Fate, Filter, Letter, LetterId, Page, mark_headers};
-use crate::model::event::{Event, Kind};
-use crate::model::id::{check_type, clip};
+use crate::broker::Partition;
+use crate::dead::{Bounds, Fate, Filter, Letter, LetterId, MAX_SCANNED, Page};
+use crate::model::dead::has_moved_on;
+use crate::model::id::{TaskId, check_type, clip};
 use crate::model::json::RawJson;
-use crate::model::outbox::KeptRecord;
-use crate::model::task::{Position, header, parse_time};
-use crate::publish::{PUBLISH_DEADLINE, time_text};
-use crate::runtime::now_ms;
+use crate::model::node::Node;
+use crate::model::task::parse_time;
+use crate::publish::time_text;
+
+mod settle;
 
 /// How long reading letters may take: a long topic is read whole once.
 const READ_DEADLINE: std::time::Duration = std::time::Duration::from_secs(25);
+/// Times that letters are read to fill one page: those whose tasks have moved on leave room in it.
+const MAX_ROUNDS: usize = 10;
 /// Letters in one selection.
 const MAX_SELECTED: usize = 1_000;
 const SELECTED: usize = 100;
@@ -48,14 +53,14 @@ pub async fn list(call: Call) -> Result<Response, Refusal> {
 
 /// `GET /v1/dead/{letter}`.
 pub async fn show(call: Call) -> Result<Response, Refusal> {
-    let (letter, done_with) = call.api.letter(&letter_id(&call.segment)?).await?;
+    let (letter, settled) = call.api.letter(&letter_id(&call.segment)?).await?;
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).map_or_else(|_| BASE64.encode(bytes), str::to_owned);
     let original = &letter.original;
     let value = original.value.as_deref().unwrap_or_default();
     let params = RawJson::parse(value).ok();
     let record = DeadRecord {
         letter: document(&letter),
-        done_with,
+        outcome: call.api.outcome(&letter, settled).await?,
         key: original.key.as_deref().map(text),
         headers: original.headers.iter().map(|(name, value)| (name.clone(), value.as_deref().map(text))).collect(),
         value_base64: (params.is_none() && !value.is_empty()).then(|| BASE64.encode(value)),
@@ -67,8 +72,9 @@ pub async fn show(call: Call) -> Result<Response, Refusal> {
 /// `POST /v1/dead/{letter}/drop` and `/redrive`.
 pub async fn one(call: Call, fate: Fate) -> Result<Response, Refusal> {
     let id = letter_id(&call.segment)?;
-    let api = call.api.clone();
-    detached(async move { api.settle(&id, fate).await }).await?;
+    let (api, by) = (call.api.clone(), call.by.clone());
+    let outcomes = detached(async move { Ok(api.settle(vec![id], fate, by).await) }).await?;
+    outcomes.into_iter().collect::<Result<(), Refusal>>()?;
     let done = vec![call.segment];
     Ok(json_answer(200, &DeadOutcome { done, refused: Vec::new(), more: false }))
 }
@@ -88,12 +94,14 @@ pub async fn many(call: Call, fate: Fate) -> Result<Response, Refusal> {
         to_ms: field_time("/to", selection.to.as_deref())?,
     };
     let page = call.api.letters(filter, None, limit).await?;
+    let ids: Vec<LetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
+    let (api, by, wanted) = (call.api.clone(), call.by.clone(), ids.clone());
+    let outcomes = detached(async move { Ok(api.settle(wanted, fate, by).await) }).await?;
     let (mut done, mut refused) = (Vec::new(), Vec::new());
-    for letter in page.letters {
-        let (api, id) = (call.api.clone(), letter.id.clone());
-        match detached(async move { api.settle(&id, fate).await }).await {
-            Ok(()) => done.push(letter.id.to_string()),
-            Err(refusal) => refused.push(DeadRefusal { letter: letter.id.to_string(), why: refusal.document().detail }),
+    for (id, outcome) in ids.iter().zip(outcomes) {
+        match outcome {
+            Ok(()) => done.push(id.to_string()),
+            Err(refusal) => refused.push(DeadRefusal { letter: id.to_string(), why: refusal.document().detail }),
         }
     }
     Ok(json_answer(200, &DeadOutcome { done, refused, more: page.next.is_some() }))
@@ -118,7 +126,8 @@ fn document(letter: &Letter) -> DeadLetter {
     DeadLetter {
         id: letter.id.to_string(),
         task_type: letter.id.task_type.clone(),
-        task: letter.task.as_ref().map(ToString::to_string),
+        task: letter.task.as_ref().map(|(id, _)| id.to_string()),
+        run: letter.task.as_ref().map(|(_, run)| *run),
         code: letter.code.clone(),
         error: letter.error.clone(),
         pointer: letter.pointer.clone(),
@@ -158,111 +167,60 @@ fn read_cursor(api: &Api, text: &str) -> Result<Bounds, Refusal> {
 }
 
 impl Api {
+    /// Letters whose tasks have not moved on. The store is read in batches, and the page stays short where most letters are
+    /// not wanted.
     async fn letters(&self, filter: Filter, bounds: Option<Bounds>, limit: usize) -> Result<Page, Refusal> {
-        let (ledger, names) = (self.ledger.clone(), self.publisher.names().clone());
-        self.kafka(READ_DEADLINE, move |broker| ledger.page(broker, &names, &filter, bounds.as_ref(), limit)).await
+        let mut all = Page { next: bounds, ..Page::default() };
+        for _ in 0..MAX_ROUNDS {
+            let (ledger, names, filter) = (self.ledger.clone(), self.publisher.names().clone(), filter.clone());
+            let (bounds, wanted) = (all.next.take(), limit - all.letters.len());
+            let page = self.kafka(READ_DEADLINE, move |broker| ledger.page(broker, &names, &filter, bounds.as_ref(), wanted));
+            let page = page.await?;
+            all.letters.extend(self.still_dead(page.letters).await?);
+            (all.next, all.scanned) = (page.next, all.scanned + page.scanned);
+            if all.next.is_none() || all.letters.len() >= limit || all.scanned >= MAX_SCANNED {
+                break;
+            }
+        }
+        Ok(all)
     }
 
-    async fn letter(&self, id: &LetterId) -> Result<(Letter, bool), Refusal> {
+    /// Leaves out letters whose tasks have moved on, with one read of the store per events partition and 500 tasks.
+    async fn still_dead(&self, mut letters: Vec<Letter>) -> Result<Vec<Letter>, Refusal> {
+        let mut wanted: BTreeMap<u32, BTreeSet<TaskId>> = BTreeMap::new();
+        for (id, _) in letters.iter().filter_map(|letter| letter.task.as_ref()) {
+            wanted.entry(self.publisher.partition_of(id)).or_default().insert(id.clone());
+        }
+        let reads = wanted.into_iter().map(|(partition, ids)| async move {
+            let ids: Vec<TaskId> = ids.into_iter().collect();
+            let nodes = self.nodes(partition, &ids).await?;
+            Ok::<_, Refusal>(ids.into_iter().zip(nodes).filter_map(|(id, node)| Some((id, node?))).collect::<Vec<_>>())
+        });
+        let nodes: BTreeMap<TaskId, Node> = try_join_all(reads).await?.into_iter().flatten().collect();
+        letters.retain(|letter| {
+            let task = letter.task.as_ref().and_then(|(id, run)| Some((nodes.get(id)?, *run)));
+            task.is_none_or(|(node, run)| !has_moved_on(node, run))
+        });
+        Ok(letters)
+    }
+
+    /// A letter, and what has become of it.
+    async fn letter(&self, id: &LetterId) -> Result<(Letter, Option<Fate>), Refusal> {
         let (ledger, names, wanted) = (self.ledger.clone(), self.publisher.names().clone(), id.clone());
         let found = self.kafka(READ_DEADLINE, move |broker| ledger.letter(broker, &names, &wanted)).await?;
         found.ok_or_else(|| Refusal::new(Code::NotFound, format!("there is no dead letter `{id}`, or it is no longer kept")))
     }
 
-    /// Drops or redrives one letter, and marks it.
-    async fn settle(&self, id: &LetterId, fate: Fate) -> Result<(), Refusal> {
-        let (letter, done_with) = self.letter(id).await?;
-        if done_with {
-            return Err(Refusal::new(Code::AlreadyDone, format!("the dead letter `{id}` has been dropped or redriven before")));
-        }
-        let task = self.task_of(&letter).await?;
-        match (fate, &task) {
-            (Fate::Dropped, Some(task)) => self.tell_dropped(task, id).await?,
-            (Fate::Dropped, None) => {}
-            (Fate::Redriven, _) if letter.by_reference && letter.original.value.is_none() => return Err(gone(&letter)),
-            (Fate::Redriven, Some(task)) => self.retry_from(task, &letter).await?,
-            (Fate::Redriven, None) => self.publish_again(&letter).await?,
-        }
-        self.mark(id, fate).await
-    }
-
-    /// The task that a letter is about, where one has a record.
-    async fn task_of(&self, letter: &Letter) -> Result<Option<Found>, Refusal> {
-        let Some(id) = &letter.task else { return Ok(None) };
-        let found = self.find_any(id).await?;
-        // The key of a record without an id may be another task's name.
-        let is_it = |found: &Found| {
-            let named = letter.original.headers.iter().any(|(name, _)| name == header::ID);
-            let place = letter.source.as_ref().map(|(_, partition, offset)| Position { partition: *partition, offset: *offset });
-            named || found.node.position == place
+    /// What is said of a letter.
+    async fn outcome(&self, letter: &Letter, settled: Option<Fate>) -> Result<Option<LetterOutcome>, Refusal> {
+        let moved_on = match &letter.task {
+            Some((id, run)) if settled.is_none() => self.look(id).await?.is_some_and(|found| has_moved_on(&found.node, *run)),
+            _ => false,
         };
-        Ok(found.filter(is_it))
+        Ok(match settled {
+            Some(Fate::Dropped) => Some(LetterOutcome::Dropped),
+            Some(Fate::Redriven) => Some(LetterOutcome::Redriven),
+            None => moved_on.then_some(LetterOutcome::MovedOn),
+        })
     }
-
-    async fn tell_dropped(&self, task: &Found, id: &LetterId) -> Result<(), Refusal> {
-        let mut event = Event::new(Kind::DeadDropped, task.id.clone(), task.node.run, now_ms());
-        event.message = Some(format!("the dead letter {id} was dropped"));
-        self.publisher.publish_event(&event).await?;
-        Ok(())
-    }
-
-    /// A new run of the task, with the record as the letter has it: its own may be gone.
-    async fn retry_from(&self, task: &Found, letter: &Letter) -> Result<(), Refusal> {
-        if !task.node.state.is_terminal() {
-            let why = format!("`{}` is {}: only what has ended can be redriven", task.id, task.node.state);
-            return Err(Refusal::new(Code::NotFinished, why).hint("wait for its end; a retry may be under way already"));
-        }
-        let mut event = Event::new(Kind::RetryRequested, task.id.clone(), task.node.run, now_ms());
-        event.message = Some(format!("redriven from the dead letter {}", letter.id));
-        event.record = kept(letter).map(Box::new);
-        self.publisher.publish_event(&event).await?;
-        Ok(())
-    }
-
-    /// The record as it was, to its topic: no task came of it so far.
-    async fn publish_again(&self, letter: &Letter) -> Result<(), Refusal> {
-        let original = &letter.original;
-        let topic = self.publisher.names().tasks(&letter.id.task_type);
-        let headers: Vec<(&str, &[u8])> =
-            original.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default())).collect();
-        let record = Outgoing {
-            topic: &topic,
-            partition: None,
-            key: original.key.as_deref(),
-            value: original.value.as_deref(),
-            headers: &headers,
-        };
-        self.publisher.link().deliver(record, PUBLISH_DEADLINE).await?;
-        Ok(())
-    }
-
-    async fn mark(&self, id: &LetterId, fate: Fate) -> Result<(), Refusal> {
-        let topic = self.publisher.names().dead(&id.task_type);
-        let headers = mark_headers(id.offset, fate, now_ms());
-        let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
-        let record = Outgoing { topic: &topic, partition: Some(id.partition), key: None, value: None, headers: &headers };
-        let marked = self.publisher.link().deliver(record, PUBLISH_DEADLINE).await;
-        marked.map_err(|error| {
-            Refusal::from(error).hint("the letter was taken care of, but it is not marked: it still shows in the list")
-        })?;
-        Ok(())
-    }
-}
-
-/// None: it cannot be carried in an event, so the task's own record has to do.
-fn kept(letter: &Letter) -> Option<KeptRecord> {
-    if letter.by_reference {
-        return None;
-    }
-    let original = &letter.original;
-    let headers = original.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
-    let params = RawJson::parse(original.value.as_deref()?).ok()?;
-    Some(KeptRecord::of(original.key.as_deref(), headers, params))
-}
-
-/// The record that a letter only speaks of is no longer there.
-fn gone(letter: &Letter) -> Refusal {
-    let (id, source) = (&letter.id, document(letter).source.unwrap_or_default());
-    let why = format!("the dead letter `{id}` holds no record, and the one at {source} is no longer kept");
-    Refusal::new(Code::ParamsGone, why).hint("submit the task anew, or drop the letter")
 }

@@ -101,6 +101,8 @@ struct Api {
     roll: Arc<Roll>,
     hub: Arc<hub::Hub>,
     ledger: Arc<crate::dead::Ledger>,
+    /// Dead letters are settled by one call at a time, which so is not fenced by another one of this process.
+    settling: Arc<tokio::sync::Mutex<()>>,
     max_body: usize,
     max_attachment: usize,
     bodies: Arc<Semaphore>,
@@ -127,6 +129,7 @@ impl Api {
             roll: Arc::default(),
             hub: Arc::new(hub::Hub::new(setup.events_partitions)),
             ledger: Arc::default(),
+            settling: Arc::default(),
             max_body: setup.config.max_body.as_usize(),
             max_attachment: setup.config.max_attachment.as_usize(),
             bodies: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),

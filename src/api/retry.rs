@@ -15,7 +15,7 @@ use crate::model::event::{Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::MAX_MESSAGE_CHARS;
 use crate::model::outbox::Act;
-use crate::model::task::Position;
+use crate::model::task::{MAX_RUN, Position};
 use crate::runtime::now_ms;
 
 pub async fn retry(call: Call) -> Result<Response, Refusal> {
@@ -24,7 +24,8 @@ pub async fn retry(call: Call) -> Result<Response, Refusal> {
         return Err(Refusal::new(Code::BadField, format!("it has more than {MAX_MESSAGE_CHARS} characters")).pointer("/reason"));
     }
     let task = call.api.find(&call.id()?, None).await?;
-    check(&task, &asked)?;
+    check(&task, asked.only_failed)?;
+    call.api.check_runs(&task).await?;
     let of_many = asked.only_failed;
     let event = Event { by: call.by.clone(), ..event_of(&task, asked) };
     let api = call.api.clone();
@@ -32,12 +33,13 @@ pub async fn retry(call: Call) -> Result<Response, Refusal> {
     Ok(json_answer(202, &call.api.decided(&task, of_many, position).await?))
 }
 
-fn check(task: &Found, asked: &RetryTask) -> Result<(), Refusal> {
+/// Refuses a new run of a task that cannot have one.
+pub fn check(task: &Found, only_failed: bool) -> Result<(), Refusal> {
     let node = &task.node;
     if !node.state.is_terminal() {
         return Err(not_finished(task));
     }
-    if asked.only_failed {
+    if only_failed {
         return Ok(());
     }
     if node.is_external() {
@@ -87,6 +89,16 @@ impl Api {
         };
         let found = self.walked(found, position).await?;
         Ok(RetryOutcome { status: status(&found), run })
+    }
+
+    /// Refuses a new run where the tree has used all of them.
+    pub async fn check_runs(&self, task: &Found) -> Result<(), Refusal> {
+        let highest = self.highest_run(task).await?;
+        if highest < MAX_RUN {
+            return Ok(());
+        }
+        let why = format!("a task of the tree of `{}` is in run {highest}: there is none after run {MAX_RUN}", task.id);
+        Err(Refusal::new(Code::TooManyRuns, why).hint("submit it as a new task"))
     }
 
     /// The run that the newest retry of several in this tree has.

@@ -9,7 +9,8 @@ use axum::response::Response;
 use schemars::{Schema, SchemaGenerator};
 
 use refusals::{
-    ATTACH, ATTACHED, BATCH, CANCEL, CREATE, FIND, KILL, OPERATE, PATCH, REPORT, RETRY, SETTLE_MANY, SETTLE_ONE, TELL, WATCH,
+    ATTACH, ATTACHED, BATCH, CANCEL, CREATE, DROP_ONE, FIND, KILL, OPERATE, PATCH, REDRIVE_ONE, REPORT, RETRY, SETTLE_MANY, TELL,
+    WATCH,
 };
 
 use super::call::Call;
@@ -507,23 +508,23 @@ static ROUTES: &[Route] = &[
             CURSOR,
             LIMIT,
         ],
-        refusals: &[Code::BadParameter, Code::BadCursor, Code::KafkaUnavailable],
+        refusals: &[Code::BadParameter, Code::BadCursor, Code::StoreUnavailable, Code::KafkaUnavailable],
         ..read(
             "/v1/dead",
-            "Dead letters that are neither dropped nor redriven, newest first",
+            "Dead letters that wait to be redriven or dropped, newest first",
             Gives::Json(of::<doc::DeadPage>),
             |call| Box::pin(dead::list(call)),
         )
     },
     Route {
         query: &[],
-        refusals: &[Code::BadId, Code::NotFound, Code::KafkaUnavailable],
+        refusals: &[Code::BadId, Code::NotFound, Code::StoreUnavailable, Code::KafkaUnavailable],
         ..read("/v1/dead/{letter}", "A dead letter with its original record", Gives::Json(of::<doc::DeadRecord>), |call| {
             Box::pin(dead::show(call))
         })
     },
     Route {
-        refusals: SETTLE_ONE,
+        refusals: DROP_ONE,
         ..operate(
             Verb::Post,
             "/v1/dead/{letter}/drop",
@@ -533,7 +534,7 @@ static ROUTES: &[Route] = &[
         )
     },
     Route {
-        refusals: SETTLE_ONE,
+        refusals: REDRIVE_ONE,
         ..operate(
             Verb::Post,
             "/v1/dead/{letter}/redrive",

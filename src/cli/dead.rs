@@ -7,7 +7,7 @@ use super::globals::Globals;
 use super::list::moment;
 use super::outcome::{Code, Failure, Outcome};
 use super::screen::{Field, Rows, one_line, tell};
-use crate::api::documents::{DeadLetter, DeadOutcome, DeadPage, DeadRecord, DeadSelection};
+use crate::api::documents::{DeadLetter, DeadOutcome, DeadPage, DeadRecord, DeadSelection, LetterOutcome};
 use crate::runtime::now_ms;
 
 /// Letters asked for, or taken care of, in one request.
@@ -137,10 +137,16 @@ async fn show(args: ShowArgs, globals: &Globals) -> Outcome {
         return Ok(Code::Ok);
     }
     let letter = &record.letter;
-    let done = if record.done_with { " (dropped or redriven)" } else { "" };
+    let done = match record.outcome {
+        Some(LetterOutcome::Dropped) => " (dropped)",
+        Some(LetterOutcome::Redriven) => " (redriven)",
+        Some(LetterOutcome::MovedOn) => " (its task has moved on)",
+        None => "",
+    };
     let mut lines = vec![format!("{}{done}", letter.id), format!("  {}: {}", letter.code, one_line(&letter.error))];
     let facts = [
         ("task", letter.task.clone()),
+        ("run", letter.run.map(|run| run.to_string())),
         ("at", Some(letter.at.clone())),
         ("in the params", letter.pointer.clone()),
         ("worker", letter.worker.clone()),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::broker::{Broker, BrokerError, Outgoing, Partition, Record};
 use crate::model::dead::{DeadLetter, headers};
+use crate::model::id::TaskId;
 use crate::model::outbox::KeptRecord;
 use crate::model::task::Task;
 use crate::publish::{PUBLISH_DEADLINE, task_headers};
@@ -23,6 +24,8 @@ pub struct Burial {
     pub task_type: Arc<str>,
     /// The key of the dead letter: the task's id, or the record's own key where there is none.
     pub key: Vec<u8>,
+    /// The task and its run, where they could be read.
+    pub task: Option<(TaskId, u32)>,
     pub code: String,
     pub message: String,
     pub pointer: Option<String>,
@@ -113,6 +116,7 @@ impl Undertaker {
             partition: record.partition,
             offset: record.offset,
             key: record.key.as_deref().filter(|key| whole && *key != burial.key),
+            task: burial.task.as_ref().map(|(id, run)| (id, *run)),
             worker: &self.reporter.worker,
             at_ms: now_ms(),
             reference: !whole,

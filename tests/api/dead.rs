@@ -1,9 +1,10 @@
 //! Dead letters: listed, shown, dropped, redriven.
 
-use kafleet::api::documents::{DeadOutcome, DeadPage, DeadRecord, History, Status};
+use kafleet::api::documents::{DeadOutcome, DeadPage, DeadRecord, History, LetterOutcome, Status};
 use kafleet::broker::{Broker, Outgoing, Partition, TopicSpec};
 use kafleet::dead::LetterId;
 use kafleet::model::dead::{DeadLetter, headers};
+use kafleet::model::id::TaskId;
 use kafleet::model::state::State;
 use kafleet::model::task::Position;
 use reqwest::Method;
@@ -13,7 +14,7 @@ use crate::harness::{DEADLINE, Fleet, fleet, problem, until};
 
 const PARTITIONS: u32 = 2;
 
-async fn with_letters() -> Fleet {
+pub async fn with_letters() -> Fleet {
     let fleet = fleet().await;
     let topic =
         |name: &str| TopicSpec { name: fleet.names.dead(name), partitions: PARTITIONS, replication: None, config: Vec::new() };
@@ -22,20 +23,23 @@ async fn with_letters() -> Fleet {
 }
 
 /// A letter as a worker writes it.
-struct Given<'a> {
-    task_type: &'a str,
-    key: &'a str,
-    code: &'a str,
-    at_ms: i64,
-    value: &'a [u8],
-    own: &'a [(&'a str, &'a [u8])],
-    source: Position,
-    reference: bool,
+pub struct Given<'a> {
+    pub task_type: &'a str,
+    pub key: &'a str,
+    /// The task and its run, as the letter names them.
+    pub task: Option<(&'a str, u32)>,
+    pub code: &'a str,
+    pub at_ms: i64,
+    pub value: &'a [u8],
+    pub own: &'a [(&'a str, &'a [u8])],
+    pub source: Position,
+    pub reference: bool,
 }
 
-const LETTER: Given<'_> = Given {
+pub const LETTER: Given<'_> = Given {
     task_type: "echo",
     key: "a",
+    task: Some(("a", 1)),
     code: "exhausted",
     at_ms: 1_000,
     value: br#"{"n":1}"#,
@@ -45,9 +49,10 @@ const LETTER: Given<'_> = Given {
 };
 
 impl Fleet {
-    async fn letter(&self, given: Given<'_>, partition: i32) -> String {
+    pub async fn letter(&self, given: Given<'_>, partition: i32) -> String {
         let Position { partition: from, offset } = given.source;
         let topic = self.names.tasks(given.task_type);
+        let task = given.task.map(|(id, run)| (TaskId::parse(id).unwrap(), run));
         let letter = DeadLetter {
             code: given.code,
             message: "it would not do",
@@ -56,6 +61,7 @@ impl Fleet {
             partition: from,
             offset,
             key: Some(b"own-key"),
+            task: task.as_ref().map(|(id, run)| (id, *run)),
             worker: "w-1",
             at_ms: given.at_ms,
             reference: given.reference,
@@ -74,12 +80,12 @@ impl Fleet {
         LetterId { task_type: given.task_type.into(), partition, offset: place.offset }.to_string()
     }
 
-    async fn listed(&self, query: &str) -> Vec<String> {
+    pub async fn listed(&self, query: &str) -> Vec<String> {
         let page: DeadPage = self.get(&format!("/v1/dead{query}")).await;
         page.letters.into_iter().map(|letter| letter.id).collect()
     }
 
-    async fn settle(&self, path: &str) -> DeadOutcome {
+    pub async fn settle(&self, path: &str) -> DeadOutcome {
         let (status, body) = self.post(path, json!(null)).await;
         assert_eq!(status, 200, "{body}");
         serde_json::from_value(body).unwrap()
@@ -122,7 +128,7 @@ async fn a_letter_shows_the_original() {
     let own: &[(&str, &[u8])] = &[("ce_id", b"a"), ("x", b"\xff")];
     let json = fleet.letter(Given { own, ..LETTER }, 1).await;
     let shown: DeadRecord = fleet.get(&format!("/v1/dead/{json}")).await;
-    assert_eq!((shown.key.as_deref(), shown.done_with), (Some("own-key"), false));
+    assert_eq!((shown.key.as_deref(), shown.outcome), (Some("own-key"), None));
     assert_eq!(shown.params.unwrap(), json!({"n": 1}));
     assert_eq!(shown.headers, [("ce_id".into(), Some("a".into())), ("x".into(), Some("/w==".into()))]);
     assert_eq!(shown.letter.source.as_deref(), Some("t.tasks.echo/0:7"));
@@ -140,15 +146,15 @@ async fn a_letter_shows_the_original() {
 #[tokio::test]
 async fn what_is_dropped_is_listed_no_more_and_told_on_the_task() {
     let fleet = with_letters().await;
-    let (kept, dropped) = (fleet.letter(LETTER, 0).await, fleet.letter(Given { own: &[("ce_id", b"a")], ..LETTER }, 0).await);
+    let (kept, dropped) = (fleet.letter(LETTER, 0).await, fleet.letter(LETTER, 0).await);
     fleet.echo("a").await;
     assert_eq!(fleet.listed("").await.len(), 2);
     assert_eq!(fleet.settle(&format!("/v1/dead/{dropped}/drop")).await.done, std::slice::from_ref(&dropped));
     assert_eq!(fleet.listed("").await, [kept]);
     let again = problem(fleet.request(Method::POST, &format!("/v1/dead/{dropped}/drop"))).await;
-    assert_eq!((again.status, again.code.as_str()), (409, "already_done"));
+    assert_eq!((again.status, again.code.as_str()), (409, "already_dropped"));
     let shown: DeadRecord = fleet.get(&format!("/v1/dead/{dropped}")).await;
-    assert!(shown.done_with);
+    assert_eq!(shown.outcome, Some(LetterOutcome::Dropped));
     fleet.folded().await;
     let history: History = fleet.get("/v1/tasks/a/history").await;
     assert!(history.events.iter().any(|event| event.kind == "dead_dropped"), "{history:?}");
@@ -158,7 +164,7 @@ async fn what_is_dropped_is_listed_no_more_and_told_on_the_task() {
 async fn a_record_that_no_task_came_of_is_published_as_it_was() {
     let fleet = with_letters().await;
     let own: &[(&str, &[u8])] = &[("trace", b"t-1")];
-    let letter = fleet.letter(Given { code: "bad_json", value: b"{oops", own, key: "no id", ..LETTER }, 1).await;
+    let letter = fleet.letter(Given { code: "bad_json", value: b"{oops", own, key: "no id", task: None, ..LETTER }, 1).await;
     fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
     let records: Vec<_> = (0..2).filter_map(|index| fleet.record(&Partition::new(fleet.names.tasks("echo"), index), 0)).collect();
     assert_eq!(records.len(), 1);
@@ -176,7 +182,7 @@ async fn a_redriven_task_runs_anew_and_opens_its_parents() {
     fleet.echo("r:a").await;
     fleet.succeed("r", json!(1)).await;
     let own: &[(&str, &[u8])] = &[("ce_id", b"a"), ("ce_parent", b"r"), ("ce_run", b"1")];
-    let letter = fleet.letter(Given { key: "r:a", own, ..LETTER }, 0).await;
+    let letter = fleet.letter(Given { key: "r:a", task: Some(("r:a", 1)), own, ..LETTER }, 0).await;
     let early = problem(fleet.request(Method::POST, &format!("/v1/dead/{letter}/redrive"))).await;
     assert_eq!((early.status, early.code.as_str()), (409, "not_finished"));
     fleet.fail("r:a", "no").await;
@@ -214,7 +220,7 @@ async fn a_letter_by_reference_is_read_from_its_source() {
         fleet.publisher.link().deliver(record, DEADLINE).await.unwrap()
     };
     let by_reference = async |source| {
-        let given = Given { source, reference: true, value: b"", code: "bad_json", key: "no id", ..LETTER };
+        let given = Given { source, reference: true, value: b"", code: "bad_json", key: "no id", task: None, ..LETTER };
         fleet.letter(given, 0).await
     };
     let (first, second) = (publish(b"{oops").await, publish(b"{again").await);

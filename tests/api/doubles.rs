@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -22,6 +22,8 @@ pub struct Store {
     /// Change notices do not come.
     pub mute: AtomicBool,
     pub subscriptions: AtomicUsize,
+    /// Reads of records.
+    pub reads: AtomicUsize,
 }
 
 /// Reading a task of this id panics.
@@ -29,7 +31,13 @@ pub const PANICS: &str = "panics";
 
 impl Store {
     pub fn new(real: Memory) -> Self {
-        Self { real, away: AtomicBool::new(false), mute: AtomicBool::new(false), subscriptions: AtomicUsize::new(0) }
+        Self {
+            real,
+            away: AtomicBool::default(),
+            mute: AtomicBool::default(),
+            subscriptions: AtomicUsize::default(),
+            reads: AtomicUsize::default(),
+        }
     }
 
     fn here(&self) -> Result<&Memory, StoreError> {
@@ -47,6 +55,7 @@ impl StoreTrait for Store {
     }
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
         assert!(ids.iter().all(|id| id.as_str() != PANICS), "as the test wants it");
+        self.reads.fetch_add(1, Ordering::SeqCst);
         self.here()?.nodes(partition, ids).await
     }
     async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError> {
@@ -104,6 +113,46 @@ pub struct Uplink {
     pub cut: AtomicBool,
     /// Nothing is sent to the control topic.
     pub held: Arc<AtomicBool>,
+    /// The outcome of the next atomic send is not known, though it is committed.
+    pub doubtful: Arc<AtomicBool>,
+    /// Consumers are given their first records late.
+    pub slow: AtomicBool,
+}
+
+/// How late; longer than readers take silence for a reason to ask.
+const LATE: Duration = Duration::from_millis(1_200);
+
+struct Slow {
+    inner: Box<dyn Consumer>,
+    silent_until: Instant,
+}
+
+impl Consumer for Slow {
+    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+        if Instant::now() < self.silent_until {
+            std::thread::sleep(wait);
+            return Ok(Vec::new());
+        }
+        self.inner.poll(max, wait, sink)
+    }
+    through!(assign, release, commit, commit_sync, committed, pause, positions, close);
+}
+
+struct Doubtful(Box<dyn AtomicProducer>, Arc<AtomicBool>);
+
+impl AtomicProducer for Doubtful {
+    fn send_in_two(
+        &mut self,
+        records: &[Outgoing<'_>],
+        then: &mut Then<'_>,
+        deadline: Duration,
+    ) -> Result<Vec<(i32, i64)>, BrokerError> {
+        let places = self.0.send_in_two(records, then, deadline)?;
+        match self.1.swap(false, Ordering::SeqCst) {
+            true => Err(BrokerError::InDoubt("as the test wants it".into())),
+            false => Ok(places),
+        }
+    }
 }
 
 struct Held(Arc<dyn Producer>, Arc<AtomicBool>);
@@ -125,7 +174,7 @@ impl Producer for Held {
 
 impl Uplink {
     pub fn new(real: Arc<Log>) -> Self {
-        Self { real, cut: AtomicBool::new(false), held: Arc::default() }
+        Self { real, cut: AtomicBool::new(false), held: Arc::default(), doubtful: Arc::default(), slow: AtomicBool::default() }
     }
 
     fn here(&self) -> Result<&Log, BrokerError> {
@@ -138,13 +187,17 @@ impl Uplink {
 
 impl Broker for Uplink {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
-        self.here()?.consumer(spec)
+        let inner = self.here()?.consumer(spec)?;
+        if !self.slow.load(Ordering::SeqCst) {
+            return Ok(inner);
+        }
+        Ok(Box::new(Slow { inner, silent_until: Instant::now() + LATE }))
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
         Ok(Arc::new(Held(self.here()?.producer(sink)?, self.held.clone())))
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
-        self.here()?.atomic_producer(name)
+        Ok(Box::new(Doubtful(self.here()?.atomic_producer(name)?, self.doubtful.clone())))
     }
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
         self.here()?.topics(prefix, deadline)

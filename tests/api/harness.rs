@@ -110,8 +110,6 @@ pub async fn unfolded(config: ApiConfig) -> Fleet {
     let mut registry = Registry::default();
     registry.task::<Resize>();
     let (metrics, health, shutdown) = (Metrics::new().unwrap(), Health::default(), Shutdown::new());
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
     let setup = ApiSetup {
         broker: broker.clone(),
         store: store.clone(),
@@ -122,7 +120,7 @@ pub async fn unfolded(config: ApiConfig) -> Fleet {
         metrics: metrics.clone(),
         health: health.clone(),
     };
-    let ended = tokio::spawn(api::run(setup, listener, shutdown.clone()));
+    let (base, ended) = serve(setup, &shutdown).await;
     let publisher = Publisher::new(Link::open(log.clone(), None).unwrap(), names.clone(), PARTITIONS, "test");
     // It trusts nobody: reading the system's certificates takes longer than most of a test.
     let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(DEADLINE).build().unwrap();
@@ -130,7 +128,29 @@ pub async fn unfolded(config: ApiConfig) -> Fleet {
     Fleet { log, broker, store, names, publisher, base, http, shutdown, health, metrics, ended, tracking }
 }
 
+/// Starts an api; returns its address.
+async fn serve(setup: ApiSetup, shutdown: &Shutdown) -> (String, tokio::task::JoinHandle<anyhow::Result<()>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    (base, tokio::spawn(api::run(setup, listener, shutdown.clone())))
+}
+
 impl Fleet {
+    /// One more api on the same log and store; returns its address.
+    pub async fn second_api(&self) -> String {
+        let setup = ApiSetup {
+            broker: self.broker.clone(),
+            store: self.store.clone(),
+            registry: Registry::default(),
+            config: ApiConfig::default(),
+            names: self.names.clone(),
+            events_partitions: PARTITIONS,
+            metrics: Metrics::new().unwrap(),
+            health: Health::default(),
+        };
+        serve(setup, &self.shutdown).await.0
+    }
+
     pub fn track(&self) {
         let mut tracking = self.tracking.lock();
         let setup = TrackerSetup {

@@ -1,6 +1,10 @@
 //! The api as its clients see it: the real server on a real port, over the in-memory broker and store, with the real
 //! tracker folding where a test wants it.
 
+#[macro_use]
+#[path = "../through/mod.rs"]
+mod through;
+
 mod batch;
 mod cancels;
 mod changes;
@@ -8,6 +12,7 @@ mod create;
 mod dead;
 mod doubles;
 mod harness;
+mod letters;
 mod lists;
 mod logs;
 mod operate;

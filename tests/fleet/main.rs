@@ -32,6 +32,7 @@ mod dead;
 mod following;
 mod inside;
 mod later;
+mod letters;
 #[path = "../tracker/oracle.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod oracle;

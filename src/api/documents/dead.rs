@@ -14,6 +14,9 @@ pub struct DeadLetter {
     pub task_type: String,
     /// The id that the record names, where it names one.
     pub task: Option<String>,
+    /// The run of that task that the record was of.
+    #[serde(default)]
+    pub run: Option<u32>,
     /// Stable: `bad_json`, `schema`, `exhausted`, …
     pub code: String,
     pub error: String,
@@ -34,16 +37,26 @@ pub struct DeadPage {
     pub letters: Vec<DeadLetter>,
     /// None: this is the last page.
     pub next: Option<String>,
-    /// Letters looked at to fill this page.
+    /// Records looked at to fill this page, those that are not listed included.
     pub scanned: u64,
+}
+
+/// What has become of a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LetterOutcome {
+    Dropped,
+    Redriven,
+    /// Its task began a later run without it, or ended otherwise.
+    MovedOn,
 }
 
 /// `GET /v1/dead/{letter}`: with the original record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadRecord {
     pub letter: DeadLetter,
-    /// It has been dropped or redriven.
-    pub done_with: bool,
+    /// What has become of it; none: it waits to be redriven or dropped.
+    pub outcome: Option<LetterOutcome>,
     /// The record's own key; base64 where it is not UTF-8.
     pub key: Option<String>,
     pub headers: Vec<(String, Option<String>)>,

@@ -46,8 +46,34 @@ pub const BATCH: &[Code] = &[
     Code::TooManyWaiting,
 ];
 
-pub const SETTLE_ONE: &[Code] =
-    &[Code::BadId, Code::NotFound, Code::NotFinished, Code::AlreadyDone, Code::StoreUnavailable, Code::KafkaUnavailable];
+pub const DROP_ONE: &[Code] = &[
+    Code::BadId,
+    Code::NotFound,
+    Code::AlreadyDropped,
+    Code::AlreadyRedriven,
+    Code::Overloaded,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+];
+
+pub const REDRIVE_ONE: &[Code] = &[
+    Code::BadId,
+    Code::NotFound,
+    Code::NotFinished,
+    Code::AlreadyDone,
+    Code::AlreadyDropped,
+    Code::AlreadyRedriven,
+    Code::UnreadableLetter,
+    Code::TooManyRuns,
+    Code::External,
+    Code::NoParams,
+    Code::ParamsGone,
+    Code::TooLarge,
+    Code::Overloaded,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+];
 
 pub const SETTLE_MANY: &[Code] = &[
     Code::BadJson,
@@ -205,6 +231,7 @@ pub const RETRY: &[Code] = &[
     Code::BadId,
     Code::NotFound,
     Code::NotFinished,
+    Code::TooManyRuns,
     Code::External,
     Code::NoParams,
     Code::TooLarge,

@@ -39,6 +39,7 @@ impl Dispatcher {
         Burial {
             task_type: self.parts.task_type.clone(),
             key: held.task.id.as_str().as_bytes().to_vec(),
+            task: Some((held.task.id.clone(), held.task.run)),
             code: code.to_owned(),
             message,
             pointer,
@@ -63,6 +64,7 @@ impl Dispatcher {
         let burial = Burial {
             task_type: self.parts.task_type.clone(),
             key,
+            task: reject.task.clone(),
             code: reject.code.to_owned(),
             message: reject.message.clone(),
             pointer: reject.pointer.clone(),

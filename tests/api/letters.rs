@@ -1,0 +1,271 @@
+//! Dead letters are settled once, whoever asks and however often, and tell apart from what only looks like them.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use kafleet::api::documents::{DeadOutcome, DeadPage, DeadRecord, History, LetterOutcome, Status};
+use kafleet::broker::{Broker, Outgoing, Partition};
+use kafleet::dead::LetterId;
+use kafleet::model::event::{Announcement, Event, Kind};
+use kafleet::model::state::State;
+use kafleet::model::task::MAX_RUN;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::dead::{Given, LETTER, with_letters};
+use crate::harness::{DEADLINE, Fleet, PARTITIONS, problem, until};
+
+impl Fleet {
+    /// A task that has failed, and its letter.
+    async fn dead_task(&self, id: &str, partition: i32) -> String {
+        self.echo(id).await;
+        self.fail(id, "no").await;
+        self.folded().await;
+        self.letter(Given { key: id, task: Some((id, 1)), own: &[("ce_id", id.as_bytes())], ..LETTER }, partition).await
+    }
+
+    /// The marks in one partition of the letters of `echo`.
+    fn marks(&self, partition: i32) -> usize {
+        let at = Partition::new(self.names.dead("echo"), partition);
+        let ends = self.log.ends(&at, DEADLINE).unwrap();
+        let is_mark = |offset: &i64| {
+            let record = self.record(&at, *offset);
+            record.is_some_and(|record| record.headers.iter().any(|(name, _)| name == "kafleet_marks"))
+        };
+        (ends.first..ends.end).filter(is_mark).count()
+    }
+
+    /// What was asked of a task in the log, whether the fold acted on it or not.
+    fn asked(&self, id: &str) -> usize {
+        let is_of = |event: &Event| event.kind == Kind::RetryRequested && event.id.as_str() == id;
+        let of = |number: u32| {
+            let at = Partition::new(self.names.events(), number as i32);
+            let ends = self.log.ends(&at, DEADLINE).unwrap();
+            let events = (ends.first..ends.end).filter_map(|offset| self.record(&at, offset)?.value);
+            events.filter(|value| Event::decode(value).is_ok_and(|event| is_of(&event))).count()
+        };
+        (0..PARTITIONS).map(of).sum()
+    }
+
+    /// Sends these at once; returns the status of each answer, and the code where it is a problem.
+    async fn at_once(&self, urls: Vec<String>) -> Vec<(u16, String)> {
+        let send = |url: String| async move {
+            let answer = self.http.post(url).send().await.unwrap();
+            let status = answer.status().as_u16();
+            let body: serde_json::Value = answer.json().await.unwrap();
+            (status, body["code"].as_str().unwrap_or_default().to_owned())
+        };
+        futures::future::join_all(urls.into_iter().map(send)).await
+    }
+}
+
+#[tokio::test]
+async fn concurrent_redrives_over_two_apis_start_one_run() {
+    let fleet = with_letters().await;
+    let other = fleet.second_api().await;
+    let letter = fleet.dead_task("a", 0).await;
+    let url = |n: usize| format!("{}/v1/dead/{letter}/redrive", if n.is_multiple_of(2) { &fleet.base } else { &other });
+    let answers = fleet.at_once((0..8).map(url).collect()).await;
+    let count = |wanted: (u16, &str)| answers.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
+    assert_eq!((count((200, "")), count((409, "already_redriven"))), (1, 7), "{answers:?}");
+    assert_eq!((fleet.marks(0), fleet.asked("a")), (1, 1));
+    fleet.folded().await;
+    let task: Status = fleet.get("/v1/tasks/a").await;
+    assert_eq!((task.run, task.state), (2, State::Queued));
+}
+
+#[tokio::test]
+async fn concurrent_drop_and_redrive_settle_a_letter_once() {
+    let fleet = with_letters().await;
+    let other = fleet.second_api().await;
+    let letter = fleet.dead_task("a", 1).await;
+    let url = |n: usize| {
+        let (base, verb) = [(&fleet.base, "drop"), (&other, "redrive"), (&fleet.base, "redrive"), (&other, "drop")][n % 4];
+        format!("{base}/v1/dead/{letter}/{verb}")
+    };
+    let answers = fleet.at_once((0..8).map(url).collect()).await;
+    let done: Vec<usize> = answers.iter().enumerate().filter(|(_, (status, _))| *status == 200).map(|(n, _)| n).collect();
+    let [done] = done[..] else { panic!("one is done: {answers:?}") };
+    let (asked, code) = if matches!(done % 4, 1 | 2) { (1, "already_redriven") } else { (0, "already_dropped") };
+    assert!(answers.iter().all(|(status, told)| *status == 200 || told == code), "{answers:?}");
+    assert_eq!((fleet.marks(1), fleet.asked("a")), (1, asked));
+}
+
+#[tokio::test]
+async fn redrive_of_unknown_outcome_is_done_once() {
+    let fleet = with_letters().await;
+    let (committed, lost) = (fleet.dead_task("a", 0).await, fleet.dead_task("b", 1).await);
+    // Committed, and nobody was told.
+    fleet.broker.doubtful.store(true, SeqCst);
+    assert_eq!(fleet.settle(&format!("/v1/dead/{committed}/redrive")).await.done, std::slice::from_ref(&committed));
+    assert_eq!((fleet.marks(0), fleet.asked("a")), (1, 1));
+    let again = problem(fleet.request(Method::POST, &format!("/v1/dead/{committed}/redrive"))).await;
+    assert_eq!((again.status, again.code.as_str()), (409, "already_redriven"));
+    // Written, and neither committed nor given up until the next one is opened.
+    fleet.log.hold_atomic(&fleet.names.dead("echo"), true);
+    let path = format!("/v1/dead/{lost}/redrive");
+    let (outcome, ()) = tokio::join!(fleet.settle(&path), async {
+        let at = Partition::new(fleet.names.dead("echo"), 1);
+        until("a try is held open", async || fleet.log.ends(&at, DEADLINE).unwrap().end > 1).await;
+        // An open transaction holds nobody up who lists.
+        assert_eq!(fleet.listed("").await, std::slice::from_ref(&lost));
+        fleet.log.hold_atomic(&fleet.names.dead("echo"), false);
+    });
+    assert_eq!(outcome.done, [lost]);
+    assert_eq!((fleet.marks(1), fleet.asked("b")), (1, 1));
+    fleet.folded().await;
+    for id in ["a", "b"] {
+        let task: Status = fleet.get(&format!("/v1/tasks/{id}")).await;
+        assert_eq!((task.run, task.state), (2, State::Queued), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn two_letters_of_one_run_start_one_run() {
+    let fleet = with_letters().await;
+    let first = fleet.dead_task("a", 0).await;
+    let second = fleet.letter(Given { own: &[("ce_id", b"a")], ..LETTER }, 1).await;
+    let (status, outcome) = fleet.post("/v1/dead/redrive", json!({"type": "echo"})).await;
+    let outcome: DeadOutcome = serde_json::from_value(outcome).unwrap();
+    assert_eq!((status, outcome.done.len(), outcome.refused.len()), (200, 1, 1), "{outcome:?}");
+    assert!([&first, &second].iter().all(|id| **id == outcome.done[0] || **id == outcome.refused[0].letter));
+    assert_eq!(fleet.asked("a"), 1);
+    fleet.folded().await;
+    assert!(fleet.listed("").await.is_empty(), "the other letter is of a run that is over");
+}
+
+#[tokio::test]
+async fn letter_of_a_task_that_has_moved_on_is_neither_listed_nor_redriven() {
+    let fleet = with_letters().await;
+    let (cured, open) = (fleet.dead_task("a", 0).await, fleet.dead_task("b", 0).await);
+    assert_eq!(fleet.listed("").await.len(), 2);
+    let (status, answer) = fleet.post("/v1/tasks/a/retry", json!({})).await;
+    assert_eq!(status, 202, "{answer}");
+    fleet.tell("a", Kind::Succeeded, |event| event.run = 2).await;
+    fleet.folded().await;
+    assert_eq!(fleet.listed("").await, [open]);
+    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{cured}/redrive"))).await;
+    assert_eq!((refused.status, refused.code.as_str()), (409, "already_done"), "{refused:?}");
+    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{cured}")).await;
+    assert_eq!((shown.outcome, shown.letter.run), (Some(LetterOutcome::MovedOn), Some(1)));
+    // A letter of a task that another worker has brought to another end.
+    fleet.echo("c").await;
+    fleet.succeed("c", json!(1)).await;
+    fleet.folded().await;
+    let late = fleet.letter(Given { key: "c", task: Some(("c", 1)), own: &[("ce_id", b"c")], ..LETTER }, 1).await;
+    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{late}/redrive"))).await;
+    assert_eq!((refused.status, refused.code.as_str()), (409, "already_done"), "{refused:?}");
+    let task: Status = fleet.get("/v1/tasks/c").await;
+    assert_eq!((task.run, task.state), (1, State::Succeeded));
+    assert_eq!(fleet.settle(&format!("/v1/dead/{late}/drop")).await.done, [late]);
+}
+
+#[tokio::test]
+async fn listing_reads_the_store_in_batches() {
+    let fleet = with_letters().await;
+    for n in 0..150 {
+        let id = format!("t-{n}");
+        fleet.letter(Given { key: &id, task: Some((&id, 1)), ..LETTER }, n % 2).await;
+    }
+    let before = fleet.store.reads.load(SeqCst);
+    let page: DeadPage = fleet.get("/v1/dead?limit=150").await;
+    assert_eq!(page.letters.len(), 150);
+    let reads = fleet.store.reads.load(SeqCst) - before;
+    assert!(reads <= PARTITIONS as usize, "{reads} reads for 150 letters");
+}
+
+#[tokio::test]
+async fn slow_fetch_hides_no_letter() {
+    let fleet = with_letters().await;
+    let mut all = Vec::new();
+    for n in 0..3 {
+        all.insert(0, fleet.letter(Given { at_ms: 1_000 + n, ..LETTER }, 0).await);
+    }
+    let dropped = all.remove(0);
+    fleet.settle(&format!("/v1/dead/{dropped}/drop")).await;
+    fleet.broker.slow.store(true, SeqCst);
+    assert_eq!(fleet.listed("").await, all);
+    // Nor does it bring a mark to be overlooked.
+    let other = fleet.second_api().await;
+    let page: DeadPage = fleet.http.get(format!("{other}/v1/dead")).send().await.unwrap().json().await.unwrap();
+    assert_eq!(page.letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>(), all);
+}
+
+#[tokio::test]
+async fn record_that_looks_like_a_mark_is_listed_and_hides_no_letter() {
+    let fleet = with_letters().await;
+    let topic = fleet.names.dead("echo");
+    let mut all = vec![fleet.dead_task("a", 0).await];
+    // The original of a foreign producer had headers of these names.
+    let own: &[(&str, &[u8])] = &[("ce_id", b"b"), ("kafleet_marks", b"0"), ("kafleet_fate", b"dropped"), ("kafleet_code", b"x")];
+    let with_headers = fleet.letter(Given { key: "b", task: Some(("b", 1)), own, ..LETTER }, 0).await;
+    all.push(with_headers.clone());
+    let digest: &[u8] = b"0123456789abcdef";
+    let request: &[u8] = b"0190a5a0-0000-7000-8000-000000000000";
+    let forms: [&[(&str, &[u8])]; 5] = [
+        &[("kafleet_marks", b"0")],
+        &[("kafleet_marks", b"0"), ("kafleet_fate", b"redriven"), ("kafleet_time", b"7")],
+        &[
+            ("kafleet_marks", b"0"),
+            ("kafleet_letter", digest),
+            ("kafleet_fate", b"redriven"),
+            ("kafleet_time", b"7"),
+            ("kafleet_request", request),
+        ],
+        &[
+            ("kafleet_marks", b"900"),
+            ("kafleet_letter", digest),
+            ("kafleet_fate", b"dropped"),
+            ("kafleet_time", b"7"),
+            ("kafleet_request", request),
+        ],
+        &[("kafleet_\x01", b"\xff\xfe"), ("ce_id", b"\xff")],
+    ];
+    for headers in forms {
+        let record = Outgoing { topic: &topic, partition: Some(0), key: None, value: None, headers };
+        let place = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
+        all.push(LetterId { task_type: "echo".into(), partition: 0, offset: place.offset }.to_string());
+    }
+    let mut listed = fleet.listed("").await;
+    listed.sort();
+    all.sort();
+    assert_eq!(listed, all);
+    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{with_headers}")).await;
+    let names: Vec<&str> = shown.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["ce_id", "kafleet_marks", "kafleet_fate", "kafleet_code"], "the original's own headers stay");
+    assert_eq!(shown.letter.code, "exhausted");
+
+    let foreign = all.last().unwrap();
+    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{foreign}/redrive"))).await;
+    assert_eq!((refused.status, refused.code.as_str()), (409, "unreadable_letter"), "{refused:?}");
+    let (status, dropped) = fleet.post("/v1/dead/drop", json!({"type": "echo", "code": "unreadable"})).await;
+    assert_eq!((status, dropped["done"].as_array().unwrap().len()), (200, forms.len()), "{dropped}");
+    assert_eq!(fleet.listed("").await.len(), 2);
+    for letter in fleet.listed("").await {
+        fleet.settle(&format!("/v1/dead/{letter}/drop")).await;
+    }
+    assert!(fleet.listed("").await.is_empty());
+    assert_eq!(fleet.marks(0), all.len() + 4 + 1, "those of kafleet's, and those that only look so");
+}
+
+#[tokio::test]
+async fn run_at_the_limit_is_the_last_one() {
+    let fleet = with_letters().await;
+    fleet.echo("a").await;
+    fleet.tell("a", Kind::Failed, |event| event.run = u32::MAX).await;
+    fleet.tell("b", Kind::Failed, |event| event.run = MAX_RUN + 1).await;
+    fleet.folded().await;
+    let task: Status = fleet.get("/v1/tasks/a").await;
+    assert_eq!((task.run, task.state), (1, State::Queued), "there is no such run");
+    assert_eq!(fleet.problem("/v1/tasks/b").await.code, "not_found");
+    let announced =
+        Announcement { task_type: "echo".into(), created_at_ms: 1, position: None, hash: None, policy: None, asof: None };
+    fleet.tell("a", Kind::Failed, |event| (event.run, event.task) = (MAX_RUN, Some(Box::new(announced)))).await;
+    fleet.folded().await;
+    let refused = problem(fleet.request(Method::POST, "/v1/tasks/a/retry").json(&json!({}))).await;
+    assert_eq!((refused.status, refused.code.as_str()), (409, "too_many_runs"), "{refused:?}");
+    let letter = fleet.letter(Given { task: Some(("a", MAX_RUN)), ..LETTER }, 0).await;
+    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{letter}/redrive"))).await;
+    assert_eq!((refused.status, refused.code.as_str()), (409, "too_many_runs"), "{refused:?}");
+    let history: History = fleet.get("/v1/tasks/a/history").await;
+    assert!(history.events.iter().all(|event| event.kind != "retry_requested"), "{history:?}");
+}

@@ -1,0 +1,171 @@
+//! Dead letters among transactions, look-alikes and several apis: what is listed is what lies in the topic.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kafleet::broker::{Outgoing, Partition};
+use kafleet::handlers::Registered;
+use kafleet::model::state::State;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::anew::call;
+use crate::inside::{DEADLINE, Fleet, until};
+use crate::tasks::Broken;
+
+const CALL: Duration = Duration::from_secs(60);
+
+/// The ids of all letters listed, over all pages.
+async fn listed(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
+    let (mut found, mut cursor) = (BTreeSet::new(), String::new());
+    loop {
+        let page = fleet.get(&format!("/v1/dead?type={task_type}&limit=7{cursor}")).await;
+        let letters = page["letters"].as_array().unwrap();
+        for letter in letters {
+            assert!(found.insert(letter["id"].as_str().unwrap().to_owned()), "listed twice: {letter}");
+        }
+        match page["next"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return found,
+        }
+    }
+}
+
+/// The records of the dead-letter topic that any reader of what is committed is given, marks left out.
+async fn in_the_topic(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
+    let (broker, topic, name) = (fleet.broker.clone(), fleet.names.dead(task_type), task_type.to_owned());
+    let read = move || {
+        let info = broker.topics(&topic, DEADLINE).unwrap().into_iter().find(|info| info.name == topic).unwrap();
+        let mut found = BTreeSet::new();
+        for index in 0..info.partitions as i32 {
+            let at = Partition::new(topic.as_str(), index);
+            let end = broker.ends(&at, DEADLINE).unwrap().end;
+            let mut next = 0;
+            while next < end {
+                let look = broker.look(&at, next, DEADLINE).unwrap();
+                let Some(record) = look.record else { break };
+                if record.headers.iter().all(|(header, _)| header != "kafleet_request") {
+                    found.insert(format!("{name}:{index}:{}", record.offset));
+                }
+                next = record.offset + 1;
+            }
+        }
+        found
+    };
+    tokio::task::spawn_blocking(read).await.unwrap()
+}
+
+/// Waits until so many letters lie in the topic.
+async fn letters(fleet: &Fleet, task_type: &str, count: usize) -> BTreeSet<String> {
+    until(&format!("{count} letters of `{task_type}`"), || async {
+        let found = in_the_topic(fleet, task_type).await;
+        (found.len() == count).then_some(found)
+    })
+    .await
+}
+
+async fn kills(fleet: &Fleet, id: &str) {
+    fleet.publish_bare("broken", &[("ce_id", id.as_bytes()), ("ce_retries", b"0")], "{}").await;
+}
+
+/// Writes into the dead-letter topic what does not come from a worker: committed, given up, and no transaction at all.
+async fn strangers(fleet: &Fleet) -> usize {
+    let (broker, topic) = (fleet.broker.clone(), fleet.names.dead("broken"));
+    let write = move || {
+        let mut producer = broker.atomic_producer("stranger").unwrap();
+        let mark: [(&str, &[u8]); 3] = [("kafleet_marks", b"0"), ("kafleet_fate", b"dropped"), ("kafleet_time", b"1")];
+        let none: [(&str, &[u8]); 0] = [];
+        let record = |headers| Outgoing { topic: &topic, partition: Some(0), key: None, value: None, headers };
+        for _ in 0..3 {
+            producer.send_all(&[record(&mark), record(&none)], DEADLINE).unwrap();
+        }
+        let nowhere = Outgoing { topic: "no such topic", ..record(&none) };
+        assert!(producer.send_all(&[record(&mark), nowhere], DEADLINE).is_err(), "given up");
+    };
+    tokio::task::spawn_blocking(write).await.unwrap();
+    let topic = fleet.names.dead("broken");
+    let garbage = Outgoing { topic: &topic, partition: Some(0), key: None, value: Some(b"\xff"), headers: &[("x", b"\xfe")] };
+    fleet.publisher.link().deliver(garbage, DEADLINE).await.unwrap();
+    7
+}
+
+async fn all_that_lies_in_the_topic_is_listed(mut fleet: Fleet) {
+    fleet.add_type("broken", Registered::of::<Broken>()).await;
+    fleet.start_worker();
+    for n in 0..20 {
+        kills(&fleet, &format!("k-{n}")).await;
+    }
+    letters(&fleet, "broken", 20).await;
+    let more = strangers(&fleet).await;
+    for n in 20..30 {
+        kills(&fleet, &format!("k-{n}")).await;
+    }
+    let all = letters(&fleet, "broken", 30 + more).await;
+    assert_eq!(listed(&fleet, "broken").await, all);
+
+    // Each drop is a transaction of its own, with a marker behind it.
+    let mut left = all.clone();
+    for letter in all.iter().step_by(4) {
+        call(&fleet, Method::POST, &format!("/v1/dead/{letter}/drop"), Value::Null).await;
+        left.remove(letter);
+        assert_eq!(listed(&fleet, "broken").await, left, "at once, after {letter}");
+    }
+    // An api that has read nothing yet finds the same.
+    let old = fleet.api.clone();
+    fleet.start_api_on(fleet.broker.clone()).await;
+    assert_ne!(fleet.api, old);
+    assert_eq!(listed(&fleet, "broken").await, left);
+    let dropped = call(&fleet, Method::POST, "/v1/dead/drop", json!({"type": "broken", "limit": 1000})).await;
+    assert_eq!(dropped["done"].as_array().unwrap().len(), left.len(), "{dropped}");
+    assert!(listed(&fleet, "broken").await.is_empty());
+    fleet.stop().await;
+}
+
+async fn a_letter_is_redriven_once_by_two_apis(mut fleet: Fleet) {
+    fleet.add_type("broken", Registered::of::<Broken>()).await;
+    fleet.start_worker();
+    let first = fleet.api.clone();
+    fleet.start_api_on(fleet.broker.clone()).await;
+    let apis = [first, fleet.api.clone()];
+    for id in ["a", "b"] {
+        kills(&fleet, id).await;
+        fleet.ended(id).await;
+    }
+    letters(&fleet, "broken", 2).await;
+    fleet.gate.open();
+    let page = fleet.get("/v1/dead?type=broken").await;
+    let of = |id: &str| page["letters"].as_array().unwrap().iter().find(|letter| letter["task"] == id).unwrap()["id"].clone();
+    let (letter, other) = (of("a"), of("b"));
+    let client = reqwest::Client::builder().no_proxy().timeout(CALL).build().unwrap();
+    let send = |n: usize| {
+        let request = client.post(format!("{}/v1/dead/{}/redrive", apis[n % 2], letter.as_str().unwrap()));
+        async move {
+            let answer = request.send().await.unwrap();
+            let status = answer.status().as_u16();
+            (status, answer.json::<Value>().await.unwrap()["code"].as_str().unwrap_or_default().to_owned())
+        }
+    };
+    let answers = futures::future::join_all((0..8).map(send)).await;
+    let count = |wanted: (u16, &str)| answers.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
+    assert_eq!((count((200, "")), count((409, "already_redriven"))), (1, 7), "{answers:?}");
+    until("it succeeds", || async { fleet.node("a").await.filter(|node| node.state == State::Succeeded) }).await;
+    let history = fleet.get("/v1/tasks/a/history").await;
+    let asked = history["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "retry_requested").count();
+    assert_eq!((asked, fleet.node("a").await.unwrap().run), (1, 2), "{history}");
+
+    // The other one is cured by a retry; its letter is of no use any more.
+    call(&fleet, Method::POST, "/v1/tasks/b/retry", json!({})).await;
+    until("it succeeds", || async { fleet.node("b").await.filter(|node| node.state == State::Succeeded) }).await;
+    assert!(listed(&fleet, "broken").await.is_empty());
+    let redriven = client.post(format!("{}/v1/dead/{}/redrive", fleet.api, other.as_str().unwrap())).send().await.unwrap();
+    let status = redriven.status().as_u16();
+    assert_eq!((status, redriven.json::<Value>().await.unwrap()["code"].as_str()), (409, Some("already_done")));
+    fleet.agrees().await;
+    assert_eq!(fleet.node("b").await.unwrap().run, 2);
+    fleet.stop().await;
+}
+
+cases! {
+    all_that_lies_in_the_topic_is_listed,
+    a_letter_is_redriven_once_by_two_apis,
+}
