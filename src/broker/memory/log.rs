@@ -200,6 +200,15 @@ impl Log {
         self.wake();
     }
 
+    /// Removes the records from before a time at the log's beginning, but none that an open atomic send holds back.
+    pub fn expire(&mut self, before_ms: i64) {
+        let limit = self.limit(false);
+        let is_old = |entry: &&Entry| entry.place.timestamp_ms < before_ms && entry.place.offset < limit;
+        if let Some(last) = self.entries.iter().take_while(is_old).last() {
+            self.truncate_before(last.place.offset + 1);
+        }
+    }
+
     /// Keeps the latest record of each key, and tombstones only while they are younger than `tombstones_after_ms`.
     pub fn compact(&mut self, tombstones_after_ms: i64) {
         let limit = self.limit(false);

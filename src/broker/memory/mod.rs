@@ -2,7 +2,7 @@
 //!
 //! It behaves as Kafka where that hurts: see `tests/broker_conformance`. Whatever it does happens under one lock, in the
 //! order of the calls; sinks are called without it. A log that is full refuses records; only
-//! `cleanup.policy=compact` makes room by itself. Reading order: [`log`] → [`topics`] → [`balance`] → [`group`] → [`faults`] →
+//! `cleanup.policy=compact`, and `retention.ms` where the options say so, make room. Reading order: [`log`] → [`topics`] → [`balance`] → [`group`] → [`faults`] →
 //! the three clients.
 
 use std::collections::BTreeMap;
@@ -38,6 +38,9 @@ pub struct MemoryOptions {
     pub log_bytes_per_partition: u64,
     /// How long a member may go without a poll before its partitions are taken from it. Default 45 s.
     pub session_timeout: Duration,
+    /// Records older than the topic's `retention.ms` are removed as others are appended. Default false: a test says itself
+    /// when retention strikes, see [`Memory::truncate_before`].
+    pub heeds_retention: bool,
     /// How long commits of a group without members are kept. Default 7 days.
     pub offsets_retention: Duration,
     /// Timestamps, sessions and retentions go by it. Default: the system's time.
@@ -54,6 +57,7 @@ impl Default for MemoryOptions {
         Self {
             log_bytes_per_partition: 256 << 20,
             session_timeout: Duration::from_secs(45),
+            heeds_retention: false,
             offsets_retention: Duration::from_secs(7 * 24 * 3600),
             clock: Arc::new(system_ms),
             inline_delivery: false,

@@ -201,7 +201,7 @@ impl Core {
         let index = topic.choose(&item.topic, item.partition, item.payload.key())?;
         let copies = if fault == SendFault::Duplicate { 2 } else { 1 };
         let need = cost_of(&item.payload) * copies;
-        if !topic.has_room(index, need, self.options.log_bytes_per_partition, now_ms) {
+        if !topic.has_room(index, need, &self.options, now_ms) {
             return Err(self.full(&Partition::new(item.topic.clone(), index)));
         }
         let offset = topic.append(index, item.payload.clone(), now_ms, 0);
@@ -213,7 +213,7 @@ impl Core {
 
     pub(super) fn has_room(&self, topics: &mut Topics, at: &Partition, need: u64, now_ms: i64) -> Result<(), BrokerError> {
         let topic = topics::topic_mut(topics, &at.topic)?;
-        let room = topic.has_room(at.index, need, self.options.log_bytes_per_partition, now_ms);
+        let room = topic.has_room(at.index, need, &self.options, now_ms);
         if room { Ok(()) } else { Err(self.full(at)) }
     }
 

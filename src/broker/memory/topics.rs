@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::MemoryOptions;
 use super::log::{Log, Payload};
 use crate::broker::{BrokerError, Partition, TopicChange, TopicInfo, TopicSpec};
 use crate::model::partition::partition_of;
@@ -25,12 +26,15 @@ pub(super) struct Rules {
     pub log_append_time: bool,
     pub max_message_bytes: usize,
     pub compact: bool,
+    /// How long records are kept. None: for ever.
+    pub retention_ms: Option<i64>,
     pub delete_retention_ms: i64,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { log_append_time: true, max_message_bytes: 1_048_588, compact: false, delete_retention_ms: DAY_MS }
+        let retention_ms = Some(7 * DAY_MS);
+        Self { log_append_time: true, max_message_bytes: 1_048_588, compact: false, retention_ms, delete_retention_ms: DAY_MS }
     }
 }
 
@@ -42,9 +46,13 @@ impl Rules {
                 "message.timestamp.type" => rules.log_append_time = parse_timestamp_type(value)?,
                 "max.message.bytes" => rules.max_message_bytes = parse_number(key, value)?,
                 "delete.retention.ms" => rules.delete_retention_ms = parse_number(key, value)?,
+                "retention.ms" => rules.retention_ms = parse_retention(key, value)?,
                 "cleanup.policy" => rules.compact = parse_policy(value)?,
                 _ => {}
             }
+        }
+        if config.get("cleanup.policy").is_some_and(|policy| !policy.contains("delete")) {
+            rules.retention_ms = None;
         }
         Ok(rules)
     }
@@ -56,6 +64,11 @@ fn parse_timestamp_type(value: &str) -> Result<bool, BrokerError> {
         "CreateTime" => Ok(false),
         _ => Err(bad_value("message.timestamp.type", value, "`CreateTime` or `LogAppendTime`")),
     }
+}
+
+/// `-1` is for ever.
+fn parse_retention(key: &str, value: &str) -> Result<Option<i64>, BrokerError> {
+    if value == "-1" { Ok(None) } else { parse_number(key, value).map(Some) }
 }
 
 fn parse_policy(value: &str) -> Result<bool, BrokerError> {
@@ -111,10 +124,13 @@ impl Topic {
         Ok(())
     }
 
-    /// Whether `index` holds `more` bytes within `limit`, compacting first where that is allowed.
-    pub fn has_room(&mut self, index: i32, more: u64, limit: u64, now_ms: i64) -> bool {
-        let rules = self.rules;
+    /// Whether `index` takes `more` bytes, after removing what retention and compaction allow.
+    pub fn has_room(&mut self, index: i32, more: u64, options: &MemoryOptions, now_ms: i64) -> bool {
+        let (rules, limit) = (self.rules, options.log_bytes_per_partition);
         let Some(log) = self.log_mut(index) else { return false };
+        if let Some(kept_ms) = rules.retention_ms.filter(|_| options.heeds_retention) {
+            log.expire(now_ms.saturating_sub(kept_ms));
+        }
         // Compacting walks the whole log, so a log full of live keys must not be walked again for every record.
         if log.bytes + more > limit && rules.compact && log.uncompacted_bytes() >= limit / 8 {
             log.compact(now_ms - rules.delete_retention_ms);

@@ -11,6 +11,7 @@ use crate::kit::{DEADLINE, keyed, plain};
 pub const CASES: &[Case] = &[
     ("a_full_log_refuses_and_keeps_what_it_has", a_full_log_refuses_and_keeps_what_it_has),
     ("a_full_compacted_log_makes_room", a_full_compacted_log_makes_room),
+    ("old_records_are_removed_where_retention_is_heeded", old_records_are_removed_where_retention_is_heeded),
     ("truncation_leaves_readers_out_of_range", truncation_leaves_readers_out_of_range),
     ("compaction_leaves_gaps", compaction_leaves_gaps),
     ("a_compacted_topic_takes_no_record_without_a_key", a_compacted_topic_takes_no_record_without_a_key),
@@ -52,6 +53,27 @@ fn a_full_compacted_log_makes_room() {
         refused = refused.or_else(|| lab.kit.send(&keyed(&topic, &format!("live-{n}"), "x")).err());
     }
     assert!(matches!(refused, Some(BrokerError::Full(_))), "live keys are never dropped: {refused:?}");
+}
+
+fn old_records_are_removed_where_retention_is_heeded() {
+    for (heeds_retention, config, first) in [
+        (true, ("retention.ms", "60000"), 2),
+        (true, ("retention.ms", "-1"), 0),
+        (true, ("cleanup.policy", "compact"), 0),
+        (false, ("retention.ms", "60000"), 0),
+    ] {
+        let lab = Lab::with(MemoryOptions { heeds_retention, ..MemoryOptions::default() });
+        let topic = lab.kit.topic_with(1, &[config]);
+        let send = |value: &str| lab.kit.send(&keyed(&topic, value, value)).unwrap();
+        (send("0"), send("1"));
+        lab.advance_ms(60_000);
+        send("2");
+        lab.advance_ms(1);
+        send("3");
+        let at = Partition::new(topic.as_str(), 0);
+        assert_eq!(lab.kit.ends(&at), (first, 4), "{config:?}, heeded: {heeds_retention}");
+        assert_eq!(lab.read_all(&at, false).len() as i64, 4 - first);
+    }
 }
 
 fn truncation_leaves_readers_out_of_range() {
