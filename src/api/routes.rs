@@ -203,16 +203,12 @@ static ROUTES: &[Route] = &[
     Route {
         query: &[
             Parameter { name: "type", about: "Only this type.", schema: r#"{"type": "string", "pattern": "^[a-z0-9-]{1,64}$"}"# },
-            Parameter {
-                name: "state",
-                about: "Only this state. With `type`, and a state that is indexed (running, retrying, scheduled, cancelling, \
-                        warning, failed, cancelled), tasks at any level unless `level` says otherwise.",
-                schema: r##"{"$ref": "#/components/schemas/State"}"##,
-            },
+            Parameter { name: "state", about: "Only this state.", schema: r##"{"$ref": "#/components/schemas/State"}"## },
             Parameter {
                 name: "level",
-                about: "`roots`, or `any`: also what is below them. An indexed `state` comes by the tasks' own times; otherwise \
-                        trees come by the times of their roots, parents before children.",
+                about: "`roots`: only tasks without a parent, whatever else is asked for; `any`: tasks of all levels. With a \
+                        `state` that is indexed (running, retrying, scheduled, cancelling, warning, failed, cancelled) these come \
+                        by their own times; otherwise trees come by the times of their roots, parents before children.",
                 schema: r#"{"type": "string", "enum": ["roots", "any"], "default": "roots"}"#,
             },
             Parameter { name: "tag", about: "Only those with this tag.", schema: TEXT },

@@ -97,7 +97,7 @@ async fn what_was_asked_for_is_what_comes() {
 }
 
 #[tokio::test]
-async fn a_type_and_an_indexed_state_find_tasks_at_any_depth() {
+async fn lists_hold_roots_unless_any_level_is_asked_for() {
     let fleet = fleet().await;
     for id in ["r", "r:a", "r:a:b", "s"] {
         fleet.echo(id).await;
@@ -106,12 +106,17 @@ async fn a_type_and_an_indexed_state_find_tasks_at_any_depth() {
     fleet.fail("s", "too").await;
     fleet.tell("r:a", Kind::Started, |event| event.attempt = 1).await;
     fleet.folded().await;
-    assert_eq!(ids(&fleet, "type=echo&state=failed").await, ["r:a:b", "s"]);
-    assert_eq!(ids(&fleet, "type=echo&state=running").await, ["r:a"]);
-    assert_eq!(ids(&fleet, "state=failed").await, ["s"], "without a type, roots");
+    for filter in ["", "type=echo&", "state=failed&", "type=echo&state=failed&", "error=error&"] {
+        let roots = ids(&fleet, filter).await;
+        assert!(roots.iter().all(|id| !id.contains(':')), "`{filter}` has more than roots: {roots:?}");
+        assert_eq!(ids(&fleet, &format!("{filter}level=roots")).await, roots, "`{filter}`: roots are the default");
+    }
+    assert_eq!(ids(&fleet, "type=echo&state=failed&level=any").await, ["r:a:b", "s"]);
+    assert_eq!(ids(&fleet, "type=echo&state=running&level=any").await, ["r:a"]);
+    assert_eq!(ids(&fleet, "type=echo&state=failed").await, ["s"]);
     fleet.succeed("r:a", json!(1)).await;
     fleet.folded().await;
-    assert!(ids(&fleet, "type=echo&state=running").await.is_empty());
+    assert!(ids(&fleet, "type=echo&state=running&level=any").await.is_empty());
 }
 
 #[tokio::test]

@@ -61,9 +61,7 @@ impl Filter {
             check_type(name).map_err(|why| bad_parameter("type", &why))?;
         }
         let state = query.parsed::<State>("state")?;
-        // What an index has at hand is listed from any level.
-        let at_hand = task_type.is_some() && state.is_some_and(State::is_indexed);
-        let level = query.parsed("level")?.unwrap_or(if at_hand { Level::Any } else { Level::Roots });
+        let level = query.parsed("level")?.unwrap_or(Level::Roots);
         Ok(Self {
             task_type,
             state,
