@@ -30,12 +30,12 @@ impl Dispatcher {
             },
             Ended::Answered(answer) => self.finish(running, answer).await,
             Ended::TimedOut => {
-                let took = running.began.elapsed().as_secs_f32();
-                let failure = Failure::retry(format!("the attempt had not ended after {took:.1} s")).of_kind(TIMEOUT);
+                let took = span_text(running.began.elapsed());
+                let failure = Failure::retry(format!("the attempt had not ended after {took}")).of_kind(TIMEOUT);
                 self.finish(running, Err(failure)).await;
             }
             Ended::Stalled(limit) => {
-                let told = format!("the attempt has shown no sign of life for {:.1} s", limit.as_secs_f32());
+                let told = format!("the attempt has shown no sign of life for {}", span_text(limit));
                 self.finish(running, Err(Failure::retry(told).of_kind("stalled"))).await;
             }
         }
@@ -218,5 +218,24 @@ impl Dispatcher {
                 self.keys.remove(&held.key);
             }
         }
+    }
+}
+
+/// A span for people: below a second in milliseconds.
+fn span_text(span: Duration) -> String {
+    match span.as_millis() {
+        ms @ 0..1_000 => format!("{ms} ms"),
+        _ => format!("{:.1} s", span.as_secs_f32()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_span_is_in_milliseconds() {
+        let texts = [10, 999, 1_000, 1_540].map(|ms| span_text(Duration::from_millis(ms)));
+        assert_eq!(texts, ["10 ms", "999 ms", "1.0 s", "1.5 s"]);
     }
 }
