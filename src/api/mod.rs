@@ -160,6 +160,11 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
     Ok(Open { router: dispatch::router(api), link, _listening: listening, _following: [orders, beats] })
 }
 
+/// Refuses a configuration under which an api at this address would not serve.
+pub fn check_access(config: &crate::config::ApiConfig, address: std::net::SocketAddr) -> anyhow::Result<()> {
+    auth::Access::new(config, address).map(drop)
+}
+
 /// Serves on a listener that the caller has bound, until told to stop. Then it takes no new connections, ends streams
 /// and waits, and answers what is under way, for at most 30 s.
 pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> anyhow::Result<()> {

@@ -69,11 +69,12 @@ pub async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Outcome {
     match verb {
         AttachmentsVerb::List(ListArgs { id }) => {
             let found: Attachments = client.get(&["v1", "tasks", &id, "attachments"], &Vec::new()).await?;
-            show(&screen, &found, &found.attachments)?;
+            let none = format!("`{id}` has no attachments; `kafleet attachments put {id} NAME FILE` adds one");
+            show(&screen, &found, &found.attachments, &none)?;
         }
         AttachmentsVerb::Put(PutArgs { id, name, file, media }) => {
             let put: AttachmentDocument = client.put_bytes(&path(&id, &name), &media, read(&file)?).await?;
-            show(&screen, &put, std::slice::from_ref(&put))?;
+            show(&screen, &put, std::slice::from_ref(&put), "")?;
         }
         AttachmentsVerb::Get(GetArgs { id, name, to }) => {
             let data = client.get_bytes(&path(&id, &name)).await?;
@@ -85,7 +86,7 @@ pub async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Outcome {
         }
         AttachmentsVerb::Delete(DeleteArgs { id, name }) => {
             let gone: AttachmentDocument = client.call(Method::DELETE, &path(&id, &name), None::<&()>).await?;
-            show(&screen, &gone, std::slice::from_ref(&gone))?;
+            show(&screen, &gone, std::slice::from_ref(&gone), "")?;
         }
     }
     Ok(Code::Ok)
@@ -107,8 +108,8 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     Ok(data)
 }
 
-/// The api's document for programs, a table for people.
-fn show(screen: &Screen, document: &impl Serialize, attachments: &[AttachmentDocument]) -> Result<(), Failure> {
+/// The api's document for programs, a table for people; `none` where it is empty.
+fn show(screen: &Screen, document: &impl Serialize, attachments: &[AttachmentDocument], none: &str) -> Result<(), Failure> {
     if screen.is_json() {
         return screen.json(document);
     }
@@ -117,5 +118,5 @@ fn show(screen: &Screen, document: &impl Serialize, attachments: &[AttachmentDoc
         let AttachmentDocument { name, media, bytes, at } = attachment.clone();
         rows.add([Field::Text(name), Field::Text(media), Field::Number(bytes.into()), Field::Text(at)]);
     }
-    screen.table(rows)
+    screen.list(rows, none)
 }

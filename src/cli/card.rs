@@ -5,14 +5,19 @@ use crate::api::documents::{Children, Deliveries, Delivery, Outcome, Status, Tre
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
 use crate::model::state::State;
+use crate::runtime::now_ms;
 
 /// JSON longer than this is shown over several lines.
 const INLINE_JSON_CHARS: usize = 100;
 /// Between a fact's name and the fact.
 const INDENT: usize = 10;
 
-/// The lines of a task's card.
+/// The lines of a task's card, as of now.
 pub fn card(task: &Status, paint: Paint) -> String {
+    card_at(task, paint, now_ms())
+}
+
+fn card_at(task: &Status, paint: Paint, now_ms: i64) -> String {
     let mut facts = Facts { lines: Vec::new(), paint };
     facts.add("id", &task.id);
     facts.maybe("type", task.task_type.as_deref());
@@ -26,7 +31,7 @@ pub fn card(task: &Status, paint: Paint) -> String {
     facts.maybe("created", task.created_at.as_deref());
     facts.maybe("seen", task.seen_at.as_deref());
     facts.maybe("due", task.due_at.as_deref());
-    facts.maybe("started", task.started_at.as_deref());
+    facts.maybe("started", started_text(task, now_ms).as_deref());
     facts.maybe("ended", ended_text(task).as_deref());
     facts.maybe("worker", task.worker.as_deref());
     facts.json("progress", task.progress.as_ref());
@@ -114,6 +119,13 @@ fn attempt_text(task: &Status) -> Option<String> {
     }
 }
 
+/// With the time since then, while the task goes on.
+fn started_text(task: &Status, now_ms: i64) -> Option<String> {
+    let started = task.started_at.as_deref()?;
+    let since = (!task.state.is_terminal()).then(|| since_text(started, now_ms)).flatten();
+    Some(since.map_or_else(|| started.to_owned(), |since| format!("{started} ({since} ago)")))
+}
+
 fn ended_text(task: &Status) -> Option<String> {
     let ended = task.ended_at.as_deref()?;
     let took = task.started_at.as_deref().and_then(|started| took_text(started, ended));
@@ -121,9 +133,26 @@ fn ended_text(task: &Status) -> Option<String> {
 }
 
 /// The span between two RFC 3339 times, for people.
-pub fn took_text(from: &str, to: &str) -> Option<String> {
-    let at = |text: &str| text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond);
-    Some(span_text(at(to)?.saturating_sub(at(from)?).max(0)))
+fn took_text(from: &str, to: &str) -> Option<String> {
+    since_text(from, millisecond(to)?)
+}
+
+/// The span from an RFC 3339 time to `now_ms`. The two may be of different clocks: it is never negative.
+fn since_text(from: &str, now_ms: i64) -> Option<String> {
+    Some(span_text(now_ms.saturating_sub(millisecond(from)?).max(0)))
+}
+
+fn millisecond(text: &str) -> Option<i64> {
+    text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
+}
+
+/// The time that a task has taken, or, while it goes on, since when it has been started: `1.2 s`, `for 1.2 s`.
+pub fn time_text(state: State, started: Option<&str>, ended: Option<&str>, now_ms: i64) -> Option<String> {
+    let started = started?;
+    match state.is_terminal() {
+        true => took_text(started, ended?),
+        false => Some(format!("for {}", since_text(started, now_ms)?)),
+    }
 }
 
 /// Milliseconds for people: the two largest units.
@@ -141,7 +170,9 @@ pub fn span_text(ms: i64) -> String {
 /// An error on one line.
 pub fn error_text(error: &ErrorInfo) -> String {
     let attempt = if error.attempt > 0 { format!(" (attempt {})", error.attempt) } else { String::new() };
-    one_line(&format!("{}: {}{attempt}", error.kind, error.message))
+    // Beside the word `error` this kind says nothing.
+    let kind = Some(&error.kind).filter(|kind| kind.as_str() != "error").map(|kind| format!("{kind}: ")).unwrap_or_default();
+    one_line(&format!("{kind}{}{attempt}", error.message))
 }
 
 fn children_text(children: &Children) -> Option<String> {
@@ -209,6 +240,26 @@ ended     2026-01-31T12:00:02.250Z (took 1.2 s)
 worker    w-1
 result    {\"hello\":\"world\"}";
         assert_eq!(card(&samples::status(), Paint(false)), expected);
+    }
+
+    #[test]
+    fn running_task_shows_elapsed_time() {
+        let mut task = samples::status();
+        (task.state, task.own_state, task.ended_at, task.result) = (State::Running, State::Running, None, None);
+        let now_ms = millisecond("2026-01-31T12:01:02.000Z").unwrap();
+        let text = card_at(&task, Paint(false), now_ms);
+        assert!(text.contains("started   2026-01-31T12:00:01.000Z (1 m 1 s ago)\n"), "{text}");
+        let time = |state, ended| time_text(state, task.started_at.as_deref(), ended, now_ms);
+        assert_eq!(time(State::Running, None).as_deref(), Some("for 1 m 1 s"));
+        assert_eq!(time(State::Succeeded, Some("2026-01-31T12:00:02.250Z")).as_deref(), Some("1.2 s"));
+        assert_eq!(time_text(State::Queued, None, None, now_ms), None);
+        assert_eq!(time_text(State::Running, task.started_at.as_deref(), None, 0).as_deref(), Some("for 0 ms"), "another clock");
+    }
+
+    #[test]
+    fn error_kind_is_left_out_where_it_is_only_error() {
+        let text = |kind| error_text(&ErrorInfo::new(kind, "no luck", 2));
+        assert_eq!([text("error"), text("timeout")], ["no luck (attempt 2)", "timeout: no luck (attempt 2)"]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::api::documents::{BatchOutcome, CreateTask, Problem, RetryOutcome, Ret
 
 mod events;
 mod follow;
+mod hints;
 
 use events::{Watch, WatchEvent};
 use follow::Source;
@@ -244,12 +245,11 @@ pub fn told(problem: &Problem) -> Failure {
     let text = if problem.detail.is_empty() { &problem.title } else { &problem.detail };
     let place = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty());
     let place = place.map(|pointer| format!(" (at `{pointer}`)")).unwrap_or_default();
-    let failure = Failure::new(code, format_args!("{}{place}", super::screen::one_line(text)));
-    match (&problem.hint, &problem.existing) {
-        (Some(hint), _) => failure.hint(super::screen::one_line(hint)),
-        (None, Some(existing)) => failure.hint(format_args!("see `kafleet status {existing}`")),
-        (None, None) => failure,
-    }
+    let plain = |text: &str| hints::for_shell(&super::screen::one_line(text));
+    let failure = Failure::new(code, format_args!("{}{place}", plain(text)));
+    let existing = problem.existing.as_ref().map(|existing| format!("see `kafleet status {existing}`"));
+    let hints: Vec<String> = problem.hint.as_deref().map(plain).into_iter().chain(existing).collect();
+    if hints.is_empty() { failure } else { failure.hint(hints.join("; ")) }
 }
 
 fn code_of(status: StatusCode) -> Code {
@@ -311,6 +311,8 @@ mod tests {
         let mut given = problem(409);
         given.existing = Some("cover-42".into());
         assert_eq!(told(&given).hint.as_deref(), Some("see `kafleet status cover-42`"));
+        given.hint = Some("choose another id".into());
+        assert_eq!(told(&given).hint.as_deref(), Some("choose another id; see `kafleet status cover-42`"));
     }
 
     #[test]

@@ -108,7 +108,11 @@ async fn list(args: ListArgs, globals: &Globals) -> Outcome {
         screen.json(&found)?;
         return Ok(Code::Ok);
     }
-    screen.table(rows(&found.letters))?;
+    let none = match filters.is_empty() {
+        true => "no dead letters; what has failed is listed by `kafleet list --level any --state failed`",
+        false => "no such dead letter; without options all are listed",
+    };
+    screen.list(rows(&found.letters), none)?;
     if let Some(cursor) = &found.next {
         tell(format_args!("there are more: --cursor {cursor}"));
     }

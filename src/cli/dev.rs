@@ -10,13 +10,13 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::globals::Globals;
 use super::outcome::{Code, Failure, Outcome};
-use super::roles::{CALL_DEADLINE, Parts, Wants, bind, told};
+use super::roles::{CALL_DEADLINE, Parts, Wants, told};
 use super::screen::tell;
 use super::wait::finish;
 use crate::api::documents::CreateTask;
 use crate::broker::link::Link;
 use crate::broker::{Broker, TopicChange, memory};
-use crate::config::{Role, TokenConfig};
+use crate::config::TokenConfig;
 use crate::control::plan::PlanKey;
 use crate::control::{CONTROL_VERSION, arrange};
 use crate::handlers::Registry;
@@ -34,6 +34,8 @@ const SAMPLE_WAIT: Millis = Millis::secs(30);
 const EVENTS_PARTITIONS: u32 = 4;
 const TASK_PARTITIONS: u32 = 2;
 
+mod demo;
+
 #[derive(Debug, Args)]
 pub struct DevArgs {
     /// Address of the api; port 0 takes any that is free [default: 127.0.0.1:8080, with --once any free port]
@@ -45,6 +47,9 @@ pub struct DevArgs {
     /// Submit no first task
     #[arg(long)]
     pub no_sample: bool,
+    /// Keep a small, varied load of trees going, so that every verb has something to show
+    #[arg(long, conflicts_with = "once")]
+    pub demo: bool,
 }
 
 pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Outcome {
@@ -56,10 +61,16 @@ pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Ou
     register_samples(&mut parts.registry);
     parts.config.ops.listen.clear();
     (parts.config.topics.events_partitions, parts.config.topics.task_partitions) = (EVENTS_PARTITIONS, TASK_PARTITIONS);
-    let listener = bind(&parts.config.api.listen, "--listen").await?;
+    if args.demo {
+        demo::check(&parts.config.api.tokens)?;
+        demo::configure(&mut parts.config);
+        crate::handlers::demo::register(&mut parts.registry);
+    }
+    let listener = parts.bind_api().await?;
     let url = format!("http://{}", listener.local_addr().map_err(Failure::failed)?);
     let mut running = parts.enter().await?;
-    let broker: Arc<dyn Broker> = memory::Memory::new(memory::MemoryOptions::default());
+    let broker: Arc<dyn Broker> =
+        memory::Memory::new(memory::MemoryOptions { heeds_retention: true, ..memory::MemoryOptions::default() });
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     create_topics(&parts, broker.clone()).await?;
     apply_schedules(&parts, broker.clone()).await?;
@@ -67,8 +78,12 @@ pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Ou
     parts.start_worker(&mut running, parts.worker(broker.clone(), Vec::new(), EVENTS_PARTITIONS));
     parts.start_api(&mut running, parts.api(broker, store, EVENTS_PARTITIONS), listener);
     tell(banner(&url, &parts.registry, !parts.config.api.tokens.is_empty()));
+    let client = Client::new(&url, strongest(&parts.config.api.tokens))?;
+    if args.demo {
+        tell(demo::banner(&url));
+    }
     let first = async {
-        let outcome = if args.no_sample { Ok(Code::Ok) } else { sample(&url, &parts, globals).await };
+        let outcome = if args.no_sample { Ok(Code::Ok) } else { sample(&client, &parts, globals).await };
         if args.once || outcome.is_err() {
             parts.shutdown.begin();
         } else {
@@ -76,7 +91,15 @@ pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Ou
         }
         outcome
     };
-    let (outcome, stopped) = tokio::join!(first, parts.until_stopped(running));
+    let load = async {
+        let playing = async {
+            if args.demo {
+                demo::Demo::new(&client).play().await
+            }
+        };
+        tokio::select! { () = playing => {}, () = parts.shutdown.drain.cancelled() => {} }
+    };
+    let (outcome, stopped, ()) = tokio::join!(first, parts.until_stopped(running), load);
     stopped?;
     outcome.map(|code| if args.once { code } else { Code::Ok })
 }
@@ -104,8 +127,7 @@ async fn apply_schedules(parts: &Parts, broker: Arc<dyn Broker>) -> Result<(), F
 }
 
 /// A first task: submitted over the api as anybody's, waited for, and shown.
-async fn sample(url: &str, parts: &Parts, globals: &Globals) -> Outcome {
-    let client = Client::new(url, submitter(&parts.config.api.tokens))?;
+async fn sample(client: &Client, parts: &Parts, globals: &Globals) -> Outcome {
     let params = json!({"hello": "world"});
     let task = CreateTask { task_type: "echo".into(), params, name: Some("a first task".into()), ..CreateTask::default() };
     let begun = Instant::now();
@@ -113,12 +135,12 @@ async fn sample(url: &str, parts: &Parts, globals: &Globals) -> Outcome {
         created = client.create(&task, Duration::from(SAMPLE_WAIT)) => created?,
         () = parts.shutdown.drain.cancelled() => return Ok(Code::Ok),
     };
-    finish(&client, &globals.screen(), created, SAMPLE_WAIT, begun).await
+    finish(client, &globals.screen(), created, SAMPLE_WAIT, begun).await
 }
 
-/// A token of the configuration that may submit.
-fn submitter(tokens: &[TokenConfig]) -> Option<&str> {
-    tokens.iter().find(|token| token.role >= Role::Submit).map(|token| token.token.as_str())
+/// The token of the configuration that may do most.
+fn strongest(tokens: &[TokenConfig]) -> Option<&str> {
+    tokens.iter().max_by_key(|token| token.role).map(|token| token.token.as_str())
 }
 
 fn banner(url: &str, registry: &Registry, tokens: bool) -> String {

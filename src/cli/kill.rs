@@ -60,5 +60,5 @@ fn show(screen: &Screen, kills: Vec<KillDocument>) -> Result<(), super::outcome:
     for kill in kills {
         rows.add([Field::Text(kill.name), kill.task_type.into(), Field::Text(kill.since), kill.reason.into()]);
     }
-    screen.table(rows)
+    screen.list(rows, "no kill switch is on; `kafleet kill on TAG` sets one")
 }

@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use super::client::Query;
+use super::card::time_text;
+use super::client::{Client, Query};
 use super::globals::Globals;
 use super::outcome::{Code, Failure, Outcome};
 use super::screen::{Field, Rows, tell};
@@ -10,7 +11,7 @@ use crate::api::documents::{Status, TaskPage};
 use crate::model::duration::Millis;
 use crate::model::state::State;
 use crate::model::task::parse_time;
-use crate::publish::time_text;
+use crate::publish::time_text as rfc3339;
 use crate::runtime::now_ms;
 
 /// Tasks asked for in one request.
@@ -23,10 +24,10 @@ pub struct ListArgs {
     /// Only tasks of this type
     #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
-    /// Only tasks in this state; with --type and running, retrying, scheduled, failed or cancelled also below the roots
+    /// Only tasks in this state
     #[arg(long)]
     pub state: Option<State>,
-    /// Only roots, or tasks of any level
+    /// Only tasks without a parent (roots), or tasks of any level [default: roots]
     #[arg(long, value_parser = ["roots", "any"], conflicts_with = "root")]
     pub level: Option<String>,
     /// Only tasks with this tag
@@ -64,27 +65,75 @@ pub struct ListArgs {
 /// Lists roots, or what the filters name, over as many pages as it takes.
 pub async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let (client, screen) = (globals.client()?, globals.screen());
-    let (filters, limit) = (filters(&args, now_ms())?, args.limit as usize);
-    let mut found = TaskPage { next: args.cursor, ..TaskPage::default() };
-    loop {
-        let mut query = filters.clone();
-        query.push(("limit", PAGE.min(limit - found.tasks.len()).to_string()));
-        query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
-        add(&mut found, client.get(&["v1", "tasks"], &query).await?);
-        let enough = found.tasks.len() >= limit || found.scanned.is_some_and(|scanned| scanned >= MAX_SCANNED);
-        if found.next.is_none() || enough {
-            break;
-        }
-    }
+    let now_ms = now_ms();
+    let (filters, limit) = (filters(&args, now_ms)?, args.limit as usize);
+    let (levels, goes_on) = (Levels::of(&args), args.cursor.is_some());
+    let found = pages(&client, &["v1", "tasks"], &filters, limit, args.cursor).await?;
     if screen.is_json() {
         screen.json(&found)?;
         return Ok(Code::Ok);
     }
-    screen.table(rows(&found.tasks))?;
+    let filtered = goes_on || filters.iter().any(|(name, _)| !matches!(*name, "level" | "root"));
+    let none = levels.none(filtered, found.next.is_some());
+    screen.list(rows(&found.tasks, levels.header(), now_ms), none)?;
     if let Some(cursor) = &found.next {
         tell(format_args!("{}: --cursor {cursor}", why_more(&found)));
     }
     Ok(Code::Ok)
+}
+
+/// Reads pages until there are so many tasks, no more of them, or enough was looked at.
+pub async fn pages(
+    client: &Client,
+    path: &[&str],
+    filters: &Query,
+    limit: usize,
+    cursor: Option<String>,
+) -> Result<TaskPage, Failure> {
+    let mut found = TaskPage { next: cursor, ..TaskPage::default() };
+    loop {
+        let mut query = filters.clone();
+        query.push(("limit", PAGE.min(limit - found.tasks.len()).to_string()));
+        query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
+        add(&mut found, client.get(path, &query).await?);
+        let enough = found.tasks.len() >= limit || found.scanned.is_some_and(|scanned| scanned >= MAX_SCANNED);
+        if found.next.is_none() || enough {
+            return Ok(found);
+        }
+    }
+}
+
+/// The levels of the trees that a list shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Levels {
+    Roots,
+    All,
+}
+
+impl Levels {
+    fn of(args: &ListArgs) -> Self {
+        match args.root.is_some() || args.level.as_deref() == Some("any") {
+            true => Self::All,
+            false => Self::Roots,
+        }
+    }
+
+    fn header(self) -> &'static str {
+        match self {
+            Self::Roots => "ID (ROOTS)",
+            Self::All => "ID (ALL LEVELS)",
+        }
+    }
+
+    /// The message for a list without tasks; `more`: the search has not looked at everything.
+    fn none(self, filtered: bool, more: bool) -> &'static str {
+        match (self, filtered) {
+            (_, true) if more => "no such task so far",
+            (Self::Roots, true) => "no such root task; `--level any` lists tasks below roots too",
+            (Self::All, true) => "no such task; fewer options list more",
+            (_, false) => "no tasks yet; `kafleet submit TYPE PARAMS` makes one, `kafleet types` shows the types",
+        }
+    }
 }
 
 /// Adds the next page.
@@ -123,13 +172,14 @@ pub fn moment(text: &str, now_ms: i64) -> Result<String, Failure> {
     if text.ends_with(['s', 'm', 'h', 'd'])
         && let Ok(ago) = Millis::parse(text)
     {
-        return Ok(time_text(now_ms.saturating_sub(ago.as_i64())));
+        return Ok(rfc3339(now_ms.saturating_sub(ago.as_i64())));
     }
-    parse_time(text).map(time_text).map_err(|why| Failure::usage(why).hint("or write how long ago it was, such as 2h"))
+    parse_time(text).map(rfc3339).map_err(|why| Failure::usage(why).hint("or write how long ago it was, such as 2h"))
 }
 
-fn rows(tasks: &[Status]) -> Rows {
-    let mut rows = Rows::new(["ID", "TYPE", "STATE", "CHILDREN", "SEEN", "NAME"]);
+/// A row for each task; the first column has this header.
+pub fn rows(tasks: &[Status], id: &'static str, now_ms: i64) -> Rows {
+    let mut rows = Rows::new([id, "TYPE", "STATE", "CHILDREN", "SEEN", "TIME", "NAME"]);
     for task in tasks {
         rows.add([
             Field::Text(task.id.clone()),
@@ -137,6 +187,7 @@ fn rows(tasks: &[Status]) -> Rows {
             Field::State(task.state),
             children(task),
             task.seen_at.clone().into(),
+            time_text(task.state, task.started_at.as_deref(), task.ended_at.as_deref(), now_ms).into(),
             task.name.clone().into(),
         ]);
     }
@@ -189,10 +240,22 @@ mod tests {
     fn a_line_per_task() {
         let mut parent = samples::status();
         (parent.name, parent.children.total, parent.children.pending) = (Some("cover".into()), 3, 1);
+        parent.state = State::Running;
         let expected = "\
-ID        TYPE  STATE      CHILDREN  SEEN                      NAME
-cover-42  echo  succeeded  -         2026-01-31T12:00:00.500Z  -
-cover-42  echo  succeeded  2/3       2026-01-31T12:00:00.500Z  cover";
-        assert_eq!(rows(&[samples::status(), parent]).draw(Paint(false), false), expected);
+ID (ROOTS)  TYPE  STATE      CHILDREN  SEEN                      TIME        NAME
+cover-42    echo  succeeded  -         2026-01-31T12:00:00.500Z  1.2 s       -
+cover-42    echo  running    2/3       2026-01-31T12:00:00.500Z  for 59.0 s  cover";
+        let rows = rows(&[samples::status(), parent], Levels::Roots.header(), NOON + 60_000);
+        assert_eq!(rows.draw(Paint(false), false), expected);
+    }
+
+    #[test]
+    fn header_names_the_levels() {
+        let header = |level: Option<&str>, root: Option<&str>| {
+            Levels::of(&ListArgs { level: level.map(str::to_owned), root: root.map(str::to_owned), ..ListArgs::default() })
+                .header()
+        };
+        assert_eq!((header(None, None), header(Some("roots"), None)), ("ID (ROOTS)", "ID (ROOTS)"));
+        assert_eq!((header(Some("any"), None), header(None, Some("a"))), ("ID (ALL LEVELS)", "ID (ALL LEVELS)"));
     }
 }

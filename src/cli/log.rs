@@ -37,6 +37,7 @@ pub async fn log(args: LogArgs, globals: &Globals) -> Outcome {
 
 /// Page after page.
 async fn read(client: &Client, screen: &Screen, id: &str, mut from: u64) -> Outcome {
+    let begun = from;
     loop {
         let query = vec![("from", from.to_string())];
         let page: LogDocument = client.get(&["v1", "tasks", id, "log"], &query).await?;
@@ -46,8 +47,19 @@ async fn read(client: &Client, screen: &Screen, id: &str, mut from: u64) -> Outc
             if page.dropped > 0 {
                 tell(format_args!("{} lines were dropped by the worker: the task logged more than is kept", page.dropped));
             }
+            if from == begun && !screen.is_json() {
+                tell(nothing(id, begun, page.total));
+            }
             return Ok(Code::Ok);
         }
+    }
+}
+
+/// The message for a log without lines from there on.
+fn nothing(id: &str, from: u64, total: u64) -> String {
+    match total {
+        0 => format!("`{id}` has logged nothing; `kafleet history {id}` shows its events"),
+        _ => format!("no line from {from} on: the log of `{id}` has {total}"),
     }
 }
 

@@ -16,6 +16,7 @@ mod attachments;
 mod bench;
 mod cancel;
 mod card;
+mod children;
 mod client;
 mod completions;
 mod dead;
@@ -28,7 +29,9 @@ mod log;
 mod look;
 mod offsets;
 mod outcome;
+mod params;
 mod rebuild;
+mod report;
 mod retry;
 mod roles;
 mod schedules;
@@ -91,6 +94,10 @@ enum Verb {
     Status(look::StatusArgs),
     /// List tasks, newest first
     List(list::ListArgs),
+    /// List the direct children of a task
+    Children(children::ChildrenArgs),
+    /// Show the params of a task
+    Params(params::ParamsArgs),
     /// Draw a task and what is below it
     Tree(tree::TreeArgs),
     /// Follow a task until it ends, a tree, a type, or all tasks
@@ -105,6 +112,8 @@ enum Verb {
     /// Show what a task has logged, follow it, add to it
     #[command(visible_alias = "logs")]
     Log(log::LogArgs),
+    /// Report the state of an external task
+    Report(report::ReportArgs),
     /// Cancel a task and what is below it
     Cancel(cancel::CancelArgs),
     /// Change a task's name, tags, options, times and limits
@@ -194,12 +203,15 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Submit(args) => submit::submit(*args, globals).await,
         Verb::Status(args) => look::status(args, globals).await,
         Verb::List(args) => list::list(args, globals).await,
+        Verb::Children(args) => children::children(args, globals).await,
+        Verb::Params(args) => params::params(args, globals).await,
         Verb::Tree(args) => tree::tree(args, globals).await,
         Verb::Watch(args) => watch::watch(args, globals).await,
         Verb::Why(args) => why::why(args, globals).await,
         Verb::History(args) => look::history(args, globals).await,
         Verb::Attachments(verb) => attachments::attachments(verb, globals).await,
         Verb::Log(args) => log::log(args, globals).await,
+        Verb::Report(args) => report::report(args, globals).await,
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
         Verb::Set(args) => set::set(args, globals).await,
         Verb::Retry(args) => retry::retry(args, globals).await,

@@ -117,6 +117,14 @@ impl Parts {
         Ok(running)
     }
 
+    /// Binds the api's address; one that may not be served is refused before anything else happens.
+    pub async fn bind_api(&self) -> Result<TcpListener, Failure> {
+        let listener = bind(&self.config.api.listen, "--listen").await?;
+        let address = listener.local_addr().map_err(Failure::failed)?;
+        api::check_access(&self.config.api, address).map_err(|why| told(Code::Usage, &format!("{why:#}")))?;
+        Ok(listener)
+    }
+
     /// Callers wait for what they publish one by one, so it is gathered for a shorter time, unless `[kafka]` says how long.
     pub fn prefer_latency(&mut self) {
         let names = ["linger.ms", "queue.buffering.max.ms"];
@@ -379,7 +387,7 @@ fn set_slots(config: &mut Config, registry: &Registry, slots: u32, types: &[Stri
 }
 
 /// Opens a listener, or says what to do about it.
-pub async fn bind(address: &str, flag: &str) -> Result<TcpListener, Failure> {
+async fn bind(address: &str, flag: &str) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|why| {
         let failure = |text: String| Failure::failed(text);
         match why.kind() {

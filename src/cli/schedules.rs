@@ -167,7 +167,7 @@ async fn list(client: &Client, screen: &Screen) -> Outcome {
         screen.json(&all)?;
         return Ok(Code::Ok);
     }
-    screen.table(rows(all.schedules))?;
+    screen.list(rows(all.schedules), "no schedules; `kafleet schedules create ID TYPE PARAMS --every 10m` makes one")?;
     Ok(Code::Ok)
 }
 
@@ -277,6 +277,9 @@ async fn backfill(args: BackfillArgs, client: &Client, screen: &Screen) -> Outco
         for task in &asked.tasks {
             screen.line(task)?;
         }
+        if asked.tasks.is_empty() {
+            tell(format_args!("no times in this span; `kafleet schedules next {}` shows some", args.id));
+        }
     }
     told(&asked);
     Ok(Code::Ok)
@@ -293,6 +296,9 @@ async fn next(args: NextArgs, client: &Client, screen: &Screen) -> Outcome {
     } else {
         for time in &times.times {
             screen.line(time)?;
+        }
+        if times.times.is_empty() {
+            tell(format_args!("no more times; `kafleet schedules show {}` says when it ends", args.id));
         }
     }
     Ok(Code::Ok)

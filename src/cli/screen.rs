@@ -48,6 +48,15 @@ impl Screen {
         self.line(&text)
     }
 
+    /// Writes a list; one without rows leaves stdout empty, and stderr says so.
+    pub fn list(&self, rows: Rows, none: impl std::fmt::Display) -> Result<(), Failure> {
+        if rows.rows.is_empty() {
+            tell(none);
+            return Ok(());
+        }
+        self.table(rows)
+    }
+
     pub fn table(&self, rows: Rows) -> Result<(), Failure> {
         self.line(&rows.draw(self.paint, self.terminal))
     }

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::globals::Globals;
 use super::outcome::{Code, Failure, Outcome};
-use super::roles::{Parts, Wants, bind};
+use super::roles::{Parts, Wants};
 use crate::handlers::Registry;
 use crate::model::duration::Millis;
 use crate::telemetry::init_logs;
@@ -112,7 +112,7 @@ pub async fn api(args: ApiArgs, globals: &Globals, registry: Registry) -> Outcom
     let mut parts = Parts::load(globals, registry, wants)?;
     parts.prefer_latency();
     let (broker, store) = (parts.kafka()?, parts.redis()?);
-    let listener = bind(&parts.config.api.listen, "--listen").await?;
+    let listener = parts.bind_api().await?;
     let mut running = parts.enter().await?;
     let partitions = parts.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     parts.wait_for_store(&store, args.start.start_timeout.into()).await?;

@@ -21,6 +21,7 @@ use crate::publish::time_text;
 
 mod lines;
 mod many;
+mod stdin;
 mod together;
 
 use lines::{Shape, Source};
@@ -150,7 +151,13 @@ enum Meaning {
 
 pub async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
     let (wait, parallel, atomic) = (args.wait, args.parallel, args.atomic);
+    let has_params = args.params.is_some();
     let meaning = meaning(args)?;
+    if let Meaning::One(task) = &meaning
+        && !has_params
+    {
+        stdin::refuse_unread(&task.task_type).await?;
+    }
     let (client, screen) = (globals.client()?, globals.screen());
     match meaning {
         Meaning::Many { source, shape } if atomic => together::submit(source, shape, &client, &screen).await,
@@ -222,7 +229,7 @@ fn shape(args: &SubmitArgs, task_type: Option<String>) -> Result<Shape, Failure>
 pub fn json(text: &str) -> Result<Value, Failure> {
     serde_json::from_str(text).map_err(|why| {
         Failure::usage(format_args!("`{}` is not JSON: {why}", crate::model::id::clip(text)))
-            .hint(r#"quote it for the shell: kafleet submit echo '{"hello": "world"}'"#)
+            .hint(r#"quote it for the shell: '{"hello": "world"}'"#)
     })
 }
 

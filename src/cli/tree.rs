@@ -13,6 +13,7 @@ use super::screen::tell;
 use super::wait::code_of;
 use crate::api::documents::TreeNode;
 use crate::api::drawing::{dot, mermaid};
+use crate::runtime::now_ms;
 
 mod draw;
 
@@ -43,7 +44,7 @@ pub async fn tree(args: TreeArgs, globals: &Globals) -> Outcome {
     if args.watch {
         let bar = live_area(screen.terminal && screen.format == Format::Table);
         while !tree.state.is_terminal() {
-            bar.set_message(draw::lines(&tree, screen.paint).join("\n"));
+            bar.set_message(draw::lines(&tree, screen.paint, now_ms()).join("\n"));
             tokio::time::sleep(REDRAW).await;
             tree = look_again(&client, &args).await?;
         }
@@ -54,7 +55,7 @@ pub async fn tree(args: TreeArgs, globals: &Globals) -> Outcome {
         Format::Mermaid => screen.line(mermaid(&tree).trim_end())?,
         Format::Dot => screen.line(dot(&tree).trim_end())?,
         Format::Table => {
-            screen.line(&draw::lines(&tree, screen.paint).join("\n"))?;
+            screen.line(&draw::lines(&tree, screen.paint, now_ms()).join("\n"))?;
             footer(&tree).into_iter().for_each(tell);
         }
     }

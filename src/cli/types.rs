@@ -96,7 +96,7 @@ pub async fn types(args: TypesArgs, globals: &Globals) -> Outcome {
             vec![changed]
         }
     };
-    screen.table(rows(&shown))?;
+    screen.list(rows(&shown), "no task types; `[types.NAME]` in kafleet.toml and `kafleet topics apply` make one")?;
     Ok(Code::Ok)
 }
 

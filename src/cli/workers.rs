@@ -28,9 +28,13 @@ pub async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
     if screen.is_json() {
         screen.json(&answer)?
     } else if args.running {
-        screen.table(running(&answer.workers))?
+        screen.list(running(&answer.workers), "no task is running; `kafleet list --level any --state queued` shows what waits")?
     } else {
-        screen.table(rows(&answer.workers))?
+        let none = match args.all {
+            true => "no worker has been heard of; `kafleet worker` starts one",
+            false => "no worker is alive; `kafleet worker` starts one, `kafleet workers --all` shows those that have ended",
+        };
+        screen.list(rows(&answer.workers), none)?
     }
     Ok(Code::Ok)
 }

@@ -19,6 +19,7 @@ use crate::model::json::RawJson;
 pub mod builtin;
 pub mod callback;
 pub mod context;
+pub(crate) mod demo;
 pub mod echo;
 pub mod email;
 pub mod exec;

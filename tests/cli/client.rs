@@ -37,13 +37,15 @@ pub struct Dev {
 
 impl Dev {
     pub fn start() -> Self {
+        Self::with(&["--no-sample"])
+    }
+
+    pub fn with(options: &[&str]) -> Self {
         let folder = configured(TYPES);
         write(folder.path(), "answer.json", r#"{"answer": 42}"#);
-        let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--no-sample", "--config"]);
-        let mut daemon = Daemon::start({
-            command.arg(folder.path().join("kafleet.toml"));
-            command
-        });
+        let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--config"]);
+        command.arg(folder.path().join("kafleet.toml")).args(options);
+        let mut daemon = Daemon::start(command);
         let api = daemon.hears("  api ").split_whitespace().nth(1).unwrap().to_owned();
         Self { daemon, api, folder }
     }
@@ -129,8 +131,9 @@ fn who_has_no_right_is_told_with_code_6() {
     let api = daemon.hears("  api ").split_whitespace().nth(1).unwrap().to_owned();
     daemon.hears("serving until ctrl-c");
     let ask = |words: &[&str], token: &str| run(kafleet([words, &["--api", &api, "--token", token]].concat()));
-    run(kafleet(["list", "--api", &api])).ends(6).tells(&["error: "]);
-    ask(&["list"], "another-token-that-nobody-knows").ends(6);
+    let none = run(kafleet(["list", "--api", &api])).ends(6).tells(&["none was given", "--token or KAFLEET_TOKEN"]);
+    assert!(!none.err.contains("header"), "{none:?}");
+    ask(&["list"], "another-token-that-nobody-knows").ends(6).tells(&["does not know the token", "--token or KAFLEET_TOKEN"]);
     ask(&["list"], &token("read")).ends(0).prints(&["a first task"]);
     ask(&["submit", "echo"], &token("read")).ends(6);
     ask(&["submit", "echo", "--wait"], &token("submit")).ends(0);
@@ -166,7 +169,9 @@ fn the_exit_code_says_how_a_task_ended() {
 fn what_the_api_refuses_is_told_with_a_hint() {
     let dev = Dev::start();
     dev.run(&["submit", "nope"]).ends(3).tells(&["error: the type `nope` has no topic", "hint: "]);
-    dev.run(&["submit", "foreach", r#"{"count":"x"}"#]).ends(2).tells(&["(at `/params/count`)", "hint: "]);
+    dev.run(&["submit", "foreach", r#"{"count":"x"}"#])
+        .ends(2)
+        .tells(&["(at `/params/count`)", "hint: `kafleet types -o json` shows the schema of `foreach`"]);
     dev.run(&["submit", "echo", "--parent", "nobody"]).ends(3).tells(&["nobody"]);
     dev.run(&["submit", "echo", "--id", "a:b"]).ends(2).tells(&["the id `a:b` is a path but no parent is named", "(at `/id`)"]);
     for verb in ["status", "tree", "watch", "history", "log"] {
@@ -192,7 +197,8 @@ fn lines_are_submitted_and_each_bad_one_is_told() {
         r#"{"type":"echo","id":"l7","params":7}"#,
     );
     let told = ["line 3: not JSON", "line 4: the type `nope`", "line 5: ", "line 6: ", "colour", "2 submitted, 4 refused"];
-    fed(dev.command(&["submit", "-"]), lines).ends(1).tells(&told);
+    let ran = fed(dev.command(&["submit", "-"]), lines).ends(1).tells(&told);
+    assert_eq!(ran.out, "l1\nl7\n", "refused lines print nothing");
     dev.run(&["status", "l7", "--wait"]).ends(0);
 
     let ran = fed(dev.command(&["submit", "-", "-o", "json"]), lines).ends(1);
@@ -200,7 +206,10 @@ fn lines_are_submitted_and_each_bad_one_is_told() {
     assert_eq!(outcomes.iter().map(|one| one["line"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3, 4, 5, 6, 7]);
     assert_eq!((&outcomes[0]["id"], &outcomes[1]["problem"]["code"]), (&json!("l1"), &json!("bad_line")));
 
-    fed(dev.command(&["submit", "echo", "-", "--tag", "bulk"]), "1\n2\n").ends(0).tells(&["2 submitted in"]);
+    let ran = fed(dev.command(&["submit", "echo", "-", "--tag", "bulk"]), "1\n2\n").ends(0).tells(&["2 submitted in"]);
+    let ids: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(ids.len(), 2, "each task's id is printed: {ran:?}");
+    dev.run(&["status", ids[1], "--wait"]).ends(0).prints(&["result    2"]);
     write(dev.folder.path(), "params.ndjson", "3\n");
     let path = dev.folder.path().join("params.ndjson");
     dev.run(&["submit", "echo", "--tag", "bulk", "--file", path.to_str().unwrap()]).ends(0).tells(&["1 submitted in"]);
@@ -220,6 +229,11 @@ fn lists_are_filtered_and_go_on_at_a_cursor() {
     };
     assert_eq!(ids(&["--type", "broken", "--state", "failed"]), ["b"]);
     assert_eq!(ids(&["--name", "doomed"]), ["b"]);
+    dev.run(&["submit", "broken", "--id", "below", "--parent", "e7", "--wait"]).ends(1);
+    assert_eq!(ids(&["--type", "broken", "--state", "failed"]), ["b"], "roots, whatever the other options are");
+    assert_eq!(ids(&["--type", "broken", "--state", "failed", "--level", "any"]), ["e7:below", "b"]);
+    dev.run(&["list", "--state", "failed"]).ends(0).prints(&["ID (ROOTS) "]);
+    dev.run(&["list", "--level", "any"]).ends(0).prints(&["ID (ALL LEVELS) "]);
     assert_eq!(ids(&["-n", "1"]), ["b"], "newest first");
     assert_eq!(ids(&["--creator", "me", "-n", "115"]).len(), 115, "over several pages");
     assert_eq!(ids(&["--from", "1h"]).len(), 20);
@@ -281,6 +295,7 @@ fn history_log_and_types_tell_what_there_is() {
     let kinds: Vec<Value> = dev.json(&["history", "a"])["events"].as_array().unwrap().iter().map(|e| e["kind"].clone()).collect();
     assert!(kinds.contains(&json!("submitted")) && kinds.contains(&json!("succeeded")), "{kinds:?}");
     assert_eq!(dev.run(&["log", "a"]).ends(0).out, "reading the file\n");
+    assert_eq!(dev.run(&["params", "a"]).ends(0).json(), json!({}));
     write(dev.folder.path(), "note.txt", "a note");
     let file = dev.folder.path().join("note.txt").to_str().unwrap().to_owned();
     dev.run(&["attachments", "put", "a", "note", &file, "--media", "text/plain"]).ends(0).prints(&["text/plain", "6"]);

@@ -18,6 +18,15 @@ fn every_verb_has_its_heading_and_an_example() {
 }
 
 #[test]
+fn every_verb_is_in_the_table() {
+    let manual = manual();
+    let table = manual.split("## Options of every verb").next().unwrap();
+    for verb in verbs() {
+        assert!(table.contains(&format!("[`{verb}")), "the table of docs/cli.md lacks `{verb}`");
+    }
+}
+
+#[test]
 fn every_exit_code_is_named() {
     let help = run(kafleet(["--help"])).ends(0).out;
     let codes = help.split("Exit codes: ").nth(1).expect("the exit codes").trim().replace('\n', " ");

@@ -81,9 +81,9 @@ impl Ran {
     }
 }
 
-/// Runs to the end.
-pub fn run(command: Command) -> Ran {
-    fed(command, "")
+/// Runs to the end, with nothing on stdin.
+pub fn run(mut command: Command) -> Ran {
+    ended(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
 /// Runs to the end, with this on stdin.

@@ -91,5 +91,5 @@ fn show(screen: &Screen, changes: &BTreeMap<String, Change>) -> Result<(), crate
     for (id, change) in changes {
         rows.add([Field::Text(id.clone()), Field::from(change.name())]);
     }
-    screen.table(rows)
+    screen.list(rows, "no schedules: `[schedules]` in the configuration has none, and nothing is to be deleted")
 }

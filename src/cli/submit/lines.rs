@@ -165,7 +165,8 @@ fn whole(line: &[u8]) -> Result<Value, String> {
 fn not_json(why: &serde_json::Error) -> String {
     let text = why.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
-    format!("not JSON: {what} (column {})", why.column())
+    let whole = if why.is_eof() { ": a line holds a whole value, as `jq -c .` writes it" } else { "" };
+    format!("not JSON: {what} (column {}){whole}", why.column())
 }
 
 #[cfg(test)]
@@ -208,6 +209,8 @@ mod tests {
         let why: Vec<&str> = found[..4].iter().map(|line| line.task.as_ref().unwrap_err().as_str()).collect();
         assert_eq!(why[0], "not JSON: expected value (column 9)");
         assert!(why[1].starts_with("a task is a JSON object"), "{why:?}");
+        let spread = lines(b"{\n\"type\": \"echo\"\n}\n", Shape::Documents);
+        assert!(spread[0].task.as_ref().unwrap_err().contains("`jq -c .`"), "{spread:?}");
         assert!(why[2].starts_with("not JSON"), "{why:?}");
         assert_eq!(why[3], "the line is longer than 4194304 bytes");
         assert!(found[4].task.is_ok() && found[4].number == 5, "the lines after it are read");

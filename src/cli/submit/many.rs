@@ -199,6 +199,10 @@ impl Tally {
                 self.bar.suspend(|| self.screen.json_line(outcome))?;
             }
         }
+        let ids: Vec<&str> = outcomes.iter().filter(|one| one.problem.is_none()).filter_map(|one| one.id.as_deref()).collect();
+        if !self.screen.is_json() && !ids.is_empty() {
+            self.bar.suspend(|| self.screen.line(&ids.join("\n")))?;
+        }
         if let Some(last) = outcomes.last() {
             self.bar.set_position(last.end);
         }

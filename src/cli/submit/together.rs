@@ -20,6 +20,9 @@ pub async fn submit(source: Source, shape: Shape, client: &Client, screen: &Scre
     if let Some(problem) = outcome.items.iter().find_map(|item| item.problem.as_ref()) {
         return Err(told(problem));
     }
+    if !screen.is_json() {
+        outcome.items.iter().filter_map(|item| item.id.as_deref()).try_for_each(|id| screen.line(id))?;
+    }
     tell(format_args!("{} submitted together", outcome.accepted));
     Ok(Code::Ok)
 }

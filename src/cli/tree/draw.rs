@@ -1,56 +1,66 @@
 //! A tree as lines of text.
 
 use crate::api::documents::TreeNode;
-use crate::cli::card::{error_text, took_text};
+use crate::cli::card::{error_text, time_text};
 use crate::cli::screen::{Paint, one_line};
 use crate::model::state::State;
 
 /// The longest progress value, or error, on a line.
 const MAX_NOTE_CHARS: usize = 80;
 
-pub fn lines(top: &TreeNode, paint: Paint) -> Vec<String> {
-    let mut lines = vec![label(top, &top.id, paint)];
-    below(top, "", paint, &mut lines);
+pub fn lines(top: &TreeNode, paint: Paint, now_ms: i64) -> Vec<String> {
+    let drawing = Drawing { paint, now_ms };
+    let mut lines = vec![drawing.label(top, &top.id)];
+    drawing.below(top, "", &mut lines);
     lines
 }
 
-fn below(node: &TreeNode, indent: &str, paint: Paint, lines: &mut Vec<String>) {
-    for (n, child) in node.below.iter().enumerate() {
-        let last = n + 1 == node.below.len() && node.cut == 0;
-        let (branch, trunk) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        let segment = child.id.rsplit(':').next().unwrap_or(&child.id);
-        lines.push(format!("{}{}", paint.dim(&format!("{indent}{branch}")), label(child, segment, paint)));
-        below(child, &format!("{indent}{trunk}"), paint, lines);
-    }
-    if node.cut > 0 {
-        lines.push(paint.dim(&format!("{indent}└─ … {} more", node.cut)));
-    }
+struct Drawing {
+    paint: Paint,
+    now_ms: i64,
 }
 
-/// One task: sign, id, type, state, how many of its children are done, time taken, and what it says.
-fn label(node: &TreeNode, id: &str, paint: Paint) -> String {
-    let mut text = format!("{} {}", paint.hue(node.state, sign(node.state)), paint.bold(&one_line(id)));
-    let mut add = |part: String| text.push_str(&format!("  {part}"));
-    if let Some(name) = &node.name {
-        add(one_line(name));
+impl Drawing {
+    fn below(&self, node: &TreeNode, indent: &str, lines: &mut Vec<String>) {
+        let paint = self.paint;
+        for (n, child) in node.below.iter().enumerate() {
+            let last = n + 1 == node.below.len() && node.cut == 0;
+            let (branch, trunk) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+            let segment = child.id.rsplit(':').next().unwrap_or(&child.id);
+            lines.push(format!("{}{}", paint.dim(&format!("{indent}{branch}")), self.label(child, segment)));
+            self.below(child, &format!("{indent}{trunk}"), lines);
+        }
+        if node.cut > 0 {
+            lines.push(paint.dim(&format!("{indent}└─ … {} more", node.cut)));
+        }
     }
-    if let Some(task_type) = &node.task_type {
-        add(paint.dim(task_type));
+
+    /// One task: sign, id, type, state, how many of its children are done, time taken, and what it says.
+    fn label(&self, node: &TreeNode, id: &str) -> String {
+        let paint = self.paint;
+        let mut text = format!("{} {}", paint.hue(node.state, sign(node.state)), paint.bold(&one_line(id)));
+        let mut add = |part: String| text.push_str(&format!("  {part}"));
+        if let Some(name) = &node.name {
+            add(one_line(name));
+        }
+        if let Some(task_type) = &node.task_type {
+            add(paint.dim(task_type));
+        }
+        add(paint.state(node.state));
+        if let Some(counts) = counts(node) {
+            add(counts);
+        }
+        if node.attempt > 1 {
+            add(format!("attempt {}", node.attempt));
+        }
+        if let Some(time) = time_text(node.state, node.started_at.as_deref(), node.ended_at.as_deref(), self.now_ms) {
+            add(paint.dim(&time));
+        }
+        if let Some(note) = note(node) {
+            add(paint.dim(&note));
+        }
+        text
     }
-    add(paint.state(node.state));
-    if let Some(counts) = counts(node) {
-        add(counts);
-    }
-    if node.attempt > 1 {
-        add(format!("attempt {}", node.attempt));
-    }
-    if let Some(took) = node.started_at.as_deref().zip(node.ended_at.as_deref()).and_then(|(from, to)| took_text(from, to)) {
-        add(paint.dim(&took));
-    }
-    if let Some(note) = note(node) {
-        add(paint.dim(&note));
-    }
-    text
 }
 
 fn sign(state: State) -> &'static str {
@@ -89,6 +99,8 @@ mod tests {
     use crate::model::event::ErrorInfo;
     use crate::model::json::RawJson;
 
+    const NOON: i64 = 1_769_860_800_000;
+
     fn node(id: &str, state: State, below: Vec<TreeNode>) -> TreeNode {
         let of = |wanted: fn(&TreeNode) -> bool| below.iter().filter(|child| wanted(child)).count() as u64;
         let children = Children {
@@ -124,6 +136,7 @@ mod tests {
         done.ended_at = Some("2026-01-31T12:00:01.250Z".into());
         let mut running = node("order:pack", State::Running, vec![]);
         running.name = Some("pack \u{1b}[2Jit".into());
+        running.started_at = Some("2026-01-31T11:59:56.800Z".into());
         running.progress = RawJson::of(&serde_json::json!({"step": 2})).ok();
         let mut fetch = node("order:fetch", State::Failed, vec![done, failed]);
         (fetch.cut, fetch.children.total) = (3, 5);
@@ -138,13 +151,13 @@ mod tests {
 │  ├─ ✔ a  digest  succeeded  1.2 s
 │  ├─ ✘ b  digest  failed  attempt 6  timeout: took longer than 1s (attempt 6)
 │  └─ … 3 more
-└─ ● pack  pack  [2Jit  digest  running  {\"step\":2}";
-        assert_eq!(lines(&sample(), Paint(false)).join("\n"), expected);
+└─ ● pack  pack  [2Jit  digest  running  for 3.2 s  {\"step\":2}";
+        assert_eq!(lines(&sample(), Paint(false), NOON).join("\n"), expected);
     }
 
     #[test]
     fn colours_change_nothing_but_colour() {
-        let colored = lines(&sample(), Paint(true)).join("\n");
+        let colored = lines(&sample(), Paint(true), NOON).join("\n");
         assert!(colored.contains("\u{1b}[31m✘"), "{colored:?}");
         let mut plain = String::new();
         let mut rest = colored.as_str();
@@ -153,14 +166,14 @@ mod tests {
             rest = after.split_once('m').map_or("", |(_, rest)| rest);
         }
         plain.push_str(rest);
-        assert_eq!(plain, lines(&sample(), Paint(false)).join("\n").replace("\u{1b}", ""));
+        assert_eq!(plain, lines(&sample(), Paint(false), NOON).join("\n").replace("\u{1b}", ""));
     }
 
     #[test]
     fn a_long_error_is_cut() {
         let mut top = node("a", State::Failed, vec![]);
         top.error = Some(ErrorInfo::new("handler", "ä".repeat(500), 1));
-        let line = &lines(&top, Paint(false))[0];
+        let line = &lines(&top, Paint(false), NOON)[0];
         assert!(line.ends_with("ä…") && line.chars().count() < 120, "{line}");
     }
 }

@@ -1,0 +1,87 @@
+//! What the api tells the callers of its REST API, in the words of the command line.
+
+/// Parts of messages and hints, and what they are at a shell. Of two that begin alike the longer one comes first.
+const WORDS: [(&str, &str); 18] = [
+    ("the request has no bearer token", "the api asks for a token, and none was given"),
+    ("the bearer token is not known", "the api does not know the token"),
+    ("send the header `Authorization: Bearer TOKEN`", "give a token that it knows with --token or KAFLEET_TOKEN"),
+    ("GET /openapi.json lists every call", "the api may be of another version than this `kafleet`: see `kafleet --version`"),
+    ("the header `allow` says with which", "the api may be of another version than this `kafleet`: see `kafleet --version`"),
+    ("GET /v1/tasks/{id}/attachments", "`kafleet attachments list ID`"),
+    ("GET /v1/types", "`kafleet types -o json`"),
+    ("DELETE /v1/kill/{name}", "`kafleet kill off NAME`"),
+    ("GET /v1/kill", "`kafleet kill list`"),
+    ("PUT /v1/schedules/{id}", "`kafleet schedules change ID`"),
+    ("DELETE /v1/schedules/{id}", "`kafleet schedules delete ID`"),
+    ("GET /v1/schedules", "`kafleet schedules list`"),
+    ("`only_failed`", "--only-failed"),
+    ("`external: true`", "--external"),
+    ("`atomic`", "--atomic"),
+    ("`options`", "--options"),
+    ("`link`", "--link"),
+    ("a `then`", "one with --then"),
+];
+
+/// A message or hint of the api for someone at a shell.
+pub fn for_shell(text: &str) -> String {
+    let text = WORDS.iter().fold(text.to_owned(), |text, (call, verb)| text.replace(call, verb));
+    if let Some((before, _)) = text.split_once("read the task with `?after=") {
+        return format!("{before}see `kafleet status`");
+    }
+    match text.strip_prefix("query parameter `").and_then(|rest| rest.split_once('`')) {
+        Some((name, why)) => format!("`--{}`{why}", name.replace('_', "-")),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    #[test]
+    fn hint_names_verbs_instead_of_calls() {
+        for (text, expected) in [
+            ("GET /v1/types shows the schema of `foreach`", "`kafleet types -o json` shows the schema of `foreach`"),
+            (
+                "change it with PUT /v1/schedules/{id}, or delete it first",
+                "change it with `kafleet schedules change ID`, or delete it first",
+            ),
+            ("query parameter `name_like`: the pattern grows too large", "`--name-like`: the pattern grows too large"),
+            ("retry what failed below it with `only_failed`", "retry what failed below it with --only-failed"),
+            ("do not repeat it, read the task with `?after=3:9`", "do not repeat it, see `kafleet status`"),
+            ("there is no task `a`", "there is no task `a`"),
+        ] {
+            assert_eq!(for_shell(text), expected);
+        }
+    }
+
+    /// The lines of the api's code that reach a user.
+    fn lines(folder: &Path, lines: &mut Vec<(PathBuf, String)>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                self::lines(&path, lines);
+            } else if path.file_name().is_some_and(|name| name != "tests.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+                let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+                lines.extend(code.map(|line| (path.clone(), line.to_owned())));
+            }
+        }
+    }
+
+    #[test]
+    fn every_call_that_a_hint_names_has_its_verb() {
+        let mut code = Vec::new();
+        lines(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/api")), &mut code);
+        let calls = ["GET /", "PUT /", "POST /", "PATCH /", "DELETE /"];
+        let names_call = |text: &str| calls.iter().any(|call| text.contains(call));
+        let named: Vec<_> = code.iter().filter(|(_, line)| names_call(line)).collect();
+        assert!(named.len() > 5, "the api's hints are looked for in the wrong place");
+        for (path, line) in named {
+            assert!(!names_call(&for_shell(line)), "{}: no verb stands for the call in: {line}", path.display());
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! `params`: the params of a task.
+
+use clap::Args;
+
+use super::globals::Globals;
+use super::outcome::{Code, Outcome};
+use super::screen::one_line;
+use crate::api::documents::Params;
+
+#[derive(Debug, Args)]
+pub struct ParamsArgs {
+    /// The task's id
+    pub id: String,
+}
+
+/// Prints the params as JSON, indented; with `-o json` the api's document.
+pub async fn params(args: ParamsArgs, globals: &Globals) -> Outcome {
+    let screen = globals.screen();
+    let params: Params = globals.client()?.get(&["v1", "tasks", &args.id, "params"], &Vec::new()).await?;
+    if screen.is_json() {
+        screen.json(&params)?;
+    } else {
+        let text = format!("{:#}", params.params);
+        screen.line(&text.lines().map(one_line).collect::<Vec<_>>().join("\n"))?;
+    }
+    Ok(Code::Ok)
+}

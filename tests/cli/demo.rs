@@ -1,0 +1,71 @@
+//! `kafleet dev --demo`: every verb has something to show, and little is open at once.
+
+use serde_json::Value;
+
+use crate::client::Dev;
+use crate::run::{configured, kafleet, run, until};
+
+/// Trees that the demo keeps open at most, and those of its schedule.
+const MOST_OPEN: usize = 24 + 4;
+
+fn list(dev: &Dev, words: &[&str]) -> Vec<Value> {
+    let page = dev.json(&[&["list", "-n", "500"], words].concat());
+    page["tasks"].as_array().unwrap().clone()
+}
+
+fn open_roots(dev: &Dev) -> usize {
+    let ended = ["succeeded", "failed", "cancelled", "expired"];
+    list(dev, &[]).iter().filter(|task| !ended.contains(&task["state"].as_str().unwrap())).count()
+}
+
+#[test]
+fn demo_shows_something_in_every_verb() {
+    let dev = Dev::with(&["--demo", "--no-sample"]);
+    for state in
+        ["scheduled", "queued", "running", "retrying", "warning", "waiting_for_children", "succeeded", "failed", "cancelled"]
+    {
+        until(&format!("a task is {state}"), || {
+            assert!(open_roots(&dev) <= MOST_OPEN);
+            (!list(&dev, &["--level", "any", "--state", state]).is_empty()).then_some(())
+        });
+    }
+    let shows = |words: &[&str], text: &str| {
+        until(&format!("`{words:?}` shows `{text}`"), || {
+            let ran = dev.run(words);
+            (ran.code == Some(0) && ran.out.contains(text)).then_some(())
+        });
+    };
+    shows(&["tree", "parts-1"], "then");
+    shows(&["children", "order-1"], "order-1:pack");
+    shows(&["params", "order-1"], "children");
+    shows(&["log", "order-1:fetch"], "looking on the shelf");
+    shows(&["attachments", "list", "order-1:pack"], "slip");
+    shows(&["history", "flaky-1"], "the demo shows a retry");
+    until("why tells of the pause", || {
+        let imports = list(&dev, &["--type", "demo-import", "--state", "queued"]);
+        let id = imports.first()?["id"].as_str()?.to_owned();
+        dev.run(&["why", &id]).out.contains("paused").then_some(())
+    });
+    until("progress is shown", || list(&dev, &["--level", "any"]).iter().any(|task| !task["progress"].is_null()).then_some(()));
+    shows(&["dead", "list"], "the address `nowhere` does not exist");
+    shows(&["dead", "list"], "exhausted");
+    shows(&["kill", "list"], "demo-recalled");
+    shows(&["schedules", "list"], "succeeded");
+    shows(&["types"], "paused");
+    shows(&["workers"], "alive");
+    shows(&["workers", "--running"], "demo-");
+    shows(&["status", "ticket-1"], r#"{"answered":true}"#);
+    shows(&["status", "flaky-1"], "succeeded");
+    until("all changes are watched", || {
+        let seen = dev.run(&["watch", "--all", "--timeout", "5s"]).ends(0);
+        (seen.out.lines().count() >= 3).then_some(())
+    });
+}
+
+#[test]
+fn demo_needs_a_token_that_may_operate() {
+    let folder = configured("[[api.tokens]]\nname = \"reader\"\ntoken = \"a-long-enough-token-to-read\"\nrole = \"read\"\n");
+    let mut command = kafleet(["dev", "--demo", "--listen", "127.0.0.1:0"]);
+    command.current_dir(folder.path());
+    run(command).ends(2).tells(&["the demo needs one of `api.tokens` to have the role `operate`", "hint: "]);
+}
