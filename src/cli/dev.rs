@@ -53,7 +53,8 @@ pub struct DevArgs {
 }
 
 pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Outcome {
-    init_logs("warn");
+    // The failures of the demo are meant.
+    init_logs(if args.demo { "error" } else { "warn" });
     // Nobody but the first task needs to find an api that is gone in a moment.
     let listen = args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned()));
     let wants = Wants { api_listen: listen, unused: &["kafka", "redis", "ops"], handlers: true, ..Wants::default() };

@@ -37,17 +37,18 @@ pub async fn log(args: LogArgs, globals: &Globals) -> Outcome {
 
 /// Page after page.
 async fn read(client: &Client, screen: &Screen, id: &str, mut from: u64) -> Outcome {
-    let begun = from;
+    let (begun, mut shown) = (from, false);
     loop {
         let query = vec![("from", from.to_string())];
         let page: LogDocument = client.get(&["v1", "tasks", id, "log"], &query).await?;
         show(screen, &page, from)?;
+        shown |= !page.lines.is_empty();
         from = page.from + page.lines.len() as u64;
         if page.lines.is_empty() || from >= page.total {
             if page.dropped > 0 {
                 tell(format_args!("{} lines were dropped by the worker: the task logged more than is kept", page.dropped));
             }
-            if from == begun && !screen.is_json() {
+            if !shown && !screen.is_json() {
                 tell(nothing(id, begun, page.total));
             }
             return Ok(Code::Ok);

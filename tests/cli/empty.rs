@@ -31,6 +31,17 @@ fn empty_list_says_so_and_names_the_next_verb() {
     ] {
         assert_eq!(dev.run(words).ends(0).tells(&[told]).out, "", "{words:?}");
     }
+    dev.run(&["log", "one", "--append", "a line"]).ends(0);
+    until("the line is there", || (dev.run(&["log", "one"]).out == "a line\n").then_some(()));
+    dev.run(&["log", "one", "--from", "9"]).ends(0).tells(&["no line from 9 on: the log of `one` has 1"]);
+}
+
+#[test]
+fn refusal_speaks_of_options() {
+    let dev = Dev::start();
+    dev.run(&["list", "--cursor", "nonsense"]).ends(2).tells(&["--cursor is not one that this api gave"]);
+    dev.run(&["schedules", "create", "x", "echo"]).ends(2).tells(&["neither --cron nor --every", "or --every 10m"]);
+    dev.run(&["kill", "on", ""]).ends(2).tells(&["error: a name is empty"]);
 }
 
 #[test]

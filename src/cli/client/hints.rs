@@ -1,7 +1,7 @@
 //! What the api tells the callers of its REST API, in the words of the command line.
 
 /// Parts of messages and hints, and what they are at a shell. Of two that begin alike the longer one comes first.
-const WORDS: [(&str, &str); 18] = [
+const WORDS: [(&str, &str); 22] = [
     ("the request has no bearer token", "the api asks for a token, and none was given"),
     ("the bearer token is not known", "the api does not know the token"),
     ("send the header `Authorization: Bearer TOKEN`", "give a token that it knows with --token or KAFLEET_TOKEN"),
@@ -14,6 +14,10 @@ const WORDS: [(&str, &str); 18] = [
     ("PUT /v1/schedules/{id}", "`kafleet schedules change ID`"),
     ("DELETE /v1/schedules/{id}", "`kafleet schedules delete ID`"),
     ("GET /v1/schedules", "`kafleet schedules list`"),
+    ("neither `cron` nor `every`", "neither --cron nor --every"),
+    ("`cron = \"0 3 * * *\"`", "--cron \"0 3 * * *\""),
+    ("`every = \"10m\"`", "--every 10m"),
+    ("`cursor`", "--cursor"),
     ("`only_failed`", "--only-failed"),
     ("`external: true`", "--external"),
     ("`atomic`", "--atomic"),
@@ -25,6 +29,9 @@ const WORDS: [(&str, &str); 18] = [
 /// A message or hint of the api for someone at a shell.
 pub fn for_shell(text: &str) -> String {
     let text = WORDS.iter().fold(text.to_owned(), |text, (call, verb)| text.replace(call, verb));
+    if text.starts_with("the path ends behind `") {
+        return "a name is empty".to_owned();
+    }
     if let Some((before, _)) = text.split_once("read the task with `?after=") {
         return format!("{before}see `kafleet status`");
     }
@@ -51,6 +58,8 @@ mod tests {
             ("query parameter `name_like`: the pattern grows too large", "`--name-like`: the pattern grows too large"),
             ("retry what failed below it with `only_failed`", "retry what failed below it with --only-failed"),
             ("do not repeat it, read the task with `?after=3:9`", "do not repeat it, see `kafleet status`"),
+            ("the path ends behind `/v1/kill/`, where a name is needed", "a name is empty"),
+            ("it has neither `cron` nor `every`", "it has neither --cron nor --every"),
             ("there is no task `a`", "there is no task `a`"),
         ] {
             assert_eq!(for_shell(text), expected);

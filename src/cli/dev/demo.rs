@@ -21,7 +21,7 @@ pub const SCENES: u64 = 12;
 const MAX_OPEN: usize = 24;
 /// Between two beats: at first, so that there is soon something to see, and then.
 const FIRST_BEAT: Duration = Duration::from_millis(300);
-const BEAT: Duration = Duration::from_secs(3);
+const BEAT: Duration = Duration::from_secs(4);
 /// A tag whose tasks are not started.
 const RECALLED: &str = "demo-recalled";
 /// Finished trees, dead letters and records are kept for so long, which bounds the memory that the demo takes.
@@ -99,7 +99,7 @@ fn scene(number: u64) -> Scene {
                 "an order",
                 json!({"log": ["the order is complete"], "children": [
                     child("fetch", FETCH, json!({"failing_attempts": 1, "log": ["looking on the shelf"]})),
-                    child("pack", PACK, json!({"steps": 8, "pause": "500ms", "attach": "slip"})),
+                    child("pack", PACK, json!({"steps": 4, "pause": "1s", "attach": "slip"})),
                 ]}),
             ),
             json!({"tags": ["shop"]}),
@@ -123,7 +123,7 @@ fn scene(number: u64) -> Scene {
                 child("pack", PACK, json!({"steps": 2, "pause": "1s"})),
             ]}),
         )),
-        5 => Scene::of(root("long", SLOW, "too long", json!({"steps": 600, "pause": "1s", "log": ["this takes a while"]})))
+        5 => Scene::of(root("long", SLOW, "too long", json!({"steps": 200, "pause": "3s", "log": ["this takes a while"]})))
             .later(5, Order::Cancel(named("long"))),
         6 => Scene::of(root("slow", SLOW, "one at a time", json!({"steps": 3, "pause": "1s"}))),
         7 => Scene::of(root("flaky", FETCH, "fails until it is retried", json!({"steps": 1, "pause": "1s", "failing_runs": 1})))
@@ -136,8 +136,9 @@ fn scene(number: u64) -> Scene {
             "steps": 8, "pause": "1s", "warn": "the disk is nearly full", "log": ["reading", "writing"]}),
         )),
         9 => {
-            let parts: Vec<Value> =
-                (1..=12).map(|part| child(&format!("part-{part}"), PACK, json!({"steps": part, "pause": "400ms"}))).collect();
+            let parts: Vec<Value> = (1..=12)
+                .map(|part| child(&format!("part-{part}"), PACK, json!({"steps": 2, "pause": format!("{}ms", part * 200)})))
+                .collect();
             let then = json!({"on": "ended", "type": REPORT, "params": {"log": ["all parts have ended"]}, "name": "the bill"});
             with(root("parts", ORDER, "many parts, then a bill", json!({"children": parts})), json!({"then": [then]}))
         }
@@ -178,11 +179,11 @@ impl<'a> Demo<'a> {
     async fn prepare(&self) -> Result<(), Failure> {
         let pause = PauseType { reason: Some("the demo shows a pause".into()) };
         let _: Value = self.client.post(&["v1", "types", IMPORT, "pause"], Some(&pause)).await?;
-        let kill = SetKill { task_type: None, reason: Some("the demo shows a kill switch".into()) };
+        let kill = SetKill { task_type: Some(FETCH.into()), reason: Some("the demo shows a kill switch".into()) };
         let _: Value = self.client.call(Method::PUT, &["v1", "kill", RECALLED], Some(&kill)).await?;
         let task = json!({"type": REPORT, "params": {"steps": 2, "pause": "1s"}});
         for schedule in [
-            json!({"id": "demo-minutely", "spec": {"every": "20s", "task": task}}),
+            json!({"id": "demo-regular", "spec": {"every": "20s", "task": task}}),
             json!({"id": "demo-nightly", "spec": {"cron": "0 3 * * MON-FRI", "timezone": "Europe/Berlin", "task": task}}),
         ] {
             // An earlier try may have come so far.

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::lines::{Line, Shape, Source, read};
 use crate::api::documents::{BatchItem, Problem};
+use crate::cli::card::span_text;
 use crate::cli::client::{Client, told};
 use crate::cli::outcome::{Code, Failure, Outcome};
 use crate::cli::screen::{Screen, tell};
@@ -229,9 +230,9 @@ impl Tally {
         if hidden > 0 {
             tell(format_args!("… and {hidden} more refused lines: `-o json` tells them all"));
         }
-        let took = self.begun.elapsed().as_secs_f64();
-        let rate = self.accepted as f64 / took.max(0.001);
-        tell(format_args!("{} in {took:.1} s ({rate:.0}/s)", self.text()));
+        let took = self.begun.elapsed();
+        let rate = self.accepted as f64 / took.as_secs_f64().max(0.001);
+        tell(format_args!("{} in {} ({rate:.0}/s)", self.text(), span_text(took.as_millis() as i64)));
     }
 }
 
