@@ -60,6 +60,7 @@ impl Task for Resize {
                 cx.progress(BTreeMap::from([((1, 2), 3)]));
                 Ok(json!(false))
             }
+            "unsuccessful" => Err(Failure::unsuccessful("no image is that wide")),
             _ => Ok(json!(self.width)),
         }
     }
@@ -150,10 +151,18 @@ async fn children_that_cannot_be_published_fail_the_attempt() {
 }
 
 #[tokio::test]
-async fn an_answer_of_false_is_a_failure_and_progress_that_is_not_json_is_told() {
+async fn progress_that_is_not_json_is_reported_as_warning() {
     let outcome = resize("bad progress").await;
-    assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Final, "answered_false"));
     assert!(matches!(&outcome.notes[0], Note::Warning(told) if told.contains("progress that is not JSON")));
+}
+
+#[tokio::test]
+async fn false_is_a_result_and_unsuccessful_is_a_failure_of_its_own_kind() {
+    assert_eq!(resize("bad progress").await.output(), json!(false));
+    let echo = Trial::new().handle("echo", &Registered::new(Echo), RawJson::parse(b"false").unwrap()).await;
+    assert_eq!(echo.output(), json!(false));
+    let unsuccessful = resize("unsuccessful").await;
+    assert_eq!(*unsuccessful.failure(), Failure::fail("no image is that wide").of_kind("unsuccessful"));
 }
 
 #[tokio::test]
@@ -253,6 +262,7 @@ fn every_problem_of_the_configuration_is_told_and_names_its_key() {
         ("[types.a]\nhandler = 'echo'\nschema = 'no-schema.json'", "no-schema.json`: not a JSON Schema"),
         ("[types.a]\nhandler = 'echo'\nschema = 'remote.json'", "remote.json`: not a JSON Schema"),
         ("[types.a]\nhandler = 'foreach'\nschema = 'x.json'", "`types.a.schema`: `foreach` has its own"),
+        ("[types.kafleet-callback]\nhandler = 'echo'", "`types.kafleet-callback`: `kafleet-callback` is reserved"),
         ("[types.resize]\nhandler = 'echo'", "`types.resize.handler`: the type is registered in Rust"),
         ("[types.resize]\nschema = 'x.json'", "`types.resize.schema`: the type is registered in Rust"),
     ] {
@@ -269,6 +279,10 @@ fn a_name_is_registered_once() {
     registry.task::<Resize>().task::<Resize>().add("No Name", Registered::new(Echo));
     assert_eq!(registry.problems().len(), 2);
     assert!(registry.problems()[0].contains("`resize` is registered twice"));
+    let mut reserved = Registry::default();
+    reserved.add("kafleet-callback", Registered::new(Echo));
+    assert!(reserved.get("kafleet-callback").is_none());
+    assert!(reserved.problems()[0].starts_with("`kafleet-callback` is reserved"), "{:?}", reserved.problems());
     let mut samples = Registry::default();
     samples.add("echo", Registered::new(Echo));
     register_samples(&mut samples);

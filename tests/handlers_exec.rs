@@ -115,6 +115,16 @@ async fn exit_codes_say_ok_retry_or_fail() {
 }
 
 #[tokio::test]
+async fn failure_quotes_plain_lines_rather_than_protocol_lines() {
+    let talk = r#"echo '{"log": "step 1"}' >&2; echo '{"progress": 1}' >&2; echo '{"warn": "hot"}' >&2"#;
+    let failed =
+        attempt(sh(&format!("{talk}; echo 'disk full' >&2; echo '{{\"log\": \"step 2\"}}' >&2; exit 3")), json!({})).await;
+    assert_eq!(failed.failure().message, "exit code 3: disk full");
+    // Where nothing else is there, they are all that can be quoted.
+    assert_eq!(attempt(sh(&format!("{talk}; exit 3")), json!({})).await.failure().message, "exit code 3: step 1\nhot");
+}
+
+#[tokio::test]
 async fn output_that_is_not_json_fails_and_is_shown() {
     let outcome = attempt(sh("echo Hello world"), json!({})).await;
     assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Final, "bad_output"));

@@ -29,6 +29,7 @@ async fn serve() -> SocketAddr {
         .route("/empty", any(|| async { StatusCode::NO_CONTENT }))
         .route("/text", any(|| async { "just text" }))
         .route("/endless", any(endless))
+        .route("/stuck", any(|| async { Body::from_stream(futures::stream::pending::<Result<&str, std::io::Error>>()) }))
         .route("/slow", any(std::future::pending::<()>));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -137,6 +138,31 @@ async fn who_does_not_answer_is_asked_again() {
     let slow = attempt(&Trial::new().timeout(Duration::from_millis(100)), call(serve().await, "/slow")).await;
     assert_eq!(slow.failure().then, Fail::Retry { after: None });
     assert!(slow.failure().message.contains("timed out"), "{}", slow.failure());
+}
+
+/// An address whose queue of connections is full: further ones are neither taken nor refused.
+fn unresponsive() -> (SocketAddr, Vec<std::net::TcpStream>, TcpListener) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let connect = || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(300));
+    let taken = std::iter::from_fn(|| connect().ok()).take(100).collect();
+    (address, taken, listener)
+}
+
+#[tokio::test]
+async fn timeouts_have_the_kind_timeout() {
+    let address = serve().await;
+    let (full, _taken, _listener) = unresponsive();
+    for (address, path) in [(full, "/connect"), (address, "/slow"), (address, "/stuck")] {
+        let outcome = attempt(&Trial::new().timeout(Duration::from_millis(300)), call(address, path)).await;
+        let failure = outcome.failure();
+        assert_eq!((failure.then, failure.kind.as_ref()), (Fail::Retry { after: None }, "timeout"), "{path}: {failure}");
+    }
+    // The connection has a limit of its own, shorter than the attempt's.
+    let outcome = attempt(&Trial::new().timeout(DEADLINE), call(full, "/connect")).await;
+    assert_eq!(outcome.failure().kind, "timeout", "{}", outcome.failure());
 }
 
 #[tokio::test]

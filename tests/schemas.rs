@@ -112,7 +112,7 @@ fn built_in_params() -> Vec<(String, Value)> {
     let mut registry = kafleet::handlers::Registry::default();
     kafleet::handlers::builtin::register_samples(&mut registry);
     let callbacks = kafleet::handlers::callback::Callbacks::registered(&Default::default()).unwrap();
-    registry.add(kafleet::handlers::callback::TYPE, callbacks);
+    registry.add_reserved(kafleet::handlers::callback::TYPE, callbacks);
     let mail = kafleet::config::EmailConfig {
         server: "localhost".into(),
         port: None,
@@ -124,7 +124,7 @@ fn built_in_params() -> Vec<(String, Value)> {
         from: "fleet@example.com".into(),
         recipients: Vec::new(),
     };
-    registry.add(kafleet::handlers::email::TYPE, kafleet::handlers::email::Emails::registered(&mail).unwrap());
+    registry.add_reserved(kafleet::handlers::email::TYPE, kafleet::handlers::email::Emails::registered(&mail).unwrap());
     let types = registry.types();
     types.map(|(name, registered)| (format!("params/{name}.json"), registered.schema.json().clone())).collect()
 }

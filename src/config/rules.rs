@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use super::document::{Document, dotted, join};
 use super::shape::{Finding, bad_value, table};
 use super::{ApiConfig, Bytes, Config, HandlerKind, Order, RedisConfig, TopicsConfig, TypeConfig, TypePolicy, WorkerConfig};
+use crate::model::action::{CALLBACK_TYPE, EMAIL_TYPE};
 use crate::model::attachment::MAX_BYTES;
 use crate::model::duration::Millis;
-use crate::model::id::check_type;
+use crate::model::id::{check_own_type, check_type};
 use crate::model::schedule::{Spec, check_name};
 
 /// The shortest token.
@@ -54,6 +55,7 @@ pub(super) fn broken(document: &Document, config: &Config) -> Vec<Finding> {
     found.extend(listen(&config.ops.listen).filter(|_| !config.ops.listen.is_empty()).map(|why| rules.value("/ops/listen", why)));
     for (name, kind) in &config.types {
         found.extend(rules.task_type(name, kind, &config.topics));
+        found.extend(reserved(name, kind, config));
     }
     found.extend(config.callbacks.iter().flat_map(super::callbacks::broken));
     found.extend(config.email.iter().flat_map(super::email::broken));
@@ -236,6 +238,28 @@ impl Rules<'_> {
             }
         }
         found
+    }
+}
+
+/// A name that belongs to kafleet: only the policy of its own types may be set, where they are in use.
+fn reserved(name: &str, kind: &TypeConfig, config: &Config) -> Option<Finding> {
+    let at = join("/types", name);
+    let own = [(CALLBACK_TYPE, "callbacks", config.callbacks.is_some()), (EMAIL_TYPE, "email", config.email.is_some())];
+    match own.into_iter().find(|(own, ..)| *own == name) {
+        None if check_type(name).is_ok() => {
+            check_own_type(name).err().map(|why| Finding::new(at, why).hint("choose another name"))
+        }
+        None => None,
+        Some((_, section, false)) => {
+            let what = format!("{} sets the policy of a type of kafleet, which needs `[{section}]`", table(&at));
+            Some(Finding::new(at, what).hint(format!("add `[{section}]`, or remove it")))
+        }
+        Some(_) => {
+            let set = [("handler", kind.handler.is_some()), ("schema", kind.schema.is_some())];
+            let (key, _) = set.into_iter().find(|(_, set)| *set)?;
+            let what = format!("`{key}` in {} cannot be set: the type is kafleet's own", table(&at));
+            Some(Finding::new(join(&at, key), what).hint("remove it"))
+        }
     }
 }
 

@@ -274,3 +274,16 @@ fn limits_of_a_type_are_checked() {
     let program = "[types.a]\nhandler = \"exec\"\ncommand = [\"true\"]\nisolation = \"process\"";
     refused(program, &["`isolation` in `[types.a]` is of no use"]);
 }
+
+#[test]
+fn reserved_type_names_are_refused() {
+    refused(
+        "[types.kafleet-cleanup]\nhandler = \"echo\"",
+        &[":1:", "`kafleet-cleanup` is reserved", "hint: choose another name"],
+    );
+    let told = ["sets the policy of a type of kafleet, which needs `[callbacks]`", "hint: add `[callbacks]`, or remove it"];
+    refused("[types.kafleet-callback]\nhandler = \"echo\"", &told);
+    refused("[types.kafleet-email]\nconcurrency = 3", &["which needs `[email]`"]);
+    refused("[callbacks]\n[types.kafleet-callback]\nhandler = \"echo\"", &[":3:", "`handler` in", "the type is kafleet's own"]);
+    assert_eq!(problems("[callbacks]\n[types.kafleet-callback]\nconcurrency = 3"), [""; 0]);
+}

@@ -18,7 +18,7 @@ use super::foreach::Foreach;
 use super::http::{self, Call, Http};
 use super::{Registered, Registry, Schema, Task};
 use crate::config::{CallbacksConfig, EmailConfig, HandlerKind, TypeConfig, WorkerConfig};
-use crate::model::id::{check_type, clip};
+use crate::model::id::{check_own_type, clip};
 
 /// The largest schema file, in bytes.
 const MAX_SCHEMA_BYTES: u64 = 1 << 20;
@@ -46,7 +46,7 @@ pub fn register_config(
     ];
     for (section, name, made) in telling {
         match made {
-            Some(Ok(registered)) => drop(registry.add(name, registered)),
+            Some(Ok(registered)) => drop(registry.add_reserved(name, registered)),
             Some(Err(why)) => problems.push(format!("`{section}`: {why}")),
             None => {}
         }
@@ -113,7 +113,7 @@ impl Section<'_> {
     /// None where there was a problem, which is told.
     fn make(&mut self) -> Option<Registered> {
         let before = self.problems.len();
-        if let Err(why) = check_type(self.name) {
+        if let Err(why) = check_own_type(self.name) {
             self.problem("", why);
         }
         let Some(kind) = self.config.handler else {

@@ -19,7 +19,7 @@ use super::schema;
 use super::secret::fill;
 use super::{Answer, AnswerFuture, Context, Failure, Handler, Misfit, Registered, Schema};
 use crate::config::{CallbacksConfig, TypePolicy};
-use crate::model::action::Callback;
+use crate::model::action::{CALLBACK_TYPE, Callback};
 use crate::model::duration::Millis;
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
@@ -31,7 +31,7 @@ mod sign;
 pub use sign::{ID, SIGNATURE, TIMESTAMP, signature};
 
 /// The type's name.
-pub const TYPE: &str = "kafleet-callback";
+pub const TYPE: &str = CALLBACK_TYPE;
 /// Calls at once in one worker: they wait for others, they do not compute.
 const CONCURRENCY: u32 = 32;
 const RETRIES: u32 = 10;
@@ -122,7 +122,7 @@ async fn call(client: &Client, guard: &Guard, params: &CallbackParams, cx: &Cont
     let headers = headers(guard, params, cx).await?;
     let timeout = cx.deadline.map_or(TIMEOUT.into(), |at| at.saturating_duration_since(Instant::now()));
     let request = client.post(url).headers(headers).timeout(timeout).body(params.body.text().to_owned());
-    let response = request.send().await.map_err(|why| unreachable(&host, &why))?;
+    let response = request.send().await.map_err(|why| unanswered(&host, &why))?;
     let (status, wait) = (response.status(), retry_after(response.headers(), jiff::Timestamp::now()));
     if !status.is_success() {
         return Err(refused(&host, status, wait));
@@ -172,7 +172,7 @@ fn no_secret(why: String) -> Failure {
     Failure::retry(why).of_kind("secret")
 }
 
-fn unreachable(host: &str, why: &reqwest::Error) -> Failure {
+fn unanswered(host: &str, why: &reqwest::Error) -> Failure {
     let mut cause: Option<&(dyn Error + 'static)> = why.source();
     let mut last = String::new();
     while let Some(error) = cause {
@@ -183,7 +183,7 @@ fn unreachable(host: &str, why: &reqwest::Error) -> Failure {
         cause = error.source();
     }
     let told = if why.is_timeout() { "no answer in time".to_owned() } else { last };
-    Failure::retry(format!("`{host}` did not answer: {told}")).of_kind("unreachable")
+    Failure::unanswered(format!("`{host}` did not answer: {told}"), why.is_timeout())
 }
 
 /// Only what will not change by itself is not tried again.

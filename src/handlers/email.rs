@@ -16,7 +16,7 @@ use super::schema;
 use super::secret::Source;
 use super::{Answer, AnswerFuture, Context, Failure, Handler, Misfit, Registered, Schema};
 use crate::config::{EmailConfig, MailTls, TypePolicy};
-use crate::model::action::Email;
+use crate::model::action::{EMAIL_TYPE, Email};
 use crate::model::duration::Millis;
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
@@ -25,7 +25,7 @@ use template::Templates;
 mod template;
 
 /// The type's name.
-pub const TYPE: &str = "kafleet-email";
+pub const TYPE: &str = EMAIL_TYPE;
 /// Mails at once in one worker: servers do not like many connections.
 const CONCURRENCY: u32 = 4;
 const RETRIES: u32 = 10;
@@ -216,7 +216,7 @@ impl Post {
         match why.status().map(|code| code.severity) {
             Some(Severity::PermanentNegativeCompletion) => Failure::dead(told).of_kind("smtp_refused"),
             Some(_) => Failure::retry(told).of_kind("smtp_busy"),
-            None => Failure::retry(told).of_kind("unreachable"),
+            None => Failure::unanswered(told, why.is_timeout()),
         }
     }
 }

@@ -6,6 +6,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// The kind of a failure for want of time, also of a service that did not answer in time.
+pub const TIMEOUT: &str = "timeout";
+/// The kind of [`Failure::unsuccessful`].
+pub const UNSUCCESSFUL: &str = "unsuccessful";
+/// The kind of a failure to reach a service: no connection, or one that broke.
+pub(super) const UNREACHABLE: &str = "unreachable";
+
 /// What a handler returns.
 pub type TaskResult<T> = Result<T, Failure>;
 
@@ -41,6 +48,16 @@ impl Failure {
 
     pub fn fail(message: impl Into<String>) -> Self {
         Self { then: Fail::Final, message: message.into(), kind: "error".into() }
+    }
+
+    /// The work is done, and without success: another attempt would end the same way.
+    pub fn unsuccessful(message: impl Into<String>) -> Self {
+        Self::fail(message).of_kind(UNSUCCESSFUL)
+    }
+
+    /// A service gave no answer: `timeout` where its time was over, else `unreachable`. Another attempt may get one.
+    pub(super) fn unanswered(message: impl Into<String>, timed_out: bool) -> Self {
+        Self::retry(message).of_kind(if timed_out { TIMEOUT } else { UNREACHABLE })
     }
 
     pub fn dead(message: impl Into<String>) -> Self {

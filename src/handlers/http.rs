@@ -75,9 +75,9 @@ impl Call {
         let timeout = cx.deadline.map_or(DEFAULT_TIMEOUT, |at| at.saturating_duration_since(Instant::now()));
         let body = params.text().to_owned();
         let request = client.request(self.method.clone(), self.url.clone()).headers(self.headers(cx)).timeout(timeout).body(body);
-        let mut response = request.send().await.map_err(|why| self.unreachable(why))?;
+        let mut response = request.send().await.map_err(|why| self.unanswered(why))?;
         let (status, wait) = (response.status(), retry_after(response.headers(), now()));
-        let body = self.body(&mut response).await.map_err(|why| self.unreachable(why))?;
+        let body = self.body(&mut response).await.map_err(|why| self.unanswered(why))?;
         if !status.is_success() {
             return Err(self.refused(&response, &body, wait));
         }
@@ -128,9 +128,9 @@ impl Call {
         Ok(body)
     }
 
-    fn unreachable(&self, why: reqwest::Error) -> Failure {
-        let host = self.url.host_str().unwrap_or_default();
-        Failure::retry(format!("`{host}` did not answer: {}", causes(&why.without_url()))).of_kind("unreachable")
+    fn unanswered(&self, why: reqwest::Error) -> Failure {
+        let (host, timed_out) = (self.url.host_str().unwrap_or_default(), why.is_timeout());
+        Failure::unanswered(format!("`{host}` did not answer: {}", causes(&why.without_url())), timed_out)
     }
 
     fn refused(&self, response: &Response, body: &[u8], wait: Option<Duration>) -> Failure {

@@ -35,7 +35,7 @@ pub mod testing;
 pub(crate) mod threads;
 
 pub use context::{Child, Context};
-pub use failure::{Fail, Failure, OrFail, TaskResult};
+pub use failure::{Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
 pub use registry::{Registered, Registry, SharedState};
 pub use schema::{Misfit, Schema};
 
@@ -67,7 +67,7 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     /// until it is done, also when its attempt is over; with `ISOLATION` it is killed with its process.
     const BLOCKING: bool = false;
 
-    /// The result. One that is JSON `false` says that the task has failed, without another attempt.
+    /// The result, any JSON. For work that is done without success see [`Failure::unsuccessful`].
     type Output: Serialize + JsonSchema + Send;
 
     /// One attempt. Dropped at a timeout or a cancellation that it does not heed.
@@ -148,9 +148,5 @@ impl<T: Task> Handler for Typed<T> {
 }
 
 fn answer(output: &impl Serialize) -> Answer {
-    let output = RawJson::of(output).map_err(|why| Failure::fail(format!("the result is not JSON: {why}")))?;
-    if output.text() == "false" {
-        return Err(Failure::fail("the handler answered `false`").of_kind("answered_false"));
-    }
-    Ok(output)
+    RawJson::of(output).map_err(|why| Failure::fail(format!("the result is not JSON: {why}")))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Handler, Misfit, Schema, Task, Typed};
 use crate::config::TypePolicy;
-use crate::model::id::check_type;
+use crate::model::id::{check_own_type, check_type};
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
 
@@ -70,9 +70,19 @@ impl Registry {
         self.add(T::TYPE, Registered::of::<T>())
     }
 
-    /// Registers a type. A name that is not one, or that is taken, is a problem: see [`Registry::problems`].
+    /// Registers a type. A name that is not one, or that is reserved or taken, is a problem: see [`Registry::problems`].
     pub fn add(&mut self, name: &str, registered: Registered) -> &mut Self {
-        if let Err(why) = check_type(name) {
+        self.insert(name, registered, check_own_type(name))
+    }
+
+    /// Registers one of kafleet's own types, whose names are reserved.
+    #[doc(hidden)]
+    pub fn add_reserved(&mut self, name: &str, registered: Registered) -> &mut Self {
+        self.insert(name, registered, check_type(name))
+    }
+
+    fn insert(&mut self, name: &str, registered: Registered, named: Result<(), String>) -> &mut Self {
+        if let Err(why) = named {
             self.problems.push(why);
         } else if self.types.contains_key(name) {
             self.problems.push(format!("the type `{name}` is registered twice: give each its own name"));

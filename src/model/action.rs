@@ -9,6 +9,11 @@ use super::state::State;
 use super::task::{MAX_RETRIES, MAX_TEXT_CHARS, Rules, parse_time};
 use super::then::Then;
 
+/// The type of the tasks that call somebody outside.
+pub const CALLBACK_TYPE: &str = "kafleet-callback";
+/// The type of the tasks that send a mail.
+pub const EMAIL_TYPE: &str = "kafleet-email";
+
 /// The most actions of one task, and the most state checks.
 pub const MAX_ACTIONS: usize = 8;
 pub const MAX_CHECKS: usize = 8;

@@ -127,6 +127,18 @@ pub fn root_of(path: &str) -> &str {
     path.split_once(':').map_or(path, |(root, _)| root)
 }
 
+/// Names of task types that begin like this belong to kafleet.
+pub const RESERVED_TYPES: &str = "kafleet-";
+
+/// Checks the name of a type that a user registers or configures: a type name that is not reserved.
+pub fn check_own_type(name: &str) -> Result<(), String> {
+    check_type(name)?;
+    if name.starts_with(RESERVED_TYPES) {
+        return Err(format!("`{name}` is reserved: task types whose names begin with `{RESERVED_TYPES}` belong to kafleet"));
+    }
+    Ok(())
+}
+
 /// Checks a type name: `[a-z0-9-]{1,64}`.
 pub fn check_type(name: &str) -> Result<(), String> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

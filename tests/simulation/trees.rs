@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use kafleet::config::Order;
-use kafleet::handlers::{Child, Context, Failure, Joined, On, Registry, Task, TaskResult, Then};
+use kafleet::handlers::{Child, Context, Failure, Joined, On, Registered, Registry, Task, TaskResult, Then};
 use kafleet::model::action::{Action, Check};
 use kafleet::model::state::State;
 use kafleet::model::task::Rules;
@@ -162,7 +162,7 @@ pub fn registry(journal: &Arc<Journal>, tells: bool) -> Registry {
     let mut registry = Registry::default();
     registry.share(journal.clone()).task::<Oak>().task::<Elm>();
     if tells {
-        registry.task::<Call>().task::<Mail>();
+        registry.add_reserved(Call::TYPE, Registered::of::<Call>()).add_reserved(Mail::TYPE, Registered::of::<Mail>());
     }
     registry
 }

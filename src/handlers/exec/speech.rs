@@ -36,7 +36,10 @@ impl Output {
 /// What came on stderr.
 #[derive(Default)]
 pub struct Heard {
-    last: VecDeque<String>,
+    /// The last lines that are not of the protocol, such as the program's own error messages.
+    plain: VecDeque<String>,
+    /// The last log lines and warnings of the protocol.
+    said: VecDeque<String>,
     lines: usize,
 }
 
@@ -65,16 +68,19 @@ impl Heard {
     fn line(&mut self, line: &[u8], cx: &Context) {
         let said = if line.starts_with(b"{") { serde_json::from_slice::<Said>(line).ok() } else { None };
         let Some(Said { progress, log, warn }) = said else {
-            return self.log(String::from_utf8_lossy(line).trim_end().to_owned(), cx);
+            let line = String::from_utf8_lossy(line).trim_end().to_owned();
+            keep(&mut self.plain, &line);
+            return self.log(line, cx);
         };
         if let Some(state) = progress {
             cx.progress(state);
         }
         if let Some(message) = warn {
-            self.keep(&message);
+            keep(&mut self.said, &message);
             cx.warn(message);
         }
         if let Some(line) = log {
+            keep(&mut self.said, &line);
             self.log(line, cx);
         }
     }
@@ -83,24 +89,27 @@ impl Heard {
         if line.is_empty() {
             return;
         }
-        self.keep(&line);
         self.lines += 1;
         if self.lines <= MAX_LINES {
             cx.log(line);
         }
     }
 
-    fn keep(&mut self, line: &str) {
-        if self.last.len() == QUOTED_LINES {
-            self.last.pop_front();
-        }
-        self.last.push_back(super::super::failure::excerpt(line.as_bytes(), QUOTED_CHARS));
-    }
-
-    /// The last lines, as a failure quotes them.
+    /// The last lines, as a failure quotes them: plain ones, or those of the protocol where there is no other.
     pub fn last_words(&self) -> String {
-        self.last.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+        let lines = if self.plain.is_empty() { &self.said } else { &self.plain };
+        lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }
+}
+
+fn keep(lines: &mut VecDeque<String>, line: &str) {
+    if line.is_empty() {
+        return;
+    }
+    if lines.len() == QUOTED_LINES {
+        lines.pop_front();
+    }
+    lines.push_back(super::super::failure::excerpt(line.as_bytes(), QUOTED_CHARS));
 }
 
 /// Reads one line, of which at most [`MAX_LINE_BYTES`] are kept. False at the end.

@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::super::attempt::Ended;
 use super::super::intake::{Held, Work};
-use super::judge::{Next, TIMEOUT};
+use super::judge::Next;
 use super::{Dispatcher, LONGEST_WAIT, Running, Sleeping};
 use crate::config::Order;
-use crate::handlers::{Answer, Fail, Failure};
+use crate::handlers::{Answer, Fail, Failure, TIMEOUT};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::json::RawJson;
 use crate::runtime;

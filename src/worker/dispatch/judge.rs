@@ -7,15 +7,12 @@ use tokio::time::Instant;
 
 use super::{Dispatcher, LONGEST_WAIT};
 use crate::config::{Alarm, OnError};
-use crate::handlers::{Fail, Failure};
+use crate::handlers::{Fail, Failure, TIMEOUT};
 use crate::model::duration::Millis;
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::id::clip;
 use crate::runtime::now_ms;
 use crate::worker::intake::Held;
-
-/// The kind of a failure for want of time, and the code of its dead letter.
-pub(super) const TIMEOUT: &str = "timeout";
 
 /// What becomes of the task.
 pub(super) enum Next {
