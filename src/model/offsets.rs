@@ -62,15 +62,25 @@ impl Completed {
         if offset < self.next {
             return false;
         }
+        self.skip_to(offset);
+        self.next = offset + 1;
+        self.advance();
+        !self.is_done(offset)
+    }
+
+    /// Notes that nothing more will be delivered before `offset`: what was not delivered there does not exist.
+    pub fn skip_to(&mut self, offset: i64) {
+        if offset < self.next {
+            return;
+        }
         if self.watermark >= self.next && self.end() <= offset {
             // Nothing is open: however wide the gap, nothing of it has to be noted.
             *self = Self::starting_at(offset);
         } else if offset > self.next {
             self.set_range(self.next.max(self.watermark), offset);
         }
-        self.next = offset + 1;
+        self.next = offset;
         self.advance();
-        !self.is_done(offset)
     }
 
     pub fn complete(&mut self, offset: i64) {
@@ -342,6 +352,21 @@ mod tests {
         map.complete(12);
         assert_eq!(map.watermark(), 16);
         assert!(!map.deliver(15));
+    }
+
+    #[test]
+    fn skipped_offsets_count_as_done_and_delivered_ones_do_not() {
+        let mut map = Completed::starting_at(10);
+        assert!(map.deliver(10) && map.deliver(11));
+        map.skip_to(20);
+        assert_eq!((map.watermark(), map.next(), map.is_done(12), map.is_done(19), map.is_done(11)), (10, 20, true, true, false));
+        map.skip_to(15);
+        assert_eq!(map.next(), 20, "nothing is taken back");
+        map.complete(10);
+        map.complete(11);
+        assert_eq!(map.watermark(), 20);
+        map.skip_to(40);
+        assert_eq!((map.watermark(), map.deliver(39), map.deliver(40)), (40, false, true));
     }
 
     #[test]

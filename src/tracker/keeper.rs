@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::TrackerSetup;
 use super::firing::Folded;
-use super::lost::{Gaps, Search};
+use super::lost::{Gaps, Search, Searched};
 use super::progress::Surveys;
 use super::shot::event_message;
 use crate::broker::Partition;
@@ -90,9 +90,30 @@ impl Office {
     async fn gaps(&self, setup: &TrackerSetup) -> Result<Gaps, String> {
         let mut known = self.gaps.lock().await;
         if known.0.is_none_or(|at| at.elapsed() >= between_gaps(setup)) {
-            *known = (Some(Instant::now()), Gaps::find(setup).await?);
+            let mut gaps = Gaps::find(setup).await?;
+            if let Some(taken) = self.taken_types(setup).await? {
+                gaps.note_workers(&taken);
+            }
+            *known = (Some(Instant::now()), gaps);
         }
         Ok(known.1.clone())
+    }
+
+    /// The types that live workers take. `None` where not all heartbeats have been read.
+    async fn taken_types(&self, setup: &TrackerSetup) -> Result<Option<BTreeSet<Arc<str>>>, String> {
+        if !self.has_heard_all(setup).await? {
+            return Ok(None);
+        }
+        let (now, beats) = (now_ms(), self.roll.beats());
+        let live = beats.iter().filter(|(heard, beat)| beat.state != BeatState::Stopped && !is_silent(setup, beat, *heard, now));
+        Ok(Some(live.flat_map(|(_, beat)| &beat.types).map(|part| part.task_type.as_str().into()).collect()))
+    }
+
+    /// A tracker that hears nobody would think that all of them are silent.
+    async fn has_heard_all(&self, setup: &TrackerSetup) -> Result<bool, String> {
+        let (broker, at) = (setup.broker.clone(), Partition::new(setup.names.workers(), WORKERS_PARTITION));
+        let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
+        Ok(self.roll.has_read(ends.end))
     }
 }
 
@@ -109,8 +130,7 @@ pub struct Keeper {
     begins: Option<i64>,
     /// Silent workers: since when they are known, and how often their tasks have been looked for.
     silent: BTreeMap<Arc<str>, (Instant, u32)>,
-    /// What has been looked for: the gaps as they were then.
-    searched: Gaps,
+    searched: Searched,
     looked_for_gaps: Instant,
     /// New gaps, and the place up to which the fold has to have come before the search for their tasks.
     found: Option<(Gaps, i64)>,
@@ -126,7 +146,7 @@ impl Keeper {
     ) -> Self {
         let (events, now) = (setup.names.events().into(), Instant::now());
         let seen = (folded.borrow().offset, now);
-        let (silent, searched) = (BTreeMap::new(), Gaps::default());
+        let (silent, searched) = (BTreeMap::new(), Searched::default());
         let (begins, found) = (Some(-1), None);
         Self { setup, office, number, events, folded, stop, seen, begins, silent, searched, looked_for_gaps: now, found }
     }
@@ -225,7 +245,7 @@ impl Keeper {
             .filter(|(heard, beat)| match beat.state {
                 // It says nothing more either of what it could not finish.
                 BeatState::Stopped => beat.unfinished,
-                BeatState::Running | BeatState::Draining => self.is_silent(beat, *heard, now),
+                BeatState::Running | BeatState::Draining => is_silent(&self.setup, beat, *heard, now),
             })
             .map(|(_, beat)| (beat.id.as_str().into(), beat))
             .collect();
@@ -240,7 +260,7 @@ impl Keeper {
                 workers.insert(id.clone());
             }
         }
-        if workers.is_empty() || !self.has_heard_all().await? {
+        if workers.is_empty() || !self.office.has_heard_all(&self.setup).await? {
             return Ok(());
         }
         for task_type in types {
@@ -252,20 +272,6 @@ impl Keeper {
             self.silent.entry(id).and_modify(|(_, searches)| *searches += 1);
         }
         Ok(())
-    }
-
-    fn is_silent(&self, beat: &Beat, heard_ms: i64, now: i64) -> bool {
-        match self.setup.config.worker_silent {
-            None => beat.is_silent(heard_ms, now),
-            Some(after) => now.saturating_sub(heard_ms) > after.as_i64(),
-        }
-    }
-
-    /// A tracker that hears nobody would think that all of them are silent.
-    async fn has_heard_all(&self) -> Result<bool, String> {
-        let (broker, at) = (self.setup.broker.clone(), Partition::new(self.setup.names.workers(), WORKERS_PARTITION));
-        let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
-        Ok(self.office.roll.has_read(ends.end))
     }
 
     /// Tells those tasks of an index that these workers have.
@@ -292,14 +298,14 @@ impl Keeper {
         // A task that is not folded yet is not found, and its gap is looked at once.
         let folded = self.folded.borrow().offset;
         let Some((gaps, _)) = self.found.take_if(|(_, end)| *end <= folded) else { return Ok(()) };
-        let mut search = Search::new(gaps.since(&self.searched));
+        let mut search = Search::new(gaps.clone());
         while let Some(events) = search.step(&*self.setup.store, self.number).await? {
             self.write(&events).await?;
             for task_type in search.take_found() {
                 self.setup.metrics.lost.with_label_values(&[&*task_type]).inc();
             }
         }
-        self.searched = gaps;
+        self.searched.note(gaps);
         Ok(())
     }
 
@@ -308,13 +314,18 @@ impl Keeper {
             return Ok(());
         }
         self.looked_for_gaps = Instant::now();
-        let gaps = self.office.gaps(&self.setup).await?;
-        if gaps.since(&self.searched).is_empty() {
-            self.searched = gaps;
-        } else {
+        let gaps = self.searched.unsettled(&self.office.gaps(&self.setup).await?);
+        if !gaps.is_empty() {
             self.found = Some((gaps, self.end().await?));
         }
         Ok(())
+    }
+}
+
+fn is_silent(setup: &TrackerSetup, beat: &Beat, heard_ms: i64, now: i64) -> bool {
+    match setup.config.worker_silent {
+        None => beat.is_silent(heard_ms, now),
+        Some(after) => now.saturating_sub(heard_ms) > after.as_i64(),
     }
 }
 

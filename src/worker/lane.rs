@@ -48,6 +48,8 @@ const PATIENCE_FOR_COMMIT: Duration = Duration::from_secs(1);
 const MAX_WAITING: usize = 8_192;
 /// The part of the commit interval after which an idle lane commits.
 const IDLE_COMMIT_PART: u32 = 4;
+/// How often it is looked for what holds no task, such as transaction markers, and is to be passed.
+const GAP_LOOKS: Duration = Duration::from_millis(500);
 /// The least time between commits, and how long to wait for the outcome of one.
 const COMMIT_SPACING: Duration = Duration::from_millis(3);
 const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
@@ -111,6 +113,7 @@ pub struct Lane {
     batch: Vec<Work>,
     commit: Option<Pending>,
     last_commit: Instant,
+    gaps_again: Instant,
     commit_errors: u32,
     done: Vec<Ticket>,
     returned: Vec<Ticket>,
@@ -166,6 +169,7 @@ impl Lane {
             batch: Vec::new(),
             commit: None,
             last_commit: Instant::now(),
+            gaps_again: Instant::now(),
             commit_errors: 0,
             done: Vec::new(),
             returned: Vec::new(),
@@ -202,6 +206,7 @@ impl Lane {
         self.hand_out();
         self.timed(now, |time| &time.dispatch);
         let before = Instant::now();
+        self.pass_gaps(before);
         self.commit_if_due(before).await;
         self.settle_revoked(before);
         self.place_unplaced(before);

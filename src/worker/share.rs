@@ -125,6 +125,12 @@ impl Share {
         fresh
     }
 
+    /// Notes that the log begins here: what was not delivered before it never will be.
+    pub fn skip_to(&mut self, offset: i64) {
+        self.changed |= offset > self.completed.next();
+        self.completed.skip_to(offset);
+    }
+
     pub fn ticket(&self, lane: usize, offset: i64) -> Ticket {
         Ticket::new(lane, self.slot, offset - self.base)
     }

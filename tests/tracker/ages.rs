@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
-use kafleet::broker::{Outgoing, Partition, memory as broker};
+use kafleet::broker::{Broker, Commit, Outgoing, Partition, memory as broker};
 use kafleet::config::TrackerConfig;
 use kafleet::control::beat::{Beat, BeatState, TypeBeat};
 use kafleet::model::age::Lifetimes;
@@ -362,6 +362,46 @@ async fn a_queued_task_whose_record_is_removed_expires() {
     until("it is counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 2 }).await;
     agrees(&ground).await;
     assert_eq!(node(&ground, "kept").await.unwrap().state, State::Queued);
+    tracker.stop().await;
+}
+
+/// A record that is gone from the log may be in a worker's hands: its task is lost when the group has passed it, or when
+/// no worker is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn removed_record_is_lost_only_when_no_worker_can_have_it() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let ground = Ground::new(memory.clone(), Arc::new(Memory::default()), 2);
+    make_topics(&ground);
+    let place = Partition::new(ground.names.tasks("root"), 0);
+    put_records(&ground, &place.topic, 4).await;
+    let tasks = ["held", "passed", "waits", "last"];
+    ground.write(&[lies_at("held", 0), lies_at("passed", 1), lies_at("waits", 2), lies_at("last", 3)]).await;
+    beat(&ground, "w1", 600_000, BeatState::Running).await;
+    let commit = |metadata: &str| {
+        let commit = Commit { partition: place.clone(), offset: 0, metadata: metadata.to_owned() };
+        memory.set_group_offsets(&ground.names.group("root"), &[commit], DEADLINE).unwrap();
+    };
+    commit("kf1 open 100 0 -");
+    memory.truncate_before(&place, 4).unwrap();
+    let tracker = quick(&ground).await;
+    for task in tasks {
+        until_state(&ground, task, State::Queued).await;
+    }
+    // Done without a word: the worker was never given it.
+    commit("kf1 open 100 0 r:AQE");
+    until_state(&ground, "passed", State::Expired).await;
+    for task in ["held", "waits", "last"] {
+        assert_eq!(node(&ground, task).await.unwrap().state, State::Queued, "`{task}` may be at the worker");
+    }
+    ground.write(&[succeeded("held")]).await;
+    until_state(&ground, "held", State::Succeeded).await;
+    beat(&ground, "w1", 600_000, BeatState::Stopped).await;
+    for task in ["waits", "last"] {
+        until_state(&ground, task, State::Expired).await;
+    }
+    assert_eq!(node(&ground, "held").await.unwrap().state, State::Succeeded);
+    until("they are counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 3 }).await;
+    agrees(&ground).await;
     tracker.stop().await;
 }
 

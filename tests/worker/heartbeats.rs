@@ -20,7 +20,7 @@ pub async fn last_beat(fleet: &Fleet) -> Beat {
 }
 
 /// The newest heartbeat that is as it should be.
-async fn beat_where(fleet: &Fleet, what: &str, holds: impl Fn(&Beat) -> bool) -> Beat {
+pub async fn beat_where(fleet: &Fleet, what: &str, holds: impl Fn(&Beat) -> bool) -> Beat {
     let end = Instant::now() + DEADLINE;
     loop {
         let beat = last_beat(fleet).await;

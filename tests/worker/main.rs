@@ -25,6 +25,7 @@ mod order_property;
 mod policy;
 mod rebalance;
 mod recall;
+mod removed;
 mod replaced;
 mod sabotage;
 mod stopping;

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{CALL_DEADLINE, Lane, RETRY_PAUSE, health_part, numbers, refused_part};
+use super::{CALL_DEADLINE, GAP_LOOKS, Lane, RETRY_PAUSE, health_part, numbers, refused_part};
 use crate::broker::{BrokerError, GroupEvent, Partition, Start};
 use crate::fleet;
 use crate::worker::dispatch::Command;
@@ -205,6 +205,19 @@ impl Lane {
         }
     }
 
+    /// Passes the end of what was read where it holds no task: nothing is left to do there, and the group's lag says so.
+    pub(super) fn pass_gaps(&mut self, now: Instant) {
+        if now < self.gaps_again {
+            return;
+        }
+        self.gaps_again = now + GAP_LOOKS;
+        let Ok(places) = self.parts.consumer.positions() else { return };
+        for (partition, place) in places {
+            let share = self.share(partition.index).filter(|share| matches!(share.phase, Phase::Starting | Phase::Active));
+            share.into_iter().for_each(|share| share.skip_to(place));
+        }
+    }
+
     /// Partitions whose place lies outside their log are told once: each is tried until it is read again.
     pub(super) fn recover_astray(&mut self, now: Instant) {
         if self.astray.is_empty() || self.recover_again.is_some_and(|at| now < at) {
@@ -232,8 +245,12 @@ impl Lane {
             return Ok(());
         }
         self.parts.consumer.assign(&[(partition.clone(), Start::At(read_to.max(ends.first)))])?;
-        let lost = (ends.first - read_to).max(0);
-        tracing::error!(%partition, records = lost, "retention has removed tasks that nobody had worked on; going on at the log's start");
+        let gone = ends.first - read_to;
+        if gone > 0 {
+            // The next commit passes them, which tells trackers that no worker has them.
+            self.share(partition.index).into_iter().for_each(|share| share.skip_to(ends.first));
+            tracing::error!(%partition, offsets = gone, "retention has removed tasks that nobody had worked on; going on at the log's start");
+        }
         self.parts.health.clear(&refused_part(&self.parts.task_type, partition.index));
         Ok(())
     }
