@@ -318,6 +318,9 @@ pub struct Finding {
     /// Tasks that come before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<u64>,
+    /// `ahead` or `lag` is an upper bound: some of the places counted may hold no task, such as transaction markers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_most: bool,
     /// Tasks per second that its partition got through, measured during this call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,

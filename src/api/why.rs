@@ -13,7 +13,7 @@ use super::problem::Refusal;
 use super::tasks::json_answer;
 use crate::broker::{Committed, Ends, Partition};
 use crate::model::age::{NEVER_ANNOUNCED, REMOVED};
-use crate::model::event::ErrorInfo;
+use crate::model::event::{ErrorInfo, Kind};
 use crate::model::id::TaskId;
 use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
 use crate::model::state::{Category, State};
@@ -22,7 +22,10 @@ use crate::publish::time_text;
 use crate::runtime::now_ms;
 use crate::store::Index;
 
+mod count;
 mod fleet;
+
+use count::{Count, Counter};
 
 /// How long the rate of a partition is measured.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -125,19 +128,19 @@ fn age(ms: i64) -> String {
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     Gone { first: i64 },
-    NeverTaken { ahead: u64 },
+    NeverTaken { from: i64 },
     Taken,
-    Ahead { ahead: u64, watermark: i64, full: bool },
+    Ahead { completed: Box<Completed>, full: bool },
 }
 
-/// The pure part: from offsets to a place in line.
+/// From offsets to a place in line; the tasks before it are still to be counted.
 fn place_in_line(offset: i64, ends: Ends, committed: Option<&Committed>) -> Line {
     if offset < ends.first {
         return Line::Gone { first: ends.first };
     }
     // A commit behind the end is of an earlier topic of that name.
     let Some(committed) = committed.filter(|committed| committed.offset <= ends.end) else {
-        return Line::NeverTaken { ahead: (offset - ends.first) as u64 };
+        return Line::NeverTaken { from: ends.first };
     };
     let completed = Metadata::decode(committed.offset, &committed.metadata)
         .map_or_else(|| Completed::starting_at(committed.offset), |metadata| metadata.completed);
@@ -146,7 +149,7 @@ fn place_in_line(offset: i64, ends: Ends, committed: Option<&Committed>) -> Line
     }
     let span = completed.end() - completed.watermark();
     let full = committed.metadata.len() > FULL_METADATA_BYTES || span > MAX_SPAN;
-    Line::Ahead { ahead: completed.open_below(offset), watermark: completed.watermark(), full }
+    Line::Ahead { completed: Box::new(completed), full }
 }
 
 impl Api {
@@ -179,20 +182,21 @@ impl Api {
             )],
             // What to do is said.
             Line::NeverTaken { .. } if findings.iter().any(|finding| finding.code == Reason::Refused) => Vec::new(),
-            Line::NeverTaken { ahead } => vec![Finding {
-                ahead: Some(ahead),
-                ..Finding::new(
-                    Reason::NeverTaken,
-                    format!(
-                        "no worker has taken anything from {place} yet, with {ahead} before it; see that one runs with `--types {task_type}`"
-                    ),
-                )
-            }],
+            Line::NeverTaken { from } => {
+                let ahead = self.count_below(&place, Completed::starting_at(from), position.offset).await?;
+                let before = ahead.text("task", "tasks");
+                let message = format!(
+                    "no worker has taken anything from {place} yet, with {before} before it; see that one runs with `--types {task_type}`"
+                );
+                vec![Finding { ahead: Some(ahead.tasks), at_most: ahead.at_most, ..Finding::new(Reason::NeverTaken, message) }]
+            }
             Line::Taken => vec![Finding::new(
                 Reason::Taken,
                 "a worker is through with it, and its result is on the way to the store; if it stays so, its last event was lost with its partition's log",
             )],
-            Line::Ahead { ahead, watermark, full } => {
+            Line::Ahead { completed, full } => {
+                let watermark = completed.watermark();
+                let ahead = self.count_below(&place, *completed, position.offset).await?;
                 let mut findings = vec![self.in_line(&task_type, &place, ahead, watermark).await?];
                 if full {
                     findings.insert(0, self.held_back(&task_type, &place, watermark).await?);
@@ -209,27 +213,34 @@ impl Api {
         Ok(committed.into_iter().next().flatten())
     }
 
+    async fn count_below(&self, place: &Partition, completed: Completed, to: i64) -> Result<Count, Refusal> {
+        let at = place.clone();
+        self.kafka(KAFKA_DEADLINE, move |broker| Counter::new(broker, KAFKA_DEADLINE).open_below(&at, &completed, to)).await
+    }
+
     /// Measures how fast the partition moves.
-    async fn in_line(&self, task_type: &str, place: &Partition, ahead: u64, watermark: i64) -> Result<Finding, Refusal> {
+    async fn in_line(&self, task_type: &str, place: &Partition, ahead: Count, watermark: i64) -> Result<Finding, Refusal> {
         let begun = tokio::time::Instant::now();
         tokio::time::sleep(SAMPLE).await;
         let moved = self.committed(task_type, place).await?.map_or(0, |committed| committed.offset - watermark).max(0);
         let rate = moved as f64 / begun.elapsed().as_secs_f64();
-        let expected_in_ms = (rate > 0.0).then(|| (ahead as f64 / rate * 1e3) as u64);
+        let expected_in_ms = (rate > 0.0).then(|| (ahead.tasks as f64 / rate * 1e3) as u64);
         let when = match expected_in_ms {
             Some(ms) => format!("which moves at {rate:.0}/s: its turn should come in {}", age(ms as i64)),
             None => format!("which did not move within {} s; see `kafleet workers` and the log of its worker", SAMPLE.as_secs()),
         };
         let lag = self.lag(task_type).await?;
-        let mut message = match ahead {
+        let mut message = match ahead.tasks {
             0 => "it is next in its partition, and was not begun yet; a moment, or all slots are taken".to_owned(),
-            1 => format!("1 task is before it in {place}, {when}"),
-            ahead => format!("{ahead} tasks are before it in {place}, {when}"),
+            _ => format!("{} before it in {place}, {when}", ahead.text("task is", "tasks are")),
         };
         if let Some(lag) = lag {
-            message += &format!("; {lag} of `{task_type}` are to be done in all");
+            message +=
+                &format!("; {} to be done in all", lag.text(&format!("of `{task_type}` is"), &format!("of `{task_type}` are")));
         }
-        Ok(Finding { ahead: Some(ahead), rate: Some(rate), lag, expected_in_ms, ..Finding::new(Reason::InLine, message) })
+        let at_most = ahead.at_most || lag.is_some_and(|lag| lag.at_most);
+        let (lag, finding) = (lag.map(|lag| lag.tasks), Finding::new(Reason::InLine, message));
+        Ok(Finding { ahead: Some(ahead.tasks), at_most, rate: Some(rate), lag, expected_in_ms, ..finding })
     }
 
     /// One task at the watermark does not end, and the map of what is done behind it is full.
@@ -359,6 +370,10 @@ impl Api {
     }
 }
 
+fn is_result(kind: Kind) -> bool {
+    matches!(kind, Kind::Succeeded | Kind::Failed)
+}
+
 /// Nobody ever worked on it: what was observed.
 fn lost(task: &Found) -> Option<Finding> {
     let node = &task.node;
@@ -368,10 +383,20 @@ fn lost(task: &Found) -> Option<Finding> {
         REMOVED => {
             let (place, name) = (node.position.map_or("-".to_owned(), |place| place.to_string()), node.task_type.as_deref());
             let name = name.unwrap_or("-");
-            format!(
-                "Kafka's retention removed its record, {place} of the topic of `{name}`, before a worker took it{noticed}; submit it \
-                 again, and see that workers keep up or that `task_retention` is longer"
-            )
+            match node.history.iter().find(|entry| entry.ignored && entry.run == node.run && is_result(entry.kind)) {
+                Some(late) => {
+                    let worker = late.worker.as_deref().unwrap_or("a worker that is not named");
+                    let (kind, at) = (late.kind.name(), time_text(late.at_ms));
+                    format!(
+                        "Kafka's retention removed its record, {place} of the topic of `{name}`{noticed}; `{worker}`, which had been \
+                         cut off, reported {kind} at {at}, too late to count"
+                    )
+                }
+                None => format!(
+                    "Kafka's retention removed its record, {place} of the topic of `{name}`, before a worker took it{noticed}; submit \
+                     it again, and see that workers keep up or that `task_retention` is longer"
+                ),
+            }
         }
         NEVER_ANNOUNCED => {
             let named = time_text(node.seen_ms);
@@ -404,15 +429,16 @@ mod tests {
     #[test]
     fn the_place_in_line() {
         let never = place_in_line(130, ENDS, None);
-        assert_eq!(never, Line::NeverTaken { ahead: 30 });
+        assert_eq!(never, Line::NeverTaken { from: 100 });
         assert_eq!(place_in_line(99, ENDS, None), Line::Gone { first: 100 });
         // Done: 103, 108, 109.
         let some = committed(100, "kf1 open 10500 2 r:AwEEAg");
-        assert_eq!(place_in_line(120, ENDS, Some(&some)), Line::Ahead { ahead: 17, watermark: 100, full: false });
-        assert_eq!(place_in_line(100, ENDS, Some(&some)), Line::Ahead { ahead: 0, watermark: 100, full: false });
+        let completed = Metadata::decode(some.offset, &some.metadata).map(|metadata| Box::new(metadata.completed)).unwrap();
+        assert_eq!(place_in_line(120, ENDS, Some(&some)), Line::Ahead { completed, full: false });
         assert_eq!(place_in_line(108, ENDS, Some(&some)), Line::Taken);
         assert_eq!(place_in_line(120, ENDS, Some(&committed(121, ""))), Line::Taken);
-        assert_eq!(place_in_line(120, ENDS, Some(&committed(501, ""))), Line::NeverTaken { ahead: 20 });
-        assert_eq!(place_in_line(120, ENDS, Some(&committed(110, "?"))), Line::Ahead { ahead: 10, watermark: 110, full: false });
+        assert_eq!(place_in_line(120, ENDS, Some(&committed(501, ""))), Line::NeverTaken { from: 100 });
+        let completed = Box::new(Completed::starting_at(110));
+        assert_eq!(place_in_line(120, ENDS, Some(&committed(110, "?"))), Line::Ahead { completed, full: false });
     }
 }

@@ -4,6 +4,7 @@
 //! `tokio::task::spawn_blocking` or from a thread of its own. Two implementations, [`kafka`] and [`memory`], pass the same
 //! conformance suite (`tests/broker_conformance`).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -196,6 +197,32 @@ pub trait Broker: Send + Sync + 'static {
     /// What a reader of what is committed finds first from an offset on. Opens no records and waits for none.
     fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError>;
 
+    /// Lists the committed records in a range of offsets, at most `most` of them. Reads records, up to some MiB, and waits
+    /// for none.
+    fn records_in(
+        &self,
+        partition: &Partition,
+        range: Range<i64>,
+        most: usize,
+        deadline: Duration,
+    ) -> Result<Listed, BrokerError> {
+        let mut listed = Listed { offsets: Vec::new(), to: range.start };
+        while listed.to < range.end && listed.offsets.len() < most {
+            let look = self.look(partition, listed.to, deadline)?;
+            match look.record {
+                Some(record) if record.offset < range.end => {
+                    listed.offsets.push(record.offset);
+                    listed.to = record.offset + 1;
+                }
+                record => {
+                    listed.to = if record.is_some() { range.end } else { look.place.clamp(listed.to, range.end) };
+                    break;
+                }
+            }
+        }
+        Ok(listed)
+    }
+
     /// Reads the committed record at an offset. None where the log does not hold one there, or no longer.
     ///
     /// # Errors
@@ -376,6 +403,14 @@ pub struct Look {
     pub place: i64,
     /// The record at this place. None: what lies there is open, or there is nothing yet.
     pub record: Option<Record>,
+}
+
+/// Where the committed records of a range lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub offsets: Vec<i64>,
+    /// Everything in the range below here is listed; what lies from here on is not known.
+    pub to: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

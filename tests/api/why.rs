@@ -61,6 +61,45 @@ async fn a_queued_task_has_its_place_in_line() {
     assert_eq!(codes(&why(&fleet, "q5").await), [Reason::RecordGone]);
 }
 
+/// Transactions leave markers in the log, which are no tasks.
+#[tokio::test]
+async fn transaction_markers_are_not_counted_as_tasks() {
+    let fleet = fleet().await;
+    let place = Partition::new(fleet.names.tasks("echo"), 1);
+    let mut producer = fleet.log.atomic_producer("x").unwrap();
+    for id in ["t0", "t1"] {
+        let headers: [(&str, &[u8]); 2] = [("ce_id", id.as_bytes()), ("ce_announced", b"1")];
+        let record = Outgoing { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &headers };
+        let (partition, offset) = producer.send_all(&[record], DEADLINE).unwrap()[0];
+        fleet.announce(id, "echo", Some(Position { partition, offset })).await;
+    }
+    let never = why(&fleet, "t1").await;
+    assert_eq!((never.findings[1].ahead, never.findings[1].at_most), (Some(1), false), "{}", never.findings[1].message);
+    // The first is done; its marker lies between.
+    commit(&fleet, &place, 1, "kf1 clean 1 0 -");
+    let next = why(&fleet, "t1").await;
+    let line = &next.findings[1];
+    assert_eq!((line.code, line.ahead, line.lag, line.at_most), (Reason::InLine, Some(0), Some(1), false), "{}", line.message);
+    assert!(line.message.starts_with("it is next in its partition"), "{}", line.message);
+    assert!(line.message.ends_with("1 of `echo` is to be done in all"), "{}", line.message);
+}
+
+#[tokio::test]
+async fn place_in_a_long_line_is_an_upper_bound() {
+    let fleet = fleet().await;
+    let place = Partition::new(fleet.names.tasks("echo"), 1);
+    let record = Outgoing { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
+    let records = vec![record; 1_200];
+    fleet.log.atomic_producer("x").unwrap().send_all(&records, DEADLINE).unwrap();
+    let last = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
+    fleet.announce("last", "echo", Some(last)).await;
+    commit(&fleet, &place, 0, "kf1 open 100 0 -");
+    let told = why(&fleet, "last").await;
+    let line = &told.findings[1];
+    assert_eq!((line.ahead, line.at_most), (Some(1_201), true));
+    assert!(line.message.starts_with("at most 1201 tasks are before it"), "{}", line.message);
+}
+
 #[tokio::test]
 async fn the_task_that_holds_a_partition_back_is_named() {
     let fleet = fleet().await;
@@ -232,4 +271,9 @@ async fn a_lost_task_says_what_was_observed() {
     assert_eq!(codes(&lost), [Reason::Lost]);
     let message = &lost.findings[0].message;
     assert!(message.contains("removed its record, 1:7 of the topic of `echo`") && message.contains("noticed at 2"), "{message}");
+    // A worker that was cut off had it after all.
+    fleet.tell("gone", Kind::Succeeded, |event| event.worker = Some("w-7".into())).await;
+    let late = why(&fleet, "gone").await;
+    let message = &late.findings[0].message;
+    assert!(message.contains("`w-7`, which had been cut off, reported succeeded"), "{message}");
 }

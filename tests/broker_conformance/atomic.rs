@@ -16,6 +16,7 @@ pub const CASES: &[Case] = &[
     ("what_ends_in_the_middle_leaves_nothing", what_ends_in_the_middle_leaves_nothing),
     ("nothing_to_send_is_no_error", nothing_to_send_is_no_error),
     ("a_look_passes_markers_and_what_was_given_up", a_look_passes_markers_and_what_was_given_up),
+    ("listed_records_leave_out_markers_and_what_was_given_up", listed_records_leave_out_markers_and_what_was_given_up),
     ("a_look_ends_where_a_send_is_open", a_look_ends_where_a_send_is_open),
 ];
 
@@ -158,6 +159,26 @@ fn give_up(kit: &Kit, at: &Partition) {
     let mut then = |_: &[(i32, i64)]| vec![follower(&nowhere, "b".into())];
     let refused = kit.broker.atomic_producer(&kit.name("x")).unwrap().send_in_two(&[plain(at, "never")], &mut then, DEADLINE);
     assert!(matches!(refused, Err(BrokerError::Unknown(_))), "{refused:?}");
+}
+
+fn listed_records_leave_out_markers_and_what_was_given_up(kit: &Kit) {
+    let at = Partition::new(kit.topic(1), 0);
+    kit.fill(&at, ["0"]);
+    kit.broker.atomic_producer(&kit.name("x")).unwrap().send_all(&[plain(&at, "1")], DEADLINE).unwrap();
+    until("its marker is there", || kit.look(&at, 2) == (3, None));
+    give_up(kit, &at);
+    until("its marker is there", || kit.look(&at, 3) == (5, None));
+    let listed = |from, to, most| {
+        let listed = kit.broker.records_in(&at, from..to, most, DEADLINE).unwrap();
+        (listed.offsets, listed.to)
+    };
+    assert_eq!(listed(0, 5, 100), (vec![0, 1], 5));
+    assert_eq!(listed(2, 5, 100), (vec![], 5), "only markers");
+    assert_eq!(listed(0, 9, 100), (vec![0, 1], 5), "what comes later is not known");
+    kit.fill(&at, ["5", "6"]);
+    assert_eq!(listed(1, 6, 100), (vec![1, 5], 6));
+    assert_eq!(listed(0, 7, 3), (vec![0, 1, 5], 6), "no more than asked for");
+    assert_eq!(listed(4, 4, 100), (vec![], 4));
 }
 
 fn a_look_passes_markers_and_what_was_given_up(kit: &Kit) {

@@ -13,6 +13,7 @@ use crate::model::offsets::{Completed, Metadata};
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 
+use super::count::{Count, Counter};
 use super::{age, why_own};
 
 /// The most partitions of a type whose backlog is added up.
@@ -70,7 +71,7 @@ impl Api {
     }
 
     /// What the workers of a type have still to do, over all its partitions. None: there are too many of these.
-    pub(super) async fn lag(&self, task_type: &str) -> Result<Option<u64>, Refusal> {
+    pub(super) async fn lag(&self, task_type: &str) -> Result<Option<Count>, Refusal> {
         let partitions = self.partitions_of(task_type).await?;
         if partitions > MAX_PARTITIONS {
             return Ok(None);
@@ -80,17 +81,17 @@ impl Api {
         let places: Vec<Partition> = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
         let lag = self.kafka(KAFKA_DEADLINE, move |broker| {
             let committed = broker.group_offsets(&group, &places, KAFKA_DEADLINE)?;
+            let mut counter = Counter::new(broker, KAFKA_DEADLINE);
             let open = places.iter().zip(committed).map(|(place, committed)| {
                 let ends = broker.ends(place, KAFKA_DEADLINE)?;
-                let open = match committed {
+                let completed = match committed {
                     Some(at) => Metadata::decode(at.offset, &at.metadata)
-                        .map_or_else(|| Completed::starting_at(at.offset), |metadata| metadata.completed)
-                        .open_below(ends.end),
-                    None => (ends.end - ends.first).max(0) as u64,
+                        .map_or_else(|| Completed::starting_at(at.offset), |metadata| metadata.completed),
+                    None => Completed::starting_at(ends.first),
                 };
-                Ok(open)
+                counter.open_below(place, &completed, ends.end)
             });
-            open.sum::<Result<u64, BrokerError>>()
+            open.sum::<Result<Count, BrokerError>>()
         });
         lag.await.map(Some)
     }

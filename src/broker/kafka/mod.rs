@@ -4,6 +4,7 @@
 //! [`Consumer::assign`] and [`Consumer::release`]: the callback of a rebalance only writes down what happened.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use self::producer::{KafkaAtomicProducer, KafkaProducer};
 use self::reader::Reader;
 use self::settings::Settings;
 use super::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Look, Partition,
+    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Listed, Look, Partition,
     Producer, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
 };
 
@@ -81,6 +82,17 @@ impl Broker for Kafka {
 
     fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
         self.reader.look(&self.settings, partition, offset, deadline).map_err(|error| self.cluster.explained(error))
+    }
+
+    fn records_in(
+        &self,
+        partition: &Partition,
+        range: Range<i64>,
+        most: usize,
+        deadline: Duration,
+    ) -> Result<Listed, BrokerError> {
+        let listed = self.reader.list(&self.settings, partition, range, most, deadline);
+        listed.map_err(|error| self.cluster.explained(error))
     }
 
     fn group_offsets(

@@ -1,5 +1,6 @@
 //! Looking at single places of a log, as readers of what is committed see it.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -11,7 +12,7 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use super::settings::Settings;
 use super::{Silent, check_topic, error, lend, list};
-use crate::broker::{BrokerError, Look, Partition, Record};
+use crate::broker::{BrokerError, Listed, Look, Partition, Record};
 
 impl ConsumerContext for Silent {}
 
@@ -19,8 +20,35 @@ impl ConsumerContext for Silent {}
 #[derive(Default)]
 pub(super) struct Reader(Mutex<Option<BaseConsumer<Silent>>>);
 
+/// Bytes that one listing reads at most.
+const MAX_LISTED_BYTES: usize = 4 << 20;
+
 impl Reader {
     pub fn look(&self, settings: &Settings, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
+        self.with(settings, partition, offset, deadline, |client, until| look(client, partition, offset, until))
+    }
+
+    pub fn list(
+        &self,
+        settings: &Settings,
+        partition: &Partition,
+        range: Range<i64>,
+        most: usize,
+        deadline: Duration,
+    ) -> Result<Listed, BrokerError> {
+        let start = range.start;
+        self.with(settings, partition, start, deadline, |client, until| list_records(client, partition, range, most, until))
+    }
+
+    /// Calls `read` with the client that is kept, or with a new one.
+    fn with<T>(
+        &self,
+        settings: &Settings,
+        partition: &Partition,
+        offset: i64,
+        deadline: Duration,
+        read: impl FnOnce(&BaseConsumer<Silent>, Instant) -> Result<T, BrokerError>,
+    ) -> Result<T, BrokerError> {
         check_topic(&partition.topic)?;
         let until = Instant::now() + deadline;
         let busy = || BrokerError::Unavailable(format!("reading {partition} at {offset}: other reads take too long"));
@@ -29,30 +57,72 @@ impl Reader {
             Some(client) => client,
             None => settings.reader().create_with_context(Silent).map_err(|error| error::of(&error, "[kafka]"))?,
         };
-        let look = look(&client, partition, offset, until)?;
+        let read = read(&client, until)?;
         *kept = Some(client);
-        Ok(look)
+        Ok(read)
     }
 }
 
 fn look(client: &BaseConsumer<Silent>, partition: &Partition, offset: i64, until: Instant) -> Result<Look, BrokerError> {
-    let left = until.saturating_duration_since(Instant::now());
-    // To a client that reads what is committed a log ends where the first open transaction begins.
-    let ends = client.fetch_watermarks(&partition.topic, partition.index, left);
-    let (first, stable) = ends.map_err(|error| error::of(&error, &format!("asking for the ends of {partition}")))?;
+    let (first, stable) = ends(client, partition, until)?;
     let from = offset.max(first);
     if from >= stable {
         return Ok(Look { place: stable, record: None });
     }
-    let place = list([(partition, Offset::Offset(from))])?;
-    client.assign(&place).map_err(|error| error::of(&error, "reading a record"))?;
-    let record = first_record(client, partition, from, until)?;
-    client.unassign().map_err(|error| error::of(&error, "reading a record"))?;
+    assign(client, partition, from)?;
+    let record = next_record(client, partition, from, until)?;
+    unassign(client)?;
     Ok(Look { place: record.as_ref().map_or(stable, |record| record.offset), record })
 }
 
+fn list_records(
+    client: &BaseConsumer<Silent>,
+    partition: &Partition,
+    range: Range<i64>,
+    most: usize,
+    until: Instant,
+) -> Result<Listed, BrokerError> {
+    let (first, stable) = ends(client, partition, until)?;
+    let (from, end) = (range.start.max(first), range.end.min(stable));
+    let mut listed = Listed { offsets: Vec::new(), to: from.min(range.end) };
+    if listed.to >= end {
+        return Ok(listed);
+    }
+    assign(client, partition, from)?;
+    let mut bytes = 0;
+    while listed.to < end && listed.offsets.len() < most && bytes < MAX_LISTED_BYTES {
+        match next_record(client, partition, listed.to, until)? {
+            Some(record) if record.offset < end => {
+                bytes += record.key.map_or(0, |key| key.len()) + record.value.map_or(0, |value| value.len());
+                listed.offsets.push(record.offset);
+                listed.to = record.offset + 1;
+            }
+            _ => listed.to = end,
+        }
+    }
+    unassign(client)?;
+    Ok(listed)
+}
+
+/// The first offset, and the end. To a client that reads what is committed a log ends where the first open transaction
+/// begins.
+fn ends(client: &BaseConsumer<Silent>, partition: &Partition, until: Instant) -> Result<(i64, i64), BrokerError> {
+    let left = until.saturating_duration_since(Instant::now());
+    let ends = client.fetch_watermarks(&partition.topic, partition.index, left);
+    ends.map_err(|error| error::of(&error, &format!("asking for the ends of {partition}")))
+}
+
+fn assign(client: &BaseConsumer<Silent>, partition: &Partition, from: i64) -> Result<(), BrokerError> {
+    let place = list([(partition, Offset::Offset(from))])?;
+    client.assign(&place).map_err(|error| error::of(&error, "reading a record"))
+}
+
+fn unassign(client: &BaseConsumer<Silent>) -> Result<(), BrokerError> {
+    client.unassign().map_err(|error| error::of(&error, "reading a record"))
+}
+
 /// None: there is none up to the end.
-fn first_record(
+fn next_record(
     client: &BaseConsumer<Silent>,
     partition: &Partition,
     from: i64,
