@@ -393,7 +393,7 @@ fn lost(task: &Found) -> Option<Finding> {
                     )
                 }
                 None => format!(
-                    "Kafka's retention removed its record, {place} of the topic of `{name}`, before a worker took it{noticed}; submit \
+                    "Kafka's retention removed its record, {place} of the topic of `{name}`, before a worker began it{noticed}; submit \
                      it again, and see that workers keep up or that `task_retention` is longer"
                 ),
             }
