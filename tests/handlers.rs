@@ -227,7 +227,7 @@ fn configuration_makes_types_and_overrides_the_policy_of_rust_types() {
     register(&mut registry, config, dir.path()).unwrap();
     assert_eq!(registry.types().map(|(name, _)| &**name).collect::<Vec<_>>(), ["count", "e", "f", "notify", "resize"]);
     let resize = &registry.get("resize").unwrap().policy;
-    assert_eq!((resize.concurrency, resize.timeout, resize.retry.retries), (7, Millis::secs(3), 2));
+    assert_eq!((resize.slots(), resize.timeout, resize.retry.retries), (7, Millis::secs(3), 2));
     let count = registry.get("count").unwrap();
     assert_eq!(count.policy.order, Order::Key);
     let misfit = count.misfit(&RawJson::parse(b"{}").unwrap()).unwrap();

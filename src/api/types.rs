@@ -187,7 +187,7 @@ pub fn limits_of(name: &str, orders: &Orders, policy: Option<&TypePolicy>) -> Ty
     let rate = orders.rates.get(name).map(|limit| limit.rate);
     let live = [("slots", slots.is_some()), ("max_concurrency", most.is_some()), ("rate", rate.is_some())];
     TypeLimits {
-        slots,
+        slots: slots.or(policy.and_then(|policy| policy.concurrency)),
         max_concurrency: most.or(policy.and_then(|policy| policy.max_concurrency)),
         rate: rate.or(policy.and_then(|policy| policy.rate)),
         live: live.into_iter().filter(|(_, is)| *is).map(|(name, _)| name.to_owned()).collect(),
@@ -196,6 +196,7 @@ pub fn limits_of(name: &str, orders: &Orders, policy: Option<&TypePolicy>) -> Ty
 
 /// `GET /v1/types/{type}/backlog`.
 pub async fn backlog(call: Call) -> Result<Response, Refusal> {
+    call.api.include(call.after()?).await?;
     let counts = call.api.counts().await?;
     match counts.get(&call.segment) {
         Some(counts) => Ok(json_answer(200, &Backlog { backlog: backlog_of(counts) })),
@@ -249,5 +250,14 @@ mod tests {
         ] {
             assert_eq!(near_names(typed, &known), meant, "{typed}");
         }
+    }
+
+    #[test]
+    fn configured_limits_are_shown_where_none_are_set_live() {
+        let policy = TypePolicy { concurrency: Some(7), max_concurrency: Some(30), ..TypePolicy::default() };
+        let limits = limits_of("resize", &Orders::default(), Some(&policy));
+        assert_eq!((limits.slots, limits.max_concurrency, limits.live.len()), (Some(7), Some(30), 0));
+        let limits = limits_of("resize", &Orders::default(), Some(&TypePolicy::default()));
+        assert_eq!(limits.slots, None, "as many as each worker has cores");
     }
 }

@@ -164,7 +164,7 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
 
 fn registry(slots: u32, order: Order, isolation: Isolation, fan: bool) -> Registry {
     let mut registry = Registry::default();
-    let policy = TypePolicy { concurrency: slots, order, isolation, ..TypePolicy::default() };
+    let policy = TypePolicy { concurrency: Some(slots), order, isolation, ..TypePolicy::default() };
     registry.add(NOOP, Registered { handler: Arc::new(Noop), schema: Schema::any(), policy: policy.clone() });
     if fan {
         registry.add(FAN, Registered { handler: Arc::new(Fan), schema: Schema::any(), policy });
@@ -175,7 +175,7 @@ fn registry(slots: u32, order: Order, isolation: Isolation, fan: bool) -> Regist
 fn nappers(types: u32, slots: u32, nap: Duration) -> Registry {
     let mut registry = Registry::default();
     for name in super::memory::type_names(types) {
-        let policy = TypePolicy { concurrency: slots, ..TypePolicy::default() };
+        let policy = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
         registry.add(&name, Registered { handler: Arc::new(Napper(nap)), schema: Schema::any(), policy });
     }
     registry

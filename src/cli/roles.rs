@@ -18,6 +18,7 @@ use crate::config::{self, Config, Loaded, Names, Overrides, Scalar};
 use crate::fleet::{ControlError, read_control};
 use crate::handlers::Registry;
 use crate::handlers::builtin::{Surroundings, register_config, register_samples};
+use crate::model::duration::Millis;
 use crate::runtime::{Backoff, Health, Shutdown, blocking};
 use crate::store::redis::{Redis, RedisOptions};
 use crate::store::{Store, StoreError};
@@ -28,6 +29,10 @@ use crate::worker::{self, WorkerSetup};
 
 /// For one answer of Kafka's or the store's.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// For an attempt to reach Kafka or the store at the end of the time to start in.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(200);
+/// For an attempt that is over its time to say why.
+const ATTEMPT_GRACE: Duration = Duration::from_millis(300);
 /// On top of what running attempts may take at shutdown: for the last reports and for leaving the groups.
 const LEAVE_GRACE: Duration = Duration::from_secs(15);
 /// How long an api's producer gathers records.
@@ -170,11 +175,11 @@ impl Parts {
     /// Waits until Kafka answers and the topics are applied; returns the number of events partitions.
     pub async fn wait_for_kafka(&self, broker: &Arc<dyn Broker>, timeout: Duration) -> Result<u32, Failure> {
         let (what, hint) = (format!("kafka at `{}`", self.brokers()), "check --brokers, KAFLEET_BROKERS or `[kafka]`");
-        self.wait_for("kafka", &what, hint, timeout, || {
+        self.wait_for("kafka", &what, hint, timeout, |deadline| {
             let (broker, names) = (broker.clone(), self.names.clone());
             async move {
                 let read = blocking(move || {
-                    let control = read_control(&*broker, &names, CALL_DEADLINE)?;
+                    let control = read_control(&*broker, &names, deadline)?;
                     control.require_events_partitions(&names)
                 });
                 read.await.map_err(Trouble::Lasting)?.map_err(Trouble::from)
@@ -186,28 +191,31 @@ impl Parts {
     /// Waits until the store answers.
     pub async fn wait_for_store(&self, store: &Arc<dyn Store>, timeout: Duration) -> Result<(), Failure> {
         let hint = "check --redis, KAFLEET_REDIS or `[redis]`";
-        self.wait_for("redis", "redis", hint, timeout, || {
+        self.wait_for("redis", "redis", hint, timeout, |_| {
             let store = store.clone();
             async move { store.check().await.map_err(Trouble::from) }
         })
         .await
     }
 
-    /// Tries until it works, says what it waits for, and gives up at the deadline or when told to stop.
+    /// Tries until it works, says what it waits for, and gives up at the deadline or when told to stop. An attempt is told how
+    /// long it may take, and is not waited for any longer.
     pub async fn wait_for<T, F: Future<Output = Result<T, Trouble>>>(
         &self,
         part: &str,
         what: &str,
         hint: &str,
         timeout: Duration,
-        mut attempt: impl FnMut() -> F,
+        mut attempt: impl FnMut(Duration) -> F,
     ) -> Result<T, Failure> {
         let end = Instant::now() + timeout;
         let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
         self.health.set(part, format!("waiting for {what}"));
         loop {
+            let left = end.saturating_duration_since(Instant::now()).clamp(SHORTEST_ATTEMPT, CALL_DEADLINE);
+            let unanswered = |_| Err(Trouble::Passing(format!("no answer within {:.1} s", left.as_secs_f32())));
             let tried = tokio::select! {
-                tried = attempt() => tried,
+                tried = tokio::time::timeout(left + ATTEMPT_GRACE, attempt(left)) => tried.unwrap_or_else(unanswered),
                 () = self.shutdown.drain.cancelled() => return Err(Failure::new(Code::Ok, "")),
             };
             let why = match tried {
@@ -219,7 +227,8 @@ impl Parts {
                 Err(Trouble::Passing(why)) => why,
             };
             if Instant::now() >= end {
-                let failure = told(Code::Unavailable, &format!("{what} was not ready within {} s: {why}", timeout.as_secs()));
+                let within = Millis(timeout.as_millis() as u64);
+                let failure = told(Code::Unavailable, &format!("{what} was not ready within {within}: {why}"));
                 return Err(if failure.hint.is_some() { failure } else { failure.hint(hint) });
             }
             tracing::warn!(reason = %why.replace("\n\n", " ("), "waiting for {what}");
@@ -399,4 +408,32 @@ async fn bind(address: &str, flag: &str) -> Result<TcpListener, Failure> {
                 .hint(format_args!("write {flag} as 127.0.0.1:8080")),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts() -> Parts {
+        let config = Config::default();
+        Parts {
+            names: Names::new(&config.topics.prefix),
+            config,
+            folder: PathBuf::new(),
+            file: String::new(),
+            registry: Registry::default(),
+            metrics: Metrics::new().unwrap(),
+            health: Health::default(),
+            shutdown: Shutdown::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn start_timeout_bounds_an_attempt_that_gets_no_answer() {
+        let begun = Instant::now();
+        let never = |_| std::future::pending::<Result<(), Trouble>>();
+        let failure = parts().wait_for("kafka", "kafka", "", Duration::from_secs(3), never).await.unwrap_err();
+        assert!(failure.message.contains("not ready within 3s: no answer"), "{}", failure.message);
+        assert!((3..=4).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    }
 }

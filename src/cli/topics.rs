@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::globals::Globals;
 use super::outcome::{Code, Outcome};
-use super::roles::{CALL_DEADLINE, Parts, Trouble, Wants, told};
+use super::roles::{Parts, Trouble, Wants, told};
 use super::screen::{Field, Rows, Screen};
 use super::serve::StartArgs;
 use crate::broker::{TopicChange, TopicOutcome};
@@ -35,10 +35,10 @@ pub async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> 
     let what = format!("kafka at `{}`", parts.brokers());
     let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
     parts
-        .wait_for("kafka", &what, hint, args.start_timeout.into(), || {
+        .wait_for("kafka", &what, hint, args.start_timeout.into(), |deadline| {
             let (broker, prefix) = (broker.clone(), parts.names.prefix.clone());
             async move {
-                let asked = blocking(move || broker.topics(&prefix, CALL_DEADLINE)).await;
+                let asked = blocking(move || broker.topics(&prefix, deadline)).await;
                 asked.map_err(Trouble::Lasting)?.map(drop).map_err(Trouble::from)
             }
         })

@@ -7,8 +7,8 @@ use crate::model::retry::RetryPolicy;
 /// How one type is run: what the type's own code says, overridden by `[types.<name>]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TypePolicy {
-    /// In one worker.
-    pub concurrency: u32,
+    /// Attempts at once in one worker. `None`: as many as it has cores; see [`TypePolicy::slots`].
+    pub concurrency: Option<u32>,
     /// In all workers together.
     pub max_concurrency: Option<u32>,
     pub rate: Option<Rate>,
@@ -73,9 +73,8 @@ impl ErrorKinds {
 
 impl Default for TypePolicy {
     fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         Self {
-            concurrency: cores,
+            concurrency: None,
             max_concurrency: None,
             rate: None,
             order: Order::None,
@@ -94,12 +93,17 @@ impl Default for TypePolicy {
 }
 
 impl TypePolicy {
+    /// Attempts at once in this process.
+    pub fn slots(&self) -> u32 {
+        self.concurrency.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+    }
+
     pub fn with(self, config: &TypeConfig) -> Self {
         let either = |written: &Vec<String>, own: Vec<String>| if written.is_empty() { own } else { written.clone() };
         let period = config.failure_period.or(self.alarm.map(|alarm| alarm.period)).unwrap_or(Alarm::PERIOD);
         let max_failures = config.max_failures.or(self.alarm.map(|alarm| alarm.max_failures));
         Self {
-            concurrency: config.concurrency.unwrap_or(self.concurrency),
+            concurrency: config.concurrency.or(self.concurrency),
             max_concurrency: config.max_concurrency.or(self.max_concurrency),
             rate: config.rate.or(self.rate),
             order: config.order.unwrap_or(self.order),

@@ -1,6 +1,8 @@
 //! What the shape alone does not say: values that must fit each other, and keys that kafleet sets itself.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
 
 use super::document::{Document, dotted, join};
 use super::shape::{Finding, bad_value, table};
@@ -153,22 +155,32 @@ impl Rules<'_> {
         if api.max_attachment.as_usize() > MAX_BYTES {
             found.push(self.value("/api/max_attachment", "at most 64KiB"));
         }
-        let (mut names, mut values) = (BTreeMap::new(), BTreeMap::new());
-        for (n, token) in api.tokens.iter().enumerate() {
+        found.extend(self.tokens());
+        found
+    }
+
+    /// Read from the document: a token that is wrong in one key is not in the configuration, and its other keys count too.
+    fn tokens(&self) -> Vec<Finding> {
+        let (mut found, mut names, mut values) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        let tokens = self.document.value.pointer("/api/tokens").and_then(Value::as_array);
+        for (n, table) in tokens.into_iter().flatten().enumerate() {
             let at = |key: &str| format!("/api/tokens/{n}/{key}");
-            let length = token.token.chars().count();
-            if length < MIN_TOKEN_CHARS || token.token.chars().any(|c| c.is_whitespace() || c.is_control()) {
-                let what = format!(
-                    "the token `{}` has {length} characters: at least {MIN_TOKEN_CHARS} are needed, without spaces",
-                    token.name
-                );
-                found.push(Finding::new(at("token"), what).hint("make one with `openssl rand -hex 24`"));
+            let name = table["name"].as_str();
+            let shown = name.map_or_else(|| format!("number {}", n + 1), |name| format!("`{name}`"));
+            if let Some(token) = table["token"].as_str() {
+                let length = token.chars().count();
+                if length < MIN_TOKEN_CHARS || token.chars().any(|c| c.is_whitespace() || c.is_control()) {
+                    let what = format!(
+                        "the token {shown} has {length} characters: at least {MIN_TOKEN_CHARS} are needed, without spaces"
+                    );
+                    found.push(Finding::new(at("token"), what).hint("make one with `openssl rand -hex 24`"));
+                }
+                if !values.insert(token) {
+                    found.push(Finding::new(at("token"), format!("the token {shown} is the same as another one")));
+                }
             }
-            if token.name.is_empty() || names.insert(&token.name, n).is_some() {
+            if name.is_some_and(|name| name.is_empty() || !names.insert(name)) {
                 found.push(self.value(&at("name"), "a name that no other token has"));
-            }
-            if values.insert(&token.token, n).is_some() {
-                found.push(Finding::new(at("token"), format!("the token `{}` is the same as another one", token.name)));
             }
         }
         found

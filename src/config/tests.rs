@@ -153,6 +153,15 @@ fn a_wrong_shape_hides_no_other_problem() {
 }
 
 #[test]
+fn problems_of_one_token_are_all_reported() {
+    let told = problems("[[api.tokens]]\nname = \"\"\ntoken = \"short\"\nrole = \"boss\"\n");
+    assert_eq!(told.len(), 3, "{told:#?}");
+    for said in ["`api.tokens[0].role`: `boss` is not one of `read`", "has 5 characters", "a name that no other token has"] {
+        assert!(told.iter().any(|told| told.contains(said)), "{told:#?}\nwithout {said}");
+    }
+}
+
+#[test]
 fn tokens_are_long_and_different() {
     let token = |name: &str, token: &str| format!("[[api.tokens]]\nname = \"{name}\"\ntoken = \"{token}\"\nrole = \"read\"\n");
     let long = "0123456789abcdef";

@@ -100,7 +100,7 @@ pub fn register(registry: &mut Registry) {
     for name in [ORDER, FETCH, PACK, REPORT, IMPORT, SLOW] {
         let mut registered = Registered::of::<Play>();
         registered.policy.retry = RETRY;
-        registered.policy.concurrency = if name == SLOW { 1 } else { 16 };
+        registered.policy.concurrency = Some(if name == SLOW { 1 } else { 16 });
         if registry.get(name).is_none() {
             registry.add(name, registered);
         }

@@ -99,7 +99,7 @@ impl Emails {
     /// The type, ready to be registered.
     pub fn registered(config: &EmailConfig) -> Result<Registered, String> {
         let policy = TypePolicy {
-            concurrency: CONCURRENCY,
+            concurrency: Some(CONCURRENCY),
             retry: RetryPolicy { retries: RETRIES, min_backoff: MIN_BACKOFF, max_backoff: MAX_BACKOFF },
             timeout: TIMEOUT,
             ..TypePolicy::default()

@@ -27,7 +27,7 @@ impl Registered {
     /// A Rust task type.
     pub fn of<T: Task>() -> Self {
         let policy = TypePolicy {
-            concurrency: if T::CONCURRENCY == 0 { TypePolicy::default().concurrency } else { T::CONCURRENCY },
+            concurrency: (T::CONCURRENCY > 0).then_some(T::CONCURRENCY),
             order: T::ORDER,
             retry: RetryPolicy { retries: T::RETRIES, min_backoff: T::MIN_BACKOFF.into(), max_backoff: T::MAX_BACKOFF.into() },
             timeout: T::TIMEOUT.into(),

@@ -188,7 +188,7 @@ impl Dispatcher {
             publish_results: parts.registered.policy.publish_results,
             max_output: parts.config.max_output,
         });
-        let suspects = Suspects::new(isolate(&mut parts), parts.registered.policy.concurrency);
+        let suspects = Suspects::new(isolate(&mut parts), parts.registered.policy.slots());
         let limits = Limits::new(&parts.registered.policy);
         let mut dispatcher = Self {
             limits,

@@ -154,7 +154,7 @@ impl Lane {
     pub fn new(parts: LaneParts) -> Self {
         parts.health.set(&health_part(&parts.task_type), NOT_JOINED);
         Self {
-            window: heed::window(parts.policy.concurrency),
+            window: heed::window(parts.policy.slots()),
             partitions: 0,
             told: Portion::default(),
             heeded: 0,

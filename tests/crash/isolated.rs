@@ -117,7 +117,7 @@ fn a_child_process_is_used_again_until_it_has_had_its_time() {
     block_on(async {
         let limits = |kind: &mut Kind| {
             kind.registered.policy.cells.tasks = 4;
-            kind.registered.policy.concurrency = 1;
+            kind.registered.policy.concurrency = Some(1);
         };
         let (fleet, _) = fleet(limits).await;
         let worker = fleet.worker();
@@ -137,7 +137,7 @@ fn an_attempt_that_does_not_stop_is_killed() {
     block_on(async {
         let limits = |kind: &mut Kind| {
             kind.registered.policy.retry.retries = 0;
-            kind.registered.policy.concurrency = 1;
+            kind.registered.policy.concurrency = Some(1);
         };
         let (mut fleet, _) = fleet(limits).await;
         fleet.config.grace = Millis::secs(60);
@@ -159,7 +159,7 @@ fn an_attempt_that_does_not_stop_is_killed() {
 
 fn a_cancelled_attempt_and_its_process_end() {
     block_on(async {
-        let (fleet, _) = fleet(|kind| kind.registered.policy.concurrency = 1).await;
+        let (fleet, _) = fleet(|kind| kind.registered.policy.concurrency = Some(1)).await;
         let worker = fleet.worker();
         // They share one process, one after the other.
         send(&fleet, "first", Act::Answer).await;
@@ -218,7 +218,7 @@ fn signs_of_life_cross_the_process() {
 /// A process that dies between two attempts is nobody's fault: the next one begins in another.
 fn what_an_attempt_leaves_behind_harms_no_other() {
     block_on(async {
-        let (fleet, _) = fleet(|kind| kind.registered.policy.concurrency = 1).await;
+        let (fleet, _) = fleet(|kind| kind.registered.policy.concurrency = Some(1)).await;
         let worker = fleet.worker();
         let folder = tempfile::tempdir().unwrap();
         let step = folder.path().join("step");

@@ -73,7 +73,7 @@ async fn an_attempt_that_does_not_stop_keeps_its_slot() {
     let folder = tempfile::tempdir().unwrap();
     let (gate, open) = (folder.path().join("closed"), folder.path().join("open"));
     std::fs::write(&open, "").unwrap();
-    let (fleet, _) = memory(1, &[blocks(|policy| policy.concurrency = 1), Kind::echo("echo")]).await;
+    let (fleet, _) = memory(1, &[blocks(|policy| policy.concurrency = Some(1)), Kind::echo("echo")]).await;
     let worker = fleet.worker();
     let own = [("ce_id", "stuck"), ("ce_timeout", "1500ms")];
     fleet.send_record("blocks", None, None, Some(json!({"until": gate}).to_string().as_bytes()), &own).await;

@@ -39,7 +39,7 @@ impl Kind {
         R: Future<Output = Answer> + Send + 'static,
     {
         let policy = TypePolicy {
-            concurrency: 8,
+            concurrency: Some(8),
             order: Order::None,
             retry: RetryPolicy { retries: 2, min_backoff: Millis(20), max_backoff: Millis(80) },
             timeout: Millis::secs(900),
@@ -54,7 +54,7 @@ impl Kind {
     }
 
     pub fn slots(mut self, slots: u32) -> Self {
-        self.registered.policy.concurrency = slots;
+        self.registered.policy.concurrency = Some(slots);
         self
     }
 

@@ -17,7 +17,7 @@ pub struct Paused {
 /// this api, where it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TypeLimits {
-    /// Attempts at once in each worker; null: as each worker's configuration says.
+    /// Attempts at once in each worker. Null: as many as each has cores, or this api does not know the type.
     pub slots: Option<u32>,
     /// Attempts at once in all workers together.
     pub max_concurrency: Option<u32>,

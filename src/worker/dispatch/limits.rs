@@ -60,7 +60,7 @@ pub enum Paced {
 impl Limits {
     pub fn new(policy: &TypePolicy) -> Self {
         Self {
-            slots: policy.concurrency as usize,
+            slots: policy.slots() as usize,
             paused: false,
             portion: Portion::default(),
             pace: Pace::Free,
@@ -94,7 +94,7 @@ impl Limits {
     pub fn set(&mut self, task_type: &str, policy: &TypePolicy, orders: &Orders) -> VecDeque<Box<Held>> {
         self.paused = orders.paused.contains_key(task_type);
         let said = orders.slots.get(task_type);
-        let slots = said.and_then(|said| said.slots).unwrap_or(policy.concurrency) as usize;
+        let slots = said.and_then(|said| said.slots).unwrap_or_else(|| policy.slots()) as usize;
         let limit = said.and_then(|said| said.max_concurrency).or(policy.max_concurrency);
         self.slots = limit.map_or(slots, |limit| slots.min(self.portion.of_limit(limit) as usize));
         let rate = orders.rates.get(task_type).map(|limit| limit.rate).or(policy.rate);

@@ -35,7 +35,7 @@ impl Lane {
             let orders = board.orders();
             let rate = orders.rates.get(&*task_type).map(|limit| limit.rate).or(self.parts.policy.rate);
             self.parts.intake.by_key = rate.is_some_and(|rate| rate.by == RateBy::Key);
-            let slots = orders.slots.get(&*task_type).and_then(|said| said.slots).unwrap_or(self.parts.policy.concurrency);
+            let slots = orders.slots.get(&*task_type).and_then(|said| said.slots).unwrap_or_else(|| self.parts.policy.slots());
             self.window = window(slots);
             for share in self.shares.iter_mut().flatten() {
                 share.set_window(self.window);
