@@ -1,4 +1,4 @@
-//! `POST /v1/tasks/batch?atomic=true`: the tasks of one tree, all of them or none.
+//! `POST /v1/batches?atomic=true`: the tasks of one tree, all of them or none.
 
 use std::sync::Arc;
 use std::time::Duration;

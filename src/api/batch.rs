@@ -1,4 +1,4 @@
-//! `POST /v1/tasks/batch`: many tasks, each for itself.
+//! `POST /v1/batches`: many tasks, each for itself.
 //!
 //! A task may name one before it as its parent. Tasks are published level by level, so that no child is out before its
 //! parent is.

@@ -186,7 +186,7 @@ static ROUTES: &[Route] = &[
     },
     Route {
         verb: Verb::Post,
-        path: "/v1/tasks/batch",
+        path: "/v1/batches",
         role: Some(Role::Submit),
         about: "Create up to 10,000 tasks, each with its own outcome; or the tasks of one tree, all or none",
         query: &[Parameter {
@@ -275,7 +275,7 @@ static ROUTES: &[Route] = &[
         role: Some(Role::Operate),
         about: "Start a task anew that has ended, or what failed below it",
         query: &[],
-        takes: Takes::Json(of::<doc::RetryTask>),
+        takes: Takes::MaybeJson(of::<doc::RetryTask>),
         answers: &[(202, "Decided: the task, or what failed below it, runs again in `run`.")],
         gives: Gives::Json(of::<doc::RetryOutcome>),
         refusals: RETRY,

@@ -114,13 +114,13 @@ impl Client {
 
     /// Creates many, each for itself.
     pub async fn create_all(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
-        let request = self.request(Method::POST, &["v1", "tasks", "batch"], &Query::new()).json(tasks);
+        let request = self.request(Method::POST, &["v1", "batches"], &Query::new()).json(tasks);
         self.document(request.timeout(ANSWER_TIMEOUT * 2)).await
     }
 
     /// Creates many, all or none.
     pub async fn create_together(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
-        let request = self.request(Method::POST, &["v1", "tasks", "batch"], &vec![("atomic", "true".into())]).json(tasks);
+        let request = self.request(Method::POST, &["v1", "batches"], &vec![("atomic", "true".into())]).json(tasks);
         self.document(request.timeout(ANSWER_TIMEOUT * 3)).await
     }
 

@@ -1,4 +1,4 @@
-//! `POST /v1/tasks/batch`.
+//! `POST /v1/batches`.
 
 use kafleet::api::documents::{BatchOutcome, Status, TreeNode};
 use kafleet::model::state::State;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Fleet, fleet, problem};
 
 async fn send(fleet: &Fleet, items: Value) -> BatchOutcome {
-    let (status, outcome) = fleet.post("/v1/tasks/batch", items).await;
+    let (status, outcome) = fleet.post("/v1/batches", items).await;
     assert_eq!(status, 200, "{outcome}");
     serde_json::from_value(outcome).unwrap()
 }
@@ -115,7 +115,7 @@ async fn children_of_a_refused_parent_are_refused() {
 async fn lines_are_a_batch_too() {
     let fleet = fleet().await;
     let lines = "{\"type\":\"echo\",\"id\":\"a\"}\n\n{\"type\":\r\n{\"type\":\"echo\",\"id\":\"b\"}\r\n";
-    let request = fleet.request(Method::POST, "/v1/tasks/batch").header("content-type", "application/x-ndjson").body(lines);
+    let request = fleet.request(Method::POST, "/v1/batches").header("content-type", "application/x-ndjson").body(lines);
     let outcome: BatchOutcome = request.send().await.unwrap().json().await.unwrap();
     assert_eq!(told(&outcome), ["a", "!bad_json", "b"]);
 }
@@ -126,7 +126,7 @@ async fn ten_thousand_go_and_one_more_does_not() {
     let items = |count: usize| Value::Array((0..count).map(|n| json!({"type": "echo", "params": n})).collect());
     let outcome = send(&fleet, items(10_000)).await;
     assert_eq!((outcome.accepted, outcome.refused), (10_000, 0));
-    let told = problem(fleet.request(Method::POST, "/v1/tasks/batch").json(&items(10_001))).await;
+    let told = problem(fleet.request(Method::POST, "/v1/batches").json(&items(10_001))).await;
     assert_eq!((told.status, told.code.as_str()), (400, "too_many_items"));
     assert_eq!(send(&fleet, json!([])).await.items.len(), 0);
 }

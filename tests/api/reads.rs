@@ -146,7 +146,7 @@ async fn children_come_in_pages_oldest_first() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     let items: Vec<_> = (0..25).map(|n| json!({"type": "echo", "id": format!("c{n}"), "parent": "r"})).collect();
-    let (_, outcome) = fleet.post("/v1/tasks/batch", json!(items)).await;
+    let (_, outcome) = fleet.post("/v1/batches", json!(items)).await;
     assert_eq!(outcome["accepted"], 25);
     fleet.folded().await;
     let (mut seen, mut next, mut pages) = (Vec::new(), None::<String>, 0);

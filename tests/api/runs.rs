@@ -22,7 +22,7 @@ impl Fleet {
     /// Sends the parent once more, and a child of it.
     async fn grow(&self) {
         let items = json!([{"type": "echo", "id": "p"}, {"type": "echo", "id": "c", "parent": "p"}, {"type": "echo", "id": "p"}]);
-        let (status, outcome) = self.post("/v1/tasks/batch", items).await;
+        let (status, outcome) = self.post("/v1/batches", items).await;
         let outcome: BatchOutcome = serde_json::from_value(outcome).unwrap();
         assert_eq!((status, outcome.accepted), (200, 3), "{outcome:?}");
         self.folded().await;

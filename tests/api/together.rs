@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::harness::{DEADLINE, Fleet, PARTITIONS, fleet, problem};
 
 async fn send(fleet: &Fleet, items: &Value) -> BatchOutcome {
-    let answer = fleet.request(Method::POST, "/v1/tasks/batch?atomic=true").json(items).send().await.unwrap();
+    let answer = fleet.request(Method::POST, "/v1/batches?atomic=true").json(items).send().await.unwrap();
     let (status, text) = (answer.status(), answer.text().await.unwrap());
     assert_eq!(status, 200, "{text}");
     serde_json::from_str(&text).unwrap()
@@ -74,13 +74,13 @@ async fn one_bad_item_is_enough_for_nothing() {
         (json!([root, {"type": "echo", "id": "c", "parent": "r", "retries": 9999}]), 400, "bad_field", "/1/retries"),
         (json!([{"type": "echo", "id": "there"}, {"type": "echo", "id": "c", "parent": "there"}]), 409, "duplicate_id", "/0"),
     ] {
-        let told = problem(fleet.request(Method::POST, "/v1/tasks/batch?atomic=true").json(&items)).await;
+        let told = problem(fleet.request(Method::POST, "/v1/batches?atomic=true").json(&items)).await;
         assert_eq!((told.status, told.code.as_str()), (status, code), "{items}: {told:?}");
         assert_eq!(told.pointer.as_deref(), Some(pointer), "{told:?}");
         assert!(told.detail.contains("nothing of the batch was published"), "{told:?}");
     }
     let many: Vec<Value> = (0..1_001).map(|n| child(&format!("c{n}"))).collect();
-    let told = problem(fleet.request(Method::POST, "/v1/tasks/batch?atomic=true").json(&many)).await;
+    let told = problem(fleet.request(Method::POST, "/v1/batches?atomic=true").json(&many)).await;
     assert_eq!(told.code, "too_many_items");
     assert_eq!(records(&fleet), before);
     assert_eq!(fleet.problem("/v1/tasks/r").await.code, "not_found");

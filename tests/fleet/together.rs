@@ -161,7 +161,7 @@ fn tree(root: &str) -> Value {
 
 async fn send(fleet: &Fleet, items: &Value) -> (u16, Value) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let url = format!("{}/v1/tasks/batch?atomic=true", fleet.api);
+    let url = format!("{}/v1/batches?atomic=true", fleet.api);
     let answer = client.post(url).json(items).send().await.unwrap();
     (answer.status().as_u16(), answer.json().await.unwrap())
 }
@@ -205,7 +205,7 @@ async fn half_a_batch_is_nothing() {
     step.send_replace(Step::Stops);
     let known = *begun.borrow();
     let (sending, asked) = (reqwest::Client::builder().no_proxy().build().unwrap(), tree("stopped"));
-    let request = sending.post(format!("{}/v1/tasks/batch?atomic=true", fleet.api)).json(&asked).send();
+    let request = sending.post(format!("{}/v1/batches?atomic=true", fleet.api)).json(&asked).send();
     let request = tokio::spawn(request);
     everything.sees("stopped", |(records, _)| records == TASKS).await;
     // Its producer hears of it a little later than whoever reads the topic.
