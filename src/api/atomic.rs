@@ -7,15 +7,17 @@ use axum::response::Response;
 use futures::stream::{self, StreamExt};
 use rustc_hash::FxHashMap;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::Api;
 use super::batch::{Outcomes, items_of, told};
 use super::call::Call;
 use super::documents::CreateTask;
 use super::fresh::Found;
-use super::outside::{detached, stored};
+use super::lease::{Claim, Ending, Lease, RENEW_EVERY, WAIT_DEADLINE, in_progress, poll_pauses};
+use super::outside::detached;
 use super::problem::{Code, Refusal};
-use super::reserve::{Submitted, as_published, taken};
+use super::reserve::{Submitted, as_published};
 use super::submit::{Draft, trace_of};
 use super::tasks::json_answer;
 use crate::broker::{AtomicProducer, BrokerError};
@@ -23,7 +25,6 @@ use crate::model::id::TaskId;
 use crate::model::task::Trace;
 use crate::publish::{PublishError, Published};
 use crate::runtime::now_ms;
-use crate::store::Reservation;
 
 /// The most tasks in one transaction.
 pub const MAX_TOGETHER: usize = 1_000;
@@ -58,10 +59,22 @@ fn at(n: usize, refusal: Refusal) -> Refusal {
     refusal.of_item(n, NOTHING)
 }
 
-/// What is known of an id before anything is published.
-enum Claim {
-    New { reserved: bool },
+/// The draft of a batch in relation to the fleet, before anything is published.
+enum Standing {
+    /// The id was generated: nobody else can have it.
+    New,
+    Ours(Lease),
+    /// The task exists.
     There(Box<Found>),
+}
+
+impl Standing {
+    fn lease(&self) -> Option<&Lease> {
+        match self {
+            Self::Ours(lease) => Some(lease),
+            Self::New | Self::There(_) => None,
+        }
+    }
 }
 
 impl Api {
@@ -107,27 +120,32 @@ impl Api {
     }
 
     async fn submit_together(self: &Arc<Self>, drafts: Vec<Draft>) -> Result<Outcomes, Refusal> {
-        let looked: Vec<_> = drafts.iter().map(|draft| self.claim(draft)).collect();
-        let claims: Vec<Result<Claim, Refusal>> = stream::iter(looked).buffered(AT_ONCE).collect().await;
-        let there = claims.iter().filter(|claim| matches!(claim, Ok(Claim::There(_)))).count();
-        let wrong = claims.iter().enumerate().find_map(|(n, claim)| Some(at(n, claim.as_ref().err()?.clone())));
-        if wrong.is_none() && there == drafts.len() {
-            let existing = |(draft, claim): (Draft, Result<Claim, Refusal>)| match claim {
-                Ok(Claim::There(found)) => (Some(draft.id), Ok(Submitted::Existing(*found))),
+        let standings = self.claim_all(&drafts).await?;
+        let leases: Vec<Lease> = standings.iter().filter_map(|standing| standing.lease().cloned()).collect();
+        let there = standings.iter().filter(|standing| matches!(standing, Standing::There(_))).count();
+        if there == drafts.len() {
+            let existing = |(draft, standing): (Draft, Standing)| match standing {
+                Standing::There(found) => (Some(draft.id), Ok(Submitted::Existing(*found))),
                 _ => (Some(draft.id), Err(Refusal::internal())),
             };
-            return Ok(drafts.into_iter().zip(claims).map(existing).collect());
+            return Ok(drafts.into_iter().zip(standings).map(existing).collect());
         }
-        let partly = claims.iter().zip(&drafts).enumerate().find(|(_, (claim, _))| matches!(claim, Ok(Claim::There(_))));
-        let partly = partly.map(|(n, (_, draft))| {
-            let why = format!("`{}` exists already, and others of the batch do not", draft.id);
-            at(n, Refusal::new(Code::DuplicateId, why).existing(&draft.id))
+        if let Some(n) = standings.iter().position(|standing| matches!(standing, Standing::There(_))) {
+            self.end(leases.iter().map(|lease| (lease, Ending::Released))).await;
+            let id = &drafts[n].id;
+            let why = format!("`{id}` exists already, and others of the batch do not");
+            return Err(at(n, Refusal::new(Code::DuplicateId, why).existing(id)));
+        }
+        let published = self.renewing(&leases, self.publish_together(&drafts)).await;
+        let endings = standings.iter().enumerate().filter_map(|(n, standing)| {
+            let ending = match &published {
+                Ok(published) => published.get(n).map_or(Ending::InDoubt, |done| Ending::Published(done.position)),
+                Err((_, true)) => Ending::InDoubt,
+                Err((_, false)) => Ending::Released,
+            };
+            Some((standing.lease()?, ending))
         });
-        let published = match wrong.or(partly) {
-            Some(refusal) => Err((refusal, false)),
-            None => self.publish_together(&drafts).await,
-        };
-        self.settle_claims(&drafts, &claims, &published).await;
+        self.end(endings).await;
         let published = published.map_err(|(refusal, _)| refusal)?;
         let created = |(draft, done): (Draft, Published)| {
             let found = as_published(&draft, done.position);
@@ -136,48 +154,66 @@ impl Api {
         Ok(drafts.into_iter().zip(published).map(created).collect())
     }
 
-    /// Reserves an id, unless its task is there.
-    async fn claim(&self, draft: &Draft) -> Result<Claim, Refusal> {
-        if draft.generated {
-            return Ok(Claim::New { reserved: false });
-        }
-        if let Some(found) = self.existing(draft).await? {
-            return Ok(Claim::There(Box::new(found)));
-        }
-        let partition = self.publisher.partition_of(&draft.id);
-        let mark = Reservation { hash: draft.hash.clone(), position: None };
-        match stored(self.store.reserve(partition, &draft.id, draft.new.run, &mark)).await? {
-            None => Ok(Claim::New { reserved: true }),
-            Some(other) if other.hash != draft.hash => Err(taken(draft)),
-            Some(Reservation { position: Some(position), .. }) => Ok(Claim::There(Box::new(as_published(draft, position)))),
-            // Somebody, perhaps this client before, did not get to the end.
-            Some(_) => Ok(Claim::New { reserved: false }),
+    /// Takes the leases on all ids, or none. A batch that waits for an id holds only ids that sort before it, so that two
+    /// batches never wait for each other.
+    async fn claim_all(&self, drafts: &[Draft]) -> Result<Vec<Standing>, Refusal> {
+        let deadline = Instant::now() + WAIT_DEADLINE;
+        let mut standings: Vec<Option<Standing>> = drafts.iter().map(|_| None).collect();
+        let (mut waited, mut renewed, mut pauses) = (false, Instant::now(), poll_pauses());
+        loop {
+            let open = (0..drafts.len()).filter(|n| standings[*n].is_none());
+            let tried: Vec<_> = open.map(|n| async move { (n, self.standing(&drafts[n], waited).await) }).collect();
+            let tried: Vec<_> = stream::iter(tried).buffered(AT_ONCE).collect().await;
+            let (mut busy, mut wrong) = (None::<usize>, None);
+            for (n, standing) in tried {
+                match standing {
+                    Ok(Some(standing)) => standings[n] = Some(standing),
+                    Ok(None) => busy = busy.filter(|first| drafts[*first].id < drafts[n].id).or(Some(n)),
+                    Err(refusal) => wrong = wrong.or(Some(at(n, refusal))),
+                }
+            }
+            let late = busy.filter(|_| Instant::now() >= deadline).map(|n| at(n, in_progress(&drafts[n].id)));
+            let wrong = wrong.or(late);
+            let Some(first) = busy.filter(|_| wrong.is_none()) else {
+                let Some(refusal) = wrong else { return Ok(standings.into_iter().flatten().collect()) };
+                self.release(standings.iter_mut()).await;
+                return Err(refusal);
+            };
+            let behind = standings.iter_mut().zip(drafts).filter(|(_, draft)| draft.id > drafts[first].id);
+            self.release(behind.map(|(standing, _)| standing)).await;
+            if renewed.elapsed() >= RENEW_EVERY {
+                self.renew(standings.iter().flatten().filter_map(Standing::lease)).await;
+                renewed = Instant::now();
+            }
+            tokio::time::sleep(pauses.next_wait()).await;
+            waited = true;
         }
     }
 
-    /// Gives reserved ids their places, or gives them up; where the outcome is not known they end by themselves.
-    async fn settle_claims(
-        &self,
-        drafts: &[Draft],
-        claims: &[Result<Claim, Refusal>],
-        published: &Result<Vec<Published>, (Refusal, bool)>,
-    ) {
-        if matches!(published, Err((_, true))) {
-            return;
+    /// Gives up leases; the ids are asked for again.
+    async fn release(&self, standings: impl Iterator<Item = &mut Option<Standing>>) {
+        let leases: Vec<Lease> = standings.filter_map(|slot| slot.take()?.lease().cloned()).collect();
+        self.end(leases.iter().map(|lease| (lease, Ending::Released))).await;
+    }
+
+    /// `None`: another request publishes the task at this moment. `waited`: another one did before.
+    async fn standing(&self, draft: &Draft, waited: bool) -> Result<Option<Standing>, Refusal> {
+        if draft.generated {
+            return Ok(Some(Standing::New));
         }
-        let position = |n: usize| Some(published.as_ref().ok()?.get(n)?.position);
-        let settle = |(n, (draft, claim)): (usize, (&Draft, &Result<Claim, Refusal>))| {
-            let reserved = matches!(claim, Ok(Claim::New { reserved: true }));
-            let mark = position(n).map(|position| Reservation { hash: draft.hash.clone(), position: Some(position) });
-            let (partition, id, run) = (self.publisher.partition_of(&draft.id), draft.id.clone(), draft.new.run);
-            async move {
-                if reserved && let Err(why) = stored(self.store.set_reservation(partition, &id, run, mark.as_ref())).await {
-                    tracing::warn!(%id, ?why, "a reservation could not be settled; it ends by itself");
-                }
-            }
+        if let Some(found) = self.existing(draft).await? {
+            return Ok(Some(Standing::There(Box::new(found))));
+        }
+        let lease = match self.claim(draft).await? {
+            Claim::Ours(lease) => lease,
+            Claim::Published(position) => return Ok(Some(Standing::There(Box::new(as_published(draft, position))))),
+            Claim::Busy => return Ok(None),
         };
-        let settled: Vec<_> = drafts.iter().zip(claims).enumerate().map(settle).collect();
-        stream::iter(settled).buffer_unordered(AT_ONCE).collect::<()>().await;
+        let found = self.left_behind(draft, waited || lease.taken_over).await;
+        if !matches!(found, Ok(None)) {
+            self.end(std::iter::once((&lease, Ending::Released))).await;
+        }
+        Ok(Some(found?.map_or(Standing::Ours(lease), |found| Standing::There(Box::new(found)))))
     }
 
     /// In one transaction. The flag: it may have happened.

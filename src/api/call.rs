@@ -15,7 +15,7 @@ use super::Api;
 use super::problem::{Code, Refusal};
 use super::routes::Parameter;
 use crate::model::id::{TaskId, clip};
-use crate::model::task::Position;
+use crate::model::task::{Position, parse_time};
 
 /// How long a body may take to arrive.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
@@ -138,6 +138,19 @@ impl Query {
 
     pub fn parsed<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Refusal> {
         self.text(name).map(|text| text.parse().map_err(|why: T::Err| bad_parameter(name, &why.to_string()))).transpose()
+    }
+
+    /// The times `from` and `to`, epoch milliseconds.
+    pub fn time_range(&self) -> Result<(Option<i64>, Option<i64>), Refusal> {
+        let time = |name| {
+            let read = |text| parse_time(text).map_err(|why| bad_parameter(name, &why));
+            self.text(name).map(read).transpose()
+        };
+        let (from_ms, to_ms) = (time("from")?, time("to")?);
+        if from_ms.zip(to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
+            return Err(bad_parameter("from", "it is after `to`, so that nothing can lie between them"));
+        }
+        Ok((from_ms, to_ms))
     }
 
     /// A whole number within bounds.

@@ -28,21 +28,27 @@ pub async fn cancel(call: Call) -> Result<Response, Refusal> {
     check_reason(asked.reason.as_deref())?;
     let task = call.api.find(&call.id()?, None).await?;
     if task.node.state.is_terminal() || (!asked.subtree && task.node.own.is_terminal()) {
-        let why = format!("`{}` has ended already: it is {}", task.id, task.node.state);
-        return Err(Refusal::new(Code::AlreadyFinished, why).existing(&task.id));
+        return Err(already_finished(&task));
     }
     if let Some(known) = task.node.asked(asked.subtree) {
         // The tracker tells the workers of it, should the api have died that was asked.
         let position = Position { partition: i32::try_from(task.partition).unwrap_or_default(), offset: known.asof };
-        return Ok(json_answer(200, &outcome(&task, position, true)));
+        return Ok(json_answer(200, &outcome(&task, position, Some(true))));
     }
     let event = Event { by: call.by.clone(), ..event_of(&task, &asked) };
     let api = call.api.clone();
     let outcome = detached(async move {
+        let subtree = asked.subtree;
         let position = api.cancel(&task, asked, &event).await?;
-        Ok(outcome(&task, position, false))
+        api.cancel_decided(&task, subtree, position).await
     });
-    Ok(json_answer(202, &outcome.await?))
+    let outcome = outcome.await?;
+    Ok(json_answer(if outcome.already_requested == Some(true) { 200 } else { 202 }, &outcome))
+}
+
+fn already_finished(task: &Found) -> Refusal {
+    let why = format!("`{}` has ended already: it is {}", task.id, task.node.state);
+    Refusal::new(Code::AlreadyFinished, why).existing(&task.id)
 }
 
 pub fn check_reason(reason: Option<&str>) -> Result<(), Refusal> {
@@ -73,6 +79,19 @@ impl Api {
         Ok(position)
     }
 
+    /// The request as the fold decided it: it may lie behind another one that was not folded when this one came.
+    async fn cancel_decided(&self, task: &Found, subtree: bool, position: Position) -> Result<CancelOutcome, Refusal> {
+        // It is written, and workers know of it: a fold that is behind changes nothing of that.
+        let Ok((found, ignored)) = self.verdict(task, position, "the request").await else {
+            return Ok(outcome(task, position, None));
+        };
+        match found.node.asked(subtree) {
+            Some(known) if ignored => Ok(outcome(&found, Position { offset: known.asof, ..position }, Some(true))),
+            None if ignored && found.node.state.is_terminal() => Err(already_finished(&found)),
+            _ => Ok(outcome(&found, position, Some(false))),
+        }
+    }
+
     async fn tell_cancel(&self, task: &Found, asof: i64, subtree: bool, reason: Option<String>) -> Result<(), BrokerError> {
         let said = Said::Cancel(Cancel { v: CONTROL_VERSION, asof, at_ms: now_ms(), subtree, reason });
         let key = Key::Cancel(task.id.to_string());
@@ -100,7 +119,7 @@ impl Api {
     }
 }
 
-fn outcome(task: &Found, position: Position, already_requested: bool) -> CancelOutcome {
+fn outcome(task: &Found, position: Position, already_requested: Option<bool>) -> CancelOutcome {
     CancelOutcome { id: task.id.to_string(), position: position.to_string(), already_requested }
 }
 

@@ -34,12 +34,8 @@ const SELECTED: usize = 100;
 /// `GET /v1/dead`.
 pub async fn list(call: Call) -> Result<Response, Refusal> {
     let text = |name| call.query.text(name).map(str::to_owned);
-    let filter = Filter {
-        task_type: text("type"),
-        code: text("code"),
-        from_ms: time("from", call.query.text("from"))?,
-        to_ms: time("to", call.query.text("to"))?,
-    };
+    let (from_ms, to_ms) = call.query.time_range()?;
+    let filter = Filter { task_type: text("type"), code: text("code"), from_ms, to_ms };
     if let Some(name) = &filter.task_type {
         check_type(name).map_err(|why| bad_parameter("type", &why))?;
     }
@@ -93,6 +89,9 @@ pub async fn many(call: Call, fate: Fate) -> Result<Response, Refusal> {
         from_ms: field_time("/from", selection.from.as_deref())?,
         to_ms: field_time("/to", selection.to.as_deref())?,
     };
+    if filter.from_ms.zip(filter.to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
+        return Err(Refusal::new(Code::BadField, "`from` is after `to`, so that nothing can lie between them").pointer("/from"));
+    }
     let page = call.api.letters(filter, None, limit).await?;
     let ids: Vec<LetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
     let (api, by, wanted) = (call.api.clone(), call.by.clone(), ids.clone());
@@ -111,10 +110,6 @@ fn letter_id(text: &str) -> Result<LetterId, Refusal> {
     let id: LetterId = text.parse().map_err(|why: String| Refusal::new(Code::BadId, format!("`{}`: {why}", clip(text))))?;
     check_type(&id.task_type).map_err(|why| Refusal::new(Code::BadId, why))?;
     Ok(id)
-}
-
-fn time(name: &str, text: Option<&str>) -> Result<Option<i64>, Refusal> {
-    text.map(|text| parse_time(text).map_err(|why| bad_parameter(name, &why))).transpose()
 }
 
 fn field_time(pointer: &str, text: Option<&str>) -> Result<Option<i64>, Refusal> {

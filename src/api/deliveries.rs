@@ -6,7 +6,6 @@ use super::Api;
 use super::documents::{CheckDue, Deliveries, Delivery, Outcome};
 use super::fresh::Found;
 use super::problem::{Code, Refusal};
-use crate::config::TopicsConfig;
 use crate::handlers::callback::{self, Callbacks};
 use crate::handlers::email::{self, Emails};
 use crate::model::action::{Telling, Tells};
@@ -26,7 +25,7 @@ const ON_ITS_WAY_MS: i64 = 3_600_000;
 impl Api {
     /// Refuses what could not be told: as far as this process knows the types that tell.
     pub fn check_tells(&self, rules: &Rules, now_ms: i64) -> Result<(), Refusal> {
-        let furthest = TopicsConfig::default().max_tree_age;
+        let furthest = self.max_tree_age;
         let tells = rules.all_tells();
         for (at, checks) in tells.iter().map(|tells| (&tells.at, tells.checks)) {
             for (n, check) in checks.iter().enumerate() {

@@ -67,6 +67,9 @@ async fn dispatch(api: Arc<Api>, route: &'static Route, segments: Segments, requ
 
 async fn answer(api: Arc<Api>, route: &'static Route, segments: Segments, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
+    if !route.any_host {
+        api.access.check_host(&head.headers)?;
+    }
     let token = route.role.map(|role| api.access.check(&head.headers, role)).transpose()?.flatten();
     let by: Option<Arc<str>> = token.map(Into::into);
     let segments = segments.map_err(|why| Refusal::new(Code::BadRequest, format!("the path cannot be read: {why}")))?;

@@ -31,6 +31,14 @@ pub struct Found {
     pub superseded: bool,
 }
 
+impl Found {
+    /// Position of the last event that the record includes.
+    pub fn position(&self) -> Position {
+        let partition = i32::try_from(self.partition).unwrap_or(i32::MAX);
+        Position { partition, offset: (self.fence.offset - 1).max(0) }
+    }
+}
+
 /// Where waiting for the fold has led.
 pub enum Reached {
     Yes,

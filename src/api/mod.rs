@@ -18,6 +18,7 @@ use crate::config::{ApiConfig, Names};
 use crate::control::beat::{self, Roll};
 use crate::control::{self, Board, Orders};
 use crate::handlers::Registry;
+use crate::model::duration::Millis;
 use crate::publish::Publisher;
 use crate::runtime::{Health, Shutdown};
 use crate::store::Store;
@@ -39,6 +40,7 @@ pub mod drawing;
 mod feed;
 mod fresh;
 mod hub;
+mod lease;
 mod list;
 mod log;
 mod merge;
@@ -82,6 +84,8 @@ pub struct ApiSetup {
     pub config: ApiConfig,
     pub names: Names,
     pub events_partitions: u32,
+    /// Longest time that a tree may be open: no task may start later than that.
+    pub max_tree_age: Millis,
     pub metrics: Metrics,
     pub health: Health,
 }
@@ -105,6 +109,7 @@ struct Api {
     settling: Arc<tokio::sync::Mutex<()>>,
     max_body: usize,
     max_attachment: usize,
+    max_tree_age: Millis,
     bodies: Arc<Semaphore>,
     broker_calls: Arc<Semaphore>,
     sender: atomic::Sender,
@@ -132,6 +137,7 @@ impl Api {
             settling: Arc::default(),
             max_body: setup.config.max_body.as_usize(),
             max_attachment: setup.config.max_attachment.as_usize(),
+            max_tree_age: setup.max_tree_age,
             bodies: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
             broker_calls: Arc::new(Semaphore::new(BROKER_CALLS)),
             sender: atomic::Sender::default(),

@@ -3,12 +3,13 @@
 use axum::response::Response;
 use serde_json::Value;
 
+use super::Api;
 use super::call::{Call, read_json};
 use super::documents::PatchTask;
 use super::outside::detached;
 use super::problem::{Code, Refusal};
 use super::status::status;
-use super::submit::{check_policy, start_of};
+use super::submit::check_policy;
 use super::tasks::json_answer;
 use crate::model::event::{Event, Kind};
 use crate::model::id::clip;
@@ -35,7 +36,7 @@ const FIXED: [&str; 14] = [
 
 pub async fn patch(call: Call) -> Result<Response, Refusal> {
     refuse_fixed(&call.body)?;
-    let patch = patch_of(call.json()?, now_ms())?;
+    let patch = call.api.patch_of(call.json()?, now_ms())?;
     let task = call.api.find(&call.id()?, None).await?;
     if let Some(why) = patch.misfit(&task.node) {
         return Err(not_now(why));
@@ -71,29 +72,44 @@ fn not_now(why: String) -> Refusal {
         .hint("cancel it, change it, and retry it; name, tags, link and options change at any time")
 }
 
-fn patch_of(asked: PatchTask, now_ms: i64) -> Result<Patch, Refusal> {
-    let PatchTask { name, tags, link, options, delay, at, expires, retries, min_backoff, max_backoff, timeout, total_timeout } =
-        asked;
-    let starts = delay.is_some() || at.is_some();
-    let not_before_ms = starts.then(|| start_of(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
-    let expires_at_ms = expires.map(|span| span.map(|span| now_ms.saturating_add(span.as_i64())));
-    let patch = Patch {
-        name,
-        tags: tags.map(Option::unwrap_or_default),
-        link,
-        options,
-        not_before_ms,
-        expires_at_ms,
-        retries,
-        min_backoff,
-        max_backoff,
-        timeout,
-        total_timeout,
-    };
-    match patch.fields().is_empty() {
-        true => Err(Refusal::new(Code::BadField, "nothing is to be changed").hint(
-            "name what is, such as `{\"name\": \"…\"}`; a start cannot be taken away: `{\"delay\": \"0s\"}` starts the task now",
-        )),
-        false => Ok(patch),
+impl Api {
+    fn patch_of(&self, asked: PatchTask, now_ms: i64) -> Result<Patch, Refusal> {
+        let PatchTask {
+            name,
+            tags,
+            link,
+            options,
+            delay,
+            at,
+            expires,
+            retries,
+            min_backoff,
+            max_backoff,
+            timeout,
+            total_timeout,
+        } = asked;
+        let starts = delay.is_some() || at.is_some();
+        let not_before_ms =
+            starts.then(|| self.start_of(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
+        let expires_at_ms = expires.map(|span| span.map(|span| now_ms.saturating_add(span.as_i64())));
+        let patch = Patch {
+            name,
+            tags: tags.map(Option::unwrap_or_default),
+            link,
+            options,
+            not_before_ms,
+            expires_at_ms,
+            retries,
+            min_backoff,
+            max_backoff,
+            timeout,
+            total_timeout,
+        };
+        match patch.fields().is_empty() {
+            true => Err(Refusal::new(Code::BadField, "nothing is to be changed").hint(
+                "name what is, such as `{\"name\": \"…\"}`; a start cannot be taken away: `{\"delay\": \"0s\"}` starts the task now",
+            )),
+            false => Ok(patch),
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! Publishing a draft so that an id given by a client stands for one task.
 //!
 //! An id is reserved before publishing, with a hash of type and params, and gets its position once both publishes are
-//! acknowledged. It is a guard against two clients at the same moment, not truth: that is the log.
+//! acknowledged. It is a guard against several requests at the same moment, not truth: that is the log.
+
+use tokio::time::Instant;
 
 use super::Api;
 use super::fresh::Found;
-use super::outside::stored;
+use super::lease::{Claim, Ending, Lease, WAIT_DEADLINE, in_progress, poll_pauses};
 use super::problem::{Code, Refusal};
 use super::submit::Draft;
 use crate::broker::BrokerError;
@@ -15,7 +17,7 @@ use crate::model::state::State;
 use crate::model::task::Position;
 use crate::publish::{PublishError, Published};
 use crate::runtime::now_ms;
-use crate::store::{Fence, Reservation};
+use crate::store::Fence;
 
 /// What became of a draft.
 pub enum Submitted {
@@ -38,20 +40,20 @@ impl Api {
             let position = self.publish(&draft).await.map_err(|failed| failed.refusal)?;
             return Ok(Submitted::Created(as_published(&draft, position)));
         }
-        if let Some(existing) = self.existing(&draft).await? {
-            return Ok(Submitted::Existing(existing));
+        let deadline = Instant::now() + WAIT_DEADLINE;
+        let (mut waited, mut pauses) = (false, poll_pauses());
+        loop {
+            if let Some(existing) = self.existing(&draft).await? {
+                return Ok(Submitted::Existing(existing));
+            }
+            match self.claim(&draft).await? {
+                Claim::Ours(lease) => return self.publish_leased(&draft, lease, waited).await,
+                Claim::Published(position) => return Ok(Submitted::Existing(as_published(&draft, position))),
+                Claim::Busy if Instant::now() >= deadline => return Err(in_progress(&draft.id)),
+                Claim::Busy => tokio::time::sleep(pauses.next_wait()).await,
+            }
+            waited = true;
         }
-        let partition = self.publisher.partition_of(&draft.id);
-        let mark = Reservation { hash: draft.hash.clone(), position: None };
-        let reserved = stored(self.store.reserve(partition, &draft.id, draft.new.run, &mark)).await?;
-        let ours = reserved.is_none();
-        match reserved {
-            Some(other) if other.hash != draft.hash => return Err(taken(&draft)),
-            Some(Reservation { position: Some(position), .. }) => return Ok(Submitted::Existing(as_published(&draft, position))),
-            // Somebody, perhaps this client before, did not get to the end: published again under the same id.
-            Some(_) | None => {}
-        }
-        self.publish_reserved(&draft, mark, ours).await
     }
 
     /// The tracker keeps only so many bytes of tasks that wait for their time; what goes beyond would fail.
@@ -69,23 +71,35 @@ impl Api {
         Err(Refusal::new(Code::TooManyWaiting, why).hint("submit it nearer to its time, or use more events partitions"))
     }
 
-    async fn publish_reserved(&self, draft: &Draft, mark: Reservation, ours: bool) -> Result<Submitted, Refusal> {
-        let partition = self.publisher.partition_of(&draft.id);
-        match self.publish(draft).await {
-            Ok(position) => {
-                let mark = Reservation { position: Some(position), ..mark };
-                if let Err(why) = stored(self.store.set_reservation(partition, &draft.id, draft.new.run, Some(&mark))).await {
-                    tracing::warn!(id = %draft.id, ?why, "published, but its reservation could not be completed");
-                }
-                Ok(Submitted::Created(as_published(draft, position)))
+    /// Publishes a task whose id is ours. `waited`: another request may have published it and died before it could say so.
+    async fn publish_leased(&self, draft: &Draft, lease: Lease, waited: bool) -> Result<Submitted, Refusal> {
+        let leases = std::slice::from_ref(&lease);
+        let publish = async {
+            match self.left_behind(draft, waited || lease.taken_over).await {
+                Ok(Some(found)) => Ok(Submitted::Existing(found)),
+                Ok(None) => self.publish(draft).await.map(|position| Submitted::Created(as_published(draft, position))),
+                Err(refusal) => Err(Failed { refusal, perhaps_out: false }),
             }
-            Err(failed) => {
-                if ours && !failed.perhaps_out {
-                    // It ends by itself if this does not work.
-                    let _ = stored(self.store.set_reservation(partition, &draft.id, draft.new.run, None)).await;
-                }
-                Err(failed.refusal)
-            }
+        };
+        let published = self.renewing(leases, publish).await;
+        let ending = match &published {
+            Ok(Submitted::Created(found)) => Ending::Published(found.position()),
+            Err(failed) if failed.perhaps_out => Ending::InDoubt,
+            Ok(Submitted::Existing(_)) | Err(_) => Ending::Released,
+        };
+        self.end(std::iter::once((&lease, ending))).await;
+        published.map_err(|failed| failed.refusal)
+    }
+
+    /// The task, where an earlier request has published it and not said so. A fold that is behind does not hold up the publish.
+    pub async fn left_behind(&self, draft: &Draft, taken_over: bool) -> Result<Option<Found>, Refusal> {
+        if !taken_over {
+            return Ok(None);
+        }
+        match self.find_any(&draft.id).await {
+            Ok(_) => self.existing(draft).await,
+            Err(refusal) if refusal.is(Code::Behind) => Ok(None),
+            Err(refusal) => Err(refusal),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::model::task::{MAX_RUN, Position};
 use crate::runtime::now_ms;
 
 pub async fn retry(call: Call) -> Result<Response, Refusal> {
-    let asked: RetryTask = if call.body.is_empty() { RetryTask::default() } else { call.json()? };
+    let asked: RetryTask = call.json_or_default()?;
     if asked.reason.as_ref().is_some_and(|reason| reason.chars().count() > MAX_MESSAGE_CHARS) {
         return Err(Refusal::new(Code::BadField, format!("it has more than {MAX_MESSAGE_CHARS} characters")).pointer("/reason"));
     }
@@ -40,7 +40,7 @@ pub fn check(task: &Found, only_failed: bool) -> Result<(), Refusal> {
         return Err(not_finished(task));
     }
     if only_failed {
-        return Ok(());
+        return if node.has_failed() { Ok(()) } else { Err(nothing_failed(task)) };
     }
     if node.is_external() {
         return Err(Refusal::new(Code::External, format!("`{}` is run by somebody else, who alone can start it again", task.id))
@@ -55,6 +55,11 @@ pub fn check(task: &Found, only_failed: bool) -> Result<(), Refusal> {
 fn not_finished(task: &Found) -> Refusal {
     Refusal::new(Code::NotFinished, format!("`{}` is {}: only what has ended can be retried", task.id, task.node.state))
         .hint("wait for its end, or cancel it first")
+}
+
+fn nothing_failed(task: &Found) -> Refusal {
+    Refusal::new(Code::NothingFailed, format!("`{}` has not failed, and nothing below it has", task.id))
+        .hint("a retry that is not limited to failed tasks starts the task itself anew")
 }
 
 fn event_of(task: &Found, asked: RetryTask) -> Event {
@@ -76,8 +81,9 @@ impl Api {
     async fn decided(&self, task: &Found, of_many: bool, position: Position) -> Result<RetryOutcome, Refusal> {
         let (found, ignored) = self.verdict(task, position, "the request").await?;
         if ignored {
-            // Somebody else's request came before it.
-            return Err(not_finished(&found));
+            // Another request, or a report, came before it.
+            let nothing = of_many && found.node.state.is_terminal() && !found.node.has_failed();
+            return Err(if nothing { nothing_failed(&found) } else { not_finished(&found) });
         }
         if !of_many {
             return Ok(RetryOutcome { status: status(&found), run: found.node.run });

@@ -73,6 +73,8 @@ pub struct Route {
     pub path: &'static str,
     /// None: needs no token.
     pub role: Option<Role>,
+    /// Answered for any `Host`, also where there are no tokens: probes name the address of the pod.
+    pub any_host: bool,
     pub about: &'static str,
     pub query: &'static [Parameter],
     pub takes: Takes,
@@ -135,6 +137,7 @@ const fn read(path: &'static str, about: &'static str, gives: Gives, run: Run) -
         verb: Verb::Get,
         path,
         role: Some(Role::Read),
+        any_host: false,
         about,
         query: &[AFTER],
         takes: Takes::Nothing,
@@ -159,7 +162,13 @@ const fn operate(verb: Verb, path: &'static str, about: &'static str, gives: Giv
 
 /// What anybody may see who can reach the process.
 const fn open(path: &'static str, about: &'static str, gives: Gives, run: Run) -> Route {
-    Route { role: None, query: &[], answers: &[(200, "So it is.")], refusals: &[], ..read(path, about, gives, run) }
+    let refusals = &[Code::ForbiddenHost];
+    Route { role: None, query: &[], answers: &[(200, "OK.")], refusals, ..read(path, about, gives, run) }
+}
+
+/// An endpoint for probes and scrapers.
+const fn probe(path: &'static str, about: &'static str, gives: Gives, run: Run) -> Route {
+    Route { any_host: true, refusals: &[], ..open(path, about, gives, run) }
 }
 
 /// Every call.
@@ -172,6 +181,7 @@ static ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/tasks",
         role: Some(Role::Submit),
+        any_host: false,
         about: "Create a task",
         query: &[WAIT],
         takes: Takes::Json(of::<doc::CreateTask>),
@@ -188,6 +198,7 @@ static ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/batches",
         role: Some(Role::Submit),
+        any_host: false,
         about: "Create up to 10,000 tasks, each with its own outcome; or the tasks of one tree, all or none",
         query: &[Parameter {
             name: "atomic",
@@ -249,6 +260,7 @@ static ROUTES: &[Route] = &[
         verb: Verb::Put,
         path: "/v1/tasks/{id}/state",
         role: Some(Role::Submit),
+        any_host: false,
         about: "Report the state of an external task",
         query: &[],
         takes: Takes::Json(of::<doc::Report>),
@@ -261,6 +273,7 @@ static ROUTES: &[Route] = &[
         verb: Verb::Patch,
         path: "/v1/tasks/{id}",
         role: Some(Role::Submit),
+        any_host: false,
         about: "Change what a task was made with",
         query: &[],
         takes: Takes::Json(of::<doc::PatchTask>),
@@ -273,6 +286,7 @@ static ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/tasks/{id}/retry",
         role: Some(Role::Operate),
+        any_host: false,
         about: "Start a task anew that has ended, or what failed below it",
         query: &[],
         takes: Takes::MaybeJson(of::<doc::RetryTask>),
@@ -328,6 +342,7 @@ static ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/tasks/{id}/log",
         role: Some(Role::Submit),
+        any_host: false,
         about: "Append lines to its log",
         query: &[],
         takes: Takes::Json(of::<doc::AppendLog>),
@@ -356,6 +371,7 @@ static ROUTES: &[Route] = &[
         verb: Verb::Put,
         path: "/v1/tasks/{id}/attachments/{name}",
         role: Some(Role::Submit),
+        any_host: false,
         about: "Attach up to 64 KiB, or replace what has the name",
         query: &[],
         takes: Takes::Bytes,
@@ -414,8 +430,7 @@ static ROUTES: &[Route] = &[
         })
     },
     Route {
-        query: &[],
-        refusals: &[Code::UnknownType, Code::StoreUnavailable, Code::KafkaUnavailable],
+        refusals: &[Code::BadParameter, Code::UnknownType, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable],
         ..read(
             "/v1/types/{type}/backlog",
             "Queued and running tasks of a type: what scaling follows",
@@ -561,12 +576,12 @@ static ROUTES: &[Route] = &[
             |call| Box::pin(dead::many(call, Fate::Redriven)),
         )
     },
-    open("/healthz", "Whether the process is alive", Gives::AnyJson, |call| Box::pin(ops::healthz(call))),
+    probe("/healthz", "Whether the process is alive", Gives::AnyJson, |call| Box::pin(ops::healthz(call))),
     Route {
         refusals: &[Code::NotReady],
-        ..open("/readyz", "Whether it is ready for work", Gives::AnyJson, |call| Box::pin(ops::readyz(call)))
+        ..probe("/readyz", "Whether it is ready for work", Gives::AnyJson, |call| Box::pin(ops::readyz(call)))
     },
-    open("/metrics", "Metrics in Prometheus' text format", Gives::Text, |call| Box::pin(ops::metrics(call))),
+    probe("/metrics", "Metrics in Prometheus' text format", Gives::Text, |call| Box::pin(ops::metrics(call))),
     open("/openapi.json", "This description of the api", Gives::AnyJson, |call| Box::pin(ops::openapi(call))),
     open("/", "Where things are", Gives::Text, |call| Box::pin(ops::front(call))),
 ];

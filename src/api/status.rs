@@ -10,9 +10,9 @@ use crate::model::state::{Category, State};
 use crate::model::task::Policy;
 use crate::publish::time_text;
 
-/// The last event that a record includes.
+/// Position of the last event that a record includes.
 pub fn position(found: &Found) -> String {
-    format!("{}:{}", found.partition, (found.fence.offset - 1).max(0))
+    found.position().to_string()
 }
 
 pub fn status(found: &Found) -> Status {

@@ -7,7 +7,6 @@ use axum::http::HeaderMap;
 use super::Api;
 use super::documents::CreateTask;
 use super::problem::{Code, Refusal};
-use crate::config::TopicsConfig;
 use crate::model::duration::Millis;
 use crate::model::hash::spawn_hash;
 use crate::model::id::{TaskId, check_type};
@@ -49,12 +48,49 @@ impl Api {
         let mut new = NewTask::new(&asked.task_type, params);
         check_short("key", asked.key.as_deref())?;
         new.key = asked.key.clone();
-        new.policy = policy_of(asked, now_ms)?;
+        new.policy = self.policy_of(asked, now_ms)?;
         self.check_thens_fit(&new.policy.rules.then, "/then")?;
         self.check_tells(&new.policy.rules, now_ms)?;
         new.id = Some(id.clone());
         new.trace = trace.cloned().map(Box::new);
         Ok(Draft { id, generated, hash, new })
+    }
+
+    fn policy_of(&self, asked: CreateTask, now_ms: i64) -> Result<Policy, Refusal> {
+        let policy = Policy {
+            not_before_ms: self.start_of(asked.delay, asked.at.as_deref(), now_ms)?,
+            expires_at_ms: asked.expires.map(|span| now_ms.saturating_add(span.as_i64())),
+            retries: asked.retries,
+            min_backoff: asked.min_backoff,
+            max_backoff: asked.max_backoff,
+            timeout: asked.timeout,
+            total_timeout: asked.total_timeout,
+            on_failure: asked.on_failure,
+            rules: rules_of(&asked)?,
+            name: asked.name,
+            creator: asked.creator,
+            tags: asked.tags,
+            link: asked.link,
+        };
+        check_policy(&policy)?;
+        Ok(policy)
+    }
+
+    /// Time at which the task may start; `None`: at once.
+    pub fn start_of(&self, delay: Option<Millis>, at: Option<&str>, now_ms: i64) -> Result<Option<i64>, Refusal> {
+        let start = match (delay, at) {
+            (Some(_), Some(_)) => return Err(bad_field("at", "give `delay` or `at`, not both".into())),
+            (Some(delay), None) => now_ms.saturating_add(delay.as_i64()),
+            (None, Some(at)) => parse_time(at).map_err(|why| bad_field("at", why))?,
+            (None, None) => return Ok(None),
+        };
+        let furthest = self.max_tree_age;
+        if start > now_ms.saturating_add(furthest.as_i64()) {
+            let field = if at.is_some() { "at" } else { "delay" };
+            return Err(bad_field(field, format!("the task would start more than {furthest} from now"))
+                .hint("submit it nearer to its time, or raise `topics.max_tree_age`: a tree may be open so long at most"));
+        }
+        Ok((start > now_ms).then_some(start))
     }
 
     /// Where this process knows the type: its schema, and whether its handler can read the params.
@@ -133,26 +169,6 @@ fn check_external(asked: &CreateTask) -> Result<(), Refusal> {
     }
 }
 
-fn policy_of(asked: CreateTask, now_ms: i64) -> Result<Policy, Refusal> {
-    let policy = Policy {
-        not_before_ms: start_of(asked.delay, asked.at.as_deref(), now_ms)?,
-        expires_at_ms: asked.expires.map(|span| now_ms.saturating_add(span.as_i64())),
-        retries: asked.retries,
-        min_backoff: asked.min_backoff,
-        max_backoff: asked.max_backoff,
-        timeout: asked.timeout,
-        total_timeout: asked.total_timeout,
-        on_failure: asked.on_failure,
-        rules: rules_of(&asked)?,
-        name: asked.name,
-        creator: asked.creator,
-        tags: asked.tags,
-        link: asked.link,
-    };
-    check_policy(&policy)?;
-    Ok(policy)
-}
-
 /// What is wrong with a policy as a whole.
 pub fn check_policy(policy: &Policy) -> Result<(), Refusal> {
     check_tags(&policy.tags).map_err(|why| bad_field("tags", why))?;
@@ -188,23 +204,6 @@ fn check_attempts(policy: &Policy) -> Result<(), Refusal> {
         return Err(bad_field("min_backoff", "it is longer than `max_backoff`".into()));
     }
     Ok(())
-}
-
-/// When the task may start; None: at once.
-pub fn start_of(delay: Option<Millis>, at: Option<&str>, now_ms: i64) -> Result<Option<i64>, Refusal> {
-    let start = match (delay, at) {
-        (Some(_), Some(_)) => return Err(bad_field("at", "give `delay` or `at`, not both".into())),
-        (Some(delay), None) => now_ms.saturating_add(delay.as_i64()),
-        (None, Some(at)) => parse_time(at).map_err(|why| bad_field("at", why))?,
-        (None, None) => return Ok(None),
-    };
-    let furthest = TopicsConfig::default().max_tree_age;
-    if start > now_ms.saturating_add(furthest.as_i64()) {
-        let field = if at.is_some() { "at" } else { "delay" };
-        return Err(bad_field(field, format!("the task would start more than {furthest} from now"))
-            .hint("submit it nearer to its time: a tree may be open so long at most"));
-    }
-    Ok((start > now_ms).then_some(start))
 }
 
 fn rules_of(asked: &CreateTask) -> Result<Rules, Refusal> {

@@ -150,6 +150,7 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
                 config: ApiConfig::default(),
                 names: Names::new(&prefix),
                 events_partitions,
+                max_tree_age: TopicsConfig::default().max_tree_age,
                 metrics,
                 health,
             };

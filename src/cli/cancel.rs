@@ -38,7 +38,7 @@ pub async fn cancel(args: CancelArgs, globals: &Globals) -> Outcome {
     }
     if screen.is_json() {
         screen.json(&outcome)?;
-    } else if outcome.already_requested {
+    } else if outcome.already_requested == Some(true) {
         tell(format_args!("cancellation of `{}` had been asked for already", outcome.id));
     } else {
         tell(format_args!("cancellation of `{}` is asked for; follow it with `kafleet status {0} --wait`", outcome.id));

@@ -273,6 +273,7 @@ impl Parts {
             config: self.config.api.clone(),
             names: self.names.clone(),
             events_partitions,
+            max_tree_age: self.config.topics.max_tree_age,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
         }

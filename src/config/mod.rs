@@ -286,7 +286,6 @@ pub enum Role {
     Read,
     Submit,
     Operate,
-    Admin,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

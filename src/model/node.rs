@@ -10,8 +10,8 @@ use super::event::{ErrorInfo, Kind};
 use super::id::TaskId;
 use super::json::RawJson;
 use super::outbox::{Cancel, Effect};
-use super::rollup::RunCounts;
-use super::state::State;
+use super::rollup::{RunCounts, children_of};
+use super::state::{Category, State};
 use super::task::{OnFailure, Policy, Position};
 use super::then::{Then, ids_below};
 use super::told::Told;
@@ -195,6 +195,12 @@ impl Node {
     /// None for bytes of another version: the caller treats the store as one to fold anew.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
+    }
+
+    /// The task itself, or one below it that counts, has failed, expired or been cancelled.
+    pub fn has_failed(&self) -> bool {
+        let (_, _, tree) = children_of(&self.below);
+        self.own.category() == Category::Failed || tree.in_category(Category::Failed) > 0
     }
 
     pub fn is_external(&self) -> bool {

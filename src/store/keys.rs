@@ -22,7 +22,7 @@
 //! | `l:<id>` | list | the newest log lines of a task, bounded in lines and bytes | RPUSH, LTRIM, DEL |
 //! | `a:<id>` | hash | what is attached to a task, by name | HSET, HDEL, DEL |
 //! | `ln:<id>` | string | how many log lines the task has had ever, so that lines keep their numbers | SET, DEL |
-//! | `r:<id>` | string | a reservation, `position hash`, position `-` while unknown; expires | SET PX, DEL |
+//! | `r:<id>` | string | a reservation, `stage hash`: the position of the event, `@owner` while it is published, `-` in doubt; expires | SET PX, DEL |
 //!
 //! One more lies outside of any partition: the pub/sub channel `kafleet:notices`, with one JSON message per batch.
 

@@ -15,7 +15,7 @@ use super::log_tail::LogTail;
 use super::{
     Changes, Entry, Fence, Index, LogPage, Node, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount,
 };
-use super::{MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, closed_writer, decode};
+use super::{LEASE_TTL, MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, Stage, closed_writer, decode};
 use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
 use crate::model::state::State;
@@ -26,13 +26,21 @@ pub struct MemoryOptions {
     pub max_records: usize,
     /// The most bytes of records and log lines. Default 1 GiB.
     pub max_bytes: usize,
-    /// How long an id stays reserved. Default [`RESERVATION_TTL`].
+    /// Lifetime of a reservation whose publish has ended. Default [`RESERVATION_TTL`].
     pub reservation_ttl: Duration,
+    /// Lifetime of a reservation while its task is published, from the last renewal. Default [`LEASE_TTL`].
+    pub lease_ttl: Duration,
+}
+
+impl MemoryOptions {
+    fn ttl(&self, mark: &Reservation) -> Duration {
+        if matches!(mark.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl }
+    }
 }
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self { max_records: 1_000_000, max_bytes: 1 << 30, reservation_ttl: RESERVATION_TTL }
+        Self { max_records: 1_000_000, max_bytes: 1 << 30, reservation_ttl: RESERVATION_TTL, lease_ttl: LEASE_TTL }
     }
 }
 
@@ -74,8 +82,8 @@ struct Partition {
     bytes: usize,
     /// By id and run.
     reservations: FxHashMap<(TaskId, u32), Reserved>,
-    /// In the order of their ends, which all come one `reservation_ttl` later.
-    ends: VecDeque<(Instant, (TaskId, u32))>,
+    /// The keys of `reservations` by the time of their ends.
+    ends: BTreeSet<(Instant, (TaskId, u32))>,
 }
 
 #[derive(Clone)]
@@ -267,18 +275,22 @@ impl Partition {
     }
 
     fn drop_expired(&mut self, now: Instant) {
-        while self.ends.front().is_some_and(|(end, _)| *end <= now) {
-            let Some((_, key)) = self.ends.pop_front() else { return };
-            // It may have been replaced since, with a later end.
-            if self.reservations.get(&key).is_some_and(|reserved| reserved.end <= now) {
-                self.reservations.remove(&key);
-            }
+        while self.ends.first().is_some_and(|(end, _)| *end <= now) {
+            let Some((_, key)) = self.ends.pop_first() else { return };
+            self.reservations.remove(&key);
         }
     }
 
     fn hold(&mut self, key: (TaskId, u32), mark: &Reservation, end: Instant) {
-        self.ends.push_back((end, key.clone()));
+        self.release(&key);
+        self.ends.insert((end, key.clone()));
         self.reservations.insert(key, Reserved { mark: mark.clone(), end });
+    }
+
+    fn release(&mut self, key: &(TaskId, u32)) {
+        if let Some(reserved) = self.reservations.remove(key) {
+            self.ends.remove(&(reserved.end, key.clone()));
+        }
     }
 }
 
@@ -354,20 +366,31 @@ impl Store for Memory {
         if partition.reservations.len() >= self.shared.options.max_records {
             return Err(full(&format!("{} reservations", partition.reservations.len())));
         }
-        partition.hold(key, mark, now + self.shared.options.reservation_ttl);
+        partition.hold(key, mark, now + self.shared.options.ttl(mark));
         Ok(None)
     }
 
-    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError> {
+    async fn replace_reservation(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        held: &Reservation,
+        mark: Option<&Reservation>,
+    ) -> Result<bool, StoreError> {
         let (now, key) = (Instant::now(), (id.clone(), run));
         let mut contents = self.lock();
         let partition = contents.partitions.entry(partition).or_default();
         partition.drop_expired(now);
-        match mark {
-            Some(mark) => partition.hold(key, mark, now + self.shared.options.reservation_ttl),
-            None => drop(partition.reservations.remove(&key)),
+        let found = partition.reservations.get(&key).map(|reserved| &reserved.mark);
+        if found != Some(held) && found != mark {
+            return Ok(false);
         }
-        Ok(())
+        match mark {
+            Some(mark) => partition.hold(key, mark, now + self.shared.options.ttl(mark)),
+            None => partition.release(&key),
+        }
+        Ok(true)
     }
 
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {

@@ -30,8 +30,10 @@ pub use log_tail::{MAX_LOG_BYTES, MAX_LOG_LINES};
 pub const MAX_PAGE: usize = 10_000;
 /// The most ids that a notice names.
 pub const MAX_NOTICE_IDS: usize = 200;
-/// How long an id stays reserved.
+/// Lifetime of a reservation whose publish has ended.
 pub const RESERVATION_TTL: Duration = Duration::from_secs(120);
+/// Lifetime of a reservation while a request publishes the task, from its last renewal: a request that does not renew it is dead.
+pub const LEASE_TTL: Duration = Duration::from_secs(10);
 /// The notices a reader may be behind before it gets a [`Notice::Gap`] instead.
 const NOTICE_BUFFER: usize = 1_024;
 
@@ -103,13 +105,21 @@ pub trait Store: Send + Sync + 'static {
     /// What is attached to a task under a name.
     async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Reserves an id, for a run of its task, for [`RESERVATION_TTL`], or tells what it is reserved with. After a lost answer that is the caller's
-    /// own mark.
+    /// Reserves an id for a run of its task, unless it is reserved; then returns the existing reservation. After a lost answer
+    /// that is the caller's own mark.
     async fn reserve(&self, partition: u32, id: &TaskId, run: u32, mark: &Reservation)
     -> Result<Option<Reservation>, StoreError>;
 
-    /// Replaces the reservation of an id and run (once its publish is acknowledged); None gives it up.
-    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError>;
+    /// Replaces the reservation of an id and run if it still is `held`, and reports whether it is `mark` now. `None` releases
+    /// the id; `held` itself renews the reservation.
+    async fn replace_reservation(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        held: &Reservation,
+        mark: Option<&Reservation>,
+    ) -> Result<bool, StoreError>;
 
     /// Change notices. A hint only: some may be missing. The stream yields [`Notice::Gap`] whenever it begins to listen
     /// (first of all, and again after a cut) and when its reader is too slow; it ends only by being dropped.
@@ -163,8 +173,21 @@ pub struct LogPage {
 pub struct Reservation {
     /// Hash of type and params.
     pub hash: String,
-    /// Where the `submitted` event lies, once it is acknowledged (`partition:offset`).
-    pub position: Option<crate::model::task::Position>,
+    pub stage: Stage,
+}
+
+/// Progress of the publish that an id is reserved for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// A request publishes the task. The reservation is its lease: it ends [`LEASE_TTL`] after its last renewal.
+    Publishing {
+        /// Identifies the request: letters, digits and hyphens.
+        owner: String,
+    },
+    /// The publish ended with an unknown outcome: the next request publishes again. Ends after [`RESERVATION_TTL`].
+    InDoubt,
+    /// The place of the acknowledged `submitted` event. Ends after [`RESERVATION_TTL`].
+    Published(crate::model::task::Position),
 }
 
 /// One per batch and partition.

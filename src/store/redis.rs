@@ -17,7 +17,7 @@ use super::inspect::{Inspect, Inspector};
 use super::keys::{self, Keys};
 use super::log_tail::LogTail;
 use super::{Entry, Fence, Index, LogPage, Node, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount};
-use super::{MAX_PAGE, RESERVATION_TTL};
+use super::{LEASE_TTL, MAX_PAGE, RESERVATION_TTL, Stage};
 use crate::config::RedisConfig;
 use crate::model::id::TaskId;
 use link::Link;
@@ -38,6 +38,12 @@ mod reader;
 mod torn;
 mod values;
 mod writer;
+
+/// Sets or deletes a reservation that has the expected value, or was replaced by an attempt whose answer was lost.
+const REPLACE: &str = "local held = redis.call('GET', KEYS[1])
+if held ~= ARGV[1] and held ~= (ARGV[2] or false) then return 0 end
+if ARGV[2] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) else redis.call('DEL', KEYS[1]) end
+return 1";
 
 /// Records per MGET.
 const CHUNK: usize = 1_000;
@@ -70,8 +76,10 @@ pub struct RedisOptions {
     pub response_timeout: Duration,
     /// For a read with all its attempts. Default 5 s.
     pub read_timeout: Duration,
-    /// How long an id stays reserved. Default [`RESERVATION_TTL`].
+    /// Lifetime of a reservation whose publish has ended. Default [`RESERVATION_TTL`].
     pub reservation_ttl: Duration,
+    /// Lifetime of a reservation while its task is published, from the last renewal. Default [`LEASE_TTL`].
+    pub lease_ttl: Duration,
 }
 
 impl From<&RedisConfig> for RedisOptions {
@@ -98,7 +106,13 @@ impl RedisOptions {
             response_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(5),
             reservation_ttl: RESERVATION_TTL,
+            lease_ttl: LEASE_TTL,
         }
+    }
+
+    fn ttl_ms(&self, mark: &Reservation) -> u64 {
+        let ttl = if matches!(mark.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl };
+        ttl.as_millis() as u64
     }
 
     /// The text without any password in it.
@@ -120,6 +134,7 @@ impl fmt::Debug for RedisOptions {
             .field("response_timeout", &self.response_timeout)
             .field("read_timeout", &self.read_timeout)
             .field("reservation_ttl", &self.reservation_ttl)
+            .field("lease_ttl", &self.lease_ttl)
             .finish_non_exhaustive()
     }
 }
@@ -285,7 +300,7 @@ impl Store for Redis {
         mark: &Reservation,
     ) -> Result<Option<Reservation>, StoreError> {
         let key = self.keys(partition).reservation(id, run);
-        let ttl_ms = self.link.options.reservation_ttl.as_millis() as u64;
+        let ttl_ms = self.link.options.ttl_ms(mark);
         for _ in 0..ATTEMPTS {
             let mut commands = pipe();
             commands.cmd("SET").arg(&key).arg(values::reservation_text(mark)).arg("NX").arg("PX").arg(ttl_ms);
@@ -303,16 +318,22 @@ impl Store for Redis {
         Err(StoreError::Unavailable(format!("the reservation of `{id}` changes faster than it can be read: try again")))
     }
 
-    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError> {
+    async fn replace_reservation(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        held: &Reservation,
+        mark: Option<&Reservation>,
+    ) -> Result<bool, StoreError> {
         let key = self.keys(partition).reservation(id, run);
-        let ttl_ms = self.link.options.reservation_ttl.as_millis() as u64;
-        match mark {
-            Some(mark) => {
-                self.ask(partition, cmd("SET").arg(&key).arg(values::reservation_text(mark)).arg("PX").arg(ttl_ms)).await?
-            }
-            None => self.ask(partition, cmd("DEL").arg(&key)).await?,
-        };
-        Ok(())
+        let mut script = cmd("EVAL");
+        script.arg(REPLACE).arg(1).arg(&key).arg(values::reservation_text(held));
+        if let Some(mark) = mark {
+            script.arg(values::reservation_text(mark)).arg(self.link.options.ttl_ms(mark));
+        }
+        let replaced: i64 = values::read(&key, self.ask(partition, &mut script).await?)?;
+        Ok(replaced == 1)
     }
 
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {

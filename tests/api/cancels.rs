@@ -1,8 +1,10 @@
 //! Cancels that come a second time, late, or too late.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use kafleet::api::documents::Status;
+use kafleet::broker::{Broker, Partition};
 use kafleet::model::event::Kind;
 use kafleet::model::id::TaskId;
 use kafleet::model::state::State;
@@ -10,11 +12,17 @@ use kafleet::store::Store;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Fleet, fleet, until};
+use crate::harness::{DEADLINE, Fleet, PARTITIONS, fleet, until};
 
 impl Fleet {
     async fn cancel(&self, id: &str, body: Value) -> (u16, Value) {
         self.post(&format!("/v1/tasks/{id}/cancel"), body).await
+    }
+
+    /// Events in the log.
+    fn events_written(&self) -> i64 {
+        let end = |number| self.log.ends(&Partition::new(self.names.events(), number), DEADLINE).unwrap().end;
+        (0..PARTITIONS as i32).map(end).sum()
     }
 
     async fn is(&self, id: &str) -> (State, u32) {
@@ -139,4 +147,33 @@ async fn a_cancel_that_comes_too_late_is_taken_back() {
     fleet.track();
     until("workers need not know", async || fleet.control("cancel/r").is_none()).await;
     assert_eq!(fleet.is("r").await.0, State::Succeeded);
+}
+
+/// Neither of two requests sees the other before it is written: the fold decides which was first.
+#[tokio::test]
+async fn second_cancel_reports_already_requested() {
+    let fleet = fleet().await;
+    let begun = Instant::now();
+    for round in 0.. {
+        let id = format!("r{round}");
+        fleet.echo(&id).await;
+        fleet.untrack().await;
+        let before = fleet.events_written();
+        let both = futures::future::join(fleet.cancel(&id, json!({})), fleet.cancel(&id, json!({})));
+        let fold = async {
+            until("both requests are written", async || fleet.events_written() >= before + 2).await;
+            fleet.track();
+        };
+        let (((one, first), (other, second)), ()) = futures::future::join(both, fold).await;
+        let told = [&first["already_requested"], &second["already_requested"]];
+        // An api that has waited long for the fold cannot tell.
+        if told.contains(&&Value::Null) && begun.elapsed() < DEADLINE {
+            continue;
+        }
+        let mut told = [(one, told[0].as_bool().unwrap()), (other, told[1].as_bool().unwrap())];
+        told.sort_unstable();
+        assert_eq!(told, [(200, true), (202, false)], "{first} {second}");
+        assert_eq!(first["position"], second["position"], "that of the first request");
+        return;
+    }
 }

@@ -24,6 +24,8 @@ pub struct Store {
     pub subscriptions: AtomicUsize,
     /// Reads of records.
     pub reads: AtomicUsize,
+    /// Calls of `reserve`.
+    pub reserves: AtomicUsize,
 }
 
 /// Reading a task of this id panics.
@@ -37,6 +39,7 @@ impl Store {
             mute: AtomicBool::default(),
             subscriptions: AtomicUsize::default(),
             reads: AtomicUsize::default(),
+            reserves: AtomicUsize::default(),
         }
     }
 
@@ -89,10 +92,19 @@ impl StoreTrait for Store {
         run: u32,
         mark: &Reservation,
     ) -> Result<Option<Reservation>, StoreError> {
-        self.here()?.reserve(partition, id, run, mark).await
+        let answer = self.here()?.reserve(partition, id, run, mark).await;
+        self.reserves.fetch_add(1, Ordering::SeqCst);
+        answer
     }
-    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError> {
-        self.here()?.set_reservation(partition, id, run, mark).await
+    async fn replace_reservation(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        held: &Reservation,
+        mark: Option<&Reservation>,
+    ) -> Result<bool, StoreError> {
+        self.here()?.replace_reservation(partition, id, run, held, mark).await
     }
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
         let notices = self.here()?.notices().await?;
@@ -113,6 +125,8 @@ pub struct Uplink {
     pub cut: AtomicBool,
     /// Nothing is sent to the control topic.
     pub held: Arc<AtomicBool>,
+    /// Nothing is sent to the topics of tasks.
+    pub tasks_held: Arc<AtomicBool>,
     /// The outcome of the next atomic send is not known, though it is committed.
     pub doubtful: Arc<AtomicBool>,
     /// Consumers are given their first records late.
@@ -155,26 +169,39 @@ impl AtomicProducer for Doubtful {
     }
 }
 
-struct Held(Arc<dyn Producer>, Arc<AtomicBool>);
+struct Held {
+    real: Arc<dyn Producer>,
+    control: Arc<AtomicBool>,
+    tasks: Arc<AtomicBool>,
+}
 
 impl Producer for Held {
     fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
-        if self.1.load(Ordering::SeqCst) && record.topic.ends_with(".control") {
+        let is_control = self.control.load(Ordering::SeqCst) && record.topic.ends_with(".control");
+        let is_task = self.tasks.load(Ordering::SeqCst) && record.topic.contains(".tasks.");
+        if is_control || is_task {
             return Err(BrokerError::Full("the test holds it up".into()));
         }
-        self.0.send(record, token)
+        self.real.send(record, token)
     }
     fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-        self.0.flush(deadline)
+        self.real.flush(deadline)
     }
     fn purge(&self) {
-        self.0.purge();
+        self.real.purge();
     }
 }
 
 impl Uplink {
     pub fn new(real: Arc<Log>) -> Self {
-        Self { real, cut: AtomicBool::new(false), held: Arc::default(), doubtful: Arc::default(), slow: AtomicBool::default() }
+        Self {
+            real,
+            cut: AtomicBool::default(),
+            held: Arc::default(),
+            tasks_held: Arc::default(),
+            doubtful: Arc::default(),
+            slow: AtomicBool::default(),
+        }
     }
 
     fn here(&self) -> Result<&Log, BrokerError> {
@@ -194,7 +221,8 @@ impl Broker for Uplink {
         Ok(Box::new(Slow { inner, silent_until: Instant::now() + LATE }))
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
-        Ok(Arc::new(Held(self.here()?.producer(sink)?, self.held.clone())))
+        let real = self.here()?.producer(sink)?;
+        Ok(Arc::new(Held { real, control: self.held.clone(), tasks: self.tasks_held.clone() }))
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
         Ok(Box::new(Doubtful(self.here()?.atomic_producer(name)?, self.doubtful.clone())))

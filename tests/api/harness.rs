@@ -9,6 +9,7 @@ use kafleet::broker::link::Link;
 use kafleet::broker::{Broker, Partition, Record, TopicSpec, memory as broker};
 use kafleet::config::{ApiConfig, Names, TopicsConfig, TrackerConfig};
 use kafleet::handlers::{Context, Registry, Task, TaskResult};
+use kafleet::model::duration::Millis;
 use kafleet::model::event::{Announcement, ErrorInfo, Event, Kind};
 use kafleet::model::id::TaskId;
 use kafleet::model::json::RawJson;
@@ -25,6 +26,8 @@ use serde_json::{Value, json};
 use crate::doubles::{Store as StoreDouble, Uplink};
 
 pub const PARTITIONS: u32 = 4;
+/// Not the default.
+pub const MAX_TREE_AGE: Millis = Millis::secs(40 * 86_400);
 /// For whatever has to happen, on a busy machine too.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -88,8 +91,19 @@ pub async fn fleet() -> Fleet {
     fleet
 }
 
+/// A fleet whose events are folded, on a store of the test's own.
+pub async fn fleet_on(store: store::Memory) -> Fleet {
+    let fleet = unfolded_on(ApiConfig::default(), store).await;
+    fleet.track();
+    fleet
+}
+
 /// A fleet whose events lie unread until [`Fleet::track`].
 pub async fn unfolded(config: ApiConfig) -> Fleet {
+    unfolded_on(config, store::Memory::default()).await
+}
+
+async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
     let names = Names::new("t");
     let log = broker::Memory::new(broker::MemoryOptions::default());
     let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
@@ -106,7 +120,7 @@ pub async fn unfolded(config: ApiConfig) -> Fleet {
     ];
     log.apply_topics(&topics, DEADLINE).unwrap();
     let broker = Arc::new(Uplink::new(log.clone()));
-    let store = Arc::new(StoreDouble::new(store::Memory::default()));
+    let store = Arc::new(StoreDouble::new(store));
     let mut registry = Registry::default();
     registry.task::<Resize>();
     let (metrics, health, shutdown) = (Metrics::new().unwrap(), Health::default(), Shutdown::new());
@@ -117,6 +131,7 @@ pub async fn unfolded(config: ApiConfig) -> Fleet {
         config,
         names: names.clone(),
         events_partitions: PARTITIONS,
+        max_tree_age: MAX_TREE_AGE,
         metrics: metrics.clone(),
         health: health.clone(),
     };
@@ -145,6 +160,7 @@ impl Fleet {
             config: ApiConfig::default(),
             names: self.names.clone(),
             events_partitions: PARTITIONS,
+            max_tree_age: MAX_TREE_AGE,
             metrics: Metrics::new().unwrap(),
             health: Health::default(),
         };
@@ -263,6 +279,16 @@ impl Fleet {
 
     pub fn events(&self, position: Position) -> Partition {
         Partition::new(self.names.events(), position.partition)
+    }
+
+    /// Number of task records of a type that a reader would see.
+    pub fn published(&self, task_type: &str) -> usize {
+        let in_partition = |number: i32| {
+            let partition = Partition::new(self.names.tasks(task_type), number);
+            let ends = self.log.ends(&partition, DEADLINE).unwrap();
+            (ends.first..ends.end).filter(|offset| self.record(&partition, *offset).is_some()).count()
+        };
+        (0..2).map(in_partition).sum()
     }
 
     /// Waits until everything that is in the log now is folded.

@@ -12,6 +12,7 @@ mod create;
 mod dead;
 mod doubles;
 mod harness;
+mod leases;
 mod letters;
 mod lists;
 mod logs;

@@ -31,6 +31,11 @@ async fn types_tell_what_there_is_and_what_there_is_to_do() {
     assert_eq!((echo.topic, echo.backlog, echo.counts[&State::Succeeded]), (true, 3, 1));
     assert_eq!(find("resize").schema.unwrap()["required"], json!(["url", "width"]));
     assert!(!find("review").topic);
+    let made = fleet.create(json!({"type": "resize", "id": "now", "params": {"url": "u", "width": 1}})).await;
+    let now: Backlog = fleet.get(&format!("/v1/types/resize/backlog?after={}", made.position)).await;
+    assert_eq!(now.backlog, 1, "one's own task is counted");
+    fleet.succeed("now", json!(null)).await;
+    fleet.folded().await;
     for (name, backlog) in [("echo", 3), ("resize", 0), ("review", 1)] {
         assert_eq!(fleet.get::<Backlog>(&format!("/v1/types/{name}/backlog")).await.backlog, backlog, "{name}");
     }

@@ -40,7 +40,7 @@ async fn every_bad_task_is_refused_with_its_reason() {
         (json!({"type": "resize"}), 422, "schema", "/params"),
         (json!({"type": "echo", "params": "y".repeat((1 << 20) - 1)}), 413, "too_large", "/params"),
         (json!({"type": "echo", "delay": "soon"}), 400, "bad_field", "/delay"),
-        (json!({"type": "echo", "delay": "31d"}), 400, "bad_field", "/delay"),
+        (json!({"type": "echo", "delay": "41d"}), 400, "bad_field", "/delay"),
         (json!({"type": "echo", "at": "tomorrow"}), 400, "bad_field", "/at"),
         (json!({"type": "echo", "at": "2000-01-01T00:00:00Z", "delay": "1s"}), 400, "bad_field", "/at"),
         (json!({"type": "echo", "delay": "1h", "expires": "1m"}), 400, "bad_field", "/expires"),
@@ -212,4 +212,72 @@ async fn a_web_page_of_another_name_does_not_get_in() {
     let fleet = unfolded(ApiConfig::default()).await;
     let told = problem(fleet.request(Method::GET, "/v1/types").header("host", "evil.example")).await;
     assert_eq!((told.status, told.code.as_str()), (403, "forbidden_host"));
+}
+
+#[tokio::test]
+async fn front_page_is_refused_to_a_web_page_of_another_name() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    for path in ["/", "/openapi.json"] {
+        let told = problem(fleet.request(Method::GET, path).header("host", "evil.example")).await;
+        assert_eq!((told.status, told.code.as_str()), (403, "forbidden_host"), "{path}");
+    }
+    // Probes name the address of the pod.
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        let answer = fleet.request(Method::GET, path).header("host", "10.1.2.3:8080").send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn optional_bodies_may_be_left_out() {
+    let fleet = fleet().await;
+    let calls: Value = fleet.get("/openapi.json").await;
+    let mut seen = Vec::new();
+    for (path, methods) in calls["paths"].as_object().unwrap() {
+        for (method, call) in methods.as_object().unwrap() {
+            if call["requestBody"]["required"] != json!(false) {
+                continue;
+            }
+            let place = path.replace("{type}", "echo").replace("{id}", "nobody").replace("{name}", "x");
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let answer = fleet.request(method.clone(), &place).send().await.unwrap();
+            let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
+            // There is no such task or schedule: that much of the request was understood.
+            assert!([200, 202, 404].contains(&status), "{method} {place}: {status} {text}");
+            seen.push(format!("{method} {path}"));
+        }
+    }
+    for label in ["POST /v1/tasks/{id}/retry", "POST /v1/tasks/{id}/cancel", "PUT /v1/kill/{name}"] {
+        assert!(seen.iter().any(|seen| seen == label), "{label} is not among {seen:?}");
+    }
+}
+
+/// The tasks of an id that is a word of a path are as good as any other.
+#[tokio::test]
+async fn task_named_like_a_call_can_be_read() {
+    let fleet = fleet().await;
+    let calls: Value = fleet.get("/openapi.json").await;
+    let paths = calls["paths"].as_object().unwrap().keys();
+    let words: std::collections::BTreeSet<&str> = paths
+        .flat_map(|path| path.split('/'))
+        .filter(|word| !word.is_empty() && !word.starts_with('{'))
+        .chain(["batch"])
+        .collect();
+    for word in words {
+        let made = fleet.create(json!({"type": "echo", "id": word})).await;
+        let status: Value = fleet.get(&format!("/v1/tasks/{word}?after={}", made.position)).await;
+        assert_eq!(status["id"], word);
+        let state: Value = fleet.get(&format!("/v1/tasks/{word}/state")).await;
+        assert_eq!(state["state"], "queued", "{word}");
+    }
+}
+
+#[tokio::test]
+async fn time_range_that_ends_before_it_begins_is_refused() {
+    let fleet = fleet().await;
+    for path in ["/v1/tasks", "/v1/dead"] {
+        let told = fleet.problem(&format!("{path}?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z")).await;
+        assert_eq!((told.status, told.code.as_str()), (400, "bad_parameter"), "{path}");
+        assert!(told.detail.contains("`from`") && told.detail.contains("`to`"), "{}", told.detail);
+    }
 }

@@ -69,3 +69,21 @@ async fn a_child_is_made_again_in_a_later_run_of_its_parent() {
     assert_eq!(fleet.post("/v1/tasks", child).await.0, 200);
     assert_eq!(fleet.status("p").await.children.total, 1);
 }
+
+#[tokio::test]
+async fn retry_of_failed_tasks_is_refused_where_nothing_has_failed() {
+    let fleet = fleet().await;
+    fleet.echo("p").await;
+    fleet.echo("p:c").await;
+    fleet.succeed("p", json!(1)).await;
+    fleet.succeed("p:c", json!(1)).await;
+    fleet.folded().await;
+    let (status, answer) = fleet.post("/v1/tasks/p/retry", json!({"only_failed": true})).await;
+    assert_eq!((status, &answer["code"]), (409, &json!("nothing_failed")), "{answer}");
+    assert!(answer["hint"].as_str().unwrap().contains("starts the task itself anew"), "{answer}");
+    // Without a body it is the task itself that starts again, in the next run.
+    let answer = fleet.request(reqwest::Method::POST, "/v1/tasks/p/retry").send().await.unwrap();
+    assert_eq!(answer.status(), 202);
+    let answer: serde_json::Value = answer.json().await.unwrap();
+    assert_eq!(answer["run"], 2, "no run was used up");
+}

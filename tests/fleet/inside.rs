@@ -167,6 +167,7 @@ impl Fleet {
             config: config.api,
             names: self.names.clone(),
             events_partitions: self.events_partitions,
+            max_tree_age: config.topics.max_tree_age,
             metrics: Metrics::new().unwrap(),
             health: Health::default(),
         };

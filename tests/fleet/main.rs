@@ -33,6 +33,7 @@ mod following;
 mod inside;
 mod later;
 mod letters;
+mod once;
 #[path = "../tracker/oracle.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod oracle;

@@ -278,6 +278,7 @@ impl Site {
             config: ApiConfig::default(),
             names: names.clone(),
             events_partitions: 1,
+            max_tree_age: TopicsConfig::default().max_tree_age,
             metrics: Metrics::new().unwrap(),
             health: Health::default(),
         };

@@ -224,7 +224,8 @@ impl Fleet {
             }
             Seat::Api => {
                 let config = ApiConfig::default();
-                let setup = ApiSetup { broker, store, registry, config, names, events_partitions, metrics, health };
+                let max_tree_age = TopicsConfig::default().max_tree_age;
+                let setup = ApiSetup { broker, store, registry, config, names, events_partitions, max_tree_age, metrics, health };
                 let place = self.router.clone();
                 runtime::spawn(async move {
                     let open = api::open(setup, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &shutdown)?;

@@ -288,9 +288,16 @@ impl Store for Uplink {
         reach(&self.luck).await?;
         self.inner.reserve(partition, id, run, mark).await
     }
-    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError> {
+    async fn replace_reservation(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        held: &Reservation,
+        mark: Option<&Reservation>,
+    ) -> Result<bool, StoreError> {
         reach(&self.luck).await?;
-        self.inner.set_reservation(partition, id, run, mark).await
+        self.inner.replace_reservation(partition, id, run, held, mark).await
     }
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
         reach(&self.luck).await?;

@@ -63,12 +63,12 @@ impl Bench {
         Self { store: Arc::new(redis), kind: Kind::Redis(Servers { options, nodes }) }
     }
 
-    /// A store of the same kind whose reservations end sooner.
-    pub fn with_reservation_ttl(&self, reservation_ttl: Duration) -> Arc<dyn Store> {
+    /// A store of the same kind whose reservations and leases last so long.
+    pub fn with_reservation_ttl(&self, reservation_ttl: Duration, lease_ttl: Duration) -> Arc<dyn Store> {
         match &self.kind {
-            Kind::Memory(_) => Arc::new(Memory::new(MemoryOptions { reservation_ttl, ..MemoryOptions::default() })),
+            Kind::Memory(_) => Arc::new(Memory::new(MemoryOptions { reservation_ttl, lease_ttl, ..MemoryOptions::default() })),
             Kind::Redis(Servers { options, .. }) => {
-                Arc::new(Redis::connect(RedisOptions { reservation_ttl, ..options.clone() }).unwrap())
+                Arc::new(Redis::connect(RedisOptions { reservation_ttl, lease_ttl, ..options.clone() }).unwrap())
             }
         }
     }

@@ -60,6 +60,8 @@ conformance! {
     logs_are_bounded_in_bytes,
     a_log_goes_on_under_the_next_writer,
     an_id_is_reserved_once,
+    a_reservation_is_replaced_by_its_holder_alone,
+    a_renewed_lease_does_not_expire,
     a_reservation_expires,
     notices_tell_what_changed,
     a_slow_listener_is_told_of_a_gap,

@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use kafleet::store::redis::{Redis, RedisOptions};
-use kafleet::store::{Index, Notice, Reservation, Store, StoreError};
+use kafleet::store::{Index, Notice, Reservation, Stage, Store, StoreError};
 
 use crate::bench::*;
 use crate::servers::{Cluster, Sentinels, patient};
@@ -52,7 +52,7 @@ async fn a_cluster_serves_every_partition() {
         assert_eq!(bench.store.log_lines(partition, &id("a"), 0, 9).await.unwrap().lines, ["a line"]);
         assert_eq!(bench.store.outbox(partition, 9).await.unwrap().fence, Some(fence(2)));
         assert_eq!(bench.store.kept(partition, &[id("a"), id("b")]).await.unwrap(), [None, None]);
-        let mark = Reservation { hash: "h".into(), position: None };
+        let mark = Reservation { hash: "h".into(), stage: Stage::InDoubt };
         assert_eq!(bench.store.reserve(partition, &id("a"), 1, &mark).await.unwrap(), None);
     }
     assert_eq!(bench.store.fences(&partitions).await.unwrap(), vec![Some(fence(2)); 16]);
@@ -114,7 +114,7 @@ async fn everything_is_read(store: &dyn Store, all: &[String]) {
     }
     assert_eq!(store.kept(0, &wanted).await.unwrap().iter().flatten().count(), 0);
     assert_eq!(store.counts(&[0, 1, 2]).await.unwrap()[0].count, all.len() as u64);
-    let mark = Reservation { hash: "h".into(), position: None };
+    let mark = Reservation { hash: "h".into(), stage: Stage::InDoubt };
     let held = store.reserve(0, &id("reserved"), 1, &mark).await.unwrap();
     assert!(held.is_none_or(|held| held == mark));
 }

@@ -274,8 +274,15 @@ impl Store for ShakyStore {
     ) -> Result<Option<Reservation>, StoreError> {
         self.inner.reserve(partition, id, run, mark).await
     }
-    async fn set_reservation(&self, partition: u32, id: &TaskId, run: u32, mark: Option<&Reservation>) -> Result<(), StoreError> {
-        self.inner.set_reservation(partition, id, run, mark).await
+    async fn replace_reservation(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        held: &Reservation,
+        mark: Option<&Reservation>,
+    ) -> Result<bool, StoreError> {
+        self.inner.replace_reservation(partition, id, run, held, mark).await
     }
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
         self.inner.notices().await

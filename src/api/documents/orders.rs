@@ -123,8 +123,8 @@ pub struct CancelOutcome {
     pub id: String,
     /// Where the request lies (`partition:offset` of the events topic).
     pub position: String,
-    /// It had been asked for before: nothing new was written.
-    pub already_requested: bool,
+    /// An earlier request asked for the same. Null: the tracker is too far behind to tell.
+    pub already_requested: Option<bool>,
 }
 
 /// `GET /v1/workers`: by state, then by id.

@@ -8,7 +8,6 @@ use crate::api::fresh::Found;
 use crate::api::problem::Refusal;
 use crate::model::id::{TaskId, check_type, clip};
 use crate::model::state::State;
-use crate::model::task::parse_time;
 use crate::store::Entry;
 
 /// The longest pattern, in bytes.
@@ -52,15 +51,12 @@ impl Filter {
     pub fn read(call: &Call) -> Result<Self, Refusal> {
         let query = &call.query;
         let text = |name| query.text(name).map(str::to_owned);
-        let time = |name| {
-            let read = |text| parse_time(text).map_err(|why| bad_parameter(name, &why));
-            query.text(name).map(read).transpose()
-        };
         let task_type = text("type");
         if let Some(name) = &task_type {
             check_type(name).map_err(|why| bad_parameter("type", &why))?;
         }
         let state = query.parsed::<State>("state")?;
+        let (from_ms, to_ms) = query.time_range()?;
         let level = query.parsed("level")?.unwrap_or(Level::Roots);
         Ok(Self {
             task_type,
@@ -71,8 +67,8 @@ impl Filter {
             name: text("name"),
             name_like: query.text("name_like").map(pattern).transpose()?,
             error: query.text("error").map(Alike::new),
-            from_ms: time("from")?,
-            to_ms: time("to")?,
+            from_ms,
+            to_ms,
         })
     }
 

@@ -21,6 +21,7 @@ pub const CREATE: &[Code] = &[
     Code::KafkaUnavailable,
     Code::NotAnnounced,
     Code::TooManyWaiting,
+    Code::InProgress,
     Code::Overloaded,
 ];
 
@@ -44,6 +45,7 @@ pub const BATCH: &[Code] = &[
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::TooManyWaiting,
+    Code::InProgress,
 ];
 
 pub const DROP_ONE: &[Code] = &[
@@ -232,6 +234,7 @@ pub const RETRY: &[Code] = &[
     Code::NotFound,
     Code::NotFinished,
     Code::TooManyRuns,
+    Code::NothingFailed,
     Code::External,
     Code::NoParams,
     Code::TooLarge,

@@ -73,6 +73,10 @@ pub(super) fn retry(node: &mut Node, event: &Event, place: Place, next_run: u32)
         return Step::of(Verdict::Ignored);
     }
     let what = if event.only_failed {
+        // No run is used up where there is nothing to start again.
+        if !node.has_failed() {
+            return Step::of(Verdict::Ignored);
+        }
         Act::RetryFailed { run: next_run }
     } else {
         if node.is_external() || !node.announced {

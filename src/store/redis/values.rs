@@ -7,7 +7,7 @@ use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
 use crate::store::MAX_PAGE;
 use crate::store::keys::Keys;
-use crate::store::{Entry, Fence, Node, Notice, Reservation, StoreError, decode};
+use crate::store::{Entry, Fence, Node, Notice, Reservation, Stage, StoreError, decode};
 
 /// `offset version log_time_ms kept_bytes rebuild`; a tracker's goes without the last.
 pub(super) fn fence_text(fence: Fence) -> String {
@@ -101,10 +101,14 @@ pub(super) fn read_done(key: &str, value: Value) -> Result<Vec<Entry>, StoreErro
     ids.into_iter().map(entry).collect()
 }
 
-/// `position hash`; the position is `-` while it is unknown.
+/// `stage hash`; the stage is the position of the event, `@owner` while it is published, or `-` where that is in doubt.
 pub(super) fn reservation_text(mark: &Reservation) -> String {
-    let position = mark.position.map_or("-".to_owned(), |position| position.to_string());
-    format!("{position} {}", mark.hash)
+    let stage = match &mark.stage {
+        Stage::Publishing { owner } => format!("@{owner}"),
+        Stage::InDoubt => "-".to_owned(),
+        Stage::Published(position) => position.to_string(),
+    };
+    format!("{stage} {}", mark.hash)
 }
 
 pub(super) fn read_reservation(key: &str, value: Value) -> Result<Option<Reservation>, StoreError> {
@@ -113,12 +117,13 @@ pub(super) fn read_reservation(key: &str, value: Value) -> Result<Option<Reserva
 }
 
 fn parse_reservation(text: &str) -> Option<Reservation> {
-    let (position, hash) = text.split_once(' ')?;
-    let position = match position {
-        "-" => None,
-        position => Some(position.parse().ok()?),
+    let (stage, hash) = text.split_once(' ')?;
+    let stage = match (stage, stage.strip_prefix('@')) {
+        (_, Some(owner)) => Stage::Publishing { owner: owner.to_owned() },
+        ("-", _) => Stage::InDoubt,
+        (position, _) => Stage::Published(position.parse().ok()?),
     };
-    Some(Reservation { hash: hash.to_owned(), position })
+    Some(Reservation { hash: hash.to_owned(), stage })
 }
 
 /// A notice on the channel.
@@ -168,8 +173,9 @@ mod tests {
 
     #[test]
     fn reservations_and_notices_read_back() {
-        for position in [None, Some(Position { partition: 3, offset: 42 })] {
-            let mark = Reservation { hash: "a b".into(), position };
+        let publishing = Stage::Publishing { owner: "one".into() };
+        for stage in [publishing, Stage::InDoubt, Stage::Published(Position { partition: 3, offset: 42 })] {
+            let mark = Reservation { hash: "a b".into(), stage };
             assert_eq!(parse_reservation(&reservation_text(&mark)), Some(mark));
         }
         assert_eq!(parse_reservation("x y"), None);

@@ -12,7 +12,7 @@ use crate::model::id::TaskId;
 use crate::model::node::Node;
 use crate::publish::time_text;
 use crate::runtime::{blocking, now_ms};
-use crate::store::{Entry, Fence, Index, Reservation, Store, StoreError};
+use crate::store::{Entry, Fence, Index, Reservation, Stage, Store, StoreError};
 
 /// Trees that are counted before they are many.
 const MAX_PARTIAL: usize = 10_000;
@@ -69,13 +69,14 @@ fn unfit<T>(what: impl std::fmt::Display, hint: &str) -> Result<T, Refusal> {
 async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, Refusal> {
     let name = format!("rebuild-{}", uuid::Uuid::now_v7().simple());
     let id = TaskId::parse(&name).map_err(|error| Refusal::Unfit(error.to_string()))?;
-    let mark = |hash: &str| Reservation { hash: hash.to_owned(), position: None };
-    copy.set_reservation(0, &id, 1, Some(&mark("copy"))).await?;
-    let found = source.reserve(0, &id, 1, &mark("source")).await;
-    copy.set_reservation(0, &id, 1, None).await?;
-    let same = found?.is_some();
+    let mark = |hash: &str| Reservation { hash: hash.to_owned(), stage: Stage::InDoubt };
+    let (in_copy, in_source) = (mark("copy"), mark("source"));
+    copy.reserve(0, &id, 1, &in_copy).await?;
+    let found = source.reserve(0, &id, 1, &in_source).await;
+    copy.replace_reservation(0, &id, 1, &in_copy, None).await?;
+    let same = found?.is_some_and(|found| found == in_copy);
     if !same {
-        source.set_reservation(0, &id, 1, None).await?;
+        source.replace_reservation(0, &id, 1, &in_source, None).await?;
     }
     Ok(same)
 }

@@ -365,3 +365,15 @@ fn run_beyond_the_limit_changes_nothing() {
     assert_eq!((node.run, node.state, node.effects.len()), (MAX_RUN, State::Failed, 0));
     assert!(node.history.last().is_some_and(|entry| entry.kind == Kind::RetryRequested && entry.ignored));
 }
+
+/// It had failed when the request was written, and was reported as succeeded before the request came to the log.
+#[test]
+fn retry_of_failed_tasks_uses_up_no_run_where_nothing_has_failed() {
+    let mut only = event(Kind::RetryRequested, "r");
+    only.only_failed = true;
+    let log = [submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), event(Kind::Succeeded, "r:a"), only];
+    let kept = fold_log(&log, 1, 9);
+    let root = kept.node("r");
+    assert!(root.history.last().unwrap().ignored && root.effects.is_empty(), "{root:?}");
+    assert_eq!((root.run, root.highest_run), (1, 1));
+}

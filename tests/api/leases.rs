@@ -1,0 +1,100 @@
+//! Requests that bring an id which another request publishes at that moment.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kafleet::api::documents::Status;
+use kafleet::model::hash::spawn_hash;
+use kafleet::store::memory::{Memory, MemoryOptions};
+use kafleet::store::{Reservation, Stage, Store};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Fleet, fleet, fleet_on, problem, until};
+
+const REQUESTS: usize = 8;
+
+fn body() -> Value {
+    json!({"type": "echo", "id": "a", "params": {"n": 1}})
+}
+
+/// Reserves `a` for a request that is never heard of again.
+async fn reserve(fleet: &Fleet, stage: Stage) {
+    let hash = spawn_hash("echo", &json!({"n": 1}));
+    let id = "a".parse().unwrap();
+    let held = fleet.store.real.reserve(fleet.publisher.partition_of(&id), &id, 1, &Reservation { hash, stage }).await;
+    assert_eq!(held.unwrap(), None);
+}
+
+/// As a patient client: again while another request publishes the task.
+async fn post(fleet: &Fleet) -> (u16, Value) {
+    loop {
+        let (status, answer) = fleet.post("/v1/tasks", body()).await;
+        if answer["code"] != "in_progress" {
+            return (status, answer);
+        }
+    }
+}
+
+async fn expect_one_creation(answers: Vec<(u16, Value)>) {
+    let mut statuses: Vec<u16> = answers.iter().map(|(status, _)| *status).collect();
+    statuses.sort_unstable();
+    let mut wanted = vec![200; answers.len() - 1];
+    wanted.push(201);
+    assert_eq!(statuses, wanted, "{answers:?}");
+    assert!(answers.iter().all(|(_, answer)| answer["id"] == "a"), "{answers:?}");
+}
+
+#[tokio::test]
+async fn requests_wait_for_the_one_that_publishes() {
+    let fleet = fleet().await;
+    fleet.broker.tasks_held.store(true, Ordering::SeqCst);
+    let requests = futures::future::join_all((0..REQUESTS).map(|_| post(&fleet)));
+    let release = async {
+        until("all requests want the id", async || fleet.store.reserves.load(Ordering::SeqCst) >= 3 * REQUESTS).await;
+        fleet.broker.tasks_held.store(false, Ordering::SeqCst);
+    };
+    let (answers, ()) = futures::future::join(requests, release).await;
+    expect_one_creation(answers).await;
+    assert_eq!(fleet.published("echo"), 1);
+}
+
+#[tokio::test]
+async fn one_request_takes_over_from_a_dead_one() {
+    let store = Memory::new(MemoryOptions { lease_ttl: Duration::from_secs(3), ..MemoryOptions::default() });
+    let fleet = fleet_on(store).await;
+    reserve(&fleet, Stage::Publishing { owner: "dead".into() }).await;
+    let answers = futures::future::join_all((0..REQUESTS).map(|_| post(&fleet))).await;
+    expect_one_creation(answers).await;
+    assert_eq!(fleet.published("echo"), 1);
+}
+
+#[tokio::test]
+async fn one_request_takes_over_where_the_publish_is_in_doubt() {
+    let fleet = fleet().await;
+    reserve(&fleet, Stage::InDoubt).await;
+    let answers = futures::future::join_all((0..REQUESTS).map(|_| post(&fleet))).await;
+    expect_one_creation(answers).await;
+    assert_eq!(fleet.published("echo"), 1);
+    let other = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "a", "params": 1}))).await;
+    assert_eq!(other.code, "duplicate_id");
+    let status: Status = fleet.get("/v1/tasks/a").await;
+    assert_eq!(status.id, "a");
+}
+
+#[tokio::test]
+async fn request_that_waits_too_long_is_refused_with_a_hint() {
+    let store = Memory::new(MemoryOptions { lease_ttl: Duration::from_secs(3_600), ..MemoryOptions::default() });
+    let fleet = fleet_on(store).await;
+    reserve(&fleet, Stage::Publishing { owner: "slow".into() }).await;
+    let together = json!([body()]);
+    let one = problem(fleet.request(Method::POST, "/v1/tasks").json(&body()));
+    let atomic = problem(fleet.request(Method::POST, "/v1/batches?atomic=true").json(&together));
+    let batch = fleet.post("/v1/batches", together.clone());
+    let (one, atomic, (status, batch)) = futures::future::join3(one, atomic, batch).await;
+    assert_eq!((one.status, one.code.as_str(), one.existing.as_deref()), (503, "in_progress", Some("a")), "{one:?}");
+    assert!(one.hint.unwrap().contains("repeat the request with the same id"));
+    assert_eq!((atomic.code.as_str(), atomic.pointer.as_deref()), ("in_progress", Some("/0")), "{atomic:?}");
+    assert_eq!((status, &batch["items"][0]["problem"]["code"]), (200, &json!("in_progress")), "{batch}");
+    assert_eq!(fleet.published("echo"), 0);
+}
