@@ -103,8 +103,8 @@ fn measure_type(
         let known = before.and_then(|before| before.iter().find(|known| known.partition == partition));
         let consumed = match known {
             _ if committed >= end => committed,
-            // The record that was found there is there.
-            Some(known) if known.committed == committed && known.consumed < known.end => known.consumed,
+            // The record that was found there is there, and where there was none nothing has come.
+            Some(known) if known.committed == committed && (known.consumed < known.end || known.end == end) => known.consumed,
             _ => broker.look(&partition, committed, CALL_DEADLINE)?.place.max(committed),
         };
         Ok(Measured { partition, end, consumed, committed })

@@ -171,10 +171,10 @@ impl<'a> Watch<'a> {
         let mine: HashSet<&Key> =
             self.trees.iter().map(|tree| &tree.key).chain(self.ended.iter().map(|ended| &ended.key)).collect();
         let asked = known.iter().filter(|(key, standing)| **standing == Standing::Waiting && !mine.contains(key));
-        // The oldest first, whatever order a map has.
-        let new: BTreeMap<i64, Key> = asked.map(|(key, _)| (key.1, key.clone())).collect();
+        // The oldest first, whatever order a map has. One event may end several trees, one within the other.
+        let new: BTreeSet<(i64, TaskId)> = asked.map(|((id, turn), _)| (*turn, id.clone())).collect();
         let (is_new, since) = (!new.is_empty(), Instant::now());
-        self.trees.extend(new.into_values().map(|key| Tree::new(key, since)));
+        self.trees.extend(new.into_iter().map(|(turn, id)| Tree::new((id, turn), since)));
         is_new
     }
 

@@ -108,6 +108,8 @@ impl Settings {
             .set("enable.partition.eof", "true")
             .set("queued.min.messages", "1")
             .set("fetch.message.max.bytes", "65536")
+            // The end of a log is told by a fetch that finds nothing.
+            .set("fetch.wait.max.ms", "10")
             .set_log_level(RDKafkaLogLevel::Emerg);
         config
     }
