@@ -227,7 +227,11 @@ impl Api {
         let done = self.kafka(DEADLINE * 3, move |broker| {
             let mut producer = match sender.take() {
                 Some(producer) => producer,
-                None => broker.atomic_producer(&name)?,
+                // Nothing of this batch is sent yet.
+                None => match broker.atomic_producer(&name) {
+                    Ok(producer) => producer,
+                    Err(error) => return Ok(Err(PublishError::NotOut(BrokerError::Unavailable(error.to_string())))),
+                },
             };
             let done = publisher.publish_together(&mut *producer, tasks, now_ms(), DEADLINE);
             // After anything else a new one is opened, which settles what this one has left.
@@ -238,21 +242,19 @@ impl Api {
             Ok(Ok(published)) => Ok(published),
             Ok(Err(error)) => Err(refused(error)),
             // It was not waited for any longer, and may go on.
-            Err(refusal) => Err((refusal.hint("repeat it with the same ids"), true)),
+            Err(refusal) => Err((in_doubt(&refusal.document().detail), true)),
         }
     }
 }
 
+fn in_doubt(why: &str) -> Refusal {
+    Refusal::new(Code::OutcomeUnknown, format!("the batch may be published as a whole, or not at all: {why}"))
+        .hint("repeat it with the same ids: what is there is not published again")
+}
+
 fn refused(error: PublishError) -> (Refusal, bool) {
     match error {
-        PublishError::NotOut(BrokerError::InDoubt(why)) => {
-            let told = format!("the batch may be published as a whole, or not at all: {why}");
-            (
-                Refusal::new(Code::KafkaUnavailable, told)
-                    .hint("repeat it with the same ids: what is there is not published again"),
-                true,
-            )
-        }
+        PublishError::NotOut(BrokerError::InDoubt(why)) => (in_doubt(&why), true),
         PublishError::NotOut(BrokerError::TooLarge(why)) => (Refusal::new(Code::TooLarge, format!("{why}; {NOTHING}")), false),
         PublishError::NotOut(why) => (Refusal::new(Code::KafkaUnavailable, format!("{why}; {NOTHING}")).hint("try again"), false),
         error => (Refusal::new(Code::BadField, format!("{error}; {NOTHING}")), false),

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::call::{Call, is_lines, misread, read_json};
 use super::create::unknown_parent;
-use super::documents::{BatchItem, BatchOutcome, CreateTask};
+use super::documents::{BatchItem, BatchOutcome, CreateTask, ItemOutcome};
 use super::outside::detached;
 use super::problem::{Code, Refusal};
 use super::reserve::Submitted;
@@ -61,14 +61,19 @@ pub fn told(outcomes: Outcomes) -> BatchOutcome {
             let id = id.map(|id| id.to_string());
             match outcome {
                 Ok(Submitted::Created(found) | Submitted::Existing(found)) => {
-                    BatchItem { index, id, position: Some(position(&found)), problem: None }
+                    let outcome = ItemOutcome::Accepted;
+                    BatchItem { index, id, outcome, position: Some(position(&found)), problem: None }
                 }
-                Err(refusal) => BatchItem { index, id, position: None, problem: Some(refusal.document()) },
+                Err(refusal) => {
+                    let outcome = if refusal.leaves_open() { ItemOutcome::Unknown } else { ItemOutcome::Refused };
+                    BatchItem { index, id, outcome, position: None, problem: Some(refusal.document()) }
+                }
             }
         })
         .collect();
-    let refused = items.iter().filter(|item| item.problem.is_some()).count();
-    BatchOutcome { accepted: items.len() - refused, refused, items }
+    let count = |outcome| items.iter().filter(|item: &&BatchItem| item.outcome == outcome).count();
+    let (accepted, refused) = (count(ItemOutcome::Accepted), count(ItemOutcome::Refused));
+    BatchOutcome { accepted, refused, unknown: items.len() - accepted - refused, items }
 }
 
 /// The items, each to be read for itself.
@@ -235,6 +240,22 @@ impl Batch {
     /// What a child hears whose parent was not published. None: it is the same task once more, and no child.
     fn orphan(&self, parent: usize, child: usize) -> Option<Refusal> {
         let id = self.ids[parent].as_ref().filter(|_| self.ids[parent] != self.ids[child])?;
-        Some(unknown_parent(id).hint(format!("item {parent}, its parent, was not published")))
+        let hint = format!("item {parent}, its parent, is not known to be published: repeat both with the same ids");
+        Some(unknown_parent(id).hint(hint))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::problem::Code;
+    use super::*;
+
+    #[test]
+    fn item_of_unknown_outcome_is_not_called_refused() {
+        let refusal = |code| (None, Err(Refusal::new(code, "why")));
+        let outcome = told([Code::OutcomeUnknown, Code::NotAnnounced, Code::KafkaUnavailable].map(refusal).into());
+        assert_eq!((outcome.accepted, outcome.refused, outcome.unknown), (0, 1, 2));
+        let outcomes: Vec<ItemOutcome> = outcome.items.iter().map(|item| item.outcome).collect();
+        assert_eq!(outcomes, [ItemOutcome::Unknown, ItemOutcome::Unknown, ItemOutcome::Refused]);
     }
 }

@@ -484,6 +484,7 @@ pub struct BatchItem {
     pub index: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    pub outcome: ItemOutcome,
     /// Where its `submitted` event lies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<String>,
@@ -491,10 +492,22 @@ pub struct BatchItem {
     pub problem: Option<Problem>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ItemOutcome {
+    /// The task is in the log.
+    Accepted,
+    /// Nothing of it is.
+    Refused,
+    /// Kafka did not say whether it is. Sent again with the same id it is not published twice.
+    Unknown,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchOutcome {
     pub accepted: usize,
     pub refused: usize,
+    pub unknown: usize,
     pub items: Vec<BatchItem>,
 }
 

@@ -87,6 +87,7 @@ codes! {
     Behind "behind" 503 "The answer is not there yet",
     StoreUnavailable "store_unavailable" 503 "The store does not answer",
     KafkaUnavailable "kafka_unavailable" 503 "Kafka does not answer",
+    OutcomeUnknown "outcome_unknown" 503 "It may be published, or not",
     NotAnnounced "not_announced" 503 "Published, but not announced",
     Overloaded "overloaded" 503 "Too much at once",
     NotReady "not_ready" 503 "Not ready",
@@ -143,6 +144,11 @@ impl Refusal {
         self.0.detail = format!("item {n}: {}; {also}", self.0.detail);
         self.0.pointer = Some(format!("/{n}{}", self.0.pointer.unwrap_or_default()));
         self
+    }
+
+    /// What was asked for may have been done all the same.
+    pub fn leaves_open(&self) -> bool {
+        [Code::OutcomeUnknown, Code::NotAnnounced, Code::Internal].iter().any(|code| self.is(*code))
     }
 
     pub fn is(&self, code: Code) -> bool {

@@ -132,19 +132,8 @@ impl Api {
     }
 
     fn failed(&self, draft: &Draft, error: PublishError) -> Failed {
-        let perhaps_out = match &error {
-            PublishError::Invalid(_) => false,
-            PublishError::NotOut(error) => !matches!(
-                error,
-                BrokerError::TooLarge(_)
-                    | BrokerError::Unknown(_)
-                    | BrokerError::Denied(_)
-                    | BrokerError::Full(_)
-                    | BrokerError::Invalid(_)
-            ),
-            PublishError::Out { .. } => true,
-        };
-        Failed { refusal: self.explain(draft, error), perhaps_out }
+        let refusal = self.explain(draft, error);
+        Failed { perhaps_out: refusal.leaves_open(), refusal }
     }
 
     fn explain(&self, draft: &Draft, error: PublishError) -> Refusal {
@@ -155,12 +144,11 @@ impl Api {
             PublishError::Invalid(why) => Refusal::new(Code::BadField, why),
             PublishError::NotOut(BrokerError::TooLarge(why)) => Refusal::new(Code::TooLarge, why),
             PublishError::NotOut(BrokerError::Unknown(_)) => self.unknown_type(&draft.new.task_type, &[]),
-            PublishError::NotOut(BrokerError::InDoubt(_)) => {
-                Refusal::new(Code::KafkaUnavailable, format!("the task `{id}` may be published or not: {told}"))
-                    .hint(again)
-                    .existing(id)
+            PublishError::NotOut(BrokerError::InDoubt(why) | BrokerError::Fatal(why)) => {
+                let why = format!("the task `{id}` may be published or not: {why}");
+                Refusal::new(Code::OutcomeUnknown, why).hint(again).existing(id)
             }
-            PublishError::NotOut(_) => Refusal::new(Code::KafkaUnavailable, told).hint("try again"),
+            PublishError::NotOut(_) => Refusal::new(Code::KafkaUnavailable, told).hint(again),
             PublishError::Out { .. } => {
                 Refusal::new(Code::NotAnnounced, format!("the task `{id}` is out and will run: {told}")).hint(again).existing(id)
             }

@@ -126,9 +126,10 @@ impl Link {
     }
 
     /// Sends and returns the place of the record, or why there is none, at the latest at the deadline. What fails in
-    /// passing is sent again until then: a record may so be there twice.
+    /// passing is sent again until then: a record may so be there twice. `InDoubt`: one of these may be there.
     pub async fn deliver(&self, record: Outgoing<'_>, deadline: Duration) -> Outcome {
         let (end, burst, mut told) = (Instant::now() + deadline, self.burst(), Vec::new());
+        let mut in_doubt = false;
         loop {
             let outcome = match burst.send(&record, 0) {
                 Ok(()) => match burst.take(&mut told, end).await {
@@ -138,7 +139,11 @@ impl Link {
                 Err(error) => Err(error),
             };
             match outcome {
-                Err(error) if error.is_passing() && Instant::now() + FULL_PAUSE < end => sleep(FULL_PAUSE).await,
+                Err(error) if error.is_passing() && Instant::now() + FULL_PAUSE < end => {
+                    in_doubt |= matches!(error, BrokerError::InDoubt(_) | BrokerError::Fatal(_));
+                    sleep(FULL_PAUSE).await;
+                }
+                Err(error) if in_doubt => return Err(BrokerError::InDoubt(error.to_string())),
                 outcome => return outcome,
             }
         }

@@ -148,3 +148,18 @@ async fn an_outcome_that_never_comes_is_told_as_unknown() {
     let outcomes = bench.publisher.publish_all(tasks(1), now_ms()).await;
     assert!(matches!(outcomes[0], Err(PublishError::NotOut(BrokerError::InDoubt(_)))), "{outcomes:?}");
 }
+
+/// Whatever the last of several tries says: an earlier one may have come through.
+#[tokio::test]
+async fn failed_publish_says_whether_its_record_may_be_out() {
+    for seed in 0..20 {
+        let faults = Faults { seed, unavailable: 0.5, lost_acknowledgement: 0.5, ..Faults::default() };
+        let mut bench = bench(faults, false, &both());
+        bench.publisher.deadline = Duration::from_millis(30);
+        let Err(PublishError::NotOut(why)) = bench.publisher.publish(tasks(1).remove(0), now_ms()).await else {
+            panic!("nothing is ever acknowledged")
+        };
+        let is_out = !bench.keys(&both()[0]).is_empty();
+        assert!(matches!(why, BrokerError::InDoubt(_)) || !is_out, "seed {seed}: it is out, and `{why}` was said");
+    }
+}

@@ -19,6 +19,7 @@ pub const CREATE: &[Code] = &[
     Code::Behind,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::NotAnnounced,
     Code::TooManyWaiting,
     Code::InProgress,
@@ -44,6 +45,7 @@ pub const BATCH: &[Code] = &[
     Code::Behind,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::TooManyWaiting,
     Code::InProgress,
 ];

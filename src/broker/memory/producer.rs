@@ -208,7 +208,10 @@ impl Core {
         if fault == SendFault::Duplicate {
             topic.append(index, item.payload.clone(), now_ms, 0);
         }
-        if fault == SendFault::LostAcknowledgement { Err(injected()) } else { Ok((index, offset)) }
+        match fault {
+            SendFault::LostAcknowledgement => Err(BrokerError::InDoubt("a fault on purpose".to_owned())),
+            _ => Ok((index, offset)),
+        }
     }
 
     pub(super) fn has_room(&self, topics: &mut Topics, at: &Partition, need: u64, now_ms: i64) -> Result<(), BrokerError> {
