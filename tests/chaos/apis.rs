@@ -8,6 +8,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 const CALL: Duration = Duration::from_secs(15);
+/// Longer than the api takes to say that it does not know.
+const ONCE: Duration = Duration::from_secs(75);
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub struct Apis {
@@ -60,6 +62,18 @@ impl Apis {
             }
             sleep(PAUSE).await;
         }
+    }
+
+    /// One call to one of them. None: no answer, whatever became of it.
+    pub async fn once(&self, method: Method, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
+        let url = &self.urls[self.next.fetch_add(1, Ordering::Relaxed) % self.urls.len()];
+        let mut call = self.client.request(method, format!("{url}{path}"));
+        if let Some(body) = body {
+            call = call.json(body);
+        }
+        let answer = call.timeout(ONCE).send().await.ok()?;
+        let status = answer.status().as_u16();
+        Some((status, answer.json::<Value>().await.ok()?))
     }
 
     pub async fn get(&self, path: &str, deadline: Instant) -> Result<Value, String> {

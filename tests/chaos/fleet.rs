@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::apis::Apis;
 use crate::kafka::Cluster;
 use crate::process::{Process, free_ports};
-use crate::redis::Stores;
 use crate::tasks::{DEEDS, PROGRAM, WORKER};
 use crate::until;
 
@@ -31,10 +30,10 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    pub async fn start(folder: &Path, kafka: &Cluster, redis: &Stores) -> Self {
+    pub async fn start(folder: &Path, kafka: &Cluster, redis_url: &str) -> Self {
         let deeds = folder.join("deeds");
         std::fs::write(&deeds, "").unwrap();
-        write_configuration(folder, kafka, redis);
+        write_configuration(folder, kafka, redis_url);
         let ports = free_ports::<2>();
         let calls = Arc::new(Apis::new(ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect()));
         let mut this = Self {
@@ -94,7 +93,7 @@ impl Fleet {
     }
 }
 
-fn write_configuration(folder: &Path, kafka: &Cluster, redis: &Stores) {
+fn write_configuration(folder: &Path, kafka: &Cluster, redis_url: &str) {
     let program = folder.join("program");
     std::fs::write(&program, PROGRAM).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -108,7 +107,7 @@ fn write_configuration(folder: &Path, kafka: &Cluster, redis: &Stores) {
          [schedules.{SCHEDULE}]\nevery = \"{SCHEDULE_EVERY_S}s\"\noverlap = \"allow\"\n\
          task = {{ type = \"work\", params = {{ end = \"well\" }} }}\n",
         kafka.addresses(),
-        redis.url(),
+        redis_url,
     );
     std::fs::write(folder.join("kafleet.toml"), configuration).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Three brokers that are controllers too, each behind a link of its own. Among themselves they talk directly.
+//! Brokers that are controllers too, each behind a link of its own. Among themselves they talk directly.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,20 +15,20 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Started, and each of them is ready.
-    pub async fn start(folder: &Path) -> Self {
+    /// So many (one or three), each of them ready.
+    pub async fn start(folder: &Path, count: usize) -> Self {
         let libraries = libraries();
         let clients = free_ports::<3>();
         let (mut brokers, mut links) = (Vec::new(), Vec::new());
-        let ports = Ports { direct: free_ports(), among: free_ports(), control: free_ports(), clients };
-        for (number, (client, direct)) in clients.into_iter().zip(ports.direct).enumerate() {
+        let ports = Ports { count, direct: free_ports(), among: free_ports(), control: free_ports(), clients };
+        for (number, (client, direct)) in clients.into_iter().zip(ports.direct).enumerate().take(count) {
             let at = folder.join(format!("kafka-{}", number + 1));
             std::fs::create_dir_all(&at).unwrap();
             std::fs::write(at.join("kafka.properties"), ports.configuration(number, &at)).unwrap();
             links.push(Proxy::new(client, direct).await);
         }
-        format_storage(folder, &libraries);
-        for number in 1..=3 {
+        format_storage(folder, &libraries, count);
+        for number in 1..=count {
             let (at, libraries) = (folder.join(format!("kafka-{number}")), libraries.clone());
             let log = folder.join(format!("broker-{number}.log"));
             let mut broker = Process::new(&format!("broker-{number}"), log, move |_| {
@@ -81,14 +81,14 @@ fn java(libraries: &Path, memory: &str) -> Command {
 }
 
 /// Made by Kafka's own tool for the first one; the others have the same under names of their own, which saves two JVMs.
-fn format_storage(folder: &Path, libraries: &Path) {
+fn format_storage(folder: &Path, libraries: &Path, count: usize) {
     let first = folder.join("kafka-1");
     let mut command = java(libraries, "128m");
     command.args(["kafka.tools.StorageTool", "format", "-t", "kafleet-chaos-AAAAAAAA", "-c"]).arg(first.join("kafka.properties"));
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let meta = std::fs::read_to_string(first.join("data/meta.properties")).unwrap();
-    for number in 2..=3 {
+    for number in 2..=count {
         let data = folder.join(format!("kafka-{number}/data"));
         std::fs::create_dir_all(&data).unwrap();
         let line = |line: &str| match line.split_once('=') {
@@ -107,6 +107,7 @@ fn format_storage(folder: &Path, libraries: &Path) {
 }
 
 struct Ports {
+    count: usize,
     direct: [u16; 3],
     among: [u16; 3],
     control: [u16; 3],
@@ -115,7 +116,8 @@ struct Ports {
 
 impl Ports {
     fn configuration(&self, number: usize, at: &Path) -> String {
-        let voters: Vec<String> = (0..3).map(|n| format!("{}@127.0.0.1:{}", n + 1, self.control[n])).collect();
+        let voters: Vec<String> = (0..self.count).map(|n| format!("{}@127.0.0.1:{}", n + 1, self.control[n])).collect();
+        let (copies, in_sync) = (self.count, self.count.min(2));
         let (direct, among, control, client) =
             (self.direct[number], self.among[number], self.control[number], self.clients[number]);
         format!(
@@ -131,15 +133,15 @@ log.dirs={}/data
 auto.create.topics.enable=false
 message.max.bytes=8388608
 replica.fetch.max.bytes=8388608
-default.replication.factor=3
-offsets.topic.replication.factor=3
+default.replication.factor={copies}
+offsets.topic.replication.factor={copies}
 offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=3
-transaction.state.log.min.isr=2
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
 transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=3
-share.coordinator.state.topic.min.isr=2
-min.insync.replicas=2
+share.coordinator.state.topic.replication.factor={copies}
+share.coordinator.state.topic.min.isr={in_sync}
+min.insync.replicas={in_sync}
 replica.lag.time.max.ms=6000
 group.initial.rebalance.delay.ms=0
 log.cleaner.dedupe.buffer.size=16777216

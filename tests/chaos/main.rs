@@ -1,6 +1,7 @@
 //! Chaos on real processes: three brokers, Redis with a replica and a sentinel, and a fleet, all of which are killed, frozen and
 //! cut off while trees with a known answer go through. A short run is part of all tests; `KAFLEET_CHAOS=15` is one of fifteen
 //! minutes, `KAFLEET_SEED=7` repeats its order of faults, and `KAFLEET_RELIABILITY=docs/reliability.md` writes the page.
+//! Beside it orders by many clients, whose answers are compared with what is there: `KAFLEET_ORDERS=100` is a run of so many seconds.
 //!
 //! This binary is also the workers.
 
@@ -27,8 +28,10 @@ mod deeds;
 mod faults;
 mod fleet;
 mod kafka;
+mod kept;
 mod load;
 mod oracle;
+mod orders;
 mod process;
 mod proxy;
 mod redis;
@@ -40,6 +43,9 @@ mod verdict;
 /// Faults of the short run begin within this time, and within this one since all of it began: a busy machine has fewer.
 const SHORT: Duration = Duration::from_secs(40);
 const SHORT_IN_ALL: Duration = Duration::from_secs(70);
+
+/// For so long clients give orders in the short run.
+const SHORT_ORDERS: Duration = Duration::from_secs(12);
 
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -57,14 +63,30 @@ fn main() -> ExitCode {
     if std::env::var_os(tasks::DEEDS).is_some() {
         return tasks::app().main();
     }
-    let trial = Trial::test("everything_that_was_acknowledged_comes_to_its_right_end", || {
+    let everything = Trial::test("everything_that_was_acknowledged_comes_to_its_right_end", || {
         let Some(settings) = Settings::read() else { return Ok(()) };
-        match tokio::runtime::Runtime::new().unwrap().block_on(run(settings))[..] {
-            [] => Ok(()),
-            ref broken => Err(broken.join("\n").into()),
-        }
+        verdict_of(run(settings))
     });
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+    let orders = Trial::test("every_answer_to_an_order_is_kept", || {
+        let seconds = kept::seconds("KAFLEET_ORDERS");
+        if seconds.is_none() && std::env::var_os("KAFLEET_TEST_KAFKA").is_none() {
+            eprintln!("skipped: neither KAFLEET_TEST_KAFKA nor KAFLEET_ORDERS is set");
+            return Ok(());
+        }
+        let seed = std::env::var("KAFLEET_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+        verdict_of(kept::run(seed, seconds.unwrap_or(SHORT_ORDERS), seconds.is_none()))
+    });
+    // One fleet at a time is enough for a machine.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, vec![everything, orders]).exit_code()
+}
+
+fn verdict_of(broken: impl Future<Output = Vec<String>>) -> Result<(), libtest_mimic::Failed> {
+    match tokio::runtime::Runtime::new().unwrap().block_on(broken)[..] {
+        [] => Ok(()),
+        ref broken => Err(broken.join("\n").into()),
+    }
 }
 
 impl Settings {
@@ -111,8 +133,8 @@ async fn run(settings: Settings) -> Vec<String> {
     println!("chaos: seed {}", settings.seed);
     let mut folder = Folder(tempfile::tempdir().unwrap());
     let begun = Instant::now();
-    let (kafka, redis) = tokio::join!(Cluster::start(folder.0.path()), Stores::start(folder.0.path()));
-    let fleet = Fleet::start(folder.0.path(), &kafka, &redis).await;
+    let (kafka, redis) = tokio::join!(Cluster::start(folder.0.path(), 3), Stores::start(folder.0.path()));
+    let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url()).await;
     let mut stage = Stage { kafka, redis, fleet, losses: Vec::new() };
     let load = Load::new(stage.fleet.calls.clone(), &stage.kafka);
     let mut rng = fastrand::Rng::with_seed(settings.seed);

@@ -95,6 +95,31 @@ impl Stores {
     }
 }
 
+/// One server on its own, which keeps nothing on disk: killed, it has lost everything.
+pub struct Single {
+    pub server: Process,
+    port: u16,
+}
+
+impl Single {
+    pub fn start(folder: &Path) -> Self {
+        let [port] = free_ports::<1>();
+        let file = folder.join("redis.conf");
+        let text = format!("port {port}\nbind 127.0.0.1\ndir {}\nsave \"\"\nappendonly no\n", folder.display());
+        std::fs::write(&file, text).unwrap();
+        Self { server: server("redis", folder, file, false), port }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub async fn wipe(&self) {
+        let wipe = || ask::<String>(self.port, &["FLUSHALL"]);
+        until("Redis is wiped", PATIENCE, wipe, || self.server.last_words()).await;
+    }
+}
+
 fn server(name: &str, folder: &Path, file: std::path::PathBuf, is_sentinel: bool) -> Process {
     let mut process = Process::new(name, folder.join(format!("{name}.log")), move |_| {
         let mut command = Command::new("redis-server");

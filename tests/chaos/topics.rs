@@ -8,8 +8,10 @@ use kafleet::broker::kafka::Kafka;
 use kafleet::broker::range::{self, Stretch};
 use kafleet::broker::{Broker, Partition, RecordRef};
 use kafleet::config::Names;
+use kafleet::model::dead::mark;
+use kafleet::model::event::Event;
 
-use crate::fleet::PREFIX;
+use crate::fleet::{EVENTS_PARTITIONS, PREFIX};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -22,6 +24,10 @@ pub struct Topics {
     pub tasks: BTreeMap<Key, Vec<Partition>>,
     /// Dead letters by task.
     pub dead: BTreeMap<String, usize>,
+    /// Everything on the events topic: partition, offset, event.
+    pub events: Vec<(i32, i64, Event)>,
+    /// Of dead letters: the marks that each carries.
+    pub marks: BTreeMap<String, Vec<String>>,
 }
 
 impl Topics {
@@ -46,11 +52,37 @@ impl Topics {
         this
     }
 
+    /// The same, with events. Blocks.
+    pub fn read_all(addresses: &str) -> Self {
+        let kafka: Arc<dyn Broker> =
+            Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap());
+        let (names, mut this) = (Names::new(PREFIX), Self::read(addresses));
+        let stretches = |topic: String, count: u32| -> Vec<Stretch> {
+            let of = |index| {
+                let partition = Partition::new(topic.as_str(), index as i32);
+                let ends = kafka.ends(&partition, DEADLINE).unwrap();
+                Stretch { partition, from: ends.first, to: ends.end }
+            };
+            (0..count).map(of).collect()
+        };
+        let events = &mut this.events;
+        range::read(&*kafka, &stretches(names.events(), EVENTS_PARTITIONS), DEADLINE, &mut |record| {
+            let event = Event::decode(record.value.unwrap_or_default()).unwrap();
+            events.push((record.partition, record.offset, event));
+        })
+        .unwrap();
+        this
+    }
+
     fn take(&mut self, record: &RecordRef<'_>, is_task: bool) {
         let header = |name: &str| {
             let value = record.headers().find(|header| header.0 == name)?.1?;
             Some(String::from_utf8_lossy(value).into_owned())
         };
+        if let (false, Some(offset)) = (is_task, header(mark::OF)) {
+            let letter = format!("{}/{}:{offset}", record.topic, record.partition);
+            return self.marks.entry(letter).or_default().extend(header(mark::FATE));
+        }
         let Some(mut id) = header("ce_id") else { return };
         if let Some(parent) = header("ce_parent").filter(|parent| !id.starts_with(&format!("{parent}:"))) {
             id = format!("{parent}:{id}");

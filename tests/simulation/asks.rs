@@ -114,21 +114,6 @@ impl Fleet {
         }
     }
 
-    pub async fn cancel(&self, id: &str) {
-        self.cancels.borrow_mut().insert(id.to_owned());
-        self.call(Method::POST, &format!("/v1/tasks/{id}/cancel"), None).await;
-    }
-
-    pub async fn retry(&self, id: &str, only_failed: bool) {
-        self.retried.set(true);
-        self.call(Method::POST, &format!("/v1/tasks/{id}/retry"), Some(json!({"only_failed": only_failed}))).await;
-    }
-
-    pub async fn redrive(&self, oak: bool) {
-        self.retried.set(true);
-        self.call(Method::POST, "/v1/dead/redrive", Some(json!({"type": task_type(oak), "limit": 3}))).await;
-    }
-
     /// Nothing of the type begins between the moment at which all know it and the one at which it is taken back.
     pub async fn pause_type(&self, oak: bool, ms: u64) {
         let (name, lifted) = (task_type(oak), self.lifted.get());

@@ -26,6 +26,11 @@ pub fn parts(story: &Story) -> BTreeMap<String, Part> {
     for (root, (_, script)) in story.roots.iter().enumerate() {
         part(Story::id(root, &[]), script, false, &mut parts);
     }
+    for (batch, tasks) in story.batches.iter().enumerate() {
+        for (n, task) in tasks.iter().enumerate() {
+            part(story.ordered_id(batch, n), &task.script, false, &mut parts);
+        }
+    }
     parts
 }
 

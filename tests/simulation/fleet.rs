@@ -32,6 +32,7 @@ use tokio::task::JoinHandle;
 use crate::family::{Part, parts};
 use crate::host::System;
 use crate::ledger::Ledger;
+use crate::orders::Answers;
 use crate::plans::Plan;
 use crate::story::{Deed, Seat, Story};
 use crate::trees::{Journal, Oak, registry, task_type};
@@ -77,6 +78,7 @@ pub struct Fleet {
     pub cancels: RefCell<BTreeSet<String>>,
     pub submitted: RefCell<BTreeMap<usize, (bool, Option<bool>)>>,
     pub retried: Cell<bool>,
+    pub answers: RefCell<Answers>,
     /// How often a pause or a kill switch was taken back.
     pub lifted: Cell<u64>,
     /// Trees that a kill switch was set against.
@@ -155,6 +157,7 @@ impl Fleet {
             cancels: RefCell::default(),
             submitted: RefCell::default(),
             retried: Cell::new(false),
+            answers: RefCell::default(),
             lifted: Cell::new(0),
             killed: RefCell::default(),
             plans: RefCell::default(),
@@ -438,6 +441,8 @@ impl Fleet {
             Deed::Kill { root, ms } => self.kill(root, ms).await,
             Deed::Plan { plan, wish, for_ms } => self.plan(plan, &wish, for_ms).await,
             Deed::Replan { plan, how } => self.replan(plan, how).await,
+            Deed::Batch { batch, atomic, insists } => self.batch(batch, atomic, insists).await,
+            Deed::Order { batch, task, ask } => self.order(&self.story.ordered_id(batch, task), ask).await,
         }
         self.under_way.set(self.under_way.get() - 1);
     }

@@ -14,6 +14,7 @@ mod ledger;
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 #[path = "../tracker/oracle.rs"]
 mod oracle;
+mod orders;
 mod plans;
 mod retries;
 mod run;

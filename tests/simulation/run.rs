@@ -13,6 +13,7 @@ use kafleet::runtime::simulated::simulate;
 use crate::fleet::{Fleet, SESSION};
 use crate::host::System;
 use crate::oracle::Oracle;
+use crate::orders::WITHDRAWN_MS;
 use crate::story::{Mood, Story};
 use crate::verdict;
 
@@ -144,7 +145,7 @@ async fn watch(fleet: &Fleet, ends: &mut Ends) {
 async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
     fleet.heal();
     let begun = fleet.system.elapsed_ms();
-    let mut folded_ms = begun;
+    let (mut folded_ms, mut open_ms) = (begun, begun);
     loop {
         fleet.tend().await;
         fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
@@ -156,6 +157,11 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
             None => folded_ms = fleet.system.elapsed_ms(),
             Some(why) if fleet.system.elapsed_ms() > folded_ms + FOLDING_MS => return vec![format!("not folded: {why}")],
             Some(_) => {}
+        }
+        if verdict::open(fleet).await.is_some() || fleet.cancels_told().is_empty() {
+            open_ms = fleet.system.elapsed_ms();
+        } else if fleet.system.elapsed_ms() > open_ms + WITHDRAWN_MS && !fleet.may_leave_cancels() {
+            return vec![format!("everything has ended, and workers are still told of cancels: {:?}", fleet.cancels_told())];
         }
         let unrest = match fleet.under_way.get() {
             0 => verdict::unrest(fleet).await,

@@ -113,6 +113,34 @@ pub enum Deed {
         plan: usize,
         how: Replan,
     },
+    /// The tasks of a tree in one call; `insists`: again until all of them are accepted.
+    Batch {
+        batch: usize,
+        atomic: bool,
+        insists: bool,
+    },
+    /// Something asked of a task of a batch.
+    Order {
+        batch: usize,
+        task: usize,
+        ask: Ask,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Ask {
+    Cancel,
+    Retry { only_failed: bool },
+    Rename { name: u32 },
+}
+
+/// A task of a batch. The first one is the root.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ordered {
+    pub oak: bool,
+    /// Its parent, an earlier one.
+    pub parent: usize,
+    pub script: Script,
 }
 
 /// What is to recur.
@@ -182,6 +210,8 @@ pub struct Story {
     pub mood: Mood,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade: Option<Upgrade>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub batches: Vec<Vec<Ordered>>,
     pub items: Vec<Item>,
 }
 
@@ -215,6 +245,7 @@ impl Story {
             kept_ms: if dice.u8(..12) == 0 { 150_000 } else { 0 },
             mood,
             upgrade: (mood == Mood::Wild && dice.u8(..6) == 0).then(|| Upgrade { apart: dice.bool(), done: dice.bool() }),
+            batches: Vec::new(),
             items: Vec::new(),
         };
         if dice.u8(..4) == 0 {
@@ -224,6 +255,9 @@ impl Story {
         }
         story.asks(dice);
         story.plans(dice);
+        if dice.u8(..3) == 0 {
+            story.orders(dice);
+        }
         match mood {
             Mood::Calm => {}
             Mood::Orderly => story.restarts(dice),
@@ -290,6 +324,42 @@ impl Story {
                 let how = [Replan::Pause, Replan::Resume, Replan::Run, Replan::Backfill, Replan::Delete][dice.usize(..5)];
                 self.add(at_ms + dice.u64(..for_ms), Deed::Replan { plan, how });
             }
+        }
+    }
+
+    /// Several clients, some of whom send the same batch.
+    fn orders(&mut self, dice: &mut Rng) {
+        for batch in 0..dice.usize(1..5) {
+            let ordered = |n: usize, dice: &mut Rng| {
+                let script = Script { fail_fast: dice.u8(..4) == 0, ..Script::random(dice, 0) };
+                Ordered { oak: dice.u8(..3) > 0, parent: dice.usize(..n.max(1)), script }
+            };
+            let tasks: Vec<Ordered> = (0..dice.usize(1..6)).map(|n| ordered(n, dice)).collect();
+            let (atomic, at_ms) = (dice.bool(), dice.u64(..self.trouble_ms));
+            for _ in 0..dice.usize(1..3) {
+                let late_ms = if dice.bool() { dice.u64(..50) } else { dice.u64(..5_000) };
+                self.add(at_ms + late_ms, Deed::Batch { batch, atomic, insists: dice.bool() });
+            }
+            for name in 0..dice.u32(..6) {
+                let ask = match dice.u8(..4) {
+                    0 | 1 => Ask::Cancel,
+                    2 => Ask::Retry { only_failed: dice.bool() },
+                    _ => Ask::Rename { name },
+                };
+                let (task, at_ms) = (dice.usize(..tasks.len()), at_ms + dice.u64(..self.trouble_ms));
+                for _ in 0..dice.usize(1..3) {
+                    self.add(at_ms + dice.u64(..2_000), Deed::Order { batch, task, ask });
+                }
+            }
+            self.batches.push(tasks);
+        }
+    }
+
+    /// The id of a task of a batch.
+    pub fn ordered_id(&self, batch: usize, task: usize) -> String {
+        match task {
+            0 => format!("b{batch}"),
+            task => format!("{}:k{task}", self.ordered_id(batch, self.batches[batch][task].parent)),
         }
     }
 
@@ -383,6 +453,9 @@ impl fmt::Display for Story {
         let used: Vec<usize> = self.items.iter().filter_map(of).collect();
         for (n, (oak, script)) in self.roots.iter().enumerate().filter(|(n, _)| used.contains(n)) {
             writeln!(f, "  r{n}, {}: {}", crate::trees::task_type(*oak), serde_json::to_string(script).unwrap_or_default())?;
+        }
+        for (n, tasks) in self.batches.iter().enumerate() {
+            writeln!(f, "  b{n}: {}", serde_json::to_string(tasks).unwrap_or_default())?;
         }
         self.items.iter().try_for_each(|item| writeln!(f, "  {:>6} ms  {:?}", item.at_ms, item.deed))
     }

@@ -10,6 +10,7 @@ use kafleet::handlers::{Child, Context, Failure, Joined, On, Registered, Registr
 use kafleet::model::action::{Action, Check};
 use kafleet::model::state::State;
 use kafleet::model::task::Rules;
+use kafleet::runtime::now_ms;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,8 @@ pub struct Follow {
 #[derive(Default)]
 pub struct Journal {
     pub begun: Mutex<BTreeMap<(String, u32, u32), u32>>,
+    /// When attempts of a run have begun, epoch milliseconds.
+    pub times: Mutex<Vec<(String, u32, i64)>>,
     /// Tasks whose first attempts are good: nothing of them waits for another one.
     pub good: Mutex<BTreeSet<String>>,
     /// What continuations were told of what they follow: the ids and states, by their own id.
@@ -171,6 +174,7 @@ impl Journal {
     /// An attempt begins; `good`: it will not fail.
     pub fn begins(&self, cx: &Context, good: bool) {
         *self.begun.lock().entry((cx.id.to_string(), cx.run, cx.number)).or_default() += 1;
+        self.times.lock().push((cx.id.to_string(), cx.run, now_ms()));
         if let Some(listener) = &*self.listener.lock() {
             listener(cx.id.as_str(), cx.run, cx.number);
         }

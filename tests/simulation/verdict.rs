@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::{Broker, ConsumerSpec, Partition, RecordRef, Start};
-use kafleet::control::Orders;
 use kafleet::model::changes::Index;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::id::TaskId;
@@ -20,6 +19,7 @@ use kafleet::tracker::folding::Logged;
 use crate::deliveries;
 use crate::family::{combined, continuations, counted, may_be_cancelled, tripped};
 use crate::fleet::{CALL, Fleet};
+use crate::orders;
 use crate::plans::{self, overlaps};
 use crate::retries;
 use crate::story::{Mood, Story, then_segment};
@@ -74,8 +74,7 @@ pub async fn rest(fleet: &Fleet) -> Vec<String> {
 
 /// Why it is not quiet yet.
 pub async fn unrest(fleet: &Fleet) -> Option<String> {
-    let (broker, names) = (&fleet.broker, &fleet.names);
-    if let Some(why) = unfolded(fleet).await {
+    if let Some(why) = open(fleet).await {
         return Some(why);
     }
     for number in 0..fleet.story.events_partitions {
@@ -84,12 +83,18 @@ pub async fn unrest(fleet: &Fleet) -> Option<String> {
             return Some(format!("events partition {number} has to do: {outbox:?}"));
         }
     }
+    plans::unrest(fleet)
+}
+
+/// Why not everything has ended: something is not folded, has no end, or is not committed.
+pub async fn open(fleet: &Fleet) -> Option<String> {
+    let (broker, names) = (&fleet.broker, &fleet.names);
+    if let Some(why) = unfolded(fleet).await {
+        return Some(why);
+    }
     let records = records(fleet).await;
     if let Some((id, node)) = records.iter().find(|(_, node)| !node.state.is_terminal()) {
         return Some(format!("`{id}` is {}: {node:?}", node.state));
-    }
-    if let Some(why) = plans::unrest(fleet) {
-        return Some(why);
     }
     for (partition, end) in task_partitions(fleet) {
         let group = names.group(names.type_of(&partition.topic).unwrap_or_default());
@@ -142,12 +147,21 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
             None => visit(fleet, &records, &id, &fleet.story.roots[*root].1, *oak, &mut known, &mut wrong),
         }
     }
+    for (batch, tasks) in fleet.story.batches.iter().enumerate() {
+        for (n, task) in tasks.iter().enumerate() {
+            let id = fleet.story.ordered_id(batch, n);
+            if records.contains_key(&id) {
+                visit(fleet, &records, &id, &task.script, task.oak, &mut known, &mut wrong);
+            }
+        }
+    }
     let log = log(fleet);
     for (id, plan) in plans::tasks(fleet, &log) {
         visit(fleet, &records, &id, &plan.wish.script, plan.wish.oak, &mut known, &mut wrong);
     }
     plans::judge(fleet, &log, &mut wrong);
     retries::judge(fleet, &records, &mut wrong).await;
+    orders::judge(fleet, &records, &mut wrong);
     known += deliveries::judge(fleet, &records, &log, &mut wrong).await;
     if known != records.len() {
         wrong.push(format!("{} records, {known} tasks: {:?}", records.len(), records.keys()));
@@ -234,8 +248,10 @@ fn is_superseded(records: &Records, id: &str) -> bool {
 fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &Node, script: &Script) -> bool {
     match node.own {
         State::Cancelled => may_be_cancelled(fleet, records, id, node.run),
-        State::Expired => script.expires_ms.is_some() && node.run == 1 && !id.contains(':'),
+        State::Expired => script.expires_ms.is_some() && node.run == 1 && (!id.contains(':') || orders::is_ordered(id)),
         State::Failed if is_failed_by_child(node) => script.fail_fast && tripped(fleet, records, id),
+        // An attempt that failed after its child says more than that.
+        State::Failed if orders::is_ordered(id) && script.fail_fast && tripped(fleet, records, id) => true,
         State::Failed => script.total_ms.is_some() && node.error.as_ref().is_some_and(|error| error.kind == "timeout"),
         _ => false,
     }
@@ -334,20 +350,19 @@ fn outcomes(log: &[Event], records: &Records, wrong: &mut Vec<String>) {
     for (id, node) in records.iter().filter(|(_, node)| !node.is_external()) {
         let told = first.get(&(id.clone(), node.run));
         // Whoever ran it was told to stop, and says so.
-        let stopped = told == Some(&State::Cancelled) && is_failed_by_child(node);
+        let failed_fast = is_failed_by_child(node) || (node.own == State::Failed && orders::is_ordered(id));
+        let stopped = told == Some(&State::Cancelled) && failed_fast;
         if told != Some(&node.own) && !stopped {
             wrong.push(format!("run {} of `{id}` ended as {told:?} in the log and is {}", node.run, node.own));
         }
     }
 }
 
-/// What has ended has no cancel left, which a later task of the same id would not survive. Only an api that dies in a wild
-/// fleet may leave one behind.
+/// What has ended has no cancel left, which a later task of the same id would not survive.
 fn cancels(fleet: &Fleet, wrong: &mut Vec<String>) {
-    let mut orders = Orders::default();
-    fleet.each_record(&Partition::new(fleet.names.control(), 0), &mut |record| drop(orders.take(record)));
-    if fleet.story.mood != Mood::Wild && orders.cancels().len() > 0 {
-        wrong.push(format!("workers are still told of cancels: {orders:?}"));
+    let told = fleet.cancels_told();
+    if !told.is_empty() && !fleet.may_leave_cancels() {
+        wrong.push(format!("workers are still told of cancels: {told:?}"));
     }
 }
 

@@ -1,0 +1,374 @@
+//! Orders by many clients on real processes, and what is there in the end, compared with every answer that was given.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kafleet::broker::kafka::Kafka;
+use kafleet::config::Names;
+use kafleet::control::{Board, Orders as Told, keep};
+use kafleet::model::event::{Event, Kind};
+use reqwest::Method;
+use serde_json::Value;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::Folder;
+use crate::deeds::Deeds;
+use crate::fleet::{Fleet, PREFIX};
+use crate::kafka::Cluster;
+use crate::orders::{Item, Orders};
+use crate::redis::Single;
+use crate::topics::Topics;
+
+/// In which everything has to come to its end once nothing is wrong any more.
+const PATIENCE: Duration = Duration::from_secs(240);
+/// In which workers are told of no cancel any more, once everything has ended.
+const WITHDRAWN: Duration = Duration::from_secs(30);
+/// Trees that are still open so long after the last order are cancelled: some never end by themselves.
+const OPEN: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(500);
+const AT_ONCE: usize = 16;
+
+/// What is done to the fleet.
+#[derive(Clone, Copy)]
+enum Fault {
+    WorkerKilled(usize),
+    WorkerFrozen(usize),
+    TrackerFrozen(usize),
+    KafkaRestarted,
+    RedisKilled,
+    RedisWiped,
+}
+
+use Fault::*;
+
+/// With the part of the time after which each begins, in thousandths.
+const SHORT: &[(u64, Fault)] = &[(200, WorkerKilled(0)), (400, RedisWiped), (550, KafkaRestarted), (750, TrackerFrozen(0))];
+const LONG: &[(u64, Fault)] = &[
+    (70, WorkerKilled(0)),
+    (130, TrackerFrozen(0)),
+    (220, RedisWiped),
+    (300, KafkaRestarted),
+    (400, WorkerKilled(1)),
+    (470, RedisKilled),
+    (560, KafkaRestarted),
+    (650, WorkerFrozen(2)),
+    (760, RedisWiped),
+    (820, WorkerKilled(2)),
+    (880, KafkaRestarted),
+];
+
+struct Stage {
+    kafka: Cluster,
+    redis: Single,
+    fleet: Fleet,
+}
+
+/// What is broken in the end, in lines.
+pub async fn run(seed: u64, length: Duration, is_short: bool) -> Vec<String> {
+    println!("orders: seed {seed}");
+    let mut folder = Folder(tempfile::tempdir().unwrap());
+    let begun = Instant::now();
+    let (kafka, redis) = (Cluster::start(folder.0.path(), 1).await, Single::start(folder.0.path()));
+    let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url()).await;
+    let mut stage = Stage { kafka, redis, fleet };
+    let told = |what: &str| println!("orders: {:4.0} s  {what}", begun.elapsed().as_secs_f64());
+    told("all of it runs");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let orders = Orders::new(stage.fleet.calls.clone());
+    let clients = tokio::spawn(orders.clone().clients(rng.fork()));
+    let from = Instant::now();
+    for (place, fault) in if is_short { SHORT } else { LONG } {
+        sleep_until(from + length.mul_f64(*place as f64 / 1_000.0)).await;
+        told(&stage.suffer(*fault).await);
+    }
+    sleep_until(from + length).await;
+    orders.end();
+    clients.await.unwrap();
+    told("the last order is given");
+    let mut broken = judge(&mut stage, &orders, &told).await;
+    broken.append(&mut orders.answers.wrong.lock());
+    if !broken.is_empty() {
+        folder.keep();
+    }
+    broken
+}
+
+impl Stage {
+    async fn suffer(&mut self, fault: Fault) -> String {
+        let roles = &mut self.fleet;
+        match fault {
+            WorkerKilled(n) => {
+                restart(&mut roles.workers[n], Duration::from_secs(2)).await;
+                format!("worker {n} was killed")
+            }
+            WorkerFrozen(n) => {
+                freeze(&roles.workers[n], Duration::from_secs(10)).await;
+                format!("worker {n} was frozen")
+            }
+            TrackerFrozen(n) => {
+                freeze(&roles.trackers[n], Duration::from_secs(8)).await;
+                format!("tracker {n} was frozen")
+            }
+            KafkaRestarted => {
+                restart(&mut self.kafka.brokers[0], Duration::from_secs(2)).await;
+                "Kafka was killed and started again".to_owned()
+            }
+            RedisKilled => {
+                restart(&mut self.redis.server, Duration::from_secs(3)).await;
+                "Redis was killed, and started again with nothing".to_owned()
+            }
+            RedisWiped => {
+                self.redis.wipe().await;
+                "Redis was wiped".to_owned()
+            }
+        }
+    }
+}
+
+async fn restart(process: &mut crate::process::Process, after: Duration) {
+    process.kill();
+    sleep(after).await;
+    process.start();
+}
+
+async fn freeze(process: &crate::process::Process, span: Duration) {
+    process.freeze();
+    sleep(span).await;
+    process.thaw();
+}
+
+async fn judge(stage: &mut Stage, orders: &Orders, told: &impl Fn(&str)) -> Vec<String> {
+    stage.fleet.tend();
+    orders.resume(Instant::now() + PATIENCE).await;
+    let open = settle(stage, orders).await;
+    if !open.is_empty() {
+        return vec![format!("not at their end within {PATIENCE:?}: {open:?}")];
+    }
+    told("everything has ended");
+    let addresses = stage.kafka.addresses();
+    let mut broken = withdrawn(&addresses, told).await;
+    let topics = tokio::task::block_in_place(|| Topics::read_all(&addresses));
+    broken.extend(std::mem::take(&mut stage.fleet.ended));
+    let items = orders.answers.items.lock().clone();
+    let documents = documents(orders, items.keys()).await;
+    let log = Log::of(&topics);
+    let deeds = Deeds::read(&stage.fleet.deeds);
+    told(&summary(orders, &items, &topics, &deeds));
+    created(&items, &documents, &log, &topics, &mut broken);
+    done(&documents, &deeds, &mut broken);
+    asked(orders, &documents, &log, &mut broken);
+    redriven(orders, &topics, &log, &mut broken);
+    broken
+}
+
+/// Waits until workers are told of no cancel any more.
+async fn withdrawn(addresses: &str, told: &impl Fn(&str)) -> Vec<String> {
+    let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap();
+    let (board, ended) = (Board::new(Told::default()), Instant::now());
+    let _reading = keep(board.clone(), Arc::new(kafka), &Names::new(PREFIX), None);
+    board.whole_within(PATIENCE, &Names::new(PREFIX)).await.unwrap();
+    let first = board.orders().cancels().len();
+    while board.orders().cancels().len() > 0 && ended.elapsed() < WITHDRAWN {
+        sleep(Duration::from_millis(50)).await;
+    }
+    let left: Vec<String> = board.orders().cancels().map(|(id, _)| id.to_owned()).collect();
+    told(&format!("{first} cancels were told then; {} are after {:.1} s", left.len(), ended.elapsed().as_secs_f64()));
+    left.iter().map(|id| format!("workers are still told of the cancel of `{id}`")).collect()
+}
+
+fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, deeds: &Deeds) -> String {
+    let of = |is: &dyn Fn(&Item) -> bool| items.values().filter(|item| is(item)).count();
+    let load = |number: &std::sync::atomic::AtomicUsize| number.load(std::sync::atomic::Ordering::Relaxed);
+    let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
+    items.values().flat_map(|item| &item.codes).for_each(|code| *unknown.entry(code).or_default() += 1);
+    format!(
+        "{} calls, {} without an answer; {} tasks: {} accepted, {} not known, {} refused, as {unknown:?}; {} executions, {} events; \
+         {} cancels, {} retries, {} changes, {} redrives accepted",
+        load(&orders.answers.calls),
+        load(&orders.answers.unanswered),
+        items.len(),
+        of(&|item| item.accepted > 0),
+        of(&|item| item.accepted == 0 && item.unknown > 0),
+        of(&|item| item.accepted == 0 && item.unknown == 0),
+        deeds.count,
+        topics.events.len(),
+        orders.answers.cancels.lock().len(),
+        orders.answers.retries.lock().len(),
+        orders.answers.names.lock().len(),
+        orders.answers.redrives.lock().values().sum::<u32>(),
+    )
+}
+
+/// Waits until every tree has ended; what does not end by itself is cancelled. Returns what is open all the same.
+async fn settle(stage: &mut Stage, orders: &Orders) -> BTreeSet<String> {
+    let begun = Instant::now();
+    let roots: BTreeSet<String> =
+        orders.answers.items.lock().keys().map(|id| id.split(':').next().unwrap_or_default().to_owned()).collect();
+    let mut open = roots;
+    while begun.elapsed() < PATIENCE {
+        stage.fleet.tend();
+        let looks = open.iter().cloned().map(|id| async move {
+            let is_open = is_open(orders, &id).await;
+            if is_open && begun.elapsed() > OPEN {
+                orders.cancel(&id).await;
+            }
+            is_open.then_some(id)
+        });
+        open = futures::stream::iter(looks).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await;
+        if open.is_empty() {
+            break;
+        }
+        sleep(LOOK).await;
+    }
+    open
+}
+
+async fn is_open(orders: &Orders, id: &str) -> bool {
+    let until = Instant::now() + PATIENCE;
+    match orders.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, until).await {
+        Ok(reply) if reply.status == 404 => false,
+        Ok(reply) => !is_ended(&reply.body),
+        Err(_) => true,
+    }
+}
+
+fn is_ended(document: &Value) -> bool {
+    ["succeeded", "failed", "cancelled", "expired"].iter().any(|end| document["state"] == *end)
+}
+
+/// What the api says of each task; what it does not know is left out.
+async fn documents(orders: &Orders, ids: impl Iterator<Item = &String>) -> BTreeMap<String, Value> {
+    let until = Instant::now() + PATIENCE;
+    let looks = ids.cloned().map(|id| async move {
+        let reply = orders.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, until).await;
+        let reply = reply.unwrap_or_else(|why| panic!("`{id}`: {why}"));
+        (reply.status == 200).then_some((id, reply.body))
+    });
+    futures::stream::iter(looks).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await
+}
+
+/// The events topic, for whoever looks something up.
+struct Log<'a> {
+    by_place: BTreeMap<String, &'a Event>,
+    by_task: BTreeMap<&'a str, Vec<&'a Event>>,
+}
+
+impl<'a> Log<'a> {
+    fn of(topics: &'a Topics) -> Self {
+        let (mut by_place, mut by_task) = (BTreeMap::new(), BTreeMap::<&str, Vec<&Event>>::new());
+        for (partition, offset, event) in &topics.events {
+            by_place.insert(format!("{partition}:{offset}"), event);
+            by_task.entry(event.id.as_str()).or_default().push(event);
+        }
+        Self { by_place, by_task }
+    }
+
+    fn of_task(&self, id: &str) -> &[&'a Event] {
+        self.by_task.get(id).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// An accepted task is there, in the log and in the store; a refused one is not; of any other either may be true, but not half.
+fn created(
+    items: &BTreeMap<String, Item>,
+    documents: &BTreeMap<String, Value>,
+    log: &Log,
+    topics: &Topics,
+    broken: &mut Vec<String>,
+) {
+    for (id, item) in items {
+        // Where its api could not announce it any more, its worker has.
+        let is_announced = log.of_task(id).iter().any(|event| event.task.is_some());
+        let is_known = documents.get(id).is_some_and(|document| document["state"] != "expected");
+        let has_record = topics.tasks.keys().any(|(task, ..)| task == id);
+        if item.accepted > 0 && !(is_announced && is_known) {
+            broken.push(format!("`{id}` was accepted ({item:?}): in the log: {is_announced}, known: {is_known}"));
+        }
+        if item.accepted == 0 && item.unknown == 0 && (is_announced || has_record) {
+            broken.push(format!("`{id}` was refused ({item:?}): in the log: {is_announced}, as a record: {has_record}"));
+        }
+        if is_announced != is_known {
+            broken.push(format!("`{id}` ({item:?}): in the log: {is_announced}, known: {is_known}"));
+        }
+    }
+}
+
+/// What has succeeded was done.
+fn done(documents: &BTreeMap<String, Value>, deeds: &Deeds, broken: &mut Vec<String>) {
+    for (id, document) in documents {
+        let run = document["run"].as_u64().unwrap_or_default() as u32;
+        if document["own_state"] == "succeeded" && deeds.ends(id, run, "well") == 0 {
+            broken.push(format!("`{id}` is said to have succeeded in run {run}, and was not done: {document}"));
+        }
+    }
+}
+
+/// Cancels, retries and changes that were accepted are in the log, and have come to pass once.
+fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, broken: &mut Vec<String>) {
+    let mut places = BTreeSet::new();
+    for (id, place) in orders.answers.cancels.lock().iter() {
+        let is_there =
+            log.by_place.get(place).is_some_and(|event| event.kind == Kind::CancelRequested && event.id.as_str() == id);
+        if !is_there || !places.insert(place.clone()) {
+            broken.push(format!("the cancel of `{id}` at {place} was accepted, and is not there, or was for two"));
+        }
+    }
+    let mut runs = BTreeSet::new();
+    for (id, run) in orders.answers.retries.lock().iter() {
+        let requests = log.of_task(id).iter().filter(|event| event.kind == Kind::RetryRequested).count();
+        let is_first = runs.insert((id.clone(), *run));
+        if requests == 0 || *run < 2 || !is_first {
+            broken.push(format!(
+                "the retry of `{id}` into run {run} was accepted; {requests} requests, the first of it: {is_first}"
+            ));
+        }
+    }
+    let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let changes = orders.answers.names.lock().clone();
+    for (id, name) in &changes {
+        names.entry(id).or_default().insert(name);
+        let patches = log.of_task(id).iter().filter(|event| event.kind == Kind::Patched && says(event, name)).count();
+        if patches != 1 {
+            broken.push(format!("the name `{name}` of `{id}` was accepted, and is {patches} times in the log"));
+        }
+    }
+    for id in names.keys() {
+        let last = log.of_task(id).iter().rfind(|event| event.kind == Kind::Patched);
+        let is = documents.get(*id).and_then(|document| document["name"].as_str()).unwrap_or_default();
+        if !last.is_some_and(|event| says(event, is)) {
+            broken.push(format!("the name of `{id}` is `{is}`, and the last one it was given is {last:?}"));
+        }
+    }
+}
+
+fn says(event: &Event, name: &str) -> bool {
+    let mut text = Vec::new();
+    event.encode(&mut text);
+    String::from_utf8_lossy(&text).contains(&format!("\"name\":\"{name}\""))
+}
+
+/// A letter is redriven once: one answer, one mark, and one new run of its task.
+fn redriven(orders: &Orders, topics: &Topics, log: &Log, broken: &mut Vec<String>) {
+    for (letter, times) in orders.answers.redrives.lock().iter().filter(|(_, times)| **times > 1) {
+        broken.push(format!("the redrive of {letter} was accepted {times} times"));
+    }
+    for (letter, fates) in topics.marks.iter().filter(|(_, fates)| fates.len() > 1) {
+        broken.push(format!("{letter} carries {} marks: {fates:?}", fates.len()));
+    }
+    for (letter, _) in orders.answers.redrives.lock().iter() {
+        let message = format!("redriven from the dead letter {letter}");
+        let events = log.by_task.values().flatten().filter(|event| event.message.as_deref() == Some(&*message));
+        let runs: Vec<u32> = events.map(|event| event.run).collect();
+        if runs.is_empty() || runs.iter().collect::<BTreeSet<_>>().len() != 1 {
+            broken.push(format!("the redrive of {letter} was accepted; it asked for a run after each of {runs:?}"));
+        }
+    }
+}
+
+/// A span that a variable of the environment names.
+pub fn seconds(name: &str) -> Option<Duration> {
+    let text = std::env::var(name).ok()?;
+    Some(Duration::from_secs_f64(text.parse().unwrap_or_else(|_| panic!("{name}: `{text}` is no number of seconds"))))
+}

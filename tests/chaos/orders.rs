@@ -1,0 +1,238 @@
+//! Orders by many clients: trees in batches, atomic and plain, that are cancelled, started again, redriven, changed, paused.
+//! Nobody repeats a call until it is answered well; every answer is written down, to be compared with what is there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::apis::Apis;
+
+const BATCHES: &str = "/v1/batches";
+const CLIENTS: u64 = 24;
+/// Between two trees of a client, on average.
+const PACE_MS: u64 = 2_000;
+/// A batch whose outcome is not known is sent again so often.
+const REPEATS: usize = 4;
+const TYPES: [&str; 2] = ["work", "keyed"];
+
+/// What was said of a task in all answers to batches with it.
+#[derive(Clone, Debug, Default)]
+pub struct Item {
+    pub accepted: u32,
+    pub refused: u32,
+    pub unknown: u32,
+    /// Codes of refusals and unknown outcomes.
+    pub codes: Vec<String>,
+}
+
+/// All answers.
+#[derive(Default)]
+pub struct Answers {
+    pub items: Mutex<BTreeMap<String, Item>>,
+    /// Cancels that were accepted: the task, and where the request is said to lie.
+    pub cancels: Mutex<Vec<(String, String)>>,
+    /// Retries that were accepted: the task, and its new run.
+    pub retries: Mutex<Vec<(String, u64)>>,
+    /// Changes that are in force: the task and its name.
+    pub names: Mutex<Vec<(String, String)>>,
+    /// Redrives that were accepted, by letter.
+    pub redrives: Mutex<BTreeMap<String, u32>>,
+    pub wrong: Mutex<Vec<String>>,
+    pub calls: AtomicUsize,
+    pub unanswered: AtomicUsize,
+}
+
+pub struct Orders {
+    pub apis: Arc<Apis>,
+    pub answers: Answers,
+    is_over: AtomicBool,
+}
+
+/// A task of a tree that is asked for.
+struct Twig {
+    id: String,
+    body: Value,
+}
+
+impl Orders {
+    pub fn new(apis: Arc<Apis>) -> Arc<Self> {
+        Arc::new(Self { apis, answers: Answers::default(), is_over: AtomicBool::new(false) })
+    }
+
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Until it is over.
+    pub async fn clients(self: Arc<Self>, mut rng: fastrand::Rng) {
+        let mut all = tokio::task::JoinSet::new();
+        for number in 0..CLIENTS {
+            all.spawn(self.clone().client(number, rng.fork()));
+        }
+        for _ in 0..2 {
+            all.spawn(self.clone().redriver(rng.fork()));
+        }
+        all.spawn(self.clone().pauser(rng.fork()));
+        while let Some(ended) = all.join_next().await {
+            ended.unwrap();
+        }
+    }
+
+    /// One call. None: no answer.
+    async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
+        self.answers.calls.fetch_add(1, Ordering::Relaxed);
+        let answer = self.apis.once(method.clone(), path, body).await;
+        match &answer {
+            None => drop(self.answers.unanswered.fetch_add(1, Ordering::Relaxed)),
+            Some((500, body)) => self.answers.wrong.lock().push(format!("{method} {path}: 500: {body}")),
+            Some(_) => {}
+        }
+        answer
+    }
+
+    async fn client(self: Arc<Self>, number: u64, mut rng: fastrand::Rng) {
+        let mut trees = 0;
+        while !self.is_over() {
+            trees += 1;
+            let tree = tree(&format!("o{number}-{trees}"), &mut rng);
+            let atomic = rng.bool();
+            self.create(&tree, atomic, rng.bool()).await;
+            for _ in 0..rng.usize(0..4) {
+                sleep(Duration::from_millis(rng.u64(20..1_500))).await;
+                let id = &tree[rng.usize(..tree.len())].id;
+                self.order(id, &mut rng).await;
+            }
+            sleep(Duration::from_millis(rng.u64(PACE_MS / 2..PACE_MS * 3 / 2))).await;
+        }
+    }
+
+    /// `insists`: again where the outcome is not known, with the same ids.
+    async fn create(&self, tree: &[Twig], atomic: bool, insists: bool) {
+        let items: Vec<&Value> = tree.iter().map(|twig| &twig.body).collect();
+        let path = if atomic { format!("{BATCHES}?atomic=true") } else { BATCHES.to_owned() };
+        for _ in 0..if insists { REPEATS } else { 1 } {
+            let answer = self.call(Method::POST, &path, Some(&json!(items))).await;
+            if !self.note(tree, answer) {
+                return;
+            }
+            sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// Says whether something is not known.
+    fn note(&self, tree: &[Twig], answer: Option<(u16, Value)>) -> bool {
+        let mut items = self.answers.items.lock();
+        let mut unknown = false;
+        for (n, twig) in tree.iter().enumerate() {
+            let said = match &answer {
+                None => Some("no answer"),
+                Some((200, body)) => body["items"][n]["problem"]["code"].as_str(),
+                Some((_, body)) => Some(body["code"].as_str().unwrap_or("no code")),
+            };
+            let item = items.entry(twig.id.clone()).or_default();
+            match said {
+                None => item.accepted += 1,
+                Some(code) => {
+                    let is_unknown = matches!(code, "no answer" | "no code" | "outcome_unknown" | "not_announced" | "internal");
+                    *(if is_unknown { &mut item.unknown } else { &mut item.refused }) += 1;
+                    unknown |= is_unknown;
+                    item.codes.push(code.to_owned());
+                }
+            }
+        }
+        unknown
+    }
+
+    /// Something asked of a task.
+    async fn order(&self, id: &str, rng: &mut fastrand::Rng) {
+        match rng.u8(..8) {
+            0..=3 => self.cancel(id).await,
+            4 | 5 => self.retry(id, rng.bool()).await,
+            _ => self.change(id, rng).await,
+        }
+    }
+
+    pub async fn cancel(&self, id: &str) {
+        let path = format!("/v1/tasks/{id}/cancel");
+        if let Some((202, body)) = self.call(Method::POST, &path, Some(&json!({"reason": "orders"}))).await {
+            self.answers.cancels.lock().push((id.to_owned(), body["position"].as_str().unwrap_or_default().to_owned()));
+        }
+    }
+
+    async fn retry(&self, id: &str, only_failed: bool) {
+        let path = format!("/v1/tasks/{id}/retry");
+        if let Some((202, body)) = self.call(Method::POST, &path, Some(&json!({"only_failed": only_failed}))).await {
+            self.answers.retries.lock().push((id.to_owned(), body["run"].as_u64().unwrap_or_default()));
+        }
+    }
+
+    async fn change(&self, id: &str, rng: &mut fastrand::Rng) {
+        let name = format!("n{}", rng.u64(..));
+        if let Some((200, _)) = self.call(Method::PATCH, &format!("/v1/tasks/{id}"), Some(&json!({"name": name}))).await {
+            self.answers.names.lock().push((id.to_owned(), name));
+        }
+    }
+
+    /// Two of these go for the same letters.
+    async fn redriver(self: Arc<Self>, mut rng: fastrand::Rng) {
+        while !self.is_over() {
+            sleep(Duration::from_millis(rng.u64(300..1_500))).await;
+            let Some((200, page)) = self.call(Method::GET, "/v1/dead?limit=10", None).await else { continue };
+            for letter in page["letters"].as_array().into_iter().flatten() {
+                let Some(letter) = letter["id"].as_str().filter(|_| rng.bool()) else { continue };
+                if let Some((200, _)) = self.call(Method::POST, &format!("/v1/dead/{letter}/redrive"), None).await {
+                    *self.answers.redrives.lock().entry(letter.to_owned()).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    async fn pauser(self: Arc<Self>, mut rng: fastrand::Rng) {
+        while !self.is_over() {
+            let name = TYPES[rng.usize(..TYPES.len())];
+            self.call(Method::POST, &format!("/v1/types/{name}/pause"), None).await;
+            sleep(Duration::from_millis(rng.u64(200..2_500))).await;
+            self.call(Method::POST, &format!("/v1/types/{name}/resume"), None).await;
+            sleep(Duration::from_millis(rng.u64(2_000..8_000))).await;
+        }
+    }
+
+    /// What was paused goes on, whoever paused it.
+    pub async fn resume(&self, until: Instant) {
+        for name in TYPES {
+            let resumed = self.apis.call(Method::POST, &format!("/v1/types/{name}/resume"), None, until).await;
+            self.answers.wrong.lock().extend(resumed.err());
+        }
+    }
+}
+
+/// A root with a handful of tasks below it; some never end by themselves.
+fn tree(root: &str, rng: &mut fastrand::Rng) -> Vec<Twig> {
+    let mut body = json!({"type": TYPES[rng.usize(..2)], "id": root, "params": work(rng), "fail_fast": rng.u8(..3) == 0});
+    if rng.u8(..4) == 0 {
+        body["then"] = json!([{"type": "work", "params": {"end": "well"}, "on": "ended"}]);
+    }
+    let mut tree = vec![Twig { id: root.to_owned(), body }];
+    for n in 0..rng.usize(2..7) {
+        let parent = tree[rng.usize(..tree.len())].id.clone();
+        let body = json!({"type": TYPES[rng.usize(..2)], "id": format!("k{n}"), "parent": parent, "params": work(rng)});
+        tree.push(Twig { id: format!("{parent}:k{n}"), body });
+    }
+    tree
+}
+
+fn work(rng: &mut fastrand::Rng) -> Value {
+    let end = ["well", "well", "well", "well", "well", "badly", "dead", "first_badly", "never"][rng.usize(..9)];
+    let failures = if rng.u8(..6) == 0 { rng.u32(1..3) } else { 0 };
+    json!({"end": end, "takes_ms": rng.u64(..300), "failures": failures})
+}

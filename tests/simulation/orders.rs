@@ -1,0 +1,271 @@
+//! Orders of many clients: batches, cancels, retries, changes, redrives. Every answer is written down, and compared with what is
+//! there in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use axum::http::Method;
+use kafleet::broker::Partition;
+use kafleet::control::Orders as Told;
+use kafleet::model::event::{Event, Kind};
+use kafleet::tracker::folding::Logged;
+use serde_json::{Value, json};
+
+use crate::fleet::Fleet;
+use crate::story::{Ask, Deed, Mood, Seat};
+use crate::trees::task_type;
+use crate::verdict::{Records, logged};
+
+const BATCHES: &str = "/v1/batches";
+/// Between two calls of a client that insists.
+const PAUSE: Duration = Duration::from_millis(700);
+const CALLS: usize = 200;
+/// By then every worker that is well has heard of a cancel, and what it began before has begun.
+const HEARD_MS: i64 = 1_000;
+/// Once everything has ended, workers are told of no cancel any more within this time.
+pub const WITHDRAWN_MS: u64 = 60_000;
+
+/// What was said of a task in all answers to batches with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Item {
+    accepted: u32,
+    refused: u32,
+    unknown: u32,
+}
+
+/// All answers to orders.
+#[derive(Default)]
+pub struct Answers {
+    items: BTreeMap<String, Item>,
+    /// Cancels that were accepted: the task, and where the request is said to lie.
+    cancels: Vec<(String, String)>,
+    /// Retries that were accepted: the task, its new run, and whether it is for what has failed only.
+    retries: Vec<(String, u64, bool)>,
+    /// Changes that are in force.
+    names: Vec<(String, String)>,
+    /// Redrives that were accepted, by letter.
+    redrives: BTreeMap<String, u32>,
+}
+
+impl Fleet {
+    pub async fn batch(&self, batch: usize, atomic: bool, insists: bool) {
+        let tasks = &self.story.batches[batch];
+        let body: Vec<Value> = (0..tasks.len()).map(|n| self.ordered(batch, n)).collect();
+        let path = if atomic { format!("{BATCHES}?atomic=true") } else { BATCHES.to_owned() };
+        for _ in 0..if insists { CALLS } else { 1 } {
+            let answer = self.call(Method::POST, &path, Some(json!(body))).await;
+            if self.note(batch, answer.as_ref()) || !insists {
+                return;
+            }
+            if let Some((status, answer)) = answer.filter(|(status, _)| (400..429).contains(status)) {
+                return self.violation(format!("batch {batch} was not taken: {status}: {answer}"));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.violation(format!("batch {batch} is not taken"));
+    }
+
+    fn ordered(&self, batch: usize, n: usize) -> Value {
+        let task = &self.story.batches[batch][n];
+        let script = &task.script;
+        let mut asked = json!({"type": task_type(task.oak), "params": script, "fail_fast": script.fail_fast});
+        match n {
+            0 => asked["id"] = json!(self.story.ordered_id(batch, 0)),
+            n => {
+                asked["id"] = json!(format!("k{n}"));
+                asked["parent"] = json!(self.story.ordered_id(batch, task.parent));
+            }
+        }
+        let spans = [("expires", script.expires_ms), ("total_timeout", script.total_ms)];
+        spans.into_iter().for_each(|(name, ms)| asked[name] = json!(ms.map(|ms| format!("{ms}ms"))));
+        asked
+    }
+
+    /// Says whether all of it is accepted.
+    fn note(&self, batch: usize, answer: Option<&(u16, Value)>) -> bool {
+        let mut answers = self.answers.borrow_mut();
+        let mut all = true;
+        for n in 0..self.story.batches[batch].len() {
+            let outcome = match answer {
+                Some((200, body)) => body["items"][n]["outcome"].as_str().unwrap_or_default(),
+                Some((_, body)) if body["code"] != "outcome_unknown" && body["code"] != "internal" => "refused",
+                _ => "unknown",
+            };
+            let item = answers.items.entry(self.story.ordered_id(batch, n)).or_default();
+            *(match outcome {
+                "accepted" => &mut item.accepted,
+                "refused" => &mut item.refused,
+                _ => &mut item.unknown,
+            }) += 1;
+            all &= outcome == "accepted";
+        }
+        all
+    }
+
+    pub async fn order(&self, id: &str, ask: Ask) {
+        match ask {
+            Ask::Cancel => self.cancel(id).await,
+            Ask::Retry { only_failed } => self.retry(id, only_failed).await,
+            Ask::Rename { name } => {
+                let name = format!("n{name}");
+                let answer = self.call(Method::PATCH, &format!("/v1/tasks/{id}"), Some(json!({"name": name}))).await;
+                if answer.is_some_and(|(status, _)| status == 200) {
+                    self.answers.borrow_mut().names.push((id.to_owned(), name));
+                }
+            }
+        }
+    }
+
+    pub async fn cancel(&self, id: &str) {
+        self.cancels.borrow_mut().insert(id.to_owned());
+        if let Some((202, body)) = self.call(Method::POST, &format!("/v1/tasks/{id}/cancel"), None).await {
+            let place = body["position"].as_str().unwrap_or_default().to_owned();
+            self.answers.borrow_mut().cancels.push((id.to_owned(), place));
+        }
+    }
+
+    pub async fn retry(&self, id: &str, only_failed: bool) {
+        self.retried.set(true);
+        let path = format!("/v1/tasks/{id}/retry");
+        if let Some((202, body)) = self.call(Method::POST, &path, Some(json!({"only_failed": only_failed}))).await {
+            let run = body["run"].as_u64().unwrap_or_default();
+            self.answers.borrow_mut().retries.push((id.to_owned(), run, only_failed));
+        }
+    }
+
+    pub async fn redrive(&self, oak: bool) {
+        self.retried.set(true);
+        let asked = json!({"type": task_type(oak), "limit": 3});
+        if let Some((200, body)) = self.call(Method::POST, "/v1/dead/redrive", Some(asked)).await {
+            let done = body["done"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            done.for_each(|letter| *self.answers.borrow_mut().redrives.entry(letter.to_owned()).or_default() += 1);
+        }
+    }
+
+    /// Tasks whose cancels workers are told of.
+    pub fn cancels_told(&self) -> Vec<String> {
+        let mut orders = Told::default();
+        self.each_record(&Partition::new(self.names.control(), 0), &mut |record| drop(orders.take(record)));
+        orders.cancels().map(|(id, _)| id.to_owned()).collect()
+    }
+
+    /// An api that dies, stands still, or is not heard may leave a cancel behind that nobody takes back.
+    pub fn may_leave_cancels(&self) -> bool {
+        let harms = |deed: &Deed| match deed {
+            Deed::Crash { seat, .. } | Deed::Freeze { seat, .. } | Deed::Restart { seat, .. } => *seat == Seat::Api,
+            Deed::Flaky { .. } => true,
+            _ => false,
+        };
+        self.story.mood == Mood::Wild && self.story.items.iter().any(|item| harms(&item.deed))
+    }
+}
+
+/// It came in a batch.
+pub fn is_ordered(id: &str) -> bool {
+    id.starts_with('b')
+}
+
+pub fn judge(fleet: &Fleet, records: &Records, wrong: &mut Vec<String>) {
+    let mut log: BTreeMap<String, Event> = BTreeMap::new();
+    for number in 0..fleet.story.events_partitions {
+        let all = logged(fleet, number);
+        never_begun(fleet, &all, wrong);
+        log.extend(all.into_iter().map(|logged| (format!("{number}:{}", logged.offset), logged.event)));
+    }
+    created(fleet, records, &log, wrong);
+    asked(fleet, records, &log, wrong);
+    redriven(fleet, &log, wrong);
+}
+
+/// An accepted task is there, in the log and in the store; a refused one is not; of any other either may be true, but not half.
+fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, wrong: &mut Vec<String>) {
+    let announces = |event: &&Event| matches!(event.kind, Kind::Submitted | Kind::Scheduled);
+    let announced: BTreeSet<&str> = log.values().filter(announces).map(|event| event.id.as_str()).collect();
+    let published: BTreeSet<String> = fleet.ledger.ready().into_iter().map(|((id, _), _)| id).collect();
+    for (id, item) in &fleet.answers.borrow().items {
+        let (in_log, known) = (announced.contains(id.as_str()), records.get(id).is_some_and(|node| node.announced));
+        if item.accepted > 0 && !(in_log && known) {
+            wrong.push(format!("`{id}` was accepted ({item:?}): in the log: {in_log}, known: {known}"));
+        }
+        if item.accepted == 0 && item.unknown == 0 && (in_log || known || published.contains(id)) {
+            wrong.push(format!("`{id}` was refused ({item:?}): in the log: {in_log}, known: {known}"));
+        }
+        if in_log && !known {
+            wrong.push(format!("`{id}` ({item:?}) is in the log, and not known"));
+        }
+    }
+}
+
+/// What was cancelled before a worker took it never begins. A worker of a wild fleet may not hear of a cancel in time.
+fn never_begun(fleet: &Fleet, log: &[Logged], wrong: &mut Vec<String>) {
+    let times = fleet.journal.times.lock();
+    let ended = log.iter().filter(|logged| logged.event.kind == Kind::Cancelled && logged.event.worker.is_none());
+    for Logged { event, timestamp_ms, .. } in ended.filter(|_| fleet.story.mood != Mood::Wild) {
+        let is_later =
+            |(id, run, at): &&(String, u32, i64)| *id == event.id.as_str() && *run == event.run && *at > timestamp_ms + HEARD_MS;
+        if let Some((id, run, at)) = times.iter().find(is_later) {
+            wrong.push(format!("run {run} of `{id}` was cancelled at {timestamp_ms}, and began at {at}"));
+        }
+    }
+}
+
+/// Cancels, retries and changes that were accepted are in the log, each for one who asked.
+fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, wrong: &mut Vec<String>) {
+    let answers = fleet.answers.borrow();
+    let (mut places, mut runs) = (BTreeSet::new(), BTreeSet::new());
+    for (id, place) in &answers.cancels {
+        let event = log.get(place).filter(|event| event.kind == Kind::CancelRequested && event.id.as_str() == id);
+        if event.is_none() || !places.insert(place) {
+            wrong.push(format!("the cancel of `{id}` at {place} was accepted, and is not there, or was for two"));
+        }
+    }
+    for (id, run, only_failed) in &answers.retries {
+        // What had failed may have been started again by another retry meanwhile.
+        let reached = records.get(id).filter(|_| !only_failed).map(|node| u64::from(node.run));
+        if !runs.insert((id, run)) || reached.is_some_and(|reached| reached < *run) {
+            wrong.push(format!("the retry of `{id}` into run {run} was accepted, and was for two, or never was: {reached:?}"));
+        }
+    }
+    for id in answers.names.iter().map(|(id, _)| id).collect::<BTreeSet<_>>() {
+        // Keys of one partition: the order of their numbers is not that of their texts.
+        let mut given: Vec<(i64, &str)> =
+            log.iter().filter_map(|(place, event)| Some((number(place), name_in(event, id)?))).collect();
+        given.sort_unstable();
+        let is = records.get(id).and_then(|node| node.policy.as_ref()?.name.clone());
+        if given.last().map(|(_, name)| *name) != is.as_deref() {
+            wrong.push(format!("the name of `{id}` is {is:?}, and it was given {given:?}"));
+        }
+        for (_, name) in answers.names.iter().filter(|(other, _)| other == id) {
+            if !given.iter().any(|(_, other)| other == name) {
+                wrong.push(format!("the name `{name}` of `{id}` was accepted, and is not in the log"));
+            }
+        }
+    }
+}
+
+fn number(place: &str) -> i64 {
+    place.split_once(':').and_then(|(_, offset)| offset.parse().ok()).unwrap_or_default()
+}
+
+/// The name that an event gives this task.
+fn name_in<'a>(event: &'a Event, id: &str) -> Option<&'a str> {
+    let patch = event.patch.as_deref().filter(|_| event.kind == Kind::Patched && event.id.as_str() == id)?;
+    patch.name.as_ref()?.as_deref()
+}
+
+/// A letter is redriven once: one answer, and one new run of its task.
+fn redriven(fleet: &Fleet, log: &BTreeMap<String, Event>, wrong: &mut Vec<String>) {
+    for (letter, times) in fleet.answers.borrow().redrives.iter().filter(|(_, times)| **times > 1) {
+        wrong.push(format!("the redrive of {letter} was accepted {times} times"));
+    }
+    let mut runs: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    for event in log.values().filter(|event| event.kind == Kind::RetryRequested) {
+        if let Some(letter) = event.message.as_deref().and_then(|message| message.strip_prefix("redriven from the dead letter "))
+        {
+            runs.entry(letter).or_default().insert(event.run);
+        }
+    }
+    for (letter, runs) in runs.into_iter().filter(|(_, runs)| runs.len() > 1) {
+        wrong.push(format!("{letter} was redriven after each of the runs {runs:?}"));
+    }
+}
