@@ -65,7 +65,8 @@ fn old_records_are_removed_where_retention_is_heeded() {
         let lab = Lab::with(MemoryOptions { heeds_retention, ..MemoryOptions::default() });
         let topic = lab.kit.topic_with(1, &[config]);
         let send = |value: &str| lab.kit.send(&keyed(&topic, value, value)).unwrap();
-        (send("0"), send("1"));
+        send("0");
+        send("1");
         lab.advance_ms(60_000);
         send("2");
         lab.advance_ms(1);
