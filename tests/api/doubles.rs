@@ -1,7 +1,7 @@
 //! The store and Kafka as they are on bad days.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -131,6 +131,9 @@ pub struct Uplink {
     pub doubtful: Arc<AtomicBool>,
     /// Consumers are given their first records late.
     pub slow: AtomicBool,
+    /// Atomic sends that go on only when another one has come as far.
+    pub meeting: Arc<AtomicUsize>,
+    meet: Arc<Barrier>,
 }
 
 /// How late; longer than readers take silence for a reason to ask.
@@ -152,7 +155,12 @@ impl Consumer for Slow {
     through!(assign, release, commit, commit_sync, committed, pause, positions, close);
 }
 
-struct Doubtful(Box<dyn AtomicProducer>, Arc<AtomicBool>);
+struct Doubtful {
+    real: Box<dyn AtomicProducer>,
+    doubtful: Arc<AtomicBool>,
+    meeting: Arc<AtomicUsize>,
+    meet: Arc<Barrier>,
+}
 
 impl AtomicProducer for Doubtful {
     fn send_in_two(
@@ -161,8 +169,12 @@ impl AtomicProducer for Doubtful {
         then: &mut Then<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
-        let places = self.0.send_in_two(records, then, deadline)?;
-        match self.1.swap(false, Ordering::SeqCst) {
+        let left = self.meeting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if left.is_ok() {
+            self.meet.wait();
+        }
+        let places = self.real.send_in_two(records, then, deadline)?;
+        match self.doubtful.swap(false, Ordering::SeqCst) {
             true => Err(BrokerError::InDoubt("as the test wants it".into())),
             false => Ok(places),
         }
@@ -201,6 +213,8 @@ impl Uplink {
             tasks_held: Arc::default(),
             doubtful: Arc::default(),
             slow: AtomicBool::default(),
+            meeting: Arc::default(),
+            meet: Arc::new(Barrier::new(2)),
         }
     }
 
@@ -225,7 +239,12 @@ impl Broker for Uplink {
         Ok(Arc::new(Held { real, control: self.held.clone(), tasks: self.tasks_held.clone() }))
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
-        Ok(Box::new(Doubtful(self.here()?.atomic_producer(name)?, self.doubtful.clone())))
+        Ok(Box::new(Doubtful {
+            real: self.here()?.atomic_producer(name)?,
+            doubtful: self.doubtful.clone(),
+            meeting: self.meeting.clone(),
+            meet: self.meet.clone(),
+        }))
     }
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
         self.here()?.topics(prefix, deadline)

@@ -63,6 +63,8 @@ async fn concurrent_redrives_over_two_apis_start_one_run() {
     let fleet = with_letters().await;
     let other = fleet.second_api().await;
     let letter = fleet.dead_task("a", 0).await;
+    // Both have opened a producer, and found the letter unmarked, before either sends.
+    fleet.broker.meeting.store(2, SeqCst);
     let url = |n: usize| format!("{}/v1/dead/{letter}/redrive", if n.is_multiple_of(2) { &fleet.base } else { &other });
     let answers = fleet.at_once((0..8).map(url).collect()).await;
     let count = |wanted: (u16, &str)| answers.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
