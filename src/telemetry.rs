@@ -65,6 +65,9 @@ pub struct Metrics {
     pub fold_time: HistogramVec,
     pub events_skipped: IntCounterVec,
     pub rewinds: IntCounterVec,
+    /// Partitions folded anew because the store had lost keys.
+    pub store_losses: IntCounterVec,
+    pub audited: IntCounterVec,
     pub fired: IntCounterVec,
     pub removed: IntCounterVec,
     pub aged: IntCounterVec,
@@ -164,6 +167,16 @@ impl Metrics {
                 "kafleet_tracker_rewinds_total",
                 "Times a partition was read again from the store's fence.",
                 &["partition", "reason"],
+            )?,
+            store_losses: counter(
+                "kafleet_tracker_store_losses_total",
+                "Times a partition was emptied and folded anew because the store had lost what was written to it.",
+                &["partition"],
+            )?,
+            audited: counter(
+                "kafleet_tracker_audited_records_total",
+                "Records compared with indexes and with what lies beside them.",
+                &["partition"],
             )?,
             fired: counter(
                 "kafleet_tracker_fired_total",

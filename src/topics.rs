@@ -15,7 +15,9 @@ use crate::model::duration::Millis;
 use crate::runtime::blocking;
 
 mod check;
-pub use check::{Finding, Severity, check, unfit_events};
+mod watch;
+pub use check::{Finding, Severity, check};
+pub use watch::{Needs, Standing, TopicWatch};
 
 const MIB: u64 = 1 << 20;
 /// The largest record of a topic, in bytes.

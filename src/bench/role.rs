@@ -135,6 +135,7 @@ async fn run_async(role: Role) -> anyhow::Result<()> {
                 config: site.tracker.clone(),
                 lifetimes: Default::default(),
                 task_retention: TopicsConfig::default().task_retention,
+                topic_check: TopicsConfig::default().check_interval,
                 names: Names::new(&prefix),
                 events_partitions,
                 metrics,

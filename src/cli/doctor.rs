@@ -12,13 +12,14 @@ use super::outcome::{Code, Failure, Outcome};
 use super::roles::{CALL_DEADLINE, Parts, Wants, load_config};
 use super::screen::{Paint, one_line};
 use crate::broker::{Broker, BrokerError, Ends, Partition};
-use crate::config::{Config, Names};
+use crate::config::{Bytes, Config, Names};
 use crate::control::{Board, Orders, keep};
 use crate::fleet::read_control;
 use crate::handlers::Registry;
+use crate::model::id::TaskId;
 use crate::model::state::State;
 use crate::runtime::{blocking, now_ms};
-use crate::store::{Fence, Store};
+use crate::store::{Fence, MemoryUse, Reservation, Stage, Store, StoreError};
 use crate::telemetry::init_logs;
 use crate::topics::{self, Severity};
 
@@ -28,6 +29,8 @@ const CLOCK_SLACK_MS: i64 = 5_000;
 const LAG_EVENTS: i64 = 100_000;
 /// More cancels than this on the control topic are worth a word.
 const MANY_CANCELS: usize = 10_000;
+/// Memory used, of what a server may use, that is worth a word.
+const FULL_PERCENT: u128 = 90;
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
@@ -103,7 +106,7 @@ pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> 
         };
         if !args.no_redis {
             match parts.redis() {
-                Ok(store) => found.extend(redis(store, ends.as_deref()).await),
+                Ok(store) => found.extend(redis(store, parts.config.topics.events_partitions, ends.as_deref()).await),
                 Err(why) => found.push(Finding::of("redis", why)),
             }
         }
@@ -254,11 +257,16 @@ fn clock(newest_ms: i64, now_ms: i64) -> Option<Finding> {
     })
 }
 
-async fn redis(store: Arc<dyn Store>, ends: Option<&[Ends]>) -> Vec<Finding> {
+async fn redis(store: Arc<dyn Store>, partitions: u32, ends: Option<&[Ends]>) -> Vec<Finding> {
     if let Err(why) = timed(store.check()).await {
         return vec![Finding::error("redis", why).hint("check --redis, KAFLEET_REDIS or `[redis]`")];
     }
     let mut found = vec![Finding::ok("redis", "answers, and keeps what it is given (noeviction)")];
+    match timed(store.memory()).await {
+        Ok(uses) => found.extend(uses.iter().filter_map(memory)),
+        Err(why) => found.push(Finding::error("redis", why)),
+    }
+    found.extend(timed(probe(&*store, partitions)).await.err().map(unwritable));
     let Some(ends) = ends else { return found };
     let partitions: Vec<u32> = (0..).take(ends.len()).collect();
     match timed(store.fences(&partitions)).await {
@@ -266,6 +274,31 @@ async fn redis(store: Arc<dyn Store>, ends: Option<&[Ends]>) -> Vec<Finding> {
         Err(why) => found.push(Finding::error("redis", why)),
     }
     found
+}
+
+/// A server that is nearly full.
+fn memory(memory: &MemoryUse) -> Option<Finding> {
+    let MemoryUse { server, used_bytes, limit_bytes } = memory;
+    let what = format!("`{server}` uses {} of {} (maxmemory)", Bytes(*used_bytes), Bytes(*limit_bytes));
+    let is_short = u128::from(*used_bytes) * 100 >= u128::from(*limit_bytes) * FULL_PERCENT;
+    is_short.then(|| Finding::warning("redis", what).hint("raise maxmemory before it is full: a full server refuses writes"))
+}
+
+/// Writes to each partition, and takes that back: a server that is full still answers.
+async fn probe(store: &dyn Store, partitions: u32) -> Result<(), StoreError> {
+    let name = format!("doctor-{}", uuid::Uuid::now_v7().simple());
+    let id = TaskId::parse(&name).map_err(|why| StoreError::Invalid(why.to_string()))?;
+    let mark = Reservation { hash: "probe".to_owned(), stage: Stage::InDoubt };
+    for partition in 0..partitions {
+        store.reserve(partition, &id, 1, &mark).await?;
+        store.replace_reservation(partition, &id, 1, &mark, None).await?;
+    }
+    Ok(())
+}
+
+fn unwritable(why: String) -> Finding {
+    let (what, hint) = why.split_once("\n\nhint: ").unwrap_or((&why, "trackers fold nothing while Redis refuses writes"));
+    Finding::error("redis", format!("a write is refused: {what}")).hint(hint)
 }
 
 async fn timed<T>(call: impl Future<Output = Result<T, crate::store::StoreError>>) -> Result<T, String> {

@@ -23,6 +23,7 @@ use crate::runtime::{Backoff, Health, Shutdown, blocking};
 use crate::store::redis::{Redis, RedisOptions};
 use crate::store::{Store, StoreError};
 use crate::telemetry::Metrics;
+use crate::topics::{Needs, TopicWatch};
 use crate::tracker::{self, TrackerSetup};
 use crate::worker::cell::Reentry;
 use crate::worker::{self, WorkerSetup};
@@ -258,6 +259,7 @@ impl Parts {
             config: self.config.tracker.clone(),
             lifetimes: self.config.lifetimes(),
             task_retention: self.config.topics.task_retention,
+            topic_check: self.config.topics.check_interval,
             names: self.names.clone(),
             events_partitions,
             metrics: self.metrics.clone(),
@@ -280,8 +282,15 @@ impl Parts {
     }
 
     pub fn start_worker(&self, running: &mut JoinSet<Ended>, setup: WorkerSetup) {
+        let known = setup.registry.types().map(|(name, _)| name);
+        let types = known.filter(|name| setup.types.is_empty() || setup.types.iter().any(|chosen| **chosen == ***name));
+        let needs = Needs::worker(&setup.names, setup.events_partitions, types.map(|name| &**name));
+        let topics = self.watch_topics(&setup.broker, needs, "worker's topics");
         let shutdown = self.shutdown.clone();
-        running.spawn(async move { ("worker", worker::run(setup, shutdown).await) });
+        running.spawn(async move {
+            let _topics = topics;
+            ("worker", worker::run(setup, shutdown).await)
+        });
     }
 
     pub fn start_tracker(&self, running: &mut JoinSet<Ended>, setup: TrackerSetup) {
@@ -290,8 +299,18 @@ impl Parts {
     }
 
     pub fn start_api(&self, running: &mut JoinSet<Ended>, setup: ApiSetup, listener: TcpListener) {
+        let needs = Needs::api(&setup.names, setup.events_partitions);
+        let topics = self.watch_topics(&setup.broker, needs, "api's topics");
         let shutdown = self.shutdown.clone();
-        running.spawn(async move { ("api", api::run(setup, listener, shutdown).await) });
+        running.spawn(async move {
+            let _topics = topics;
+            ("api", api::run(setup, listener, shutdown).await)
+        });
+    }
+
+    /// Checks topics until it is dropped. The tracker has a check of its own, because it folds only what it may.
+    fn watch_topics(&self, broker: &Arc<dyn Broker>, needs: Needs, part: &'static str) -> TopicWatch {
+        TopicWatch::start(broker.clone(), needs, self.health.clone(), part, self.config.topics.check_interval.into())
     }
 
     /// Until all roles have ended: when told to stop, or because one of them cannot go on, which stops the others.

@@ -139,6 +139,8 @@ pub struct TopicsConfig {
     pub max_tree_age: Millis,
     /// How long records of finished trees are kept.
     pub record_retention: Millis,
+    /// How often every role checks that its topics are there and as they must be.
+    pub check_interval: Millis,
 }
 
 impl Default for TopicsConfig {
@@ -153,6 +155,7 @@ impl Default for TopicsConfig {
             dead_retention: Millis::secs(90 * DAY),
             max_tree_age: Millis::secs(30 * DAY),
             record_retention: Millis::secs(7 * DAY),
+            check_interval: Millis::secs(60),
         }
     }
 }
@@ -227,6 +230,9 @@ pub struct TrackerConfig {
     /// heartbeats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_silent: Option<Millis>,
+    /// How often each partition of the store is audited: the server's settings and evictions, the counters, and 250
+    /// records, in turn.
+    pub audit_interval: Millis,
 }
 
 impl Default for TrackerConfig {
@@ -238,6 +244,7 @@ impl Default for TrackerConfig {
             observe: true,
             tick: Millis::secs(60),
             worker_silent: None,
+            audit_interval: Millis::secs(5),
         }
     }
 }

@@ -51,7 +51,11 @@ pub(super) fn broken(document: &Document, config: &Config) -> Vec<Finding> {
     found.extend(rules.redis(&config.redis));
     found.extend(rules.topics(&config.topics));
     found.extend(rules.worker(&config.worker));
-    let spans = [("tick", Some(config.tracker.tick)), ("worker_silent", config.tracker.worker_silent)];
+    let spans = [
+        ("tick", Some(config.tracker.tick)),
+        ("worker_silent", config.tracker.worker_silent),
+        ("audit_interval", Some(config.tracker.audit_interval)),
+    ];
     found.extend(rules.positive("/tracker", spans));
     found.extend(rules.api(&config.api));
     found.extend(listen(&config.ops.listen).filter(|_| !config.ops.listen.is_empty()).map(|why| rules.value("/ops/listen", why)));
@@ -118,6 +122,7 @@ impl Rules<'_> {
                 ("dead_retention", Some(topics.dead_retention)),
                 ("max_tree_age", Some(topics.max_tree_age)),
                 ("record_retention", Some(topics.record_retention)),
+                ("check_interval", Some(topics.check_interval)),
             ],
         );
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');

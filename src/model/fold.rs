@@ -22,7 +22,7 @@ use advance::advance;
 use keep::{Keeping, keep};
 pub use old::Old;
 use reports::{attach, history_entry, report};
-use taking::Stored;
+pub use taking::Placed;
 
 mod advance;
 mod attachments;
@@ -97,7 +97,7 @@ struct Slot {
     /// None: the store has no record.
     node: Option<Node>,
     /// As the store has it, once the slot is dirty.
-    stored: Option<Stored>,
+    stored: Option<Placed>,
     dirty: bool,
     used: bool,
 }
@@ -286,7 +286,7 @@ impl Forest {
         slot.used = true;
         if !slot.dirty {
             slot.dirty = true;
-            slot.stored = Some(Stored::of(node));
+            slot.stored = Some(Placed::of(node));
             self.dirty.push(id.clone());
         }
         Some(node)

@@ -6,7 +6,7 @@
 //! | key after `kafleet:{p12}:` | type | holds | written by |
 //! |---|---|---|---|
 //! | `fence` | string | `offset version log_time_ms kept_bytes`: up to where the partition is folded, and the number of the rebuild if one wrote it | SET in every batch |
-//! | `b` | hash | how many batches have begun, and how many have ended: the same, unless Redis has torn one apart | HINCRBY, HSET |
+//! | `b` | hash | how many batches have begun, and how many have ended: the same, unless Redis has torn one apart; the sizes of indexes and the sum of the counters, to compare with; how many keys each server had evicted (`evicted:<run id>`) | HINCRBY, HSET |
 //! | `t:<id>` | string | the record of a task ([`Node::encode`](crate::model::node::Node::encode)) | MSET, DEL |
 //! | `roots` | zset | ids of roots; score: log time of the first event, ms | ZADD, ZREM |
 //! | `c:<parent>` | zset | ids of the direct children of a task; same score | ZADD, ZREM |
@@ -23,6 +23,7 @@
 //! | `a:<id>` | hash | what is attached to a task, by name | HSET, HDEL, DEL |
 //! | `ln:<id>` | string | how many log lines the task has had ever, so that lines keep their numbers | SET, DEL |
 //! | `r:<id>` | string | a reservation, `stage hash`: the position of the event, `@owner` while it is published, `-` in doubt; expires | SET PX, DEL |
+//! | `r:probe` | string | nothing: a write to see whether Redis takes any; expires | SET PX |
 //!
 //! One more lies outside of any partition: the pub/sub channel `kafleet:notices`, with one JSON message per batch.
 
@@ -117,6 +118,26 @@ impl Keys {
     /// The reservation of an id for a run.
     pub fn reservation(&self, id: &TaskId, run: u32) -> String {
         format!("{}r:{run}:{id}", self.base)
+    }
+
+    /// The key of a write probe.
+    pub fn probe(&self) -> String {
+        self.key("r:", "probe")
+    }
+
+    /// It expires by design, and is no part of what is folded.
+    pub fn is_reservation(&self, key: &str) -> bool {
+        key.strip_prefix(&self.base).is_some_and(|name| name.starts_with("r:"))
+    }
+
+    /// What all keys of the partition begin with.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// The key of an index without what all keys begin with.
+    pub fn name_of(&self, index: &Index) -> String {
+        self.index(index).split_off(self.base.len())
     }
 
     /// A pattern over everything of the partition: a prefix has no characters that mean something else in one.

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Instant;
 
+use super::audit::{AuditPage, Sizes};
 use super::log_tail::LogTail;
 use super::{
     Changes, Entry, Fence, Index, LogPage, Node, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount,
@@ -19,6 +20,8 @@ use super::{LEASE_TTL, MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, Stage, closed_w
 use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
 use crate::model::state::State;
+
+mod audit;
 
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
@@ -79,6 +82,7 @@ struct Partition {
     /// By the time of their removal.
     done: BTreeMap<i64, VecDeque<TaskId>>,
     lifetimes: Option<Lifetimes>,
+    sizes: Sizes,
     bytes: usize,
     /// By id and run.
     reservations: FxHashMap<(TaskId, u32), Reserved>,
@@ -120,6 +124,11 @@ impl Memory {
     /// Goes back to a snapshot, as a failover to a replica that lags does.
     pub fn restore(&self, snapshot: &Snapshot) {
         self.lock().replace(snapshot.0.clone());
+    }
+
+    /// Loses the record of a task, as Redis does when it evicts a key.
+    pub fn lose(&self, partition: u32, id: &TaskId) {
+        self.lock().partitions.get_mut(&partition).and_then(|partition| partition.records.remove(id));
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {
@@ -189,6 +198,9 @@ impl Partition {
         }
         self.apply_indexes(changes);
         self.apply_done(changes);
+        let added = Sizes::of(changes);
+        self.sizes.tasks += added.tasks;
+        self.sizes.entries.iter_mut().zip(added.entries).for_each(|(size, added)| *size += added);
         for (task_type, state, change) in &changes.counts {
             let key = (task_type.clone(), *state);
             let count = self.counts.entry(key.clone()).or_default();
@@ -434,6 +446,40 @@ impl PartitionWriter for Writer {
         let nodes = self.store.read_nodes(self.partition, ids)?;
         self.revision = Some(revision);
         Ok(nodes)
+    }
+
+    async fn check(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn sums(&mut self) -> Result<Option<String>, StoreError> {
+        let revision = self.revision.take().ok_or_else(closed_writer)?;
+        let fault = self.store.read(self.partition, Partition::fault);
+        self.revision = Some(revision);
+        Ok(fault)
+    }
+
+    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
+        let revision = self.revision.take().ok_or_else(closed_writer)?;
+        let page = self.store.read(self.partition, |partition| partition.audit(index, after, limit.min(MAX_PAGE)));
+        self.revision = Some(revision);
+        Ok(page)
+    }
+
+    async fn condemn(&mut self) -> Result<(), StoreError> {
+        let seen = self.revision.take().ok_or_else(closed_writer)?;
+        let mut contents = self.store.lock();
+        let (found, revision) = contents.fence(self.partition);
+        if revision != seen {
+            return Err(StoreError::Conflict { found });
+        }
+        contents.revision += 1;
+        let revision = contents.revision;
+        if let Some(partition) = contents.partitions.get_mut(&self.partition) {
+            let (reservations, ends) = (std::mem::take(&mut partition.reservations), std::mem::take(&mut partition.ends));
+            *partition = Partition { revision, reservations, ends, ..Partition::default() };
+        }
+        Ok(())
     }
 
     async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {

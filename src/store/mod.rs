@@ -18,12 +18,14 @@ use crate::model::id::TaskId;
 use crate::model::node::Node;
 use crate::model::state::State;
 
+pub mod audit;
 pub mod inspect;
 pub mod keys;
 mod log_tail;
 pub mod memory;
 pub mod redis;
 
+pub use audit::{AuditPage, Audited};
 pub use log_tail::{MAX_LOG_BYTES, MAX_LOG_LINES};
 
 /// The most entries that one page holds; a higher limit means this one.
@@ -63,6 +65,10 @@ pub enum StoreError {
     /// The store is not set up as it must be.
     #[error("store misconfigured: {0}")]
     Misconfigured(String),
+    /// The store does not hold any more what was written to it: the partition has to be folded anew. It has been emptied, or
+    /// marked so that whoever opens it next empties it.
+    #[error("the store has lost what was written to it: {0}")]
+    Damaged(String),
     #[error("{0}")]
     Invalid(String),
 }
@@ -127,6 +133,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Reachable and set up as it must be (Redis: `noeviction`, version).
     async fn check(&self) -> Result<(), StoreError>;
+
+    /// The memory of each server that holds records, where it is limited.
+    async fn memory(&self) -> Result<Vec<MemoryUse>, StoreError> {
+        Ok(Vec::new())
+    }
 }
 
 /// The writer of one partition. Used by one task at a time. After any error (or a call that was dropped half way) it
@@ -142,6 +153,21 @@ pub trait PartitionWriter: Send {
     /// Reads records through the writer's own connection.
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError>;
 
+    /// Checks the server's settings and memory, and whether it has evicted keys, which condemns the partition:
+    /// [`StoreError::Damaged`].
+    async fn check(&mut self) -> Result<(), StoreError>;
+
+    /// Compares the sizes of indexes and the counters with those that were written, as of this writer's fence. `Some`: what
+    /// does not add up.
+    async fn sums(&mut self) -> Result<Option<String>, StoreError>;
+
+    /// Reads entries of an index from the first after `after`, with what lies beside their records, as of this writer's
+    /// fence. At most `limit`, and fewer where they are large.
+    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError>;
+
+    /// Marks the partition as damaged: nobody goes on from its fence, and whoever opens it empties it. The writer is closed.
+    async fn condemn(&mut self) -> Result<(), StoreError>;
+
     /// Applies a batch and moves the fence from `from` to `to`, all or nothing. Publishes the notice.
     async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError>;
 }
@@ -152,6 +178,14 @@ pub struct Outbox {
     pub fence: Option<Fence>,
     pub timers: Vec<Entry>,
     pub effects: Vec<Entry>,
+}
+
+/// The memory of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    pub server: String,
+    pub used_bytes: u64,
+    pub limit_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

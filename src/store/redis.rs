@@ -16,7 +16,9 @@ use ::redis::{Cmd, Value, cmd, pipe};
 use super::inspect::{Inspect, Inspector};
 use super::keys::{self, Keys};
 use super::log_tail::LogTail;
-use super::{Entry, Fence, Index, LogPage, Node, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount};
+use super::{
+    Entry, Fence, Index, LogPage, MemoryUse, Node, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount,
+};
 use super::{LEASE_TTL, MAX_PAGE, RESERVATION_TTL, Stage};
 use crate::config::RedisConfig;
 use crate::model::id::TaskId;
@@ -27,6 +29,7 @@ use reader::Reader;
 pub use gauge::Usage;
 
 mod address;
+mod audit;
 mod checks;
 mod cluster;
 mod gauge;
@@ -37,6 +40,7 @@ mod page;
 mod reader;
 mod torn;
 mod values;
+mod vitals;
 mod writer;
 
 /// Sets or deletes a reservation that has the expected value, or was replaced by an attempt whose answer was lost.
@@ -342,6 +346,10 @@ impl Store for Redis {
 
     async fn check(&self) -> Result<(), StoreError> {
         checks::check(&self.link).await
+    }
+
+    async fn memory(&self) -> Result<Vec<MemoryUse>, StoreError> {
+        checks::memory(&self.link).await
     }
 }
 

@@ -8,7 +8,6 @@ use super::{ApplyError, Control, ControlError, find, specs};
 use crate::broker::{Broker, BrokerError, TopicInfo, TopicSpec};
 use crate::config::{Config, Names};
 use crate::handlers::Registry;
-use crate::model::age::Lifetimes;
 use crate::model::duration::Millis;
 
 const APPLY: &str = "run `kafleet topics apply`";
@@ -51,11 +50,7 @@ pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline
     let copies = present.iter().chain(&cluster).map(|info| info.replication).max().unwrap_or(1);
     let mut findings = Vec::new();
     for spec in specs(config, registry) {
-        let judge = Judge { spec: &spec, is_events: spec.name == names.events() };
-        match find(&present, &spec.name) {
-            None => findings.push(judge.says(Severity::Error, "the topic does not exist".into(), APPLY)),
-            Some(info) => findings.extend(judge.findings(info, copies)),
-        }
+        findings.extend(judge(&spec, spec.name == names.events(), find(&present, &spec.name), copies));
     }
     if find(&present, &names.control()).is_some() {
         let control = super::read_control(broker, &names, left());
@@ -64,18 +59,13 @@ pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline
     Ok(findings)
 }
 
-/// Why a tracker cannot fold this events topic: times that are not the broker's, or a log that forgets too early.
-pub fn unfit_events(info: &TopicInfo, lifetimes: &Lifetimes) -> Option<String> {
-    let wanted =
-        [("message.timestamp.type", "LogAppendTime".to_owned()), ("retention.ms", lifetimes.log_retention_ms().to_string())];
-    let spec = TopicSpec { name: info.name.clone(), partitions: info.partitions, replication: None, config: Vec::new() };
-    let judge = Judge { spec: &spec, is_events: true };
-    wanted.iter().find_map(|(key, wanted)| {
-        let present = info.config.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
-        judge
-            .setting(key, wanted, present)
-            .map(|Finding { subject, what, hint, .. }| format!("`{subject}`: {what} (hint: {hint})"))
-    })
+/// Compares one topic with its spec. `copies`: the most copies that any topic has; 0: copies are of no interest.
+pub(super) fn judge(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>, copies: u32) -> Vec<Finding> {
+    let judge = Judge { spec, is_events };
+    match info {
+        None => vec![judge.says(Severity::Error, "the topic does not exist".into(), APPLY)],
+        Some(info) => judge.findings(info, copies),
+    }
 }
 
 /// The recorded number of events partitions against the topic and the configuration.

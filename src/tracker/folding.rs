@@ -6,12 +6,15 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
+
 use super::sweep::Sweep;
 use crate::model::age::border;
 use crate::model::changes::Changes;
 use crate::model::event::Event;
 use crate::model::fold::{FOLD_VERSION, Forest, Old, Place};
 use crate::model::id::TaskId;
+use crate::model::node::Node;
 use crate::store::{Fence, Index, PartitionWriter, Store, StoreError};
 
 /// Tasks looked at in one step when their time has come.
@@ -76,6 +79,19 @@ impl Folding {
         self.apply(self.fence.map_or(first, |fence| fence.offset)).await
     }
 
+    /// The writer, for checks between two batches.
+    pub fn writer(&mut self) -> &mut dyn PartitionWriter {
+        &mut *self.writer
+    }
+
+    /// Marks the partition as damaged in the store, so that nobody goes on from there.
+    pub async fn condemn(&mut self, fault: String) -> StoreError {
+        match self.writer.condemn().await {
+            Ok(()) => StoreError::Damaged(fault),
+            Err(error) => error,
+        }
+    }
+
     pub fn forest(&mut self) -> &mut Forest {
         &mut self.forest
     }
@@ -107,6 +123,9 @@ impl Folding {
     async fn load_nodes(&mut self, mut missing: Vec<TaskId>) -> Result<(), StoreError> {
         while !missing.is_empty() {
             let found = self.writer.nodes(&missing).await?;
+            if let Some(fault) = orphan(&missing, &found) {
+                return Err(self.condemn(fault).await);
+            }
             missing.into_iter().zip(found).for_each(|(id, node)| self.forest.load(id, node));
             missing = self.forest.wanted();
         }
@@ -214,4 +233,15 @@ impl Folding {
         }
         Ok(())
     }
+}
+
+/// A record whose parent has none. What is above a record is asked for with it, or at hand.
+fn orphan(asked: &[TaskId], found: &[Option<Node>]) -> Option<String> {
+    let gone: FxHashSet<&TaskId> = asked.iter().zip(found).filter(|(_, node)| node.is_none()).map(|(id, _)| id).collect();
+    if gone.is_empty() {
+        return None;
+    }
+    let there = asked.iter().zip(found).filter(|(_, node)| node.is_some());
+    let lost = there.filter_map(|(id, _)| Some((id, id.parent_id()?))).find(|(_, parent)| gone.contains(parent));
+    lost.map(|(id, parent)| format!("the record of `{parent}` is missing, and that of `{id}` below it is there"))
 }

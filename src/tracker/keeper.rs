@@ -26,7 +26,7 @@ use crate::model::node::Node;
 use crate::model::state::State;
 use crate::runtime::{blocking, now_ms};
 use crate::store::{Entry, Index, StoreError};
-use crate::topics::unfit_events;
+use crate::topics::{Needs, Standing, TopicWatch};
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How often it is looked whether there is something to tell.
@@ -45,39 +45,24 @@ pub struct Office {
     listening: Follow,
     link: OnceCell<Arc<Link>>,
     gaps: Mutex<(Option<Instant>, Gaps)>,
-    /// The events topic has been looked at, and is as it must be.
-    fits: OnceCell<()>,
+    topics: TopicWatch,
     /// How far workers are.
     pub surveys: Surveys,
-}
-
-/// Why the events topic is not folded.
-pub enum Unfit {
-    Broker(String),
-    Topic(String),
 }
 
 impl Office {
     pub fn open(setup: &TrackerSetup) -> Arc<Self> {
         let roll = Arc::new(Roll::default());
         let listening = beat::listen(roll.clone(), setup.broker.clone(), &setup.names);
-        let (link, fits) = (OnceCell::new(), OnceCell::new());
-        Arc::new(Self { roll, listening, link, gaps: Mutex::default(), fits, surveys: Surveys::default() })
+        let needs = Needs::tracker(&setup.names, setup.events_partitions, &setup.lifetimes);
+        let (broker, health) = (setup.broker.clone(), setup.health.clone());
+        let topics = TopicWatch::start(broker, needs, health, "tracker's topics", setup.topic_check.into());
+        Arc::new(Self { roll, listening, link: OnceCell::new(), gaps: Mutex::default(), topics, surveys: Surveys::default() })
     }
 
-    /// Whether the events topic is as it must be; asked until it is.
-    pub async fn check_events(&self, setup: &TrackerSetup) -> Result<(), Unfit> {
-        let look = || async {
-            let (broker, topic) = (setup.broker.clone(), setup.names.events());
-            let listed = blocking(move || broker.topics(&topic, CALL_DEADLINE)).await.map_err(Unfit::Broker)?;
-            let listed = listed.map_err(|error| Unfit::Broker(error.to_string()))?;
-            let events = listed.iter().find(|info| info.name == setup.names.events());
-            match events.and_then(|info| unfit_events(info, &setup.lifetimes)) {
-                Some(why) => Err(Unfit::Topic(why)),
-                None => Ok(()),
-            }
-        };
-        self.fits.get_or_try_init(look).await.map(drop)
+    /// Whether the events topic may be folded.
+    pub async fn topics(&self) -> Standing {
+        self.topics.standing().await
     }
 
     pub async fn link(&self, setup: &TrackerSetup) -> Result<&Arc<Link>, String> {

@@ -7,6 +7,7 @@
 //! first partition's, what is due again and again, and [`leftovers`] takes back cancels that nobody needs. [`withdrawals`]
 //! finds out when the workers are past what a cancel has ended. The [`observer`] announces tasks that their producers have not announced.
 
+mod audit;
 mod feed;
 mod firing;
 mod folder;
@@ -62,6 +63,8 @@ pub struct TrackerSetup {
     pub lifetimes: Lifetimes,
     /// How long Kafka keeps tasks (`topics.task_retention`).
     pub task_retention: Millis,
+    /// How often topics are checked (`topics.check_interval`).
+    pub topic_check: Millis,
     pub names: Names,
     pub events_partitions: u32,
     pub metrics: Metrics,

@@ -175,6 +175,7 @@ impl Fleet {
             config: TrackerConfig::default(),
             lifetimes: Default::default(),
             task_retention: TopicsConfig::default().task_retention,
+            topic_check: TopicsConfig::default().check_interval,
             names: self.names.clone(),
             events_partitions: PARTITIONS,
             metrics: self.metrics.clone(),

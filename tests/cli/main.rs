@@ -8,6 +8,9 @@ mod follow;
 mod manual;
 mod offline;
 mod operate;
+#[path = "../redis/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the store's tests use more of it")]
+mod redis;
 mod run;
 mod schedules;
 mod services;

@@ -22,12 +22,18 @@ struct Fleet {
 impl Fleet {
     /// None where no services were started.
     fn new() -> Option<Self> {
+        Self::with("")
+    }
+
+    /// With more lines in the section `topics`.
+    fn with(topics: &str) -> Option<Self> {
         let (Ok(kafka), Ok(redis)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
             eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not set");
             return None;
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
-        let folder = configured("[topics]\nevents_partitions = 3\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\n");
+        let types = "[types.echo]\nhandler = \"echo\"\n";
+        let folder = configured(&format!("[topics]\nevents_partitions = 3\ntask_partitions = 2\n{topics}\n{types}"));
         Some(Self { kafka, redis, prefix: format!("cli-{now}"), folder, api: "http://127.0.0.1:1".into() })
     }
 
@@ -64,6 +70,66 @@ impl Fleet {
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
         runtime().block_on(async { http.get(url).send().await.unwrap().json().await.unwrap() })
     }
+}
+
+/// The answer of `/readyz` at an address.
+fn readiness(address: &str) -> (u16, String) {
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let asked = async {
+        let answer = http.get(format!("http://{address}/readyz")).send().await.ok()?;
+        Some((answer.status().as_u16(), answer.text().await.ok()?))
+    };
+    runtime().block_on(asked).unwrap_or_default()
+}
+
+fn delete_topics(fleet: &Fleet, name: &str) {
+    let section = [("bootstrap.servers".to_owned(), fleet.kafka.clone())].into();
+    Kafka::new(&section).unwrap().delete_topics(&format!("{}.{name}", fleet.prefix), DEADLINE).unwrap();
+}
+
+#[test]
+fn deleted_topics_make_the_roles_unready_until_they_are_applied() {
+    let Some(fleet) = Fleet::with("check_interval = \"200ms\"") else { return };
+    fleet.run(&["topics", "apply"]).ends(0);
+    let [worker, api, tracker] = [(); 3].map(|()| {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        format!("127.0.0.1:{port}")
+    });
+    let roles = [
+        Daemon::start(fleet.command(&["worker", "--ops-listen", &worker])),
+        Daemon::start(fleet.command(&["api", "--listen", "127.0.0.1:0", "--ops-listen", &api])),
+        Daemon::start(fleet.command(&["tracker", "--ops-listen", &tracker])),
+    ];
+    let is = |address: &str, status: u16, said: &str| {
+        until(&format!("{address} answers {status} {said}"), || {
+            let (found, text) = readiness(address);
+            (found == status && text.contains(said)).then_some(())
+        });
+    };
+    [&worker, &api, &tracker].into_iter().for_each(|address| is(address, 200, "ready"));
+    delete_topics(&fleet, "tasks.echo");
+    is(&worker, 503, "tasks.echo`: the topic does not exist (hint: run `kafleet topics apply`)");
+    is(&api, 200, "ready");
+    fleet.run(&["topics", "apply"]).ends(0);
+    until("the worker has seen the topic", || (!readiness(&worker).1.contains("does not exist")).then_some(()));
+    delete_topics(&fleet, "events");
+    for address in [&worker, &api, &tracker] {
+        is(address, 503, ".events`: the topic does not exist (hint: run `kafleet topics apply`)");
+    }
+    drop(roles);
+}
+
+#[test]
+fn doctor_reports_a_full_redis() {
+    let Some(mut fleet) = Fleet::new() else { return };
+    let server = crate::redis::Server::start_with(&["--maxmemory-policy", "noeviction"]);
+    fleet.redis = server.url();
+    fleet.run(&["topics", "apply"]).ends(0);
+    fleet.run(&["doctor", "--no-api"]).ends(0).prints(&["ok       redis"]);
+    let _: String = server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    let told =
+        ["warning  redis", "(maxmemory)", "error    redis", "a write is refused", "out of memory", "hint: raise its `maxmemory`"];
+    fleet.run(&["doctor", "--no-api"]).ends(1).prints(&told);
 }
 
 fn runtime() -> tokio::runtime::Runtime {

@@ -149,6 +149,7 @@ impl Fleet {
             config: Default::default(),
             lifetimes: Default::default(),
             task_retention: TopicsConfig::default().task_retention,
+            topic_check: TopicsConfig::default().check_interval,
             names: self.names.clone(),
             events_partitions: self.events_partitions,
             metrics: Metrics::new().unwrap(),

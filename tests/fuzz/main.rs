@@ -289,6 +289,7 @@ impl Site {
             config: TrackerConfig::default(),
             lifetimes: Lifetimes::default(),
             task_retention: TopicsConfig::default().task_retention,
+            topic_check: TopicsConfig::default().check_interval,
             names,
             events_partitions: 1,
             metrics: Metrics::new().unwrap(),

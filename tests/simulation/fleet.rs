@@ -218,6 +218,7 @@ impl Fleet {
                     config,
                     lifetimes: lifetimes(&self.story),
                     task_retention: TopicsConfig::default().task_retention,
+                    topic_check: TopicsConfig::default().check_interval,
                     names,
                     events_partitions,
                     metrics,

@@ -16,7 +16,9 @@ use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
 use kafleet::model::id::TaskId;
 use kafleet::model::node::Node;
-use kafleet::store::{Fence, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount, memory};
+use kafleet::store::{
+    AuditPage, Fence, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount, memory,
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -327,6 +329,28 @@ impl PartitionWriter for Writer {
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
         reach(&self.luck).await?;
         self.inner.nodes(ids).await
+    }
+    async fn check(&mut self) -> Result<(), StoreError> {
+        reach(&self.luck).await?;
+        self.inner.check().await
+    }
+    async fn sums(&mut self) -> Result<Option<String>, StoreError> {
+        reach(&self.luck).await?;
+        let fault = self.inner.sums().await?;
+        // Nothing loses keys here.
+        self.luck.violations.lock().extend(fault.clone());
+        Ok(fault)
+    }
+    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
+        reach(&self.luck).await?;
+        let page = self.inner.audit(index, after, limit).await?;
+        // Nothing loses single records here.
+        self.luck.violations.lock().extend(page.tasks.iter().filter_map(|task| task.fault()));
+        Ok(page)
+    }
+    async fn condemn(&mut self) -> Result<(), StoreError> {
+        reach(&self.luck).await?;
+        self.inner.condemn().await
     }
     async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
         reach(&self.luck).await?;

@@ -4,6 +4,7 @@
 
 mod bench;
 mod cases;
+mod losses;
 mod redis_only;
 #[path = "../redis/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tracker's tests use more of it")]

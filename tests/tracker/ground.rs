@@ -8,6 +8,7 @@ use kafleet::broker::link::Link;
 use kafleet::broker::{Broker, Outgoing, Partition, TopicChange, TopicSpec};
 use kafleet::config::{Names, TopicsConfig, TrackerConfig};
 use kafleet::model::age::Lifetimes;
+use kafleet::model::duration::Millis;
 use kafleet::model::event::Event;
 use kafleet::model::partition::partition_of;
 use kafleet::runtime::{Health, Shutdown};
@@ -35,6 +36,8 @@ pub struct Ground {
     pub names: Names,
     pub partitions: u32,
     pub link: Arc<Link>,
+    /// How often trackers check the topics.
+    pub topic_check: Millis,
 }
 
 impl Ground {
@@ -49,7 +52,14 @@ impl Ground {
         assert_eq!(outcome.change, TopicChange::Created);
         until_known(&*broker, &names.events(), partitions);
         let link = Link::open(broker.clone(), None).unwrap();
-        Self { broker, store, names, partitions, link }
+        Self { broker, store, names, partitions, link, topic_check: TopicsConfig::default().check_interval }
+    }
+
+    /// Changes a setting of the events topic.
+    pub fn configure(&self, key: &str, value: &str) {
+        let (name, config) = (self.names.events(), vec![(key.to_owned(), value.to_owned())]);
+        let spec = TopicSpec { name, partitions: self.partitions, replication: None, config };
+        self.broker.apply_topics(&[spec], CALL).unwrap();
     }
 
     /// The same log, seen through another broker or kept in another store.
@@ -109,6 +119,7 @@ impl Ground {
             config,
             lifetimes,
             task_retention: TopicsConfig::default().task_retention,
+            topic_check: self.topic_check,
             names: self.names.clone(),
             events_partitions: self.partitions,
             metrics: metrics.clone(),

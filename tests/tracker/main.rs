@@ -32,6 +32,7 @@ mod counts;
 mod faults;
 mod firing;
 mod ground;
+mod losses;
 mod memory;
 mod observed;
 mod oracle;

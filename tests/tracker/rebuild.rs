@@ -39,6 +39,7 @@ fn setup(ground: &Ground, into: &Ground) -> Rebuild {
         config: TrackerConfig { batch_events: 50, cache_records: 1_000, ..TrackerConfig::default() },
         lifetimes: Lifetimes::default(),
         task_retention: TopicsConfig::default().task_retention,
+        topic_check: TopicsConfig::default().check_interval,
         names: ground.names.clone(),
         events_partitions: ground.partitions,
         metrics: Metrics::new().unwrap(),

@@ -14,7 +14,7 @@ use kafleet::model::age::Lifetimes;
 use kafleet::model::changes::{Changes, Entry, Index};
 use kafleet::model::id::TaskId;
 use kafleet::model::node::Node;
-use kafleet::store::{Fence, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount};
+use kafleet::store::{AuditPage, Fence, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount};
 
 /// Polls without end.
 pub const ANY: u32 = u32::MAX;
@@ -316,6 +316,22 @@ impl PartitionWriter for ShakyWriter {
             panic!("a panic on purpose");
         }
         self.inner.nodes(ids).await
+    }
+    async fn check(&mut self) -> Result<(), StoreError> {
+        self.store.answer().await?;
+        self.inner.check().await
+    }
+    async fn sums(&mut self) -> Result<Option<String>, StoreError> {
+        self.store.answer().await?;
+        self.inner.sums().await
+    }
+    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
+        self.store.answer().await?;
+        self.inner.audit(index, after, limit).await
+    }
+    async fn condemn(&mut self) -> Result<(), StoreError> {
+        self.store.answer().await?;
+        self.inner.condemn().await
     }
     async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
         self.store.answer().await?;

@@ -12,21 +12,22 @@ use crate::model::node::Node;
 use crate::model::state::State;
 
 /// The part of a stored record that indexes and counters depend on.
-pub(super) struct Stored {
+pub struct Placed {
     task_type: Option<Arc<str>>,
     state: State,
     /// What [`Index::Timers`] and [`Index::Effects`] say.
-    timer: Option<i64>,
-    effect: Option<i64>,
+    pub timer: Option<i64>,
+    pub effect: Option<i64>,
     /// What [`Index::Ages`] says.
-    age: Option<i64>,
+    pub age: Option<i64>,
     /// When its tree is removed.
     done: Option<i64>,
-    kept: bool,
+    /// The store holds a record for when its time comes.
+    pub kept: bool,
 }
 
-impl Stored {
-    pub(super) fn of(node: &Node) -> Self {
+impl Placed {
+    pub fn of(node: &Node) -> Self {
         let is_done = |age: &crate::model::age::Age| age.what == Aging::Done;
         Self {
             task_type: node.task_type.clone(),
@@ -71,7 +72,7 @@ impl Forest {
         for (id, node) in gone {
             self.slots.remove(&id);
             self.kept_bytes = self.kept_bytes.saturating_sub(u64::from(node.kept));
-            let (entry, stored) = (Entry { seen_ms: node.seen_ms, id }, Stored::of(&node));
+            let (entry, stored) = (Entry { seen_ms: node.seen_ms, id }, Placed::of(&node));
             let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
             changes.removed.push((index, entry.clone()));
             move_entry(&mut changes, &Index::Timers, &entry.id, stored.timer, None);
@@ -94,14 +95,14 @@ fn sorted(counts: Counts) -> Vec<(Arc<str>, State, i64)> {
     sorted
 }
 
-fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &Node, stored: Option<Stored>) {
+fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &Node, stored: Option<Placed>) {
     changes.nodes.push((id.clone(), node.encode()));
     let entry = Entry { seen_ms: node.seen_ms, id };
     if stored.is_none() {
         let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
         changes.added.push((index, entry.clone()));
     }
-    let now = Stored::of(node);
+    let now = Placed::of(node);
     let (timer, effect, age) = stored.as_ref().map_or((None, None, None), |was| (was.timer, was.effect, was.age));
     move_entry(changes, &Index::Timers, &entry.id, timer, now.timer);
     move_entry(changes, &Index::Effects, &entry.id, effect, now.effect);

@@ -5,22 +5,43 @@ use ::redis::{ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value};
 
 use super::address::Address;
 use super::link::{Link, within};
-use crate::store::StoreError;
+use crate::store::{MemoryUse, StoreError};
 
 /// The oldest version that has all commands in use.
 const MIN_VERSION: (u32, u32) = (6, 2);
 
 pub(super) async fn check(link: &Link) -> Result<(), StoreError> {
-    let (mut connection, info) = link.connect().await.map_err(|error| link.explain(&error))?;
-    if !matches!(link.address, Address::Cluster(_)) {
-        return check_node(link, &mut connection, &info).await;
-    }
-    let slots = ask(link, &mut connection, &["CLUSTER", "SLOTS"]).await?;
-    for (host, port) in masters(slots) {
-        let (mut connection, info) = link.connect_to(&host, port, &info).await.map_err(|error| link.explain(&error))?;
+    for (mut connection, info) in connect_to_masters(link).await? {
         check_node(link, &mut connection, &info).await?;
     }
     Ok(())
+}
+
+/// The memory of each server that has a limit.
+pub(super) async fn memory(link: &Link) -> Result<Vec<MemoryUse>, StoreError> {
+    let mut uses = Vec::new();
+    for (mut connection, info) in connect_to_masters(link).await? {
+        let facts: String = ask(link, &mut connection, &["INFO", "memory"]).await?;
+        let number = |name| fact(&facts, name).and_then(|text| text.parse().ok()).unwrap_or(0);
+        let (used_bytes, limit_bytes) = (number("used_memory"), number("maxmemory"));
+        let server = info.addr().to_string();
+        uses.extend((limit_bytes > 0).then_some(MemoryUse { server, used_bytes, limit_bytes }));
+    }
+    Ok(uses)
+}
+
+/// In a cluster all of its masters.
+async fn connect_to_masters(link: &Link) -> Result<Vec<(MultiplexedConnection, ConnectionInfo)>, StoreError> {
+    let (mut connection, info) = link.connect().await.map_err(|error| link.explain(&error))?;
+    if !matches!(link.address, Address::Cluster(_)) {
+        return Ok(vec![(connection, info)]);
+    }
+    let slots = ask(link, &mut connection, &["CLUSTER", "SLOTS"]).await?;
+    let mut connected = Vec::new();
+    for (host, port) in masters(slots) {
+        connected.push(link.connect_to(&host, port, &info).await.map_err(|error| link.explain(&error))?);
+    }
+    Ok(connected)
 }
 
 async fn ask<T: FromRedisValue>(link: &Link, connection: &mut MultiplexedConnection, words: &[&str]) -> Result<T, StoreError> {
@@ -54,20 +75,30 @@ async fn check_node(link: &Link, connection: &mut MultiplexedConnection, info: &
     judge(&facts, in_cluster).map_err(|problem| StoreError::Misconfigured(format!("redis at `{}` {problem}", info.addr())))
 }
 
+/// A line of INFO.
+pub(super) fn fact<'a>(facts: &'a str, name: &str) -> Option<&'a str> {
+    facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Why a server with this policy, and with a limit of its memory or without, does not keep what it is given.
+pub(super) fn policy_problem(policy: &str, is_limited: bool) -> Option<String> {
+    (is_limited && !matches!(policy, "" | "noeviction")).then(|| {
+        format!("drops keys when memory is short (maxmemory-policy `{policy}`)\n\nhint: set maxmemory-policy to noeviction")
+    })
+}
+
 /// What is wrong with a server that says this of itself.
 fn judge(facts: &str, in_cluster: bool) -> Result<(), String> {
-    let fact = |name: &str| facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let fact = |name: &str| fact(facts, name);
     let version = fact("redis_version").unwrap_or_default();
     let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
     let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if (major, minor) < MIN_VERSION {
         return Err(format!("has version `{version}`\n\nhint: version {}.{} or later is needed", MIN_VERSION.0, MIN_VERSION.1));
     }
-    let policy = fact("maxmemory_policy").unwrap_or("noeviction");
-    if policy != "noeviction" && fact("maxmemory").is_some_and(|limit| limit != "0") {
-        return Err(format!(
-            "drops keys when memory is short (maxmemory-policy `{policy}`)\n\nhint: set maxmemory-policy to noeviction"
-        ));
+    let is_limited = fact("maxmemory").is_some_and(|limit| limit != "0");
+    if let Some(problem) = policy_problem(fact("maxmemory_policy").unwrap_or_default(), is_limited) {
+        return Err(problem);
     }
     if !in_cluster && fact("cluster_enabled") == Some("1") {
         return Err("is part of a cluster\n\nhint: write the URL as redis-cluster://host:port".into());

@@ -18,6 +18,9 @@ use crate::store::StoreError;
 
 /// How often a cluster may send us on to another node before it counts as going round in circles.
 pub(super) const MAX_MOVES: usize = 5;
+/// What to do about a server that is full.
+const MORE_MEMORY: &str = "raise its `maxmemory`, keep finished trees for a shorter time (`record_retention`), or give it more servers; \
+     nothing is lost, and trackers go on by themselves";
 
 pub(super) struct Link {
     pub(super) address: Address,
@@ -127,6 +130,9 @@ impl Link {
                 "redis at `{place}` refuses the user: {text}\n\nhint: check user name, password and the user's rights"
             ));
         }
+        if is_out_of_memory(error) {
+            return self.unavailable(&format!("it is out of memory and refuses every write ({text})\n\nhint: {MORE_MEMORY}"));
+        }
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) if self.is_passing(error) => {
                 self.unavailable(&format!("its slot is being moved to another node; it goes on when that is done ({text})"))
@@ -147,6 +153,11 @@ impl Link {
     pub(super) fn unavailable(&self, why: &str) -> StoreError {
         StoreError::Unavailable(format!("redis at `{}`: {}", self.place, self.options.hide(why)))
     }
+}
+
+/// Also where a command within a transaction was refused for it.
+fn is_out_of_memory(error: &RedisError) -> bool {
+    error.code() == Some("OOM") || error.to_string().contains("OOM command not allowed")
 }
 
 fn is_refused(error: &RedisError) -> bool {

@@ -14,13 +14,15 @@ use async_trait::async_trait;
 use rustc_hash::FxHashMap;
 
 use super::link::{Link, MAX_MOVES, circles, within};
-use super::torn;
 use super::values::{fence_text, first_done, notice_text, read, read_done, read_fence, read_lifetimes, read_nodes};
+use super::vitals::{Noted, Vitals};
+use super::{audit, torn, vitals};
 use crate::model::age::Lifetimes;
 use crate::model::id::TaskId;
 use crate::store::keys::{self, Keys};
 use crate::store::log_tail::LogTail;
-use crate::store::{Changes, Entry, Fence, Index, Node, Notice, PartitionWriter, StoreError, closed_writer};
+use crate::store::{AuditPage, Changes, Entry, Fence, Index, Node, Notice, PartitionWriter, StoreError, closed_writer};
+use torn::Batches;
 
 /// Records per MSET or MGET, members per ZADD or ZREM: no single command holds Redis for long.
 const CHUNK: usize = 1_000;
@@ -41,6 +43,12 @@ pub(super) struct Writer {
     tails: FxHashMap<TaskId, LogTail<()>>,
     /// Counters that the last batch brought to zero: they go with the next.
     zeroed: Vec<String>,
+    /// A counter that the last batch brought below zero: what it had counted before is gone.
+    negative: Option<String>,
+    /// The server when the partition was opened.
+    vitals: Vitals,
+    /// Until the first batch, which notes the server: what is noted of others and of no interest any more.
+    unnoted: Option<Vec<String>>,
 }
 
 impl Writer {
@@ -48,15 +56,46 @@ impl Writer {
         let keys = Keys::new(&link.options.prefix, partition);
         let opened = watch_at_owner(&link, &keys).await;
         let (mut connection, numbers, answer) = opened.map_err(|error| link.explain(&error))?;
-        let Some(batches) = torn::whole(numbers).map_err(|error| link.explain(&error))? else {
-            tracing::warn!(partition, "redis has applied a part of a batch; the partition is emptied and folded again");
+        let state = torn::read(numbers).map_err(|error| link.explain(&error))?;
+        let Batches::Whole(batches) = state else {
+            tracing::warn!(partition, "emptying a partition, to be folded again");
             torn::clear(&link, &keys, &mut connection).await.map_err(|error| link.explain(&error))?;
-            return Err(link.unavailable(&format!("a part of a batch of partition {partition} was applied: it is folded again")));
+            return Err(match state {
+                Batches::Torn => StoreError::Damaged("a part of a batch was applied".to_owned()),
+                _ => link.unavailable(&format!("partition {partition} has lost keys and was emptied: it is folded again")),
+            });
         };
         let fence = read_fence(&keys, answer)?;
+        let vitals = Vitals::ask(&link, &mut connection).await?;
+        vitals.check_policy(&link)?;
+        let noted = Noted::ask(&link, &mut connection, &keys).await?;
+        let (tails, unnoted, loss) = (FxHashMap::default(), Some(noted.outdated(&vitals)), noted.loss(fence, &vitals));
         let connection = Some(connection);
-        let tails = FxHashMap::default();
-        Ok((Self { link, keys, partition, connection, fence, batches, tails, zeroed: Vec::new() }, fence))
+        let (zeroed, negative) = (Vec::new(), None);
+        let mut writer = Self { link, keys, partition, connection, fence, batches, tails, zeroed, negative, vitals, unnoted };
+        if let Some(loss) = loss {
+            writer.condemn().await?;
+            return Err(StoreError::Damaged(loss));
+        }
+        Ok((writer, fence))
+    }
+
+    /// The server may be written to, and has evicted nothing.
+    async fn check_on(&mut self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+        let now = Vitals::ask(&self.link, connection).await?;
+        now.check_policy(&self.link)?;
+        now.check_memory(&self.link, &self.keys, connection).await?;
+        let loss = now.evicted_since(&self.vitals).filter(|_| self.fence.is_some());
+        let Some(loss) = loss else { return Ok(()) };
+        self.condemn_on(connection).await?;
+        Err(StoreError::Damaged(loss))
+    }
+
+    async fn condemn_on(&mut self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+        let mut commands = pipe();
+        torn::condemn(&mut commands, &self.keys);
+        let answer = ask(&self.link, connection, &commands).await?.pop().unwrap_or_default();
+        if answer == Value::Nil { Err(StoreError::Conflict { found: self.fence }) } else { Ok(()) }
     }
 
     async fn apply_on(
@@ -86,6 +125,10 @@ impl Writer {
         // Refused where the slot has gone elsewhere in between.
         let found = watched.extract_error().and_then(|_| found.extract_error()).map_err(|error| self.link.explain(&error))?;
         self.fence = read_fence(&self.keys, found)?;
+        if let Some(counter) = self.negative.take() {
+            self.condemn_on(connection).await?;
+            return Err(StoreError::Damaged(format!("the counter `{counter}` has fallen below zero")));
+        }
         if executed { Ok(()) } else { Err(StoreError::Conflict { found: self.fence }) }
     }
 
@@ -97,8 +140,10 @@ impl Writer {
         batch: &Batch,
     ) -> Result<(), StoreError> {
         for (counter, value) in batch.counters.iter().zip(done.iter().skip(batch.first_counter)) {
-            if *value == Value::Int(0) {
-                self.zeroed.push(counter.clone());
+            match value {
+                Value::Int(0) => self.zeroed.push(counter.clone()),
+                Value::Int(..0) => self.negative = Some(counter.clone()),
+                _ => {}
             }
         }
         let Err(error) = done.into_iter().map(Value::extract_error).collect::<RedisResult<Vec<_>>>() else { return Ok(()) };
@@ -169,6 +214,33 @@ impl PartitionWriter for Writer {
         Ok(nodes)
     }
 
+    async fn check(&mut self) -> Result<(), StoreError> {
+        let mut connection = self.connection.take().ok_or_else(closed_writer)?;
+        self.check_on(&mut connection).await?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    async fn sums(&mut self) -> Result<Option<String>, StoreError> {
+        let mut connection = self.connection.take().ok_or_else(closed_writer)?;
+        let fault = audit::totals(&self.link, &mut connection, &self.keys).await?;
+        self.connection = Some(connection);
+        Ok(fault)
+    }
+
+    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
+        let mut connection = self.connection.take().ok_or_else(closed_writer)?;
+        let place = (&self.keys, self.partition);
+        let page = audit::records(&self.link, &mut connection, place, index, after, limit).await?;
+        self.connection = Some(connection);
+        Ok(page)
+    }
+
+    async fn condemn(&mut self) -> Result<(), StoreError> {
+        let mut connection = self.connection.take().ok_or_else(closed_writer)?;
+        self.condemn_on(&mut connection).await
+    }
+
     async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         self.apply_on(&mut connection, changes, from, to).await?;
@@ -188,7 +260,11 @@ pub(super) async fn send(
 }
 
 /// The same for reads: an error among the answers is the answer.
-async fn ask(link: &Link, connection: &mut MultiplexedConnection, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
+pub(super) async fn ask(
+    link: &Link,
+    connection: &mut MultiplexedConnection,
+    commands: &Pipeline,
+) -> Result<Vec<Value>, StoreError> {
     let answers = send(link, connection, commands).await?;
     answers.into_iter().map(Value::extract_error).collect::<RedisResult<_>>().map_err(|error| link.explain(&error))
 }
@@ -267,6 +343,10 @@ impl Batch {
         // MULTI itself has no place in what EXEC answers.
         let first_counter = commands.len() - 1;
         let counters = change_counts(&mut commands, keys, changes);
+        audit::note(&mut commands, keys, changes);
+        if let Some(outdated) = writer.unnoted.take() {
+            vitals::note(&mut commands, keys, &writer.vitals, &outdated);
+        }
         torn::end(&mut commands, keys, writer.batches + 1);
         commands.cmd("SET").arg(keys.fence()).arg(fence_text(to));
         if let Some(text) = notice_text(Notice::of(writer.partition, to, changes)) {

@@ -130,7 +130,7 @@ impl Copier {
         let told = error.to_string();
         match error {
             StoreError::Conflict { found } => self.judge(found).err().unwrap_or(End::Again(told)),
-            StoreError::Unavailable(_) => End::Again(told),
+            StoreError::Unavailable(_) | StoreError::Damaged(_) => End::Again(told),
             StoreError::Misconfigured(_) | StoreError::Invalid(_) => End::Over(told),
         }
     }

@@ -1,0 +1,56 @@
+//! Comparisons of what a partition in memory holds.
+
+use super::Partition;
+use crate::model::fold::Placed;
+use crate::store::audit::{AuditPage, Audited, SIZED, Sizes};
+use crate::store::{Entry, Index, Node};
+
+impl Partition {
+    /// What does not add up.
+    pub(super) fn fault(&self) -> Option<String> {
+        let found = |index: &Index| self.indexes.get(index).map_or(0, |entries| entries.len() as i64);
+        let sizes = Sizes { entries: SIZED.each_ref().map(found), tasks: self.counts.values().sum() };
+        if sizes != self.sizes {
+            return Some(format!("{sizes:?} are there of {:?}", self.sizes));
+        }
+        let wrong = self.counts.iter().find(|((task_type, state), count)| {
+            let members = Index::Members { task_type: task_type.clone(), state: *state };
+            **count < 0 || (state.is_indexed() && found(&members) != **count)
+        });
+        wrong.map(|((task_type, state), count)| format!("the index of `{task_type}/{state}` does not hold {count} entries"))
+    }
+
+    /// Entries in ascending order, as in [`PartitionWriter::audit`].
+    pub(super) fn audit(&self, index: &Index, after: Option<&Entry>, limit: usize) -> AuditPage {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let Some(entries) = self.indexes.get(index) else { return AuditPage::default() };
+        let mut rest = entries.range((after.map_or(Unbounded, Excluded), Unbounded));
+        let tasks = rest.by_ref().take(limit).map(|entry| self.beside(entry)).collect();
+        AuditPage { tasks, more: rest.next().is_some() }
+    }
+
+    fn beside(&self, entry: &Entry) -> Audited {
+        let at = |index: &Index, due_ms: Option<i64>| {
+            let is_there = |seen_ms: &i64| {
+                let entry = Entry { seen_ms: *seen_ms, id: entry.id.clone() };
+                self.indexes.get(index).is_some_and(|entries| entries.contains(&entry))
+            };
+            due_ms.filter(is_there)
+        };
+        let node = self.records.get(&entry.id).and_then(|record| Node::decode(record));
+        let placed = node.as_ref().map(Placed::of);
+        let due = |of: fn(&Placed) -> Option<i64>| placed.as_ref().and_then(of);
+        Audited {
+            entry: entry.clone(),
+            children: self.indexes.get(&Index::Children(entry.id.clone())).map_or(0, |entries| entries.len() as u64),
+            timer: at(&Index::Timers, due(|placed| placed.timer)),
+            effect: at(&Index::Effects, due(|placed| placed.effect)),
+            age: at(&Index::Ages, due(|placed| placed.age)),
+            has_kept: self.kept.contains_key(&entry.id),
+            has_log: self.logs.contains_key(&entry.id),
+            has_attachments: self.attachments.contains_key(&entry.id),
+            expires: false,
+            node,
+        }
+    }
+}

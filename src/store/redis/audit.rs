@@ -1,0 +1,149 @@
+//! Comparisons of what Redis holds of a partition, each in one script, so at one fence.
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{Pipeline, Value, pipe};
+
+use super::link::Link;
+use super::values::read;
+use super::writer::ask;
+use crate::model::changes::{Changes, Entry, Index};
+use crate::model::id::TaskId;
+use crate::model::state::State;
+use crate::store::audit::{AuditPage, Audited, SIZED, Sizes};
+use crate::store::keys::Keys;
+use crate::store::{Node, StoreError, decode};
+
+/// Bytes of records after which a page takes in no further one.
+const PAGE_BYTES: usize = 256 << 10;
+/// Entries per page.
+const PAGE: usize = 100;
+/// The field of the number of tasks in all counters.
+const TASKS: &str = "tasks";
+
+/// KEYS: counts of batches, counters, then the sized indexes. ARGV: what all keys begin with, how many fields of sizes, these
+/// fields, that of all tasks, then the states that are indexed. Answers with problems.
+const TOTALS: &str = "
+local out={}
+for i=1,#KEYS do
+  if redis.call('PTTL',KEYS[i])>=0 then out[#out+1]='`'..KEYS[i]..'` has an expiry that kafleet has not set' end
+end
+local fields=tonumber(ARGV[2])
+for i=1,fields do
+  local noted=tonumber(redis.call('HGET',KEYS[1],ARGV[2+i]) or 0)
+  local found=redis.call('ZCARD',KEYS[2+i])
+  if noted~=found then out[#out+1]='`'..KEYS[2+i]..'` holds '..found..' of '..noted..' entries' end
+end
+local indexed={}
+for i=4+fields,#ARGV do indexed[ARGV[i]]=true end
+local counters,sum=redis.call('HGETALL',KEYS[2]),0
+for i=1,#counters,2 do
+  local name,count=counters[i],tonumber(counters[i+1])
+  sum=sum+count
+  local kind,state=name:match('^(.*)/([^/]*)$')
+  if count<0 then out[#out+1]='the counter `'..name..'` stands at '..count
+  elseif indexed[state] then
+    local found=redis.call('ZCARD',ARGV[1]..'m:'..kind..':'..state)
+    if found~=count then out[#out+1]='the index of `'..name..'` holds '..found..' of '..count..' entries' end
+  end
+end
+local noted=tonumber(redis.call('HGET',KEYS[1],ARGV[3+fields]) or 0)
+if noted~=sum then out[#out+1]='the counters add up to '..sum..' tasks, '..noted..' were written' end
+return out";
+
+/// KEYS: the index, then those of timers, effects and ages. ARGV: what all keys begin with, limits in entries and bytes, and the
+/// entry to go on after.
+const RECORDS: &str = "
+local base,limit,budget=ARGV[1],tonumber(ARGV[2]),tonumber(ARGV[3])
+local first,member,score=0,ARGV[4],ARGV[5]
+if score~='' then
+  local rank=redis.call('ZRANK',KEYS[1],member)
+  if rank and tonumber(redis.call('ZSCORE',KEYS[1],member))==tonumber(score) then first=rank+1
+  else first=redis.call('ZCOUNT',KEYS[1],'-inf','('..score) end
+end
+local page=redis.call('ZRANGE',KEYS[1],first,first+limit-1,'WITHSCORES')
+local out,spent={},0
+for i=1,#page,2 do
+  if spent>=budget then break end
+  local id=page[i]
+  local record=redis.call('GET',base..'t:'..id)
+  if record then spent=spent+#record end
+  out[#out+1]={id,page[i+1],record,redis.call('ZCARD',base..'c:'..id),redis.call('ZSCORE',KEYS[2],id),
+    redis.call('ZSCORE',KEYS[3],id),redis.call('ZSCORE',KEYS[4],id),redis.call('EXISTS',base..'k:'..id),
+    redis.call('EXISTS',base..'ln:'..id),redis.call('EXISTS',base..'a:'..id),redis.call('PTTL',base..'t:'..id)}
+end
+return {out,redis.call('ZCARD',KEYS[1])-first-#out}";
+
+/// Notes in a batch what it adds to the sizes that [`totals`] compares, under the names that the keys of the indexes have.
+pub(super) fn note(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
+    let sizes = Sizes::of(changes);
+    let entries = SIZED.iter().map(|index| keys.name_of(index)).zip(sizes.entries);
+    for (field, change) in entries.chain([(TASKS.to_owned(), sizes.tasks)]).filter(|(_, change)| *change != 0) {
+        commands.cmd("HINCRBY").arg(keys.batches()).arg(field).arg(change);
+    }
+}
+
+/// What does not add up; None if everything does.
+pub(super) async fn totals(
+    link: &Link,
+    connection: &mut MultiplexedConnection,
+    keys: &Keys,
+) -> Result<Option<String>, StoreError> {
+    let mut commands = pipe();
+    commands.cmd("EVAL").arg(TOTALS).arg(2 + SIZED.len()).arg(keys.batches()).arg(keys.counts());
+    commands.arg(SIZED.iter().map(|index| keys.index(index)).collect::<Vec<_>>());
+    commands.arg(keys.base()).arg(SIZED.len());
+    commands.arg(SIZED.iter().map(|index| keys.name_of(index)).collect::<Vec<_>>()).arg(TASKS);
+    let indexed = State::ALL.into_iter().filter(|state| state.is_indexed());
+    commands.arg(indexed.map(State::name).collect::<Vec<_>>());
+    let answer = ask(link, connection, &commands).await?.pop().unwrap_or_default();
+    let problems: Vec<String> = read(&keys.all(), answer)?;
+    Ok((!problems.is_empty()).then(|| problems.join(", ")))
+}
+
+/// A part of an index, with everything that belongs to its tasks.
+pub(super) async fn records(
+    link: &Link,
+    connection: &mut MultiplexedConnection,
+    (keys, partition): (&Keys, u32),
+    index: &Index,
+    after: Option<&Entry>,
+    limit: usize,
+) -> Result<AuditPage, StoreError> {
+    let mut commands = pipe();
+    let beside = [Index::Timers, Index::Effects, Index::Ages];
+    commands.cmd("EVAL").arg(RECORDS).arg(1 + beside.len()).arg(keys.index(index));
+    commands.arg(beside.iter().map(|index| keys.index(index)).collect::<Vec<_>>());
+    commands.arg(keys.base()).arg(limit.clamp(1, PAGE)).arg(PAGE_BYTES);
+    match after {
+        Some(entry) => commands.arg(entry.id.as_str()).arg(entry.seen_ms),
+        None => commands.arg("").arg(""),
+    };
+    let answer = ask(link, connection, &commands).await?.pop().unwrap_or_default();
+    let (found, rest): (Vec<Value>, i64) = read(&keys.all(), answer)?;
+    let tasks = found.into_iter().map(|task| audited(keys, partition, task));
+    Ok(AuditPage { tasks: tasks.collect::<Result<_, _>>()?, more: rest > 0 })
+}
+
+fn audited(keys: &Keys, partition: u32, task: Value) -> Result<Audited, StoreError> {
+    type Due = Option<f64>;
+    type Found = (String, f64, Option<Vec<u8>>, u64, Due, Due, Due, bool, bool, bool, i64);
+    let (member, score, record, children, timer, effect, age, has_kept, has_log, has_attachments, ttl_ms): Found =
+        read(&keys.all(), task)?;
+    let unreadable = |_| StoreError::Invalid(format!("`{member}` in an index of partition {partition} is no task id"));
+    let id = TaskId::parse(&member).map_err(unreadable)?;
+    let wipe = format!("delete the keys `{}`", keys.all());
+    let node: Option<Node> = record.map(|bytes| decode(partition, &id, &bytes, &wipe)).transpose()?;
+    let due = |score: Due| score.map(|score| score as i64);
+    Ok(Audited {
+        entry: Entry { seen_ms: score as i64, id },
+        node,
+        children,
+        timer: due(timer),
+        effect: due(effect),
+        age: due(age),
+        has_kept,
+        has_log,
+        has_attachments,
+        expires: ttl_ms >= 0,
+    })
+}

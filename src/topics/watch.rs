@@ -1,0 +1,272 @@
+//! The check that every running role repeats for the topics that it needs: the same rules as `doctor`, with one request a minute.
+//!
+//! A topic may be deleted or reconfigured while a fleet runs. The process is then not ready, with the reason and what to do, and a
+//! tracker folds no further. A check that fails (Kafka is away) changes nothing: it says nothing about the topics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::check::{Severity, judge};
+use super::{agree, find};
+use crate::broker::{Broker, TopicInfo, TopicSpec};
+use crate::config::Names;
+use crate::model::age::Lifetimes;
+use crate::runtime::{self, Health, blocking};
+
+/// For one check.
+const CHECK_DEADLINE: Duration = Duration::from_secs(10);
+/// Until the next check after one that found something, where the configured interval is longer.
+const RECHECK: Duration = Duration::from_secs(5);
+/// Until the next check while none has succeeded.
+const FIRST_RECHECK: Duration = Duration::from_millis(500);
+
+/// The topics that a role cannot work without, and the settings that matter to it.
+#[derive(Clone, Debug)]
+pub struct Needs {
+    names: Names,
+    events_partitions: u32,
+    specs: Vec<TopicSpec>,
+    /// Topics that must stay once they are there.
+    lasting: Vec<String>,
+}
+
+impl Needs {
+    /// Control and events. Not the task topics: an api that is not ready serves nobody, and one type must not take it away
+    /// from all others.
+    pub fn api(names: &Names, events_partitions: u32) -> Self {
+        let specs = vec![spec(names.control(), 1, &[]), spec(names.events(), events_partitions, &[])];
+        Self { names: names.clone(), events_partitions, specs, lasting: Vec::new() }
+    }
+
+    /// The same, with the topics of these types.
+    pub fn worker<'a>(names: &Names, events_partitions: u32, types: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut needs = Self::api(names, events_partitions);
+        for task_type in types {
+            needs.specs.push(spec(names.tasks(task_type), 1, &[("cleanup.policy", "delete".to_owned())]));
+            needs.specs.push(spec(names.dead(task_type), 1, &[]));
+        }
+        needs
+    }
+
+    /// An events topic in which every tree that the store shows is whole.
+    pub fn tracker(names: &Names, events_partitions: u32, lifetimes: &Lifetimes) -> Self {
+        let settings = [
+            ("cleanup.policy", "delete".to_owned()),
+            ("message.timestamp.type", "LogAppendTime".to_owned()),
+            ("retention.ms", lifetimes.log_retention_ms().to_string()),
+        ];
+        let specs = vec![spec(names.events(), events_partitions, &settings)];
+        Self { names: names.clone(), events_partitions, specs, lasting: vec![names.control(), names.workers()] }
+    }
+
+    /// Takes note of topics that are there, and must stay.
+    fn note(&mut self, present: &[TopicInfo]) {
+        let there = self.lasting.extract_if(.., |name| find(present, name).is_some());
+        self.specs.extend(there.map(|name| spec(name, 1, &[])));
+    }
+
+    /// The first problem of these topics; None if all are as they must be.
+    pub fn problem(&self, present: &[TopicInfo]) -> Option<String> {
+        let events = self.names.events();
+        let finding = self.specs.iter().find_map(|spec| {
+            let findings = judge(spec, spec.name == events, find(present, &spec.name), 0);
+            findings.into_iter().find(|finding| finding.severity == Severity::Error)
+        });
+        if let Some(finding) = finding {
+            return Some(format!("`{}`: {} (hint: {})", finding.subject, finding.what, finding.hint));
+        }
+        let other = agree(find(present, &events), Some(self.events_partitions), self.events_partitions).err()?;
+        Some(other.to_string().replace("\n\nhint: ", " (hint: ") + ")")
+    }
+}
+
+fn spec(name: String, partitions: u32, settings: &[(&str, String)]) -> TopicSpec {
+    let config = settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+    TopicSpec { name, partitions, replication: None, config }
+}
+
+/// The result of the last checks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Not a single check has succeeded yet; the error of the last one.
+    Unknown(String),
+    Fit,
+    /// The problem, with its hint.
+    Unfit(String),
+}
+
+/// Checks topics for as long as it lives.
+pub struct TopicWatch {
+    shared: Arc<Shared>,
+    checking: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// None before the first check.
+    standing: Mutex<Option<Standing>>,
+    /// Wakes in the order of waiting: that of a `watch` channel is random, and simulations could not be repeated.
+    checked: Notify,
+}
+
+impl TopicWatch {
+    /// Checks at once, then at this interval. While something is wrong, `health` says so under the name `part`.
+    pub fn start(broker: Arc<dyn Broker>, mut needs: Needs, health: Health, part: &'static str, every: Duration) -> Self {
+        let shared = Arc::<Shared>::default();
+        let known = shared.clone();
+        let checking = runtime::spawn(async move {
+            loop {
+                let last = known.standing.lock().clone();
+                let now = check(&broker, &mut needs, last.clone()).await;
+                if last.as_ref() != Some(&now) {
+                    report(&health, part, &now);
+                }
+                let pause = match now {
+                    Standing::Fit => every,
+                    Standing::Unfit(_) => every.min(RECHECK),
+                    Standing::Unknown(_) => every.min(FIRST_RECHECK),
+                };
+                *known.standing.lock() = Some(now);
+                known.checked.notify_waiters();
+                tokio::time::sleep(pause).await;
+            }
+        });
+        Self { shared, checking }
+    }
+
+    /// Waits for the first check.
+    pub async fn standing(&self) -> Standing {
+        loop {
+            let mut checked = std::pin::pin!(self.shared.checked.notified());
+            checked.as_mut().enable();
+            if let Some(standing) = self.shared.standing.lock().clone() {
+                return standing;
+            }
+            checked.await;
+        }
+    }
+}
+
+impl Drop for TopicWatch {
+    fn drop(&mut self) {
+        self.checking.abort();
+    }
+}
+
+async fn check(broker: &Arc<dyn Broker>, needs: &mut Needs, last: Option<Standing>) -> Standing {
+    let (asked, prefix) = (broker.clone(), needs.names.prefix.clone());
+    let listed = blocking(move || asked.topics(&prefix, CHECK_DEADLINE).map_err(|error| error.to_string())).await;
+    judged(listed.flatten(), needs, last)
+}
+
+/// A check that failed says nothing about the topics.
+fn judged(listed: Result<Vec<TopicInfo>, String>, needs: &mut Needs, last: Option<Standing>) -> Standing {
+    match listed {
+        Ok(present) => {
+            needs.note(&present);
+            needs.problem(&present).map_or(Standing::Fit, Standing::Unfit)
+        }
+        Err(why) => {
+            tracing::debug!(reason = %why, "topics could not be checked");
+            match last {
+                Some(known @ (Standing::Fit | Standing::Unfit(_))) => known,
+                _ => Standing::Unknown(why),
+            }
+        }
+    }
+}
+
+fn report(health: &Health, part: &str, now: &Standing) {
+    match now {
+        Standing::Unknown(_) => {}
+        Standing::Fit => {
+            tracing::debug!(part, "all topics are as they must be");
+            health.clear(part);
+        }
+        Standing::Unfit(why) => {
+            tracing::error!(part, reason = %why, "not ready: a topic is not as it must be");
+            health.set(part, why.as_str());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topic(name: &str, partitions: u32, settings: &[(&str, &str)]) -> TopicInfo {
+        let config = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        TopicInfo { name: name.to_owned(), partitions, replication: 1, config }
+    }
+
+    fn applied() -> Vec<TopicInfo> {
+        let events = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), ("cleanup.policy", "delete")];
+        vec![
+            topic("t.control", 1, &[("cleanup.policy", "compact")]),
+            topic("t.dead.echo", 1, &[]),
+            topic("t.events", 4, &events),
+            topic("t.tasks.echo", 2, &[]),
+        ]
+    }
+
+    /// The topics with these settings of one of them instead.
+    fn with(name: &str, partitions: u32, settings: &[(&str, &str)]) -> Vec<TopicInfo> {
+        let others = applied().into_iter().filter(|info| info.name != name);
+        others.chain([topic(name, partitions, settings)]).collect()
+    }
+
+    fn without(name: &str) -> Vec<TopicInfo> {
+        applied().into_iter().filter(|info| info.name != name).collect()
+    }
+
+    #[test]
+    fn each_role_names_the_problems_of_its_own_topics() {
+        let names = Names::new("t");
+        let (api, worker) = (Needs::api(&names, 4), Needs::worker(&names, 4, ["echo"]));
+        let tracker = Needs::tracker(&names, 4, &Lifetimes::default());
+        for needs in [&api, &worker, &tracker] {
+            assert_eq!(needs.problem(&applied()), None, "{needs:?}");
+        }
+        let stamped = ("message.timestamp.type", "LogAppendTime");
+        for (needs, present, said) in [
+            (&worker, without("t.tasks.echo"), "`t.tasks.echo`: the topic does not exist (hint: run `kafleet topics apply`)"),
+            (&worker, without("t.dead.echo"), "`t.dead.echo`: the topic does not exist"),
+            (&api, without("t.control"), "`t.control`: the topic does not exist"),
+            (&tracker, without("t.events"), "`t.events`: the topic does not exist"),
+            (&tracker, with("t.events", 4, &[stamped, ("retention.ms", "60000")]), "`retention.ms` is `1m`"),
+            (&tracker, with("t.events", 4, &[stamped]), "`retention.ms` is not set"),
+            (
+                &tracker,
+                with("t.events", 4, &[stamped, ("retention.ms", "-1"), ("cleanup.policy", "compact,delete")]),
+                "`cleanup.policy` is `compact,delete`, wanted is `delete`",
+            ),
+            (&tracker, with("t.events", 5, &[stamped, ("retention.ms", "-1")]), "has 5 partitions, but 4 were applied"),
+            (&worker, with("t.tasks.echo", 2, &[("cleanup.policy", "compact")]), "`cleanup.policy` is `compact`"),
+        ] {
+            let told = needs.problem(&present);
+            assert!(told.as_ref().is_some_and(|told| told.contains(said) && told.contains("(hint: ")), "{told:?} {said}");
+        }
+        assert_eq!(api.problem(&without("t.tasks.echo")), None, "one type does not take the api away from all others");
+    }
+
+    #[test]
+    fn failed_check_keeps_the_last_result() {
+        let mut needs = Needs::tracker(&Names::new("t"), 4, &Lifetimes::default());
+        let away = || Err("broker away".to_owned());
+        let unknown = Standing::Unknown("broker away".to_owned());
+        assert_eq!(judged(away(), &mut needs, None), unknown);
+        let fit = judged(Ok(applied()), &mut needs, Some(unknown));
+        assert_eq!(fit, Standing::Fit);
+        assert_eq!(judged(away(), &mut needs, Some(fit.clone())), fit);
+        let unfit = judged(Ok(without("t.control")), &mut needs, Some(fit));
+        assert!(
+            matches!(&unfit, Standing::Unfit(why) if why.contains("`t.control`")),
+            "a topic that was there is gone: {unfit:?}"
+        );
+        assert_eq!(judged(away(), &mut needs, Some(unfit.clone())), unfit);
+    }
+}
