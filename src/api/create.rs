@@ -19,10 +19,16 @@ use super::reserve::Submitted;
 use super::status::status;
 use super::submit::trace_of;
 use super::tasks::json_answer;
+use crate::model::age::{Age, Aging};
 use crate::model::duration::Millis;
 use crate::model::id::TaskId;
+use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
 
+/// So long before a finished tree is removed it takes no more children: a child that is published by then keeps the tree, a
+/// later one would be left without a parent. Its record and its event have [`PUBLISH_DEADLINE`] each; the rest is for clocks
+/// that differ.
+const REMOVAL_MARGIN_MS: i64 = 2 * PUBLISH_DEADLINE.as_millis() as i64 + 10_000;
 /// The longest `?wait=`.
 const MAX_WAIT: Millis = Millis::secs(300);
 
@@ -76,12 +82,26 @@ fn answer(status_code: u16, found: &Found) -> Response {
 }
 
 impl Api {
-    /// The parent of a task to be made, which must exist.
+    /// The parent of a task to be made, which must exist, and still will when the task is published.
     pub async fn find_parent(&self, parent: &TaskId) -> Result<Found, Refusal> {
-        self.find(parent, None).await.map_err(|refusal| match refusal.is(Code::NotFound) {
+        let found = self.find(parent, None).await.map_err(|refusal| match refusal.is(Code::NotFound) {
             true => unknown_parent(parent),
             false => refusal,
-        })
+        })?;
+        let Ok(root) = TaskId::parse(parent.root()) else { return Ok(found) };
+        let top = if root == *parent { Some(found.clone()) } else { self.look(&root).await? };
+        // A tree that is gone by now was there a moment ago.
+        let Some(top) = top else { return Err(unknown_parent(parent)) };
+        let goes_soon = |age: Age| age.due_ms <= now_ms().max(top.fence.log_time_ms).saturating_add(REMOVAL_MARGIN_MS);
+        match top.node.age.filter(|age| age.what == Aging::Done).is_some_and(goes_soon) {
+            false => Ok(found),
+            true => {
+                let within = REMOVAL_MARGIN_MS / 1_000;
+                let why = format!("the tree of `{root}` has finished, and its records are removed within {within} s");
+                let refusal = Refusal::new(Code::UnknownParent, why).pointer("/parent");
+                Err(refusal.hint("retry a task of the tree first, which opens it again, or submit the task as a root"))
+            }
+        }
     }
 
     /// Waits until a task has finished. Whatever happens meanwhile, the task is published: the answer is its newest

@@ -1,5 +1,7 @@
 //! `POST /v1/tasks`.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -7,12 +9,16 @@ use kafleet::api::documents::{History, Params, Status};
 use kafleet::broker::memory::Faults;
 use kafleet::broker::{Broker, Partition};
 use kafleet::config::ApiConfig;
+use kafleet::model::age::Lifetimes;
 use kafleet::model::duration::Millis;
-use kafleet::model::event::{Event, Kind};
+use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::hash::spawn_hash;
+use kafleet::model::id::TaskId;
 use kafleet::model::state::State;
 use kafleet::model::task::{Position, header};
+use kafleet::runtime::now_ms;
 use kafleet::store::{Reservation, Stage, Store};
+use kafleet::tracker::folding::{Folding, Logged};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -32,6 +38,36 @@ fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {
     let events = read(fleet.names.events(), 4);
     let events = events.iter().map(|record| Event::decode(record.value.as_deref().unwrap()).unwrap()).collect();
     (events, read(fleet.names.tasks(task_type), 2).len())
+}
+
+/// A child that is published by the time its tree is removed keeps the tree. One that may come later is refused: it would be left
+/// without a parent.
+#[tokio::test]
+async fn child_of_a_tree_that_is_about_to_be_removed_is_refused() {
+    let fleet = unfolded(ApiConfig::default()).await;
+    let stays = "stays";
+    let partition = fleet.publisher.partition_of(&TaskId::parse(stays).unwrap());
+    let is_there = |id: &String| fleet.publisher.partition_of(&TaskId::parse(id).unwrap()) == partition;
+    let goes = (0..).map(|n| format!("goes-{n}")).find(is_there).unwrap();
+    let lifetimes =
+        Lifetimes { record_retention_ms: 30_000, types: BTreeMap::from([("resize".into(), 3_600_000)]), ..Lifetimes::default() };
+    let now = now_ms();
+    let mut events = vec![Event::settings(lifetimes, now)];
+    for (id, task_type) in [(stays, "resize"), (&*goes, "echo")] {
+        let (task_type, id) = (task_type.into(), TaskId::parse(id).unwrap());
+        let (position, hash, policy, asof) = Default::default();
+        let task = Some(Box::new(Announcement { task_type, created_at_ms: now, position, hash, policy, asof }));
+        events.push(Event { task, ..Event::new(Kind::Submitted, id.clone(), 1, now) });
+        events.push(Event::new(Kind::Succeeded, id, 1, now));
+    }
+    let logged = events.into_iter().zip(0..).map(|(event, offset)| Logged { event, offset, timestamp_ms: now });
+    let mut folding = Folding::open(Arc::new(fleet.store.real.clone()), partition).await.unwrap();
+    folding.fold(&logged.collect::<Vec<_>>(), 5).await.unwrap();
+    let child = |parent: &str| fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": parent}));
+    let refused = refusal(child(&goes)).await;
+    assert_eq!((refused.status, refused.code.as_str(), refused.pointer.as_deref()), (404, "unknown_parent", Some("/parent")));
+    assert!(refused.detail.contains("has finished, and its records are removed within"), "{refused:?}");
+    assert_eq!(child(stays).send().await.unwrap().status(), 201);
 }
 
 #[tokio::test]
