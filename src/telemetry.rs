@@ -160,7 +160,7 @@ impl Metrics {
             )?,
             events_skipped: counter(
                 "kafleet_events_skipped_total",
-                "Records on the events topic that are no events.",
+                "Records on the events topic that are no events, or of tasks of another partition.",
                 &["partition"],
             )?,
             rewinds: counter(

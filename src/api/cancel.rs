@@ -16,7 +16,7 @@ use crate::broker::BrokerError;
 use crate::control::{self, CONTROL_VERSION, Cancel, Key, Said};
 use crate::model::event::{Event, Kind};
 use crate::model::node::MAX_MESSAGE_CHARS;
-use crate::model::outbox::{self, Act, CANCEL_GRACE_MS};
+use crate::model::outbox::{self, Act, CANCEL_GRACE_MS, CancelRequest};
 use crate::model::task::Position;
 use crate::runtime::now_ms;
 
@@ -68,7 +68,8 @@ impl Api {
         if begun.elapsed() >= TELLING {
             return Ok(position);
         }
-        if let Err(error) = self.tell_cancel(task, position.offset, asked.subtree, asked.reason).await {
+        let request = CancelRequest { with: None, by: event.by.clone(), reason: asked.reason.map(Into::into) };
+        if let Err(error) = self.tell_cancel(task, position.offset, asked.subtree, &request).await {
             tracing::warn!(task = %task.id, %error, "workers could not be told of a cancel; the tracker tells them");
         }
         if begun.elapsed() >= TELLING
@@ -92,8 +93,9 @@ impl Api {
         }
     }
 
-    async fn tell_cancel(&self, task: &Found, asof: i64, subtree: bool, reason: Option<String>) -> Result<(), BrokerError> {
-        let said = Said::Cancel(Cancel { v: CONTROL_VERSION, asof, at_ms: now_ms(), subtree, reason });
+    async fn tell_cancel(&self, task: &Found, asof: i64, subtree: bool, request: &CancelRequest) -> Result<(), BrokerError> {
+        let (reason, by) = (request.reason.as_deref().map(str::to_owned), request.by.as_deref().map(str::to_owned));
+        let said = Said::Cancel(Cancel { v: CONTROL_VERSION, asof, at_ms: now_ms(), subtree, reason, by });
         let key = Key::Cancel(task.id.to_string());
         control::order(self.publisher.link(), self.publisher.names(), &key, &said).await.map(drop)
     }
@@ -107,7 +109,7 @@ impl Api {
         }
         match found.node.cancel.as_deref().filter(|cancel| cancel.named) {
             Some(cancel) if cancel.asof == position.offset => {}
-            Some(&outbox::Cancel { asof, subtree, .. }) => self.tell_cancel(task, asof, subtree, None).await?,
+            Some(outbox::Cancel { asof, subtree, request, .. }) => self.tell_cancel(task, *asof, *subtree, request).await?,
             // The workers may still meet its tasks. The tracker takes it back when they are past them.
             None if found.node.effects.iter().any(|effect| matches!(effect.what, Act::Uncancel { .. })) => {}
             None => {

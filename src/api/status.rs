@@ -138,3 +138,6 @@ fn tree(node: &Node) -> Tree {
         execution_ms: start.zip(end).map(|(start, end)| end.at_ms.saturating_sub(start.at_ms)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -133,6 +133,9 @@ pub struct Cancel {
     pub subtree: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Who asked for it: the name of the token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// `pause/<type>`: nothing of the type is started; what runs ends, partitions stay where they are.

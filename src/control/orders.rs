@@ -10,6 +10,7 @@ use super::plan::{Plan, PlanKey};
 use super::{CONTROL_VERSION, Cancel, Key, Kill, Offsets, Pause, RateLimit, Slots};
 use crate::broker::RecordRef;
 use crate::model::id::TaskId;
+use crate::model::outbox::cancel_message;
 use crate::model::task::Task;
 
 /// Cancels that are held; the oldest request goes first. The tracker ends what no worker ends.
@@ -39,6 +40,8 @@ pub struct Verdict {
     /// A stable word: `cancelled` or `killed`.
     pub kind: &'static str,
     pub message: String,
+    /// Who asked for it: the name of the token.
+    pub by: Option<String>,
 }
 
 impl Orders {
@@ -131,17 +134,16 @@ impl Orders {
             above.find(|(cancel, _)| cancel.subtree && applies(cancel))
         };
         let (cancel, named) = own.or_else(above)?;
-        let what =
-            if named == task.id.as_str() { "cancelled on request".to_owned() } else { format!("cancelled with `{named}`") };
-        let message = cancel.reason.as_ref().map_or(what.clone(), |reason| format!("{what}: {reason}"));
-        Some(Verdict { kind: "cancelled", message })
+        let with = Some(named).filter(|named| *named != task.id.as_str());
+        let message = cancel_message(with, "", cancel.reason.as_deref());
+        Some(Verdict { kind: "cancelled", message, by: cancel.by.clone() })
     }
 
     fn kills_task(&self, task: &Task) -> Option<Verdict> {
         let tags = task.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
         let (name, kill) = self.kill_of(&task.id, &task.task_type, tags)?;
         let reason = kill.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        Some(Verdict { kind: "killed", message: format!("the kill switch `{name}` is on{reason}") })
+        Some(Verdict { kind: "killed", message: format!("the kill switch `{name}` is on{reason}"), by: None })
     }
 
     /// The kill switches that may mean tasks of a type.

@@ -152,7 +152,7 @@ async fn a_board_follows_the_topic() {
     in_time(board.reached(place.offset)).await;
     assert!(in_time(changes.changed()).await.is_ok() && board.generation() > before);
     assert!(board.orders().paused.contains_key("echo") && !board.concerns_tasks());
-    let cancel = Said::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None });
+    let cancel = Said::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None, by: None });
     let place = order(&link, &names, &Key::Cancel("a".into()), &cancel).await.unwrap();
     in_time(board.reached(place.offset)).await;
     assert!(board.concerns_tasks());

@@ -126,13 +126,18 @@ impl Node {
         self.own == State::Expired && !self.announced && self.error.as_deref().is_some_and(told)
     }
 
+    /// Cancelled while it was only expected: if it is announced after all, the cancel applies to it then.
+    pub fn is_cancelled_ahead(&self) -> bool {
+        self.own == State::Cancelled && !self.announced && self.worker.is_none() && self.cancel.is_some()
+    }
+
     pub(super) fn give_up(&mut self) {
         self.own = State::Expired;
         self.error = Some(Box::new(ErrorInfo::new("expired", NEVER_ANNOUNCED, 0)));
     }
 
     pub(super) fn take_back(&mut self) {
-        if self.is_given_up() {
+        if self.is_given_up() || self.is_cancelled_ahead() {
             (self.own, self.error) = (State::Expected, None);
         }
     }

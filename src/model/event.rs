@@ -154,6 +154,9 @@ pub struct Event {
     /// The place of the request above this task that it comes from (`cancel_requested`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asof: Option<i64>,
+    /// The task above this one that the request named (`cancel_requested`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<TaskId>,
     /// It applies to what is below as well; true unless said otherwise (`cancel_requested`).
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub subtree: bool,
@@ -260,6 +263,7 @@ impl Event {
             only_failed: false,
             new_run: None,
             asof: None,
+            with: None,
             subtree: true,
             then: Vec::new(),
             patch: None,
@@ -300,6 +304,9 @@ impl Event {
         };
         if event.v > EVENT_VERSION {
             return Err(DecodeError::Newer(event.v));
+        }
+        if event.kind == Kind::Submitted && event.task.is_none() {
+            return Err(DecodeError::Malformed("`submitted` says nothing of its task: `task` is missing".to_owned()));
         }
         Ok(event)
     }

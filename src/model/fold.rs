@@ -21,7 +21,7 @@ use super::then::number_of;
 use advance::advance;
 use keep::{Keeping, keep};
 pub use old::Old;
-use reports::{attach, history_entry, report};
+use reports::{attach, history_entry, late_announcement, report};
 pub use taking::Placed;
 
 mod advance;
@@ -194,12 +194,13 @@ impl Forest {
             return Verdict::NoRecord;
         }
         let ages = self.ages.clone();
+        let cause = Cause { id: &event.id, at_ms: event.at_ms, place, ages: &ages };
         let grows = self.node(event.id.as_str()).is_none();
         if grows {
             if !event.kind.creates() {
                 return Verdict::NoRecord;
             }
-            self.grow(&event.id, event.run, place, &ages);
+            self.grow(&event.id, event.run, cause);
         }
         let above = if grows || event.task.is_some() { self.cancel_above(&event.id) } else { None };
         let next_run = if event.kind == Kind::RetryRequested { self.next_run(event) } else { 0 };
@@ -207,19 +208,23 @@ impl Forest {
         let Some(node) = self.touch(&event.id) else { return Verdict::NoRecord };
         let (before, kept_before) = (standing(&event.id, node), node.kept);
         let seen = (node.announced, node.run);
-        if event.kind.creates() {
+        let is_of_run = event.kind.creates() && event.run >= node.run;
+        let was_cancelled_ahead = is_of_run && event.task.is_some() && node.is_cancelled_ahead();
+        if was_cancelled_ahead || (is_of_run && node.is_given_up()) {
             node.take_back();
         }
         let step = step(node, event, place, next_run);
-        requests::inherit(node, above, place);
+        if was_cancelled_ahead {
+            requests::cancel_again(node, place);
+        }
         let later = above.is_some() || event.kind == Kind::RetryRequested;
+        let inherited = requests::inherit(node, above, cause);
         let kept = (event.record.is_some() || kept_before > 0)
             .then(|| (keep(node, event, step.verdict, place, kept_before, room), node.kept));
-        if step.in_history {
-            node.remember(history_entry(event, place, step.verdict));
-        }
+        remember(node, event, place, &step);
+        inherited.into_iter().for_each(|entry| node.remember(entry));
         node.folded_to = place.offset + 1;
-        let cause = Cause { id: &event.id, at_ms: event.at_ms, place, ages: &ages };
+        tells::pass(node, &step.passed, cause);
         let fresh = seen != (node.announced, node.run);
         if follow::is_due(node) {
             self.follow(&event.id, cause);
@@ -255,7 +260,7 @@ impl Forest {
     }
 
     /// Makes a record for a task, and for everything above it that has none.
-    fn grow(&mut self, id: &TaskId, run: u32, place: Place, ages: &Ages) {
+    fn grow(&mut self, id: &TaskId, run: u32, cause: Cause<'_>) {
         let mut missing: Vec<TaskId> = Vec::new();
         let mut next = id.parent_id();
         while let Some(above) = next {
@@ -267,16 +272,16 @@ impl Forest {
         }
         // From the top down: an expected parent takes the lowest run, so that whatever comes under it counts.
         for above in missing.into_iter().rev() {
-            self.add(above, Node::expected(1, place.log_time_ms), place, ages);
+            self.add(above, Node::expected(1, cause.place.log_time_ms), cause);
         }
-        self.add(id.clone(), Node::expected(run, place.log_time_ms), place, ages);
+        self.add(id.clone(), Node::expected(run, cause.place.log_time_ms), cause);
     }
 
-    fn add(&mut self, id: TaskId, mut node: Node, place: Place, ages: &Ages) {
+    fn add(&mut self, id: TaskId, mut node: Node, cause: Cause<'_>) {
         node.root = id.is_root();
         self.slots.insert(id.clone(), Slot { node: Some(node), stored: None, dirty: true, used: true });
         self.dirty.push(id.clone());
-        self.climb(&id, None, Cause { id: &id, at_ms: 0, place, ages });
+        self.climb(&id, None, Cause { id: &id, ..cause });
     }
 
     /// A record about to be changed.
@@ -369,12 +374,6 @@ impl Forest {
         }
     }
 
-    /// The latest cancel of anything above.
-    fn cancel_above(&self, id: &TaskId) -> Option<i64> {
-        let cancels = id.ancestors().filter_map(|above| self.node(above)?.cancel.as_deref());
-        cancels.filter(|cancel| cancel.subtree).map(|cancel| cancel.asof).max()
-    }
-
     fn note_kept(&mut self, id: &TaskId, keeping: Keeping, before: u32, now: u32) {
         self.kept_bytes = (self.kept_bytes + u64::from(now)).saturating_sub(u64::from(before));
         self.kept.insert(
@@ -416,11 +415,16 @@ struct Step {
     conflict: Option<String>,
     /// A run that is taken in the tree.
     run: u32,
+    /// Own states that the event implies and that no event of their own has told, with their times. Only for tasks with actions.
+    passed: Vec<(State, i64)>,
+    /// The first `submitted` of the run, after other events of that run.
+    is_late_announcement: bool,
 }
 
 impl Step {
     fn of(verdict: Verdict) -> Self {
-        Self { verdict, in_history: true, started: false, conflict: None, run: 0 }
+        let (passed, is_late_announcement) = Default::default();
+        Self { verdict, in_history: true, started: false, conflict: None, run: 0, passed, is_late_announcement }
     }
 }
 
@@ -456,13 +460,28 @@ fn step(node: &mut Node, event: &Event, place: Place, next_run: u32) -> Step {
         node.thens_said = Some(event.then.clone());
     }
     let was_started = node.started_at_ms.is_some();
+    let mut passed = tells::passed(node, event);
     let verdict = match event.kind {
         Kind::Progress | Kind::Log => attach(node, event),
         Kind::Reported => report(node, event),
         _ => advance(node, event, place),
     };
+    if verdict == Verdict::Ignored {
+        passed.clear();
+    }
+    let is_late_announcement = verdict == Verdict::Ignored && event.kind == Kind::Submitted && node.has_unannounced_events();
     let in_history = !matches!(event.kind, Kind::Progress | Kind::Log);
-    Step { in_history, started: !was_started && node.started_at_ms.is_some(), conflict, ..Step::of(verdict) }
+    let started = !was_started && node.started_at_ms.is_some();
+    Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
+}
+
+/// What the history says of the event.
+fn remember(node: &mut Node, event: &Event, place: Place, step: &Step) {
+    if step.is_late_announcement {
+        node.remember_announcement(late_announcement(event, place));
+    } else if step.in_history {
+        node.remember(history_entry(event, place, step.verdict));
+    }
 }
 
 /// A new run starts from nothing; the groups of children below it are superseded.
@@ -540,10 +559,14 @@ fn standing(id: &TaskId, node: &Node) -> Standing {
     Standing { run: node.run, then, state: node.state, ignored: node.on_failure() == OnFailure::Ignore, tree }
 }
 
+fn state_of(node: &Node) -> State {
+    let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
+    if cancelling { State::Cancelling } else { rollup::combine(node.own, &node.below, node.tolerated()) }
+}
+
 /// Computes the state again and keeps the times that hang on it.
 fn refresh(node: &mut Node, cause: Cause<'_>) {
-    let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
-    let state = if cancelling { State::Cancelling } else { rollup::combine(node.own, &node.below, node.tolerated()) };
+    let state = state_of(node);
     if state.is_terminal() != node.state.is_terminal() {
         let ended = state.is_terminal();
         node.ended_at_ms = ended.then_some(cause.at_ms);
@@ -563,4 +586,4 @@ fn refresh(node: &mut Node, cause: Cause<'_>) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

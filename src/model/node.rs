@@ -239,11 +239,28 @@ impl Node {
     }
 
     pub fn remember(&mut self, entry: HistoryEntry) {
+        self.make_room_in_history();
+        self.history.push(entry);
+    }
+
+    /// Adds an announcement that has come late: before the first event that made the record or moved it in that run.
+    pub fn remember_announcement(&mut self, entry: HistoryEntry) {
+        self.make_room_in_history();
+        let first = self.history.iter().position(|known| known.run == entry.run && known.kind.creates());
+        self.history.insert(first.unwrap_or(self.history.len()), entry);
+    }
+
+    fn make_room_in_history(&mut self) {
         if self.history.len() >= MAX_HISTORY {
             // The first entry tells where the task came from; it stays.
             self.history.remove(1);
             self.history_dropped += 1;
         }
-        self.history.push(entry);
+    }
+
+    /// The history of this run has events of attempts and no `submitted`.
+    pub fn has_unannounced_events(&self) -> bool {
+        let mut of_run = self.history.iter().filter(|entry| entry.run == self.run);
+        of_run.clone().any(|entry| entry.worker.is_some()) && !of_run.any(|entry| entry.kind == Kind::Submitted)
     }
 }

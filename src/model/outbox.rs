@@ -4,6 +4,7 @@
 //! The store keeps an index of either, so that what is due is found; what it is, the record says.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ pub const MAX_KEPT_BYTES: u64 = 256 << 20;
 pub const CANCEL_GRACE_MS: i64 = 2_000;
 /// Effects of one task that wait to be done.
 pub const MAX_EFFECTS: usize = 16;
+/// Characters of a cancel's reason that each task below the cancelled one keeps.
+const MAX_PASSED_ON_CHARS: usize = 256;
 /// Deliveries of one task that wait to be published.
 pub const MAX_TELLS: usize = 256;
 /// What is said of what a tree's age has ended.
@@ -145,7 +148,7 @@ pub fn withdrawal_cause(turn: i64) -> Option<i64> {
 }
 
 /// A request that stays on the record of the task it named, and what it applies to below.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancel {
     /// Where the request lies in the events partition: it applies to tasks with a lower `ce_asof`.
     pub asof: i64,
@@ -159,6 +162,38 @@ pub struct Cancel {
     pub tripped: bool,
     /// Something below was made later on purpose, and does not mind: who asks again means that too.
     pub outlived: bool,
+    pub request: CancelRequest,
+}
+
+/// What is shown of a request to cancel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelRequest {
+    /// The task that the request named; none: this task.
+    pub with: Option<Box<str>>,
+    /// The name of the token.
+    pub by: Option<Arc<str>>,
+    pub reason: Option<Box<str>>,
+}
+
+impl CancelRequest {
+    /// The same request as tasks below `named` tell it: many of them, so a long reason is cut.
+    pub fn below(&self, named: &str) -> Self {
+        let cut = |reason: &str| reason.chars().take(MAX_PASSED_ON_CHARS).collect::<String>().into();
+        let with = self.with.clone().unwrap_or_else(|| named.into());
+        Self { with: Some(with), by: self.by.clone(), reason: self.reason.as_deref().map(cut) }
+    }
+
+    /// The error message of a task that the request ends; `when` says at what point of its life.
+    pub fn message(&self, when: &str) -> String {
+        cancel_message(self.with.as_deref(), when, self.reason.as_deref())
+    }
+}
+
+/// Why a task is cancelled: `cancelled on request`, or `cancelled with` the task above it that the request named.
+pub fn cancel_message(with: Option<&str>, when: &str, reason: Option<&str>) -> String {
+    let what = with.map_or("on request".to_owned(), |with| format!("with `{with}`"));
+    let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("cancelled {what}{when}{why}")
 }
 
 /// Something that the tracker does outside, once.

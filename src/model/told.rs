@@ -21,6 +21,8 @@ pub struct Told {
     pub state: State,
     /// Changes of state in this run.
     pub changes: u32,
+    /// When that state was reached, epoch milliseconds. Clocks differ, and it never goes back.
+    pub since_ms: i64,
     /// When each check is due, epoch milliseconds; None: it is done with.
     pub checks: Vec<Option<i64>>,
     /// The newest last.
@@ -60,6 +62,7 @@ impl Told {
         Self {
             state: State::Expected,
             changes: 0,
+            since_ms: created_at_ms,
             checks: rules.checks.iter().map(due).collect(),
             deliveries: Vec::new(),
             unlisted: 0,

@@ -108,6 +108,11 @@ impl Folding {
                 self.grow_old(Place { offset: logged.offset, log_time_ms: passed }).await?;
                 self.load(&events[n..]).await?;
             }
+            if let Some(told) = logged.event.lifetimes.as_deref().filter(|told| self.forest.changes_tree_age(told)) {
+                self.apply(logged.offset).await?;
+                self.set_tree_age(told.max_tree_age_ms, logged.offset).await?;
+                self.load(&events[n..]).await?;
+            }
             self.log_time_ms = log_time_ms;
             self.forest.fold(&logged.event, Place { offset: logged.offset, log_time_ms });
         }
@@ -179,6 +184,24 @@ impl Folding {
             }
             self.brought.expired += changed;
             self.apply(place.offset).await?;
+        }
+    }
+
+    /// Open trees are to end at another age. Written before the event that says so: begun again after a crash, it goes on.
+    async fn set_tree_age(&mut self, max_tree_age_ms: i64, offset: i64) -> Result<(), StoreError> {
+        let mut after = None;
+        loop {
+            let page = self.store.page(self.partition, &Index::Ages, after.as_ref(), STEP).await?;
+            let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
+            self.load_nodes(self.forest.missing_of(&ids)).await?;
+            ids.iter().for_each(|id| self.forest.set_tree_age(id, max_tree_age_ms));
+            self.is_what_was_read().await?;
+            self.apply(offset).await?;
+            self.forest.shrink(STEP);
+            if page.len() < STEP {
+                return Ok(());
+            }
+            after = page.last().cloned();
         }
     }
 

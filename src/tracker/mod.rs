@@ -23,7 +23,7 @@ pub mod rebuild;
 mod schedules;
 mod shot;
 mod sweep;
-mod telling;
+pub(crate) mod telling;
 mod walk;
 mod withdrawals;
 

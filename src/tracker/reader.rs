@@ -12,6 +12,7 @@ use super::TrackerSetup;
 use super::feed::{BATCHES, Batch, Feed};
 use crate::broker::{BrokerError, Commit, Consumer, GroupEvent, Partition, RecordRef, Start};
 use crate::model::event::{DecodeError, Event};
+use crate::model::partition::partition_of;
 use crate::runtime::{self, Shutdown};
 
 const POLL_RECORDS: usize = 2_000;
@@ -351,13 +352,28 @@ fn take(feed: &mut Feed, record: &RecordRef<'_>, setup: &TrackerSetup) {
     }
     let value = record.value.unwrap_or_default();
     match Event::decode(value) {
-        Ok(event) => feed.push(event, record.offset, record.timestamp_ms, value.len()),
+        Ok(event) => match home_of(&event, setup) {
+            Some(home) if home != record.partition => {
+                let why = format!("`{}` belongs to partition {home}: the key is the root's id, partitioned by murmur2", event.id);
+                skip(feed, record, setup, &why);
+            }
+            _ => feed.push(event, record.offset, record.timestamp_ms, value.len()),
+        },
         Err(DecodeError::Newer(version)) => feed.stop_at(record.offset, DecodeError::Newer(version).to_string()),
-        Err(DecodeError::Malformed(why)) => {
-            let partition = record.partition.to_string();
-            tracing::warn!(partition, offset = record.offset, reason = %why, "a record on the events topic is no event and is skipped");
-            setup.metrics.events_skipped.with_label_values(&[&partition]).inc();
-            feed.skip(record.offset);
-        }
+        Err(DecodeError::Malformed(why)) => skip(feed, record, setup, &why),
     }
+}
+
+/// The partition of the task that an event speaks of. Folded in another one it would make a second record of the task, which
+/// nobody finds by its id.
+fn home_of(event: &Event, setup: &TrackerSetup) -> Option<i32> {
+    let home = || partition_of(event.id.root().as_bytes(), setup.events_partitions);
+    if event.kind.is_of_no_task() { None } else { i32::try_from(home()).ok() }
+}
+
+fn skip(feed: &mut Feed, record: &RecordRef<'_>, setup: &TrackerSetup, why: &str) {
+    let partition = record.partition.to_string();
+    tracing::warn!(partition, offset = record.offset, reason = %why, "a record on the events topic cannot be folded and is skipped");
+    setup.metrics.events_skipped.with_label_values(&[&partition]).inc();
+    feed.skip(record.offset);
 }

@@ -78,6 +78,7 @@ fn task_data(id: &TaskId, node: &Node, delivery: Delivery, lean: bool) -> Map<St
         ("type", json!(node.task_type.as_deref())),
         ("state", json!(delivery.state)),
         ("run", json!(delivery.run)),
+        ("change", json!(delivery.change)),
         ("attempt", json!(node.attempt)),
         ("name", json!(policy.name)),
         ("creator", json!(policy.creator)),

@@ -7,7 +7,7 @@ use super::shot::{Message, Shot, effect_done, event_message};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::Node;
-use crate::model::outbox::{Act, Effect, OVERDUE};
+use crate::model::outbox::{Act, CancelRequest, Effect, OVERDUE};
 use crate::model::rollup::children_of;
 use crate::model::state::Category;
 use crate::store::{Entry, Index, Store};
@@ -18,6 +18,8 @@ pub const STEP: usize = 500;
 pub struct Walk {
     top: TaskId,
     effect: Effect,
+    /// What tasks below are told of a cancel.
+    request: CancelRequest,
     events: Arc<str>,
     number: u32,
     /// Sent with the next step.
@@ -40,7 +42,9 @@ impl Walk {
     /// Begins at this task; `first` is sent before everything else.
     pub fn new(top: &TaskId, node: &Node, effect: Effect, first: Option<Message>, place: (&Arc<str>, u32), now: i64) -> Self {
         let (messages, (events, number)) = (first.into_iter().collect(), place);
-        let mut walk = Self { top: top.clone(), effect, events: events.clone(), number, messages, open: Vec::new(), steps: 0 };
+        let request = node.cancel.as_deref().map(|cancel| cancel.request.below(top.as_str())).unwrap_or_default();
+        let (top_id, events, open) = (top.clone(), events.clone(), Vec::new());
+        let mut walk = Self { top: top_id, effect, request, events, number, messages, open, steps: 0 };
         walk.look(top, node, now);
         walk
     }
@@ -109,6 +113,8 @@ impl Walk {
             {
                 let mut event = Event::new(Kind::CancelRequested, id.clone(), node.run, now);
                 event.asof = Some(asof);
+                (event.with, event.by) = (Some(self.top.clone()), self.request.by.clone());
+                event.message = self.request.reason.as_deref().map(str::to_owned);
                 Some(event)
             }
             Act::End { .. } if *id != self.top && !node.own.is_terminal() => {

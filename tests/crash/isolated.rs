@@ -166,7 +166,7 @@ fn a_cancelled_attempt_and_its_process_end() {
         let pid = output(&fleet, "first").await["pid"].as_u64().unwrap();
         send(&fleet, "ignores", Act::Ignore).await;
         fleet.events.wait("it runs", |events| events.iter().any(|event| event.id.as_str() == "ignores")).await;
-        let said = Cancel { v: 1, asof: 5, at_ms: 0, subtree: true, reason: None };
+        let said = Cancel { v: 1, asof: 5, at_ms: 0, subtree: true, reason: None, by: None };
         control::order(&fleet.link, &fleet.names, &Key::Cancel("ignores".into()), &Said::Cancel(said)).await.unwrap();
         let end = fleet.result_of("ignores").await;
         assert_eq!((end.kind, end.attempt), (EventKind::Cancelled, 1), "{end:?}");

@@ -185,7 +185,46 @@ async fn schedules_and_continuations_tell_too(mut fleet: Fleet) {
     fleet.stop().await;
 }
 
+/// A quick attempt writes no `started`, and its result may be folded before its announcement.
+async fn quick_tasks_tell_each_state_once_and_in_order(mut fleet: Fleet) {
+    const TASKS: usize = 40;
+    const STATES: [&str; 3] = ["queued", "running", "succeeded"];
+    let receiver = Receiver::start().await;
+    fleet.add_type(TYPE, callbacks()).await;
+    fleet.start_worker();
+    let tasks: Vec<String> = (0..TASKS).map(|n| format!("quick-{n}")).collect();
+    for task in &tasks {
+        let action = json!({"on": STATES, "callback": {"url": format!("{}/ok", receiver.url)}});
+        let (code, created) = post(&fleet, "/v1/tasks", &json!({"type": "echo", "id": task, "actions": [action]})).await;
+        assert_eq!(code, 201, "{created}");
+    }
+    for task in &tasks {
+        let told = settled(&fleet, task, STATES.len()).await;
+        let told: Vec<_> = told.iter().map(|(state, outcome, _)| (state.as_str(), outcome.as_str())).collect();
+        assert_eq!(told, STATES.map(|state| (state, "delivered")), "{task}");
+        let history = fleet.get(&format!("/v1/tasks/{task}/history")).await;
+        let events: Vec<_> = history["events"].as_array().unwrap().iter().collect();
+        assert_eq!((&events[0]["kind"], events.iter().any(|event| event["ignored"] == true)), (&json!("submitted"), false));
+    }
+    let mut calls: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for call in receiver.calls("ok") {
+        calls.entry(call.json()["data"]["state"].as_str().unwrap().to_owned()).or_default().push(call.json());
+    }
+    let counts: Vec<_> = STATES.iter().map(|state| (*state, calls.get(*state).map_or(0, Vec::len))).collect();
+    assert_eq!(counts, STATES.map(|state| (state, TASKS)));
+    for (n, state) in STATES.into_iter().enumerate() {
+        assert!(calls[state].iter().all(|body| body["data"]["change"] == n + 1), "{state}");
+    }
+    for body in calls.values().flatten() {
+        let (told, created) = (body["timestamp"].as_str().unwrap(), body["data"]["created_at"].as_str().unwrap());
+        assert!(told >= created, "{body}");
+    }
+    fleet.agrees().await;
+    fleet.stop().await;
+}
+
 cases! {
+    quick_tasks_tell_each_state_once_and_in_order,
     schedules_and_continuations_tell_too,
     each_state_is_told_once,
     parents_and_checks_tell_what_they_find,

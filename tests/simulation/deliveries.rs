@@ -135,6 +135,7 @@ struct Seen {
     run: u32,
     changes: u32,
     state: Option<State>,
+    own: Option<State>,
     /// When it was first made.
     created_ms: Option<i64>,
     checked: Vec<u32>,
@@ -150,13 +151,18 @@ async fn due(fleet: &Fleet, wrong: &mut Vec<String>) -> BTreeMap<String, Due> {
         for logged in logged(fleet, number) {
             folding.fold(std::slice::from_ref(&logged), logged.offset + 1).await.unwrap();
             for (id, part) in &telling {
-                let Some(node) = folding.forest().node(id).filter(|node| node.announced && !node.is_external()) else { continue };
+                let Some(node) = folding.forest().node(id).filter(|node| !node.is_external()) else { continue };
+                if !node.announced {
+                    seen.entry(id).or_default().wait(node);
+                    continue;
+                }
                 for delivery in seen.entry(id).or_default().step(&part.script, id, node, &logged, wrong) {
                     add(&mut due, id, &part.script, delivery);
                 }
             }
         }
-        for (id, seen) in seen.iter().filter(|(id, seen)| seen.checked.len() < fleet.parts[**id].script.checks.len()) {
+        let announced = seen.iter().filter(|(_, seen)| seen.created_ms.is_some());
+        for (id, seen) in announced.filter(|(id, seen)| seen.checked.len() < fleet.parts[**id].script.checks.len()) {
             wrong.push(format!("`{id}` has more checks than {:?}", seen.checked));
         }
     }
@@ -175,12 +181,27 @@ fn add(due: &mut BTreeMap<String, Due>, id: &str, script: &Script, delivery: Del
 }
 
 impl Seen {
+    fn enter(&mut self, run: u32) {
+        if run != self.run {
+            (self.run, self.changes, self.state, self.own) = (run, 0, None, None);
+        }
+    }
+
+    /// Nothing is known yet of whom it is to tell.
+    fn wait(&mut self, node: &Node) {
+        self.enter(node.run);
+        self.own = Some(node.own);
+    }
+
     /// What the task has to tell of this event.
     fn step(&mut self, script: &Script, id: &str, node: &Node, logged: &Logged, wrong: &mut Vec<String>) -> Vec<Delivery> {
         let created_ms = *self.created_ms.get_or_insert(node.created_at_ms.unwrap_or(BEGINNING_MS));
-        if node.run != self.run {
-            (self.run, self.changes, self.state) = (node.run, 0, None);
+        self.enter(node.run);
+        let mut deliveries = Vec::new();
+        for (state, at_ms) in self.implied(id, node, logged) {
+            deliveries.extend(self.comes_into(script, state, logged.offset, at_ms));
         }
+        self.own = Some(node.own);
         let mut rules = Vec::new();
         let check = logged.event.check.filter(|_| logged.event.kind == Kind::Checked && logged.event.id.as_str() == id);
         if let Some(number) = check.filter(|number| !self.checked.contains(number)) {
@@ -192,13 +213,46 @@ impl Seen {
             let passed = check.expect.contains(&node.state);
             rules.push(if passed { Rule::Passed(number as u8) } else { Rule::Failed(number as u8) });
         }
-        if self.state != Some(node.state) && node.state != State::Expected {
-            (self.state, self.changes) = (Some(node.state), self.changes + 1);
-            let actions = script.actions.iter().zip(0..).filter(|(action, _)| action.on.contains(&node.state));
-            rules.extend(actions.map(|(_, n)| Rule::Action(n)));
+        let (run, change, state, cause, at_ms) = (self.run, self.changes, node.state, logged.offset, logged.event.at_ms);
+        deliveries.extend(rules.into_iter().map(|rule| Delivery { rule, run, change, state, cause, at_ms }));
+        deliveries.extend(self.comes_into(script, node.state, cause, at_ms));
+        deliveries
+    }
+
+    /// What its actions tell of a state.
+    fn comes_into(&mut self, script: &Script, state: State, cause: i64, at_ms: i64) -> Vec<Delivery> {
+        if self.state == Some(state) || state == State::Expected {
+            return Vec::new();
         }
-        let (run, change, state, cause) = (self.run, self.changes, node.state, logged.offset);
-        rules.into_iter().map(|rule| Delivery { rule, run, change, state, cause, at_ms: logged.event.at_ms }).collect()
+        (self.state, self.changes) = (Some(state), self.changes + 1);
+        let (run, change) = (self.run, self.changes);
+        let actions = script.actions.iter().zip(0..).filter(|(action, _)| action.on.contains(&state));
+        actions.map(|(_, n)| Delivery { rule: Rule::Action(n), run, change, state, cause, at_ms }).collect()
+    }
+
+    /// The states that the task was in before this word of its worker and that none has told: whoever works on a task has
+    /// taken it from its queue, and whoever has ended an attempt, or warns in one, has begun it.
+    fn implied(&self, id: &str, node: &Node, logged: &Logged) -> Vec<(State, i64)> {
+        let event = &logged.event;
+        let is_ignored = node.history.iter().rev().find(|entry| entry.offset == logged.offset).is_none_or(|entry| entry.ignored);
+        let of_attempt = event.id.as_str() == id && event.run == node.run && event.worker.is_some();
+        if !of_attempt || is_ignored || self.state == Some(State::Cancelling) || node.state == State::Cancelling {
+            return Vec::new();
+        }
+        let began = match event.kind {
+            Kind::Started | Kind::Warned => event.started_at_ms.or(Some(event.at_ms)),
+            _ => event.started_at_ms,
+        };
+        let mut implied = Vec::new();
+        if self.changes == 0 && !matches!(node.own, State::Queued | State::Scheduled) {
+            implied.push((State::Queued, node.created_at_ms.unwrap_or_default()));
+        } else if self.own == Some(State::Scheduled) {
+            implied.extend(began.map(|at_ms| (State::Queued, at_ms)));
+        }
+        if event.kind != Kind::Started && !matches!(self.own, Some(State::Running | State::Warning)) {
+            implied.extend(began.map(|at_ms| (State::Running, at_ms)));
+        }
+        implied
     }
 }
 
@@ -252,5 +306,9 @@ fn fits(due: &Due, said: &Value) -> bool {
         }
         None => said["type"] == "task.state",
     };
-    check && data["id"] == due.task.as_str() && data["state"] == delivery.state.name() && data["run"] == delivery.run
+    check
+        && data["change"] == delivery.change
+        && data["id"] == due.task.as_str()
+        && data["state"] == delivery.state.name()
+        && data["run"] == delivery.run
 }

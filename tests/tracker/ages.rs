@@ -99,6 +99,7 @@ pub fn story_of(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
                 8 => event(Kind::CancelRequested, task),
                 9 => scheduled(task, at + HOUR),
                 10 => log,
+                11 => Event::settings(Lifetimes { max_tree_age_ms: (1 + wait) * HOUR, ..lifetimes() }, at),
                 _ => Event::tick(at),
             },
         ));
@@ -111,7 +112,7 @@ proptest! {
 
     #[test]
     fn batches_make_no_difference(
-        steps in prop::collection::vec((0..TASKS.len(), 0_u8..12, 0_i64..14), 1..90),
+        steps in prop::collection::vec((0..TASKS.len(), 0_u8..13, 0_i64..14), 1..90),
         sizes in prop::collection::vec(1_usize..30, 1..6),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -189,6 +190,27 @@ async fn what_nobody_announces_is_given_up_until_somebody_does() {
     assert_eq!(state_after(announced.clone(), "p").await.unwrap().state, State::WaitingForChildren);
     let ended = announced.into_iter().chain([(START + 25 * HOUR, succeeded("p:e"))]).collect();
     assert_eq!(state_after(ended, "p").await.unwrap().state, State::Succeeded);
+}
+
+/// A tree may be older than the word on how long it may be open: trees that are there before the tracker has told the log, or
+/// before an operator has changed it.
+#[tokio::test]
+async fn trees_that_are_open_already_end_at_the_new_age() {
+    let lifetimes = |hours| Lifetimes { max_tree_age_ms: hours * HOUR, ..Lifetimes::default() };
+    let mut log: Vec<(i64, Event)> = (0..1_200).map(|n| (START + n, submitted(&format!("t{n}")))).collect();
+    log.push((START + HOUR, Event::settings(lifetimes(3), START)));
+    log.push((START + 2 * HOUR, Event::tick(0)));
+    let state = async |more: &[(i64, Event)], task| {
+        let told = vec![(START, Event::settings(lifetimes(720), START))];
+        let (store, ..) = fold(&logged([&told[..], &log, more].concat()), &[usize::MAX], false).await;
+        store.nodes(0, &[id(task)]).await.unwrap().pop().flatten().unwrap().state
+    };
+    assert_eq!(state(&[], "t0").await, State::Queued, "not before its time");
+    let later = (START + 4 * HOUR, Event::tick(0));
+    assert_eq!(state(std::slice::from_ref(&later), "t0").await, State::Expired);
+    assert_eq!(state(std::slice::from_ref(&later), "t1199").await, State::Expired);
+    let longer = (START + 2 * HOUR, Event::settings(lifetimes(9), START));
+    assert_eq!(state(&[longer, later], "t7").await, State::Queued, "the last word counts");
 }
 
 /// The tracker, with a clock of its own: an old tree ends, what runs is told, and later all of it is gone.

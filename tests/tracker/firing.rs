@@ -346,7 +346,7 @@ pub async fn a_cancel_that_has_outlived_its_tree_is_taken_back(ground: Ground) {
     let stay = [("known", 0, long_ago), ("recent", 0, now_ms()), ("ahead", 1 << 40, long_ago)];
     let stay = stay.map(|(task, asof, at_ms)| (task.to_owned(), asof, at_ms));
     for (task, asof, at_ms) in stay.into_iter().chain(gone.iter().map(|task| (task.clone(), 0, long_ago))) {
-        let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms, subtree: true, reason: None };
+        let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms, subtree: true, reason: None, by: None };
         let key = Key::Cancel(task);
         control::order(&ground.link, &ground.names, &key, &Said::Cancel(cancel)).await.unwrap();
     }

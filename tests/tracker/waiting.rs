@@ -212,3 +212,55 @@ async fn a_record_comes_from_the_event_that_brought_it_where_it_lies_nowhere_els
     agrees(&ground).await;
     tracker.stop().await;
 }
+
+/// The children of a cancelled task that had not started, and external ones, say with whom they were cancelled, by whom and why.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelled_children_say_with_whom_by_whom_and_why() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    let tracker = ground.tracker().await;
+    let mut external = of_type("r:x", "review");
+    let rules = Rules { external: true, ..Rules::default() };
+    external.task.as_mut().unwrap().policy = Some(Box::new(Policy { rules, ..Policy::default() }));
+    let asked = Event { by: Some("ann".into()), message: Some("too dear".into()), ..event(Kind::CancelRequested, "r") };
+    ground.write(&[submitted("r"), of_type("r:a", "child"), external, asked]).await;
+    for (task, error) in [
+        ("r", "cancelled on request, before a worker took it: too dear"),
+        ("r:a", "cancelled with `r`, before a worker took it: too dear"),
+        ("r:x", "cancelled with `r`: too dear"),
+    ] {
+        let ended = until_state(&ground, task, State::Cancelled).await;
+        assert_eq!(ended.error.unwrap().message, error, "{task}");
+        let asked = ended.history.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
+        let why = if task == "r" { "too dear" } else { "with `r`: too dear" };
+        assert_eq!((asked.message.as_deref(), asked.by.as_deref()), (Some(why), Some("ann")), "{task}");
+    }
+    let said = String::from_utf8(told(&ground, "r").unwrap()).unwrap();
+    assert!(said.contains(r#""reason":"too dear","by":"ann""#), "workers say the same of what runs: {said}");
+    agrees(&ground).await;
+    tracker.stop().await;
+}
+
+/// Nobody has created it: the cancel ends it all the same, and reaches it if somebody does.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancel_of_an_expected_task_ends_it_and_applies_once_it_is_created() {
+    let (ground, _) = ground(1);
+    make_topics(&ground);
+    let tracker = ground.tracker().await;
+    ground.write(&[of_type("r:a", "child"), succeeded("r:a")]).await;
+    until_state(&ground, "r", State::Expected).await;
+    ground.write(&[event(Kind::CancelRequested, "r")]).await;
+    until_state(&ground, "r", State::Cancelled).await;
+    until("its walk is done", || async { node(&ground, "r").await.is_some_and(|node| node.effects.len() == 1) }).await;
+    let before = read_all(&ground, &ground.names.control()).len();
+    let position = put_task(&ground, "r").await;
+    ground.write(&[placed("r", position)]).await;
+    until("it is cancelled as what it is now", || async {
+        node(&ground, "r").await.is_some_and(|node| node.announced && node.state == State::Cancelled)
+    })
+    .await;
+    until("workers are told again", || async { read_all(&ground, &ground.names.control()).len() > before }).await;
+    assert!(told(&ground, "r").is_some(), "no worker has passed its record by");
+    agrees(&ground).await;
+    tracker.stop().await;
+}

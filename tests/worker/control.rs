@@ -24,7 +24,7 @@ impl Fleet {
     }
 
     pub async fn cancel(&self, id: &str, asof: i64, subtree: bool) {
-        let said = Cancel { v: 1, asof, at_ms: 0, subtree, reason: Some("enough".into()) };
+        let said = Cancel { v: 1, asof, at_ms: 0, subtree, reason: Some("enough".into()), by: None };
         self.order(Key::Cancel(id.into()), Said::Cancel(said)).await;
     }
 

@@ -62,6 +62,7 @@ fn what_is_no_event_is_malformed() {
         r#"{"v":"2","kind":"started","id":"a","at_ms":5}"#,
         r#"{"v":-1,"kind":"started","id":"a","at_ms":5}"#,
         r#"{"v":1,"kind":"started","id":"a b","at_ms":5}"#,
+        r#"{"v":1,"kind":"submitted","id":"kafleet","at_ms":1}"#,
         r#"{"v":1,"kind":"started","id":"a","at_ms":"5"}"#,
         r#"{"v":1,"kind":5,"id":"a","at_ms":5}"#,
         r#"{"v":1,"kind":"reported","id":"a","at_ms":5,"state":"bored"}"#,

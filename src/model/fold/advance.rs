@@ -42,7 +42,9 @@ pub(super) fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
     if event.kind == Kind::Released {
         node.position = event.position;
     }
-    node.own = next;
+    // One more `started` of an attempt brings what its handler wants to follow: a warning stays.
+    let goes_on = event.kind == Kind::Started && node.own == State::Warning && event.attempt == node.attempt;
+    node.own = if goes_on && event.worker == node.worker { State::Warning } else { next };
     node.silent = false;
     node.due_ms = event.due_ms;
     if event.attempt > 0 {

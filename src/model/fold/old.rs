@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Ages, Cause, Forest, Place, Verdict, refresh, requests, standing};
-use crate::model::age::{AGAIN_MS, Age, Aging, NEVER_ANNOUNCED};
+use crate::model::age::{AGAIN_MS, Age, Aging, Lifetimes, NEVER_ANNOUNCED};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::HistoryEntry;
-use crate::model::outbox::{Act, Cancel, MAX_EFFECTS, OVERDUE};
+use crate::model::outbox::{Act, Cancel, CancelRequest, MAX_EFFECTS, OVERDUE};
 
 /// What became of a task whose time had come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,28 @@ impl Forest {
             self.new_lifetimes = true;
         }
         Verdict::Applied
+    }
+
+    /// Open trees are to end at another age than until now.
+    pub fn changes_tree_age(&self, told: &Lifetimes) -> bool {
+        told.max_tree_age_ms != self.ages.lifetimes.max_tree_age_ms
+    }
+
+    /// From here on an open tree ends at this age, the trees that are open already included. The record must be at hand.
+    pub fn set_tree_age(&mut self, id: &TaskId, max_tree_age_ms: i64) {
+        let known_ms = self.ages.lifetimes.max_tree_age_ms;
+        let Some(node) = self.node(id.as_str()) else { return };
+        let Some(age) = node.age.filter(|age| age.what == Aging::Open) else { return };
+        let oldest_ms = node.seen_ms.saturating_add(max_tree_age_ms);
+        // A tree that was reopened late, or is looked at again, has a time of its own.
+        let has_own = age.due_ms != node.seen_ms.saturating_add(known_ms);
+        let due_ms = if has_own { age.due_ms.max(oldest_ms) } else { oldest_ms };
+        if due_ms != age.due_ms
+            && let Some(node) = self.touch(id)
+        {
+            node.age = Some(Age { due_ms, ..age });
+            self.ages.soonest_ms.fetch_min(due_ms, Relaxed);
+        }
     }
 
     /// Of what has changed since [`Forest::rejuvenate`], something is due when the log passes this border.
@@ -78,7 +100,9 @@ impl Forest {
         if node.requests() < MAX_EFFECTS {
             requests::replace(node, place, Act::End { asof: place.offset });
             let (asof, due_ms) = (place.offset, place.log_time_ms);
-            node.cancel = Some(Box::new(Cancel { asof, due_ms, named: true, subtree: true, ..Cancel::default() }));
+            let request = CancelRequest { reason: Some(OVERDUE.into()), ..CancelRequest::default() };
+            let cancel = Cancel { asof, due_ms, named: true, subtree: true, request, ..Cancel::default() };
+            node.cancel = Some(Box::new(cancel));
         }
         node.remember(entry(node.run, OVERDUE, place));
         if node.own.is_terminal() {

@@ -4,7 +4,7 @@ use super::{Cause, Forest, follow, refresh, requests};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::{HistoryEntry, MAX_MESSAGE_CHARS, Node};
-use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel};
+use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel, CancelRequest};
 use crate::model::rollup;
 use crate::model::state::State;
 
@@ -51,12 +51,13 @@ fn trip(node: &mut Node, told: Option<String>, cause: Cause<'_>) {
     let told = told.unwrap_or_else(|| "children had failed before the task was announced".to_owned());
     let (asof, open) = (cause.place.offset, !node.state.is_terminal());
     let due_ms = cause.place.log_time_ms + CANCEL_GRACE_MS;
-    node.cancel = Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true, outlived: false }));
+    let message: String =
+        format!("{told} (fail_fast: what was open below is cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
+    let request = CancelRequest { reason: Some(message.as_str().into()), ..CancelRequest::default() };
+    node.cancel = Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true, outlived: false, request }));
     if open {
         requests::replace(node, cause.place, Act::Cancel { asof, subtree: true });
     }
-    let message: String =
-        format!("{told} (fail_fast: what was open below is cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
     if !matches!(node.own, State::Failed | State::Expired | State::Cancelled) {
         node.error = Some(Box::new(ErrorInfo::new(CHILD_FAILED, message.clone(), 0)));
     }

@@ -1,8 +1,9 @@
 //! What is told of a task: progress, log lines, the state of an external one, and the history that people read.
 
+use super::requests::asked_message;
 use super::{Place, Verdict};
 use crate::model::event::{Event, Kind};
-use crate::model::id::clip;
+use crate::model::id::{TaskId, clip};
 use crate::model::node::{HistoryEntry, MAX_MESSAGE_CHARS, Node};
 use crate::model::state::State;
 
@@ -49,11 +50,10 @@ pub(super) fn report(node: &mut Node, event: &Event) -> Verdict {
 
 pub(super) fn history_entry(event: &Event, place: Place, verdict: Verdict) -> HistoryEntry {
     let message = event.message.as_deref().or(event.error.as_ref().map(|error| error.message.as_str()));
-    let reported = event.state.map(|state| state.name());
-    let message = match (reported, message) {
+    let message = match (event.state.map(|state| state.name()), message) {
         (Some(state), Some(message)) => Some(format!("{state}: {message}")),
         (Some(state), None) => Some(state.to_owned()),
-        (None, message) => message.map(str::to_owned),
+        (None, message) => asked_message(event.with.as_ref().map(TaskId::as_str), message),
     };
     HistoryEntry {
         kind: event.kind,
@@ -68,4 +68,11 @@ pub(super) fn history_entry(event: &Event, place: Place, verdict: Verdict) -> Hi
         by: event.by.clone(),
         ignored: verdict == Verdict::Ignored,
     }
+}
+
+/// A `submitted` that lies behind other events of its run, which its task has been through since: told with the time of its
+/// creation.
+pub(super) fn late_announcement(event: &Event, place: Place) -> HistoryEntry {
+    let created_ms = event.task.as_ref().map_or(event.at_ms, |task| task.created_at_ms.min(event.at_ms));
+    HistoryEntry { at_ms: created_ms, ..history_entry(event, place, Verdict::Applied) }
 }

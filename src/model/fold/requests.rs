@@ -1,9 +1,10 @@
 //! What people ask for: a cancel, a retry, a change. Decided by where the request lies in the log.
 
-use super::{Place, Step, Verdict, begin_run};
-use crate::model::event::{ErrorInfo, Event};
-use crate::model::node::Node;
-use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel, Effect, MAX_EFFECTS};
+use super::{Cause, Forest, Place, Step, Verdict, begin_run};
+use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::id::TaskId;
+use crate::model::node::{HistoryEntry, Node};
+use crate::model::outbox::{Act, CANCEL_GRACE_MS, Cancel, CancelRequest, Effect, MAX_EFFECTS};
 use crate::model::state::State;
 use crate::model::task::MAX_RUN;
 
@@ -20,7 +21,9 @@ pub(super) fn cancel(node: &mut Node, event: &Event, place: Place) -> Step {
         }
         return Step::of(Verdict::Ignored);
     }
-    apply_cancel(node, asof, place, named, event.subtree);
+    let with = event.with.as_ref().map(|with| with.as_str().into());
+    let request = CancelRequest { with, by: event.by.clone(), reason: event.message.as_deref().map(Into::into) };
+    apply_cancel(node, asof, place, named, event.subtree, request);
     if named {
         replace(node, place, Act::Cancel { asof, subtree: event.subtree });
     }
@@ -44,24 +47,62 @@ pub(super) fn uncancel(node: &mut Node, place: Place) {
     node.want(Effect { cause: place.offset, what: Act::Uncancel { due_ms: place.log_time_ms + CANCEL_GRACE_MS } });
 }
 
-fn apply_cancel(node: &mut Node, asof: i64, place: Place, named: bool, subtree: bool) {
+fn apply_cancel(node: &mut Node, asof: i64, place: Place, named: bool, subtree: bool, request: CancelRequest) {
     let begun_ms = node.cancelled_by().map(|cancel| cancel.due_ms);
     let due_ms = begun_ms.unwrap_or(place.log_time_ms + CANCEL_GRACE_MS);
     // What a child has failed stays failed.
     let tripped = node.cancelled_by().is_some_and(|cancel| cancel.tripped);
-    node.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree, tripped, outlived: false }));
     if node.is_external() && !node.own.is_terminal() {
         // Nobody of ours runs it: there is nothing to wait for.
         node.own = State::Cancelled;
-        node.error = Some(Box::new(ErrorInfo::new("cancelled", "cancelled on request", 0)));
+        node.error = Some(Box::new(ErrorInfo::new("cancelled", request.message(""), 0)));
+    }
+    node.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree, tripped, outlived: false, request }));
+}
+
+/// A task that was cancelled while it was only expected is there now: workers, who need not know of the cancel any more, are
+/// told again.
+pub(super) fn cancel_again(node: &mut Node, place: Place) {
+    if node.own.is_terminal() || node.cancelled_by().is_none() {
+        return;
+    }
+    let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.request.with.is_none()) else { return };
+    cancel.named = true;
+    let (asof, subtree) = (cancel.asof, cancel.subtree);
+    replace(node, place, Act::Cancel { asof, subtree });
+}
+
+/// A cancel of a task, as it applies to those below.
+pub(super) struct Above {
+    asof: i64,
+    request: CancelRequest,
+}
+
+impl Forest {
+    /// The latest cancel of anything above.
+    pub(super) fn cancel_above(&self, id: &TaskId) -> Option<Above> {
+        let cancels = id.ancestors().filter_map(|above| Some((above, self.node(above)?.cancel.as_deref()?)));
+        let (above, cancel) = cancels.filter(|(_, cancel)| cancel.subtree).max_by_key(|(_, cancel)| cancel.asof)?;
+        Some(Above { asof: cancel.asof, request: cancel.request.below(above) })
     }
 }
 
-/// What appears below a cancelled task is cancelled too, unless it was made later on purpose.
-pub(super) fn inherit(node: &mut Node, above: Option<i64>, place: Place) {
-    let Some(asof) = above.filter(|asof| *asof > node.asof && !node.own.is_terminal()) else { return };
-    if node.cancelled_by().is_none() {
-        apply_cancel(node, asof, place, false, true);
+/// What appears below a cancelled task is cancelled too, unless it was made later on purpose. Returns what its history says.
+pub(super) fn inherit(node: &mut Node, above: Option<Above>, cause: Cause<'_>) -> Option<HistoryEntry> {
+    let above = above.filter(|above| above.asof > node.asof && !node.own.is_terminal() && node.cancelled_by().is_none())?;
+    let told = asked_message(above.request.with.as_deref(), above.request.reason.as_deref()).unwrap_or_default();
+    let entry = HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, cause.place.offset), told);
+    let entry = HistoryEntry { by: above.request.by.clone(), ..entry };
+    apply_cancel(node, above.asof, cause.place, false, true, above.request);
+    Some(entry)
+}
+
+/// What the history of a task says of a request to cancel it.
+pub(super) fn asked_message(with: Option<&str>, reason: Option<&str>) -> Option<String> {
+    match (with, reason) {
+        (Some(with), Some(reason)) => Some(format!("with `{with}`: {reason}")),
+        (Some(with), None) => Some(format!("with `{with}`")),
+        (None, reason) => reason.map(str::to_owned),
     }
 }
 

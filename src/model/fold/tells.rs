@@ -1,6 +1,6 @@
 //! Who is to be told of what has become of a task: judged with every change of its state, done by effects.
 
-use super::{Cause, Forest, Place, Step, Verdict};
+use super::{Cause, Forest, Place, Step, Verdict, state_of};
 use crate::model::event::{Event, Kind};
 use crate::model::id::TaskId;
 use crate::model::node::{HistoryEntry, Node};
@@ -17,17 +17,56 @@ pub(super) fn judge(node: &mut Node, cause: Cause<'_>) {
     let now = node.state;
     let mut reached: Vec<Rule> = Vec::new();
     if told.state != now && now != State::Expected {
-        (told.state, told.changes) = (now, told.changes + 1);
+        (told.state, told.changes, told.since_ms) = (now, told.changes + 1, told.since_ms.max(cause.at_ms));
         let actions = policy.rules.actions.iter().zip(0..).filter(|(action, _)| action.on.contains(&now));
         reached.extend(actions.map(|(_, n)| Rule::Action(n)));
     }
     for rule in reached {
-        tell(node, &mut told, rule, cause.place.offset, cause.at_ms);
+        let at_ms = told.since_ms;
+        tell(node, &mut told, rule, cause.place.offset, at_ms);
     }
     if node.root {
         node.hold_ms = node.hold_ms.max(told.last_check().unwrap_or_default());
     }
     node.told = Some(told);
+}
+
+/// The own states that a task has been in by this event and that no event has told: a quick attempt writes no `started`, and its
+/// result may lie before `submitted` in the log. Empty for tasks without actions.
+pub(super) fn passed(node: &Node, event: &Event) -> Vec<(State, i64)> {
+    let has_actions = node.policy.as_deref().is_some_and(|policy| !policy.rules.actions.is_empty());
+    if !has_actions || !node.announced || node.is_external() || node.own.is_terminal() {
+        return Vec::new();
+    }
+    let began_ms = match event.kind {
+        Kind::Started | Kind::Warned => event.started_at_ms.or(Some(event.at_ms)),
+        Kind::Retrying | Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired => event.started_at_ms,
+        _ => return Vec::new(),
+    };
+    let is_first = node.told.as_deref().is_none_or(|told| told.changes == 0);
+    let queued_ms = match node.own {
+        _ if is_first => node.created_at_ms.or(began_ms),
+        State::Scheduled => began_ms,
+        _ => None,
+    };
+    let is_known = event.kind == Kind::Started || matches!(node.own, State::Running | State::Warning);
+    let running_ms = began_ms.filter(|_| !is_known);
+    let passed = [(State::Queued, queued_ms), (State::Running, running_ms)];
+    passed.into_iter().filter_map(|(state, at_ms)| Some((state, at_ms?))).collect()
+}
+
+/// Judges the states that [`passed`] has found, in their order. The record's own state and state stay as they are.
+pub(super) fn pass(node: &mut Node, passed: &[(State, i64)], cause: Cause<'_>) {
+    if passed.is_empty() {
+        return;
+    }
+    let now = (node.own, node.state);
+    for (own, at_ms) in passed {
+        node.own = *own;
+        node.state = state_of(node);
+        judge(node, Cause { at_ms: *at_ms, ..cause });
+    }
+    (node.own, node.state) = now;
 }
 
 /// The time of a check has come: the state that the task has at this place in the log counts.

@@ -112,9 +112,7 @@ impl Gunsmith {
                 },
                 Due::Check(number) => self.check(&id, &node, number, now),
                 Due::Expire => self.end(&id, &node, Kind::Expired, "it was not started in time", "expire", now),
-                Due::Cancel => {
-                    self.end(&id, &node, Kind::Cancelled, "cancelled on request, before a worker took it", "cancel", now)
-                }
+                Due::Cancel => self.end_cancelled(&id, &node, now),
             };
             shots.push(shot);
         }
@@ -154,6 +152,14 @@ impl Gunsmith {
     fn end(&self, id: &TaskId, node: &Node, kind: Kind, why: &str, name: &'static str, now: i64) -> Shot {
         let event = self.event(&last_word(id, node.run, kind, why, now));
         Shot::plain(id, Shot::TIMER, name, vec![event])
+    }
+
+    /// The task ends here, which no worker has: nobody else would say so.
+    fn end_cancelled(&self, id: &TaskId, node: &Node, now: i64) -> Shot {
+        let request = node.cancelled_by().map(|cancel| cancel.request.clone()).unwrap_or_default();
+        let why = request.message(", before a worker took it");
+        let event = Event { by: request.by, ..last_word(id, node.run, Kind::Cancelled, &why, now) };
+        Shot::plain(id, Shot::TIMER, "cancel", vec![self.event(&event)])
     }
 
     /// Shots for the effects of these tasks, in their order, and those of them that ask for a walk: what a task wants behind
@@ -293,10 +299,10 @@ impl Gunsmith {
 
     /// What workers are told before anything else is done: what runs is to stop soon. The api may have told them already.
     fn cancel(&self, id: &TaskId, node: &Node, asof: i64, subtree: bool, now: i64) -> Message {
-        let asks = |kind| matches!(kind, Kind::CancelRequested | Kind::Expired);
-        let request = node.history.iter().find(|entry| asks(entry.kind) && entry.offset == asof);
-        let reason = request.and_then(|entry| entry.message.clone());
-        let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms: now, subtree, reason };
+        let request = node.cancel.as_deref().filter(|cancel| cancel.asof == asof).map(|cancel| &cancel.request);
+        let reason = request.and_then(|request| request.reason.as_deref()).map(str::to_owned);
+        let by = request.and_then(|request| request.by.as_deref()).map(str::to_owned);
+        let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms: now, subtree, reason, by };
         self.control(id, serde_json::to_string(&cancel).ok())
     }
 

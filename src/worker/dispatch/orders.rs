@@ -82,6 +82,7 @@ impl Dispatcher {
         self.parts.meter.finished("cancelled", Duration::ZERO);
         let mut event = self.event(Kind::Cancelled, &held);
         event.attempt = held.attempts;
+        event.by = verdict.by.map(Into::into);
         event.error = Some(Box::new(ErrorInfo::new(verdict.kind, verdict.message, held.attempts)));
         self.end(held, event).await;
     }
@@ -94,6 +95,7 @@ impl Dispatcher {
         let mut event = self.event(Kind::Cancelled, &running.held);
         event.attempt = attempt;
         event.started_at_ms = Some(running.began_ms);
+        event.by = verdict.by.map(Into::into);
         event.error = Some(Box::new(ErrorInfo::new(verdict.kind, verdict.message, attempt)));
         self.end(running.held, event).await;
     }

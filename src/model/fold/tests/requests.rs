@@ -1,7 +1,7 @@
 //! What waits, is cancelled, or is asked for again.
 
 use super::*;
-use crate::model::outbox::{Act, CANCEL_GRACE_MS, Due};
+use crate::model::outbox::{Act, CANCEL_GRACE_MS, CancelRequest, Due};
 use crate::model::task::MAX_RUN;
 
 #[test]
@@ -376,4 +376,63 @@ fn retry_of_failed_tasks_uses_up_no_run_where_nothing_has_failed() {
     let root = kept.node("r");
     assert!(root.history.last().unwrap().ignored && root.effects.is_empty(), "{root:?}");
     assert_eq!((root.run, root.highest_run), (1, 1));
+}
+
+fn asked_by(task: &str, by: &str, reason: &str) -> Event {
+    Event { by: Some(by.into()), message: Some(reason.into()), ..event(Kind::CancelRequested, task) }
+}
+
+/// A child reads as cancelled with the task that was named, by whom and why: one that was there, one that appears later, and an
+/// external one, which ends at once.
+#[test]
+fn cancelled_child_says_with_whom_by_whom_and_why() {
+    let below = |task: &str| Event { with: Some(id("r")), asof: Some(3), ..asked_by(task, "ann", "too dear") };
+    let start = [submitted("r"), submitted("r:a"), external("r:x", true), asked_by("r", "ann", "too dear")];
+    let log = [&start[..], &[below("r:a"), below("r:x"), submitted("r:late"), external("r:later", true)]].concat();
+    let kept = fold_log(&log, 3, 9);
+    for task in ["r:a", "r:x", "r:late", "r:later"] {
+        let node = kept.node(task);
+        let entry = node.history.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
+        let told = (entry.message.as_deref(), entry.by.as_deref());
+        assert_eq!(told, (Some("with `r`: too dear"), Some("ann")), "{task}");
+        let message = node.cancel.unwrap().request.message("");
+        assert_eq!(message, "cancelled with `r`: too dear", "{task}");
+        let error = node.error.map(|error| error.message);
+        assert_eq!(error, task.starts_with("r:x").then_some(message.clone()).or(error.clone()), "{task}");
+    }
+    let error = |task: &str| kept.node(task).error.unwrap().message;
+    assert_eq!([error("r:x"), error("r:later")], ["cancelled with `r`: too dear"; 2].map(str::to_owned));
+    let named = kept.node("r");
+    assert_eq!(named.history.last().unwrap().message.as_deref(), Some("too dear"));
+    assert_eq!(named.cancel.unwrap().request.message(""), "cancelled on request: too dear");
+}
+
+#[test]
+fn long_reason_is_cut_for_tasks_below() {
+    let request = CancelRequest { reason: Some("x".repeat(2_000).into()), ..CancelRequest::default() };
+    let below = request.below("r");
+    assert_eq!((below.reason.unwrap().len(), below.with.as_deref()), (256, Some("r")));
+}
+
+/// Nobody has announced it: the tracker ends it, and if it is announced after all the cancel applies to it.
+#[test]
+fn cancel_of_an_expected_task_ends_it_and_applies_when_it_is_announced() {
+    let log = [submitted("r:a"), event(Kind::Succeeded, "r:a"), asked_by("r", "ann", "no"), event(Kind::Cancelled, "r")];
+    assert_eq!(states(&log, "r"), ["expected", "expected", "cancelling", "cancelled"]);
+    let kept = fold_log(&log[..3], 1, 9);
+    assert_eq!(kept.node("r").timer().map(|timer| (timer.due_ms, timer.what)), Some((1_002 + CANCEL_GRACE_MS, Due::Cancel)));
+    let announced = [&log[..], &[submitted("r")]].concat();
+    assert_eq!(states(&announced, "r").last(), Some(&"cancelling"));
+    let node = fold_log(&announced, 1, 9).node("r");
+    assert!(node.announced && node.timer().is_some_and(|timer| timer.what == Due::Cancel));
+    assert!(effects_of(&announced, "r").contains("cancel-4"), "workers are told again: {}", effects_of(&announced, "r"));
+    let ended = [&announced[..], &[event(Kind::Cancelled, "r")]].concat();
+    assert_eq!(states(&ended, "r").last(), Some(&"cancelled"));
+    let again = [&ended[..], &[event(Kind::Cancelled, "r"), submitted("r")]].concat();
+    assert_eq!(states(&again, "r").last(), Some(&"cancelled"), "it was there, and has ended");
+    // One that was made later on purpose runs, and so does one whose worker was quicker.
+    let on_purpose = [&log[..], &[known_of(submitted("r"), 3)]].concat();
+    assert_eq!(states(&on_purpose, "r").last(), Some(&"queued"));
+    let quick = [&log[..], &[Event { kind: Kind::Succeeded, ..submitted("r") }]].concat();
+    assert_eq!(states(&quick, "r").last(), Some(&"succeeded"));
 }

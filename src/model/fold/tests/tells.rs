@@ -88,6 +88,138 @@ fn a_state_that_is_reached_again_is_told_again() {
     assert_eq!(fold_log(&log, 1, 0).node("a"), node, "whatever the batches");
 }
 
+fn at(kind: Kind, attempt: u32, at_ms: i64, started_at_ms: Option<i64>) -> Event {
+    Event { attempt, at_ms, started_at_ms, worker: Some("w".into()), ..event(kind, "a") }
+}
+
+fn asking(states: &[State]) -> Event {
+    Event { at_ms: 12, ..telling("a", &[on(states)], &[]) }
+}
+
+/// A worker's events say of the task what `submitted` says.
+fn announcing(mut event: Event, states: &[State]) -> Event {
+    event.task = asking(states).task;
+    event
+}
+
+/// A quick attempt writes no `started`, and its result may lie before `submitted` in the log.
+#[test]
+fn quick_task_tells_each_state_it_went_through_in_order() {
+    let states = [State::Queued, State::Running, State::Succeeded];
+    let submitted = asking(&states);
+    let started = announcing(at(Kind::Started, 1, 10, None), &states);
+    let done = announcing(at(Kind::Succeeded, 1, 11, Some(10)), &states);
+    for log in [
+        vec![submitted.clone(), started.clone(), done.clone()],
+        vec![submitted.clone(), done.clone()],
+        vec![done.clone(), submitted.clone()],
+        vec![started.clone(), submitted.clone(), done.clone(), done.clone()],
+        vec![started, done, submitted.clone(), submitted],
+    ] {
+        for batch in [1, 2, 9] {
+            let kept = fold_log(&log, batch, 9);
+            let expected = ["queued/1 actions/0", "running/1 actions/0", "succeeded/1 actions/0"];
+            assert_eq!(told(&kept, "a"), expected, "{log:?}");
+            let node = kept.node("a");
+            let times: Vec<i64> = node.told.as_ref().unwrap().deliveries.iter().map(|one| one.at_ms).collect();
+            let queued_ms = if log[0].kind == Kind::Submitted { 12 } else { 4 };
+            assert_eq!(times, [queued_ms, queued_ms.max(10), queued_ms.max(11)], "{log:?}: no time goes back");
+            let changes: Vec<u32> = node.told.as_ref().unwrap().deliveries.iter().map(|one| one.change).collect();
+            assert_eq!((changes, node.effects.len()), (vec![1, 2, 3], 3));
+        }
+    }
+}
+
+#[test]
+fn quick_attempts_tell_running_and_retrying_each_time() {
+    let states = [State::Queued, State::Running, State::Retrying, State::Failed];
+    let mut log = vec![asking(&states)];
+    log.extend((1..=2).map(|n| at(Kind::Retrying, n, 20 * i64::from(n), Some(20 * i64::from(n) - 1))));
+    log.push(at(Kind::Failed, 3, 60, Some(59)));
+    let expected = ["queued", "running", "retrying", "running", "retrying", "running", "failed"];
+    let expected: Vec<String> = expected.iter().map(|state| format!("{state}/1 actions/0")).collect();
+    assert_eq!(told(&fold_log(&log, 2, 9), "a"), expected);
+    // Told by events of their own they are the same.
+    for n in [3, 2, 1] {
+        log.insert(n, at(Kind::Started, n as u32, 20 * n as i64 - 1, None));
+    }
+    assert_eq!(told(&fold_log(&log, 2, 9), "a"), expected);
+}
+
+#[test]
+fn rejected_task_was_queued_and_never_ran() {
+    let states = State::ALL.into_iter().filter(|state| *state != State::Expected).collect::<Vec<_>>();
+    let log = [announcing(at(Kind::Failed, 0, 9, None), &states), asking(&states)];
+    assert_eq!(told(&fold_log(&log, 1, 9), "a"), ["queued/1 actions/0", "failed/1 actions/0"]);
+}
+
+#[test]
+fn task_that_waited_in_its_worker_tells_queued_before_running() {
+    let states = [State::Scheduled, State::Queued, State::Running, State::Succeeded];
+    let scheduled = announcing(at(Kind::Scheduled, 0, 5, None), &states);
+    let log = [scheduled, asking(&states), at(Kind::Succeeded, 1, 30, Some(29))];
+    let expected = ["scheduled/1 actions/0", "queued/1 actions/0", "running/1 actions/0", "succeeded/1 actions/0"];
+    assert_eq!(told(&fold_log(&log, 1, 9), "a"), expected);
+}
+
+/// What its handler wants to follow comes with one more `started` before the result.
+#[test]
+fn second_start_of_an_attempt_leaves_its_warning() {
+    let states = [State::Running, State::Warning, State::Succeeded];
+    let more = Event { then: vec![Then::new("after", 1.into())], ..at(Kind::Started, 1, 8, None) };
+    let log =
+        [asking(&states), at(Kind::Started, 1, 6, None), at(Kind::Warned, 1, 7, None), more, at(Kind::Succeeded, 1, 9, Some(6))];
+    let kept = fold_log(&log[..4], 1, 9);
+    assert_eq!(kept.node("a").state, State::Warning);
+    assert_eq!(told(&fold_log(&log, 1, 9), "a")[..2], ["running/1 actions/0", "warning/1 actions/0"]);
+}
+
+/// The number of attempts, which of them write `started`, where `submitted` lies, and how it ends.
+fn quick_story() -> impl Strategy<Value = (Vec<bool>, usize, bool)> {
+    (prop::collection::vec(any::<bool>(), 1..5), any::<prop::sample::Index>(), any::<bool>())
+        .prop_map(|(starts, place, fails)| (starts.clone(), place.index(starts.len() * 2 + 1), fails))
+}
+
+proptest! {
+    /// Each state is told once for each time that the task comes into it, in order, whichever events lie first in the log.
+    #[test]
+    fn told_states_do_not_depend_on_which_event_comes_first((starts, place, fails) in quick_story(), batch in 1usize..9) {
+        let states = [State::Queued, State::Running, State::Retrying, State::Succeeded, State::Failed];
+        let (mut log, mut expected) = (Vec::new(), vec!["queued"]);
+        for (n, writes_start) in starts.iter().enumerate() {
+            let (attempt, ms, is_last) = (n as u32 + 1, 100 * n as i64 + 50, n + 1 == starts.len());
+            let (kind, state) = match (is_last, fails) {
+                (false, _) => (Kind::Retrying, "retrying"),
+                (true, false) => (Kind::Succeeded, "succeeded"),
+                (true, true) => (Kind::Failed, "failed"),
+            };
+            if *writes_start {
+                log.push(at(Kind::Started, attempt, ms, None));
+            }
+            log.push(at(kind, attempt, ms + 9, Some(ms)));
+            expected.extend(["running", state]);
+        }
+        log[0] = announcing(log[0].clone(), &states);
+        log.insert(place.min(log.len()), asking(&states));
+        let kept = fold_log(&log, batch, 9);
+        let expected: Vec<String> = expected.iter().map(|state| format!("{state}/1 actions/0")).collect();
+        prop_assert_eq!(told(&kept, "a"), expected);
+        let history = kept.node("a").history;
+        prop_assert_eq!(history[0].kind, Kind::Submitted);
+        prop_assert!(history.iter().all(|entry| !entry.ignored), "{:?}", history);
+    }
+}
+
+/// The time of a callback is that of what brought it about, also where that is a child that nobody has heard of before.
+#[test]
+fn parent_reopened_by_a_new_child_tells_the_time_of_that_child() {
+    let mut parent = telling("x", &[on(&[State::WaitingForChildren])], &[]);
+    parent.task.as_mut().unwrap().policy.as_mut().unwrap().rules.external = true;
+    let child = Event { at_ms: 77, ..submitted("x:a") };
+    let told = fold_log(&[parent, reported("x", State::Succeeded), child], 2, 9).node("x").told.unwrap();
+    assert_eq!(told.deliveries.iter().map(|one| one.at_ms).collect::<Vec<_>>(), [77]);
+}
+
 #[test]
 fn the_children_count_and_a_parent_that_is_reopened_ends_again() {
     let log = [
