@@ -415,7 +415,7 @@ struct Step {
     conflict: Option<String>,
     /// A run that is taken in the tree.
     run: u32,
-    /// Own states that the event implies and that no event of their own has told, with their times. Only for tasks with actions.
+    /// Own states that the event implies and that no event of their own has told, with their times. Only for tasks with actions or checks.
     passed: Vec<(State, i64)>,
     /// The first `submitted` of the run, after other events of that run.
     is_late_announcement: bool,

@@ -32,10 +32,10 @@ pub(super) fn judge(node: &mut Node, cause: Cause<'_>) {
 }
 
 /// The own states that a task has been in by this event and that no event has told: a quick attempt writes no `started`, and its
-/// result may lie before `submitted` in the log. Empty for tasks without actions.
+/// result may lie before `submitted` in the log. Empty for tasks that tell nobody of anything.
 pub(super) fn passed(node: &Node, event: &Event) -> Vec<(State, i64)> {
-    let has_actions = node.policy.as_deref().is_some_and(|policy| !policy.rules.actions.is_empty());
-    if !has_actions || !node.announced || node.is_external() || node.own.is_terminal() {
+    let tells = node.policy.as_deref().is_some_and(|policy| policy.rules.tells());
+    if !tells || !node.announced || node.is_external() || node.own.is_terminal() {
         return Vec::new();
     }
     let began_ms = match event.kind {
