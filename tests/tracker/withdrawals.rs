@@ -1,6 +1,5 @@
 //! Cancels leave the control topic as fast as they came, once workers are past what they ended.
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use kafleet::broker::{Commit, Partition};
@@ -42,8 +41,7 @@ pub async fn cancels_of_small_trees_leave_together(ground: Ground) {
     ground.broker.set_group_offsets(&ground.names.group("root"), &[commit(1)], DEADLINE).unwrap();
     until("workers are told of none", || async { told() == 0 }).await;
     let took = begun.elapsed();
-    // Past the test runner, which keeps what a test prints to itself.
-    writeln!(std::io::stderr(), "{TREES} cancels left within {took:.2?}").unwrap();
+    eprintln!("{TREES} cancels left within {took:.2?}");
     assert!(took < SOON, "{TREES} cancels left within {took:?}");
     agrees(&ground).await;
     tracker.stop().await;
