@@ -201,7 +201,7 @@ async fn trees_that_are_open_already_end_at_the_new_age() {
     log.push((START + HOUR, Event::settings(lifetimes(3), START)));
     log.push((START + 2 * HOUR, Event::tick(0)));
     let state = async |more: &[(i64, Event)], task| {
-        let told = vec![(START, Event::settings(lifetimes(720), START))];
+        let told = [(START, Event::settings(lifetimes(720), START))];
         let (store, ..) = fold(&logged([&told[..], &log, more].concat()), &[usize::MAX], false).await;
         store.nodes(0, &[id(task)]).await.unwrap().pop().flatten().unwrap().state
     };
