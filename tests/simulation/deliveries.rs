@@ -241,7 +241,8 @@ impl Seen {
         }
         let began = match event.kind {
             Kind::Started | Kind::Warned => event.started_at_ms.or(Some(event.at_ms)),
-            _ => event.started_at_ms,
+            Kind::Retrying | Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired => event.started_at_ms,
+            _ => return Vec::new(),
         };
         let mut implied = Vec::new();
         if self.changes == 0 && !matches!(node.own, State::Queued | State::Scheduled) {
