@@ -22,7 +22,7 @@ pub struct Bench {
 
 enum Kind {
     Memory(Memory),
-    Redis(Servers),
+    Redis(Box<Servers>),
 }
 
 struct Servers {
@@ -60,14 +60,15 @@ impl Bench {
     /// Where the URL is not that of what holds the keys.
     pub fn over_nodes(options: RedisOptions, nodes: Vec<String>) -> Self {
         let redis = Redis::connect(options.clone()).unwrap();
-        Self { store: Arc::new(redis), kind: Kind::Redis(Servers { options, nodes }) }
+        Self { store: Arc::new(redis), kind: Kind::Redis(Box::new(Servers { options, nodes })) }
     }
 
     /// A store of the same kind whose reservations and leases last so long.
     pub fn with_reservation_ttl(&self, reservation_ttl: Duration, lease_ttl: Duration) -> Arc<dyn Store> {
         match &self.kind {
             Kind::Memory(_) => Arc::new(Memory::new(MemoryOptions { reservation_ttl, lease_ttl, ..MemoryOptions::default() })),
-            Kind::Redis(Servers { options, .. }) => {
+            Kind::Redis(servers) => {
+                let Servers { options, .. } = &**servers;
                 Arc::new(Redis::connect(RedisOptions { reservation_ttl, lease_ttl, ..options.clone() }).unwrap())
             }
         }
@@ -77,7 +78,8 @@ impl Bench {
     pub async fn wipe(&self) {
         match &self.kind {
             Kind::Memory(memory) => memory.wipe(),
-            Kind::Redis(Servers { options, nodes }) => {
+            Kind::Redis(servers) => {
+                let Servers { options, nodes } = &**servers;
                 for node in nodes {
                     let mut raw = raw(node).await;
                     for key in all_keys(&mut raw, &options.prefix).await {
@@ -91,7 +93,8 @@ impl Bench {
     pub async fn save(&self) -> Saved {
         match &self.kind {
             Kind::Memory(memory) => Saved::Memory(memory.snapshot()),
-            Kind::Redis(Servers { options, nodes }) => {
+            Kind::Redis(servers) => {
+                let Servers { options, nodes } = &**servers;
                 let mut saved = Vec::new();
                 for node in nodes {
                     saved.push(dump(node, &options.prefix).await);
