@@ -184,7 +184,7 @@ impl Fleet {
 
     /// One more type, with its topics; the api that is asked from now on knows it.
     pub async fn add_type(&mut self, name: &str, registered: Registered) {
-        self.registry.add(name, registered);
+        self.registry.add_reserved(name, registered);
         let mut config = Config::default();
         (config.topics.prefix, config.topics.events_partitions) = (self.names.prefix.clone(), self.events_partitions);
         config.topics.task_partitions = 4;
