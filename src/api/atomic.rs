@@ -121,6 +121,7 @@ impl Api {
 
     async fn submit_together(self: &Arc<Self>, drafts: Vec<Draft>) -> Result<Outcomes, Refusal> {
         let standings = self.claim_all(&drafts).await?;
+        let standings = self.settle_mixed(&drafts, standings).await?;
         let leases: Vec<Lease> = standings.iter().filter_map(|standing| standing.lease().cloned()).collect();
         let there = standings.iter().filter(|standing| matches!(standing, Standing::There(_))).count();
         if there == drafts.len() {
@@ -188,6 +189,34 @@ impl Api {
             tokio::time::sleep(pauses.next_wait()).await;
             waited = true;
         }
+    }
+
+    /// Looks once more for the others where some tasks exist and some do not: they may be of a transaction that was being folded
+    /// while the ids were looked up. All events of a tree lie in one partition, so what is committed together is found
+    /// together behind the first of them.
+    async fn settle_mixed(&self, drafts: &[Draft], standings: Vec<Standing>) -> Result<Vec<Standing>, Refusal> {
+        let is_mixed = standings.iter().any(|standing| matches!(standing, Standing::There(_)))
+            && standings.iter().any(|standing| standing.lease().is_some());
+        if !is_mixed {
+            return Ok(standings);
+        }
+        let looks = standings.iter().zip(drafts).map(|(standing, draft)| async move {
+            match standing.lease() {
+                Some(_) => self.existing(draft).await,
+                None => Ok(None),
+            }
+        });
+        let looks: Vec<_> = looks.collect();
+        let found: Vec<Result<Option<Found>, Refusal>> = stream::iter(looks).buffered(AT_ONCE).collect().await;
+        if let Some(n) = found.iter().position(Result::is_err) {
+            self.end(standings.iter().filter_map(Standing::lease).map(|lease| (lease, Ending::Released))).await;
+            return Err(found.into_iter().nth(n).and_then(Result::err).map_or_else(Refusal::internal, |refusal| at(n, refusal)));
+        }
+        let found: Vec<Option<Found>> = found.into_iter().map(|found| found.ok().flatten()).collect();
+        let late = standings.iter().zip(&found).filter(|(_, found)| found.is_some());
+        self.end(late.filter_map(|(standing, _)| standing.lease()).map(|lease| (lease, Ending::Released))).await;
+        let settled = standings.into_iter().zip(found);
+        Ok(settled.map(|(standing, found)| found.map_or(standing, |found| Standing::There(Box::new(found)))).collect())
     }
 
     /// Gives up leases; the ids are asked for again.
