@@ -1,0 +1,92 @@
+//! Rules of the documents: links lead somewhere, and metrics that are named exist.
+
+use std::collections::BTreeSet;
+
+use regex::Regex;
+
+use crate::source::{SourceFile, Violation, root};
+
+/// Links of Markdown files to files and headings that do not exist. Links to other sites are not followed.
+pub fn broken_links(documents: &[(String, String)]) -> Vec<Violation> {
+    let link = Regex::new(r"\]\(([^)\s]+)\)").unwrap();
+    let mut found = Vec::new();
+    for (path, text) in documents {
+        for (content, line) in text.lines().zip(1..) {
+            for target in link.captures_iter(content).map(|found| found.get(1).unwrap().as_str()) {
+                if target.contains("://") || target.starts_with("mailto:") {
+                    continue;
+                }
+                if let Some(why) = broken(path, text, target) {
+                    found.push(Violation::new(path, line, format!("`{target}` {why}")));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn broken(path: &str, text: &str, target: &str) -> Option<&'static str> {
+    let (file, heading) = target.split_once('#').map_or((target, None), |(file, heading)| (file, Some(heading)));
+    let other;
+    let text = if file.is_empty() {
+        text
+    } else {
+        let target = root().join(path).parent()?.join(file);
+        if !target.exists() {
+            return Some("is no file");
+        }
+        if heading.is_none() || target.extension().is_none_or(|extension| extension != "md") {
+            return None;
+        }
+        other = std::fs::read_to_string(target).unwrap();
+        &other
+    };
+    match heading {
+        Some(heading) if !anchors(text).contains(heading) => Some("is no heading"),
+        _ => None,
+    }
+}
+
+/// Anchors of the headings of a Markdown text, as web hosts make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    let mut code = false;
+    for line in text.lines() {
+        code ^= line.trim_start().starts_with("```");
+        let Some(heading) = line.strip_prefix('#').filter(|_| !code) else { continue };
+        let title = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept: String = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_')).collect();
+        let anchor = kept.replace(' ', "-");
+        let mut unique = anchor.clone();
+        let mut n = 1;
+        while seen.contains(&unique) {
+            unique = format!("{anchor}-{n}");
+            n += 1;
+        }
+        seen.insert(unique);
+    }
+    seen
+}
+
+/// Metrics and headers (`kafleet_…`) named in documents and charts that are no literal of the source.
+pub fn unknown_names(documents: &[(String, String)], sources: &[SourceFile]) -> Vec<Violation> {
+    let name = Regex::new(r"\bkafleet_[a-z_]+[a-z]\b").unwrap();
+    let literal = Regex::new("\"(kafleet_[a-z_]+)\"").unwrap();
+    let literals = |file| literal.captures_iter(file).map(|found| found.get(1).unwrap().as_str());
+    let known: BTreeSet<&str> = sources.iter().flat_map(|file| literals(&file.text)).collect();
+    let suffixes = ["_bucket", "_sum", "_count"];
+    let exists = |metric: &str| {
+        known.contains(metric)
+            || suffixes.iter().any(|suffix| metric.strip_suffix(suffix).is_some_and(|metric| known.contains(metric)))
+    };
+    let mut found = Vec::new();
+    for (path, text) in documents {
+        for (content, line) in text.lines().zip(1..) {
+            let unknown = name.find_iter(content).map(|found| found.as_str()).filter(|metric| !exists(metric));
+            found.extend(
+                unknown.map(|metric| Violation::new(path, line, format!("`{metric}` is no metric and no header of the source"))),
+            );
+        }
+    }
+    found
+}

@@ -1,0 +1,54 @@
+//! Rules that the repository holds itself to. CONTRIBUTING.md lists them; each is also shown to find a planted violation.
+
+mod documents;
+mod planted;
+mod rules;
+mod source;
+
+use source::{Violation, rust_files, texts};
+
+/// Violations that exist and are to go, one a line as `rule path name`. The list may only become shorter: an entry whose
+/// violation is gone fails the test.
+const ALLOWED: &str = include_str!("allowed.txt");
+
+/// Maximum number of doc comments that begin with a question word. Lower it with every one that is rewritten.
+const MAX_RIDDLES: usize = 1048;
+
+/// Violations without an allowance, and allowances without a violation.
+fn broken(rule: &str, found: &[Violation]) -> Vec<String> {
+    let key = |violation: &Violation| {
+        let name = violation.message.split('`').nth(1).unwrap_or("-");
+        format!("{rule} {} {name}", violation.path)
+    };
+    let allowed: Vec<&str> = ALLOWED.lines().filter(|line| line.split(' ').next() == Some(rule)).collect();
+    let new =
+        found.iter().filter(|violation| !allowed.contains(&&*key(violation))).map(|violation| format!("{rule}: {violation}"));
+    let keys: Vec<String> = found.iter().map(key).collect();
+    let gone = allowed.iter().filter(|entry| !keys.iter().any(|key| key == *entry));
+    new.chain(gone.map(|entry| format!("no longer violated, remove it from tests/tidy/allowed.txt: {entry}"))).collect()
+}
+
+#[test]
+fn code_keeps_the_rules() {
+    let code = rust_files(&["src", "tests", "examples"]);
+    let mut all = broken("file-length", &rules::long_files(&code));
+    all.extend(broken("function-length", &rules::long_functions(&code)));
+    all.extend(broken("type-size", &rules::large_types(&code)));
+    all.extend(broken("crate-folder", &rules::misplaced_crates(&code)));
+    all.extend(broken("model-purity", &rules::impure_model(&code)));
+    all.extend(broken("dead-file", &rules::dead_files(&code)));
+    let riddles = rules::riddles(&code);
+    if riddles.len() > MAX_RIDDLES {
+        all.extend(riddles.iter().map(ToString::to_string));
+    }
+    assert!(all.is_empty(), "{} violations\n{}", all.len(), all.join("\n"));
+}
+
+#[test]
+fn documents_keep_the_rules() {
+    let manuals = texts(&[".", "docs"], "md");
+    let mut all = broken("link", &documents::broken_links(&manuals));
+    let documents = [texts(&["helm"], "yaml"), texts(&["helm"], "tpl"), manuals].concat();
+    all.extend(broken("name", &documents::unknown_names(&documents, &rust_files(&["src"]))));
+    assert!(all.is_empty(), "{} violations\n{}", all.len(), all.join("\n"));
+}

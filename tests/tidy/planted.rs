@@ -1,0 +1,127 @@
+//! Each rule finds what is planted for it, and nothing in the text beside it that keeps the rule.
+
+use crate::documents::{broken_links, unknown_names};
+use crate::rules;
+use crate::source::{SourceFile, Violation};
+
+type Rule = fn(&[SourceFile]) -> Vec<Violation>;
+
+fn found_in(rule: Rule, path: &str, text: &str) -> Vec<String> {
+    rule(&[SourceFile::new(path, text)]).iter().map(ToString::to_string).collect()
+}
+
+/// Asserts one finding in the first text, whose place and words it names, and none in the second.
+fn assert_finds(rule: Rule, path: &str, (bad, finding): (&str, &str), good: &str) {
+    let found = found_in(rule, path, bad);
+    assert!(matches!(&found[..], [one] if one.contains(finding)), "{finding}: {found:?}");
+    assert_eq!(found_in(rule, path, good), Vec::<String>::new());
+}
+
+#[test]
+fn long_file_is_found() {
+    let text = |lines| "// x\n".repeat(lines);
+    assert_finds(rules::long_files, "src/a.rs", (&text(501), "src/a.rs:1: 501 lines"), &text(500));
+}
+
+#[test]
+fn long_function_and_method_are_found() {
+    let body = |lines: usize| format!("{{\n{}}}", "\n".repeat(lines - 2 + 1));
+    let function = |lines| format!("fn f() {}", body(lines));
+    let method = |lines| format!("struct S;\nimpl S {{ fn m(&self) {} }}", body(lines));
+    assert_finds(rules::long_functions, "src/a.rs", (&function(61), "src/a.rs:1: `f` has"), &function(59));
+    assert_finds(rules::long_functions, "src/a.rs", (&method(61), "src/a.rs:2: `m` has"), &method(59));
+}
+
+#[test]
+fn large_struct_is_found() {
+    let text = |fields: usize| format!("struct S {{ {} }}", (0..fields).map(|n| format!("f{n}: u8,")).collect::<String>());
+    assert_finds(rules::large_types, "src/a.rs", (&text(21), "`S` has 21 fields"), &text(20));
+}
+
+#[test]
+fn methods_of_a_type_are_counted_over_its_impl_blocks() {
+    let part =
+        |from: usize, to: usize| format!("impl S {{ {} }}", (from..to).map(|n| format!("fn m{n}() {{}}")).collect::<String>());
+    let files = |most| [SourceFile::new("src/a/x.rs", &part(0, 20)), SourceFile::new("src/a/y.rs", &part(20, most))];
+    let found = rules::large_types(&files(26));
+    assert!(matches!(&found[..], [one] if one.to_string().contains("`S` has 26 methods")), "{found:?}");
+    assert!(rules::large_types(&files(25)).is_empty());
+}
+
+#[test]
+fn crate_outside_its_folder_is_found() {
+    for (name, home) in [("rdkafka", "src/broker/x.rs"), ("redis", "src/store/x.rs"), ("axum", "src/api/x.rs")] {
+        let used = format!("// one\nuse {name}::Thing;");
+        let own = format!("use crate::store::Thing; // {name}::Thing");
+        let finding = format!("src/worker/x.rs:2: `{name}` may be named in");
+        assert_finds(rules::misplaced_crates, "src/worker/x.rs", (&used, &finding), &own);
+        assert_eq!(found_in(rules::misplaced_crates, home, &used), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn impurity_of_the_model_is_found() {
+    for bad in ["use std::fs;", "use tokio::sync::watch;", "fn f() { Instant::now(); }", "async fn f() {}", "use tracing::info;"]
+    {
+        assert_finds(
+            rules::impure_model,
+            "src/model/x.rs",
+            (bad, "src/model/x.rs:1:"),
+            "use std::fmt; // tokio::spawn would be impure",
+        );
+        assert_eq!(found_in(rules::impure_model, "src/worker/x.rs", bad), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn file_of_no_module_is_found() {
+    let files = |declared: &str| {
+        let file = SourceFile::new;
+        [
+            file("src/lib.rs", declared),
+            file("src/a.rs", "mod b;"),
+            file("src/a/b.rs", ""),
+            file("src/c/mod.rs", "mod d;"),
+            file("src/c/d.rs", ""),
+        ]
+    };
+    let found = rules::dead_files(&files("mod a;"));
+    assert!(matches!(&found[..], [one] if one.path == "src/c/mod.rs"), "{found:?}");
+    assert!(rules::dead_files(&files("mod a; mod c;")).is_empty());
+}
+
+#[test]
+fn doc_comment_that_begins_with_a_question_word_is_found() {
+    let good = "/// Maximum wait.\n/// What follows is the second line.\nstruct S;";
+    assert_finds(
+        rules::riddles,
+        "src/a.rs",
+        ("/// What it waits for.\nstruct S;", "src/a.rs:1: a doc comment begins with `What`"),
+        good,
+    );
+    assert_finds(rules::riddles, "src/a.rs", ("//! So it is.\n", "src/a.rs:1: a doc comment begins with `So`"), "//! Sorting.\n");
+}
+
+#[test]
+fn broken_link_is_found() {
+    let text = "# A title, of two\n[a](#a-title-of-two) [b](docs/api.md) [c](https://example.org)\n[d](docs/none.md) [e](#nowhere) [f](docs/api.md#nowhere)\n";
+    let found: Vec<String> = broken_links(&[("README.md".into(), text.into())]).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        found,
+        [
+            "README.md:3: `docs/none.md` is no file",
+            "README.md:3: `#nowhere` is no heading",
+            "README.md:3: `docs/api.md#nowhere` is no heading"
+        ]
+    );
+}
+
+#[test]
+fn metric_that_does_not_exist_is_found() {
+    let text = "`kafleet_lag_records` and `kafleet_wait_seconds_bucket`\n`kafleet_lag`\n";
+    let source = r#"const NAMES: [&str; 2] = ["kafleet_lag_records", "kafleet_wait_seconds"];"#;
+    let source = SourceFile::new("src/telemetry.rs", source);
+    let found: Vec<String> =
+        unknown_names(&[("docs/a.md".into(), text.into())], &[source]).iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["docs/a.md:2: `kafleet_lag` is no metric and no header of the source"]);
+}

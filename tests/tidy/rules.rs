@@ -1,0 +1,218 @@
+//! Rules of the code: sizes, folders that may name a crate, purity of the model, files that belong to no module, doc comments.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use regex::Regex;
+use syn::visit::{self, Visit};
+
+use crate::source::{SourceFile, Violation};
+
+pub const MAX_FILE_LINES: usize = 500;
+pub const MAX_FUNCTION_LINES: usize = 60;
+pub const MAX_FIELDS: usize = 20;
+pub const MAX_METHODS: usize = 25;
+
+/// Crates that only some folders may name: the names as they stand in paths, and the folders.
+const CRATES: &[(&str, &[&str])] =
+    &[("rdkafka", &["src/broker/", "src/bench/"]), ("redis", &["src/store/", "src/bench/"]), ("axum", &["src/api/"])];
+
+/// Paths that code without IO, clock, randomness and concurrency does not name.
+const IMPURE: &str = r"\b(tokio|tracing|fastrand|parking_lot)::|\bstd::(fs|net|env|thread|process)\b|\b(SystemTime|Instant)::now|\basync\s+(fn|move)\b";
+
+/// First words of a doc comment that do not name the thing.
+const RIDDLES: &[&str] = &["What", "How", "Where", "Who", "Whoever", "So", "Whose"];
+
+pub fn long_files(files: &[SourceFile]) -> Vec<Violation> {
+    let lines = |file: &SourceFile| file.text.lines().count();
+    let long = files.iter().filter(|file| lines(file) > MAX_FILE_LINES);
+    long.map(|file| Violation::new(&file.path, 1, format!("{} lines; at most {MAX_FILE_LINES}: split the file", lines(file))))
+        .collect()
+}
+
+pub fn long_functions(files: &[SourceFile]) -> Vec<Violation> {
+    struct Functions<'a>(&'a str, Vec<Violation>);
+    impl Functions<'_> {
+        fn check(&mut self, name: &syn::Ident, body: &syn::Block) {
+            let (first, last) = (body.brace_token.span.open().start().line, body.brace_token.span.close().end().line);
+            let lines = last - first + 1;
+            if lines > MAX_FUNCTION_LINES {
+                self.1.push(Violation::new(
+                    self.0,
+                    first,
+                    format!("`{name}` has {lines} lines; at most {MAX_FUNCTION_LINES}: split it"),
+                ));
+            }
+        }
+    }
+    impl<'ast> Visit<'ast> for Functions<'_> {
+        fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+            self.check(&item.sig.ident, &item.block);
+            visit::visit_item_fn(self, item);
+        }
+        fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+            self.check(&item.sig.ident, &item.block);
+            visit::visit_impl_item_fn(self, item);
+        }
+    }
+    let of_file = |file: &SourceFile| {
+        let mut found = Functions(&file.path, Vec::new());
+        found.visit_file(&file.syntax);
+        found.1
+    };
+    files.iter().flat_map(of_file).collect()
+}
+
+/// Structs with too many fields, and types with too many methods over all their `impl` blocks without a trait.
+pub fn large_types(files: &[SourceFile]) -> Vec<Violation> {
+    struct Types<'a> {
+        path: &'a str,
+        found: Vec<Violation>,
+        methods: Vec<(String, usize, usize)>,
+    }
+    impl<'ast> Visit<'ast> for Types<'_> {
+        fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+            let fields = item.fields.len();
+            if fields > MAX_FIELDS {
+                let message = format!("`{}` has {fields} fields; at most {MAX_FIELDS}: group what belongs together", item.ident);
+                self.found.push(Violation::new(self.path, item.ident.span().start().line, message));
+            }
+        }
+        fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+            if item.trait_.is_none()
+                && let syn::Type::Path(path) = &*item.self_ty
+                && let Some(last) = path.path.segments.last()
+            {
+                let methods = item.items.iter().filter(|item| matches!(item, syn::ImplItem::Fn(_))).count();
+                self.methods.push((last.ident.to_string(), methods, item.impl_token.span.start().line));
+            }
+            visit::visit_item_impl(self, item);
+        }
+    }
+    let mut found = Vec::new();
+    // A type is told from others of its name by its folder: that is as far as `impl` blocks of one type are spread.
+    let mut totals: BTreeMap<(String, String), (usize, String, usize)> = BTreeMap::new();
+    for file in files {
+        let mut types = Types { path: &file.path, found: Vec::new(), methods: Vec::new() };
+        types.visit_file(&file.syntax);
+        found.append(&mut types.found);
+        for (name, methods, line) in types.methods {
+            let folder = file.path.split('/').take(2).collect::<Vec<_>>().join("/");
+            let total = totals.entry((folder, name)).or_insert((0, file.path.clone(), line));
+            total.0 += methods;
+        }
+    }
+    for ((_, name), (methods, path, line)) in totals {
+        if methods > MAX_METHODS {
+            found.push(Violation::new(&path, line, format!("`{name}` has {methods} methods; at most {MAX_METHODS}: split it")));
+        }
+    }
+    found
+}
+
+pub fn misplaced_crates(files: &[SourceFile]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (name, folders) in CRATES {
+        let used = Regex::new(&format!(r"(^|[^:\w]){name}::")).unwrap();
+        for file in files.iter().filter(|file| file.path.starts_with("src/")) {
+            if folders.iter().any(|folder| file.path.starts_with(folder)) {
+                continue;
+            }
+            found.extend(matches(file, &used, |_| format!("`{name}` may be named in {} only", folders.join(" and "))));
+        }
+    }
+    found
+}
+
+pub fn impure_model(files: &[SourceFile]) -> Vec<Violation> {
+    let impure = Regex::new(IMPURE).unwrap();
+    let model = files.iter().filter(|file| file.path.starts_with("src/model/") && !file.is_test());
+    model.flat_map(|file| matches(file, &impure, |text| format!("`{text}` has no place in the model: it is pure"))).collect()
+}
+
+/// Places outside comments that match.
+fn matches(file: &SourceFile, pattern: &Regex, message: impl Fn(&str) -> String) -> Vec<Violation> {
+    let code = file.text.lines().zip(1..).map(|(text, line)| (text.split("//").next().unwrap_or_default(), line));
+    let found = code.filter_map(|(text, line)| Some((pattern.find(text)?.as_str().trim(), line)));
+    found.map(|(text, line)| Violation::new(&file.path, line, message(text))).collect()
+}
+
+/// Files that no `mod` declares: the compiler does not see them.
+pub fn dead_files(files: &[SourceFile]) -> Vec<Violation> {
+    struct Modules<'a>(&'a str, BTreeSet<String>);
+    impl<'ast> Visit<'ast> for Modules<'_> {
+        fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+            if item.content.is_some() {
+                return;
+            }
+            let own = item.attrs.iter().find_map(|attribute| {
+                let syn::Meta::NameValue(pair) = &attribute.meta else { return None };
+                let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(path), .. }) = &pair.value else { return None };
+                pair.path.is_ident("path").then(|| path.value())
+            });
+            let parent = std::path::Path::new(self.0);
+            let folder = parent.parent().unwrap().to_string_lossy().into_owned();
+            let stem = parent.file_stem().unwrap().to_string_lossy().into_owned();
+            let base = if ["mod", "lib", "main"].contains(&&*stem) || is_crate_root(self.0) {
+                folder.clone()
+            } else {
+                format!("{folder}/{stem}")
+            };
+            match own {
+                Some(path) => {
+                    self.1.insert(normalised(&format!("{folder}/{path}")));
+                }
+                None => {
+                    self.1.insert(format!("{base}/{}.rs", item.ident));
+                    self.1.insert(format!("{base}/{}/mod.rs", item.ident));
+                }
+            }
+        }
+    }
+    let mut declared = BTreeSet::new();
+    for file in files {
+        let mut modules = Modules(&file.path, BTreeSet::new());
+        modules.visit_file(&file.syntax);
+        declared.append(&mut modules.1);
+    }
+    let dead = files.iter().filter(|file| !is_crate_root(&file.path) && !declared.contains(&file.path));
+    dead.map(|file| Violation::new(&file.path, 1, "no `mod` declares this file: it is never compiled")).collect()
+}
+
+/// `src/lib.rs`, `src/main.rs`, examples, and test programs: `tests/NAME.rs` and `tests/NAME/main.rs`.
+fn is_crate_root(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    matches!(parts[..], ["src", "lib.rs" | "main.rs"] | ["examples" | "tests", _] | ["examples" | "tests", _, "main.rs"])
+}
+
+fn normalised(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." | "" => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// First lines of doc comments that begin with a question word instead of naming the thing.
+pub fn riddles(files: &[SourceFile]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for file in files {
+        let mut inside = false;
+        for (text, line) in file.text.lines().zip(1..) {
+            let doc = text.trim_start().strip_prefix("///").or_else(|| text.trim_start().strip_prefix("//!"));
+            let first = doc.filter(|_| !inside).and_then(|doc| doc.split_whitespace().next());
+            if let Some(word) = first.filter(|word| RIDDLES.contains(word)) {
+                found.push(Violation::new(
+                    &file.path,
+                    line,
+                    format!("a doc comment begins with `{word}`: name the thing with a noun or a verb"),
+                ));
+            }
+            inside = doc.is_some();
+        }
+    }
+    found
+}

@@ -1,0 +1,77 @@
+//! Reading the repository: Rust files with their syntax trees, and documents.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A Rust file with its path relative to the repository's root, `/`-separated.
+pub struct SourceFile {
+    pub path: String,
+    pub text: String,
+    pub syntax: syn::File,
+}
+
+impl SourceFile {
+    pub fn new(path: &str, text: &str) -> Self {
+        let syntax = syn::parse_file(text).unwrap_or_else(|error| panic!("{path} is not Rust: {error}"));
+        Self { path: path.to_owned(), text: text.to_owned(), syntax }
+    }
+
+    /// Whether the file holds tests only: below `tests/`, or the test module of a file of `src/`.
+    pub fn is_test(&self) -> bool {
+        self.path.starts_with("tests/") || self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
+    }
+}
+
+/// One finding: the place, and what is wrong with it.
+#[derive(Debug)]
+pub struct Violation {
+    pub path: String,
+    pub line: usize,
+    pub message: String,
+}
+
+impl Violation {
+    pub fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, message: message.into() }
+    }
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}
+
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every Rust file of the folders, in the order of their paths.
+pub fn rust_files(folders: &[&str]) -> Vec<SourceFile> {
+    let mut files: Vec<SourceFile> = texts(folders, "rs").iter().map(|(path, text)| SourceFile::new(path, text)).collect();
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files
+}
+
+/// Path and text of every file with the extension, in the folders; the folder `.` stands for the files of the root alone.
+pub fn texts(folders: &[&str], extension: &str) -> Vec<(String, String)> {
+    let mut paths = Vec::new();
+    for folder in folders {
+        collect(&root().join(folder), *folder != ".", extension, &mut paths);
+    }
+    let relative = |path: &Path| path.strip_prefix(root()).unwrap_or(path).to_string_lossy().trim_start_matches("./").to_owned();
+    paths.iter().map(|path| (relative(path), fs::read_to_string(path).unwrap())).collect()
+}
+
+fn collect(folder: &Path, deep: bool, extension: &str, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            if deep {
+                collect(&path, deep, extension, paths);
+            }
+        } else if path.extension().is_some_and(|found| found == extension) {
+            paths.push(path);
+        }
+    }
+}
