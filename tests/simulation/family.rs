@@ -9,6 +9,7 @@ use kafleet::model::schedule::Overlap;
 use kafleet::model::state::State;
 
 use crate::fleet::Fleet;
+use crate::orders;
 use crate::story::{Story, then_segment};
 use crate::trees::{Follow, Script};
 use crate::verdict::{Records, log};
@@ -184,6 +185,10 @@ fn is_cancelled_again(fleet: &Fleet, id: &str) -> bool {
 /// What failed beside or below it cancels what is open there.
 pub fn tripped(fleet: &Fleet, records: &Records, id: &str) -> bool {
     let lost = records.get(id).map(|node| lost(fleet, records, id, node, false)).unwrap_or_default();
+    // A task of a batch may fail before its own child is published, which opens it again: what it failed stays cancelled.
+    let had_failed =
+        |(below, node): (&String, &Node)| below != id && within(below, id) && matches!(node.own, State::Failed | State::Expired);
+    let was_lost = orders::is_ordered(id) && records.iter().any(had_failed);
     // A retry may have made good what failed.
-    fleet.retried.get() || lost.iter().any(|state| *state != State::Cancelled)
+    fleet.retried.get() || was_lost || lost.iter().any(|state| *state != State::Cancelled)
 }
