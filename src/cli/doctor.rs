@@ -140,7 +140,7 @@ async fn kafka(parts: &Parts, broker: Arc<dyn Broker>, found: &mut Vec<Finding>)
     ends
 }
 
-/// How many cancels every worker holds in memory.
+/// Reports the number of cancels that every worker holds in memory.
 async fn cancels(broker: Arc<dyn Broker>, names: &Names) -> Finding {
     let board = Board::new(Orders::default());
     let _reading = keep(board.clone(), broker, names, None);

@@ -12,7 +12,7 @@ use source::{Violation, rust_files, texts};
 const ALLOWED: &str = include_str!("allowed.txt");
 
 /// Maximum number of doc comments that begin with a question word. Lower it with every one that is rewritten.
-const MAX_RIDDLES: usize = 1048;
+const MAX_RIDDLES: usize = 1043;
 
 /// Violations without an allowance, and allowances without a violation.
 fn broken(rule: &str, found: &[Violation]) -> Vec<String> {

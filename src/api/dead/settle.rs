@@ -1,6 +1,6 @@
 //! Dropping and redriving dead letters, each once.
 //!
-//! What is done about a letter and the mark that says so are one transaction. Its producer is named after the letters'
+//! The action on a letter and its mark are one transaction. Its producer is named after the letters'
 //! topic: opening it ends what any earlier one had begun, of this api or of another, so that afterwards every mark is
 //! written or will never be. Then the marks are read to the end, and only what is not marked is done. An outcome that is not
 //! known is found out in the same way: by the request's own marks.
@@ -25,15 +25,15 @@ use crate::model::json::RawJson;
 use crate::model::outbox::KeptRecord;
 use crate::runtime::{Backoff, now_ms};
 
-/// How long some letters may take, the wait for other calls included.
+/// Deadline for one chunk of letters, including the wait for other calls.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How long one transaction may take; opening its producer has a deadline of its own.
+/// Deadline of one transaction; opening its producer has a deadline of its own.
 const SEND_DEADLINE: Duration = Duration::from_secs(10);
 const CALL_DEADLINE: Duration = Duration::from_secs(50);
 /// Letters in one transaction, and bytes of the records after which it takes no more of them.
 const TOGETHER: usize = 50;
 const TOGETHER_BYTES: usize = 8 << 20;
-/// How long to leave the letters to another api that wants them too.
+/// Pause before another try after a different api has fenced this one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const REPEAT: &str = "repeat it: a letter is settled once, and a repeat says so";
@@ -47,7 +47,7 @@ struct Request {
     by: Option<std::sync::Arc<str>>,
 }
 
-/// What is done about one letter: all of it or nothing.
+/// Action on one letter, applied as a whole or not at all.
 struct Order {
     /// Which of the letters asked for.
     n: usize,
