@@ -40,7 +40,7 @@ pub fn check(task: &Found, only_failed: bool) -> Result<(), Refusal> {
         return Err(not_finished(task));
     }
     if only_failed {
-        return if node.has_failed() { Ok(()) } else { Err(nothing_failed(task)) };
+        return if has_restartable(task) { Ok(()) } else { Err(nothing_failed(task)) };
     }
     if node.is_external() {
         return Err(Refusal::new(Code::External, format!("`{}` is run by somebody else, who alone can start it again", task.id))
@@ -57,9 +57,17 @@ fn not_finished(task: &Found) -> Refusal {
         .hint("wait for its end, or cancel it first")
 }
 
+/// Whether a retry of what failed starts anything.
+fn has_restartable(task: &Found) -> bool {
+    task.node.is_restartable() || task.node.restartable_below() > 0
+}
+
 fn nothing_failed(task: &Found) -> Refusal {
-    Refusal::new(Code::NothingFailed, format!("`{}` has not failed, and nothing below it has", task.id))
-        .hint("a retry that is not limited to failed tasks starts the task itself anew")
+    let why = format!("neither `{}` nor anything below it is a failed task that workers can start again", task.id);
+    Refusal::new(Code::NothingFailed, why).hint(match task.node.is_external() {
+        true => "an external task is started again by the program that runs it",
+        false => "a retry that is not limited to failed tasks starts the task itself anew",
+    })
 }
 
 fn event_of(task: &Found, asked: RetryTask) -> Event {
@@ -82,7 +90,7 @@ impl Api {
         let (found, ignored) = self.verdict(task, position, "the request").await?;
         if ignored {
             // Another request, or a report, came before it.
-            let nothing = of_many && found.node.state.is_terminal() && !found.node.has_failed();
+            let nothing = of_many && found.node.state.is_terminal() && !has_restartable(&found);
             return Err(if nothing { nothing_failed(&found) } else { not_finished(&found) });
         }
         if !of_many {

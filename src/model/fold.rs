@@ -37,7 +37,7 @@ mod taking;
 mod tells;
 
 /// The version of this fold. A store written by a higher one is left alone.
-pub const FOLD_VERSION: u32 = 7;
+pub const FOLD_VERSION: u32 = 8;
 
 /// Where an event lies in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -556,7 +556,9 @@ fn silence(node: &mut Node, event: &Event) -> Step {
 fn standing(id: &TaskId, node: &Node) -> Standing {
     let (_, _, tree) = rollup::children_of(&node.below);
     let then = number_of(id.segment()).is_some();
-    Standing { run: node.run, then, state: node.state, ignored: node.on_failure() == OnFailure::Ignore, tree }
+    let ignored = node.on_failure() == OnFailure::Ignore;
+    let restartable = u64::from(node.is_restartable()) + node.restartable_below();
+    Standing { run: node.run, then, state: node.state, ignored, tree, restartable }
 }
 
 fn state_of(node: &Node) -> State {

@@ -10,7 +10,7 @@ use super::event::{ErrorInfo, Kind};
 use super::id::TaskId;
 use super::json::RawJson;
 use super::outbox::{Cancel, Effect};
-use super::rollup::{RunCounts, children_of};
+use super::rollup::RunCounts;
 use super::state::{Category, State};
 use super::task::{OnFailure, Policy, Position};
 use super::then::{Then, ids_below};
@@ -197,10 +197,14 @@ impl Node {
         postcard::from_bytes(bytes).ok()
     }
 
-    /// The task itself, or one below it that counts, has failed, expired or been cancelled.
-    pub fn has_failed(&self) -> bool {
-        let (_, _, tree) = children_of(&self.below);
-        self.own.category() == Category::Failed || tree.in_category(Category::Failed) > 0
+    /// Whether a retry of what failed starts this task again: workers run it, and it has failed, expired or been cancelled.
+    pub fn is_restartable(&self) -> bool {
+        self.own.category() == Category::Failed && self.announced && !self.is_external()
+    }
+
+    /// Number of restartable tasks below it.
+    pub fn restartable_below(&self) -> u64 {
+        self.below.iter().map(|group| group.restartable).sum()
     }
 
     pub fn is_external(&self) -> bool {

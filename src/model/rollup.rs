@@ -53,6 +53,8 @@ pub struct RunCounts {
     pub ignored: Counts,
     /// The children and everything below them.
     pub tree: Counts,
+    /// Of these, the tasks that a retry of what failed starts again.
+    pub restartable: u64,
 }
 
 /// What a task contributes to its parent.
@@ -66,6 +68,8 @@ pub struct Standing {
     pub ignored: bool,
     /// Everything below it.
     pub tree: Counts,
+    /// The tasks that a retry of what failed starts again: it and those below it.
+    pub restartable: u64,
 }
 
 /// Sums over the groups that count for a parent in this run.
@@ -95,6 +99,7 @@ pub fn count(below: &mut Vec<RunCounts>, parent_run: u32, child: &Standing) {
     group.children.add(child.state, 1);
     group.tree.add(child.state, 1);
     group.tree.add_all(&child.tree);
+    group.restartable += child.restartable;
     if child.ignored && child.state.category() == Category::Failed {
         group.ignored.add(child.state, 1);
     }
@@ -113,6 +118,8 @@ pub fn uncount(below: &mut Vec<RunCounts>, parent_run: u32, child: &Standing) {
     group.children.sub(child.state, 1);
     group.tree.sub(child.state, 1);
     group.tree.sub_all(&child.tree);
+    debug_assert!(group.restartable >= child.restartable, "count of restartable tasks would become negative");
+    group.restartable = group.restartable.saturating_sub(child.restartable);
     if child.ignored && child.state.category() == Category::Failed {
         group.ignored.sub(child.state, 1);
     }
@@ -181,7 +188,8 @@ mod tests {
     fn below(states: &[(State, bool)]) -> Vec<RunCounts> {
         let mut groups = Vec::new();
         for &(state, ignored) in states {
-            count(&mut groups, 1, &Standing { run: 1, then: false, state, ignored, tree: Counts::default() });
+            let standing = Standing { run: 1, then: false, state, ignored, tree: Counts::default(), restartable: 0 };
+            count(&mut groups, 1, &standing);
         }
         groups
     }
@@ -222,7 +230,8 @@ mod tests {
 
     #[test]
     fn superseded_children_do_not_count() {
-        let old = Standing { run: 1, then: false, state: State::Failed, ignored: false, tree: Counts::default() };
+        let tree = Counts::default();
+        let old = Standing { run: 1, then: false, state: State::Failed, ignored: false, tree, restartable: 1 };
         let mut groups = Vec::new();
         count(&mut groups, 2, &old);
         assert!(groups.is_empty());

@@ -89,7 +89,7 @@ impl Walk {
     fn look(&mut self, id: &TaskId, node: &Node, now: i64) {
         let (_, _, tree) = children_of(&node.below);
         let concerned = match self.effect.what {
-            Act::RetryFailed { .. } => tree.in_category(Category::Failed),
+            Act::RetryFailed { .. } => node.restartable_below(),
             Act::Cancel { subtree: true, .. } | Act::End { .. } => tree.in_category(Category::Pending),
             _ => 0,
         };
@@ -103,7 +103,7 @@ impl Walk {
 
     fn event_for(&self, id: &TaskId, node: &Node, now: i64) -> Option<Event> {
         match self.effect.what {
-            Act::RetryFailed { run } if node.own.category() == Category::Failed && node.run < run => {
+            Act::RetryFailed { run } if node.is_restartable() && node.run < run => {
                 let mut event = Event::new(Kind::RetryRequested, id.clone(), node.run, now);
                 event.new_run = Some(run);
                 Some(event)

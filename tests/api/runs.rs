@@ -87,3 +87,21 @@ async fn retry_of_failed_tasks_is_refused_where_nothing_has_failed() {
     let answer: serde_json::Value = answer.json().await.unwrap();
     assert_eq!(answer["run"], 2, "no run was used up");
 }
+
+#[tokio::test]
+async fn retry_of_failed_tasks_is_refused_where_only_external_ones_have_failed() {
+    let fleet = fleet().await;
+    fleet.echo("p").await;
+    fleet.create(json!({"type": "review", "id": "x", "parent": "p", "external": true})).await;
+    fleet.succeed("p", json!(1)).await;
+    let report = fleet.request(reqwest::Method::PUT, "/v1/tasks/p:x/state").json(&json!({"state": "failed"}));
+    assert_eq!(report.send().await.unwrap().status(), 200);
+    until("it has failed", async || fleet.status("p").await.state == State::Failed).await;
+    for id in ["p", "p:x"] {
+        let (status, answer) = fleet.post(&format!("/v1/tasks/{id}/retry"), json!({"only_failed": true})).await;
+        assert_eq!((status, &answer["code"]), (409, &json!("nothing_failed")), "{answer}");
+        assert!(answer["detail"].as_str().unwrap().contains("that workers can start again"), "{answer}");
+    }
+    let (status, answer) = fleet.post("/v1/tasks/p/retry", json!({})).await;
+    assert_eq!((status, &answer["run"]), (202, &json!(2)), "no run was used up: {answer}");
+}

@@ -115,7 +115,7 @@ pub(super) fn retry(node: &mut Node, event: &Event, place: Place, next_run: u32)
     }
     let what = if event.only_failed {
         // No run is used up where there is nothing to start again.
-        if !node.has_failed() {
+        if !node.is_restartable() && node.restartable_below() == 0 {
             return Step::of(Verdict::Ignored);
         }
         Act::RetryFailed { run: next_run }

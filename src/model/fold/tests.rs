@@ -383,17 +383,19 @@ fn recompute(kept: &Kept) {
             .collect();
         let mut by_state = Counts::default();
         children.iter().for_each(|child| by_state.add(child.state, 1));
-        let mut tree = Counts::default();
+        let (mut tree, mut restartable) = (Counts::default(), 0);
         for (below, node) in &nodes {
             let path: Vec<TaskId> =
                 below.ancestors().take_while(|above| *above != id.as_str()).map(|above| TaskId::parse(above).unwrap()).collect();
             if *below != *id && below.is_within(id.as_str()) && counted(below) && path.iter().all(&counted) {
                 tree.add(node.state, 1);
+                restartable += u64::from(node.is_restartable());
             }
         }
         let (have, _, have_tree) = children_of(&node.below);
         assert_eq!(have, by_state, "children of {id}");
         assert_eq!(have_tree, tree, "tree of {id}");
+        assert_eq!(node.restartable_below(), restartable, "restartable tasks below {id}");
         let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
         assert_eq!(node.state == State::Cancelling, cancelling, "{id} is being cancelled");
         assert!(cancelling || node.state == combine(node.own, &node.below, node.tolerated()), "state of {id}");

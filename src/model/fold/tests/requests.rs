@@ -378,6 +378,23 @@ fn retry_of_failed_tasks_uses_up_no_run_where_nothing_has_failed() {
     assert_eq!((root.run, root.highest_run), (1, 1));
 }
 
+/// Workers start neither an external task again nor one that was never published.
+#[test]
+fn retry_of_failed_tasks_uses_up_no_run_where_only_external_ones_have_failed() {
+    let mut only = event(Kind::RetryRequested, "r");
+    only.only_failed = true;
+    let broken = reported("r:x", State::Failed);
+    let log = [submitted("r"), external("r:x", true), failed("r:y"), event(Kind::Succeeded, "r"), broken, only.clone()];
+    let kept = fold_log(&log, 1, 9);
+    let root = kept.node("r");
+    assert_eq!(root.state, State::Failed);
+    assert!(root.history.last().unwrap().ignored && root.effects.is_empty(), "{root:?}");
+    assert_eq!((root.run, root.highest_run), (1, 1));
+    // One that workers run, two levels below the request, is enough.
+    let deeper = [&log[..2], &[submitted("r:x:w"), failed("r:x:w")], &log[3..]].concat();
+    assert_eq!(fold_log(&deeper, 1, 9).node("r").highest_run, 2);
+}
+
 fn asked_by(task: &str, by: &str, reason: &str) -> Event {
     Event { by: Some(by.into()), message: Some(reason.into()), ..event(Kind::CancelRequested, task) }
 }
