@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use super::call::Call;
 use super::documents::{AttachmentDocument, Attachments};
 use super::fresh::Found;
-use super::outside::{detached, stored};
+use super::outside::{publish_event, stored};
 use super::problem::{Code, Refusal};
 use super::tasks::json_answer;
 use crate::model::attachment::{Attached, Attachment, BYTES, MAX_COUNT, check_name};
@@ -77,8 +77,7 @@ async fn tell(call: &Call, task: &Found, kind: Kind, attachment: Attachment, mes
     event.attachment = Some(Box::new(attachment));
     event.message = Some(message);
     event.by = call.by.clone();
-    let api = call.api.clone();
-    let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
+    let position = publish_event(&call.api, event).await?;
     call.api.verdict(task, position, "the attachment").await
 }
 

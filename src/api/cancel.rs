@@ -64,7 +64,7 @@ impl Api {
     /// Once the event is out the tracker does all of it; the api only tells the workers sooner.
     async fn cancel(&self, task: &Found, asked: CancelTask, event: &Event) -> Result<Position, Refusal> {
         let begun = Instant::now();
-        let position = self.publisher.publish_event(event).await?;
+        let position = self.publisher.publish_event(event).await.map_err(Refusal::of_write)?;
         if begun.elapsed() >= TELLING {
             return Ok(position);
         }

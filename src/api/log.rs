@@ -9,7 +9,7 @@ use super::call::Call;
 use super::documents::{AppendLog, EndReason, LogAppended, LogDocument};
 use super::fresh::Found;
 use super::hub::Interest;
-use super::outside::{detached, stored};
+use super::outside::{publish_event, stored};
 use super::problem::{Code, Refusal};
 use super::tasks::json_answer;
 use super::watch::{Events, Over, news, stream};
@@ -21,6 +21,9 @@ const MAX_LINES: usize = 10_000;
 const LINES: usize = 1_000;
 /// Lines in one event of a stream.
 const AT_ONCE: usize = 500;
+
+/// Advice after lines were appended with an unknown outcome.
+const REPEAT: &str = "repeat the request; if it was written, the log has the lines twice then";
 
 /// `POST /v1/tasks/{id}/log`.
 pub async fn append(call: Call) -> Result<Response, Refusal> {
@@ -35,8 +38,7 @@ pub async fn append(call: Call) -> Result<Response, Refusal> {
     let task = call.api.find(&call.id()?, None).await?;
     let count = lines.len();
     let event = Event { lines, ..Event::new(Kind::Log, task.id.clone(), task.node.run, now_ms()) };
-    let api = call.api.clone();
-    let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
+    let position = publish_event(&call.api, event).await.map_err(|refusal| refusal.hint_if_unknown(REPEAT))?;
     Ok(json_answer(202, &LogAppended { id: task.id.to_string(), lines: count, position: position.to_string() }))
 }
 

@@ -128,10 +128,11 @@ impl Api {
     /// Writes an order, or takes it back, and waits a little until this api sees it too.
     async fn tell(&self, key: Key, said: Option<Said>) -> Result<(), Refusal> {
         let (link, names) = (self.publisher.link(), self.publisher.names());
-        let place = match said {
-            Some(said) => control::order(link, names, &key, &said).await?,
-            None => control::withdraw(link, names, &key).await?,
+        let written = match said {
+            Some(said) => control::order(link, names, &key, &said).await,
+            None => control::withdraw(link, names, &key).await,
         };
+        let place = written.map_err(Refusal::of_write)?;
         tracing::info!(%key, "told to the workers");
         // It is written; this api is only late to see it.
         let _ = tokio::time::timeout(SEEN_DEADLINE, self.control.reached(place.offset)).await;

@@ -1,13 +1,16 @@
 //! The store and Kafka as the api calls them: every call has a deadline, and what goes wrong becomes a refusal.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Api;
 use super::problem::{Code, Refusal};
 use crate::broker::{Broker, BrokerError, Ends, Partition};
+use crate::model::event::Event;
 use crate::model::id::TaskId;
 use crate::model::node::Node;
+use crate::model::task::Position;
 use crate::runtime::{self, blocking};
 use crate::store::{Entry, Fence, Index, StoreError};
 
@@ -77,6 +80,12 @@ impl Api {
         })?;
         Ok(answer?)
     }
+}
+
+/// Publishes an event, also when the client goes meanwhile.
+pub async fn publish_event(api: &Arc<Api>, event: Event) -> Result<Position, Refusal> {
+    let api = api.clone();
+    detached(async move { api.publisher.publish_event(&event).await.map_err(Refusal::of_write) }).await
 }
 
 /// Runs what must not be broken off half-way when the client goes: a record without its announcement, for one.

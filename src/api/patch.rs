@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Api;
 use super::call::{Call, read_json};
 use super::documents::PatchTask;
-use super::outside::detached;
+use super::outside::publish_event;
 use super::problem::{Code, Refusal};
 use super::status::status;
 use super::submit::check_policy;
@@ -48,8 +48,7 @@ pub async fn patch(call: Call) -> Result<Response, Refusal> {
     event.message = Some(format!("changed: {}", patch.fields().join(", ")));
     event.by = call.by.clone();
     event.patch = Some(Box::new(patch));
-    let api = call.api.clone();
-    let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
+    let position = publish_event(&call.api, event).await?;
     let (found, ignored) = call.api.verdict(&task, position, "the change").await?;
     if ignored {
         return Err(not_now(format!("`{}` has moved on meanwhile: it is {}", found.id, found.node.own)));

@@ -87,7 +87,7 @@ codes! {
     Behind "behind" 503 "The answer is not there yet",
     StoreUnavailable "store_unavailable" 503 "The store does not answer",
     KafkaUnavailable "kafka_unavailable" 503 "Kafka does not answer",
-    OutcomeUnknown "outcome_unknown" 503 "It may be published, or not",
+    OutcomeUnknown "outcome_unknown" 503 "It may be written, or not",
     NotAnnounced "not_announced" 503 "Published, but not announced",
     Overloaded "overloaded" 503 "Too much at once",
     NotReady "not_ready" 503 "Not ready",
@@ -144,6 +144,24 @@ impl Refusal {
         self.0.detail = format!("item {n}: {}; {also}", self.0.detail);
         self.0.pointer = Some(format!("/{n}{}", self.0.pointer.unwrap_or_default()));
         self
+    }
+
+    /// Refuses a write by its error. Without an acknowledgement it may have been written.
+    pub fn of_write(error: BrokerError) -> Self {
+        match error {
+            BrokerError::InDoubt(why) | BrokerError::Fatal(why) => Self::unacknowledged(&why),
+            error => error.into(),
+        }
+    }
+
+    pub fn unacknowledged(why: &str) -> Self {
+        Self::new(Code::OutcomeUnknown, format!("the request may be written or not: {why}"))
+            .hint("it is safe to repeat the request: it has no further effect if it was written")
+    }
+
+    /// Replaces the hint of a write with an unknown outcome.
+    pub fn hint_if_unknown(self, hint: &str) -> Self {
+        if self.is(Code::OutcomeUnknown) { self.hint(hint) } else { self }
     }
 
     /// What was asked for may have been done all the same.

@@ -5,7 +5,7 @@ use axum::response::Response;
 use super::call::Call;
 use super::documents::{Report, ReportOutcome};
 use super::fresh::Found;
-use super::outside::detached;
+use super::outside::publish_event;
 use super::problem::{Code, Refusal};
 use super::status::status;
 use super::tasks::json_answer;
@@ -29,8 +29,7 @@ pub async fn report(call: Call) -> Result<Response, Refusal> {
             .hint("only a task created with `external: true` takes reports"));
     }
     let event = Event { by: call.by.clone(), ..event_of(&task, report, result) };
-    let api = call.api.clone();
-    let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
+    let position = publish_event(&call.api, event).await?;
     let (found, ignored) = call.api.verdict(&task, position, "the report").await?;
     Ok(json_answer(200, &ReportOutcome { status: status(&found), ignored }))
 }

@@ -7,7 +7,7 @@ use super::Api;
 use super::call::Call;
 use super::documents::{RetryOutcome, RetryTask};
 use super::fresh::{AFTER_DEADLINE, Found};
-use super::outside::detached;
+use super::outside::publish_event;
 use super::problem::{Code, Refusal};
 use super::status::status;
 use super::tasks::json_answer;
@@ -17,6 +17,10 @@ use crate::model::node::MAX_MESSAGE_CHARS;
 use crate::model::outbox::Act;
 use crate::model::task::{MAX_RUN, Position};
 use crate::runtime::now_ms;
+
+/// Advice after a retry with an unknown outcome.
+const REPEAT: &str = "it is safe to repeat the request while `run` of the task is as before: if it was written, the repeat is \
+                      refused with `not_finished` until the new run has ended";
 
 pub async fn retry(call: Call) -> Result<Response, Refusal> {
     let asked: RetryTask = call.json_or_default()?;
@@ -28,8 +32,7 @@ pub async fn retry(call: Call) -> Result<Response, Refusal> {
     call.api.check_runs(&task).await?;
     let of_many = asked.only_failed;
     let event = Event { by: call.by.clone(), ..event_of(&task, asked) };
-    let api = call.api.clone();
-    let position = detached(async move { Ok(api.publisher.publish_event(&event).await?) }).await?;
+    let position = publish_event(&call.api, event).await.map_err(|refusal| refusal.hint_if_unknown(REPEAT))?;
     Ok(json_answer(202, &call.api.decided(&task, of_many, position).await?))
 }
 

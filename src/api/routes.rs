@@ -9,8 +9,8 @@ use axum::response::Response;
 use schemars::{Schema, SchemaGenerator};
 
 use refusals::{
-    ATTACH, ATTACHED, BATCH, CANCEL, CREATE, DROP_ONE, FIND, KILL, OPERATE, PATCH, REDRIVE_ONE, REPORT, RETRY, SETTLE_MANY, TELL,
-    WATCH,
+    ATTACH, ATTACHED, BATCH, CANCEL, CREATE, DETACH, DROP_ONE, FIND, KILL, OPERATE, PATCH, REDRIVE_ONE, REPORT, RETRY,
+    SETTLE_MANY, TELL, WATCH,
 };
 
 use super::call::Call;
@@ -385,7 +385,7 @@ static ROUTES: &[Route] = &[
         role: Some(Role::Submit),
         query: &[],
         answers: &[(200, "It is gone; it was so.")],
-        refusals: ATTACHED,
+        refusals: DETACH,
         ..read(
             "/v1/tasks/{id}/attachments/{name}",
             "Take an attachment away",

@@ -129,13 +129,17 @@ pub async fn resume(call: Call) -> Result<Response, Refusal> {
     call.api.set_schedule(&call.segment, wanted, 200).await
 }
 
+/// Advice after a run was asked for with an unknown outcome.
+const REPEAT_RUN: &str = "if `last` of the schedule names no new task, repeat the request; otherwise a repeat makes a second one";
+
 /// `POST /v1/schedules/{id}/run`.
 pub async fn run(call: Call) -> Result<Response, Refusal> {
     let known = call.api.schedule(&call.segment).await?;
     call.api.check_known_type(&known.spec.task.task_type).await?;
     let ask = ask_name();
     let tasks = vec![run_of(&call.segment, &ask)];
-    call.api.ask(call.segment.clone(), ask, None, tasks).await
+    let done = call.api.ask(call.segment.clone(), ask, None, tasks).await;
+    done.map_err(|refusal| refusal.hint_if_unknown(REPEAT_RUN))
 }
 
 /// `POST /v1/schedules/{id}/backfill`.
@@ -231,7 +235,8 @@ impl Api {
 
     /// Writes it, and waits a little until this api sees it too.
     async fn arrange<T: serde::Serialize>(&self, key: &PlanKey, said: Option<&T>) -> Result<(), Refusal> {
-        let place = control::arrange(self.publisher.link(), self.publisher.names(), key, said).await?;
+        let written = control::arrange(self.publisher.link(), self.publisher.names(), key, said).await;
+        let place = written.map_err(Refusal::of_write)?;
         tracing::info!(%key, "told to the tracker");
         // It is written; this api is only late to see it.
         let _ = tokio::time::timeout(SEEN_DEADLINE, self.control.reached(place.offset)).await;

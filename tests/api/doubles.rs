@@ -127,6 +127,8 @@ pub struct Uplink {
     pub held: Arc<AtomicBool>,
     /// Nothing is sent to the topics of tasks.
     pub tasks_held: Arc<AtomicBool>,
+    /// Nothing that is sent to the topics of events and control is acknowledged.
+    pub unacknowledged: Arc<AtomicBool>,
     /// The outcome of the next atomic send is not known, though it is committed.
     pub doubtful: Arc<AtomicBool>,
     /// Consumers are given their first records late.
@@ -185,6 +187,9 @@ struct Held {
     real: Arc<dyn Producer>,
     control: Arc<AtomicBool>,
     tasks: Arc<AtomicBool>,
+    unacknowledged: Arc<AtomicBool>,
+    /// The last send was in doubt.
+    doubted: AtomicBool,
 }
 
 impl Producer for Held {
@@ -193,6 +198,14 @@ impl Producer for Held {
         let is_task = self.tasks.load(Ordering::SeqCst) && record.topic.contains(".tasks.");
         if is_control || is_task {
             return Err(BrokerError::Full("the test holds it up".into()));
+        }
+        let is_write = [".events", ".control"].iter().any(|topic| record.topic.ends_with(topic));
+        if is_write && self.unacknowledged.load(Ordering::SeqCst) {
+            // A refusal at the second try ends the wait for an acknowledgement of the first one.
+            return Err(match self.doubted.fetch_xor(true, Ordering::SeqCst) {
+                true => BrokerError::Denied("the test allows no second try".into()),
+                false => BrokerError::InDoubt("the test keeps the acknowledgement".into()),
+            });
         }
         self.real.send(record, token)
     }
@@ -211,6 +224,7 @@ impl Uplink {
             cut: AtomicBool::default(),
             held: Arc::default(),
             tasks_held: Arc::default(),
+            unacknowledged: Arc::default(),
             doubtful: Arc::default(),
             slow: AtomicBool::default(),
             meeting: Arc::default(),
@@ -236,7 +250,8 @@ impl Broker for Uplink {
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
         let real = self.here()?.producer(sink)?;
-        Ok(Arc::new(Held { real, control: self.held.clone(), tasks: self.tasks_held.clone() }))
+        let (control, tasks, unacknowledged) = (self.held.clone(), self.tasks_held.clone(), self.unacknowledged.clone());
+        Ok(Arc::new(Held { real, control, tasks, unacknowledged, doubted: AtomicBool::default() }))
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
         Ok(Box::new(Doubtful {

@@ -25,5 +25,6 @@ mod runs;
 mod schedules;
 mod search;
 mod together;
+mod unacknowledged;
 mod watches;
 mod why;

@@ -94,13 +94,13 @@ impl Api {
         let end = Instant::now() + DEADLINE;
         let late = |_| Refusal::new(Code::Overloaded, "other dead letters take all the time; nothing was done").hint("try again");
         let _turn = timeout_at(end, self.settling.lock()).await.map_err(late)?;
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let (mut backoff, mut in_doubt) = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), false);
         loop {
             let (orders, mut outcomes) = self.prepare(ids, request).await;
             let Some(first) = orders.first() else { return Ok(outcomes) };
             let (name, ledger, asked) = (first.partition.topic.clone(), self.ledger.clone(), request.clone());
             let sent = self.kafka(CALL_DEADLINE, move |broker| Ok(send(broker, &name, &ledger, &orders, &asked))).await;
-            let error = match sent.map_err(|refusal| refusal.hint(REPEAT))? {
+            let error = match sent.map_err(not_waited_for)? {
                 Ok(already) => {
                     for (n, fate) in already {
                         outcomes[n] = Err(settled(&ids[n], fate));
@@ -111,9 +111,11 @@ impl Api {
             };
             // Between 0 and the whole wait: two apis must not go on in step.
             let pause = backoff.next_wait().mul_f64(fastrand::f64());
+            in_doubt |= matches!(error, BrokerError::InDoubt(_) | BrokerError::Fatal(_));
             let again = error.is_passing() || matches!(error, BrokerError::Fenced(_));
             if !again || Instant::now() + pause >= end {
-                return Err(Refusal::from(error).hint(REPEAT));
+                let refusal = if in_doubt { Refusal::unacknowledged(&error.to_string()) } else { error.into() };
+                return Err(refusal.hint(REPEAT));
             }
             tracing::info!(%error, "dead letters are tried again");
             sleep(pause).await;
@@ -311,6 +313,15 @@ impl Note {
         let (key, value) = (self.key.as_deref(), self.value.as_deref());
         Outgoing { topic: &self.topic, partition: self.partition, key, value, headers }
     }
+}
+
+/// The transaction may go on although nobody waits for it any longer.
+fn not_waited_for(refusal: Refusal) -> Refusal {
+    let refusal = match refusal.is(Code::KafkaUnavailable) {
+        true => Refusal::unacknowledged(&refusal.document().detail),
+        false => refusal,
+    };
+    refusal.hint(REPEAT)
 }
 
 /// A letter that is settled: by this request, or by another one, which is refused.

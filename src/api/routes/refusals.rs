@@ -58,6 +58,7 @@ pub const DROP_ONE: &[Code] = &[
     Code::Overloaded,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
 ];
 
 pub const REDRIVE_ONE: &[Code] = &[
@@ -77,6 +78,7 @@ pub const REDRIVE_ONE: &[Code] = &[
     Code::Behind,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
 ];
 
 pub const SETTLE_MANY: &[Code] = &[
@@ -89,6 +91,7 @@ pub const SETTLE_MANY: &[Code] = &[
     Code::Overloaded,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
 ];
 
 pub const REPORT: &[Code] = &[
@@ -105,6 +108,7 @@ pub const REPORT: &[Code] = &[
     Code::Behind,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
@@ -121,6 +125,7 @@ pub const TELL: &[Code] = &[
     Code::Behind,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
@@ -135,11 +140,22 @@ pub const ATTACH: &[Code] = &[
     Code::Behind,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
 pub const ATTACHED: &[Code] =
     &[Code::BadId, Code::NotFound, Code::UnknownAttachment, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable];
+
+pub const DETACH: &[Code] = &[
+    Code::BadId,
+    Code::NotFound,
+    Code::UnknownAttachment,
+    Code::Behind,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
+];
 
 pub const PATCH: &[Code] = &[
     Code::BadJson,
@@ -154,6 +170,7 @@ pub const PATCH: &[Code] = &[
     Code::Behind,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
@@ -170,6 +187,7 @@ pub const CANCEL: &[Code] = &[
     Code::Behind,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
@@ -184,6 +202,7 @@ pub const OPERATE: &[Code] = &[
     Code::TooLarge,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
@@ -198,6 +217,7 @@ pub const KILL: &[Code] = &[
     Code::BodyTimeout,
     Code::TooLarge,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
@@ -215,6 +235,7 @@ pub const SCHEDULE: &[Code] = &[
     Code::TooLarge,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
@@ -225,6 +246,7 @@ pub const SCHEDULED: &[Code] = &[
     Code::TooManyTimes,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
@@ -245,6 +267,7 @@ pub const RETRY: &[Code] = &[
     Code::Behind,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
