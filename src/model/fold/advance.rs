@@ -62,6 +62,8 @@ pub(super) fn advance(node: &mut Node, event: &Event, place: Place) -> Verdict {
         }
         // It says only that it was stopped; why, the record knows.
         Kind::Cancelled if next == State::Failed => {}
+        // No attempt follows this one: what ends the task is the child that failed. The history has the attempt's error.
+        Kind::Retrying if node.cancelled_by().is_some_and(|cancel| cancel.tripped) => {}
         Kind::Retrying | Kind::Failed | Kind::Cancelled | Kind::Expired => node.error = event.error.clone(),
         _ => {}
     }

@@ -59,6 +59,22 @@ fn a_parent_that_still_runs_is_stopped_and_has_failed() {
     assert_eq!((kept.node("x").own, kept.node("x").state), (State::Failed, State::Failed));
 }
 
+/// The attempt that runs when a child fails may fail too, before its worker hears of the cancel.
+#[test]
+fn parent_that_waits_for_its_retry_fails_with_its_child() {
+    let waits = Event { kind: Kind::Retrying, ..failed("r") };
+    let start = [failing_fast("r", None), event(Kind::Started, "r"), submitted("r:a")];
+    for middle in [[failed("r:a"), waits.clone()], [waits.clone(), failed("r:a")]] {
+        let log = [&start[..], &middle, &[event(Kind::Cancelled, "r")]].concat();
+        assert_eq!(states(&log, "r")[4..], ["cancelling", "failed"]);
+        let error = fold_log(&log, 2, 9).node("r").error.unwrap();
+        assert_eq!((&*error.kind, error.message.contains("`r:a`")), ("child_failed", true), "{}", error.message);
+    }
+    // A result that comes within the grace counts.
+    let log = [&start[..], &[failed("r:a"), waits, failed("r")]].concat();
+    assert_eq!(&*fold_log(&log, 2, 9).node("r").error.unwrap().kind, "error");
+}
+
 #[test]
 fn so_many_may_fail() {
     let tolerant = with_policy("r", Policy { rules: Rules { max_failed: Some(1), ..Rules::default() }, ..Policy::default() });
