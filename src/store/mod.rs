@@ -52,6 +52,8 @@ pub struct Fence {
     pub kept_bytes: u64,
     /// Which rebuild of this store wrote it, counted from 1; 0: a tracker, whose partition it is then.
     pub rebuild: u32,
+    /// End of the log when a tracker began to fold the partition from the beginning: below it the partition is incomplete.
+    pub complete_at: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

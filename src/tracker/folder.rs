@@ -137,6 +137,23 @@ impl Folder {
         backoff.next_wait()
     }
 
+    /// The fold from the beginning of the log that this session begins, or that an earlier one, also of another tracker, has
+    /// begun and not completed. The log ends at `end`.
+    fn anew_from(&mut self, fence: Option<Fence>, end: i64) -> Option<Anew> {
+        let known = self.lost.take().or(self.anew.take().map(|anew| anew.why));
+        match fence {
+            None => {
+                let why = known.unwrap_or_else(|| "the store holds nothing of the partition yet".to_owned());
+                Some(Anew { why, end })
+            }
+            Some(fence) if fence.offset < fence.complete_at => {
+                let why = known.unwrap_or_else(|| "the partition is folded from the beginning of the log".to_owned());
+                Some(Anew { why, end: fence.complete_at })
+            }
+            Some(_) => None,
+        }
+    }
+
     /// From one reading of the fence to the next.
     async fn session(&mut self, backoff: &mut Backoff) -> End {
         match AssertUnwindSafe(self.fold(backoff)).catch_unwind().await {
@@ -152,9 +169,9 @@ impl Folder {
         self.check_topics().await?;
         let (mut start, end) = self.check_fence(folding.fence()).await?;
         if folding.fence().is_none() {
-            let why = self.lost.take().unwrap_or_else(|| "the store holds nothing of the partition yet".to_owned());
-            self.anew = Some(Anew { why, end });
+            folding.begin(end);
         }
+        self.anew = self.anew_from(folding.fence(), end);
         if folding.fence().is_some_and(|fence| fence.rebuild > 0) {
             folding = self.take_over(partition, start).await?;
             start = folding.fence().map_or(start, |fence| fence.offset);

@@ -51,6 +51,8 @@ pub struct Folding {
     brought: Brought,
     /// Who writes: a tracker (0), or a rebuild of the store.
     rebuild: u32,
+    /// [`Fence::complete_at`].
+    complete_at: i64,
 }
 
 impl Folding {
@@ -60,8 +62,13 @@ impl Folding {
         let lifetimes = writer.lifetimes().await?.unwrap_or_default();
         let forest = Forest::resume(fence.map_or(0, |fence| fence.kept_bytes), lifetimes);
         let log_time_ms = fence.map_or(0, |fence| fence.log_time_ms);
-        let brought = Brought::default();
-        Ok(Self { store, writer, partition, forest, fence, log_time_ms, head_ms: i64::MIN, brought, rebuild: 0 })
+        let (brought, complete_at) = (Brought::default(), fence.map_or(0, |fence| fence.complete_at));
+        Ok(Self { store, writer, partition, forest, fence, log_time_ms, head_ms: i64::MIN, brought, rebuild: 0, complete_at })
+    }
+
+    /// Begins a partition that holds nothing yet, which is complete at this place of the log.
+    pub fn begin(&mut self, complete_at: i64) {
+        self.complete_at = complete_at;
     }
 
     pub fn partition(&self) -> u32 {
@@ -150,7 +157,7 @@ impl Folding {
 
     fn fence_at(&self, offset: i64) -> Fence {
         let (log_time_ms, kept_bytes) = (self.log_time_ms, self.forest.kept_bytes());
-        Fence { offset, version: FOLD_VERSION, log_time_ms, kept_bytes, rebuild: self.rebuild }
+        Fence { offset, version: FOLD_VERSION, log_time_ms, kept_bytes, rebuild: self.rebuild, complete_at: self.complete_at }
     }
 
     /// Deals with everything whose time has come at a border. Begun again after a crash, it goes on.

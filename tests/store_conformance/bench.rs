@@ -173,7 +173,8 @@ async fn all_keys(raw: &mut redis::aio::MultiplexedConnection, prefix: &str) -> 
 }
 
 pub fn fence(offset: i64) -> Fence {
-    Fence { offset, version: 1, log_time_ms: 1_700_000_000_000 + offset, kept_bytes: offset as u64, rebuild: 0 }
+    let log_time_ms = 1_700_000_000_000 + offset;
+    Fence { offset, version: 1, log_time_ms, kept_bytes: offset as u64, complete_at: 100, ..Fence::default() }
 }
 
 pub fn id(text: &str) -> TaskId {

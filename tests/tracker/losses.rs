@@ -1,6 +1,7 @@
 //! Keys that are gone from the store: evicted, expired, or deleted by hand. The tracker notices, says so, and folds anew.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use kafleet::model::duration::Millis;
 use crate::cases::agrees;
 use crate::ground::{Ground, Tracker, part, until};
 use crate::redis::Server;
+use crate::shaky::{ANY, ShakyBroker};
 use crate::story::story;
 use crate::{memory, services};
 
@@ -187,4 +189,31 @@ async fn events_topic_that_forgets_is_not_folded() {
         tracker.stop().await;
         ground.store.open(0).await.unwrap().0.condemn().await.unwrap();
     }
+}
+
+/// A tracker that goes on with a fold that another one has begun anew is ready where that one would have been.
+#[tokio::test(flavor = "multi_thread")]
+async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
+    let (plain, memory) = memory::ground(1);
+    let (broker, tricks) = ShakyBroker::new(plain.broker.clone());
+    let ground = plain.with(broker, plain.store.clone());
+    let tracker = folded(&ground).await;
+    let oracle = agrees(&ground).await;
+    let end = ground.end(0);
+    tricks.records.store(100, SeqCst);
+    memory.lose(0, &oracle.nodes[0][0].0);
+    until("the loss is noticed", || async { losses(&ground, &tracker) > 0 }).await;
+    let place = || async { ground.store.fences(&[0]).await.unwrap()[0].map_or(0, |fence| fence.offset) };
+    until("a part is folded anew", || async { (1..end).contains(&place().await) }).await;
+    tracker.stop().await;
+
+    tricks.records.store(0, SeqCst);
+    let at = place().await;
+    assert!(at < end, "{at} of {end}");
+    let tracker = ground.tracker_with(watchful()).await;
+    tracker.says(&part(0), &format!("at offset {at} of ")).await;
+    tricks.records.store(ANY, SeqCst);
+    agrees(&ground).await;
+    tracker.is_well().await;
+    tracker.stop().await;
 }

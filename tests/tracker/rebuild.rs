@@ -205,7 +205,7 @@ async fn a_store_of_others_is_refused() {
     one_each(&ground, "t").await;
     agrees(&ground).await;
     let now = now_ms();
-    let fence = Fence { offset: 1, version: FOLD_VERSION, log_time_ms: now, kept_bytes: 0, rebuild: 1 };
+    let fence = Fence { offset: 1, version: FOLD_VERSION, log_time_ms: now, rebuild: 1, ..Fence::default() };
     for (partition, fence, said) in [
         (0, Fence { rebuild: 0, ..fence }, "trackers fold into this store"),
         (0, Fence { offset: 1_000_000, ..fence }, "the log holds 0 to"),

@@ -16,7 +16,7 @@ use kafleet::model::id::TaskId;
 use kafleet::model::node::Node;
 use kafleet::store::{AuditPage, Fence, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount};
 
-/// Polls without end.
+/// Polls, or records, without end.
 pub const ANY: u32 = u32::MAX;
 
 /// What the consumers of a [`ShakyBroker`] do.
@@ -32,8 +32,8 @@ pub struct Tricks {
     pub fail: Mutex<Option<BrokerError>>,
     /// Records handed over.
     pub delivered: AtomicU32,
-    /// Consumers in groups are given no records.
-    pub withhold: AtomicBool,
+    /// So many records more for consumers in groups, then none.
+    pub records: AtomicU32,
     /// How often it was asked what groups have committed.
     pub groups: AtomicU32,
     /// What that ends with.
@@ -107,7 +107,7 @@ impl ShakyBroker {
             say: Mutex::default(),
             fail: Mutex::default(),
             delivered: AtomicU32::new(0),
-            withhold: AtomicBool::new(false),
+            records: AtomicU32::new(ANY),
             groups: AtomicU32::new(0),
             no_groups: Mutex::new(None),
             no_atomic: Mutex::default(),
@@ -164,10 +164,11 @@ impl Consumer for ShakyConsumer {
         if !said.is_empty() {
             return Ok(said);
         }
-        let max = if self.in_group && self.tricks.withhold.load(SeqCst) { 0 } else { max };
-        let delivered = &self.tricks.delivered;
-        self.inner.poll(max, wait, &mut |record| {
+        let left = if self.in_group { self.tricks.records.load(SeqCst) } else { ANY };
+        let (delivered, records) = (&self.tricks.delivered, &self.tricks.records);
+        self.inner.poll(max.min(left as usize), wait, &mut |record| {
             delivered.fetch_add(1, SeqCst);
+            records.fetch_sub(u32::from(left != ANY), SeqCst);
             sink(record);
         })
     }

@@ -9,11 +9,10 @@ use crate::store::MAX_PAGE;
 use crate::store::keys::Keys;
 use crate::store::{Entry, Fence, Node, Notice, Reservation, Stage, StoreError, decode};
 
-/// `offset version log_time_ms kept_bytes rebuild`; a tracker's goes without the last.
+/// `offset version log_time_ms kept_bytes rebuild complete_at`.
 pub(super) fn fence_text(fence: Fence) -> String {
-    let Fence { offset, version, log_time_ms, kept_bytes, rebuild } = fence;
-    let rebuild = if rebuild == 0 { String::new() } else { format!(" {rebuild}") };
-    format!("{offset} {version} {log_time_ms} {kept_bytes}{rebuild}")
+    let Fence { offset, version, log_time_ms, kept_bytes, rebuild, complete_at } = fence;
+    format!("{offset} {version} {log_time_ms} {kept_bytes} {rebuild} {complete_at}")
 }
 
 pub(super) fn read_fence(keys: &Keys, value: Value) -> Result<Option<Fence>, StoreError> {
@@ -37,7 +36,8 @@ fn parse_fence(text: &str) -> Option<Fence> {
         version: parts.next()?.parse().ok()?,
         log_time_ms: parts.next()?.parse().ok()?,
         kept_bytes: parts.next()?.parse().ok()?,
-        rebuild: parts.next().map_or(Some(0), |number| number.parse().ok())?,
+        rebuild: parts.next()?.parse().ok()?,
+        complete_at: parts.next()?.parse().ok()?,
     };
     (parts.next().is_none() && fence.offset >= 0).then_some(fence)
 }
@@ -159,12 +159,11 @@ mod tests {
 
     #[test]
     fn a_fence_is_read_or_refused() {
-        let fence = Fence { offset: 42, version: 1, log_time_ms: 1_700_000_000_000, kept_bytes: 9, rebuild: 0 };
-        assert_eq!(fence_text(fence), "42 1 1700000000000 9");
-        assert_eq!(parse_fence("42 1 1700000000000 9"), Some(fence));
-        let rebuilt = Fence { rebuild: 2, ..fence };
-        assert_eq!(parse_fence(&fence_text(rebuilt)), Some(rebuilt));
-        for bad in ["", "42", "42 1", "42 1 0", "42 1 x 0", "42 1 0 0 x", "42 1 0 0 0 0", "-1 1 0 0", "42  1 0 0", "42 1 0 -1"] {
+        let fence = Fence { offset: 42, version: 1, log_time_ms: 1_700_000_000_000, kept_bytes: 9, rebuild: 2, complete_at: 50 };
+        assert_eq!(fence_text(fence), "42 1 1700000000000 9 2 50");
+        assert_eq!(parse_fence("42 1 1700000000000 9 2 50"), Some(fence));
+        let bad = ["", "42", "42 1 0 0 0", "42 1 x 0 0 0", "42 1 0 0 0 x", "42 1 0 0 0 0 0", "-1 1 0 0 0 0", "42  1 0 0 0 0"];
+        for bad in bad.into_iter().chain(["42 1 0 -1 0 0"]) {
             assert_eq!(parse_fence(bad), None, "{bad:?}");
         }
         let told = read_fence(&Keys::new("k", 3), Value::BulkString(b"nonsense".to_vec())).unwrap_err().to_string();
