@@ -120,8 +120,9 @@ impl Api {
     }
 
     async fn submit_together(self: &Arc<Self>, drafts: Vec<Draft>) -> Result<Outcomes, Refusal> {
-        let standings = self.claim_all(&drafts).await?;
-        let standings = self.settle_mixed(&drafts, standings).await?;
+        let deadline = Instant::now() + WAIT_DEADLINE;
+        let standings = self.claim_all(&drafts, deadline).await?;
+        let standings = self.settle_mixed(&drafts, standings, deadline).await?;
         let leases: Vec<Lease> = standings.iter().filter_map(|standing| standing.lease().cloned()).collect();
         let there = standings.iter().filter(|standing| matches!(standing, Standing::There(_))).count();
         if there == drafts.len() {
@@ -132,7 +133,7 @@ impl Api {
             return Ok(drafts.into_iter().zip(standings).map(existing).collect());
         }
         if let Some(n) = standings.iter().position(|standing| matches!(standing, Standing::There(_))) {
-            self.end(leases.iter().map(|lease| (lease, Ending::Released))).await;
+            self.release(leases.iter()).await;
             let id = &drafts[n].id;
             let why = format!("`{id}` exists already, and others of the batch do not");
             return Err(at(n, Refusal::new(Code::DuplicateId, why).existing(id)));
@@ -157,8 +158,7 @@ impl Api {
 
     /// Takes the leases on all ids, or none. A batch that waits for an id holds only ids that sort before it, so that two
     /// batches never wait for each other.
-    async fn claim_all(&self, drafts: &[Draft]) -> Result<Vec<Standing>, Refusal> {
-        let deadline = Instant::now() + WAIT_DEADLINE;
+    async fn claim_all(&self, drafts: &[Draft], deadline: Instant) -> Result<Vec<Standing>, Refusal> {
         let mut standings: Vec<Option<Standing>> = drafts.iter().map(|_| None).collect();
         let (mut waited, mut renewed, mut pauses) = (false, Instant::now(), poll_pauses());
         loop {
@@ -177,11 +177,12 @@ impl Api {
             let wrong = wrong.or(late);
             let Some(first) = busy.filter(|_| wrong.is_none()) else {
                 let Some(refusal) = wrong else { return Ok(standings.into_iter().flatten().collect()) };
-                self.release(standings.iter_mut()).await;
+                self.release(standings.iter().flatten().filter_map(Standing::lease)).await;
                 return Err(refusal);
             };
             let behind = standings.iter_mut().zip(drafts).filter(|(_, draft)| draft.id > drafts[first].id);
-            self.release(behind.map(|(standing, _)| standing)).await;
+            let given_up: Vec<Standing> = behind.filter_map(|(standing, _)| standing.take()).collect();
+            self.release(given_up.iter().filter_map(Standing::lease)).await;
             if renewed.elapsed() >= RENEW_EVERY {
                 self.renew(standings.iter().flatten().filter_map(Standing::lease)).await;
                 renewed = Instant::now();
@@ -191,38 +192,22 @@ impl Api {
         }
     }
 
-    /// Looks once more for the others where some tasks exist and some do not: they may be of a transaction that was being folded
+    /// Claims all ids once more where some tasks exist and some do not: they may be of a transaction that was being folded
     /// while the ids were looked up. All events of a tree lie in one partition, so what is committed together is found
     /// together behind the first of them.
-    async fn settle_mixed(&self, drafts: &[Draft], standings: Vec<Standing>) -> Result<Vec<Standing>, Refusal> {
+    async fn settle_mixed(
+        &self,
+        drafts: &[Draft],
+        standings: Vec<Standing>,
+        deadline: Instant,
+    ) -> Result<Vec<Standing>, Refusal> {
         let is_mixed = standings.iter().any(|standing| matches!(standing, Standing::There(_)))
             && standings.iter().any(|standing| standing.lease().is_some());
         if !is_mixed {
             return Ok(standings);
         }
-        let looks = standings.iter().zip(drafts).map(|(standing, draft)| async move {
-            match standing.lease() {
-                Some(_) => self.existing(draft).await,
-                None => Ok(None),
-            }
-        });
-        let looks: Vec<_> = looks.collect();
-        let found: Vec<Result<Option<Found>, Refusal>> = stream::iter(looks).buffered(AT_ONCE).collect().await;
-        if let Some(n) = found.iter().position(Result::is_err) {
-            self.end(standings.iter().filter_map(Standing::lease).map(|lease| (lease, Ending::Released))).await;
-            return Err(found.into_iter().nth(n).and_then(Result::err).map_or_else(Refusal::internal, |refusal| at(n, refusal)));
-        }
-        let found: Vec<Option<Found>> = found.into_iter().map(|found| found.ok().flatten()).collect();
-        let late = standings.iter().zip(&found).filter(|(_, found)| found.is_some());
-        self.end(late.filter_map(|(standing, _)| standing.lease()).map(|lease| (lease, Ending::Released))).await;
-        let settled = standings.into_iter().zip(found);
-        Ok(settled.map(|(standing, found)| found.map_or(standing, |found| Standing::There(Box::new(found)))).collect())
-    }
-
-    /// Gives up leases; the ids are asked for again.
-    async fn release(&self, standings: impl Iterator<Item = &mut Option<Standing>>) {
-        let leases: Vec<Lease> = standings.filter_map(|slot| slot.take()?.lease().cloned()).collect();
-        self.end(leases.iter().map(|lease| (lease, Ending::Released))).await;
+        self.release(standings.iter().filter_map(Standing::lease)).await;
+        self.claim_all(drafts, deadline).await
     }
 
     /// `None`: another request publishes the task at this moment. `waited`: another one did before.
@@ -240,7 +225,7 @@ impl Api {
         };
         let found = self.left_behind(draft, waited || lease.taken_over).await;
         if !matches!(found, Ok(None)) {
-            self.end(std::iter::once((&lease, Ending::Released))).await;
+            self.release(std::iter::once(&lease)).await;
         }
         Ok(Some(found?.map_or(Standing::Ours(lease), |found| Standing::There(Box::new(found)))))
     }

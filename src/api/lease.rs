@@ -116,6 +116,11 @@ impl Api {
         self.replace(replaced.collect()).await;
     }
 
+    /// Gives up leases whose tasks were not published.
+    pub async fn release(&self, leases: impl Iterator<Item = &Lease>) {
+        self.end(leases.map(|lease| (lease, Ending::Released))).await;
+    }
+
     /// A lease that cannot be replaced expires: that may cost a second execution, and nothing else.
     async fn replace(&self, marks: Vec<(&Lease, Option<Reservation>)>) {
         let replace = |(lease, mark): (&Lease, Option<Reservation>)| {
