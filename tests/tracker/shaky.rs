@@ -32,7 +32,7 @@ pub struct Tricks {
     pub fail: Mutex<Option<BrokerError>>,
     /// Records handed over.
     pub delivered: AtomicU32,
-    /// So many records more for consumers in groups, then none.
+    /// Number of records that consumers in groups are still given.
     pub records: AtomicU32,
     /// How often it was asked what groups have committed.
     pub groups: AtomicU32,
