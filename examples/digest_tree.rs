@@ -145,7 +145,7 @@ fn main() -> ExitCode {
 mod tests {
     use std::os::unix::ffi::OsStrExt;
 
-    use kafleet::handlers::testing::Trial;
+    use kafleet::handlers::testing::TestRun;
 
     use super::*;
 
@@ -156,7 +156,7 @@ mod tests {
         fs::write(dir.path().join("a.txt"), "abc").unwrap();
         fs::write(dir.path().join("a b"), "").unwrap();
         std::os::unix::fs::symlink("/", dir.path().join("circle")).unwrap();
-        let outcome = Trial::new().run(DigestTree { path: dir.path().into() }).await;
+        let outcome = TestRun::new().run(DigestTree { path: dir.path().into() }).await;
         assert_eq!(outcome.output(), json!({"directories": 1, "files": 2, "skipped": 1}));
         let mut children: Vec<_> =
             outcome.children.iter().map(|c| (c.segment.clone().unwrap(), c.task_type.to_string())).collect();
@@ -170,7 +170,7 @@ mod tests {
     async fn a_file_is_digested() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "abc").unwrap();
-        let outcome = Trial::new().run(DigestFile { path: file.path().into() }).await;
+        let outcome = TestRun::new().run(DigestFile { path: file.path().into() }).await;
         let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(outcome.output(), json!({"sha256": sha256, "bytes": 3}));
     }
@@ -179,13 +179,13 @@ mod tests {
     async fn what_cannot_be_read_is_named() {
         let dir = tempfile::tempdir().unwrap();
         for outcome in [
-            Trial::new().run(DigestFile { path: "/no/such/file".into() }).await,
-            Trial::new().run(DigestTree { path: "/no/such/file".into() }).await,
+            TestRun::new().run(DigestFile { path: "/no/such/file".into() }).await,
+            TestRun::new().run(DigestTree { path: "/no/such/file".into() }).await,
         ] {
             assert!(outcome.failure().message.starts_with("`/no/such/file` cannot be read: "), "{}", outcome.failure());
         }
         fs::write(dir.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9")), "").unwrap();
-        let outcome = Trial::new().run(DigestTree { path: dir.path().into() }).await;
+        let outcome = TestRun::new().run(DigestTree { path: dir.path().into() }).await;
         assert!(outcome.failure().message.contains("/caf\u{fffd}` has a name that is not UTF-8"), "{}", outcome.failure());
     }
 }

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
-use kafleet::model::partition::partition_of;
-use kafleet::model::rollup::children_of;
-use kafleet::model::state::State;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::rollup::children_of;
+use kafleet::model::record::state::State;
+use kafleet::model::task::id::TaskId;
+use kafleet::model::task::partition::partition_of;
 use kafleet::store::Store;
-use processes::{Process, Surroundings};
+use processes::{HandlerEnv, Process};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -143,7 +143,7 @@ async fn digests_are_those_of_sha256sum() {
     let (base, tree) = choose();
     eprintln!("{}: {} files, {} directories, {} bytes", base.display(), tree.files.len(), tree.directories, tree.bytes);
     let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
-    let fleet = Surroundings::new(&build_example(), brokers, format!("d-{}", tail.to_lowercase()), "");
+    let fleet = HandlerEnv::new(&build_example(), brokers, format!("d-{}", tail.to_lowercase()), "");
     let mut running = Vec::new();
     for role in ["worker", "worker", "tracker"] {
         let address = format!("127.0.0.1:{}", redis::free_port());
@@ -177,13 +177,13 @@ async fn digests_are_those_of_sha256sum() {
 }
 
 /// Submits the job as its documentation says, once the api listens, and waits for its end.
-async fn submit(fleet: &Surroundings, params: &str, running: &mut [Process]) -> Value {
+async fn submit(fleet: &HandlerEnv, params: &str, running: &mut [Process]) -> Value {
     ready(fleet.api.strip_prefix("http://").unwrap(), running.last_mut().unwrap()).await;
     let told = fleet.run(&["submit", "digest-tree", params, "--id", ROOT, "--wait=500s", "-o", "json"]);
     serde_json::from_str(&told).unwrap()
 }
 
-async fn nodes_of(store: &dyn Store, partitions: u32, base: &Path, files: &[PathBuf]) -> BTreeMap<PathBuf, Node> {
+async fn nodes_of(store: &dyn Store, partitions: u32, base: &Path, files: &[PathBuf]) -> BTreeMap<PathBuf, TaskRecord> {
     let (partition, mut nodes) = (partition_of(ROOT.as_bytes(), partitions), BTreeMap::new());
     for chunk in files.chunks(1_000) {
         let ids: Vec<TaskId> = chunk.iter().map(|file| id_of(base, file)).collect();
@@ -194,7 +194,7 @@ async fn nodes_of(store: &dyn Store, partitions: u32, base: &Path, files: &[Path
     nodes
 }
 
-async fn counts_agree(store: &dyn Store, fleet: &Surroundings, tree: &Tree) {
+async fn counts_agree(store: &dyn Store, fleet: &HandlerEnv, tree: &Tree) {
     let counts = store.counts(&(0..fleet.events_partitions).collect::<Vec<_>>()).await.unwrap();
     let counts: Vec<_> = counts.iter().map(|count| (&*count.task_type, count.state, count.count)).collect();
     let (files, directories) = (tree.files.len() as u64, tree.directories);

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use kafleet::config::{Config, Order, TypeConfig, WorkerConfig};
-use kafleet::handlers::builtin::{Surroundings, register_config, register_samples};
+use kafleet::handlers::builtin::echo::Echo;
+use kafleet::handlers::builtin::foreach::Foreach;
+use kafleet::handlers::builtin::{HandlerEnv, register_config, register_samples};
 use kafleet::handlers::context::{MAX_CHILDREN, Note};
-use kafleet::handlers::echo::Echo;
-use kafleet::handlers::foreach::Foreach;
-use kafleet::handlers::testing::Trial;
+use kafleet::handlers::testing::TestRun;
 use kafleet::handlers::{Child, Context, Fail, Failure, OrFail, Registered, Registry, Task, TaskResult};
-use kafleet::model::duration::Millis;
-use kafleet::model::hash::spawn_hash;
 use kafleet::model::json::RawJson;
+use kafleet::model::task::hash::spawn_hash;
+use kafleet::model::units::duration::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ impl Task for Resize {
 }
 
 async fn resize(url: &str) -> kafleet::handlers::testing::Outcome {
-    Trial::new().id("r").state(42_u64).run(Resize { url: url.into(), width: 200 }).await
+    TestRun::new().id("r").state(42_u64).run(Resize { url: url.into(), width: 200 }).await
 }
 
 #[tokio::test]
@@ -82,14 +82,14 @@ async fn params_are_checked_against_the_schema_and_then_as_a_type() {
         let misfit = registered.misfit(&RawJson::of(&params).unwrap()).unwrap();
         assert_eq!(misfit.pointer, pointer, "{params}");
         assert!(misfit.message.contains(told), "{misfit}");
-        let outcome = Trial::new().handle("resize", &registered, RawJson::of(&params).unwrap()).await;
+        let outcome = TestRun::new().handle("resize", &registered, RawJson::of(&params).unwrap()).await;
         assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Dead, "schema"));
     }
     // A schema of one's own may take more than the type does: the type still refuses, before anything runs.
     let wide = Registered { schema: kafleet::handlers::Schema::any(), ..registered };
     let params = RawJson::of(&json!({"url": "x", "width": -1})).unwrap();
     assert_eq!(wide.misfit(&params).unwrap().pointer, "/width");
-    let (cx, _) = Trial::new().begin("resize");
+    let (cx, _) = TestRun::new().begin("resize");
     assert_eq!(wide.handler.start(&params, cx).err().unwrap().pointer, "/width");
 }
 
@@ -109,7 +109,7 @@ async fn state_and_blocking_work_are_at_hand() {
 
 #[tokio::test]
 async fn blocking_work_stops_when_it_asks() {
-    let (cx, _) = Trial::new().begin("resize");
+    let (cx, _) = TestRun::new().begin("resize");
     let inner = cx.clone();
     let work = cx.blocking(move || {
         loop {
@@ -159,7 +159,7 @@ async fn progress_that_is_not_json_is_reported_as_warning() {
 #[tokio::test]
 async fn false_is_a_result_and_unsuccessful_is_a_failure_of_its_own_kind() {
     assert_eq!(resize("bad progress").await.output(), json!(false));
-    let echo = Trial::new().handle("echo", &Registered::new(Echo), RawJson::parse(b"false").unwrap()).await;
+    let echo = TestRun::new().handle("echo", &Registered::new(Echo), RawJson::parse(b"false").unwrap()).await;
     assert_eq!(echo.output(), json!(false));
     let unsuccessful = resize("unsuccessful").await;
     assert_eq!(*unsuccessful.failure(), Failure::fail("no image is that wide").of_kind("unsuccessful"));
@@ -168,21 +168,21 @@ async fn false_is_a_result_and_unsuccessful_is_a_failure_of_its_own_kind() {
 #[tokio::test]
 async fn echo_answers_its_params_as_they_were_written() {
     let params = r#"{"b":1.0,  "a":[false,"é"]}"#;
-    let outcome = Trial::new().handle("echo", &Registered::new(Echo), RawJson::parse(params.as_bytes()).unwrap()).await;
+    let outcome = TestRun::new().handle("echo", &Registered::new(Echo), RawJson::parse(params.as_bytes()).unwrap()).await;
     assert_eq!(outcome.answer.unwrap().text(), params);
 }
 
 #[tokio::test]
 async fn foreach_counts_fails_where_told_and_stops_when_cancelled() {
     let count = |fail_at| Foreach { count: 3, pause: Millis(1), fail_at };
-    let good = Trial::new().run(count(None)).await;
+    let good = TestRun::new().run(count(None)).await;
     assert_eq!(good.output(), json!({"steps": 3}));
     assert_eq!(good.progress(), [1, 2, 3].map(|step| json!({"step": step, "of": 3})));
-    let bad = Trial::new().run(count(Some(2))).await;
+    let bad = TestRun::new().run(count(Some(2))).await;
     assert_eq!(bad.failure().message, "step 2 of 3 failed, as it was told to");
     assert_eq!(bad.progress().len(), 1);
 
-    let (cx, tape) = Trial::new().begin("foreach");
+    let (cx, tape) = TestRun::new().begin("foreach");
     let params = RawJson::parse(br#"{"count": 1000000, "pause": "1h"}"#).unwrap();
     let running = tokio::spawn(Registered::of::<Foreach>().handler.start(&params, cx.clone()).unwrap());
     while tape.notes().is_empty() {
@@ -198,7 +198,7 @@ fn types(toml: &str) -> BTreeMap<String, TypeConfig> {
 }
 
 fn register(registry: &mut Registry, toml: &str, dir: &Path) -> Result<(), Vec<String>> {
-    register_config(registry, &types(toml), &Surroundings { dir, worker: &WorkerConfig::default(), callbacks: None, email: None })
+    register_config(registry, &types(toml), &HandlerEnv { dir, worker: &WorkerConfig::default(), callbacks: None, email: None })
 }
 
 #[test]

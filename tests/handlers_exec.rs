@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kafleet::handlers::builtin::exec::{Exec, MAX_LINES, Program};
 use kafleet::handlers::context::Note;
-use kafleet::handlers::exec::{Exec, MAX_LINES, Program};
-use kafleet::handlers::testing::{Outcome, Trial};
+use kafleet::handlers::testing::{Outcome, TestRun};
 use kafleet::handlers::{Fail, Handler, Registered};
 use kafleet::model::json::RawJson;
 use nix::sys::signal::{Signal, kill};
@@ -28,10 +28,10 @@ fn sh(script: &str) -> Program {
 }
 
 async fn attempt(program: Program, params: Value) -> Outcome {
-    trial(&Trial::new(), program, params).await
+    trial(&TestRun::new(), program, params).await
 }
 
-async fn trial(trial: &Trial, program: Program, params: Value) -> Outcome {
+async fn trial(trial: &TestRun, program: Program, params: Value) -> Outcome {
     trial.handle("count", &Registered::new(Exec::new(program)), RawJson::of(&params).unwrap()).await
 }
 
@@ -144,7 +144,7 @@ async fn a_program_knows_its_task() {
     let script = r#"echo "[\"$KAFLEET_TASK_ID\",\"$KAFLEET_TYPE\",$KAFLEET_ATTEMPT,$KAFLEET_RUN,\"$KAFLEET_IDEMPOTENCY_KEY\",\"$TRACEPARENT\",\"$COLOUR\",\"$PWD\"]""#;
     let env = [("COLOUR".to_owned(), "blue".to_owned())].into();
     let program = Program { env, cwd: "/".into(), ..sh(script) };
-    let outcome = trial(&Trial::new().id("order:9").attempt(2).trace("00-ab-cd-01"), program, json!({})).await;
+    let outcome = trial(&TestRun::new().id("order:9").attempt(2).trace("00-ab-cd-01"), program, json!({})).await;
     assert_eq!(outcome.output(), json!(["order:9", "count", 2, 1, "order:9/1", "00-ab-cd-01", "blue", "/"]));
 }
 
@@ -212,7 +212,7 @@ async fn a_cancelled_program_may_clean_up_and_is_killed_when_it_does_not_end() {
 }
 
 async fn cancel_when_ready(program: Program, ready: &Path, count: usize) -> Fail {
-    let (cx, _) = Trial::new().begin("count");
+    let (cx, _) = TestRun::new().begin("count");
     let answer = Exec::new(program).start(&RawJson::null(), cx.clone()).unwrap();
     let file = ready.to_owned();
     let canceller = tokio::task::spawn_blocking(move || {
@@ -228,7 +228,7 @@ async fn cancel_when_ready(program: Program, ready: &Path, count: usize) -> Fail
 async fn a_dropped_attempt_takes_its_whole_family_along() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pids");
-    let (cx, _) = Trial::new().begin("count");
+    let (cx, _) = TestRun::new().begin("count");
     let attempt = tokio::spawn(Exec::new(stubborn_family(&file)).start(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking({
         let file = file.clone();
@@ -380,7 +380,7 @@ async fn a_guard_that_dies_is_replaced_by_one_that_knows_what_runs() {
     handler.prepare().unwrap();
     let old = until("there is a guard", || guard_of(std::process::id()));
     let file = dir.path().join("pids");
-    let (cx, _) = Trial::new().begin("count");
+    let (cx, _) = TestRun::new().begin("count");
     let running = tokio::spawn(Exec::new(stubborn_family(&file)).start(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking(move || pids(&file, 2)).await.unwrap();
     kill(old, Signal::SIGKILL).unwrap();

@@ -9,8 +9,8 @@ use axum::extract::Path;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use kafleet::handlers::http::{Call, Http, client};
-use kafleet::handlers::testing::{Outcome, Trial};
+use kafleet::handlers::builtin::http::{Call, Http, client};
+use kafleet::handlers::testing::{Outcome, TestRun};
 use kafleet::handlers::{Fail, Handler, Registered};
 use kafleet::model::json::RawJson;
 use reqwest::Method;
@@ -53,7 +53,7 @@ fn call(address: SocketAddr, path: &str) -> Call {
     Call { url, method: Method::POST, headers: HeaderMap::new(), max_output: 10_000 }
 }
 
-async fn attempt(trial: &Trial, call: Call) -> Outcome {
+async fn attempt(trial: &TestRun, call: Call) -> Outcome {
     let registered = Registered::new(Http::new(client().unwrap(), call));
     let attempt = trial.handle("resize", &registered, RawJson::parse(br#"{"width":200}"#).unwrap());
     tokio::time::timeout(DEADLINE, attempt).await.expect("an attempt ends")
@@ -65,7 +65,7 @@ async fn the_params_are_the_body_and_the_headers_tell_of_the_task() {
     call.method = Method::PUT;
     call.headers.insert("authorization", "Bearer secret".parse().unwrap());
     call.headers.insert("content-type", "application/vnd.resize+json".parse().unwrap());
-    let seen = attempt(&Trial::new().id("order:4").attempt(3).trace("00-ab-cd-01"), call).await.output();
+    let seen = attempt(&TestRun::new().id("order:4").attempt(3).trace("00-ab-cd-01"), call).await.output();
     assert_eq!((&seen["method"], &seen["body"]), (&json!("PUT"), &json!({"width": 200})));
     for (name, value) in [
         ("content-type", "application/vnd.resize+json"),
@@ -86,9 +86,9 @@ async fn the_params_are_the_body_and_the_headers_tell_of_the_task() {
 #[tokio::test]
 async fn a_good_answer_is_the_result_whatever_it_is() {
     let address = serve().await;
-    assert_eq!(attempt(&Trial::new(), call(address, "/empty")).await.output(), Value::Null);
-    assert_eq!(attempt(&Trial::new(), call(address, "/text")).await.output(), json!("just text"));
-    assert_eq!(attempt(&Trial::new(), call(address, "/status/201")).await.output(), json!("told you so"));
+    assert_eq!(attempt(&TestRun::new(), call(address, "/empty")).await.output(), Value::Null);
+    assert_eq!(attempt(&TestRun::new(), call(address, "/text")).await.output(), json!("just text"));
+    assert_eq!(attempt(&TestRun::new(), call(address, "/status/201")).await.output(), json!("told you so"));
 }
 
 #[tokio::test]
@@ -106,21 +106,21 @@ async fn the_status_says_whether_another_attempt_is_worth_it() {
         (500, Fail::Retry { after: None }),
         (503, Fail::Retry { after: None }),
     ] {
-        let outcome = attempt(&Trial::new(), call(address, &format!("/status/{code}"))).await;
+        let outcome = attempt(&TestRun::new(), call(address, &format!("/status/{code}"))).await;
         assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (then, "http_status"), "{code}");
         assert!(outcome.failure().message.starts_with(&format!("`127.0.0.1` answered {code}")), "{}", outcome.failure());
         assert!(outcome.failure().message.ends_with(": told you so"), "{}", outcome.failure());
     }
-    let busy = attempt(&Trial::new(), call(address, "/busy")).await;
+    let busy = attempt(&TestRun::new(), call(address, "/busy")).await;
     assert_eq!(busy.failure().then, Fail::Retry { after: Some(Duration::from_secs(7)) });
-    let moved = attempt(&Trial::new(), call(address, "/moved")).await;
+    let moved = attempt(&TestRun::new(), call(address, "/moved")).await;
     assert_eq!(moved.failure().then, Fail::Final);
     assert!(moved.failure().message.contains("302 Found to `/seen`; hint: redirects are not followed"), "{}", moved.failure());
 }
 
 #[tokio::test]
 async fn an_answer_without_end_is_cut_off() {
-    let outcome = attempt(&Trial::new(), call(serve().await, "/endless")).await;
+    let outcome = attempt(&TestRun::new(), call(serve().await, "/endless")).await;
     assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Final, "result_too_large"));
 }
 
@@ -130,12 +130,12 @@ async fn who_does_not_answer_is_asked_again() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let closed = socket.local_addr().unwrap();
-    let refused = attempt(&Trial::new(), call(closed, "/?token=secret")).await;
+    let refused = attempt(&TestRun::new(), call(closed, "/?token=secret")).await;
     assert_eq!((refused.failure().then, refused.failure().kind.as_ref()), (Fail::Retry { after: None }, "unreachable"));
     assert!(refused.failure().message.to_lowercase().contains("connection refused"), "{}", refused.failure());
     assert!(!refused.failure().message.contains("secret"), "the url may hold secrets: {}", refused.failure());
 
-    let slow = attempt(&Trial::new().timeout(Duration::from_millis(100)), call(serve().await, "/slow")).await;
+    let slow = attempt(&TestRun::new().timeout(Duration::from_millis(100)), call(serve().await, "/slow")).await;
     assert_eq!(slow.failure().then, Fail::Retry { after: None });
     assert!(slow.failure().message.contains("timed out"), "{}", slow.failure());
 }
@@ -156,18 +156,18 @@ async fn timeouts_have_the_kind_timeout() {
     let address = serve().await;
     let (full, _taken, _listener) = unresponsive();
     for (address, path) in [(full, "/connect"), (address, "/slow"), (address, "/stuck")] {
-        let outcome = attempt(&Trial::new().timeout(Duration::from_millis(300)), call(address, path)).await;
+        let outcome = attempt(&TestRun::new().timeout(Duration::from_millis(300)), call(address, path)).await;
         let failure = outcome.failure();
         assert_eq!((failure.then, failure.kind.as_ref()), (Fail::Retry { after: None }, "timeout"), "{path}: {failure}");
     }
     // The connection has a limit of its own, shorter than the attempt's.
-    let outcome = attempt(&Trial::new().timeout(DEADLINE), call(full, "/connect")).await;
+    let outcome = attempt(&TestRun::new().timeout(DEADLINE), call(full, "/connect")).await;
     assert_eq!(outcome.failure().kind, "timeout", "{}", outcome.failure());
 }
 
 #[tokio::test]
 async fn a_cancelled_call_is_given_up() {
-    let (cx, _) = Trial::new().begin("resize");
+    let (cx, _) = TestRun::new().begin("resize");
     let http = Http::new(client().unwrap(), call(serve().await, "/slow"));
     let answer = tokio::spawn(http.start(&RawJson::null(), cx.clone()).unwrap());
     cx.cancelled().cancel();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Outgoing, Partition, Producer, RecordRef,
-    Start, TopicChange, TopicSpec,
+    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord,
+    RecordRef, StartOffset, TopicChange, TopicSpec,
 };
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -98,8 +98,8 @@ impl Fixture {
     }
 }
 
-fn record<'a>(topic: &'a str, partition: i32, value: &'a [u8]) -> Outgoing<'a> {
-    Outgoing { topic, partition: Some(partition), key: None, value: Some(value), headers: &[] }
+fn record<'a>(topic: &'a str, partition: i32, value: &'a [u8]) -> ProducerRecord<'a> {
+    ProducerRecord { topic, partition: Some(partition), key: None, value: Some(value), headers: &[] }
 }
 
 /// Polls until `done` says so about all values and events so far.
@@ -159,16 +159,16 @@ fn a_moved_partition_never_gives_records_of_its_old_place() {
     let Some(fixture) = fixture(1) else { return };
     fixture.publish(0..20_000);
     let mut reader = fixture.reader();
-    reader.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    reader.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
     for target in [15_000, 3, 19_990, 0, 7_777] {
         poll_until(&mut *reader, |values, _| values.len() >= 300);
-        reader.assign(&[(fixture.partition(0), Start::At(target))]).expect("moved");
+        reader.assign(&[(fixture.partition(0), StartOffset::At(target))]).expect("moved");
 
         let (values, _) = poll_until(&mut *reader, |values, _| !values.is_empty());
 
         let expected: Vec<u64> = (target as u64..).take(values.len()).collect();
         assert_eq!(values, expected, "after moving to {target}");
-        reader.assign(&[(fixture.partition(0), Start::At(1_000))]).expect("moved");
+        reader.assign(&[(fixture.partition(0), StartOffset::At(1_000))]).expect("moved");
     }
     reader.close(DEADLINE);
 }
@@ -178,14 +178,17 @@ fn names_the_partition_that_is_out_of_range_and_reads_on_after_a_move() {
     let Some(fixture) = fixture(3) else { return };
     fixture.publish(0..5);
     let mut reader = fixture.reader();
-    let starts =
-        [(fixture.partition(0), Start::At(99)), (fixture.partition(1), Start::Beginning), (fixture.partition(2), Start::End)];
+    let starts = [
+        (fixture.partition(0), StartOffset::At(99)),
+        (fixture.partition(1), StartOffset::Beginning),
+        (fixture.partition(2), StartOffset::End),
+    ];
     reader.assign(&starts).expect("assigned");
 
     let (_, events) = poll_until(&mut *reader, |_, events| !events.is_empty());
 
     assert_eq!(events, vec![GroupEvent::OutOfRange(fixture.partition(0))]);
-    reader.assign(&[(fixture.partition(0), Start::At(3))]).expect("moved");
+    reader.assign(&[(fixture.partition(0), StartOffset::At(3))]).expect("moved");
     let (values, events) = poll_until(&mut *reader, |values, _| values.len() >= 2);
     assert_eq!((values, events), (vec![3, 4], vec![]));
     reader.close(DEADLINE);
@@ -207,7 +210,7 @@ fn a_member_that_takes_nothing_does_not_hold_up_what_it_has() {
             rounds > 3
         }
     });
-    member.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    member.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
 
     let (values, _) = poll_until(&mut *member, |values, _| values.len() >= 10);
     assert_eq!(values, (0..10).collect::<Vec<u64>>());
@@ -229,7 +232,7 @@ fn changes_hands(fixture: Option<Fixture>) {
     let group = unique("group");
     let mut first = fixture.member(&group);
     let (_, events) = poll_until(&mut *first, |_, events| assigned(events).len() == 4);
-    let starts: Vec<_> = assigned(&events).into_iter().map(|partition| (partition, Start::Beginning)).collect();
+    let starts: Vec<_> = assigned(&events).into_iter().map(|partition| (partition, StartOffset::Beginning)).collect();
     first.assign(&starts).expect("assigned");
     let mut second = fixture.member(&group);
 
@@ -277,7 +280,9 @@ fn closing_with_an_unanswered_question_ends_in_time_and_leaves_the_group() {
     let group = unique("group");
     let mut first = fixture.member(&group);
     let (_, events) = poll_until(&mut *first, |_, events| assigned(events).len() == 2);
-    first.assign(&assigned(&events).into_iter().map(|partition| (partition, Start::End)).collect::<Vec<_>>()).expect("assigned");
+    first
+        .assign(&assigned(&events).into_iter().map(|partition| (partition, StartOffset::End)).collect::<Vec<_>>())
+        .expect("assigned");
     let mut second = fixture.member(&group);
     let until = Instant::now() + DEADLINE;
     let mut asked = false;
@@ -332,10 +337,10 @@ fn the_eager_protocol_takes_all_back_and_gives_anew() {
     let mut first = fixture.member(&group);
     poll_until(&mut *first, |_, events| assigned(events).len() == 2);
     // One by one: what is held already keeps its place.
-    first.assign(&[(fixture.partition(0), Start::At(4))]).expect("assigned");
+    first.assign(&[(fixture.partition(0), StartOffset::At(4))]).expect("assigned");
     let (values, _) = poll_until(&mut *first, |values, _| values.len() >= 6);
     assert_eq!(values, (4..10).collect::<Vec<u64>>());
-    first.assign(&[(fixture.partition(1), Start::Beginning)]).expect("assigned");
+    first.assign(&[(fixture.partition(1), StartOffset::Beginning)]).expect("assigned");
     fixture.publish(10..12);
     let (values, _) = poll_until(&mut *first, |values, _| values.len() >= 2);
     assert_eq!(values, vec![10, 11]);
@@ -369,7 +374,7 @@ fn a_member_that_stays_away_loses_its_partitions_and_gets_them_back() {
     let Some(fixture) = fixture_with(1, &settings) else { return };
     let mut member = fixture.member(&unique("group"));
     poll_until(&mut *member, |_, events| assigned(events).len() == 1);
-    member.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    member.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
     // The absence itself is what is tested.
     std::thread::sleep(Duration::from_secs(8));
 
@@ -379,7 +384,7 @@ fn a_member_that_stays_away_loses_its_partitions_and_gets_them_back() {
     member.release(&[fixture.partition(0)]).expect("released");
     fixture.publish(0..3);
     poll_until(&mut *member, |_, events| assigned(events).len() == 1);
-    member.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    member.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
     let (values, _) = poll_until(&mut *member, |values, _| values.len() >= 3);
     assert_eq!(values, vec![0, 1, 2]);
     member.close(DEADLINE);
@@ -390,7 +395,7 @@ fn a_paused_partition_gives_nothing_and_goes_on_where_it_was() {
     let Some(fixture) = fixture(2) else { return };
     fixture.publish(0..1_000);
     let mut reader = fixture.reader();
-    let starts = [(fixture.partition(0), Start::Beginning), (fixture.partition(1), Start::Beginning)];
+    let starts = [(fixture.partition(0), StartOffset::Beginning), (fixture.partition(1), StartOffset::Beginning)];
     reader.assign(&starts).expect("assigned");
     let (before, _) = poll_until(&mut *reader, |values, _| values.len() >= 100);
     reader.pause(&[fixture.partition(0)], true).expect("paused");
@@ -404,7 +409,7 @@ fn a_paused_partition_gives_nothing_and_goes_on_where_it_was() {
     // A pause does not outlive the assignment.
     reader.pause(&[fixture.partition(0)], true).expect("paused");
     reader.release(&[fixture.partition(0)]).expect("released");
-    reader.assign(&[(fixture.partition(0), Start::At(990))]).expect("assigned");
+    reader.assign(&[(fixture.partition(0), StartOffset::At(990))]).expect("assigned");
     let (values, _) = poll_until(&mut *reader, |values, _| values.len() >= 10);
     assert_eq!(values, (990..1_000).collect::<Vec<u64>>());
     reader.close(DEADLINE);
@@ -416,7 +421,7 @@ fn commits_tell_their_outcome_and_refusals_name_the_partition() {
     let group = unique("group");
     let mut member = fixture.member(&group);
     poll_until(&mut *member, |_, events| assigned(events).len() == 1);
-    member.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    member.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
     let commit = |metadata: String| [Commit { partition: fixture.partition(0), offset: 0, metadata }];
 
     member.commit(&commit("note".into())).expect("begun");
@@ -491,7 +496,7 @@ fn a_burst_with_a_bad_record_leaves_nothing_and_the_next_one_works() {
 
     assert_eq!(places.len(), 1);
     let mut reader = fixture.reader();
-    reader.assign(&[(fixture.partition(0), Start::Beginning)]).expect("assigned");
+    reader.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
     let (values, _) = poll_until(&mut *reader, |values, _| !values.is_empty());
     assert_eq!(values, vec![2]);
     reader.close(DEADLINE);
@@ -508,7 +513,7 @@ fn a_record_is_read_at_its_place_and_a_marker_is_none() {
     fixture.publish(8..1_000);
     let read = |offset| fixture.kafka.read_at(&fixture.partition(0), offset, DEADLINE).expect("an answer");
 
-    until("it is committed", || fixture.kafka.look(&fixture.partition(0), 1, DEADLINE).expect("an answer").place == 2);
+    until("it is committed", || fixture.kafka.first_visible(&fixture.partition(0), 1, DEADLINE).expect("an answer").place == 2);
     assert_eq!(read(0).and_then(|record| record.value), Some(b"7".to_vec()));
     assert_eq!(read(1), None, "the transaction's marker");
     assert_eq!(read(500).map(|record| (record.offset, record.value)), Some((500, Some(b"506".to_vec()))));

@@ -97,7 +97,7 @@ fn generated() -> Vec<(String, Value)> {
         ("config.json".to_owned(), kafleet::config::schema()),
         ("event.json".to_owned(), of::<Event>()),
         ("control.json".to_owned(), of::<kafleet::control::ByKey>()),
-        ("heartbeat.json".to_owned(), of::<kafleet::control::beat::Beat>()),
+        ("heartbeat.json".to_owned(), of::<kafleet::control::heartbeat::Heartbeat>()),
         ("status.json".to_owned(), of::<documents::Status>()),
         ("problem.json".to_owned(), of::<documents::Problem>()),
         ("api.json".to_owned(), api()),
@@ -111,8 +111,8 @@ fn generated() -> Vec<(String, Value)> {
 fn built_in_params() -> Vec<(String, Value)> {
     let mut registry = kafleet::handlers::Registry::default();
     kafleet::handlers::builtin::register_samples(&mut registry);
-    let callbacks = kafleet::handlers::callback::Callbacks::registered(&Default::default()).unwrap();
-    registry.add_reserved(kafleet::handlers::callback::TYPE, callbacks);
+    let callbacks = kafleet::handlers::builtin::callback::Callbacks::registered(&Default::default()).unwrap();
+    registry.add_reserved(kafleet::handlers::builtin::callback::TYPE, callbacks);
     let mail = kafleet::config::EmailConfig {
         server: "localhost".into(),
         port: None,
@@ -124,7 +124,10 @@ fn built_in_params() -> Vec<(String, Value)> {
         from: "fleet@example.com".into(),
         recipients: Vec::new(),
     };
-    registry.add_reserved(kafleet::handlers::email::TYPE, kafleet::handlers::email::Emails::registered(&mail).unwrap());
+    registry.add_reserved(
+        kafleet::handlers::builtin::email::TYPE,
+        kafleet::handlers::builtin::email::Emails::registered(&mail).unwrap(),
+    );
     let types = registry.types();
     types.map(|(name, registered)| (format!("params/{name}.json"), registered.schema.json().clone())).collect()
 }
@@ -169,11 +172,11 @@ fn every_file_is_a_schema_or_checked_here() {
 #[test]
 fn every_document_of_the_api_is_published() {
     let published = api();
-    let sources = [include_str!("../src/api/documents.rs"), include_str!("../src/api/documents/orders.rs")].concat();
+    let sources = [include_str!("../src/api/documents/mod.rs"), include_str!("../src/api/documents/operations.rs")].concat();
     for name in
         sources.lines().filter_map(|line| line.strip_prefix("pub struct ")).filter_map(|rest| rest.split([' ', '<', '(']).next())
     {
-        assert!(published["$defs"].get(name).is_some(), "`{name}` of src/api/documents.rs is not in schemas/api.json");
+        assert!(published["$defs"].get(name).is_some(), "`{name}` of src/api/documents/mod.rs is not in schemas/api.json");
     }
 }
 
@@ -186,14 +189,14 @@ fn declared(source: &str) -> BTreeSet<&str> {
 #[test]
 fn every_header_is_described() {
     for (file, source) in [
-        ("task-headers.json", include_str!("../src/model/task.rs")),
-        ("dead-letter-headers.json", include_str!("../src/model/dead.rs")),
+        ("task-headers.json", include_str!("../src/model/task/mod.rs")),
+        ("dead-letter-headers.json", include_str!("../src/dead_letters/headers.rs")),
     ] {
         let schema = read(file);
         let described: BTreeSet<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(described, declared(source), "schemas/{file} against the code");
     }
-    assert!(declared(include_str!("../src/model/task.rs")).contains(header::ID));
+    assert!(declared(include_str!("../src/model/task/mod.rs")).contains(header::ID));
 }
 
 fn fits(schema: &str, value: &Value) -> Result<(), String> {
@@ -324,7 +327,7 @@ fn metadata_written_by_hand_is_read() {
             continue;
         };
         assert_eq!(
-            (json!(read.mark == Mark::Clean), json!(read.window_end), json!(read.unclean)),
+            (json!(read.mark == Mark::Clean), json!(read.window_end), json!(read.unclean_takeovers)),
             (example["clean"].clone(), example["window_end"].clone(), example["unclean"].clone()),
             "{about}"
         );
@@ -353,7 +356,7 @@ fn control_records_written_by_hand_are_read() {
             value: Some(value.as_bytes()),
             headers: &Vec::new(),
         };
-        let read = kafleet::control::Orders::default().with_plan().take(&record);
+        let read = kafleet::control::ControlState::default().with_plan().take(&record);
         let fit = fits("control.json", &json!({kind: example["value"].clone()}));
         let good = example["refused"] != true;
         assert_eq!((read.is_ok(), fit.is_ok()), (good, good), "{about}: {read:?} {fit:?}");
@@ -400,8 +403,9 @@ fn the_configuration_is_documented() {
 fn the_wire_is_documented() {
     let text = include_str!("../docs/wire.md");
     let kinds = kinds_of(&read("event.json"));
-    let headers =
-        declared(include_str!("../src/model/task.rs")).into_iter().chain(declared(include_str!("../src/model/dead.rs")));
+    let headers = declared(include_str!("../src/model/task/mod.rs"))
+        .into_iter()
+        .chain(declared(include_str!("../src/dead_letters/headers.rs")));
     for name in headers.chain(kinds.iter().map(String::as_str)).filter(|name| *name != "unknown") {
         assert!(text.contains(&format!("`{name}`")), "docs/wire.md does not explain `{name}`");
     }

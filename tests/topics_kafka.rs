@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::link::Link;
-use kafleet::broker::{Broker, Outgoing, TopicChange};
+use kafleet::broker::shared_producer::SharedProducer;
+use kafleet::broker::{Broker, ProducerRecord, TopicChange};
 use kafleet::config::{Config, Names, Overrides, load_with};
-use kafleet::fleet::{ControlError, mark_consumed, read_control};
+use kafleet::control::settings::{FleetSettingsError, mark_partition_consumed, read_control};
 use kafleet::handlers::Registry;
 use kafleet::topics::{ApplyError, apply, check};
 
@@ -40,7 +40,7 @@ fn kafka(config: &Config) -> Arc<dyn Broker> {
 async fn topics_are_applied_checked_and_fixed() {
     let Some(config) = config() else { return };
     let (broker, names, registry) = (kafka(&config), Names::new(&config.topics.prefix), Registry::default());
-    assert_eq!(read_control(&*broker, &names, DEADLINE), Err(ControlError::Missing(names.control())));
+    assert_eq!(read_control(&*broker, &names, DEADLINE), Err(FleetSettingsError::Missing(names.control())));
     assert_eq!(check(&*broker, &config, &registry, DEADLINE).unwrap().len(), 6, "all are missing");
 
     let created = apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
@@ -66,10 +66,10 @@ async fn the_control_topic_is_read_over_the_marks_of_transactions() {
     let Some(config) = config() else { return };
     let (broker, names) = (kafka(&config), Names::new(&config.topics.prefix));
     apply(broker.clone(), &config, &Registry::default(), DEADLINE).await.unwrap();
-    let link = Link::open(broker.clone(), None).unwrap();
-    mark_consumed(&link, &names, "echo", 1).await.unwrap();
+    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    mark_partition_consumed(&link, &names, "echo", 1).await.unwrap();
     let topic = names.control();
-    let record = Outgoing { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
+    let record = ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
     let sent = tokio::task::block_in_place(|| broker.atomic_producer(&topic).unwrap().send_all(&[record], DEADLINE));
     assert!(sent.is_ok(), "{sent:?}");
     let control = tokio::task::block_in_place(|| read_control(&*broker, &names, DEADLINE)).unwrap();

@@ -13,60 +13,26 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::broker::Broker;
-use crate::broker::link::Link;
+use crate::broker::shared_producer::SharedProducer;
 use crate::config::{ApiConfig, Names};
-use crate::control::beat::{self, Roll};
-use crate::control::{self, Board, Orders};
+use crate::control::heartbeat;
+use crate::control::heartbeat::WorkerRegistry;
+use crate::control::{self, ControlState, ControlWatch};
 use crate::handlers::Registry;
-use crate::model::duration::Millis;
+use crate::model::units::duration::Millis;
 use crate::publish::Publisher;
 use crate::runtime::{Health, Shutdown};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
-mod atomic;
-mod attachments;
-mod auth;
-mod batch;
-mod call;
-mod cancel;
-mod create;
-mod cursor;
-mod dead;
-mod deliveries;
-mod dispatch;
+mod backends;
 pub mod documents;
-pub mod drawing;
-mod feed;
-mod fresh;
-mod hub;
-mod lease;
-mod list;
-mod log;
-mod merge;
-mod openapi;
-mod operate;
-mod ops;
-mod outside;
-mod patch;
-pub mod problem;
-mod report;
-mod reserve;
-mod retry;
-mod routes;
-mod schedules;
-mod serve;
-mod status;
-mod submit;
-mod tasks;
-mod tree;
-mod types;
-mod walk;
-mod watch;
-mod why;
-mod workers;
+pub mod handlers;
+pub mod http;
+pub mod read;
+pub mod write;
 
-pub use openapi::document as openapi_document;
+pub use http::openapi::document as openapi_document;
 
 /// Bytes of request bodies held at once, in KiB.
 const BODY_BUDGET_KIB: usize = 256 << 10;
@@ -91,20 +57,20 @@ pub struct ApiSetup {
 }
 
 /// What every call shares.
-struct Api {
+pub(crate) struct Api {
     broker: Arc<dyn Broker>,
     store: Arc<dyn Store>,
     registry: Registry,
     publisher: Publisher,
-    access: auth::Access,
-    ops: ops::Ops,
-    topics: types::Topics,
+    access: http::auth::Access,
+    ops: http::ops::Ops,
+    topics: handlers::types::Topics,
     /// What workers are told: pauses, limits, kill switches.
-    control: Arc<Board>,
+    control: Arc<ControlWatch>,
     /// What workers tell.
-    roll: Arc<Roll>,
-    hub: Arc<hub::Hub>,
-    ledger: Arc<crate::dead::Ledger>,
+    roll: Arc<WorkerRegistry>,
+    hub: Arc<read::notices::Notices>,
+    ledger: Arc<crate::dead_letters::DeadLetterIndex>,
     /// Dead letters are settled by one call at a time, which so is not fenced by another one of this process.
     settling: Arc<tokio::sync::Mutex<()>>,
     max_body: usize,
@@ -112,7 +78,7 @@ struct Api {
     max_tree_age: Millis,
     bodies: Arc<Semaphore>,
     broker_calls: Arc<Semaphore>,
-    sender: atomic::Sender,
+    sender: write::transaction::Sender,
     /// What Kafka knows it by.
     sender_name: String,
     shutdown: Shutdown,
@@ -120,19 +86,19 @@ struct Api {
 
 impl Api {
     fn new(setup: ApiSetup, address: std::net::SocketAddr, shutdown: Shutdown) -> anyhow::Result<Self> {
-        let link = Link::open(setup.broker.clone(), None)?;
+        let link = SharedProducer::open(setup.broker.clone(), None)?;
         let sender_name = setup.names.api_sender(&uuid::Uuid::now_v7().to_string());
         Ok(Self {
-            access: auth::Access::new(&setup.config, address)?,
+            access: http::auth::Access::new(&setup.config, address)?,
             publisher: Publisher::new(link, setup.names, setup.events_partitions, "kafleet/api"),
             broker: setup.broker,
             store: setup.store,
             registry: setup.registry,
-            ops: ops::Ops { metrics: setup.metrics, health: setup.health, shutdown: shutdown.clone() },
-            topics: types::Topics::default(),
-            control: Board::new(Orders::without_cancels().with_plan()),
+            ops: http::ops::Ops { metrics: setup.metrics, health: setup.health, shutdown: shutdown.clone() },
+            topics: handlers::types::Topics::default(),
+            control: ControlWatch::new(ControlState::without_cancels().with_plan()),
             roll: Arc::default(),
-            hub: Arc::new(hub::Hub::new(setup.events_partitions)),
+            hub: Arc::new(read::notices::Notices::new(setup.events_partitions)),
             ledger: Arc::default(),
             settling: Arc::default(),
             max_body: setup.config.max_body.as_usize(),
@@ -140,7 +106,7 @@ impl Api {
             max_tree_age: setup.max_tree_age,
             bodies: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
             broker_calls: Arc::new(Semaphore::new(BROKER_CALLS)),
-            sender: atomic::Sender::default(),
+            sender: write::transaction::Sender::default(),
             sender_name,
             shutdown,
         })
@@ -150,25 +116,25 @@ impl Api {
 /// An api without a listener, for whoever brings requests in another way; its parts end when it is dropped.
 pub struct Open {
     pub router: axum::Router,
-    link: Arc<Link>,
+    link: Arc<SharedProducer>,
     _listening: tokio_util::sync::DropGuard,
-    _following: [control::tail::Follow; 2],
+    _following: [control::follow::TopicFollower; 2],
 }
 
 /// `address` decides whether tokens are needed: it is where requests come in.
 pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown) -> anyhow::Result<Open> {
     let api = Arc::new(Api::new(setup, address, shutdown.clone())?);
-    let listening = hub::listen(api.hub.clone(), api.store.clone());
+    let listening = read::notices::listen(api.hub.clone(), api.store.clone());
     // Whoever cannot be told so answers that Kafka is away; it is no part of this role's health.
     let orders = control::keep(api.control.clone(), api.broker.clone(), api.publisher.names(), None);
-    let beats = beat::listen(api.roll.clone(), api.broker.clone(), api.publisher.names());
+    let beats = heartbeat::listen(api.roll.clone(), api.broker.clone(), api.publisher.names());
     let link = api.publisher.link().clone();
-    Ok(Open { router: dispatch::router(api), link, _listening: listening, _following: [orders, beats] })
+    Ok(Open { router: http::router::router(api), link, _listening: listening, _following: [orders, beats] })
 }
 
 /// Refuses a configuration under which an api at this address would not serve.
 pub fn check_access(config: &crate::config::ApiConfig, address: std::net::SocketAddr) -> anyhow::Result<()> {
-    auth::Access::new(config, address).map(drop)
+    http::auth::Access::new(config, address).map(drop)
 }
 
 /// Serves on a listener that the caller has bound, until told to stop. Then it takes no new connections, ends streams
@@ -177,7 +143,7 @@ pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> 
     let address = listener.local_addr()?;
     let api = open(setup, address, &shutdown)?;
     tracing::info!(%address, "the api listens");
-    serve::serve(listener, api.router.clone(), &shutdown).await;
+    http::serve::serve(listener, api.router.clone(), &shutdown).await;
     let link = api.link.clone();
     crate::runtime::blocking(move || link.flush(FLUSH_DEADLINE)).await.map_err(anyhow::Error::msg)??;
     Ok(())
@@ -185,7 +151,7 @@ pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> 
 
 /// Serves `/healthz`, `/readyz` and `/metrics` for a role without an api.
 pub async fn run_ops(listener: TcpListener, metrics: Metrics, health: Health, shutdown: Shutdown) -> anyhow::Result<()> {
-    let ops = ops::Ops { metrics, health, shutdown: shutdown.clone() };
-    serve::serve(listener, ops::router(ops), &shutdown).await;
+    let ops = http::ops::Ops { metrics, health, shutdown: shutdown.clone() };
+    http::serve::serve(listener, http::ops::router(ops), &shutdown).await;
     Ok(())
 }

@@ -2,9 +2,9 @@
 
 use anyhow::bail;
 
-use crate::model::id::TaskId;
-use crate::model::partition::partition_of;
-use crate::model::state::State;
+use crate::model::record::state::State;
+use crate::model::task::id::TaskId;
+use crate::model::task::partition::partition_of;
 use crate::store::Store;
 
 /// Ids of one read.

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::ceiling::{Ceiling, add_ceilings};
-use super::stage::{Spent, Stage, add_costs};
-use super::{Common, EVENTS_PARTITIONS, Report, Site, check, load};
+use super::baseline::{Baseline, add_ceilings};
+use super::fleet::{BenchFleet, Spent, add_costs};
+use super::{Common, EVENTS_PARTITIONS, Report, Services, check, load};
 
 /// Tasks published by one call.
 const CALL: u64 = 20_000;
@@ -15,14 +15,14 @@ pub struct E2e {
     pub common: Common,
 }
 
-struct Round {
-    ceiling: Ceiling,
+struct E2eRound {
+    ceiling: Baseline,
     rate: f64,
     publish_rate: f64,
     spent: Spent,
 }
 
-pub async fn e2e(bench: &E2e, site: &Site) -> anyhow::Result<Report> {
+pub async fn e2e(bench: &E2e, site: &Services) -> anyhow::Result<Report> {
     let (common, site) = (&bench.common, site.linger(bench.common.linger));
     let settings = [("slots", common.slots.to_string()), ("events partitions", EVENTS_PARTITIONS.to_string())];
     let mut report = Report::new("e2e", common.settings(&settings));
@@ -35,7 +35,7 @@ pub async fn e2e(bench: &E2e, site: &Site) -> anyhow::Result<Report> {
     }
     report.add("tracked path", "tasks/s", rounds.iter().map(|round| round.rate).collect());
     report.add("publish with tracking", "tasks/s", rounds.iter().map(|round| round.publish_rate).collect());
-    let ceilings: Vec<Ceiling> = rounds.iter().map(|round| round.ceiling).collect();
+    let ceilings: Vec<Baseline> = rounds.iter().map(|round| round.ceiling).collect();
     let ratios = rounds.iter().map(|round| round.rate / round.ceiling.together()).collect();
     add_costs(&mut report, common.tasks, &rounds.into_iter().map(|round| round.spent).collect::<Vec<_>>());
     add_ceilings(&mut report, &ceilings);
@@ -45,8 +45,8 @@ pub async fn e2e(bench: &E2e, site: &Site) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-async fn one_round(common: &Common, site: &Site) -> anyhow::Result<Round> {
-    let mut stage = Stage::open(site, common.partitions, common.slots).await?;
+async fn one_round(common: &Common, site: &Services) -> anyhow::Result<E2eRound> {
+    let mut stage = BenchFleet::open(site, common.partitions, common.slots).await?;
     let (from, began, mut next) = (stage.costs().await?, Instant::now(), 0);
     while next < common.tasks {
         let end = (next + CALL).min(common.tasks);
@@ -60,8 +60,8 @@ async fn one_round(common: &Common, site: &Site) -> anyhow::Result<Round> {
     check::exactly_once(&stage.store, EVENTS_PARTITIONS, (0..common.tasks).map(load::id), common.tasks + 1).await?;
     let bytes = stage.record_bytes().await?;
     stage.close().await?;
-    Ok(Round {
-        ceiling: Ceiling::measure(common, site, bytes).await?,
+    Ok(E2eRound {
+        ceiling: Baseline::measure(common, site, bytes).await?,
         rate: common.tasks as f64 / took.as_secs_f64(),
         publish_rate: common.tasks as f64 / published.as_secs_f64(),
         spent: Spent { from, to },

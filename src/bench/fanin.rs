@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use futures::StreamExt;
 
-use super::ceiling::{Ceiling, add_ceilings};
-use super::stage::{Spent, Stage, add_costs};
-use super::{Common, FAN, ROUND_DEADLINE, Report, Site};
-use crate::model::id::TaskId;
+use super::baseline::{Baseline, add_ceilings};
+use super::fleet::{BenchFleet, Spent, add_costs};
+use super::{Common, FAN, ROUND_DEADLINE, Report, Services};
 use crate::model::json::RawJson;
-use crate::model::node::Node;
-use crate::model::rollup::children_of;
-use crate::model::state::State;
+use crate::model::record::TaskRecord;
+use crate::model::record::rollup::children_of;
+use crate::model::record::state::State;
+use crate::model::task::id::TaskId;
 use crate::publish::NewTask;
 use crate::runtime::now_ms;
 use crate::store::Store;
@@ -44,14 +44,14 @@ impl Default for Fanin {
 const CEILING_TASKS: u64 = 200_000;
 const CEILING_ROUNDS: u32 = 3;
 
-pub async fn fanin(bench: &Fanin, site: &Site) -> anyhow::Result<Report> {
+pub async fn fanin(bench: &Fanin, site: &Services) -> anyhow::Result<Report> {
     let settings = [
         ("children", bench.children.to_string()),
         ("partitions", bench.partitions.to_string()),
         ("linger", format!("{} ms", bench.linger)),
     ];
     let mut report = Report::new("fanin", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
-    let mut stage = Stage::open(&site.linger(bench.linger), bench.partitions, 2_000).await?;
+    let mut stage = BenchFleet::open(&site.linger(bench.linger), bench.partitions, 2_000).await?;
     eprintln!("warming up");
     for n in 0..2 {
         one_parent(&mut stage, &format!("warm-{n}"), bench.children).await?;
@@ -68,7 +68,7 @@ pub async fn fanin(bench: &Fanin, site: &Site) -> anyhow::Result<Report> {
     let common = Common { tasks: CEILING_TASKS, partitions: bench.partitions, linger: bench.linger, ..Common::default() };
     let mut ceilings = Vec::new();
     for _ in 0..CEILING_ROUNDS {
-        ceilings.push(Ceiling::measure(&common, &site.linger(bench.linger), bytes).await?);
+        ceilings.push(Baseline::measure(&common, &site.linger(bench.linger), bytes).await?);
     }
     report.add("submit to visible success of the parent", "ms", took);
     add_costs(&mut report, bench.children, &spent);
@@ -79,7 +79,7 @@ pub async fn fanin(bench: &Fanin, site: &Site) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-async fn one_parent(stage: &mut Stage, id: &str, children: u64) -> anyhow::Result<Duration> {
+async fn one_parent(stage: &mut BenchFleet, id: &str, children: u64) -> anyhow::Result<Duration> {
     let id = TaskId::parse(id)?;
     let partition = stage.publisher.partition_of(&id);
     let mut notices = stage.store.notices().await?;
@@ -105,7 +105,7 @@ async fn one_parent(stage: &mut Stage, id: &str, children: u64) -> anyhow::Resul
     }
 }
 
-fn check(node: &Node, children: u64) -> anyhow::Result<()> {
+fn check(node: &TaskRecord, children: u64) -> anyhow::Result<()> {
     let (counts, _, tree) = children_of(&node.below);
     let good = node.state == State::Succeeded && counts.get(State::Succeeded) == children;
     if !good || tree.total() != children {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::stage::Stage;
-use super::{Report, Site, mib};
+use super::fleet::BenchFleet;
+use super::{Report, Services, mib};
 
 /// From the last task to the first look.
 const REST: Duration = Duration::from_secs(3);
@@ -15,10 +15,10 @@ pub struct Idle {
     pub seconds: u64,
 }
 
-pub async fn idle(bench: &Idle, site: &Site) -> anyhow::Result<Report> {
+pub async fn idle(bench: &Idle, site: &Services) -> anyhow::Result<Report> {
     let settings = [("seconds", bench.seconds.to_string()), ("partitions", "4".into()), ("types", "2".into())];
     let mut report = Report::new("idle", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
-    let stage = Stage::open(&site.linger(5), 4, 2_000).await?;
+    let stage = BenchFleet::open(&site.linger(5), 4, 2_000).await?;
     tokio::time::sleep(REST).await;
     let (from, began) = (stage.costs().await?, Instant::now());
     tokio::time::sleep(Duration::from_secs(bench.seconds)).await;

@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::task::JoinSet;
 
+use super::fleet::{BenchFleet, Spent, add_costs};
 use super::load::Filler;
-use super::stage::{Spent, Stage, add_costs};
-use super::{EVENTS_PARTITIONS, Ground, NOOP, Report, Site, blocking, check, load};
-use crate::broker::{Broker, ConsumerSpec, Outgoing, Partition, Start};
-use crate::model::id::TaskId;
+use super::{BenchTopics, EVENTS_PARTITIONS, NOOP, Report, Services, blocking, check, load};
+use crate::broker::{Broker, ConsumerSpec, Partition, ProducerRecord, StartOffset};
 use crate::model::json::RawJson;
-use crate::model::state::State;
+use crate::model::record::state::State;
+use crate::model::task::id::TaskId;
 use crate::publish::{NewTask, PublishError, Publisher};
 use crate::runtime::now_ms;
 use crate::store::redis::Redis;
@@ -61,14 +61,14 @@ struct Path {
     visible: f64,
 }
 
-struct Round {
+struct LatencyRound {
     /// Of records that somebody sends and takes who does nothing else.
     bare: Vec<f64>,
     paths: Vec<Path>,
     spent: Spent,
 }
 
-pub async fn latency(bench: &Latency, site: &Site) -> anyhow::Result<Report> {
+pub async fn latency(bench: &Latency, site: &Services) -> anyhow::Result<Report> {
     let settings = [
         ("rate", format!("{} tasks/s", bench.rate)),
         ("partitions", bench.partitions.to_string()),
@@ -110,8 +110,8 @@ pub fn percentile(mut values: Vec<f64>, permille: usize) -> f64 {
     values.get(rank).copied().unwrap_or_default()
 }
 
-async fn one_round(bench: &Latency, site: &Site) -> anyhow::Result<Round> {
-    let stage = Stage::open(site, bench.partitions, 2_000).await?;
+async fn one_round(bench: &Latency, site: &Services) -> anyhow::Result<LatencyRound> {
+    let stage = BenchFleet::open(site, bench.partitions, 2_000).await?;
     let book = Arc::new(Book::default());
     let looking = tokio::spawn(look(stage.store.clone(), book.clone()));
     let tasks = u64::from(bench.rate) * u64::from(bench.seconds);
@@ -128,16 +128,16 @@ async fn one_round(bench: &Latency, site: &Site) -> anyhow::Result<Round> {
     let (bench, site) = (bench.clone(), site.clone());
     let bare = blocking(move || bare(&bench, &site)).await?;
     let paths = std::mem::take(&mut *book.done.lock());
-    Ok(Round { bare, paths, spent: Spent { from, to } })
+    Ok(LatencyRound { bare, paths, spent: Spent { from, to } })
 }
 
 /// Bare records at the same rate, each from its send until a consumer has it: a task's start is one such way after its
 /// submission at least, and its end another one. The first fifth is not counted.
-fn bare(bench: &Latency, site: &Site) -> anyhow::Result<Vec<f64>> {
-    let (ground, records) = (Ground::prepare(site, bench.partitions, 1)?, u64::from(bench.rate) * u64::from(bench.seconds));
+fn bare(bench: &Latency, site: &Services) -> anyhow::Result<Vec<f64>> {
+    let (ground, records) = (BenchTopics::prepare(site, bench.partitions, 1)?, u64::from(bench.rate) * u64::from(bench.seconds));
     let (topic, filler, began) = (ground.names.tasks(NOOP), Filler::new(&ground)?, Instant::now());
     let mut consumer = ground.broker.consumer(&ConsumerSpec::default())?;
-    let starts = (0..bench.partitions).map(|number| (Partition::new(topic.as_str(), number as i32), Start::Beginning));
+    let starts = (0..bench.partitions).map(|number| (Partition::new(topic.as_str(), number as i32), StartOffset::Beginning));
     consumer.assign(&starts.collect::<Vec<_>>())?;
     let mut took = Vec::new();
     std::thread::scope(|scope| {
@@ -167,7 +167,7 @@ fn send_bare(filler: &Filler, topic: &str, rate: u32, records: u64, began: Insta
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let (key, value) = (n.to_string(), format!("{:<length$}", began.elapsed().as_secs_f64() * 1e3));
         let (key, value) = (Some(key.as_bytes()), Some(value.as_bytes()));
-        filler.send(&Outgoing { topic, partition: None, key, value, headers: &[] })?;
+        filler.send(&ProducerRecord { topic, partition: None, key, value, headers: &[] })?;
     }
     Ok(())
 }

@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use super::{CALL_DEADLINE, Ground, NOOP, Site};
-use crate::broker::kafka::raw::RawProduce;
-use crate::broker::link::Link;
-use crate::broker::{Broker, BrokerError, ConsumerSpec, DeliverySink, Outgoing, Partition, Producer, RecordRef, Start};
+use super::{BenchTopics, CALL_DEADLINE, NOOP, Services};
+use crate::broker::kafka::baseline::RawProduce;
+use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{
+    Broker, BrokerError, ConsumerSpec, DeliverySink, Partition, Producer, ProducerRecord, RecordRef, StartOffset,
+};
 use crate::config::Names;
 use crate::model::event::{ErrorInfo, Event, Kind, Success, submitted};
-use crate::model::id::TaskId;
 use crate::model::json::RawJson;
-use crate::model::partition::partition_of;
+use crate::model::task::id::TaskId;
+use crate::model::task::partition::partition_of;
 use crate::model::task::{Position, Task, header};
 use crate::publish::{NewTask, Publisher, task_headers};
 use crate::runtime::now_ms;
@@ -48,7 +50,7 @@ pub fn task(n: u64) -> anyhow::Result<Task> {
         hash: Some("aaaaaaaaaaaa".into()),
         policy: None,
         trace: None,
-        has_strangers: false,
+        has_foreign_headers: false,
         params: RawJson::parse(params().as_bytes())?,
     })
 }
@@ -73,12 +75,12 @@ pub struct Filler {
 }
 
 impl Filler {
-    pub fn new(ground: &Ground) -> anyhow::Result<Self> {
+    pub fn new(ground: &BenchTopics) -> anyhow::Result<Self> {
         let acks = Arc::new(Acks::default());
         Ok(Self { producer: ground.broker.producer(acks.clone())?, acks })
     }
 
-    pub fn send(&self, record: &Outgoing<'_>) -> anyhow::Result<()> {
+    pub fn send(&self, record: &ProducerRecord<'_>) -> anyhow::Result<()> {
         while let Err(error) = self.producer.send(record, 0) {
             if !error.is_transient() {
                 return Err(error).context("a record could not be produced");
@@ -96,7 +98,13 @@ impl Filler {
             let headers = task_headers(&task, SOURCE);
             let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
             let key = Some(task.id.as_str().as_bytes());
-            self.send(&Outgoing { topic: &topic, partition: None, key, value: Some(params.as_bytes()), headers: &headers })?;
+            self.send(&ProducerRecord {
+                topic: &topic,
+                partition: None,
+                key,
+                value: Some(params.as_bytes()),
+                headers: &headers,
+            })?;
         }
         Ok(())
     }
@@ -112,7 +120,7 @@ impl Filler {
 }
 
 /// Fills the task topic; returns when everything is acknowledged.
-pub fn fill(ground: &Ground, tasks: u64) -> anyhow::Result<()> {
+pub fn fill(ground: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
     let filler = Filler::new(ground)?;
     filler.tasks(&ground.names, NOOP, 0..tasks, &params())?;
     filler.end()
@@ -178,7 +186,7 @@ impl Log {
     }
 
     /// Fills the events topic; returns when everything is acknowledged.
-    pub fn fill(&self, ground: &Ground) -> anyhow::Result<()> {
+    pub fn fill(&self, ground: &BenchTopics) -> anyhow::Result<()> {
         let mut writer = LogWriter { filler: Filler::new(ground)?, topic: ground.names.events(), ground, value: Vec::new() };
         let model = task(0)?;
         for n in 0..self.shape.roots {
@@ -209,7 +217,7 @@ impl Log {
 struct LogWriter<'a> {
     filler: Filler,
     topic: String,
-    ground: &'a Ground,
+    ground: &'a BenchTopics,
     value: Vec<u8>,
 }
 
@@ -241,7 +249,7 @@ impl LogWriter<'_> {
         let root = task.id.root().as_bytes();
         let partition = i32::try_from(partition_of(root, self.ground.events_partitions)).ok();
         let value = Some(self.value.as_slice());
-        self.filler.send(&Outgoing { topic: &self.topic, partition, key: Some(root), value, headers: &[] })
+        self.filler.send(&ProducerRecord { topic: &self.topic, partition, key: Some(root), value, headers: &[] })
     }
 }
 
@@ -252,8 +260,8 @@ fn succeeded(task: &Task, attempt: u32, out: &mut Vec<u8>) {
 }
 
 /// Publishes with tracking, as an api does.
-pub async fn publish_tracked(site: &Site, prefix: &str, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
-    let link = Link::open(Arc::new(site.kafka()?), None)?;
+pub async fn publish_tracked(site: &Services, prefix: &str, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
+    let link = SharedProducer::open(Arc::new(site.kafka()?), None)?;
     let publisher = Publisher::new(link, Names::new(prefix), events_partitions, SOURCE);
     let mut next = 0;
     while next < tasks {
@@ -283,7 +291,7 @@ pub async fn publish(publisher: &Publisher, name: &str, numbers: std::ops::Range
 }
 
 /// The records that publishing writes, as fast as the client takes them.
-pub fn raw_produce(site: &Site, prefix: &str, records: u64, events: bool) -> anyhow::Result<()> {
+pub fn raw_produce(site: &Services, prefix: &str, records: u64, events: bool) -> anyhow::Result<()> {
     let (names, model, params) = (Names::new(prefix), task(0)?, params());
     let headers = task_headers(&model, SOURCE).into_iter().filter(|(name, _)| *name != header::ID);
     let headers: Vec<(String, String)> = headers.map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
@@ -309,7 +317,7 @@ pub fn event_bytes() -> anyhow::Result<usize> {
 }
 
 /// Every task is on the task topic once, and announced once.
-pub fn check_published(ground: &Ground, tasks: u64) -> anyhow::Result<()> {
+pub fn check_published(ground: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
     let records = ground.records(&ground.names.tasks(NOOP), ground.partitions)?;
     if records != tasks {
         bail!("{records} records for {tasks} tasks");
@@ -318,17 +326,17 @@ pub fn check_published(ground: &Ground, tasks: u64) -> anyhow::Result<()> {
 }
 
 /// Reads all events back: every task succeeded exactly once.
-pub fn check_events(ground: &Ground, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
+pub fn check_events(ground: &BenchTopics, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
     check_events_of(ground, events_partitions, tasks, Kind::Succeeded)
 }
 
-fn check_events_of(ground: &Ground, events_partitions: u32, tasks: u64, kind: Kind) -> anyhow::Result<()> {
+fn check_events_of(ground: &BenchTopics, events_partitions: u32, tasks: u64, kind: Kind) -> anyhow::Result<()> {
     let mut seen = vec![false; usize::try_from(tasks)?];
     let (mut doubled, mut other) = (0u64, 0u64);
     let topic: Arc<str> = ground.names.events().into();
     let mut consumer = ground.broker.consumer(&ConsumerSpec::default())?;
-    let partitions: Vec<(Partition, Start)> =
-        (0..events_partitions).map(|number| (Partition::new(topic.clone(), number as i32), Start::Beginning)).collect();
+    let partitions: Vec<(Partition, StartOffset)> =
+        (0..events_partitions).map(|number| (Partition::new(topic.clone(), number as i32), StartOffset::Beginning)).collect();
     consumer.assign(&partitions)?;
     let (mut left, until) = (ground.records(&topic, events_partitions)?, Instant::now() + Duration::from_secs(120));
     while left > 0 {

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
+use super::child_role::ChildRole;
 use super::load::{self, Filler};
 use super::process::{Cost, Process};
-use super::role::Role;
-use super::{CALL_DEADLINE, Common, Ground, NOOP, ROUND_DEADLINE, Report, Site, mib};
+use super::{BenchTopics, CALL_DEADLINE, Common, NOOP, ROUND_DEADLINE, Report, Services, mib};
 use crate::broker::{Broker, TopicSpec};
 use crate::config::Bytes;
 
@@ -58,7 +58,7 @@ pub fn type_names(types: u32) -> Vec<String> {
     (0..types).map(|n| if n == 0 { NOOP.to_owned() } else { format!("{NOOP}-{n}") }).collect()
 }
 
-pub fn memory(bench: &MemoryBench, site: &Site) -> anyhow::Result<Report> {
+pub fn memory(bench: &MemoryBench, site: &Services) -> anyhow::Result<Report> {
     let site = site.linger(Common::default().linger).memory_limit(bench.memory_limit);
     let settings = [
         ("partitions", bench.partitions.to_string()),
@@ -93,10 +93,10 @@ impl Part {
     }
 
     /// What the worker has cost when all is done and committed, and how long it took from its start.
-    fn run(&self, bench: &MemoryBench, site: &Site) -> anyhow::Result<(Cost, Duration)> {
-        let ground = Ground::prepare(site, bench.partitions, bench.partitions)?;
+    fn run(&self, bench: &MemoryBench, site: &Services) -> anyhow::Result<(Cost, Duration)> {
+        let ground = BenchTopics::prepare(site, bench.partitions, bench.partitions)?;
         self.fill(&ground, bench.partitions)?;
-        let role = Role::Napper {
+        let role = ChildRole::Napper {
             site: site.clone(),
             prefix: ground.names.prefix.clone(),
             events_partitions: bench.partitions,
@@ -118,7 +118,7 @@ impl Part {
         Ok((cost, took))
     }
 
-    fn fill(&self, ground: &Ground, partitions: u32) -> anyhow::Result<()> {
+    fn fill(&self, ground: &BenchTopics, partitions: u32) -> anyhow::Result<()> {
         let spec = |name| {
             let config = vec![("max.message.bytes".to_owned(), TOPIC_BYTES.to_string())];
             TopicSpec { name, partitions, replication: None, config }
@@ -140,7 +140,7 @@ impl Part {
     }
 
     /// Every task is committed as done.
-    fn is_done(&self, ground: &Ground) -> anyhow::Result<bool> {
+    fn is_done(&self, ground: &BenchTopics) -> anyhow::Result<bool> {
         for name in type_names(self.types) {
             if !ground.is_committed(&name)? {
                 return Ok(false);

@@ -3,26 +3,26 @@
 //! Each role runs in a process of its own (the same binary), so that CPU time and memory are its own. Nothing counts
 //! before it is acknowledged, and every run ends with a check that all tasks are there exactly once.
 
-mod ceiling;
+mod baseline;
 mod check;
+pub mod child_role;
 mod e2e;
 mod fanin;
-mod foreign;
+mod fleet;
 mod idle;
 mod latency;
 mod load;
+mod local_kafka;
 mod memory;
-mod neighbour;
-mod pass;
 mod process;
 mod publish;
 mod reads;
-pub mod role;
+mod round;
 mod sleep;
-mod stage;
 mod table;
 mod timers;
 mod tracker;
+mod unannounced;
 mod watch;
 mod worker;
 
@@ -39,11 +39,10 @@ use crate::broker::kafka::Kafka;
 use crate::broker::{Broker, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec};
 use crate::config::{Bytes, Names, RedisConfig, Scalar, TrackerConfig, WorkerConfig};
 use crate::store::redis::{Redis, RedisOptions};
-use neighbour::Neighbour;
+use local_kafka::LocalKafka;
 
 pub use e2e::{E2e, e2e};
 pub use fanin::{Fanin, fanin};
-pub use foreign::{Foreign, foreign};
 pub use idle::{Idle, idle};
 pub use latency::{Latency, latency};
 pub use load::Shape;
@@ -54,6 +53,7 @@ pub use sleep::{Sleep, sleep};
 pub use table::{Figure, Report};
 pub use timers::{Timers, timers};
 pub use tracker::{TrackerBench, tracker};
+pub use unannounced::{Unannounced, unannounced};
 pub use watch::{Watch, watch};
 pub use worker::{WorkerBench, worker};
 
@@ -103,7 +103,7 @@ impl Common {
 
 /// The services that a benchmark runs against.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Site {
+pub struct Services {
     /// For librdkafka, without what the benchmark sets.
     pub kafka: BTreeMap<String, Scalar>,
     pub redis: RedisConfig,
@@ -113,7 +113,7 @@ pub struct Site {
     pub linger: u32,
 }
 
-impl Site {
+impl Services {
     pub fn linger(&self, linger: u32) -> Self {
         Self { linger, ..self.clone() }
     }
@@ -129,8 +129,8 @@ impl Site {
         self.neighbour().version()
     }
 
-    fn neighbour(&self) -> Neighbour {
-        Neighbour::listening(&self.kafka.get("bootstrap.servers").map(Scalar::to_string).unwrap_or_default())
+    fn neighbour(&self) -> LocalKafka {
+        LocalKafka::listening(&self.kafka.get("bootstrap.servers").map(Scalar::to_string).unwrap_or_default())
     }
 
     fn redis(&self, prefix: &str) -> anyhow::Result<Redis> {
@@ -159,9 +159,9 @@ const ROUND_DEADLINE: Duration = Duration::from_secs(600);
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Topics of one round, under a prefix that no other has; deleted at its end.
-struct Ground {
+struct BenchTopics {
     broker: Arc<Kafka>,
-    kafka: Neighbour,
+    kafka: LocalKafka,
     names: Names,
     partitions: u32,
     events_partitions: u32,
@@ -170,8 +170,8 @@ struct Ground {
     askers: Mutex<BTreeMap<String, Box<dyn Consumer>>>,
 }
 
-impl Ground {
-    fn prepare(site: &Site, partitions: u32, events_partitions: u32) -> anyhow::Result<Self> {
+impl BenchTopics {
+    fn prepare(site: &Services, partitions: u32, events_partitions: u32) -> anyhow::Result<Self> {
         let broker = Arc::new(site.kafka()?);
         let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
         let names = Names::new(&format!("kafleet-bench-{}", tail.to_lowercase()));
@@ -237,7 +237,7 @@ impl Ground {
     }
 }
 
-impl Drop for Ground {
+impl Drop for BenchTopics {
     fn drop(&mut self) {
         if let Err(error) = self.broker.delete_topics(&self.names.prefix, CALL_DEADLINE) {
             eprintln!("the topics `{}*` stay: {error}", self.names.prefix);

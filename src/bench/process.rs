@@ -31,7 +31,7 @@ pub fn cpu_of(pid: u32) -> Duration {
 }
 
 impl Process {
-    pub fn start(name: &'static str, role: &super::role::Role) -> anyhow::Result<Self> {
+    pub fn start(name: &'static str, role: &super::child_role::ChildRole) -> anyhow::Result<Self> {
         let binary = std::env::current_exe().context("this program's own file cannot be found")?;
         let child = Command::new(binary)
             .args(["bench", "role"])

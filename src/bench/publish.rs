@@ -1,9 +1,9 @@
 //! `bench publish`: one process publishes tasks with tracking, each acknowledged twice, beside raw produce.
 
-use super::pass::{Pass, add_passes, measure};
+use super::child_role::ChildRole;
 use super::process::Process;
-use super::role::Role;
-use super::{Common, Ground, NOOP, Report, Site, load};
+use super::round::{Round, add_passes, measure};
+use super::{BenchTopics, Common, NOOP, Report, Services, load};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct PublishBench {
@@ -21,7 +21,7 @@ enum Way {
     RawTasks,
 }
 
-pub fn publish(bench: &PublishBench, site: &Site) -> anyhow::Result<Report> {
+pub fn publish(bench: &PublishBench, site: &Services) -> anyhow::Result<Report> {
     let (common, site) = (&bench.common, site.linger(bench.common.linger));
     let mut report = Report::new("publish", common.settings(&[]));
     eprintln!("warming up");
@@ -38,7 +38,7 @@ pub fn publish(bench: &PublishBench, site: &Site) -> anyhow::Result<Report> {
     add_passes(&mut report, "publish with tracking", common.tasks, &tracked);
     add_passes(&mut report, "raw produce of the same records", common.tasks, &raw);
     add_passes(&mut report, "raw produce of the tasks alone", common.tasks, &raw_tasks);
-    let ratios = |ceiling: &[Pass]| tracked.iter().zip(ceiling).map(|(pass, ceiling)| pass.rate / ceiling.rate).collect();
+    let ratios = |ceiling: &[Round]| tracked.iter().zip(ceiling).map(|(pass, ceiling)| pass.rate / ceiling.rate).collect();
     report.add("tracked to raw tasks alone", "", ratios(&raw_tasks));
     report.add("tracked to raw of the same records", "", ratios(&raw));
     report.ratio = report.figures.last().map(|figure| figure.median);
@@ -47,9 +47,9 @@ pub fn publish(bench: &PublishBench, site: &Site) -> anyhow::Result<Report> {
 }
 
 /// The records of tasks, and where they are wanted those of their events, written into the topics of a round.
-pub(super) fn raw_produce_pass(ground: &Ground, common: &Common, site: &Site, events: bool) -> anyhow::Result<Pass> {
+pub(super) fn raw_produce_pass(ground: &BenchTopics, common: &Common, site: &Services, events: bool) -> anyhow::Result<Round> {
     let (site, prefix) = (site.clone(), ground.names.prefix.clone());
-    let process = Process::start("raw producer", &Role::RawProduce { site, prefix, records: common.tasks, events })?;
+    let process = Process::start("raw producer", &ChildRole::RawProduce { site, prefix, records: common.tasks, events })?;
     let (tasks, told) = (ground.names.tasks(NOOP), ground.names.events());
     measure(process, &ground.kafka, common.tasks, || {
         let written = ground.records(&tasks, common.partitions)?;
@@ -58,13 +58,13 @@ pub(super) fn raw_produce_pass(ground: &Ground, common: &Common, site: &Site, ev
     })
 }
 
-fn one_pass(way: Way, common: &Common, site: &Site) -> anyhow::Result<Pass> {
-    let ground = Ground::prepare(site, common.partitions, common.partitions)?;
+fn one_pass(way: Way, common: &Common, site: &Services) -> anyhow::Result<Round> {
+    let ground = BenchTopics::prepare(site, common.partitions, common.partitions)?;
     if way != Way::Tracked {
         return raw_produce_pass(&ground, common, site, way == Way::Raw);
     }
     let (prefix, tasks) = (ground.names.prefix.clone(), common.tasks);
-    let role = Role::Publish { site: site.clone(), prefix, events_partitions: common.partitions, tasks };
+    let role = ChildRole::Publish { site: site.clone(), prefix, events_partitions: common.partitions, tasks };
     let (process, last) = (Process::start("publisher", &role)?, ground.names.events());
     let pass = measure(process, &ground.kafka, tasks, || Ok((ground.records(&last, common.partitions)?, true)))?;
     load::check_published(&ground, tasks)?;

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+use super::child_role::ChildRole;
+use super::fleet::partitions;
 use super::latency::percentile;
 use super::load::{Log, Shape};
 use super::process::Process;
-use super::role::Role;
-use super::stage::partitions;
-use super::{EVENTS_PARTITIONS, Ground, ROUND_DEADLINE, Report, Site, blocking, mib, micros};
+use super::{BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Report, Services, blocking, mib, micros};
 use crate::store::Store;
 use crate::store::redis::Redis;
 
@@ -46,7 +46,7 @@ impl Default for Reads {
     }
 }
 
-struct Round {
+struct ReadsRound {
     /// Per second.
     folded: f64,
     /// How long each read took, ms.
@@ -59,7 +59,7 @@ struct Round {
     version: String,
 }
 
-pub async fn reads(bench: &Reads, site: &Site) -> anyhow::Result<Report> {
+pub async fn reads(bench: &Reads, site: &Services) -> anyhow::Result<Report> {
     let settings = [
         ("tasks", bench.tasks.to_string()),
         ("readers", bench.readers.to_string()),
@@ -72,7 +72,7 @@ pub async fn reads(bench: &Reads, site: &Site) -> anyhow::Result<Report> {
         eprintln!("round {round} of {}", bench.rounds);
         rounds.push(one_round(bench, &site.linger(5)).await?);
     }
-    let of = |figure: &dyn Fn(&Round) -> f64| rounds.iter().map(figure).collect::<Vec<f64>>();
+    let of = |figure: &dyn Fn(&ReadsRound) -> f64| rounds.iter().map(figure).collect::<Vec<f64>>();
     report.add("api CPU", "µs/read", of(&|round| micros(round.api_cpu, round.resting.len() as u64)));
     report.add("redis CPU", "µs/read", of(&|round| micros(round.redis_cpu, round.resting.len() as u64)));
     report.add("reads", "1/s", of(&|round| round.rate));
@@ -89,18 +89,19 @@ pub async fn reads(bench: &Reads, site: &Site) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-async fn one_round(bench: &Reads, site: &Site) -> anyhow::Result<Round> {
+async fn one_round(bench: &Reads, site: &Services) -> anyhow::Result<ReadsRound> {
     let log = Log { tasks: bench.tasks, window: WINDOW, shape: Shape::default() };
     let at = site.clone();
     let ground = blocking(move || {
-        let ground = Ground::prepare(&at, 1, EVENTS_PARTITIONS)?;
+        let ground = BenchTopics::prepare(&at, 1, EVENTS_PARTITIONS)?;
         log.fill(&ground)?;
         Ok(ground)
     });
     let ground = ground.await?;
     let store = site.redis(&ground.names.prefix)?;
     let (mut api, client) = open_api(site, &ground).await?;
-    let role = Role::Tracker { site: site.clone(), prefix: ground.names.prefix.clone(), events_partitions: EVENTS_PARTITIONS };
+    let role =
+        ChildRole::Tracker { site: site.clone(), prefix: ground.names.prefix.clone(), events_partitions: EVENTS_PARTITIONS };
     let tracker = Process::start("tracker", &role)?;
     let (folded, folding) = while_folding(&client, &store, log).await?;
     api.check()?;
@@ -114,7 +115,7 @@ async fn one_round(bench: &Reads, site: &Site) -> anyhow::Result<Round> {
     })
     .await?;
     store.clear().await?;
-    Ok(Round {
+    Ok(ReadsRound {
         folded,
         folding,
         rate: resting.len() as f64 / took.as_secs_f64(),
@@ -127,11 +128,11 @@ async fn one_round(bench: &Reads, site: &Site) -> anyhow::Result<Round> {
 }
 
 /// The api, once it answers.
-async fn open_api(site: &Site, ground: &Ground) -> anyhow::Result<(Process, Client)> {
+async fn open_api(site: &Services, ground: &BenchTopics) -> anyhow::Result<(Process, Client)> {
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let prefix = ground.names.prefix.clone();
     let mut process =
-        Process::start("api", &Role::Api { site: site.clone(), prefix, events_partitions: EVENTS_PARTITIONS, port })?;
+        Process::start("api", &ChildRole::Api { site: site.clone(), prefix, events_partitions: EVENTS_PARTITIONS, port })?;
     let client = Client { http: reqwest::Client::builder().no_proxy().build()?, base: format!("http://127.0.0.1:{port}") };
     let until = Instant::now() + START;
     let is_ready = async || {

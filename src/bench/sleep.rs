@@ -1,9 +1,9 @@
 //! `bench sleep`: many attempts at once in one worker process, each waiting for the same time.
 
-use super::pass::{Pass, measure};
+use super::child_role::ChildRole;
 use super::process::Process;
-use super::role::Role;
-use super::{Ground, NOOP, Report, Site, load, mib, micros};
+use super::round::{Round, measure};
+use super::{BenchTopics, NOOP, Report, Services, load, mib, micros};
 
 /// Events of a task that takes longer than a moment: that it has started, and how it ended.
 const EVENTS: u64 = 2;
@@ -36,7 +36,7 @@ impl Default for Sleep {
     }
 }
 
-pub fn sleep(bench: &Sleep, site: &Site) -> anyhow::Result<Report> {
+pub fn sleep(bench: &Sleep, site: &Services) -> anyhow::Result<Report> {
     let (site, tasks) = (site.linger(bench.linger), bench.waves * u64::from(bench.slots));
     let settings = [
         ("tasks", tasks.to_string()),
@@ -49,7 +49,7 @@ pub fn sleep(bench: &Sleep, site: &Site) -> anyhow::Result<Report> {
     let mut passes = Vec::new();
     for round in 1..=bench.rounds {
         eprintln!("round {round} of {}", bench.rounds);
-        let ground = Ground::prepare(&site, bench.partitions, bench.partitions)?;
+        let ground = BenchTopics::prepare(&site, bench.partitions, bench.partitions)?;
         load::fill(&ground, tasks)?;
         passes.push(pass(&ground, bench, tasks, &site)?);
         load::check_events(&ground, bench.partitions, tasks)?;
@@ -63,8 +63,8 @@ pub fn sleep(bench: &Sleep, site: &Site) -> anyhow::Result<Report> {
 }
 
 /// From the first events to the last one acknowledged and committed.
-fn pass(ground: &Ground, bench: &Sleep, tasks: u64, site: &Site) -> anyhow::Result<Pass> {
-    let role = Role::Napper {
+fn pass(ground: &BenchTopics, bench: &Sleep, tasks: u64, site: &Services) -> anyhow::Result<Round> {
+    let role = ChildRole::Napper {
         site: site.clone(),
         prefix: ground.names.prefix.clone(),
         events_partitions: bench.partitions,

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use rustc_hash::FxHashMap;
 
+use super::child_role::ChildRole;
+use super::fleet::partitions;
 use super::latency::percentile;
 use super::process::Process;
-use super::role::Role;
-use super::stage::partitions;
-use super::{EVENTS_PARTITIONS, Ground, NOOP, ROUND_DEADLINE, Report, Site, blocking, load, mib};
-use crate::broker::link::Link;
-use crate::broker::{Broker, ConsumerSpec, Partition, Start};
-use crate::model::id::TaskId;
+use super::{BenchTopics, EVENTS_PARTITIONS, NOOP, ROUND_DEADLINE, Report, Services, blocking, load, mib};
+use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{Broker, ConsumerSpec, Partition, StartOffset};
 use crate::model::json::RawJson;
-use crate::model::state::State;
+use crate::model::record::state::State;
+use crate::model::task::id::TaskId;
 use crate::publish::{NewTask, Publisher};
 use crate::runtime::now_ms;
 use crate::store::Store;
@@ -49,7 +49,7 @@ impl Default for Timers {
     }
 }
 
-pub async fn timers(bench: &Timers, site: &Site) -> anyhow::Result<Report> {
+pub async fn timers(bench: &Timers, site: &Services) -> anyhow::Result<Report> {
     let settings = [
         ("pending", bench.pending.to_string()),
         ("due", format!("{}/s for {} s", bench.rate, bench.seconds)),
@@ -57,7 +57,7 @@ pub async fn timers(bench: &Timers, site: &Site) -> anyhow::Result<Report> {
         ("params", "200 B".into()),
     ];
     let mut report = Report::new("timers", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
-    let mut stage = Stage::open(site).await?;
+    let mut stage = BenchFleet::open(site).await?;
     stage.wait(0, bench.pending.min(1_000)).await?;
     let before = stage.tracker.cost().resident_bytes;
     eprintln!("{} tasks are to wait", bench.pending);
@@ -82,23 +82,23 @@ pub async fn timers(bench: &Timers, site: &Site) -> anyhow::Result<Report> {
 }
 
 /// A tracker, and this process as the one that publishes and as the one that takes what is released.
-struct Stage {
+struct BenchFleet {
     store: Redis,
     publisher: Publisher,
     tracker: Process,
-    ground: Ground,
+    ground: BenchTopics,
 }
 
-impl Stage {
-    async fn open(site: &Site) -> anyhow::Result<Self> {
+impl BenchFleet {
+    async fn open(site: &Services) -> anyhow::Result<Self> {
         let at = site.linger(1);
-        let ground = blocking(move || Ground::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
+        let ground = blocking(move || BenchTopics::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
         let prefix = ground.names.prefix.clone();
         let store = site.redis(&prefix)?;
-        let tracker = Role::Tracker { site: site.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
+        let tracker = ChildRole::Tracker { site: site.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
         let tracker = Process::start("tracker", &tracker)?;
         let broker = ground.broker.clone();
-        let link = blocking(move || Ok(Link::open(broker, None)?)).await?;
+        let link = blocking(move || Ok(SharedProducer::open(broker, None)?)).await?;
         let publisher = Publisher::new(link, ground.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
         Ok(Self { store, publisher, tracker, ground })
     }
@@ -185,7 +185,8 @@ impl Stage {
 /// When each task came, epoch milliseconds, until so many have and nothing more comes for a moment.
 fn take(broker: &dyn Broker, topic: &str, count: u64) -> anyhow::Result<FxHashMap<String, Vec<i64>>> {
     let mut consumer = broker.consumer(&ConsumerSpec::default())?;
-    let places: Vec<_> = (0..EVENTS_PARTITIONS).map(|index| (Partition::new(topic, index as i32), Start::Beginning)).collect();
+    let places: Vec<_> =
+        (0..EVENTS_PARTITIONS).map(|index| (Partition::new(topic, index as i32), StartOffset::Beginning)).collect();
     consumer.assign(&places)?;
     let (mut taken, mut seen, mut heard) = (FxHashMap::<String, Vec<i64>>::default(), 0, Instant::now());
     while seen < count || heard.elapsed() < Duration::from_secs(1) {

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+use super::child_role::ChildRole;
+use super::fleet::partitions;
 use super::load::{Log, Shape};
-use super::pass::{Pass, add_passes, measure};
 use super::process::Process;
-use super::role::Role;
-use super::stage::partitions;
-use super::{Common, EVENTS_PARTITIONS, Ground, Report, Site, blocking, check, micros};
-use crate::model::partition::partition_of;
-use crate::model::state::State;
+use super::round::{Round, add_passes, measure};
+use super::{BenchTopics, Common, EVENTS_PARTITIONS, Report, Services, blocking, check, micros};
+use crate::model::record::state::State;
+use crate::model::task::partition::partition_of;
 use crate::store::Store;
 use crate::store::redis::{Redis, Usage};
 
@@ -27,15 +27,15 @@ pub struct TrackerBench {
     pub window: u64,
 }
 
-struct Round {
-    fold: Pass,
+struct TrackerRound {
+    fold: Round,
     redis_cpu: Duration,
     redis_bytes: u64,
     plain_rate: f64,
     version: String,
 }
 
-pub async fn tracker(bench: &TrackerBench, site: &Site) -> anyhow::Result<Report> {
+pub async fn tracker(bench: &TrackerBench, site: &Services) -> anyhow::Result<Report> {
     let (common, site) = (&bench.common, site.linger(bench.common.linger));
     let settings = [
         ("events", format!("{} a task", bench.shape.events())),
@@ -54,7 +54,7 @@ pub async fn tracker(bench: &TrackerBench, site: &Site) -> anyhow::Result<Report
         rounds.push(one_round(bench, &site).await?);
     }
     report.add("fold", "events/s", rounds.iter().map(|round| bench.shape.events() as f64 * round.fold.rate).collect());
-    let passes: Vec<Pass> = rounds.iter().map(|round| round.fold).collect();
+    let passes: Vec<Round> = rounds.iter().map(|round| round.fold).collect();
     add_passes(&mut report, "tracker", common.tasks, &passes);
     report.add("redis CPU", "µs/task", rounds.iter().map(|round| micros(round.redis_cpu, common.tasks)).collect());
     let bytes = rounds.iter().map(|round| round.redis_bytes as f64 / common.tasks as f64);
@@ -67,11 +67,11 @@ pub async fn tracker(bench: &TrackerBench, site: &Site) -> anyhow::Result<Report
     Ok(report)
 }
 
-async fn one_round(bench: &TrackerBench, site: &Site) -> anyhow::Result<Round> {
+async fn one_round(bench: &TrackerBench, site: &Services) -> anyhow::Result<TrackerRound> {
     let log = Log { tasks: bench.common.tasks, window: bench.window, shape: bench.shape };
     let (at, many) = (site.clone(), bench.common.partitions);
     let ground = blocking(move || {
-        let ground = Ground::prepare(&at, many, EVENTS_PARTITIONS)?;
+        let ground = BenchTopics::prepare(&at, many, EVENTS_PARTITIONS)?;
         log.fill(&ground)?;
         Ok(ground)
     });
@@ -86,11 +86,11 @@ async fn one_round(bench: &TrackerBench, site: &Site) -> anyhow::Result<Round> {
     store.plain_writes(EVENTS_PARTITIONS, log.tasks, bytes).await?;
     let plain_rate = log.tasks as f64 / began.elapsed().as_secs_f64();
     store.clear().await?;
-    Ok(Round::of(fold, plain_rate, &before, after))
+    Ok(TrackerRound::of(fold, plain_rate, &before, after))
 }
 
-impl Round {
-    fn of(fold: Pass, plain_rate: f64, before: &Usage, after: Usage) -> Self {
+impl TrackerRound {
+    fn of(fold: Round, plain_rate: f64, before: &Usage, after: Usage) -> Self {
         Self {
             fold,
             redis_cpu: after.cpu.saturating_sub(before.cpu),
@@ -102,8 +102,9 @@ impl Round {
 }
 
 /// In tasks, of all their events.
-async fn fold(site: &Site, ground: &Ground, store: &Redis, log: Log) -> anyhow::Result<Pass> {
-    let role = Role::Tracker { site: site.clone(), prefix: ground.names.prefix.clone(), events_partitions: EVENTS_PARTITIONS };
+async fn fold(site: &Services, ground: &BenchTopics, store: &Redis, log: Log) -> anyhow::Result<Round> {
+    let role =
+        ChildRole::Tracker { site: site.clone(), prefix: ground.names.prefix.clone(), events_partitions: EVENTS_PARTITIONS };
     let kafka = ground.kafka.clone();
     let (store, process, runtime) = (store.clone(), Process::start("tracker", &role)?, tokio::runtime::Handle::current());
     let (extra, each) = (log.extra_events(), log.shape.events());
@@ -126,7 +127,7 @@ async fn check_all(store: &Redis, log: Log) -> anyhow::Result<()> {
         if node.state != State::Succeeded {
             bail!("the root `{root}` is {}", node.state.name());
         }
-        below += crate::model::rollup::children_of(&node.below).2.total();
+        below += crate::model::record::rollup::children_of(&node.below).2.total();
     }
     if shape.roots > 0 && below != tasks {
         bail!("the roots count {below} tasks below them, there are {tasks}");

@@ -10,12 +10,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::child_role::ChildRole;
 use super::process::{Cost, Process};
-use super::role::Role;
-use super::{EVENTS_PARTITIONS, Ground, ROUND_DEADLINE, Report, Site, blocking, load, mib};
-use crate::broker::link::Link;
+use super::{BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Report, Services, blocking, load, mib};
+use crate::broker::shared_producer::SharedProducer;
 use crate::model::event::{Event, Kind};
-use crate::model::id::TaskId;
+use crate::model::task::id::TaskId;
 use crate::publish::Publisher;
 use crate::runtime::{now_ms, raise_open_files};
 use crate::store::Store;
@@ -45,7 +45,7 @@ pub struct Watch {
 /// Watchers of one task.
 const EACH: u64 = 10;
 
-pub async fn watch(bench: &Watch, site: &Site) -> anyhow::Result<Report> {
+pub async fn watch(bench: &Watch, site: &Services) -> anyhow::Result<Report> {
     let settings = [
         ("watchers of tasks", format!("{}, {EACH} each", bench.watchers)),
         ("watchers of the fleet", bench.fleet.to_string()),
@@ -56,7 +56,7 @@ pub async fn watch(bench: &Watch, site: &Site) -> anyhow::Result<Report> {
     if room < bench.watchers + bench.fleet + OTHER_FILES {
         bail!("this process may open {room} files: raise the limit (`ulimit -n`), or take fewer watchers");
     }
-    let stage = Stage::open(site, bench).await?;
+    let stage = BenchFleet::open(site, bench).await?;
     let empty = stage.api.cost();
     let mut crowd = Crowd::default();
     crowd.watch(&stage.address, bench.watchers, |n| format!("/v1/tasks/watch-{:012}/watch", n / EACH)).await?;
@@ -134,29 +134,29 @@ impl Crowd {
 }
 
 /// An api, a tracker, and tasks to watch.
-struct Stage {
+struct BenchFleet {
     address: String,
     api: Process,
     tracker: Process,
     publisher: Publisher,
     store: crate::store::redis::Redis,
-    ground: Ground,
+    ground: BenchTopics,
 }
 
-impl Stage {
-    async fn open(site: &Site, bench: &Watch) -> anyhow::Result<Self> {
+impl BenchFleet {
+    async fn open(site: &Services, bench: &Watch) -> anyhow::Result<Self> {
         let at = site.linger(1);
-        let ground = blocking(move || Ground::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
+        let ground = blocking(move || BenchTopics::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
         let prefix = ground.names.prefix.clone();
         let store = site.redis(&prefix)?;
         let free = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
         let events_partitions = EVENTS_PARTITIONS;
-        let tracker = Role::Tracker { site: site.clone(), prefix: prefix.clone(), events_partitions };
+        let tracker = ChildRole::Tracker { site: site.clone(), prefix: prefix.clone(), events_partitions };
         let tracker = Process::start("tracker", &tracker)?;
-        let api = Role::Api { site: site.clone(), prefix, events_partitions, port: free.port() };
+        let api = ChildRole::Api { site: site.clone(), prefix, events_partitions, port: free.port() };
         let api = Process::start("api", &api)?;
         let broker = ground.broker.clone();
-        let link = blocking(move || Ok(Link::open(broker, None)?)).await?;
+        let link = blocking(move || Ok(SharedProducer::open(broker, None)?)).await?;
         let publisher = Publisher::new(link, ground.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
         let mut stage = Self { address: free.to_string(), api, tracker, publisher, store, ground };
         let tasks = bench.watchers.div_ceil(EACH);
@@ -168,7 +168,7 @@ impl Stage {
     async fn until_ready(&mut self, tasks: u64) -> anyhow::Result<()> {
         let until = Instant::now() + ROUND_DEADLINE;
         loop {
-            let shown: u64 = self.store.counts(&super::stage::partitions()).await?.iter().map(|count| count.count).sum();
+            let shown: u64 = self.store.counts(&super::fleet::partitions()).await?.iter().map(|count| count.count).sum();
             if shown >= tasks && TcpStream::connect(&self.address).await.is_ok() {
                 return Ok(());
             }

@@ -2,10 +2,10 @@
 
 use clap::builder::TypedValueParser as _;
 
-use super::pass::{Pass, add_passes, measure};
+use super::child_role::ChildRole;
 use super::process::Process;
-use super::role::Role;
-use super::{Common, Ground, NOOP, Report, Site, load};
+use super::round::{Round, add_passes, measure};
+use super::{BenchTopics, Common, NOOP, Report, Services, load};
 use crate::broker::{Broker, TopicSpec};
 use crate::config::{Bytes, Isolation, Order};
 
@@ -32,7 +32,7 @@ fn order_parser() -> impl clap::builder::TypedValueParser<Value = Order> {
     })
 }
 
-pub fn worker(bench: &WorkerBench, site: &Site) -> anyhow::Result<Report> {
+pub fn worker(bench: &WorkerBench, site: &Services) -> anyhow::Result<Report> {
     let (common, site) = (&bench.common, site.linger(bench.common.linger).memory_limit(bench.memory_limit));
     let settings = [
         ("slots", common.slots.to_string()),
@@ -47,7 +47,7 @@ pub fn worker(bench: &WorkerBench, site: &Site) -> anyhow::Result<Report> {
     for round in 1..=common.rounds {
         eprintln!("round {round} of {}", common.rounds);
         // One backlog, worked off by both; which one begins changes from round to round.
-        let ground = Ground::prepare(&site, common.partitions, common.partitions)?;
+        let ground = BenchTopics::prepare(&site, common.partitions, common.partitions)?;
         load::fill(&ground, common.tasks)?;
         if round % 2 == 1 {
             raw.push(raw_pass(&ground, common, &site)?);
@@ -68,10 +68,10 @@ pub fn worker(bench: &WorkerBench, site: &Site) -> anyhow::Result<Report> {
 }
 
 /// Both loops, uncounted.
-fn warm_up(bench: &WorkerBench, site: &Site) -> anyhow::Result<()> {
+fn warm_up(bench: &WorkerBench, site: &Services) -> anyhow::Result<()> {
     eprintln!("warming up");
     let bench = WorkerBench { common: bench.common.warm_up(), ..bench.clone() };
-    let ground = Ground::prepare(site, bench.common.partitions, bench.common.partitions)?;
+    let ground = BenchTopics::prepare(site, bench.common.partitions, bench.common.partitions)?;
     load::fill(&ground, bench.common.tasks)?;
     raw_pass(&ground, &bench.common, site)?;
     worker_pass(&ground, &bench, site)?;
@@ -79,13 +79,13 @@ fn warm_up(bench: &WorkerBench, site: &Site) -> anyhow::Result<()> {
 }
 
 /// The raw loop over the records of tasks that a round holds.
-pub(super) fn raw_pass(ground: &Ground, common: &Common, site: &Site) -> anyhow::Result<Pass> {
+pub(super) fn raw_pass(ground: &BenchTopics, common: &Common, site: &Services) -> anyhow::Result<Round> {
     let to = format!("{}.raw", ground.names.prefix);
     let config = vec![("message.timestamp.type".into(), "LogAppendTime".into())];
     let topic = TopicSpec { name: to.clone(), partitions: common.partitions, replication: None, config };
     ground.broker.apply_topics(&[topic], super::CALL_DEADLINE)?;
     let group = format!("{}.raw", ground.names.prefix);
-    let role = Role::Raw {
+    let role = ChildRole::Raw {
         site: site.clone(),
         prefix: ground.names.prefix.clone(),
         group: group.clone(),
@@ -104,9 +104,9 @@ pub(super) fn raw_pass(ground: &Ground, common: &Common, site: &Site) -> anyhow:
     })
 }
 
-fn worker_pass(ground: &Ground, bench: &WorkerBench, site: &Site) -> anyhow::Result<Pass> {
+fn worker_pass(ground: &BenchTopics, bench: &WorkerBench, site: &Services) -> anyhow::Result<Round> {
     let common = &bench.common;
-    let role = Role::Worker {
+    let role = ChildRole::Worker {
         site: site.clone(),
         prefix: ground.names.prefix.clone(),
         events_partitions: common.partitions,

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub mod kafka;
-pub mod link;
 pub mod memory;
-pub mod range;
+pub mod offset_range;
+pub mod shared_producer;
 
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -105,7 +105,7 @@ pub struct Record {
 
 /// A record to be sent. The bytes are copied before `send` returns.
 #[derive(Clone, Copy, Debug)]
-pub struct Outgoing<'a> {
+pub struct ProducerRecord<'a> {
     pub topic: &'a str,
     /// None: by the key (murmur2), or any partition where there is no key.
     pub partition: Option<i32>,
@@ -116,7 +116,7 @@ pub struct Outgoing<'a> {
 
 /// One of several records for one partition: no headers.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain<'a> {
+pub struct BatchRecord<'a> {
     pub key: &'a [u8],
     pub value: &'a [u8],
     /// Comes back with the outcome.
@@ -183,7 +183,7 @@ pub trait Broker: Send + Sync + 'static {
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError>;
 
     /// A producer for atomic sends. Opening one with the same name fences the one before it.
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError>;
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError>;
 
     /// All topics whose names begin with `prefix`.
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError>;
@@ -192,10 +192,10 @@ pub trait Broker: Send + Sync + 'static {
     fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError>;
 
     /// First offset and end of a partition: the place after the last record, open atomic sends included.
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError>;
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError>;
 
     /// What a reader of what is committed finds first from an offset on. Opens no records and waits for none.
-    fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError>;
+    fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError>;
 
     /// Lists the committed records in a range of offsets, at most `most` of them. Reads records, up to some MiB, and waits
     /// for none.
@@ -208,14 +208,14 @@ pub trait Broker: Send + Sync + 'static {
     ) -> Result<Listed, BrokerError> {
         let mut listed = Listed { offsets: Vec::new(), to: range.start };
         while listed.to < range.end && listed.offsets.len() < most {
-            let look = self.look(partition, listed.to, deadline)?;
-            match look.record {
+            let first_visible = self.first_visible(partition, listed.to, deadline)?;
+            match first_visible.record {
                 Some(record) if record.offset < range.end => {
                     listed.offsets.push(record.offset);
                     listed.to = record.offset + 1;
                 }
                 record => {
-                    listed.to = if record.is_some() { range.end } else { look.place.clamp(listed.to, range.end) };
+                    listed.to = if record.is_some() { range.end } else { first_visible.place.clamp(listed.to, range.end) };
                     break;
                 }
             }
@@ -228,11 +228,11 @@ pub trait Broker: Send + Sync + 'static {
     /// # Errors
     /// `Unavailable` also while it is open whether what lies there is committed.
     fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
-        let look = self.look(partition, offset, deadline)?;
-        if look.record.is_none() && look.place <= offset && offset < self.ends(partition, deadline)?.end {
+        let first_visible = self.first_visible(partition, offset, deadline)?;
+        if first_visible.record.is_none() && first_visible.place <= offset && offset < self.ends(partition, deadline)?.end {
             return Err(BrokerError::Unavailable(format!("what lies at {offset} of {partition} is not committed yet")));
         }
-        Ok(look.record.filter(|record| record.offset == offset))
+        Ok(first_visible.record.filter(|record| record.offset == offset))
     }
 
     /// What a group has committed (`offsets` empty), or commits for a group without members.
@@ -278,7 +278,7 @@ pub enum GroupEvent {
 
 /// Where to start reading a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum StartOffset {
     Beginning,
     End,
     At(i64),
@@ -307,7 +307,7 @@ pub trait Consumer: Send {
 
     /// Takes partitions, each from its start: those the group assigned, or (without a group) any. A partition that is
     /// held already moves to the new start.
-    fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError>;
+    fn assign(&mut self, starts: &[(Partition, StartOffset)]) -> Result<(), BrokerError>;
 
     /// Gives partitions back.
     fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError>;
@@ -341,14 +341,14 @@ pub trait DeliverySink: Send + Sync + 'static {
 /// Sends records; shared by threads.
 pub trait Producer: Send + Sync + 'static {
     /// Accepts a record; never waits. `Full` means that the caller has to come back.
-    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError>;
+    fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError>;
 
     /// Accepts several records for one partition, in their order, for less than one by one. Returns which of them were not
     /// accepted, and why.
-    fn send_batch(&self, topic: &str, partition: i32, records: &[Plain<'_>]) -> Vec<(usize, BrokerError)> {
-        let send = |record: &Plain<'_>| {
+    fn send_batch(&self, topic: &str, partition: i32, records: &[BatchRecord<'_>]) -> Vec<(usize, BrokerError)> {
+        let send = |record: &BatchRecord<'_>| {
             let (key, value) = (Some(record.key), Some(record.value));
-            self.send(&Outgoing { topic, partition: Some(partition), key, value, headers: &[] }, record.token)
+            self.send(&ProducerRecord { topic, partition: Some(partition), key, value, headers: &[] }, record.token)
         };
         records.iter().enumerate().filter_map(|(n, record)| Some((n, send(record).err()?))).collect()
     }
@@ -361,43 +361,43 @@ pub trait Producer: Send + Sync + 'static {
 }
 
 /// Sends several records, to any partitions, so that readers see all of them or none.
-pub trait AtomicProducer: Send {
+pub trait TransactionalProducer: Send {
     /// `Fenced`: another one was opened under this name. `InDoubt`: it may or may not have happened; open a new one and look.
-    fn send_all(&mut self, records: &[Outgoing<'_>], deadline: Duration) -> Result<Vec<(i32, i64)>, BrokerError> {
-        self.send_in_two(records, &mut |_| Vec::new(), deadline)
+    fn send_all(&mut self, records: &[ProducerRecord<'_>], deadline: Duration) -> Result<Vec<(i32, i64)>, BrokerError> {
+        self.send_with_dependents(records, &mut |_| Vec::new(), deadline)
     }
 
     /// The same, with records that are made of the places of the first ones. Returns the places of all of them, in order.
-    fn send_in_two(
+    fn send_with_dependents(
         &mut self,
-        records: &[Outgoing<'_>],
-        then: &mut Then<'_>,
+        records: &[ProducerRecord<'_>],
+        then: &mut MakeDependents<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError>;
 }
 
 /// Makes records of the places of those before them.
-pub type Then<'a> = dyn FnMut(&[(i32, i64)]) -> Vec<Follower> + 'a;
+pub type MakeDependents<'a> = dyn FnMut(&[(i32, i64)]) -> Vec<DependentRecord> + 'a;
 
 /// A record that follows others: bytes of its own, and no headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Follower {
+pub struct DependentRecord {
     pub topic: Arc<str>,
     pub partition: i32,
     pub key: Vec<u8>,
     pub value: Vec<u8>,
 }
 
-impl Follower {
-    pub fn outgoing(&self) -> Outgoing<'_> {
+impl DependentRecord {
+    pub fn outgoing(&self) -> ProducerRecord<'_> {
         let (key, value) = (Some(self.key.as_slice()), Some(self.value.as_slice()));
-        Outgoing { topic: &self.topic, partition: Some(self.partition), key, value, headers: &[] }
+        ProducerRecord { topic: &self.topic, partition: Some(self.partition), key, value, headers: &[] }
     }
 }
 
 /// What readers of what is committed find from an offset on: the same for all of them, now and later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct CommittedProbe {
     /// From that offset up to here there is nothing for them: marks that end atomic sends, what was given up, and what
     /// compaction or retention has removed.
     pub place: i64,
@@ -414,7 +414,7 @@ pub struct Listed {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct Watermarks {
     pub first: i64,
     pub end: i64,
 }

@@ -7,11 +7,11 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::client::Method;
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Failure, Outcome};
-use super::screen::{Field, Rows, Screen};
+use super::output::{Field, Output, Rows};
 use crate::api::documents::{AttachmentDocument, Attachments};
-use crate::model::attachment::{BYTES, MAX_BYTES};
+use crate::model::record::attachment::{BYTES, MAX_BYTES};
 
 #[derive(Debug, Subcommand)]
 pub enum AttachmentsVerb {
@@ -109,7 +109,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// The api's document for programs, a table for people; `none` where it is empty.
-fn show(screen: &Screen, document: &impl Serialize, attachments: &[AttachmentDocument], none: &str) -> Result<(), Failure> {
+fn show(screen: &Output, document: &impl Serialize, attachments: &[AttachmentDocument], none: &str) -> Result<(), Failure> {
     if screen.is_json() {
         return screen.json(document);
     }

@@ -2,10 +2,10 @@
 
 use clap::Subcommand;
 
+use super::exit::{Code, Failure, Outcome};
 use super::globals::{Format, Globals};
-use super::outcome::{Code, Failure, Outcome};
-use super::roles::{Wants, load_config};
-use crate::bench::{self, Common, Report, Site};
+use super::setup::{SetupOptions, load_config};
+use crate::bench::{self, Common, Report, Services};
 use crate::config::{Config, Order};
 
 /// Sections of the configuration that say nothing about where to measure.
@@ -34,7 +34,7 @@ pub enum BenchVerb {
     /// Tasks that start later: what a tracker holds while many wait, and how late they are
     Timers(bench::Timers),
     /// Tasks of producers that announce nothing: how long after its record each shows as queued
-    Foreign(bench::Foreign),
+    Unannounced(bench::Unannounced),
     /// Very many clients that watch one api: what they cost while nothing happens, and what a change costs
     Watch(bench::Watch),
     /// The most that a worker takes: with a long backlog, with large params, with many types
@@ -48,11 +48,11 @@ pub enum BenchVerb {
 
 pub async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
     if let BenchVerb::Role = verb {
-        return blocking(bench::role::run).await.map(|()| Code::Ok).map_err(failed);
+        return blocking(bench::child_role::run).await.map(|()| Code::Ok).map_err(failed);
     }
-    let config = load_config(globals, &Wants { unused: &UNUSED, ..Wants::default() })?.config;
+    let config = load_config(globals, &SetupOptions { unused: &UNUSED, ..SetupOptions::default() })?.config;
     let Config { kafka, redis, worker, tracker, .. } = config;
-    let site = Site { kafka, redis, worker, tracker, linger: Common::default().linger };
+    let site = Services { kafka, redis, worker, tracker, linger: Common::default().linger };
     one_server(&site.redis.url)?;
     let verbs = match verb {
         BenchVerb::All(common) => all(&common),
@@ -100,7 +100,7 @@ fn all(common: &Common) -> Vec<BenchVerb> {
     ]
 }
 
-async fn run(verb: BenchVerb, site: Site) -> anyhow::Result<Report> {
+async fn run(verb: BenchVerb, site: Services) -> anyhow::Result<Report> {
     match verb {
         BenchVerb::Publish(publish) => blocking(move || bench::publish(&publish, &site)).await,
         BenchVerb::Worker(worker) => blocking(move || bench::worker(&worker, &site)).await,
@@ -112,7 +112,7 @@ async fn run(verb: BenchVerb, site: Site) -> anyhow::Result<Report> {
         BenchVerb::Memory(memory) => blocking(move || bench::memory(&memory, &site)).await,
         BenchVerb::Timers(timers) => bench::timers(&timers, &site).await,
         BenchVerb::Reads(reads) => bench::reads(&reads, &site).await,
-        BenchVerb::Foreign(foreign) => bench::foreign(&foreign, &site).await,
+        BenchVerb::Unannounced(foreign) => bench::unannounced(&foreign, &site).await,
         BenchVerb::Watch(watch) => bench::watch(&watch, &site).await,
         BenchVerb::Idle(idle) => bench::idle(&idle, &site).await,
         BenchVerb::All(_) | BenchVerb::Role => anyhow::bail!("this is no benchmark by itself"),

@@ -4,11 +4,11 @@ use clap::Args;
 use tokio::time::Instant;
 
 use super::client::Method;
+use super::exit::{Code, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Outcome};
-use super::screen::tell;
+use super::output::tell;
 use crate::api::documents::{CancelOutcome, CancelTask};
-use crate::model::duration::Millis;
+use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
 pub struct CancelArgs {

@@ -2,10 +2,10 @@
 
 use clap::Args;
 
+use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::list::{self, rows};
-use super::outcome::{Code, Outcome};
-use super::screen::tell;
+use super::output::tell;
 use crate::runtime::now_ms;
 
 #[derive(Debug, Args)]

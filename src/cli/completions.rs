@@ -3,8 +3,8 @@
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use super::outcome::{Code, Failure, Outcome};
-use super::screen::Screen;
+use super::exit::{Code, Failure, Outcome};
+use super::output::Output;
 
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
@@ -13,7 +13,7 @@ pub struct CompletionsArgs {
 }
 
 /// The script goes to stdout.
-pub fn completions(args: &CompletionsArgs, screen: &Screen) -> Outcome {
+pub fn completions(args: &CompletionsArgs, screen: &Output) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Cli::command(), program_name(), &mut script);
     let script = String::from_utf8(script).map_err(Failure::failed)?;

@@ -7,19 +7,19 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Failure, Outcome};
-use super::roles::{CALL_DEADLINE, Parts, Wants, load_config};
-use super::screen::{Paint, one_line};
-use crate::broker::{Broker, BrokerError, Ends, Partition};
+use super::output::{Paint, one_line};
+use super::setup::{CALL_DEADLINE, Setup, SetupOptions, load_config};
+use crate::broker::{Broker, BrokerError, Partition, Watermarks};
 use crate::config::{Bytes, Config, Names};
-use crate::control::{Board, Orders, keep};
-use crate::fleet::read_control;
+use crate::control::settings::read_control;
+use crate::control::{ControlState, ControlWatch, keep};
 use crate::handlers::Registry;
-use crate::model::id::TaskId;
-use crate::model::state::State;
+use crate::model::record::state::State;
+use crate::model::task::id::TaskId;
 use crate::runtime::{blocking, now_ms};
-use crate::store::{Fence, MemoryUse, Reservation, Stage, Store, StoreError};
+use crate::store::{Checkpoint, MemoryUse, Reservation, Stage, Store, StoreError};
 use crate::telemetry::init_logs;
 use crate::topics::{self, Severity};
 
@@ -93,9 +93,9 @@ pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> 
         true => &["api", "types", "schedules", "callbacks", "email", "redis"],
         false => &["api", "types", "schedules", "callbacks", "email"],
     };
-    let wants = Wants { unused, ..Wants::default() };
+    let wants = SetupOptions { unused, ..SetupOptions::default() };
     let mut found = vec![configuration(globals, &wants)];
-    if let Ok(mut parts) = Parts::load(globals, registry, wants) {
+    if let Ok(mut parts) = Setup::load(globals, registry, wants) {
         found.extend(parts.register().err().map(|why| Finding::of("types", why)));
         let ends = match parts.kafka() {
             Ok(broker) => kafka(&parts, broker, &mut found).await,
@@ -117,7 +117,7 @@ pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> 
     show(&found, globals)
 }
 
-fn configuration(globals: &Globals, wants: &Wants) -> Finding {
+fn configuration(globals: &Globals, wants: &SetupOptions) -> Finding {
     match load_config(globals, wants) {
         Ok(loaded) => {
             let file = loaded.path.map_or_else(|| "no file: all is default".to_owned(), |path| path.display().to_string());
@@ -128,7 +128,7 @@ fn configuration(globals: &Globals, wants: &Wants) -> Finding {
 }
 
 /// Returns the ends of the events partitions, where Kafka has told them.
-async fn kafka(parts: &Parts, broker: Arc<dyn Broker>, found: &mut Vec<Finding>) -> Option<Vec<Ends>> {
+async fn kafka(parts: &Setup, broker: Arc<dyn Broker>, found: &mut Vec<Finding>) -> Option<Vec<Watermarks>> {
     let (config, registry, brokers) = (parts.config.clone(), parts.registry.clone(), parts.brokers());
     let (names, reader) = (Names::new(&parts.config.topics.prefix), broker.clone());
     let looked = blocking(move || look_at_kafka(&*broker, &config, &registry, &brokers)).await;
@@ -142,7 +142,7 @@ async fn kafka(parts: &Parts, broker: Arc<dyn Broker>, found: &mut Vec<Finding>)
 
 /// Reports the number of cancels that every worker holds in memory.
 async fn cancels(broker: Arc<dyn Broker>, names: &Names) -> Finding {
-    let board = Board::new(Orders::default());
+    let board = ControlWatch::new(ControlState::default());
     let _reading = keep(board.clone(), broker, names, None);
     if let Err(why) = board.whole_within(CALL_DEADLINE, names).await {
         return Finding::warning("cancels", why);
@@ -159,7 +159,12 @@ fn count_of_cancels(count: usize) -> Finding {
         .hint("a cancel stays until workers have committed past its tasks: see whether each type has workers (`kafleet types`)")
 }
 
-fn look_at_kafka(broker: &dyn Broker, config: &Config, registry: &Registry, brokers: &str) -> (Vec<Finding>, Option<Vec<Ends>>) {
+fn look_at_kafka(
+    broker: &dyn Broker,
+    config: &Config,
+    registry: &Registry,
+    brokers: &str,
+) -> (Vec<Finding>, Option<Vec<Watermarks>>) {
     let names = crate::config::Names::new(&config.topics.prefix);
     let count = match broker.topics(&names.prefix, CALL_DEADLINE) {
         Ok(topics) => topics.len(),
@@ -175,7 +180,7 @@ fn look_at_kafka(broker: &dyn Broker, config: &Config, registry: &Registry, brok
         Err(why) => found.push(Finding::error("offsets", why.to_string())),
     }
     let events = |index: u32| Partition::new(names.events(), i32::try_from(index).unwrap_or(i32::MAX));
-    let ends: Result<Vec<Ends>, _> =
+    let ends: Result<Vec<Watermarks>, _> =
         (0..config.topics.events_partitions).map(|index| broker.ends(&events(index), CALL_DEADLINE)).collect();
     let Ok(ends) = ends else { return (found, None) };
     let newest = ends.iter().zip(0..).filter_map(|(ends, index)| newest_ms(broker, &events(index), *ends)).max();
@@ -225,7 +230,7 @@ fn partitions_of_types(broker: &dyn Broker, config: &Config, registry: &Registry
     Ok(found)
 }
 
-fn place(task_type: &str, partition: &Partition, committed: Option<i64>, ends: Ends) -> Option<Finding> {
+fn place(task_type: &str, partition: &Partition, committed: Option<i64>, ends: Watermarks) -> Option<Finding> {
     let what = match committed {
         None => "it was consumed before, but Kafka has dropped the commit: workers refuse it".to_owned(),
         Some(offset) if offset < ends.first => {
@@ -239,7 +244,7 @@ fn place(task_type: &str, partition: &Partition, committed: Option<i64>, ends: E
 }
 
 /// When the last event was appended, if it can be seen.
-fn newest_ms(broker: &dyn Broker, partition: &Partition, ends: Ends) -> Option<i64> {
+fn newest_ms(broker: &dyn Broker, partition: &Partition, ends: Watermarks) -> Option<i64> {
     // The last offsets may be markers of transactions.
     (ends.first..ends.end)
         .rev()
@@ -257,7 +262,7 @@ fn clock(newest_ms: i64, now_ms: i64) -> Option<Finding> {
     })
 }
 
-async fn redis(store: Arc<dyn Store>, partitions: u32, ends: Option<&[Ends]>) -> Vec<Finding> {
+async fn redis(store: Arc<dyn Store>, partitions: u32, ends: Option<&[Watermarks]>) -> Vec<Finding> {
     if let Err(why) = timed(store.check()).await {
         return vec![Finding::error("redis", why).hint("check --redis, KAFLEET_REDIS or `[redis]`")];
     }
@@ -310,7 +315,7 @@ async fn timed<T>(call: impl Future<Output = Result<T, crate::store::StoreError>
 }
 
 /// How far the trackers are, and fences that do not fit the log.
-fn folding(fences: &[Option<Fence>], ends: &[Ends]) -> Vec<Finding> {
+fn folding(fences: &[Option<Checkpoint>], ends: &[Watermarks]) -> Vec<Finding> {
     let (mut found, mut behind) = (Vec::new(), 0);
     for (index, (fence, ends)) in fences.iter().zip(ends).enumerate() {
         let offset = fence.map_or(ends.first, |fence| fence.offset);
@@ -396,7 +401,7 @@ error    redis          no answer
 
     #[test]
     fn commits_that_do_not_fit_the_log_are_found() {
-        let (partition, ends) = (Partition::new("kafleet.tasks.echo", 3), Ends { first: 10, end: 20 });
+        let (partition, ends) = (Partition::new("kafleet.tasks.echo", 3), Watermarks { first: 10, end: 20 });
         for (committed, told) in [
             (None, Some("dropped the commit")),
             (Some(4), Some("removed 6 tasks")),
@@ -415,8 +420,8 @@ error    redis          no answer
 
     #[test]
     fn fences_outside_the_log_and_lag_are_found() {
-        let fence = |offset| Some(Fence { offset, version: 1, ..Fence::default() });
-        let ends = |first, end| Ends { first, end };
+        let fence = |offset| Some(Checkpoint { offset, version: 1, ..Checkpoint::default() });
+        let ends = |first, end| Watermarks { first, end };
         let healthy = folding(&[fence(7), None], &[ends(0, 10), ends(0, 5)]);
         assert_eq!(healthy, [Finding::ok("folding", "8 events wait to be folded")]);
         let foreign = folding(&[fence(700), fence(1)], &[ends(0, 10), ends(5, 9)]);

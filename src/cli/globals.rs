@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::client::Client;
-use super::outcome::Failure;
-use super::screen::Screen;
+use super::exit::Failure;
+use super::output::Output;
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
@@ -64,8 +64,8 @@ pub enum Colors {
 }
 
 impl Globals {
-    pub fn screen(&self) -> Screen {
-        Screen::stdout(self.output, self.color)
+    pub fn screen(&self) -> Output {
+        Output::stdout(self.output, self.color)
     }
 
     pub fn client(&self) -> Result<Client, Failure> {

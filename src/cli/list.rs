@@ -2,15 +2,15 @@
 
 use clap::Args;
 
-use super::card::time_text;
 use super::client::{Client, Query};
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Failure, Outcome};
-use super::screen::{Field, Rows, tell};
+use super::output::{Field, Rows, tell};
+use super::task_view::time_text;
 use crate::api::documents::{Status, TaskPage};
-use crate::model::duration::Millis;
-use crate::model::state::State;
+use crate::model::record::state::State;
 use crate::model::task::parse_time;
+use crate::model::units::duration::Millis;
 use crate::publish::time_text as rfc3339;
 use crate::runtime::now_ms;
 
@@ -204,8 +204,8 @@ fn children(task: &Status) -> Field {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::card::samples;
-    use crate::cli::screen::Paint;
+    use crate::cli::output::Paint;
+    use crate::cli::task_view::samples;
 
     const NOON: i64 = 1_769_860_800_000;
 

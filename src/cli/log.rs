@@ -5,11 +5,11 @@ use std::io::Read;
 use clap::Args;
 
 use super::client::{Client, Follow};
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Failure, Outcome};
-use super::screen::{Screen, one_line, tell};
+use super::output::{Output, one_line, tell};
 use crate::api::documents::{AppendLog, LogAppended, LogDocument};
-use crate::model::log::MAX_EVENT_BYTES;
+use crate::model::event::log_line::MAX_EVENT_BYTES;
 
 #[derive(Debug, Args)]
 pub struct LogArgs {
@@ -36,7 +36,7 @@ pub async fn log(args: LogArgs, globals: &Globals) -> Outcome {
 }
 
 /// Page after page.
-async fn read(client: &Client, screen: &Screen, id: &str, mut from: u64) -> Outcome {
+async fn read(client: &Client, screen: &Output, id: &str, mut from: u64) -> Outcome {
     let (begun, mut shown) = (from, false);
     loop {
         let query = vec![("from", from.to_string())];
@@ -64,7 +64,7 @@ fn nothing(id: &str, from: u64, total: u64) -> String {
     }
 }
 
-async fn follow(client: &Client, screen: &Screen, id: &str, mut from: u64) -> Outcome {
+async fn follow(client: &Client, screen: &Output, id: &str, mut from: u64) -> Outcome {
     let mut changes = Follow::open_log(client, id, from).await?;
     while let Some(page) = changes.lines().await? {
         show(screen, &page, from)?;
@@ -73,7 +73,7 @@ async fn follow(client: &Client, screen: &Screen, id: &str, mut from: u64) -> Ou
     Ok(Code::Ok)
 }
 
-fn show(screen: &Screen, page: &LogDocument, from: u64) -> Result<(), Failure> {
+fn show(screen: &Output, page: &LogDocument, from: u64) -> Result<(), Failure> {
     if page.from > from {
         tell(format_args!("{} lines before line {} are no longer kept", page.from - from, page.from));
     }
@@ -83,7 +83,7 @@ fn show(screen: &Screen, page: &LogDocument, from: u64) -> Result<(), Failure> {
     page.lines.iter().try_for_each(|line| screen.line(&one_line(line)))
 }
 
-async fn append(client: &Client, screen: &Screen, id: &str, text: String) -> Outcome {
+async fn append(client: &Client, screen: &Output, id: &str, text: String) -> Outcome {
     let text = if text == "-" { stdin()? } else { text };
     let asked = AppendLog { lines: vec![text] };
     let done: LogAppended = client.post(&["v1", "tasks", id, "log"], Some(&asked)).await?;

@@ -10,45 +10,45 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::handlers::Registry;
-use crate::worker::cell::inside as cell;
+use crate::worker::child::child_main as cell;
 
 mod attachments;
 mod bench;
 mod cancel;
-mod card;
 mod children;
 mod client;
 mod completions;
-mod dead;
+mod dead_letters;
 mod dev;
 mod doctor;
+mod exit;
 mod globals;
-mod kill;
+mod kill_switch;
 mod list;
 mod log;
-mod look;
 mod offsets;
-mod outcome;
+mod output;
 mod params;
 mod rebuild;
 mod report;
 mod retry;
-mod roles;
 mod schedules;
-mod screen;
 mod serve;
-mod set;
+mod setup;
+mod status;
 mod submit;
+mod task_view;
 mod topics;
 mod tree;
 mod types;
+mod update;
 mod wait;
 mod watch;
 mod why;
 mod workers;
 
+use exit::{Code, Failure, Outcome};
 use globals::{Format, Globals};
-use outcome::{Code, Failure, Outcome};
 
 /// How long work that ignores the shutdown may hold up the exit.
 const EXIT_GRACE: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ enum Verb {
     /// Submit a task, or many from a file or stdin
     Submit(Box<submit::SubmitArgs>),
     /// Show a task
-    Status(look::StatusArgs),
+    Status(status::StatusArgs),
     /// List tasks, newest first
     List(list::ListArgs),
     /// List the direct children of a task
@@ -105,7 +105,7 @@ enum Verb {
     /// Tell why a task is where it is
     Why(why::WhyArgs),
     /// Show what happened to a task
-    History(look::HistoryArgs),
+    History(status::HistoryArgs),
     /// Small values kept with a task: list, put, get, delete
     #[command(subcommand)]
     Attachments(attachments::AttachmentsVerb),
@@ -117,17 +117,17 @@ enum Verb {
     /// Cancel a task and what is below it
     Cancel(cancel::CancelArgs),
     /// Change a task's name, tags, options, times and limits
-    Set(set::SetArgs),
+    Set(update::SetArgs),
     /// Start a task anew that has ended, or what failed below it
     Retry(retry::RetryArgs),
     /// List, show, redrive and drop what is not tried again by itself
     #[command(subcommand)]
-    Dead(dead::DeadVerb),
+    Dead(dead_letters::DeadVerb),
     /// Show the task types, pause and limit them
     Types(types::TypesArgs),
     /// Cancel tasks by tag or by how their ids begin, instead of starting them
     #[command(subcommand)]
-    Kill(kill::KillVerb),
+    Kill(kill_switch::KillVerb),
     /// Recurring tasks: create, list, show, change, delete, pause, resume, run, backfill, next, apply
     #[command(subcommand)]
     Schedules(schedules::SchedulesVerb),
@@ -167,7 +167,7 @@ fn finish(outcome: Outcome) -> ExitCode {
         Err(failure) => {
             let text = failure.text();
             if !text.is_empty() {
-                screen::tell(text.trim_end());
+                output::tell(text.trim_end());
             }
             ExitCode::from(failure.code as u8)
         }
@@ -201,24 +201,24 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Offsets(verb) => offsets::offsets(verb, globals, registry).await,
         Verb::Doctor(args) => doctor::doctor(args, globals, registry).await,
         Verb::Submit(args) => submit::submit(*args, globals).await,
-        Verb::Status(args) => look::status(args, globals).await,
+        Verb::Status(args) => status::status(args, globals).await,
         Verb::List(args) => list::list(args, globals).await,
         Verb::Children(args) => children::children(args, globals).await,
         Verb::Params(args) => params::params(args, globals).await,
         Verb::Tree(args) => tree::tree(args, globals).await,
         Verb::Watch(args) => watch::watch(args, globals).await,
         Verb::Why(args) => why::why(args, globals).await,
-        Verb::History(args) => look::history(args, globals).await,
+        Verb::History(args) => status::history(args, globals).await,
         Verb::Attachments(verb) => attachments::attachments(verb, globals).await,
         Verb::Log(args) => log::log(args, globals).await,
         Verb::Report(args) => report::report(args, globals).await,
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
-        Verb::Set(args) => set::set(args, globals).await,
+        Verb::Set(args) => update::set(args, globals).await,
         Verb::Retry(args) => retry::retry(args, globals).await,
-        Verb::Dead(verb) => dead::dead(verb, globals).await,
+        Verb::Dead(verb) => dead_letters::dead(verb, globals).await,
         Verb::Types(args) => types::types(args, globals).await,
         Verb::Schedules(verb) => schedules::schedules(verb, globals).await,
-        Verb::Kill(verb) => kill::kill(verb, globals).await,
+        Verb::Kill(verb) => kill_switch::kill(verb, globals).await,
         Verb::Workers(args) => workers::workers(args, globals).await,
         Verb::Completions(args) => completions::completions(&args, &globals.screen()),
     }

@@ -8,17 +8,19 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Failure, Outcome};
-use super::roles::{Parts, Wants, told};
-use super::screen::{Field, Rows, Screen, one_line, tell};
+use super::output::{Field, Output, Rows, one_line, tell};
 use super::serve::{OpsArgs, StartArgs};
+use super::setup::{Setup, SetupOptions, told};
 use crate::handlers::Registry;
 use crate::runtime::Shutdown;
 use crate::store::Store;
 use crate::store::inspect::Inspect;
 use crate::telemetry::init_logs;
-use crate::tracker::rebuild::{self, Difference, Ending, Next, Plan, Progress, Rebuild, Refusal, Told, Verified};
+use crate::tracker::rebuild::{
+    self, Difference, Ending, Next, Rebuild, RebuildEvent, RebuildPlan, RebuildProgress, Refusal, Verified,
+};
 
 /// How often the progress is shown on a terminal.
 const FRAME: Duration = Duration::from_millis(250);
@@ -47,8 +49,9 @@ pub async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Registry) -
     init_logs("error,kafleet::cli=warn");
     // It may run beside a tracker: it serves metrics only where that was asked for.
     let ops_listen = Some(args.ops.ops_listen.clone().unwrap_or_default());
-    let wants = Wants { ops_listen, unused: &["api", "types", "schedules", "callbacks", "email"], ..Wants::default() };
-    let parts = Parts::load(globals, registry, wants)?;
+    let wants =
+        SetupOptions { ops_listen, unused: &["api", "types", "schedules", "callbacks", "email"], ..SetupOptions::default() };
+    let parts = Setup::load(globals, registry, wants)?;
     let broker = parts.kafka()?;
     let (source, copy) = (parts.redis_here()?, parts.redis_at(&args.into)?);
     let place = copy.place().to_owned();
@@ -73,8 +76,8 @@ pub async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Registry) -
     outcome
 }
 
-async fn run(setup: Rebuild, place: String, screen: Screen, shutdown: &Shutdown) -> Outcome {
-    let plan = rebuild::survey(&setup).await.map_err(refused)?;
+async fn run(setup: Rebuild, place: String, screen: Output, shutdown: &Shutdown) -> Outcome {
+    let plan = rebuild::preflight(&setup).await.map_err(refused)?;
     let mut show = Show::new(screen, place, setup.follow);
     show.begins(&plan)?;
     let mut running = rebuild::start(setup, plan).await.map_err(refused)?;
@@ -91,7 +94,7 @@ async fn run(setup: Rebuild, place: String, screen: Screen, shutdown: &Shutdown)
             }
         };
         match step {
-            Ok(Next::Told(what)) => show.told(what)?,
+            Ok(Next::RebuildEvent(what)) => show.told(what)?,
             Ok(Next::Ended(ending)) => return show.ended(ending),
             Err(refusal) => {
                 show.bar.finish_and_clear();
@@ -110,7 +113,7 @@ fn refused(refusal: Refusal) -> Failure {
 
 /// What is shown of it.
 struct Show {
-    screen: Screen,
+    screen: Output,
     /// Where the copy is.
     place: String,
     follow: bool,
@@ -131,7 +134,7 @@ struct Lines {
 }
 
 impl Show {
-    fn new(screen: Screen, place: String, follow: bool) -> Self {
+    fn new(screen: Output, place: String, follow: bool) -> Self {
         let target = if screen.is_json() { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(Some(0), target);
         let template = "{bar:24} {human_pos} of {human_len} events  {per_sec}  {msg}";
@@ -142,7 +145,7 @@ impl Show {
         Self { screen, place, follow, bar, lines, verified, unverified, differing, ready: false }
     }
 
-    fn begins(&self, plan: &Plan) -> Result<(), Failure> {
+    fn begins(&self, plan: &RebuildPlan) -> Result<(), Failure> {
         let places: i64 = plan.partitions.iter().map(|task| task.end - task.from).sum();
         let numbers: Vec<u32> = plan.partitions.iter().map(|task| task.number).collect();
         if self.screen.is_json() {
@@ -162,7 +165,7 @@ impl Show {
         Ok(())
     }
 
-    fn progress(&mut self, progress: &Progress) -> Result<(), Failure> {
+    fn progress(&mut self, progress: &RebuildProgress) -> Result<(), Failure> {
         let ((passed, all), compared) = (progress.places(), progress.compared.load(Relaxed));
         if !self.screen.is_json() && !self.bar.is_hidden() {
             self.bar.set_length(all);
@@ -184,24 +187,24 @@ impl Show {
         Ok(())
     }
 
-    fn told(&mut self, told: Told) -> Result<(), Failure> {
+    fn told(&mut self, told: RebuildEvent) -> Result<(), Failure> {
         if self.screen.is_json() {
             self.screen.json_line(&document(&told, &self.place))?;
         }
         match told {
-            Told::Verified(verified) => self.verified.push(verified),
-            Told::Unverified { partition, why } => {
+            RebuildEvent::Verified(verified) => self.verified.push(verified),
+            RebuildEvent::Unverified { partition, why } => {
                 self.say(&format!("partition {partition} was not compared: {}", one_line(&why)))?;
                 self.unverified.push((partition, why));
             }
-            Told::Differs { partition, differences } => {
+            RebuildEvent::Differs { partition, differences } => {
                 self.differing.push(partition);
                 for one in &differences {
                     self.say(&difference(partition, one))?;
                 }
             }
-            Told::TakenOver { partition } => self.say(&format!("partition {partition} is a tracker's now"))?,
-            Told::Ready => {
+            RebuildEvent::TakenOver { partition } => self.say(&format!("partition {partition} is a tracker's now"))?,
+            RebuildEvent::Ready => {
                 self.ready = true;
                 self.compared()?;
                 if self.follow {
@@ -289,19 +292,19 @@ fn switch(place: &str) -> String {
     )
 }
 
-fn document(told: &Told, place: &str) -> Value {
+fn document(told: &RebuildEvent, place: &str) -> Value {
     match told {
-        Told::Verified(Verified { partition, fences: (from, to), keys, digest }) => json!({
+        RebuildEvent::Verified(Verified { partition, fences: (from, to), keys, digest }) => json!({
             "event": "verified", "partition": partition, "from": from, "to": to, "keys": keys,
             "digest": format!("{digest:032x}"),
         }),
-        Told::Unverified { partition, why } => json!({"event": "unverified", "partition": partition, "why": why}),
-        Told::Differs { partition, differences } => {
+        RebuildEvent::Unverified { partition, why } => json!({"event": "unverified", "partition": partition, "why": why}),
+        RebuildEvent::Differs { partition, differences } => {
             let of = |one: &Difference| json!({"key": one.key, "at": one.fence, "source": one.source, "copy": one.copy});
             let differences: Vec<Value> = differences.iter().map(of).collect();
             json!({"event": "differs", "partition": partition, "differences": differences})
         }
-        Told::TakenOver { partition } => json!({"event": "taken_over", "partition": partition}),
-        Told::Ready => json!({"event": "ready", "steps": steps(place)}),
+        RebuildEvent::TakenOver { partition } => json!({"event": "taken_over", "partition": partition}),
+        RebuildEvent::Ready => json!({"event": "ready", "steps": steps(place)}),
     }
 }

@@ -4,11 +4,11 @@ use clap::Args;
 use serde_json::Value;
 
 use super::client::Method;
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Failure, Outcome};
 use super::submit::json;
 use crate::api::documents::{Report, ReportOutcome};
-use crate::model::state::State;
+use crate::model::record::state::State;
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {

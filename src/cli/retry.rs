@@ -3,11 +3,11 @@
 use clap::Args;
 use tokio::time::Instant;
 
+use super::exit::{Code, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Outcome};
-use super::screen::tell;
+use super::output::tell;
 use crate::api::documents::RetryTask;
-use crate::model::duration::Millis;
+use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
 pub struct RetryArgs {

@@ -2,11 +2,11 @@
 
 use clap::Args;
 
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Failure, Outcome};
-use super::roles::{Parts, Wants};
+use super::setup::{Setup, SetupOptions};
 use crate::handlers::Registry;
-use crate::model::duration::Millis;
+use crate::model::units::duration::Millis;
 use crate::telemetry::init_logs;
 
 #[derive(Clone, Debug, Args)]
@@ -39,14 +39,14 @@ pub struct WorkerArgs {
 
 pub async fn worker(args: WorkerArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
-    let wants = Wants {
+    let wants = SetupOptions {
         ops_listen: args.ops.ops_listen,
         unused: &["redis", "api", "schedules"],
         handlers: true,
         slots: args.slots.map(|slots| (slots, args.types.clone())),
-        ..Wants::default()
+        ..SetupOptions::default()
     };
-    let parts = Parts::load(globals, registry, wants)?;
+    let parts = Setup::load(globals, registry, wants)?;
     check_types(&parts.registry, &args.types)?;
     let broker = parts.kafka()?;
     let mut running = parts.enter().await?;
@@ -74,12 +74,12 @@ pub struct TrackerArgs {
 
 pub async fn tracker(args: TrackerArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
-    let wants = Wants {
+    let wants = SetupOptions {
         ops_listen: args.ops.ops_listen,
         unused: &["api", "types", "schedules", "callbacks", "email"],
-        ..Wants::default()
+        ..SetupOptions::default()
     };
-    let parts = Parts::load(globals, registry, wants)?;
+    let parts = Setup::load(globals, registry, wants)?;
     let (broker, store) = (parts.kafka()?, parts.redis()?);
     let mut running = parts.enter().await?;
     let partitions = parts.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
@@ -102,14 +102,14 @@ pub struct ApiArgs {
 
 pub async fn api(args: ApiArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
-    let wants = Wants {
+    let wants = SetupOptions {
         api_listen: args.listen,
         ops_listen: args.ops.ops_listen,
         unused: &["types", "schedules", "callbacks", "email"],
         handlers: true,
-        ..Wants::default()
+        ..SetupOptions::default()
     };
-    let mut parts = Parts::load(globals, registry, wants)?;
+    let mut parts = Setup::load(globals, registry, wants)?;
     parts.prefer_latency();
     let (broker, store) = (parts.kafka()?, parts.redis()?);
     let listener = parts.bind_api().await?;

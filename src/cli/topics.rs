@@ -3,11 +3,11 @@
 use clap::Subcommand;
 use serde_json::json;
 
+use super::exit::{Code, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Outcome};
-use super::roles::{Parts, Trouble, Wants, told};
-use super::screen::{Field, Rows, Screen};
+use super::output::{Field, Output, Rows};
 use super::serve::StartArgs;
+use super::setup::{Setup, SetupOptions, Trouble, told};
 use crate::broker::{TopicChange, TopicOutcome};
 use crate::handlers::Registry;
 use crate::runtime::blocking;
@@ -26,10 +26,10 @@ const APPLY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 pub async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> Outcome {
     let TopicsVerb::Apply(args) = verb;
     init_logs("warn");
-    let parts = Parts::load(
+    let parts = Setup::load(
         globals,
         registry,
-        Wants { unused: &["redis", "api", "types", "schedules", "callbacks", "email"], ..Wants::default() },
+        SetupOptions { unused: &["redis", "api", "types", "schedules", "callbacks", "email"], ..SetupOptions::default() },
     )?;
     let broker = parts.kafka()?;
     let what = format!("kafka at `{}`", parts.brokers());
@@ -47,7 +47,7 @@ pub async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> 
     show(&globals.screen(), &outcomes.map_err(|why| told(Code::Failed, &why.to_string()))?)
 }
 
-fn show(screen: &Screen, outcomes: &[TopicOutcome]) -> Outcome {
+fn show(screen: &Output, outcomes: &[TopicOutcome]) -> Outcome {
     if screen.is_json() {
         let document: Vec<_> = outcomes.iter().map(document).collect();
         screen.json(&document)?;
@@ -86,7 +86,7 @@ fn words(change: &TopicChange) -> (&'static str, Vec<String>) {
 mod tests {
     use super::*;
     use crate::broker::BrokerError;
-    use crate::cli::screen::Paint;
+    use crate::cli::output::Paint;
 
     #[test]
     fn every_topic_has_its_line() {

@@ -3,13 +3,13 @@
 use clap::{Args, Subcommand};
 
 use super::client::{Client, Method};
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Failure, Outcome};
-use super::screen::{Field, Rows};
+use super::output::{Field, Rows};
 use crate::api::documents::{PauseType, ResumeType, SetLimits, TypeDocument, TypeLimits, Types};
 use crate::config::{Rate, RateBy};
-use crate::model::duration::Millis;
-use crate::model::state::{Category, State};
+use crate::model::record::state::{Category, State};
+use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
 pub struct TypesArgs {
@@ -178,7 +178,7 @@ fn work(given: &TypeDocument) -> Field {
 mod tests {
     use super::*;
     use crate::api::documents::WorkerType;
-    use crate::cli::screen::Paint;
+    use crate::cli::output::Paint;
 
     #[test]
     fn every_task_is_counted_once() {

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::card::card;
 use super::client::Client;
-use super::outcome::{Code, Failure, Outcome};
-use super::screen::Screen;
+use super::exit::{Code, Failure, Outcome};
+use super::output::Output;
+use super::task_view::card;
 use crate::api::documents::Status;
-use crate::model::duration::Millis;
-use crate::model::state::{Category, State};
+use crate::model::record::state::{Category, State};
+use crate::model::units::duration::Millis;
 
 /// Waits for the end of a task until `wait` after `begun`, prints it as it then is, and answers with its outcome.
-pub async fn finish(client: &Client, screen: &Screen, status: Status, wait: Millis, begun: Instant) -> Outcome {
+pub async fn finish(client: &Client, screen: &Output, status: Status, wait: Millis, begun: Instant) -> Outcome {
     let status = client.until_done(Box::new(status), deadline(begun, wait)).await?;
     if screen.is_json() {
         screen.json(&*status)?

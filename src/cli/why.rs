@@ -2,9 +2,9 @@
 
 use clap::Args;
 
+use super::exit::{Code, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Outcome};
-use super::screen::one_line;
+use super::output::one_line;
 use crate::api::documents::Why;
 
 #[derive(Debug, Args)]

@@ -2,12 +2,12 @@
 
 use clap::Args;
 
+use super::exit::{Code, Outcome};
 use super::globals::Globals;
-use super::outcome::{Code, Outcome};
-use super::screen::{Field, Rows};
+use super::output::{Field, Rows};
 use crate::api::documents::{WorkerDocument, WorkerState, Workers};
-use crate::control::beat::TypeBeat;
-use crate::model::duration::Millis;
+use crate::control::heartbeat::TypeStatus;
+use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
 pub struct WorkersArgs {
@@ -56,7 +56,7 @@ fn rows(workers: &[WorkerDocument]) -> Rows {
 }
 
 /// `echo 3/8`: three of eight slots are taken.
-fn part(part: &TypeBeat) -> String {
+fn part(part: &TypeStatus) -> String {
     let paused = if part.paused { " paused" } else { "" };
     let stopped = if part.stopped.is_some() { " stopped" } else { "" };
     let refused: Vec<String> = part.refused.iter().map(ToString::to_string).collect();
@@ -99,16 +99,16 @@ fn seconds(ms: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::screen::Paint;
+    use crate::cli::output::Paint;
 
     #[test]
     fn slots_and_what_is_taken_are_side_by_side() {
-        let part = |name: &str, in_flight, slots, paused| TypeBeat {
+        let part = |name: &str, in_flight, slots, paused| TypeStatus {
             task_type: name.into(),
             in_flight,
             slots,
             paused,
-            ..TypeBeat::default()
+            ..TypeStatus::default()
         };
         let worker = WorkerDocument {
             id: "host-abc".into(),
@@ -124,7 +124,7 @@ mod tests {
             types: vec![
                 part("echo", 3, 8, false),
                 part("resize", 0, 4, true),
-                TypeBeat { stopped: Some("why".into()), refused: vec![1, 3], ..part("shaky", 1, 2, false) },
+                TypeStatus { stopped: Some("why".into()), refused: vec![1, 3], ..part("shaky", 1, 2, false) },
             ],
             running: Vec::new(),
         };

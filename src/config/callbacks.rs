@@ -54,7 +54,7 @@ pub(super) fn broken(config: &CallbacksConfig) -> Vec<Finding> {
 fn secret_problems(at: &str, name: &str, secret: &SecretConfig) -> Vec<Finding> {
     let mut found = Vec::new();
     if !is_secret_name(name) {
-        let what = format!("`{}` cannot name a secret", crate::model::id::clip(name));
+        let what = format!("`{}` cannot name a secret", crate::model::task::id::clip(name));
         found.push(Finding::new(at, what).hint(format!("use 1 to {MAX_NAME_CHARS} characters of a-z 0-9 _ -")));
     }
     if secret.value.is_some() == secret.file.is_some() {
@@ -79,7 +79,7 @@ pub(super) fn is_secret_name(name: &str) -> bool {
 fn hosts(at: &str, hosts: &[String]) -> Vec<Finding> {
     let wrong = hosts.iter().enumerate().filter(|(_, host)| !is_host_pattern(host));
     let told = |(n, host): (usize, &String)| {
-        let what = format!("`{}` is not a host", crate::model::id::clip(host));
+        let what = format!("`{}` is not a host", crate::model::task::id::clip(host));
         Finding::new(format!("{at}/{n}"), what)
             .hint("a name or address without scheme, port and path, such as `hooks.example.com` or `*.example.com`")
     };

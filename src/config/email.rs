@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::document::join;
 use super::shape::Finding;
-use crate::handlers::email::{AddressPattern, check_address};
+use crate::handlers::builtin::email::{AddressPattern, check_address};
 
 const AT: &str = "/email";
 

@@ -9,11 +9,10 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::age::Lifetimes;
-use crate::model::duration::Millis;
+use crate::model::retention::Lifetimes;
 use crate::model::schedule::Spec;
+use crate::model::units::duration::Millis;
 
-mod bytes;
 mod callbacks;
 mod document;
 mod email;
@@ -26,7 +25,7 @@ mod rules;
 mod secrets;
 mod shape;
 
-pub use bytes::Bytes;
+pub use crate::model::units::bytes::Bytes;
 pub use callbacks::{CallbacksConfig, SecretConfig};
 pub use email::{EmailConfig, MailTls};
 pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with};
@@ -271,7 +270,7 @@ impl Default for ApiConfig {
             tokens: Vec::new(),
             insecure_without_tokens: false,
             max_body: Bytes(8 << 20),
-            max_attachment: Bytes(crate::model::attachment::MAX_BYTES as u64),
+            max_attachment: Bytes(crate::model::record::attachment::MAX_BYTES as u64),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! How a type is run.
 
 use super::{Bytes, Isolation, OnError, Order, Rate, TypeConfig};
-use crate::model::duration::Millis;
 use crate::model::retry::RetryPolicy;
+use crate::model::units::duration::Millis;
 
 /// How one type is run: what the type's own code says, overridden by `[types.<name>]`.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::document::{Document, dotted, join};
 use super::shape::{Finding, bad_value, table};
 use super::{ApiConfig, Bytes, Config, HandlerKind, Order, RedisConfig, TopicsConfig, TypeConfig, TypePolicy, WorkerConfig};
-use crate::model::action::{CALLBACK_TYPE, EMAIL_TYPE};
-use crate::model::attachment::MAX_BYTES;
-use crate::model::duration::Millis;
-use crate::model::id::{check_own_type, check_type};
+use crate::model::record::attachment::MAX_BYTES;
 use crate::model::schedule::{Spec, check_name};
+use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE};
+use crate::model::task::id::{check_own_type, check_type};
+use crate::model::units::duration::Millis;
 
 /// The shortest token.
 pub const MIN_TOKEN_CHARS: usize = 16;
@@ -325,7 +325,7 @@ fn error_kinds(at: &str, kind: &TypeConfig) -> Vec<Finding> {
             let place = format!("{at}/{key}/{n}");
             let word = !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
             if name != "*" && !word {
-                let what = format!("`{}` in {} is not the kind of an error", crate::model::id::clip(name), table(at));
+                let what = format!("`{}` in {} is not the kind of an error", crate::model::task::id::clip(name), table(at));
                 found
                     .push(Finding::new(place, what).hint("a word such as `timeout`, `panic`, `exit_code`, or `*` for any other"));
             } else if name == "cancelled" {

@@ -1,28 +1,28 @@
 //! What people tell a running fleet, on the compacted control topic: cancels, pauses, limits, kill switches, and where to
 //! begin. A record per key says how it is, a record without a value takes it back; whoever starts later reads the same.
 //!
-//! [`Orders`] is what the topic says, record by record; [`Board`] holds it for a process and costs who has nothing to
+//! [`ControlState`] is what the topic says, record by record; [`ControlWatch`] holds it for a process and costs who has nothing to
 //! obey one look at a number; [`tail`] keeps it true.
 
-pub mod beat;
-mod board;
-mod orders;
-pub mod plan;
-pub mod tail;
+pub mod follow;
+pub mod heartbeat;
+pub mod schedules;
+mod state;
+mod watch;
 
-pub use board::{Board, HEALTH_PART, keep};
-pub use orders::{MAX_KILLS, Orders, Verdict};
+pub use state::{ControlState, MAX_KILLS, Verdict};
+pub use watch::{ControlWatch, HEALTH_PART, keep};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::broker::link::Link;
-use crate::broker::{BrokerError, Outgoing};
+use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::{Names, Rate};
-use crate::model::id::check_type;
 use crate::model::schedule::Schedule;
 use crate::model::schedule::step::State;
 use crate::model::task::Position;
+use crate::model::task::id::check_type;
 use crate::publish::PUBLISH_DEADLINE;
 
 /// The version of the records that this build writes and the highest it can read.
@@ -34,7 +34,7 @@ pub const MAX_KILL_BYTES: usize = 128;
 
 /// What a record is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum ControlKey {
     /// A task, by id.
     Cancel(String),
     /// A type.
@@ -47,15 +47,15 @@ pub enum Key {
     Offsets(String, i32),
 }
 
-impl Key {
+impl ControlKey {
     /// None: the key belongs to others. An error: it is one of these, and wrong.
     pub fn parse(text: &str) -> Result<Option<Self>, String> {
         let Some((kind, rest)) = text.split_once('/') else { return Ok(None) };
         let of_type = |make: fn(String) -> Self| check_type(rest).map(|()| Some(make(rest.to_owned())));
         match kind {
-            "cancel" => {
-                crate::model::id::TaskId::parse(rest).map(|_| Some(Self::Cancel(rest.into()))).map_err(|why| why.to_string())
-            }
+            "cancel" => crate::model::task::id::TaskId::parse(rest)
+                .map(|_| Some(Self::Cancel(rest.into())))
+                .map_err(|why| why.to_string()),
             "pause" => of_type(Self::Pause),
             "slots" => of_type(Self::Slots),
             "rate" => of_type(Self::Rate),
@@ -71,7 +71,7 @@ impl Key {
     }
 }
 
-impl std::fmt::Display for Key {
+impl std::fmt::Display for ControlKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Cancel(id) => write!(f, "cancel/{id}"),
@@ -95,7 +95,7 @@ pub fn check_kill(name: &str) -> Result<(), String> {
 /// What a record says. Times are epoch milliseconds of whoever wrote it, for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Said {
+pub enum ControlRecord {
     Cancel(Cancel),
     Pause(Pause),
     Slots(Slots),
@@ -117,7 +117,7 @@ pub struct ByKey {
     #[schemars(rename = "schedule-state")]
     pub schedule_state: Option<State>,
     #[schemars(rename = "schedule-ask")]
-    pub schedule_ask: Option<plan::Ask>,
+    pub schedule_ask: Option<schedules::ScheduleRequest>,
 }
 
 /// `cancel/<task id>`: the task, and what is below it, is to end.
@@ -206,32 +206,43 @@ fn is_true(flag: &bool) -> bool {
 }
 
 /// Says how it is from now on; returns where that is written.
-pub async fn order(link: &Link, names: &Names, key: &Key, said: &Said) -> Result<Position, BrokerError> {
+pub async fn order(
+    link: &SharedProducer,
+    names: &Names,
+    key: &ControlKey,
+    said: &ControlRecord,
+) -> Result<Position, BrokerError> {
     let value = serde_json::to_vec(said).map_err(|why| BrokerError::Invalid(why.to_string()))?;
     write(link, names, key, Some(&value)).await
 }
 
 /// Takes it back.
-pub async fn withdraw(link: &Link, names: &Names, key: &Key) -> Result<Position, BrokerError> {
+pub async fn withdraw(link: &SharedProducer, names: &Names, key: &ControlKey) -> Result<Position, BrokerError> {
     write(link, names, key, None).await
 }
 
 /// Says something of schedules, or takes it back.
 pub async fn arrange<T: Serialize>(
-    link: &Link,
+    link: &SharedProducer,
     names: &Names,
-    key: &plan::PlanKey,
+    key: &schedules::ScheduleKey,
     said: Option<&T>,
 ) -> Result<Position, BrokerError> {
     let value = said.map(serde_json::to_vec).transpose().map_err(|why| BrokerError::Invalid(why.to_string()))?;
     write(link, names, key, value.as_deref()).await
 }
 
-async fn write(link: &Link, names: &Names, key: &impl std::fmt::Display, value: Option<&[u8]>) -> Result<Position, BrokerError> {
+async fn write(
+    link: &SharedProducer,
+    names: &Names,
+    key: &impl std::fmt::Display,
+    value: Option<&[u8]>,
+) -> Result<Position, BrokerError> {
     let (topic, key) = (names.control(), key.to_string());
-    let record = Outgoing { topic: &topic, partition: Some(PARTITION), key: Some(key.as_bytes()), value, headers: &[] };
+    let record = ProducerRecord { topic: &topic, partition: Some(PARTITION), key: Some(key.as_bytes()), value, headers: &[] };
     link.deliver(record, PUBLISH_DEADLINE).await
 }
 
+pub mod settings;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use crate::runtime::Health;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-fn said(key: &str, value: Option<&str>, orders: &mut Orders) -> Result<(), String> {
+fn said(key: &str, value: Option<&str>, orders: &mut ControlState) -> Result<(), String> {
     orders.take(&RecordRef {
         topic: "t.control",
         partition: 0,
@@ -26,7 +26,7 @@ fn said(key: &str, value: Option<&str>, orders: &mut Orders) -> Result<(), Strin
 fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> Task {
     let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
     Task {
-        id: crate::model::id::TaskId::parse(id).unwrap(),
+        id: crate::model::task::id::TaskId::parse(id).unwrap(),
         task_type: "echo".into(),
         run: 1,
         attempts_used: 0,
@@ -37,7 +37,7 @@ fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> Task {
         hash: None,
         policy: Some(Box::new(Policy { tags, ..Policy::default() })),
         trace: None,
-        has_strangers: false,
+        has_foreign_headers: false,
         params: RawJson::null(),
     }
 }
@@ -45,27 +45,27 @@ fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> Task {
 #[test]
 fn keys_are_read_as_they_are_written() {
     for key in [
-        Key::Cancel("a:b".into()),
-        Key::Pause("echo".into()),
-        Key::Slots("echo".into()),
-        Key::Rate("echo".into()),
-        Key::Kill("a/b c".into()),
-        Key::Offsets("echo".into(), 3),
+        ControlKey::Cancel("a:b".into()),
+        ControlKey::Pause("echo".into()),
+        ControlKey::Slots("echo".into()),
+        ControlKey::Rate("echo".into()),
+        ControlKey::Kill("a/b c".into()),
+        ControlKey::Offsets("echo".into(), 3),
     ] {
-        assert_eq!(Key::parse(&key.to_string()), Ok(Some(key)));
+        assert_eq!(ControlKey::parse(&key.to_string()), Ok(Some(key)));
     }
     for others in ["fleet", "consumed/echo/3", "schedule/x", ""] {
-        assert_eq!(Key::parse(others), Ok(None), "{others}");
+        assert_eq!(ControlKey::parse(others), Ok(None), "{others}");
     }
     for wrong in ["cancel/", "cancel/a b", "pause/Echo", "kill/", "kill/a,b", "offsets/echo", "offsets/echo/x", "offsets/echo/-1"]
     {
-        assert!(Key::parse(wrong).is_err(), "{wrong}");
+        assert!(ControlKey::parse(wrong).is_err(), "{wrong}");
     }
 }
 
 #[test]
 fn a_cancel_applies_to_what_was_made_before_it_and_lies_below() {
-    let mut orders = Orders::default();
+    let mut orders = ControlState::default();
     said("cancel/r:a", Some(r#"{"v":1,"asof":10}"#), &mut orders).unwrap();
     said("cancel/s", Some(r#"{"v":1,"asof":10,"subtree":false}"#), &mut orders).unwrap();
     let cancels = |id: &str, asof| orders.forbids(&task(id, asof, &[])).is_some();
@@ -88,7 +88,7 @@ fn a_cancel_applies_to_what_was_made_before_it_and_lies_below() {
 
 #[test]
 fn what_is_wrong_changes_nothing() {
-    let mut orders = Orders::default();
+    let mut orders = ControlState::default();
     said("slots/echo", Some(r#"{"v":1,"slots":3}"#), &mut orders).unwrap();
     let before = orders.clone();
     for (key, value) in [
@@ -107,13 +107,13 @@ fn what_is_wrong_changes_nothing() {
 
 #[test]
 fn cancels_and_kill_switches_are_bounded() {
-    let mut orders = Orders::default();
+    let mut orders = ControlState::default();
     for n in 0..MAX_KILLS {
         said(&format!("kill/{n}"), Some(r#"{"v":1}"#), &mut orders).unwrap();
     }
     assert!(said("kill/more", Some(r#"{"v":1}"#), &mut orders).is_err());
     said("kill/0", Some(r#"{"v":1,"reason":"known already"}"#), &mut orders).unwrap();
-    let mut api = Orders::without_cancels();
+    let mut api = ControlState::without_cancels();
     said("cancel/a", Some(r#"{"v":1,"asof":1}"#), &mut api).unwrap();
     assert_eq!(api.cancels().len(), 0);
 }
@@ -134,26 +134,27 @@ async fn in_time<T>(what: impl Future<Output = T>) -> T {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_board_follows_the_topic() {
     let (broker, names, health) = (broker(), Names::new("t"), Health::default());
-    let link = Link::open(broker.clone(), None).unwrap();
-    let pause = Said::Pause(Pause { v: 1, at_ms: 1, reason: None });
-    order(&link, &names, &Key::Pause("echo".into()), &pause).await.unwrap();
-    withdraw(&link, &names, &Key::Pause("echo".into())).await.unwrap();
-    order(&link, &names, &Key::Pause("foreach".into()), &pause).await.unwrap();
+    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
+    order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    withdraw(&link, &names, &ControlKey::Pause("echo".into())).await.unwrap();
+    order(&link, &names, &ControlKey::Pause("foreach".into()), &pause).await.unwrap();
     broker.compact("t.control").unwrap();
     let topic = names.control();
-    let sent = Outgoing { topic: &topic, partition: Some(0), key: Some(b"pause/sent"), value: Some(b"{\"v\":1}"), headers: &[] };
+    let sent =
+        ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"pause/sent"), value: Some(b"{\"v\":1}"), headers: &[] };
     broker.atomic_producer("x").unwrap().send_all(&[sent], DEADLINE).unwrap();
-    let board = Board::new(Orders::default());
+    let board = ControlWatch::new(ControlState::default());
     let keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
     in_time(board.whole()).await;
     assert_eq!(board.orders().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
     let (before, mut changes) = (board.generation(), board.changes());
-    let place = order(&link, &names, &Key::Pause("echo".into()), &pause).await.unwrap();
+    let place = order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
     in_time(board.reached(place.offset)).await;
     assert!(in_time(changes.changed()).await.is_ok() && board.generation() > before);
     assert!(board.orders().paused.contains_key("echo") && !board.concerns_tasks());
-    let cancel = Said::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None, by: None });
-    let place = order(&link, &names, &Key::Cancel("a".into()), &cancel).await.unwrap();
+    let cancel = ControlRecord::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None, by: None });
+    let place = order(&link, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
     in_time(board.reached(place.offset)).await;
     assert!(board.concerns_tasks());
     assert_eq!(health.reasons(), []);
@@ -164,7 +165,7 @@ async fn a_board_follows_the_topic() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_comes_late_is_waited_for() {
     let (broker, names, health) = (Memory::new(MemoryOptions::default()), Names::new("t"), Health::default());
-    let board = Board::new(Orders::default());
+    let board = ControlWatch::new(ControlState::default());
     let _keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
     let told = async {
         while health.reasons().is_empty() {
@@ -189,7 +190,7 @@ async fn a_topic_that_comes_late_is_waited_for() {
 struct Away(Arc<Memory>, std::sync::atomic::AtomicBool);
 
 impl Broker for Away {
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         if self.1.load(std::sync::atomic::Ordering::SeqCst) {
             return Err(BrokerError::Unavailable("the test took it away".into()));
         }
@@ -201,7 +202,7 @@ impl Broker for Away {
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
         self.0.producer(sink)
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         self.0.atomic_producer(name)
     }
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
@@ -210,8 +211,8 @@ impl Broker for Away {
     fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
         self.0.apply_topics(topics, deadline)
     }
-    fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
-        self.0.look(partition, offset, deadline)
+    fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError> {
+        self.0.first_visible(partition, offset, deadline)
     }
     fn group_offsets(
         &self,
@@ -230,10 +231,10 @@ impl Broker for Away {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_known_holds_while_the_topic_is_away() {
     let (broker, names, health) = (Arc::new(Away(broker(), Default::default())), Names::new("t"), Health::default());
-    let link = Link::open(broker.clone(), None).unwrap();
-    let pause = Said::Pause(Pause { v: 1, at_ms: 1, reason: None });
-    order(&link, &names, &Key::Pause("echo".into()), &pause).await.unwrap();
-    let board = Board::new(Orders::default());
+    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
+    order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    let board = ControlWatch::new(ControlState::default());
     let _keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
     in_time(board.whole()).await;
     for (away, told) in [(true, Some("going on with what is known: the test took it away")), (false, None)] {

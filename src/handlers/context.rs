@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::threads::Threads;
+use super::blocking_pool::Threads;
 use super::{Failure, SharedState, Task, TaskResult};
-use crate::model::attachment::Attachment;
-use crate::model::duration::Millis;
 use crate::model::event::Kind;
-use crate::model::hash::spawn_hash;
-use crate::model::id::{TaskId, check_type, clip};
 use crate::model::json::RawJson;
+use crate::model::record::attachment::Attachment;
+use crate::model::task::continuation::{Continuation, check_thens, number_of};
+use crate::model::task::hash::spawn_hash;
+use crate::model::task::id::{TaskId, check_type, clip};
 use crate::model::task::{OnFailure, Policy, Trace};
-use crate::model::then::{Then, check_thens, number_of};
+use crate::model::units::duration::Millis;
 
 /// At most this many children of one attempt; one that spawns more fails.
 pub const MAX_CHILDREN: usize = 100_000;
@@ -39,37 +39,37 @@ pub struct Attempt {
     pub trace: Option<Box<Trace>>,
     /// `ce_asof` of the task: its children inherit it.
     pub asof: Option<i64>,
-    scene: Arc<Scene>,
+    scene: Arc<TypeEnv>,
     cancel: OnceLock<CancellationToken>,
     /// Counts what shows that the attempt is getting on.
     signs: AtomicU32,
     ended: AtomicBool,
     /// Made by the first thing that is kept until the attempt answers: most have none.
-    gathered: OnceLock<Box<Mutex<Gathered>>>,
+    gathered: OnceLock<Box<Mutex<Spawned>>>,
 }
 
 /// What all attempts of one type share in one worker.
-pub struct Scene {
+pub struct TypeEnv {
     pub task_type: Arc<str>,
     pub worker: Arc<str>,
     pub state: SharedState,
     /// Where progress, log lines and early children go while an attempt runs.
-    pub outlet: Arc<dyn Outlet>,
+    pub outlet: Arc<dyn AttemptSink>,
     /// For what attempts do that blocks.
     pub(crate) threads: Threads,
 }
 
 /// What an attempt wants done when it has answered well.
 #[derive(Default)]
-pub(super) struct Gathered {
+pub(super) struct Spawned {
     spawned: Vec<Child>,
-    pub(super) thens: Vec<Then>,
+    pub(super) thens: Vec<Continuation>,
     /// How many children of this attempt have each default segment.
     named: FxHashMap<String, u32>,
 }
 
 /// The worker's side of a context.
-pub trait Outlet: Send + Sync {
+pub trait AttemptSink: Send + Sync {
     /// Progress, a log line or a warning; never waits. What comes too fast is merged or dropped and counted.
     fn note(&self, attempt: &Attempt, note: Note);
 
@@ -183,19 +183,19 @@ impl Child {
 }
 
 /// What a new attempt starts with.
-pub struct Beginning {
+pub struct AttemptStart {
     pub id: TaskId,
     pub run: u32,
     pub number: u32,
     pub deadline: Option<Instant>,
     pub trace: Option<Box<Trace>>,
     pub asof: Option<i64>,
-    pub scene: Arc<Scene>,
+    pub scene: Arc<TypeEnv>,
 }
 
 impl Context {
-    pub fn begin(with: Beginning) -> Self {
-        let Beginning { id, run, number, deadline, trace, asof, scene } = with;
+    pub fn begin(with: AttemptStart) -> Self {
+        let AttemptStart { id, run, number, deadline, trace, asof, scene } = with;
         let (cancel, signs, ended, gathered) = Default::default();
         Self(Arc::new(Attempt { id, run, number, deadline, trace, asof, scene, cancel, signs, ended, gathered }))
     }
@@ -235,8 +235,8 @@ impl Context {
     }
 
     /// For what is said without getting on, such as a line from a timer: it does not count against `stall_timeout`.
-    pub fn in_passing(&self) -> InPassing<'_> {
-        InPassing(self)
+    pub fn in_passing(&self) -> Silent<'_> {
+        Silent(self)
     }
 
     /// Spawns a child: published when this attempt answers ok, before its result. A failed attempt has spawned nothing.
@@ -335,7 +335,7 @@ impl Context {
 
     /// It has children or continuations to publish.
     pub fn has_spawned(&self) -> bool {
-        let unsaid = |gathered: &Gathered| !gathered.spawned.is_empty() || !gathered.thens.is_empty();
+        let unsaid = |gathered: &Spawned| !gathered.spawned.is_empty() || !gathered.thens.is_empty();
         self.gathered.get().is_some_and(|gathered| unsaid(&gathered.lock()))
     }
 
@@ -346,9 +346,9 @@ impl Context {
 }
 
 /// Speaks without showing a sign of life.
-pub struct InPassing<'a>(&'a Context);
+pub struct Silent<'a>(&'a Context);
 
-impl InPassing<'_> {
+impl Silent<'_> {
     pub fn progress(&self, state: impl Serialize) {
         match RawJson::of(&state) {
             Ok(state) => self.0.scene.outlet.note(self.0, Note::Progress(state)),
@@ -376,11 +376,11 @@ impl Attempt {
     }
 
     /// Where what it says goes.
-    pub fn outlet(&self) -> &dyn Outlet {
+    pub fn outlet(&self) -> &dyn AttemptSink {
         &*self.scene.outlet
     }
 
-    pub(super) fn gathered(&self) -> MutexGuard<'_, Gathered> {
+    pub(super) fn gathered(&self) -> MutexGuard<'_, Spawned> {
         self.gathered.get_or_init(Box::default).lock()
     }
 

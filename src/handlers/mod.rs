@@ -16,31 +16,23 @@ use serde::de::DeserializeOwned;
 use crate::config::{Isolation, Order};
 use crate::model::json::RawJson;
 
+pub(crate) mod blocking_pool;
 pub mod builtin;
-pub mod callback;
 pub mod context;
-pub(crate) mod demo;
-pub mod echo;
-pub mod email;
-pub mod exec;
+mod continuations;
+pub mod egress;
 mod failure;
-mod follow;
-pub mod foreach;
-mod host;
-pub mod http;
 mod registry;
 mod schema;
-mod secret;
 pub mod testing;
-pub(crate) mod threads;
 
 pub use context::{Child, Context};
 pub use failure::{Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
 pub use registry::{Registered, Registry, SharedState};
-pub use schema::{Misfit, Schema};
+pub use schema::{ParamsError, Schema};
 
-pub use crate::model::then::{Ended, Joined, On, Then};
-use threads::Threads;
+pub use crate::model::task::continuation::{Continuation, Ended, Joined, On};
+use blocking_pool::Threads;
 
 /// A task type. The struct is the task: its fields are the params and the schema, the policy is constants with defaults,
 /// which `[types.<name>]` in `kafleet.toml` may override.
@@ -82,10 +74,10 @@ pub type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 pub trait Handler: Send + Sync + 'static {
     /// Begins an attempt. Params are JSON and fit the schema; what does not fit beyond it is refused here, before
     /// anything has run, so that params are read once. User code may panic in it as in the future.
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit>;
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError>;
 
     /// Whether `start` would refuse these params: for whoever checks a task without running it. None: they fit.
-    fn refuses(&self, _params: &RawJson) -> Option<Misfit> {
+    fn refuses(&self, _params: &RawJson) -> Option<ParamsError> {
         None
     }
 
@@ -125,7 +117,7 @@ impl<T: Task> Typed<T> {
 }
 
 impl<T: Task> Handler for Typed<T> {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let task: T = schema::read(params.text())?;
         let attempt = Box::pin(async move { answer(&task.run(cx).await?) });
         Ok(match &self.threads {
@@ -138,7 +130,7 @@ impl<T: Task> Handler for Typed<T> {
         self.threads.as_ref().map_or(0, Threads::stuck)
     }
 
-    fn refuses(&self, params: &RawJson) -> Option<Misfit> {
+    fn refuses(&self, params: &RawJson) -> Option<ParamsError> {
         schema::read::<T>(params.text()).err()
     }
 

@@ -4,11 +4,11 @@ use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Handler, Misfit, Schema, Task, Typed};
+use super::{Handler, ParamsError, Schema, Task, Typed};
 use crate::config::TypePolicy;
-use crate::model::id::{check_own_type, check_type};
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
+use crate::model::task::id::{check_own_type, check_type};
 
 /// One registered type.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ impl Registered {
 
     /// What does not fit in these params, if anything: against the schema first, then as the handler reads them. For
     /// whoever does not run the task; a worker asks `schema.refuses` and then `handler.start`, which reads them once.
-    pub fn misfit(&self, params: &RawJson) -> Option<Misfit> {
+    pub fn misfit(&self, params: &RawJson) -> Option<ParamsError> {
         self.schema.refuses(params).or_else(|| self.handler.refuses(params))
     }
 }

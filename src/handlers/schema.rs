@@ -23,13 +23,13 @@ pub struct Schema {
 
 /// Where params do not fit, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct ParamsError {
     /// JSON pointer into the params; empty for the whole.
     pub pointer: String,
     pub message: String,
 }
 
-impl std::fmt::Display for Misfit {
+impl std::fmt::Display for ParamsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.pointer.as_str() {
             "" => write!(f, "params: {}", self.message),
@@ -68,7 +68,7 @@ impl Schema {
     }
 
     /// The first thing that does not fit, if any. Params are parsed only where there is something to check.
-    pub fn refuses(&self, params: &RawJson) -> Option<Misfit> {
+    pub fn refuses(&self, params: &RawJson) -> Option<ParamsError> {
         self.check.as_ref()?;
         match read::<Value>(params.text()) {
             Ok(params) => self.misfit(&params),
@@ -77,9 +77,9 @@ impl Schema {
     }
 
     /// The first thing that does not fit, if any.
-    pub fn misfit(&self, params: &Value) -> Option<Misfit> {
+    pub fn misfit(&self, params: &Value) -> Option<ParamsError> {
         let error = self.check.as_ref()?.validate(params).err()?;
-        Some(Misfit { pointer: error.instance_path().to_string(), message: excerpt(&error.to_string()) })
+        Some(ParamsError { pointer: error.instance_path().to_string(), message: excerpt(&error.to_string()) })
     }
 }
 
@@ -92,13 +92,14 @@ fn is_unconstrained(schema: &Value) -> bool {
 }
 
 /// Reads params as a Rust type. Only where they do not fit are they read again, to find the place.
-pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Misfit> {
-    serde_json::from_str(text).map_err(|why| locate::<T>(text).unwrap_or(Misfit { pointer: String::new(), message: plain(&why) }))
+pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ParamsError> {
+    serde_json::from_str(text)
+        .map_err(|why| locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: plain(&why) }))
 }
 
-fn locate<T: DeserializeOwned>(text: &str) -> Option<Misfit> {
+fn locate<T: DeserializeOwned>(text: &str) -> Option<ParamsError> {
     let error = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text)).err()?;
-    Some(Misfit { pointer: pointer(error.path()), message: plain(error.inner()) })
+    Some(ParamsError { pointer: pointer(error.path()), message: plain(error.inner()) })
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {

@@ -20,16 +20,16 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::context::{Attempt, Beginning, MAX_CHILDREN, Note, Outlet, Scene};
-use super::threads::Threads;
-use super::{Answer, Child, Context, Failure, Misfit, Registered, Registry, Task};
-use crate::model::id::TaskId;
+use super::blocking_pool::Threads;
+use super::context::{Attempt, AttemptSink, AttemptStart, MAX_CHILDREN, Note, TypeEnv};
+use super::{Answer, Child, Context, Failure, ParamsError, Registered, Registry, Task};
 use crate::model::json::RawJson;
 use crate::model::task::Trace;
-use crate::model::then::Then;
+use crate::model::task::continuation::Continuation;
+use crate::model::task::id::TaskId;
 
 /// How an attempt is set up: id `test`, run 1, attempt 1, a deadline in 120 s, no state, unless told otherwise.
-pub struct Trial {
+pub struct TestRun {
     id: String,
     number: u32,
     timeout: Duration,
@@ -44,7 +44,7 @@ pub struct Outcome {
     /// What it spawned with `spawn`, `spawn_all` and `spawn_child`, each with its segment. Empty where the attempt did not answer ok.
     pub children: Vec<Child>,
     /// What it said is to follow with `then`.
-    pub thens: Vec<Then>,
+    pub thens: Vec<Continuation>,
     /// What it published with `spawn_now`.
     pub early: Vec<Child>,
     /// Progress, log lines and warnings, in order.
@@ -58,13 +58,13 @@ pub struct Tape {
     early: Mutex<Vec<Child>>,
 }
 
-impl Default for Trial {
+impl Default for TestRun {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Trial {
+impl TestRun {
     pub fn new() -> Self {
         let (timeout, registry) = (Duration::from_secs(120), Registry::default());
         Self { id: "test".into(), number: 1, timeout, trace: None, registry }
@@ -105,14 +105,14 @@ impl Trial {
     pub fn begin(&self, task_type: &str) -> (Context, Arc<Tape>) {
         let tape = Arc::new(Tape::default());
         let id = TaskId::parse(&self.id).unwrap_or_else(|why| panic!("{why}"));
-        let cx = Context::begin(Beginning {
+        let cx = Context::begin(AttemptStart {
             id,
             run: 1,
             number: self.number,
             deadline: Instant::now().checked_add(self.timeout),
             trace: self.trace.clone(),
             asof: None,
-            scene: Arc::new(Scene {
+            scene: Arc::new(TypeEnv {
                 task_type: task_type.into(),
                 worker: "trial".into(),
                 state: self.registry.state().clone(),
@@ -145,7 +145,7 @@ impl Trial {
     }
 }
 
-fn refusal(misfit: &Misfit) -> Failure {
+fn refusal(misfit: &ParamsError) -> Failure {
     Failure::dead(misfit.to_string()).of_kind("schema")
 }
 
@@ -200,7 +200,7 @@ impl Tape {
     }
 }
 
-impl Outlet for Tape {
+impl AttemptSink for Tape {
     fn note(&self, _attempt: &Attempt, note: Note) {
         self.notes.lock().push(note);
     }

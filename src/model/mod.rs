@@ -7,27 +7,14 @@
 //! the events topic) → [`node`] (what the store keeps) → [`then`] (what follows) → [`action`] and [`told`] (who is told) → [`outbox`] (what is due or to be done) → [`rollup`] → [`fold`] → [`retry`] and [`offsets`] (the worker's
 //! arithmetic).
 
-pub mod action;
-pub mod age;
-pub mod attachment;
-pub mod changes;
-pub mod dead;
-pub mod duration;
 pub mod event;
-pub mod fold;
-pub mod hash;
-pub mod id;
 pub mod json;
-pub mod log;
-pub mod node;
 pub mod offsets;
 pub mod outbox;
-pub mod partition;
-pub mod patch;
+pub mod projection;
+pub mod record;
+pub mod retention;
 pub mod retry;
-pub mod rollup;
 pub mod schedule;
-pub mod state;
 pub mod task;
-pub mod then;
-pub mod told;
+pub mod units;

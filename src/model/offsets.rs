@@ -254,12 +254,12 @@ pub struct Metadata {
     /// Offsets from here on have not been handed out.
     pub window_end: i64,
     /// Unclean takeovers in a row.
-    pub unclean: u32,
+    pub unclean_takeovers: u32,
 }
 
 impl Metadata {
-    pub fn encode(completed: &Completed, mark: Mark, window_end: i64, unclean: u32) -> String {
-        let head = format!("kf1 {} {window_end} {unclean} ", mark.name());
+    pub fn encode(completed: &Completed, mark: Mark, window_end: i64, unclean_takeovers: u32) -> String {
+        let head = format!("kf1 {} {window_end} {unclean_takeovers} ", mark.name());
         let map = completed.encode_map(MAX_METADATA_BYTES - head.len());
         head + &map
     }
@@ -267,11 +267,11 @@ impl Metadata {
     /// None: not in this format. The caller takes the map as empty and the end as unclean.
     pub fn decode(offset: i64, text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.split(' ').collect();
-        let ["kf1", mark, window_end, unclean, map] = fields[..] else { return None };
+        let ["kf1", mark, window_end, unclean_takeovers, map] = fields[..] else { return None };
         let mark = Mark::ALL.iter().find(|(name, _)| *name == mark)?.1;
-        let (window_end, unclean) = (window_end.parse().ok()?, unclean.parse().ok()?);
+        let (window_end, unclean_takeovers) = (window_end.parse().ok()?, unclean_takeovers.parse().ok()?);
         let completed = Completed::decode_map(offset, map)?;
-        Some(Self { completed, mark, window_end, unclean })
+        Some(Self { completed, mark, window_end, unclean_takeovers })
     }
 }
 
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn metadata_written_by_hand_is_read() {
         let meta = Metadata::decode(100, "kf1 open 10500 2 r:AwEEAg").unwrap();
-        assert_eq!((meta.mark, meta.window_end, meta.unclean), (Mark::Open, 10_500, 2));
+        assert_eq!((meta.mark, meta.window_end, meta.unclean_takeovers), (Mark::Open, 10_500, 2));
         let done: Vec<i64> = (100..120).filter(|&offset| meta.completed.is_done(offset)).collect();
         assert_eq!(done, [103, 108, 109]);
         let bitmap = Metadata::decode(7, "kf1 clean 7 0 b:BQ").unwrap();

@@ -10,10 +10,10 @@ use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
 use super::json::RawJson;
-use super::node::Node;
-use super::state::State;
+use super::record::TaskRecord;
+use super::record::notifications::Delivery;
+use super::record::state::State;
 use super::task::{Task, header};
-use super::told::Delivery;
 
 /// The most bytes of records that wait at the tracker, per events partition. What would go beyond fails.
 pub const MAX_KEPT_BYTES: u64 = 256 << 20;
@@ -24,7 +24,7 @@ pub const MAX_EFFECTS: usize = 16;
 /// Characters of a cancel's reason that each task below the cancelled one keeps.
 const MAX_PASSED_ON_CHARS: usize = 256;
 /// Deliveries of one task that wait to be published.
-pub const MAX_TELLS: usize = 256;
+pub const MAX_NOTIFICATIONS: usize = 256;
 /// What is said of what a tree's age has ended.
 pub const OVERDUE: &str = "open longer than max_tree_age";
 
@@ -124,11 +124,11 @@ impl KeptRecord {
 pub struct Timer {
     /// Epoch milliseconds.
     pub due_ms: i64,
-    pub what: Due,
+    pub what: TimerKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum TimerKind {
     /// The record that the tracker keeps goes to its topic.
     Release,
     /// It waits at the tracker, and may no longer start.
@@ -142,7 +142,7 @@ pub enum Due {
 /// Above every offset, and a whole number to Redis still.
 const BEHIND: i64 = 1 << 52;
 
-/// The cause of the effect that takes a cancel back, where a turn ([`Node::turn`]) is that of one.
+/// The cause of the effect that takes a cancel back, where a turn ([`TaskRecord::turn`]) is that of one.
 pub fn withdrawal_cause(turn: i64) -> Option<i64> {
     (turn & BEHIND != 0).then_some(turn & !BEHIND)
 }
@@ -201,11 +201,11 @@ pub fn cancel_message(with: Option<&str>, when: &str, reason: Option<&str>) -> S
 pub struct Effect {
     /// The offset of the event that it comes from.
     pub cause: i64,
-    pub what: Act,
+    pub what: EffectKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Act {
+pub enum EffectKind {
     /// Publish the task's record for this run.
     Publish { run: u32 },
     /// Ask for a retry, in this run, of each task below that has not succeeded itself.
@@ -220,31 +220,31 @@ pub enum Act {
     /// The tree is too old: end each pending task below, and tell the workers.
     End { asof: i64 },
     /// Publish the task that tells somebody of it.
-    Tell(Delivery),
+    NotifyAction(Delivery),
 }
 
 impl Effect {
     /// The same whenever the log is folded.
     pub fn id(&self) -> String {
         let what = match self.what {
-            Act::Publish { .. } => "publish",
-            Act::RetryFailed { .. } => "retry-failed",
-            Act::Cancel { .. } => "cancel",
-            Act::Uncancel { .. } => "uncancel",
-            Act::Follow { .. } => "follow",
-            Act::End { .. } => "end",
+            EffectKind::Publish { .. } => "publish",
+            EffectKind::RetryFailed { .. } => "retry-failed",
+            EffectKind::Cancel { .. } => "cancel",
+            EffectKind::Uncancel { .. } => "uncancel",
+            EffectKind::Follow { .. } => "follow",
+            EffectKind::End { .. } => "end",
             // One event can bring several about.
-            Act::Tell(delivery) => return format!("tell-{}-{}-{}", self.cause, delivery.change, delivery.rule),
+            EffectKind::NotifyAction(delivery) => return format!("tell-{}-{}-{}", self.cause, delivery.change, delivery.rule),
         };
         format!("{what}-{}", self.cause)
     }
 
     pub const fn is_tell(&self) -> bool {
-        matches!(self.what, Act::Tell(_))
+        matches!(self.what, EffectKind::NotifyAction(_))
     }
 }
 
-impl Node {
+impl TaskRecord {
     /// The cancel that applies to it, if one does: a task of a later retry does not mind.
     pub fn cancelled_by(&self) -> Option<&Cancel> {
         self.cancel.as_deref().filter(|cancel| cancel.asof > self.asof)
@@ -271,18 +271,21 @@ impl Node {
     /// wait for the workers. However many of those there are, they hide nobody.
     pub fn turn(&self) -> Option<i64> {
         let first = self.effects.first()?;
-        Some(if matches!(first.what, Act::Uncancel { .. }) { first.cause | BEHIND } else { first.cause })
+        Some(if matches!(first.what, EffectKind::Uncancel { .. }) { first.cause | BEHIND } else { first.cause })
     }
 
     /// The record of its run is not in its topic yet: where the last one lies says nothing.
     pub fn is_to_be_published(&self) -> bool {
-        self.effects.iter().any(|effect| matches!(effect.what, Act::Publish { run } if run == self.run))
+        self.effects.iter().any(|effect| matches!(effect.what, EffectKind::Publish { run } if run == self.run))
     }
 
     /// To be done behind all others, but before a cancel is taken back: that may have to wait for the workers.
     pub fn want(&mut self, effect: Effect) {
-        let last =
-            self.effects.iter().position(|effect| matches!(effect.what, Act::Uncancel { .. })).unwrap_or(self.effects.len());
+        let last = self
+            .effects
+            .iter()
+            .position(|effect| matches!(effect.what, EffectKind::Uncancel { .. }))
+            .unwrap_or(self.effects.len());
         self.effects.insert(last, effect);
     }
 
@@ -293,7 +296,7 @@ impl Node {
 
     pub fn timer(&self) -> Option<Timer> {
         let check = self.told.as_ref().and_then(|told| told.next_check());
-        let check = check.map(|(due_ms, number)| Timer { due_ms, what: Due::Check(number as u32) });
+        let check = check.map(|(due_ms, number)| Timer { due_ms, what: TimerKind::Check(number as u32) });
         self.own_timer().into_iter().chain(check).min_by_key(|timer| timer.due_ms)
     }
 
@@ -303,16 +306,16 @@ impl Node {
             return None;
         }
         if let Some(cancel) = self.cancelled_by() {
-            return (!self.is_held()).then_some(Timer { due_ms: cancel.due_ms, what: Due::Cancel });
+            return (!self.is_held()).then_some(Timer { due_ms: cancel.due_ms, what: TimerKind::Cancel });
         }
         if self.kept == 0 {
             return None;
         }
-        let release = Timer { due_ms: self.due_ms.unwrap_or_default(), what: Due::Release };
+        let release = Timer { due_ms: self.due_ms.unwrap_or_default(), what: TimerKind::Release };
         let expires = self.policy.as_ref().and_then(|policy| policy.expires_at_ms);
         // Only the first attempt can be too late.
         let expiry = expires.filter(|at| self.own == State::Scheduled && *at < release.due_ms);
-        Some(expiry.map_or(release, |due_ms| Timer { due_ms, what: Due::Expire }))
+        Some(expiry.map_or(release, |due_ms| Timer { due_ms, what: TimerKind::Expire }))
     }
 }
 
@@ -322,12 +325,12 @@ mod tests {
 
     #[test]
     fn the_record_of_a_later_run_is_not_out_before_it_is_published() {
-        let mut node = Node::expected(2, 0);
+        let mut node = TaskRecord::expected(2, 0);
         for (what, expected) in [
-            (Act::Uncancel { due_ms: 0 }, false),
-            (Act::Publish { run: 1 }, false),
-            (Act::RetryFailed { run: 2 }, false),
-            (Act::Publish { run: 2 }, true),
+            (EffectKind::Uncancel { due_ms: 0 }, false),
+            (EffectKind::Publish { run: 1 }, false),
+            (EffectKind::RetryFailed { run: 2 }, false),
+            (EffectKind::Publish { run: 2 }, true),
         ] {
             node.effects.push(Effect { cause: 7, what });
             assert_eq!(node.is_to_be_published(), expected, "{what:?}");
@@ -364,27 +367,27 @@ mod tests {
 
     #[test]
     fn the_next_thing_due_is_read_off_the_record() {
-        let mut node = Node::expected(1, 0);
-        let due = |node: &Node| node.timer().map(|timer| (timer.due_ms, timer.what));
+        let mut node = TaskRecord::expected(1, 0);
+        let due = |node: &TaskRecord| node.timer().map(|timer| (timer.due_ms, timer.what));
         assert_eq!(due(&node), None);
         (node.own, node.due_ms, node.kept) = (State::Scheduled, Some(50), 7);
-        assert_eq!(due(&node), Some((50, Due::Release)));
+        assert_eq!(due(&node), Some((50, TimerKind::Release)));
         node.policy.get_or_insert_default().expires_at_ms = Some(40);
-        assert_eq!(due(&node), Some((40, Due::Expire)));
+        assert_eq!(due(&node), Some((40, TimerKind::Expire)));
         node.own = State::Retrying;
-        assert_eq!(due(&node), Some((50, Due::Release)), "a retry does not expire");
+        assert_eq!(due(&node), Some((50, TimerKind::Release)), "a retry does not expire");
         node.cancel = Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true, subtree: true, ..Cancel::default() }));
-        assert_eq!(due(&node), Some((20, Due::Cancel)));
+        assert_eq!(due(&node), Some((20, TimerKind::Cancel)));
         node.asof = 9;
-        assert_eq!(due(&node), Some((50, Due::Release)), "a later retry of it runs");
+        assert_eq!(due(&node), Some((50, TimerKind::Release)), "a later retry of it runs");
         (node.asof, node.kept, node.worker) = (-1, 0, Some("w".into()));
         assert_eq!(due(&node), None, "it waits in a worker");
         node.own = State::Queued;
-        assert_eq!(due(&node), Some((20, Due::Cancel)));
+        assert_eq!(due(&node), Some((20, TimerKind::Cancel)));
         (node.own, node.silent) = (State::Running, false);
         assert_eq!(due(&node), None, "its worker ends it");
         node.silent = true;
-        assert_eq!(due(&node), Some((20, Due::Cancel)), "and nobody waits for one that is not heard of");
+        assert_eq!(due(&node), Some((20, TimerKind::Cancel)), "and nobody waits for one that is not heard of");
         node.own = State::Cancelled;
         assert_eq!(due(&node), None);
     }

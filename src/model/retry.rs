@@ -1,6 +1,6 @@
 //! When a failed attempt is tried again.
 
-use super::duration::Millis;
+use super::units::duration::Millis;
 
 /// How often and when to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::broker::Outgoing;
+use crate::broker::ProducerRecord;
 use crate::model::task::{OnFailure, Policy, Rules, Task, header};
 
 /// A header: its name and its value.
@@ -14,9 +14,9 @@ pub(super) fn task_record<'a>(
     key: Option<&'a str>,
     topic: &'a str,
     headers: &'a [(&'a str, &'a [u8])],
-) -> Outgoing<'a> {
+) -> ProducerRecord<'a> {
     let (key, value) = (key.unwrap_or(task.id.as_str()).as_bytes(), task.params.text().as_bytes());
-    Outgoing { topic, partition: None, key: Some(key), value: Some(value), headers }
+    ProducerRecord { topic, partition: None, key: Some(key), value: Some(value), headers }
 }
 
 pub(super) fn bytes_of<'a>(headers: &'a [TextHeader<'_>]) -> Vec<(&'a str, &'a [u8])> {

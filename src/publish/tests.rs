@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::broker::memory::{Faults, Memory, MemoryOptions};
-use crate::broker::{Broker, Consumer, ConsumerSpec, Partition, Start, TopicSpec};
+use crate::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset, TopicSpec};
 use crate::model::event::Kind;
 use crate::runtime::now_ms;
 
@@ -22,7 +22,7 @@ fn bench(faults: Faults, inline_delivery: bool, topics: &[String]) -> Bench {
     let broker = Memory::new(MemoryOptions { faults, inline_delivery, ..MemoryOptions::default() });
     let names = Names::new("t");
     broker.apply_topics(&topics.iter().cloned().map(topic).collect::<Vec<_>>(), CALL).unwrap();
-    let link = Link::open(broker.clone(), None).unwrap();
+    let link = SharedProducer::open(broker.clone(), None).unwrap();
     Bench { publisher: Publisher::new(link, names, 4, "test"), broker }
 }
 
@@ -43,9 +43,9 @@ impl Bench {
     /// The keys in a topic, in any order.
     fn keys(&self, topic: &str) -> Vec<String> {
         let mut consumer: Box<dyn Consumer> = self.broker.consumer(&ConsumerSpec::default()).unwrap();
-        let all: Vec<_> = (0..4).map(|number| (Partition::new(topic, number), Start::Beginning)).collect();
+        let all: Vec<_> = (0..4).map(|number| (Partition::new(topic, number), StartOffset::Beginning)).collect();
         consumer.assign(&all).unwrap();
-        let end = |(partition, _): &(Partition, Start)| self.broker.ends(partition, CALL).unwrap().end as usize;
+        let end = |(partition, _): &(Partition, StartOffset)| self.broker.ends(partition, CALL).unwrap().end as usize;
         let (count, mut keys) = (all.iter().map(end).sum::<usize>(), Vec::new());
         while keys.len() < count {
             let mut take = |record: &crate::broker::RecordRef<'_>| {

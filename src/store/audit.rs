@@ -3,10 +3,10 @@
 //! Whoever writes to a partition compares, between two batches, what its indexes, records and counters say of each other.
 //! All of it changes in one step with the fence, so that at every fence they agree, and a difference means that keys are gone.
 
-use crate::model::changes::{Changes, Entry, Index};
-use crate::model::fold::Placed;
-use crate::model::node::Node;
-use crate::model::rollup::children_of;
+use crate::model::projection::Placed;
+use crate::model::projection::changes::{Changes, Entry, Index};
+use crate::model::record::TaskRecord;
+use crate::model::record::rollup::children_of;
 
 /// The indexes whose sizes are counted beside them.
 pub const SIZED: [Index; 4] = [Index::Roots, Index::Timers, Index::Effects, Index::Ages];
@@ -40,7 +40,7 @@ impl Sizes {
 pub struct Audited {
     pub entry: Entry,
     /// None: there is no record.
-    pub node: Option<Node>,
+    pub node: Option<TaskRecord>,
     /// Entries in the index of its children.
     pub children: u64,
     /// What the indexes of timers, effects and ages say of it.

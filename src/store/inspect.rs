@@ -5,7 +5,7 @@ use std::fmt::Write;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::{Fence, Node, StoreError};
+use super::{Checkpoint, StoreError, TaskRecord};
 
 /// The longest text of a value that is told, in characters.
 const MAX_TOLD_CHARS: usize = 400;
@@ -25,7 +25,7 @@ pub trait Inspector: Send {
 
     /// What lies under the first of these keys, at least one and as many as one answer may hold, and the fence it belongs
     /// to. Without `values` only whether there is something.
-    async fn read(&mut self, wanted: &[Wanted], values: bool) -> Result<(Option<Fence>, Vec<Piece>), StoreError>;
+    async fn read(&mut self, wanted: &[Wanted], values: bool) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError>;
 }
 
 /// A part of what lies under a key, with what goes by it: member and score, field and value.
@@ -60,7 +60,7 @@ pub fn differences(key: &str, one: &Piece, other: &Piece) -> (String, String) {
 fn record(key: &str, piece: &Piece) -> Option<Value> {
     key.contains("}:t:").then_some(())?;
     let (_, bytes) = piece.parts.first()?;
-    serde_json::to_value(Node::decode(bytes)?).ok()
+    serde_json::to_value(TaskRecord::decode(bytes)?).ok()
 }
 
 fn changed_fields(one: &Value, other: &Value) -> (String, String) {
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn records_are_told_by_the_fields_that_differ() {
-        let one = Node::expected(1, 7);
-        let other = Node { attempt: 3, ..one.clone() };
+        let one = TaskRecord::expected(1, 7);
+        let other = TaskRecord { attempt: 3, ..one.clone() };
         let told = differences("k:{p0}:t:a", &text(one.encode()), &text(other.encode()));
         assert_eq!(told, ("attempt=0".to_owned(), "attempt=3".to_owned()));
     }

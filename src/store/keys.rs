@@ -7,12 +7,12 @@
 //! |---|---|---|---|
 //! | `fence` | string | `offset version log_time_ms kept_bytes`: up to where the partition is folded, and the number of the rebuild if one wrote it | SET in every batch |
 //! | `b` | hash | how many batches have begun, and how many have ended: the same, unless Redis has torn one apart; the sizes of indexes and the sum of the counters, to compare with; how many keys each server had evicted (`evicted:<run id>`) | HINCRBY, HSET |
-//! | `t:<id>` | string | the record of a task ([`Node::encode`](crate::model::node::Node::encode)) | MSET, DEL |
+//! | `t:<id>` | string | the record of a task ([`TaskRecord::encode`](crate::model::record::TaskRecord::encode)) | MSET, DEL |
 //! | `roots` | zset | ids of roots; score: log time of the first event, ms | ZADD, ZREM |
 //! | `c:<parent>` | zset | ids of the direct children of a task; same score | ZADD, ZREM |
 //! | `m:<type>:<state>` | zset | ids of the tasks of a type in an indexed state; same score | ZADD, ZREM |
 //! | `due` | zset | ids of the tasks with a timer; score: when it is due, ms | ZADD, ZREM |
-//! | `todo` | zset | ids of the tasks with effects to be done; score: [`Node::turn`](crate::model::node::Node::turn) | ZADD, ZREM |
+//! | `todo` | zset | ids of the tasks with effects to be done; score: [`TaskRecord::turn`](crate::model::record::TaskRecord::turn) | ZADD, ZREM |
 //! | `old` | zset | ids of the tasks with something to come by log time: open roots, and what is only expected; score: when, ms | ZADD, ZREM |
 //! | `done` | zset | the times at which finished trees are removed, ms; score: the same | ZADD, ZREM |
 //! | `done:<time>` | list | ids of the roots that are removed then, unless their records say otherwise | RPUSH, LTRIM |
@@ -30,8 +30,8 @@
 use std::sync::Arc;
 
 use super::{Index, StoreError};
-use crate::model::id::TaskId;
-use crate::model::state::State;
+use crate::model::record::state::State;
+use crate::model::task::id::TaskId;
 
 /// The longest prefix, in characters.
 const MAX_PREFIX_CHARS: usize = 64;

@@ -11,12 +11,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
-use crate::model::age::Lifetimes;
-use crate::model::changes::Changes;
-pub use crate::model::changes::{Entry, Index};
-use crate::model::id::TaskId;
-use crate::model::node::Node;
-use crate::model::state::State;
+use crate::model::projection::changes::Changes;
+pub use crate::model::projection::changes::{Entry, Index};
+use crate::model::record::TaskRecord;
+use crate::model::record::state::State;
+use crate::model::retention::Lifetimes;
+use crate::model::task::id::TaskId;
 
 pub mod audit;
 pub mod inspect;
@@ -41,10 +41,10 @@ const NOTICE_BUFFER: usize = 1_024;
 
 /// Up to where a partition is folded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fence {
+pub struct Checkpoint {
     /// The next offset of the events partition to fold.
     pub offset: i64,
-    /// The version of the fold that wrote it ([`crate::model::fold::FOLD_VERSION`]).
+    /// The version of the fold that wrote it ([`crate::model::projection::FOLD_VERSION`]).
     pub version: u32,
     /// The highest broker append time folded, epoch milliseconds.
     pub log_time_ms: i64,
@@ -60,7 +60,7 @@ pub struct Fence {
 pub enum StoreError {
     /// The fence is not the one the batch started from: another owner, or a store that lost writes.
     #[error("the fence stands at {found:?}, not where this tracker left it")]
-    Conflict { found: Option<Fence> },
+    Conflict { found: Option<Checkpoint> },
     /// Not reachable, or no answer in time: try again. For an apply: it may or may not have happened.
     #[error("store unavailable: {0}")]
     Unavailable(String),
@@ -80,13 +80,13 @@ pub enum StoreError {
 pub trait Store: Send + Sync + 'static {
     /// Opens the one writer of an events partition with a connection of its own. Also returns the fence found there
     /// (None: never folded).
-    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError>;
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError>;
 
     /// Reads records; one answer per id, in order. All ids lie in this partition.
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError>;
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError>;
 
     /// The fences of these partitions.
-    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError>;
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError>;
 
     /// A page of an index of one partition, in the index's order, beginning after `after`, which need not be there any
     /// more: whatever was there from the first page to the last is seen once. At most [`MAX_PAGE`] entries.
@@ -153,7 +153,7 @@ pub trait PartitionWriter: Send {
     async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError>;
 
     /// Reads records through the writer's own connection.
-    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError>;
+    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError>;
 
     /// Checks the server's settings and memory, and whether it has evicted keys, which condemns the partition:
     /// [`StoreError::Damaged`].
@@ -171,13 +171,13 @@ pub trait PartitionWriter: Send {
     async fn condemn(&mut self) -> Result<(), StoreError>;
 
     /// Applies a batch and moves the fence from `from` to `to`, all or nothing. Publishes the notice.
-    async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError>;
+    async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError>;
 }
 
 /// The heads of [`Index::Timers`] and [`Index::Effects`], and the fence they belong to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outbox {
-    pub fence: Option<Fence>,
+    pub fence: Option<Checkpoint>,
     pub timers: Vec<Entry>,
     pub effects: Vec<Entry>,
 }
@@ -241,7 +241,7 @@ pub enum Notice {
 
 impl Notice {
     /// What a batch tells those who wait.
-    fn of(partition: u32, to: Fence, changes: &Changes) -> Self {
+    fn of(partition: u32, to: Checkpoint, changes: &Changes) -> Self {
         let few = changes.nodes.len() + changes.gone.len() <= MAX_NOTICE_IDS;
         let changed = changes.nodes.iter().map(|(id, _)| id).chain(&changes.gone);
         let ids = few.then(|| changed.cloned().collect());
@@ -255,8 +255,8 @@ fn closed_writer() -> StoreError {
 }
 
 /// Reads a record; `wipe` tells how to be rid of what another version wrote.
-fn decode(partition: u32, id: &TaskId, bytes: &[u8], wipe: &str) -> Result<Node, StoreError> {
-    Node::decode(bytes).ok_or_else(|| {
+fn decode(partition: u32, id: &TaskId, bytes: &[u8], wipe: &str) -> Result<TaskRecord, StoreError> {
+    TaskRecord::decode(bytes).ok_or_else(|| {
         StoreError::Invalid(format!(
             "the record of `{id}` in partition {partition} cannot be read: another version wrote it\n\nhint: {wipe}; a tracker folds the partition again from the log"
         ))

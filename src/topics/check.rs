@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{ApplyError, Control, ControlError, find, specs};
+use super::{ApplyError, FleetSettings, FleetSettingsError, find, specs};
 use crate::broker::{Broker, BrokerError, TopicInfo, TopicSpec};
 use crate::config::{Config, Names};
 use crate::handlers::Registry;
-use crate::model::duration::Millis;
+use crate::model::units::duration::Millis;
 
 const APPLY: &str = "run `kafleet topics apply`";
 /// Kafka's own topic has as many copies as the cluster can hold, up to 3.
@@ -69,7 +69,12 @@ pub(super) fn judge(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>,
 }
 
 /// The recorded number of events partitions against the topic and the configuration.
-fn fleet(control: Result<Control, ControlError>, events: Option<&TopicInfo>, config: &Config, names: &Names) -> Option<Finding> {
+fn fleet(
+    control: Result<FleetSettings, FleetSettingsError>,
+    events: Option<&TopicInfo>,
+    config: &Config,
+    names: &Names,
+) -> Option<Finding> {
     let recorded = match control.and_then(|control| control.require_events_partitions(names)) {
         Ok(recorded) => recorded,
         Err(why) => return Some(told(names.control(), &why.to_string())),

@@ -14,7 +14,7 @@ use super::check::{Severity, judge};
 use super::{agree, find};
 use crate::broker::{Broker, TopicInfo, TopicSpec};
 use crate::config::Names;
-use crate::model::age::Lifetimes;
+use crate::model::retention::Lifetimes;
 use crate::runtime::{self, Health, blocking};
 
 /// For one check.

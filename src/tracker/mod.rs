@@ -7,25 +7,13 @@
 //! first partition's, what is due again and again, and [`leftovers`] takes back cancels that nobody needs. [`withdrawals`]
 //! finds out when the workers are past what a cancel has ended. The [`observer`] announces tasks that their producers have not announced.
 
-mod audit;
-mod feed;
-mod firing;
-mod folder;
-pub mod folding;
-mod join;
-mod keeper;
-mod leftovers;
-mod lost;
-mod observer;
-mod progress;
-mod reader;
+mod announcer;
+pub mod consume;
+pub mod outbox;
+pub mod project;
 pub mod rebuild;
 mod schedules;
-mod shot;
-mod sweep;
-pub(crate) mod telling;
-mod walk;
-mod withdrawals;
+pub mod upkeep;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,15 +23,15 @@ use tokio::sync::oneshot;
 
 use crate::broker::{Broker, ConsumerSpec, Partition};
 use crate::config::{Names, TrackerConfig};
-use crate::model::age::Lifetimes;
-use crate::model::duration::Millis;
+use crate::model::retention::Lifetimes;
+use crate::model::units::duration::Millis;
 use crate::runtime::{self, Health, Shutdown, blocking};
 use crate::store::Store;
 use crate::telemetry::Metrics;
-use folder::Folder;
-use keeper::Office;
-use observer::Observer;
-use reader::Reader;
+use announcer::Announcer;
+use consume::poll_loop::PollLoop;
+use project::partition_task::PartitionTask;
+use upkeep::ticker::TrackerShared;
 
 /// Bytes of events that may lie prefetched in the client.
 const PREFETCH_BYTES: usize = 16 << 20;
@@ -83,9 +71,9 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     let broker = setup.broker.clone();
     let consumer = blocking(move || broker.consumer(&spec)).await.map_err(anyhow::Error::msg)?;
     let consumer = consumer.context("the consumer of events cannot be opened")?;
-    let (office, folding) = (Office::open(&setup), setup.clone());
-    let fold = move |post| drop(runtime::spawn(Folder::new(folding.clone(), office.clone(), post).run()));
-    let reader = Reader::new(setup.clone(), consumer, shutdown.clone(), Box::new(fold));
+    let (shared, folding) = (TrackerShared::open(&setup), setup.clone());
+    let fold = move |post| drop(runtime::spawn(PartitionTask::new(folding.clone(), shared.clone(), post).run()));
+    let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(fold));
     let end = runtime::thread("kafleet-tracker", reader.run()).context("a thread for the poll loop cannot be started")?;
     let observing = observe(&setup, &shutdown).await?;
     tracing::info!("tracker starts");
@@ -108,7 +96,7 @@ async fn observe(setup: &Arc<TrackerSetup>, shutdown: &Shutdown) -> anyhow::Resu
         return Ok(None);
     }
     let (setup, shutdown) = (setup.clone(), shutdown.clone());
-    let opened = blocking(move || Observer::open(setup, shutdown)).await.map_err(anyhow::Error::msg)?;
+    let opened = blocking(move || Announcer::open(setup, shutdown)).await.map_err(anyhow::Error::msg)?;
     let observer = opened.context("the observer's producer cannot be opened")?;
     runtime::thread("kafleet-observer", observer.run()).context("a thread for the observer cannot be started").map(Some)
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::dispatch::Command;
-use super::memory::Memory;
-use crate::broker::link::Link;
-use crate::broker::{BrokerError, Outgoing};
+use super::memory_budget::MemoryBudget;
+use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::Names;
 use crate::control::CONTROL_VERSION;
-pub use crate::control::beat::{Beat, BeatState, MAX_RUNNING, RunningTask, TypeBeat};
+pub use crate::control::heartbeat::{Heartbeat, HeartbeatState, MAX_RUNNING, RunningTask, TypeStatus};
 use crate::runtime::{Shutdown, now_ms};
 use crate::telemetry::Metrics;
 
@@ -22,18 +22,18 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const OUTCOMES: [&str; 6] = ["succeeded", "failed", "cancelled", "expired", "retried", "interrupted"];
 
 /// What heartbeats are made of.
-pub struct Heart {
+pub struct HeartbeatSender {
     pub worker: Arc<str>,
-    pub link: Arc<Link>,
+    pub link: Arc<SharedProducer>,
     pub names: Names,
     pub metrics: Metrics,
-    pub memory: Arc<Memory>,
+    pub memory: Arc<MemoryBudget>,
     pub shutdown: Shutdown,
     pub dispatchers: Vec<(Arc<str>, mpsc::UnboundedSender<Command>)>,
     pub started_ms: i64,
 }
 
-impl Heart {
+impl HeartbeatSender {
     /// Beats until it is dropped.
     pub async fn beat(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(EVERY);
@@ -41,7 +41,7 @@ impl Heart {
         let mut silent = false;
         loop {
             ticks.tick().await;
-            let state = if self.shutdown.is_draining() { BeatState::Draining } else { BeatState::Running };
+            let state = if self.shutdown.is_draining() { HeartbeatState::Draining } else { HeartbeatState::Running };
             let written = self.write(state, false).await;
             match &written {
                 Err(error) if !silent => tracing::warn!(%error, "heartbeats cannot be written; the worker goes on"),
@@ -53,21 +53,21 @@ impl Heart {
 
     /// The last word, and whether tasks are left that it has begun.
     pub async fn stop(&self, unfinished: bool) {
-        if let Err(error) = self.write(BeatState::Stopped, unfinished).await {
+        if let Err(error) = self.write(HeartbeatState::Stopped, unfinished).await {
             tracing::warn!(%error, "the last heartbeat was not written");
         }
     }
 
-    async fn write(&self, state: BeatState, unfinished: bool) -> Result<(), BrokerError> {
+    async fn write(&self, state: HeartbeatState, unfinished: bool) -> Result<(), BrokerError> {
         let beat = self.describe(state, unfinished).await;
         let value = serde_json::to_vec(&beat).map_err(|why| BrokerError::Invalid(why.to_string()))?;
         let topic = self.names.workers();
         let key = Some(self.worker.as_bytes());
-        let record = Outgoing { topic: &topic, partition: Some(0), key, value: Some(&value), headers: &[] };
+        let record = ProducerRecord { topic: &topic, partition: Some(0), key, value: Some(&value), headers: &[] };
         self.link.deliver(record, DEADLINE).await.map(drop)
     }
 
-    async fn describe(&self, state: BeatState, unfinished: bool) -> Beat {
+    async fn describe(&self, state: HeartbeatState, unfinished: bool) -> Heartbeat {
         let (mut types, mut running) = (Vec::new(), Vec::new());
         for (task_type, dispatcher) in &self.dispatchers {
             let mut told = self.ask(dispatcher).await.unwrap_or_default();
@@ -78,7 +78,7 @@ impl Heart {
         }
         running.sort_by_key(|task| task.began_ms);
         running.truncate(MAX_RUNNING);
-        Beat {
+        Heartbeat {
             v: CONTROL_VERSION,
             id: self.worker.to_string(),
             host: super::host(),
@@ -95,7 +95,7 @@ impl Heart {
         }
     }
 
-    async fn ask(&self, dispatcher: &mpsc::UnboundedSender<Command>) -> Option<TypeBeat> {
+    async fn ask(&self, dispatcher: &mpsc::UnboundedSender<Command>) -> Option<TypeStatus> {
         let (answer, told) = oneshot::channel();
         dispatcher.send(Command::Describe(answer)).ok()?;
         tokio::time::timeout(PATIENCE, told).await.ok()?.ok()

@@ -2,27 +2,22 @@
 //!
 //! The data's path: [`lane`] polls one type's topic on a thread of its own and keeps each partition's [`share`];
 //! [`intake`] makes work of records; [`dispatch`] gives it to slots, where an [`attempt`] runs; [`settle`] publishes what
-//! it spawned; [`report`] writes what happened; [`bury`] keeps what cannot be done. A [`ticket`] goes with each input and
+//! it spawned; [`report`] writes what happened; [`dead_letter`] keeps what cannot be done. A [`tag`] goes with each input and
 //! comes back when its last word is acknowledged.
 
 mod attempt;
-mod bury;
-pub mod cell;
+pub mod child;
+mod completions;
+mod consumer;
+mod dead_letter;
+mod decode;
 mod dispatch;
+mod events;
 mod heartbeat;
-mod intake;
-mod lane;
-mod memory;
-mod meter;
-mod notes;
-mod outbox;
-mod portion;
-mod report;
-mod settle;
-mod share;
-mod spawn;
-mod throttle;
-mod ticket;
+mod log_throttle;
+mod memory_budget;
+mod result_batch;
+mod type_metrics;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,23 +26,23 @@ use anyhow::{Context as _, bail};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::broker::link::Link;
+use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, ConsumerSpec};
 use crate::config::{Isolation, Names, WorkerConfig};
-use crate::control::{self, Board, Orders};
+use crate::control::{self, ControlState, ControlWatch};
 use crate::handlers::{Registered, Registry};
 use crate::publish::Publisher;
 use crate::runtime::{self, Health, Shutdown, blocking, now_ms};
 use crate::telemetry::Metrics;
-use cell::{Cells, Reentry};
-use dispatch::{Command, DispatchParts, Dispatcher};
-use heartbeat::Heart;
-use intake::Intake;
-use lane::{Lane, LaneParts, LoopTime, Places};
-use memory::Memory;
-use meter::Meter;
-use report::{Deliveries, Reporter};
-use ticket::{Inbox, MAX_LANES};
+use child::{ChildPool, Reentry};
+use completions::{Completions, MAX_LANES};
+use consumer::{ConsumerDeps, PollLoopMetrics, StartOffsets, TypeConsumer};
+use decode::Decoder;
+use dispatch::{Command, Dispatcher, DispatcherDeps};
+use events::{Deliveries, EventWriter};
+use heartbeat::HeartbeatSender;
+use memory_budget::MemoryBudget;
+use type_metrics::TypeMetrics;
 
 /// Batches between a lane and its dispatcher.
 const BATCHES: usize = 4;
@@ -81,42 +76,42 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
         }
     }
     let worker = incarnation();
-    let (control, started_ms) = (Board::new(Orders::default()), now_ms());
+    let (control, started_ms) = (ControlWatch::new(ControlState::default()), now_ms());
     // Before anybody can say that it is done; and no type is ready before it has its partitions.
     setup.health.set(control::HEALTH_PART, format!("reading `{}`", setup.names.control()));
-    types.iter().for_each(|(name, _)| setup.health.set(&lane::health_part(name), lane::NOT_JOINED));
+    types.iter().for_each(|(name, _)| setup.health.set(&consumer::health_part(name), consumer::NOT_JOINED));
     let _keeping = control::keep(control.clone(), setup.broker.clone(), &setup.names, Some(setup.health.clone()));
     if !read_orders(&control, &shutdown).await {
         setup.health.clear(control::HEALTH_PART);
-        types.iter().for_each(|(name, _)| setup.health.clear(&lane::health_part(name)));
+        types.iter().for_each(|(name, _)| setup.health.clear(&consumer::health_part(name)));
         return Ok(());
     }
-    let inboxes: Vec<Arc<Inbox>> = types.iter().map(|_| Arc::default()).collect();
+    let inboxes: Vec<Arc<Completions>> = types.iter().map(|_| Arc::default()).collect();
     let (deliveries, undelivered) = Deliveries::new(inboxes.clone());
     let (broker, sink) = (setup.broker.clone(), deliveries.clone());
-    let link = blocking(move || Link::open(broker, Some(sink)))
+    let link = blocking(move || SharedProducer::open(broker, Some(sink)))
         .await
         .map_err(anyhow::Error::msg)?
         .context("the producer cannot be opened")?;
     let publisher = Publisher::new(link.clone(), setup.names.clone(), setup.events_partitions, &format!("kafleet/{worker}"));
-    let reporter = Reporter::new(link.clone(), publisher, worker.clone(), setup.health.clone());
-    let resending = runtime::spawn(reporter.clone().resend(undelivered));
+    let events = EventWriter::new(link.clone(), publisher, worker.clone(), setup.health.clone());
+    let resending = runtime::spawn(events.clone().resend(undelivered));
     tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker starts");
     // A quarter of the memory lies prefetched in the clients, half of it is held here; the rest is reports.
-    let memory = Memory::new(types.len(), setup.config.memory_limit.as_usize() / 2);
-    let places = Places::default();
+    let memory = MemoryBudget::new(types.len(), setup.config.memory_limit.as_usize() / 2);
+    let places = StartOffsets::default();
     let measuring =
         runtime::spawn(measure(setup.broker.clone(), setup.metrics.clone(), places.clone(), memory.clone(), control.clone()));
     let (mut ends, mut dispatchers) = (Vec::new(), Vec::new());
     for (index, (task_type, registered)) in types.iter().enumerate() {
-        let lane = Start {
+        let lane = StartOffset {
             setup: &setup,
             index,
             lanes: types.len(),
             task_type,
             registered,
             inbox: &inboxes[index],
-            reporter: &reporter,
+            events: &events,
             memory: &memory,
             places: &places,
             control: &control,
@@ -126,7 +121,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
         ends.push((lane, dispatcher));
     }
     let (link_of_heart, names, metrics) = (link.clone(), setup.names.clone(), setup.metrics.clone());
-    let heart = Arc::new(Heart {
+    let heart = Arc::new(HeartbeatSender {
         worker: worker.clone(),
         link: link_of_heart,
         names,
@@ -164,7 +159,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
 }
 
 /// Waits for the last acknowledgements; not for ever, should it not even be begun. False: some did not come.
-async fn flush(link: Arc<Link>) -> bool {
+async fn flush(link: Arc<SharedProducer>) -> bool {
     let flushing = blocking(move || link.flush(FLUSH_DEADLINE).map_err(|error| error.to_string()));
     let flushed = tokio::time::timeout(FLUSH_DEADLINE + LAST_WORDS, flushing).await;
     let flushed = flushed.unwrap_or_else(|_| Err("no thread was free for it".into())).flatten();
@@ -182,7 +177,7 @@ fn prepare_isolation(task_type: &str, reentry: Option<&Reentry>) -> anyhow::Resu
              hint: run it through `kafleet::app().main()`"
         );
     }
-    crate::handlers::exec::guard::start().context("no guard process for child processes could be started")
+    crate::handlers::builtin::exec::reaper::start().context("no guard process for child processes could be started")
 }
 
 /// Waits until a type's lane and then its dispatcher are at their end. True: some tasks that it has begun are left to
@@ -214,7 +209,7 @@ async fn ended(
 }
 
 /// Waits until what people have told the fleet is known. False: told to stop before.
-async fn read_orders(control: &Board, shutdown: &Shutdown) -> bool {
+async fn read_orders(control: &ControlWatch, shutdown: &Shutdown) -> bool {
     tokio::select! {
         biased;
         () = control.whole() => true,
@@ -234,7 +229,13 @@ async fn forward(mut changes: watch::Receiver<u64>, commands: mpsc::UnboundedSen
 }
 
 /// What is held, every second, and how far each partition is behind its end, every ten.
-async fn measure(broker: Arc<dyn Broker>, metrics: Metrics, places: Places, memory: Arc<Memory>, control: Arc<Board>) {
+async fn measure(
+    broker: Arc<dyn Broker>,
+    metrics: Metrics,
+    places: StartOffsets,
+    memory: Arc<MemoryBudget>,
+    control: Arc<ControlWatch>,
+) {
     for second in 0u64.. {
         tokio::time::sleep(Duration::from_secs(1)).await;
         metrics.held_bytes.with_label_values::<&str>(&[]).set(memory.held() as i64);
@@ -285,27 +286,27 @@ fn host() -> String {
 }
 
 /// Everything that one lane is started with.
-struct Start<'a> {
+struct StartOffset<'a> {
     setup: &'a WorkerSetup,
     index: usize,
     lanes: usize,
     task_type: &'a Arc<str>,
     registered: &'a Registered,
-    inbox: &'a Arc<Inbox>,
-    reporter: &'a Reporter,
-    memory: &'a Arc<Memory>,
-    places: &'a Places,
-    control: &'a Arc<Board>,
+    inbox: &'a Arc<Completions>,
+    events: &'a EventWriter,
+    memory: &'a Arc<MemoryBudget>,
+    places: &'a StartOffsets,
+    control: &'a Arc<ControlWatch>,
 }
 
 type Started = (mpsc::UnboundedSender<Command>, oneshot::Receiver<()>, tokio::task::JoinHandle<bool>);
 
-impl Start<'_> {
+impl StartOffset<'_> {
     /// Where attempts run that may not run here.
-    fn cells(&self) -> Option<Cells> {
+    fn cells(&self) -> Option<ChildPool> {
         let Registered { policy, handler, .. } = self.registered;
         let reentry = self.setup.reentry.as_ref()?;
-        Cells::new(reentry, self.task_type, &**handler, policy.cells, &self.setup.metrics)
+        ChildPool::new(reentry, self.task_type, &**handler, policy.cells, &self.setup.metrics)
     }
 
     async fn start(&self, shutdown: &Shutdown) -> anyhow::Result<Started> {
@@ -326,15 +327,15 @@ impl Start<'_> {
         // From here on, so that no change is missed.
         let (changes, commands) = (self.control.changes(), commands_out.clone());
         let cells = self.cells();
-        let dispatcher = Dispatcher::new(DispatchParts {
+        let dispatcher = Dispatcher::new(DispatcherDeps {
             task_type: self.task_type.clone(),
             registered: self.registered.clone(),
             state: setup.registry.state().clone(),
             config: setup.config.clone(),
-            reporter: self.reporter.clone(),
-            undertaker: bury::Undertaker {
+            events: self.events.clone(),
+            dead_letters: dead_letter::DeadLetterWriter {
                 broker: setup.broker.clone(),
-                reporter: self.reporter.clone(),
+                events: self.events.clone(),
                 health: setup.health.clone(),
             },
             inbox: self.inbox.clone(),
@@ -342,19 +343,19 @@ impl Start<'_> {
             commands: commands_in,
             cells,
             health: setup.health.clone(),
-            meter: Meter::new(&setup.metrics, self.task_type),
+            meter: TypeMetrics::new(&setup.metrics, self.task_type),
             control: self.control.clone(),
         });
         let policy = &self.registered.policy;
-        let lane = Lane::new(LaneParts {
+        let lane = TypeConsumer::new(ConsumerDeps {
             index: self.index,
             task_type: self.task_type.clone(),
             names: names.clone(),
             broker: setup.broker.clone(),
-            link: self.reporter.link().clone(),
+            link: self.events.link().clone(),
             consumer,
             spec,
-            intake: Intake {
+            intake: Decoder {
                 task_type: self.task_type.clone(),
                 order: policy.order,
                 max_params: setup.config.max_params.as_usize(),
@@ -383,7 +384,7 @@ impl Start<'_> {
     }
 }
 
-fn loop_time(metrics: &Metrics, task_type: &str) -> LoopTime {
+fn loop_time(metrics: &Metrics, task_type: &str) -> PollLoopMetrics {
     let part = |part| metrics.poll_loop.with_label_values(&[task_type, part]);
-    LoopTime { poll: part("poll"), dispatch: part("dispatch"), commit: part("commit"), idle: part("idle") }
+    PollLoopMetrics { poll: part("poll"), dispatch: part("dispatch"), commit: part("commit"), idle: part("idle") }
 }

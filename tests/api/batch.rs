@@ -1,7 +1,7 @@
 //! `POST /v1/batches`.
 
 use kafleet::api::documents::{BatchOutcome, Status, TreeNode};
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 

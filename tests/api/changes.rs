@@ -3,9 +3,9 @@
 use kafleet::api::documents::{Attachments, History, Status};
 use kafleet::broker::Broker;
 use kafleet::config::{ApiConfig, Role, TokenConfig};
-use kafleet::model::attachment::Attachment;
 use kafleet::model::event::Kind;
-use kafleet::model::state::State;
+use kafleet::model::record::attachment::Attachment;
+use kafleet::model::record::state::State;
 use kafleet::publish::time_text;
 use kafleet::runtime::now_ms;
 use reqwest::{Method, StatusCode};

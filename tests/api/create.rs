@@ -9,16 +9,16 @@ use kafleet::api::documents::{History, Params, Status};
 use kafleet::broker::memory::Faults;
 use kafleet::broker::{Broker, Partition};
 use kafleet::config::ApiConfig;
-use kafleet::model::age::Lifetimes;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::{Announcement, Event, Kind};
-use kafleet::model::hash::spawn_hash;
-use kafleet::model::id::TaskId;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
+use kafleet::model::retention::Lifetimes;
+use kafleet::model::task::hash::spawn_hash;
+use kafleet::model::task::id::TaskId;
 use kafleet::model::task::{Position, header};
+use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::{Reservation, Stage, Store};
-use kafleet::tracker::folding::{Folding, Logged};
+use kafleet::tracker::project::projection::{Logged, Projection};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -61,7 +61,7 @@ async fn child_of_a_tree_that_is_about_to_be_removed_is_refused() {
         events.push(Event::new(Kind::Succeeded, id, 1, now));
     }
     let logged = events.into_iter().zip(0..).map(|(event, offset)| Logged { event, offset, timestamp_ms: now });
-    let mut folding = Folding::open(Arc::new(fleet.store.real.clone()), partition).await.unwrap();
+    let mut folding = Projection::open(Arc::new(fleet.store.real.clone()), partition).await.unwrap();
     folding.fold(&logged.collect::<Vec<_>>(), 5).await.unwrap();
     let child = |parent: &str| fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": parent}));
     let refused = refusal(child(&goes)).await;

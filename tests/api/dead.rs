@@ -1,12 +1,12 @@
 //! Dead letters: listed, shown, dropped, redriven.
 
 use kafleet::api::documents::{DeadOutcome, DeadPage, DeadRecord, History, LetterOutcome, Status};
-use kafleet::broker::{Broker, Outgoing, Partition, TopicSpec};
-use kafleet::dead::LetterId;
-use kafleet::model::dead::{DeadLetter, headers};
-use kafleet::model::id::TaskId;
-use kafleet::model::state::State;
+use kafleet::broker::{Broker, Partition, ProducerRecord, TopicSpec};
+use kafleet::dead_letters::LetterId;
+use kafleet::dead_letters::headers::{DeadLetterHeaders, headers};
+use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
+use kafleet::model::task::id::TaskId;
 use reqwest::Method;
 use serde_json::json;
 
@@ -53,7 +53,7 @@ impl Fleet {
         let Position { partition: from, offset } = given.source;
         let topic = self.names.tasks(given.task_type);
         let task = given.task.map(|(id, run)| (TaskId::parse(id).unwrap(), run));
-        let letter = DeadLetter {
+        let letter = DeadLetterHeaders {
             code: given.code,
             message: "it would not do",
             pointer: None,
@@ -69,7 +69,7 @@ impl Fleet {
         let ours = headers(&letter);
         let ours = ours.iter().map(|(name, value)| (*name, value.as_bytes()));
         let all: Vec<(&str, &[u8])> = given.own.iter().copied().chain(ours).collect();
-        let record = Outgoing {
+        let record = ProducerRecord {
             topic: &self.names.dead(given.task_type),
             partition: Some(partition),
             key: Some(given.key.as_bytes()),
@@ -216,7 +216,7 @@ async fn a_letter_by_reference_is_read_from_its_source() {
     let fleet = with_letters().await;
     let (topic, headers) = (fleet.names.tasks("echo"), [("x", &b"own"[..])]);
     let publish = async |value: &[u8]| {
-        let record = Outgoing { topic: &topic, partition: Some(1), key: Some(b"k"), value: Some(value), headers: &headers };
+        let record = ProducerRecord { topic: &topic, partition: Some(1), key: Some(b"k"), value: Some(value), headers: &headers };
         fleet.publisher.link().deliver(record, DEADLINE).await.unwrap()
     };
     let by_reference = async |source| {

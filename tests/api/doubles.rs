@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::memory::Memory as Log;
 use kafleet::broker::*;
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::Memory;
 use kafleet::store::{
-    Entry, Fence, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store as StoreTrait, StoreError, TypeCount,
+    Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store as StoreTrait, StoreError, TypeCount,
 };
 
 /// A store that can be taken away.
@@ -53,15 +53,15 @@ impl Store {
 
 #[async_trait]
 impl StoreTrait for Store {
-    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError> {
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
         self.here()?.open(partition).await
     }
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         assert!(ids.iter().all(|id| id.as_str() != PANICS), "as the test wants it");
         self.reads.fetch_add(1, Ordering::SeqCst);
         self.here()?.nodes(partition, ids).await
     }
-    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError> {
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
         self.here()?.fences(partitions).await
     }
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
@@ -158,24 +158,24 @@ impl Consumer for Slow {
 }
 
 struct Doubtful {
-    real: Box<dyn AtomicProducer>,
+    real: Box<dyn TransactionalProducer>,
     doubtful: Arc<AtomicBool>,
     meeting: Arc<AtomicUsize>,
     meet: Arc<Barrier>,
 }
 
-impl AtomicProducer for Doubtful {
-    fn send_in_two(
+impl TransactionalProducer for Doubtful {
+    fn send_with_dependents(
         &mut self,
-        records: &[Outgoing<'_>],
-        then: &mut Then<'_>,
+        records: &[ProducerRecord<'_>],
+        then: &mut MakeDependents<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let left = self.meeting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         if left.is_ok() {
             self.meet.wait();
         }
-        let places = self.real.send_in_two(records, then, deadline)?;
+        let places = self.real.send_with_dependents(records, then, deadline)?;
         match self.doubtful.swap(false, Ordering::SeqCst) {
             true => Err(BrokerError::InDoubt("as the test wants it".into())),
             false => Ok(places),
@@ -193,7 +193,7 @@ struct Held {
 }
 
 impl Producer for Held {
-    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
+    fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         let is_control = self.control.load(Ordering::SeqCst) && record.topic.ends_with(".control");
         let is_task = self.tasks.load(Ordering::SeqCst) && record.topic.contains(".tasks.");
         if is_control || is_task {
@@ -253,7 +253,7 @@ impl Broker for Uplink {
         let (control, tasks, unacknowledged) = (self.held.clone(), self.tasks_held.clone(), self.unacknowledged.clone());
         Ok(Arc::new(Held { real, control, tasks, unacknowledged, doubted: AtomicBool::default() }))
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         Ok(Box::new(Doubtful {
             real: self.here()?.atomic_producer(name)?,
             doubtful: self.doubtful.clone(),
@@ -267,11 +267,11 @@ impl Broker for Uplink {
     fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
         self.here()?.apply_topics(topics, deadline)
     }
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         self.here()?.ends(partition, deadline)
     }
-    fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
-        self.here()?.look(partition, offset, deadline)
+    fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError> {
+        self.here()?.first_visible(partition, offset, deadline)
     }
     fn group_offsets(
         &self,

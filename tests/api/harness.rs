@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use kafleet::api::documents::{Problem, Status};
 use kafleet::api::{self, ApiSetup};
-use kafleet::broker::link::Link;
+use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, Record, TopicSpec, memory as broker};
 use kafleet::config::{ApiConfig, Names, TopicsConfig, TrackerConfig};
 use kafleet::handlers::{Context, Registry, Task, TaskResult};
-use kafleet::model::duration::Millis;
 use kafleet::model::event::{Announcement, ErrorInfo, Event, Kind};
-use kafleet::model::id::TaskId;
 use kafleet::model::json::RawJson;
 use kafleet::model::task::Position;
+use kafleet::model::task::id::TaskId;
+use kafleet::model::units::duration::Millis;
 use kafleet::publish::Publisher;
 use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::{Store, memory as store};
@@ -136,7 +136,7 @@ async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
         health: health.clone(),
     };
     let (base, ended) = serve(setup, &shutdown).await;
-    let publisher = Publisher::new(Link::open(log.clone(), None).unwrap(), names.clone(), PARTITIONS, "test");
+    let publisher = Publisher::new(SharedProducer::open(log.clone(), None).unwrap(), names.clone(), PARTITIONS, "test");
     // It trusts nobody: reading the system's certificates takes longer than most of a test.
     let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(DEADLINE).build().unwrap();
     let tracking = parking_lot::Mutex::new(None);

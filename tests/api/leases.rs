@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kafleet::api::documents::Status;
-use kafleet::model::hash::spawn_hash;
+use kafleet::model::task::hash::spawn_hash;
 use kafleet::store::memory::{Memory, MemoryOptions};
 use kafleet::store::{Reservation, Stage, Store};
 use reqwest::Method;

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::api::documents::{DeadOutcome, DeadPage, DeadRecord, History, LetterOutcome, Status};
-use kafleet::broker::{Broker, Outgoing, Partition};
-use kafleet::dead::LetterId;
+use kafleet::broker::{Broker, Partition, ProducerRecord};
+use kafleet::dead_letters::LetterId;
 use kafleet::model::event::{Announcement, Event, Kind};
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use kafleet::model::task::MAX_RUN;
 use reqwest::Method;
 use serde_json::json;
@@ -223,7 +223,7 @@ async fn record_that_looks_like_a_mark_is_listed_and_hides_no_letter() {
         &[("kafleet_\x01", b"\xff\xfe"), ("ce_id", b"\xff")],
     ];
     for headers in forms {
-        let record = Outgoing { topic: &topic, partition: Some(0), key: None, value: None, headers };
+        let record = ProducerRecord { topic: &topic, partition: Some(0), key: None, value: None, headers };
         let place = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
         all.push(LetterId { task_type: "echo".into(), partition: 0, offset: place.offset }.to_string());
     }

@@ -6,7 +6,7 @@ use kafleet::api::documents::{Backlog, TypeDocument, Types};
 use kafleet::api::run_ops;
 use kafleet::config::ApiConfig;
 use kafleet::model::event::Kind;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use kafleet::runtime::Shutdown;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};

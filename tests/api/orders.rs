@@ -1,8 +1,8 @@
 //! What people tell the fleet over the api: cancels, pauses, limits, kill switches; and what workers tell.
 
 use kafleet::api::documents::{CancelOutcome, Kills, Reason, TypeDocument, Types, Why, WorkerState, Workers};
-use kafleet::broker::link::Link;
-use kafleet::broker::{Broker, Outgoing, Partition, Record};
+use kafleet::broker::shared_producer::SharedProducer;
+use kafleet::broker::{Broker, Partition, ProducerRecord, Record};
 use kafleet::config::RateBy;
 use kafleet::model::event::{Event, Kind};
 use kafleet::runtime::now_ms;
@@ -183,7 +183,7 @@ async fn kill_switches_are_listed_and_taken_off() {
 #[tokio::test]
 async fn workers_are_shown_with_their_state() {
     let fleet = fleet().await;
-    let link = Link::open(fleet.log.clone(), None).unwrap();
+    let link = SharedProducer::open(fleet.log.clone(), None).unwrap();
     let beat = |id: &str, state: &str, every_ms: u64| {
         json!({"v": 1, "id": id, "host": "h", "pid": 1, "version": "0.1.0", "state": state, "started_ms": now_ms() - 5_000,
             "at_ms": now_ms(), "every_ms": every_ms, "held_bytes": 7,
@@ -202,7 +202,7 @@ async fn workers_are_shown_with_their_state() {
     ] {
         let value = beat.map(|beat| beat.to_string());
         let value = value.as_deref().map(str::as_bytes);
-        let record = Outgoing { topic: &topic, partition: Some(0), key: Some(id.as_bytes()), value, headers: &[] };
+        let record = ProducerRecord { topic: &topic, partition: Some(0), key: Some(id.as_bytes()), value, headers: &[] };
         link.deliver(record, DEADLINE).await.unwrap();
     }
     use WorkerState::{Alive, Draining, Silent, Stopped};

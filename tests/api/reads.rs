@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use kafleet::api::documents::{History, LogDocument, Params, StateDocument, Status, TaskPage, TreeNode};
-use kafleet::broker::{Broker, Outgoing, Partition};
+use kafleet::broker::{Broker, Partition, ProducerRecord};
 use kafleet::config::ApiConfig;
 use kafleet::model::event::Kind;
 use kafleet::model::json::RawJson;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
 use reqwest::Method;
 use serde_json::json;
@@ -98,7 +98,7 @@ async fn a_marker_at_the_end_of_the_log_holds_no_answer_back() {
     event.encode(&mut value);
     let topic = fleet.names.events();
     let record =
-        Outgoing { topic: &topic, partition: Some(position.partition), key: Some(b"a"), value: Some(&value), headers: &[] };
+        ProducerRecord { topic: &topic, partition: Some(position.partition), key: Some(b"a"), value: Some(&value), headers: &[] };
     let sent = atomic.send_all(&[record], DEADLINE).unwrap()[0];
     let end = fleet.log.ends(&Partition::new(topic.as_str(), sent.0), DEADLINE).unwrap().end;
     assert!(end > sent.1 + 1, "the marker takes an offset of its own");
@@ -227,7 +227,7 @@ async fn params_of_other_producers_are_read_too() {
     let link = fleet.publisher.link();
     let topic = fleet.names.tasks("echo");
     let send = async |value: &str, headers: &[(&str, &[u8])]| {
-        let record = Outgoing { topic: &topic, partition: Some(0), key: None, value: Some(value.as_bytes()), headers };
+        let record = ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(value.as_bytes()), headers };
         link.deliver(record, DEADLINE).await.unwrap()
     };
     let structured = r#"{"specversion":"1.0","id":"ce","source":"s","type":"echo","data":{"inside":1}}"#;

@@ -2,7 +2,7 @@
 
 use kafleet::api::documents::{History, ReportOutcome, Status};
 use kafleet::config::ApiConfig;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Children that are added to a parent that is there already, was started again or is being cancelled.
 
 use kafleet::api::documents::{BatchOutcome, Status};
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use serde_json::json;
 
 use crate::harness::{Fleet, fleet, until};

@@ -2,7 +2,7 @@
 
 use kafleet::api::documents::{BatchOutcome, Status, TreeNode};
 use kafleet::broker::{Broker, Partition};
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::api::documents::Status;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use kafleet::api::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
 use kafleet::model::event::Kind;
 use kafleet::model::json::RawJson;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 

@@ -1,10 +1,10 @@
 //! Why a task is where it is.
 
 use kafleet::api::documents::{Reason, Types, Why};
-use kafleet::broker::{Broker, Commit, Outgoing, Partition};
+use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
 use kafleet::model::event::{ErrorInfo, Kind};
 use kafleet::model::offsets::FULL_METADATA_BYTES;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
 use reqwest::Method;
 use serde_json::json;
@@ -25,7 +25,7 @@ async fn backlog(fleet: &Fleet, count: i64) -> Partition {
     let place = Partition::new(fleet.names.tasks("echo"), 1);
     for n in 0..count {
         let id = format!("q{n}");
-        let record = Outgoing {
+        let record = ProducerRecord {
             topic: &place.topic,
             partition: Some(1),
             key: None,
@@ -69,7 +69,7 @@ async fn transaction_markers_are_not_counted_as_tasks() {
     let mut producer = fleet.log.atomic_producer("x").unwrap();
     for id in ["t0", "t1"] {
         let headers: [(&str, &[u8]); 2] = [("ce_id", id.as_bytes()), ("ce_announced", b"1")];
-        let record = Outgoing { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &headers };
+        let record = ProducerRecord { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &headers };
         let (partition, offset) = producer.send_all(&[record], DEADLINE).unwrap()[0];
         fleet.announce(id, "echo", Some(Position { partition, offset })).await;
     }
@@ -88,7 +88,7 @@ async fn transaction_markers_are_not_counted_as_tasks() {
 async fn place_in_a_long_line_is_an_upper_bound() {
     let fleet = fleet().await;
     let place = Partition::new(fleet.names.tasks("echo"), 1);
-    let record = Outgoing { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
+    let record = ProducerRecord { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
     let records = vec![record; 1_200];
     fleet.log.atomic_producer("x").unwrap().send_all(&records, DEADLINE).unwrap();
     let last = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
@@ -185,8 +185,13 @@ async fn tell_beat(fleet: &Fleet, worker: &str, part: serde_json::Value, running
     let beat = json!({"v": 1, "id": worker, "host": "host-1", "pid": 42, "version": "0", "state": "running", "started_ms": now,
         "at_ms": now, "every_ms": 60_000, "held_bytes": 0, "types": [part], "running": running});
     let (topic, value) = (fleet.names.workers(), beat.to_string());
-    let record =
-        Outgoing { topic: &topic, partition: Some(0), key: Some(worker.as_bytes()), value: Some(value.as_bytes()), headers: &[] };
+    let record = ProducerRecord {
+        topic: &topic,
+        partition: Some(0),
+        key: Some(worker.as_bytes()),
+        value: Some(value.as_bytes()),
+        headers: &[],
+    };
     fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
     crate::harness::until("the heartbeat is read", async || {
         let workers: serde_json::Value = fleet.get("/v1/workers").await;

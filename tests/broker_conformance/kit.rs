@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Outgoing, Partition, Producer, Record,
-    RecordRef, Start, TopicChange, TopicSpec,
+    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord, Record,
+    RecordRef, StartOffset, TopicChange, TopicSpec,
 };
 
 /// Long enough for a slow Kafka and a dozen rebalances; a case that meets it has failed.
@@ -57,7 +57,7 @@ impl Kit {
     }
 
     /// Sends one record and returns what became of it.
-    pub fn send(&self, record: &Outgoing<'_>) -> Outcome {
+    pub fn send(&self, record: &ProducerRecord<'_>) -> Outcome {
         let (producer, outcomes) = self.producer();
         producer.send(record, 1)?;
         producer.flush(DEADLINE).unwrap();
@@ -77,11 +77,11 @@ impl Kit {
     }
 
     /// A reader without a group.
-    pub fn reader(&self, starts: &[(Partition, Start)]) -> Reader {
+    pub fn reader(&self, starts: &[(Partition, StartOffset)]) -> Reader {
         self.reader_with(&ConsumerSpec::default(), starts)
     }
 
-    pub fn reader_with(&self, spec: &ConsumerSpec, starts: &[(Partition, Start)]) -> Reader {
+    pub fn reader_with(&self, spec: &ConsumerSpec, starts: &[(Partition, StartOffset)]) -> Reader {
         let mut consumer = self.broker.consumer(spec).unwrap();
         consumer.assign(starts).unwrap();
         Reader { consumer, records: Vec::new(), events: Vec::new() }
@@ -98,9 +98,9 @@ impl Kit {
     }
 
     /// Where the next record for readers lies, and its value.
-    pub fn look(&self, at: &Partition, offset: i64) -> (i64, Option<String>) {
-        let look = self.broker.look(at, offset, DEADLINE).unwrap();
-        (look.place, look.record.map(|record| text(&record).into_owned()))
+    pub fn first_visible(&self, at: &Partition, offset: i64) -> (i64, Option<String>) {
+        let first_visible = self.broker.first_visible(at, offset, DEADLINE).unwrap();
+        (first_visible.place, first_visible.record.map(|record| text(&record).into_owned()))
     }
 
     pub fn ends(&self, at: &Partition) -> (i64, i64) {
@@ -114,12 +114,12 @@ pub fn spec(name: &str, partitions: u32, config: &[(&str, &str)]) -> TopicSpec {
     TopicSpec { name: name.to_owned(), partitions, replication: None, config }
 }
 
-pub fn plain<'a>(at: &'a Partition, value: &'a str) -> Outgoing<'a> {
-    Outgoing { topic: &at.topic, partition: Some(at.index), key: None, value: Some(value.as_bytes()), headers: &[] }
+pub fn plain<'a>(at: &'a Partition, value: &'a str) -> ProducerRecord<'a> {
+    ProducerRecord { topic: &at.topic, partition: Some(at.index), key: None, value: Some(value.as_bytes()), headers: &[] }
 }
 
-pub fn keyed<'a>(topic: &'a str, key: &'a str, value: &'a str) -> Outgoing<'a> {
-    Outgoing { topic, partition: None, key: Some(key.as_bytes()), value: Some(value.as_bytes()), headers: &[] }
+pub fn keyed<'a>(topic: &'a str, key: &'a str, value: &'a str) -> ProducerRecord<'a> {
+    ProducerRecord { topic, partition: None, key: Some(key.as_bytes()), value: Some(value.as_bytes()), headers: &[] }
 }
 
 pub fn commit(at: &Partition, offset: i64, metadata: &str) -> Commit {
@@ -274,8 +274,9 @@ impl Member {
 
     fn take(&mut self, partitions: &[Partition]) {
         let committed = self.consumer.committed(partitions, DEADLINE).unwrap();
-        let start =
-            |found: &Option<kafleet::broker::Committed>| found.as_ref().map_or(Start::Beginning, |found| Start::At(found.offset));
+        let start = |found: &Option<kafleet::broker::Committed>| {
+            found.as_ref().map_or(StartOffset::Beginning, |found| StartOffset::At(found.offset))
+        };
         let starts: Vec<_> = partitions.iter().cloned().zip(committed.iter().map(start)).collect();
         self.consumer.assign(&starts).unwrap();
         self.held.extend(partitions.iter().cloned());

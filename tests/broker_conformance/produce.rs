@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kafleet::broker::{BrokerError, Outgoing, Partition, Start};
-use kafleet::model::partition::partition_of;
+use kafleet::broker::{BrokerError, Partition, ProducerRecord, StartOffset};
+use kafleet::model::task::partition::partition_of;
 
 use crate::Case;
 use crate::kit::{DEADLINE, Kit, Reader, keyed, plain, text, until};
@@ -34,7 +34,7 @@ fn records_without_a_key_spread(kit: &Kit) {
     let topic = kit.topic(4);
     let mut seen = BTreeSet::new();
     until("more than one partition is used", || {
-        let record = Outgoing { topic: &topic, partition: None, key: None, value: Some(b"x"), headers: &[] };
+        let record = ProducerRecord { topic: &topic, partition: None, key: None, value: Some(b"x"), headers: &[] };
         seen.insert(kit.send(&record).unwrap().0);
         seen.len() > 1
     });
@@ -44,7 +44,7 @@ fn every_byte_arrives(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     let binary: Vec<u8> = (0..=255).collect();
     let headers: [(&str, &[u8]); 4] = [("a", b"1"), ("b", b""), ("a", b"2"), ("bytes", &binary)];
-    let record = |key, value, headers| Outgoing { topic: &at.topic, partition: Some(0), key, value, headers };
+    let record = |key, value, headers| ProducerRecord { topic: &at.topic, partition: Some(0), key, value, headers };
     let sent = [
         record(Some(binary.as_slice()), Some(binary.as_slice()), headers.as_slice()),
         record(None, None, &[]),
@@ -54,7 +54,7 @@ fn every_byte_arrives(kit: &Kit) {
     for (offset, record) in sent.iter().enumerate() {
         assert_eq!(kit.send(record), Ok((0, offset as i64)));
     }
-    let mut reader = kit.reader(&[(at.clone(), Start::Beginning)]);
+    let mut reader = kit.reader(&[(at.clone(), StartOffset::Beginning)]);
     reader.read(4);
     for (offset, (record, sent)) in reader.records.iter().zip(sent).enumerate() {
         assert_eq!((record.offset, &*record.topic, record.partition), (offset as i64, &*at.topic, 0));
@@ -75,7 +75,7 @@ fn stamped_by_the_broker(kit: &Kit, timestamp_type: &str) -> bool {
     let before_ms = now_ms();
     kit.fill(&at, ["x"]);
     let after_ms = now_ms();
-    let Reader { mut consumer, .. } = kit.reader(&[(at, Start::Beginning)]);
+    let Reader { mut consumer, .. } = kit.reader(&[(at, StartOffset::Beginning)]);
     let mut seen = None;
     until("a record", || {
         let events = consumer
@@ -130,7 +130,7 @@ fn a_partition_keeps_the_order(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     let values: Vec<String> = (0..2000).map(|n| n.to_string()).collect();
     kit.fill(&at, &values);
-    assert_eq!(kit.reader(&[(at, Start::Beginning)]).read(2000), values);
+    assert_eq!(kit.reader(&[(at, StartOffset::Beginning)]).read(2000), values);
 }
 
 fn purged_or_sent_but_never_neither(kit: &Kit) {

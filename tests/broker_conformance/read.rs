@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kafleet::broker::{BrokerError, ConsumerSpec, GroupEvent, Partition, Start};
+use kafleet::broker::{BrokerError, ConsumerSpec, GroupEvent, Partition, StartOffset};
 
 use crate::Case;
 use crate::kit::{DEADLINE, GRACE, Kit, Reader, commit, plain, until};
@@ -30,9 +30,9 @@ fn filled(kit: &Kit, count: usize) -> Partition {
 
 fn reading_starts_where_it_is_told(kit: &Kit) {
     let at = filled(kit, 5);
-    assert_eq!(kit.reader(&[(at.clone(), Start::Beginning)]).read(5), ["0", "1", "2", "3", "4"]);
-    assert_eq!(kit.reader(&[(at.clone(), Start::At(3))]).read(2), ["3", "4"]);
-    let mut at_the_end = kit.reader(&[(at.clone(), Start::At(5))]);
+    assert_eq!(kit.reader(&[(at.clone(), StartOffset::Beginning)]).read(5), ["0", "1", "2", "3", "4"]);
+    assert_eq!(kit.reader(&[(at.clone(), StartOffset::At(3))]).read(2), ["3", "4"]);
+    let mut at_the_end = kit.reader(&[(at.clone(), StartOffset::At(5))]);
     assert!(at_the_end.settle().is_empty());
     kit.fill(&at, ["5"]);
     assert_eq!(at_the_end.read(1), ["5"]);
@@ -41,7 +41,7 @@ fn reading_starts_where_it_is_told(kit: &Kit) {
 
 fn reading_from_the_end_sees_only_what_comes(kit: &Kit) {
     let at = filled(kit, 5);
-    let mut reader = kit.reader(&[(at.clone(), Start::End)]);
+    let mut reader = kit.reader(&[(at.clone(), StartOffset::End)]);
     until("a new record is read", || {
         kit.fill(&at, ["new"]);
         reader.step();
@@ -52,33 +52,33 @@ fn reading_from_the_end_sees_only_what_comes(kit: &Kit) {
 
 fn a_held_partition_moves_to_a_new_start(kit: &Kit) {
     let at = filled(kit, 4);
-    let mut reader = kit.reader(&[(at.clone(), Start::Beginning)]);
+    let mut reader = kit.reader(&[(at.clone(), StartOffset::Beginning)]);
     reader.read(4);
     reader.records.clear();
-    reader.consumer.assign(&[(at.clone(), Start::At(2))]).unwrap();
+    reader.consumer.assign(&[(at.clone(), StartOffset::At(2))]).unwrap();
     assert_eq!(reader.read(2), ["2", "3"]);
     reader.records.clear();
-    reader.consumer.assign(&[(at, Start::Beginning)]).unwrap();
+    reader.consumer.assign(&[(at, StartOffset::Beginning)]).unwrap();
     reader.read(4);
     assert_eq!(reader.settle(), ["0", "1", "2", "3"]);
 }
 
 fn a_start_outside_the_log_is_told(kit: &Kit) {
     let (at, other) = (filled(kit, 3), filled(kit, 3));
-    let mut reader = kit.reader(&[(at.clone(), Start::At(1000)), (other, Start::Beginning)]);
+    let mut reader = kit.reader(&[(at.clone(), StartOffset::At(1000)), (other, StartOffset::Beginning)]);
     until("the broker says so", || {
         reader.step();
         reader.events.contains(&GroupEvent::OutOfRange(at.clone()))
     });
     assert_eq!(reader.read(3), ["0", "1", "2"], "the other partition is read");
     reader.records.clear();
-    reader.consumer.assign(&[(at, Start::At(1))]).unwrap();
+    reader.consumer.assign(&[(at, StartOffset::At(1))]).unwrap();
     assert_eq!(reader.read(2), ["1", "2"]);
 }
 
 fn paused_partitions_are_silent(kit: &Kit) {
     let (at, other) = (filled(kit, 1), filled(kit, 1));
-    let mut reader = kit.reader(&[(at.clone(), Start::Beginning), (other.clone(), Start::Beginning)]);
+    let mut reader = kit.reader(&[(at.clone(), StartOffset::Beginning), (other.clone(), StartOffset::Beginning)]);
     reader.read(2);
     reader.records.clear();
     reader.consumer.pause(std::slice::from_ref(&at), true).unwrap();
@@ -92,7 +92,7 @@ fn paused_partitions_are_silent(kit: &Kit) {
 
 fn released_partitions_are_silent(kit: &Kit) {
     let (at, other) = (filled(kit, 1), filled(kit, 1));
-    let mut reader = kit.reader(&[(at.clone(), Start::Beginning), (other.clone(), Start::Beginning)]);
+    let mut reader = kit.reader(&[(at.clone(), StartOffset::Beginning), (other.clone(), StartOffset::Beginning)]);
     reader.read(2);
     reader.records.clear();
     reader.consumer.release(std::slice::from_ref(&at)).unwrap();
@@ -104,7 +104,7 @@ fn released_partitions_are_silent(kit: &Kit) {
 
 fn poll_keeps_to_its_maximum(kit: &Kit) {
     let at = filled(kit, 100);
-    let mut reader = kit.reader(&[(at, Start::Beginning)]);
+    let mut reader = kit.reader(&[(at, StartOffset::Beginning)]);
     until("all records", || {
         let before = reader.records.len();
         reader.poll(7, Duration::from_millis(100));
@@ -117,7 +117,7 @@ fn poll_keeps_to_its_maximum(kit: &Kit) {
 
 fn poll_waits_no_longer_than_told(kit: &Kit) {
     let at = filled(kit, 0);
-    let mut reader = kit.reader(&[(at, Start::Beginning)]);
+    let mut reader = kit.reader(&[(at, StartOffset::Beginning)]);
     let took = |reader: &mut Reader, wait| {
         let begin = Instant::now();
         reader.poll(10, wait);
@@ -132,7 +132,7 @@ fn poll_waits_no_longer_than_told(kit: &Kit) {
 
 fn poll_returns_when_a_record_comes(kit: &Kit) {
     let at = filled(kit, 0);
-    let mut reader = kit.reader(&[(at.clone(), Start::Beginning)]);
+    let mut reader = kit.reader(&[(at.clone(), StartOffset::Beginning)]);
     reader.settle();
     std::thread::scope(|scope| {
         let begin = Instant::now();
@@ -145,7 +145,7 @@ fn poll_returns_when_a_record_comes(kit: &Kit) {
 
 fn a_full_partition_does_not_starve_the_others(kit: &Kit) {
     let (busy, quiet) = (filled(kit, 3000), filled(kit, 1));
-    let mut reader = kit.reader(&[(busy, Start::Beginning), (quiet.clone(), Start::Beginning)]);
+    let mut reader = kit.reader(&[(busy, StartOffset::Beginning), (quiet.clone(), StartOffset::Beginning)]);
     until("everything is read", || {
         reader.poll(10, Duration::from_millis(100));
         reader.records.len() == 3001
@@ -161,15 +161,15 @@ fn read_at_finds_one_record(kit: &Kit) {
     assert_eq!(read(3), None, "not yet");
     assert_eq!(read(1000), None, "beyond the end");
     assert_eq!(read(-1), None, "below the start");
-    assert_eq!([-1, 1, 3, 1000].map(|offset| kit.look(&at, offset).0), [0, 1, 3, 3]);
-    assert_eq!(kit.look(&Partition::new(kit.topic(1), 0), 0), (0, None), "nothing yet");
+    assert_eq!([-1, 1, 3, 1000].map(|offset| kit.first_visible(&at, offset).0), [0, 1, 3, 3]);
+    assert_eq!(kit.first_visible(&Partition::new(kit.topic(1), 0), 0), (0, None), "nothing yet");
     assert_eq!(kit.ends(&at), (0, 3));
 }
 
 fn without_a_group_nothing_is_committed(kit: &Kit) {
     let at = filled(kit, 1);
     let mut consumer = kit.broker.consumer(&ConsumerSpec::default()).unwrap();
-    consumer.assign(&[(at.clone(), Start::Beginning)]).unwrap();
+    consumer.assign(&[(at.clone(), StartOffset::Beginning)]).unwrap();
     let refused = consumer.commit_sync(&[commit(&at, 1, "")]);
     assert!(matches!(refused, Err(BrokerError::Invalid(_))), "{refused:?}");
 }

@@ -1,6 +1,6 @@
 //! Creating, altering and describing topics; what does not exist.
 
-use kafleet::broker::{BrokerError, Outgoing, Partition, TopicChange, TopicOutcome};
+use kafleet::broker::{BrokerError, Partition, ProducerRecord, TopicChange, TopicOutcome};
 
 use crate::Case;
 use crate::kit::{DEADLINE, Kit, plain, spec, until};
@@ -66,7 +66,7 @@ fn unknown_topics_and_partitions_are_refused(kit: &Kit) {
         unknown(kit.send(&plain(&at, "x")).map(drop));
     }
     let missing = kit.name("missing");
-    let keyed = Outgoing { topic: &missing, partition: None, key: Some(b"k"), value: None, headers: &[] };
+    let keyed = ProducerRecord { topic: &missing, partition: None, key: Some(b"k"), value: None, headers: &[] };
     unknown(kit.send(&keyed).map(drop));
     assert!(kit.broker.topics(&missing, DEADLINE).unwrap().is_empty(), "a send does not create a topic");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use kafleet::broker::kafka::Kafka;
 use kafleet::config::Names;
-use kafleet::control::{Board, Orders as Told, keep};
+use kafleet::control::{ControlState as Told, ControlWatch, keep};
 use kafleet::model::event::{Event, Kind};
 use reqwest::Method;
 use serde_json::Value;
@@ -166,7 +166,7 @@ async fn judge(stage: &mut Stage, orders: &Orders, told: &impl Fn(&str)) -> Vec<
 /// Waits until workers are told of no cancel any more.
 async fn withdrawn(addresses: &str, told: &impl Fn(&str)) -> Vec<String> {
     let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap();
-    let (board, ended) = (Board::new(Told::default()), Instant::now());
+    let (board, ended) = (ControlWatch::new(Told::default()), Instant::now());
     let _reading = keep(board.clone(), Arc::new(kafka), &Names::new(PREFIX), None);
     board.whole_within(PATIENCE, &Names::new(PREFIX)).await.unwrap();
     let first = board.orders().cancels().len();

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kafleet::broker::Outgoing;
+use kafleet::broker::ProducerRecord;
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::link::Link;
+use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::config::Names;
-use kafleet::model::id::TaskId;
 use kafleet::model::json::RawJson;
-use kafleet::model::partition::partition_of;
+use kafleet::model::task::id::TaskId;
+use kafleet::model::task::partition::partition_of;
 use kafleet::publish::{NewTask, PublishError, Publisher};
 use kafleet::runtime::now_ms;
 use parking_lot::Mutex;
@@ -64,7 +64,7 @@ pub struct Load {
 impl Load {
     pub fn new(apis: Arc<Apis>, kafka: &Cluster) -> Arc<Self> {
         let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), kafka.addresses())])).unwrap();
-        let link = Link::open(Arc::new(kafka), None).unwrap();
+        let link = SharedProducer::open(Arc::new(kafka), None).unwrap();
         let publisher = Publisher::new(link, Names::new(PREFIX), EVENTS_PARTITIONS, "chaos");
         let (told, rounds, probes, trouble) = Default::default();
         Arc::new(Self { apis, publisher, told, rounds, probes, trouble, is_over: AtomicBool::new(false) })
@@ -177,7 +177,7 @@ impl Load {
         let (topic, value) = (self.publisher.names().tasks(&root.kind), serde_json::to_vec(&root.work).unwrap());
         let (headers, key) = ([("ce_id", root.name.as_bytes())], root.name.as_bytes());
         let until = Instant::now() + PATIENCE;
-        let record = Outgoing { topic: &topic, partition: None, key: Some(key), value: Some(&value), headers: &headers };
+        let record = ProducerRecord { topic: &topic, partition: None, key: Some(key), value: Some(&value), headers: &headers };
         while let Err(why) = self.publisher.link().deliver(record, SEND).await {
             if Instant::now() > until {
                 return Err(why.to_string());

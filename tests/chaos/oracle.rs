@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 

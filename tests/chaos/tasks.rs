@@ -8,7 +8,7 @@ use std::time::Duration;
 use kafleet::app::App;
 use kafleet::config::Order;
 use kafleet::handlers::{Child, Context, Failure, Task, TaskResult};
-use kafleet::model::then::Ended;
+use kafleet::model::task::continuation::Ended;
 use kafleet::runtime::now_ms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

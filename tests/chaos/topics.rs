@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::range::{self, Stretch};
+use kafleet::broker::offset_range;
+use kafleet::broker::offset_range::OffsetRange;
 use kafleet::broker::{Broker, Partition, RecordRef};
 use kafleet::config::Names;
-use kafleet::model::dead::mark;
+use kafleet::dead_letters::headers::mark;
 use kafleet::model::event::Event;
 
 use crate::fleet::{EVENTS_PARTITIONS, PREFIX};
@@ -43,12 +44,13 @@ impl Topics {
                 for index in 0..topic.partitions {
                     let partition = Partition::new(topic.name.as_str(), index as i32);
                     let ends = kafka.ends(&partition, DEADLINE).unwrap();
-                    stretches.push(Stretch { partition, from: ends.first, to: ends.end });
+                    stretches.push(OffsetRange { partition, from: ends.first, to: ends.end });
                 }
             }
         }
         let tasks = names.tasks("");
-        range::read(&*kafka, &stretches, DEADLINE, &mut |record| this.take(record, record.topic.starts_with(&tasks))).unwrap();
+        offset_range::read(&*kafka, &stretches, DEADLINE, &mut |record| this.take(record, record.topic.starts_with(&tasks)))
+            .unwrap();
         this
     }
 
@@ -57,16 +59,16 @@ impl Topics {
         let kafka: Arc<dyn Broker> =
             Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap());
         let (names, mut this) = (Names::new(PREFIX), Self::read(addresses));
-        let stretches = |topic: String, count: u32| -> Vec<Stretch> {
+        let stretches = |topic: String, count: u32| -> Vec<OffsetRange> {
             let of = |index| {
                 let partition = Partition::new(topic.as_str(), index as i32);
                 let ends = kafka.ends(&partition, DEADLINE).unwrap();
-                Stretch { partition, from: ends.first, to: ends.end }
+                OffsetRange { partition, from: ends.first, to: ends.end }
             };
             (0..count).map(of).collect()
         };
         let events = &mut this.events;
-        range::read(&*kafka, &stretches(names.events(), EVENTS_PARTITIONS), DEADLINE, &mut |record| {
+        offset_range::read(&*kafka, &stretches(names.events(), EVENTS_PARTITIONS), DEADLINE, &mut |record| {
             let event = Event::decode(record.value.unwrap_or_default()).unwrap();
             events.push((record.partition, record.offset, event));
         })

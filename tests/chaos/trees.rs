@@ -1,6 +1,6 @@
 //! Trees with a known answer: random shapes, and what has to come of each, worked out from the shape alone.
 
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
 use crate::tasks::{End, Twig, Work};

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::link::Link;
-use kafleet::broker::{Broker, Outgoing};
+use kafleet::broker::shared_producer::SharedProducer;
+use kafleet::broker::{Broker, ProducerRecord};
 use serde_json::{Value, json};
 
 use crate::run::{DEADLINE, Daemon, configured, kafleet, run, until};
@@ -60,8 +60,8 @@ impl Fleet {
     fn deliver(&self, topic: &str, line: &str) {
         let section = [("bootstrap.servers".to_owned(), self.kafka.clone())].into();
         let broker: std::sync::Arc<dyn Broker> = std::sync::Arc::new(Kafka::new(&section).unwrap());
-        let link = Link::open(broker, None).unwrap();
-        let record = Outgoing { topic, partition: None, key: None, value: Some(line.as_bytes()), headers: &[] };
+        let link = SharedProducer::open(broker, None).unwrap();
+        let record = ProducerRecord { topic, partition: None, key: None, value: Some(line.as_bytes()), headers: &[] };
         runtime().block_on(link.deliver(record, DEADLINE)).unwrap();
     }
 

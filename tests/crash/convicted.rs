@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kafleet::config::Isolation;
 use kafleet::model::event::{Event, Kind as EventKind};
-use kafleet::model::partition::partition_of;
+use kafleet::model::task::partition::partition_of;
 
 use crate::fleet::{Fleet, kafka, until};
 use crate::isolated::exists;

@@ -2,10 +2,10 @@
 
 use kafleet::broker::memory::Memory;
 use kafleet::config::{Bytes, Isolation};
-use kafleet::control::{self, Cancel, Key, Said};
-use kafleet::model::duration::Millis;
+use kafleet::control::{self, Cancel, ControlKey, ControlRecord};
 use kafleet::model::event::Kind as EventKind;
-use kafleet::worker::cell::Reentry;
+use kafleet::model::units::duration::Millis;
+use kafleet::worker::child::Reentry;
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, memory, until};
@@ -52,7 +52,7 @@ fn an_attempt_in_a_child_process_can_do_all_that_others_can() {
     block_on(async {
         let (fleet, _) = fleet(|_| ()).await;
         let worker = fleet.worker();
-        send(&fleet, "tells", Act::Tell).await;
+        send(&fleet, "tells", Act::NotifyAction).await;
         send(&fleet, "fails", Act::SpawnAndFail).await;
         let told = output(&fleet, "tells").await;
         assert_ne!(told["pid"], json!(std::process::id()), "in a process of its own");
@@ -167,7 +167,9 @@ fn a_cancelled_attempt_and_its_process_end() {
         send(&fleet, "ignores", Act::Ignore).await;
         fleet.events.wait("it runs", |events| events.iter().any(|event| event.id.as_str() == "ignores")).await;
         let said = Cancel { v: 1, asof: 5, at_ms: 0, subtree: true, reason: None, by: None };
-        control::order(&fleet.link, &fleet.names, &Key::Cancel("ignores".into()), &Said::Cancel(said)).await.unwrap();
+        control::order(&fleet.link, &fleet.names, &ControlKey::Cancel("ignores".into()), &ControlRecord::Cancel(said))
+            .await
+            .unwrap();
         let end = fleet.result_of("ignores").await;
         assert_eq!((end.kind, end.attempt), (EventKind::Cancelled, 1), "{end:?}");
         until("its process is gone", || !exists(pid)).await;

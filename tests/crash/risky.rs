@@ -37,7 +37,7 @@ pub enum Act {
     /// Takes more memory than it may.
     Devour,
     /// Reports, spawns, and answers.
-    Tell,
+    NotifyAction,
     /// Spawns and fails.
     SpawnAndFail,
     /// Answers when the file is there.
@@ -76,7 +76,7 @@ impl Task for Risky {
             Act::Overflow => drop(overflow(1)),
             Act::Panic => panic!("on purpose"),
             Act::Devour => drop(vec![1_u8; 512 << 20]),
-            Act::Tell => tell(&cx).await?,
+            Act::NotifyAction => tell(&cx).await?,
             Act::SpawnAndFail => {
                 cx.spawn_child(Child::new("leaf", json!(1)));
                 return Err(Failure::fail("after spawning").of_kind("own_kind".to_owned()));

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kafleet::handlers::callback::TYPE;
-use kafleet::model::state::State;
-use kafleet::store::{Fence, Store};
+use kafleet::handlers::builtin::callback::TYPE;
+use kafleet::model::record::state::State;
+use kafleet::store::{Checkpoint, Store};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -109,7 +109,7 @@ async fn documents(fleet: &Fleet) -> BTreeMap<String, Value> {
     all
 }
 
-async fn fences(fleet: &Fleet, store: &dyn Store) -> Vec<Option<Fence>> {
+async fn fences(fleet: &Fleet, store: &dyn Store) -> Vec<Option<Checkpoint>> {
     store.fences(&(0..fleet.events_partitions).collect::<Vec<_>>()).await.unwrap()
 }
 

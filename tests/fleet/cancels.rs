@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, Start};
+use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset};
 use kafleet::config::Names;
 use serde_json::Value;
 
 use crate::inside::{brokers, unique_prefix};
-use crate::processes::{Process, Surroundings};
+use crate::processes::{HandlerEnv, Process};
 
 const DEADLINE: Duration = Duration::from_secs(240);
 
@@ -39,7 +39,7 @@ max_backoff = "6m"
 "#;
 
 struct Bench {
-    fleet: Surroundings,
+    fleet: HandlerEnv,
     running: Vec<Process>,
 }
 
@@ -92,12 +92,12 @@ struct Control {
 }
 
 impl Control {
-    fn of(fleet: &Surroundings) -> Self {
+    fn of(fleet: &HandlerEnv) -> Self {
         let section = [("bootstrap.servers".to_owned(), fleet.brokers.clone())].into();
         let kafka = Arc::new(Kafka::new(&section).unwrap());
         let mut consumer = kafka.consumer(&ConsumerSpec::default()).unwrap();
         let topic = Names::new(&fleet.prefix).control();
-        consumer.assign(&[(Partition::new(topic, 0), Start::Beginning)]).unwrap();
+        consumer.assign(&[(Partition::new(topic, 0), StartOffset::Beginning)]).unwrap();
         Self { consumer, cancels: BTreeSet::new() }
     }
 
@@ -133,7 +133,7 @@ fn whatever_a_task_does_a_cancel_ends_it_and_outlives_all_processes() {
     let Some(brokers) = brokers() else { return };
     let folder = tempfile::tempdir().unwrap();
     let types = TYPES.replace("FOLDER", folder.path().to_str().unwrap());
-    let fleet = Surroundings::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), &types);
+    let fleet = HandlerEnv::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), &types);
     let mut control = Control::of(&fleet);
     let mut bench = Bench { fleet, running: Vec::new() };
     bench.start();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kafleet::broker::{Broker, Partition, Record};
 use kafleet::handlers::Registered;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use kafleet::runtime::now_ms;
 use reqwest::Method;
 use serde_json::{Value, json};

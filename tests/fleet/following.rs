@@ -1,6 +1,6 @@
 //! What follows a task: fan-out and fan-in, chains, what a handler says, and what cannot be started.
 
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
 use crate::inside::{Fleet, until};

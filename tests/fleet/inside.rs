@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::link::Link;
-use kafleet::broker::{Broker, Outgoing, Partition, TopicInfo, memory};
+use kafleet::broker::shared_producer::SharedProducer;
+use kafleet::broker::{Broker, Partition, ProducerRecord, TopicInfo, memory};
 use kafleet::config::{Config, Names, TopicsConfig, WorkerConfig};
-use kafleet::fleet;
-use kafleet::handlers::echo::Echo;
+use kafleet::control::settings;
+use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Registered, Registry};
-use kafleet::model::id::TaskId;
 use kafleet::model::json::RawJson;
-use kafleet::model::node::Node;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::task::id::TaskId;
 use kafleet::publish::{NewTask, Published, Publisher};
 use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::Store;
@@ -116,9 +116,9 @@ impl Fleet {
         (config.topics.prefix, config.topics.events_partitions, config.topics.task_partitions) = (unique_prefix(), 3, 4);
         topics::make(&broker, &config, &registry).await;
         let names = Names::new(&config.topics.prefix);
-        let control = fleet::read_control(&*broker, &names, DEADLINE).unwrap();
+        let control = settings::read_control(&*broker, &names, DEADLINE).unwrap();
         let events_partitions = control.require_events_partitions(&names).unwrap();
-        let link = Link::open(broker.clone(), None).unwrap();
+        let link = SharedProducer::open(broker.clone(), None).unwrap();
         let publisher = Publisher::new(link, names.clone(), events_partitions, "test");
         let (api, shutdown, roles) = (String::new(), Shutdown::new(), Vec::new());
         let mut fleet = Self {
@@ -223,12 +223,12 @@ impl Fleet {
     /// As any Kafka client would, without a word of kafleet's.
     pub async fn publish_bare(&self, task_type: &str, headers: &[(&str, &[u8])], value: &str) -> (i32, i64) {
         let topic = self.names.tasks(task_type);
-        let record = Outgoing { topic: &topic, partition: None, key: None, value: Some(value.as_bytes()), headers };
+        let record = ProducerRecord { topic: &topic, partition: None, key: None, value: Some(value.as_bytes()), headers };
         let position = self.publisher.link().deliver(record, DEADLINE).await.unwrap();
         (position.partition, position.offset)
     }
 
-    pub async fn node(&self, id: &str) -> Option<Node> {
+    pub async fn node(&self, id: &str) -> Option<TaskRecord> {
         let id = TaskId::parse(id).unwrap();
         self.store.nodes(self.publisher.partition_of(&id), std::slice::from_ref(&id)).await.unwrap().remove(0)
     }
@@ -239,7 +239,7 @@ impl Fleet {
     }
 
     /// The record, once it is terminal.
-    pub async fn ended(&self, id: &str) -> Node {
+    pub async fn ended(&self, id: &str) -> TaskRecord {
         until(&format!("`{id}` has ended"), || async { self.node(id).await.filter(|node| node.state.is_terminal()) }).await
     }
 
@@ -271,7 +271,7 @@ impl Fleet {
                 let ends = broker.ends(partition, DEADLINE).unwrap();
                 let place = committed.map_or(ends.first, |committed| committed.offset);
                 // What ends a transaction is for no reader.
-                place >= ends.end || broker.look(partition, place, DEADLINE).unwrap().place >= ends.end
+                place >= ends.end || broker.first_visible(partition, place, DEADLINE).unwrap().place >= ends.end
             });
             let events = (0..count).map(|index| Partition::new(names.events(), index as i32));
             done.then(|| events.map(|partition| broker.ends(&partition, DEADLINE).unwrap().end).collect::<Vec<_>>())

@@ -1,7 +1,7 @@
 //! Tasks that start later, long retries, and retries on request, with real workers.
 
 use kafleet::model::event::Kind;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use kafleet::runtime::now_ms;
 use serde_json::{Value, json};
 

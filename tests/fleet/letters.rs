@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kafleet::broker::{Outgoing, Partition};
+use kafleet::broker::{Partition, ProducerRecord};
 use kafleet::handlers::Registered;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ async fn in_the_topic(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
             let end = broker.ends(&at, DEADLINE).unwrap().end;
             let mut next = 0;
             while next < end {
-                let look = broker.look(&at, next, DEADLINE).unwrap();
+                let look = broker.first_visible(&at, next, DEADLINE).unwrap();
                 let Some(record) = look.record else { break };
                 if record.headers.iter().all(|(header, _)| header != "kafleet_request") {
                     found.insert(format!("{name}:{index}:{}", record.offset));
@@ -75,16 +75,17 @@ async fn strangers(fleet: &Fleet) -> usize {
         let mut producer = broker.atomic_producer("stranger").unwrap();
         let mark: [(&str, &[u8]); 3] = [("kafleet_marks", b"0"), ("kafleet_fate", b"dropped"), ("kafleet_time", b"1")];
         let none: [(&str, &[u8]); 0] = [];
-        let record = |headers| Outgoing { topic: &topic, partition: Some(0), key: None, value: None, headers };
+        let record = |headers| ProducerRecord { topic: &topic, partition: Some(0), key: None, value: None, headers };
         for _ in 0..3 {
             producer.send_all(&[record(&mark), record(&none)], DEADLINE).unwrap();
         }
-        let nowhere = Outgoing { topic: "no such topic", ..record(&none) };
+        let nowhere = ProducerRecord { topic: "no such topic", ..record(&none) };
         assert!(producer.send_all(&[record(&mark), nowhere], DEADLINE).is_err(), "given up");
     };
     tokio::task::spawn_blocking(write).await.unwrap();
     let topic = fleet.names.dead("broken");
-    let garbage = Outgoing { topic: &topic, partition: Some(0), key: None, value: Some(b"\xff"), headers: &[("x", b"\xfe")] };
+    let garbage =
+        ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(b"\xff"), headers: &[("x", b"\xfe")] };
     fleet.publisher.link().deliver(garbage, DEADLINE).await.unwrap();
     7
 }

@@ -1,7 +1,7 @@
 //! One id is one task, however many requests bring it at the same time.
 
 use kafleet::broker::{Partition, TopicInfo};
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
 use crate::inside::{DEADLINE, Fleet, until};

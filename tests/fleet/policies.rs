@@ -1,6 +1,6 @@
 //! What children that fail do to their parent.
 
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
 use crate::inside::{Fleet, until};

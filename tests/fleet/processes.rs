@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::redis::{Server, free_port};
 
 /// What all processes of a fleet go by.
-pub struct Surroundings {
+pub struct HandlerEnv {
     pub brokers: String,
     pub prefix: String,
     pub redis: Server,
@@ -16,7 +16,7 @@ pub struct Surroundings {
     folder: tempfile::TempDir,
 }
 
-impl Surroundings {
+impl HandlerEnv {
     /// Writes the configuration and applies the topics. Sessions are as short as Kafka allows: what was killed is missed soon.
     pub fn new(binary: &Path, brokers: String, prefix: String, types: &str) -> Self {
         let (redis, folder) = (Server::start(), tempfile::tempdir().unwrap());

@@ -10,21 +10,21 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::link::Link;
-use kafleet::broker::range::{Stretch, read};
+use kafleet::broker::offset_range::{OffsetRange, read};
+use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition};
 use kafleet::config::Names;
 use kafleet::model::event::Kind;
-use kafleet::model::id::TaskId;
 use kafleet::model::json::RawJson;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
+use kafleet::model::task::id::TaskId;
 use kafleet::publish::{NewTask, Publisher};
 use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
 
 use crate::inside::{brokers, unique_prefix};
-use crate::processes::{Process, Surroundings};
+use crate::processes::{HandlerEnv, Process};
 use crate::redis::{Server, free_port};
 use crate::survival::settled;
 
@@ -59,7 +59,7 @@ struct Rebuild {
 }
 
 impl Rebuild {
-    fn start(fleet: &Surroundings, into: &str) -> Self {
+    fn start(fleet: &HandlerEnv, into: &str) -> Self {
         let mut command = fleet.command(&["rebuild", "--into", into, "-o", "json"]);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let (heard, lines) = (Arc::new(Mutex::new(Vec::new())), BufReader::new(child.stdout.take().unwrap()).lines());
@@ -146,13 +146,14 @@ async fn a_fleet_moves_to_another_redis_under_load() {
     let Some(brokers) = brokers() else { return };
     let binary = Path::new(env!("CARGO_BIN_EXE_kafleet"));
     let types = "[types.echo]\nhandler = \"echo\"\nconcurrency = 8\n";
-    let fleet = Surroundings::new(binary, brokers.clone(), unique_prefix(), types);
+    let fleet = HandlerEnv::new(binary, brokers.clone(), unique_prefix(), types);
     let new = Server::start();
     let (url, copy) = (new.url(), new.store(&fleet.prefix));
     let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
     let (names, all) = (Names::new(&fleet.prefix), (0..fleet.events_partitions).collect::<Vec<u32>>());
     let store = fleet.redis.store(&fleet.prefix);
-    let publisher = Publisher::new(Link::open(kafka.clone(), None).unwrap(), names.clone(), fleet.events_partitions, "test");
+    let publisher =
+        Publisher::new(SharedProducer::open(kafka.clone(), None).unwrap(), names.clone(), fleet.events_partitions, "test");
     let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
     let loading = tokio::spawn(load(publisher, stop.clone(), published.clone()));
     let mut running = vec![fleet.start("worker"), fleet.start("tracker"), fleet.start("tracker")];
@@ -203,7 +204,7 @@ async fn a_fleet_moves_to_another_redis_under_load() {
 /// What started later was released once, as the log and the store say.
 async fn agrees(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) {
     let oracle = settled(kafka, names, store, all).await;
-    let releases = |node: &kafleet::model::node::Node| {
+    let releases = |node: &kafleet::model::record::TaskRecord| {
         node.history.iter().filter(|entry| entry.kind == Kind::Released).count() <= 1 && node.duplicates == 0
     };
     assert!(oracle.nodes.iter().flatten().all(|(_, node)| releases(node)));
@@ -212,11 +213,11 @@ async fn agrees(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32
 /// How often each task that started later lies in its topic.
 fn released(kafka: &Arc<Kafka>, names: &Names) -> BTreeMap<String, usize> {
     let topic: Arc<str> = names.tasks("echo").into();
-    let stretches: Vec<Stretch> = (0..4)
+    let stretches: Vec<OffsetRange> = (0..4)
         .map(|index| {
             let partition = Partition::new(topic.clone(), index);
             let ends = kafka.ends(&partition, DEADLINE).unwrap();
-            Stretch { partition, from: ends.first, to: ends.end }
+            OffsetRange { partition, from: ends.first, to: ends.end }
         })
         .collect();
     let mut times = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! A worker takes up a partition from a commit that was written by hand, in the documented format.
 
 use kafleet::broker::{Commit, Partition};
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use serde_json::json;
 
 use crate::inside::{DEADLINE, Fleet};
@@ -12,7 +12,7 @@ async fn a_commit_written_by_hand_is_read(mut fleet: Fleet) {
         let headers = [("ce_id", format!("t-{n}"))];
         let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
         let topic = fleet.names.tasks("echo");
-        let record = kafleet::broker::Outgoing {
+        let record = kafleet::broker::ProducerRecord {
             topic: &topic,
             partition: Some(2),
             key: None,

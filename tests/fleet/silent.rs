@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::inside::{brokers, unique_prefix};
-use crate::processes::{Process, Surroundings};
+use crate::processes::{HandlerEnv, Process};
 
 const DEADLINE: Duration = Duration::from_secs(240);
 
@@ -24,7 +24,7 @@ fn until(what: &str, running: &mut [Process], mut holds: impl FnMut() -> bool) {
 fn a_killed_worker_is_silent_and_a_cancel_does_not_wait_for_it() {
     let Some(brokers) = brokers() else { return };
     let types = "[tracker]\nworker_silent = \"5s\"\n[types.foreach]\nhandler = \"foreach\"\n";
-    let fleet = Surroundings::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), types);
+    let fleet = HandlerEnv::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), types);
     let mut running = [fleet.start("tracker"), fleet.start("api")];
     let mut worker = fleet.start("worker");
     let says = |arguments: &[&str]| {

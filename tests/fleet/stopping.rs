@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::link::Link;
-use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, Start};
+use kafleet::broker::shared_producer::SharedProducer;
+use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset};
 use kafleet::config::Names;
-use kafleet::control::plan::PlanKey;
+use kafleet::control::schedules::ScheduleKey;
 use kafleet::control::{CONTROL_VERSION, arrange};
-use kafleet::model::id::TaskId;
 use kafleet::model::json::RawJson;
 use kafleet::model::schedule::{Overlap, Schedule, Spec, Template, task_of};
+use kafleet::model::task::id::TaskId;
 use kafleet::publish::{NewTask, Publisher, time_text};
 use kafleet::runtime::now_ms;
 use tokio::runtime::Handle;
 
 use crate::inside::{brokers, unique_prefix};
-use crate::processes::{Process, Surroundings};
+use crate::processes::{HandlerEnv, Process};
 use crate::survival::settled;
 use crate::wire::{self, ADD_PARTITIONS, Deed, END_TXN, INIT_PRODUCER, PRODUCE, Step, Trap, When};
 
@@ -80,7 +80,7 @@ async fn a_tracker_is_stopped_at_each_step_of_firing() {
 
 /// A fleet without workers: what is released stays in its topic.
 struct Lane {
-    fleet: Surroundings,
+    fleet: HandlerEnv,
     here: Handle,
     kafka: Arc<Kafka>,
     names: Names,
@@ -93,10 +93,10 @@ struct Lane {
 impl Lane {
     fn new(brokers: String, here: Handle) -> Self {
         let types = "[types.echo]\nhandler = \"echo\"\n";
-        let fleet = Surroundings::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers.clone(), unique_prefix(), types);
+        let fleet = HandlerEnv::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers.clone(), unique_prefix(), types);
         let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
         let names = Names::new(&fleet.prefix);
-        let link = here.block_on(async { Link::open(kafka.clone(), None).unwrap() });
+        let link = here.block_on(async { SharedProducer::open(kafka.clone(), None).unwrap() });
         let publisher = Publisher::new(link, names.clone(), fleet.events_partitions, "test");
         let released = Released::of(&kafka, &names.tasks("echo"));
         Self { fleet, here, kafka, names, publisher, released, expected: BTreeSet::new() }
@@ -173,7 +173,7 @@ impl Lane {
             ..Spec::default()
         };
         let schedule = Schedule { v: CONTROL_VERSION, at_ms: from_ms, from_ms, paused: None, applied: false, spec };
-        let key = PlanKey::Schedule(name.to_owned());
+        let key = ScheduleKey::Schedule(name.to_owned());
         self.here.block_on(arrange(self.publisher.link(), &self.names, &key, Some(&schedule))).unwrap();
         self.expected.extend((first..first + 3).map(|second| task_of(name, second * 1_000)));
     }
@@ -193,7 +193,7 @@ impl Released {
         let partitions = known.iter().find(|info| info.name == topic).unwrap().partitions;
         let places: Vec<Partition> = (0..partitions as i32).map(|number| Partition::new(topic, number)).collect();
         let mut consumer = kafka.consumer(&ConsumerSpec::default()).unwrap();
-        let starts: Vec<(Partition, Start)> = places.iter().map(|place| (place.clone(), Start::Beginning)).collect();
+        let starts: Vec<(Partition, StartOffset)> = places.iter().map(|place| (place.clone(), StartOffset::Beginning)).collect();
         consumer.assign(&starts).unwrap();
         Self { consumer, kafka: kafka.clone(), places, times: BTreeMap::new() }
     }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use kafleet::broker::Broker;
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::link::Link;
+use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::config::Names;
-use kafleet::model::id::TaskId;
 use kafleet::model::json::RawJson;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
+use kafleet::model::task::id::TaskId;
 use kafleet::publish::{NewTask, Publisher};
 use kafleet::runtime::now_ms;
 use kafleet::store::Store;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::inside::{brokers, is_at, unique_prefix};
 use crate::oracle::Oracle;
-use crate::processes::{Process, Surroundings};
+use crate::processes::{HandlerEnv, Process};
 
 const TASKS: usize = 20_000;
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -66,11 +66,12 @@ async fn until_succeeded(store: &dyn Store, all: &[u32], number: usize, processe
 async fn kill_9_and_flushall_lose_nothing() {
     let Some(brokers) = brokers() else { return };
     let types = "[types.echo]\nhandler = \"echo\"\nconcurrency = 8\n";
-    let fleet = Surroundings::new(kafleet(), brokers.clone(), unique_prefix(), types);
+    let fleet = HandlerEnv::new(kafleet(), brokers.clone(), unique_prefix(), types);
     let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
     let (names, all) = (Names::new(&fleet.prefix), (0..fleet.events_partitions).collect::<Vec<u32>>());
     let store = fleet.redis.store(&fleet.prefix);
-    let publisher = Publisher::new(Link::open(kafka.clone(), None).unwrap(), names.clone(), fleet.events_partitions, "test");
+    let publisher =
+        Publisher::new(SharedProducer::open(kafka.clone(), None).unwrap(), names.clone(), fleet.events_partitions, "test");
     let mut running = vec![fleet.start("worker"), fleet.start("tracker")];
     let publishing = tokio::spawn(publish(publisher.clone()));
     until_succeeded(&store, &all, 2_000, &mut running).await;
@@ -110,7 +111,7 @@ pub async fn settled(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_from_kcat_shows_up() {
     let Some(brokers) = brokers() else { return };
-    let fleet = Surroundings::new(kafleet(), brokers, unique_prefix(), "[types.echo]\nhandler = \"echo\"\n");
+    let fleet = HandlerEnv::new(kafleet(), brokers, unique_prefix(), "[types.echo]\nhandler = \"echo\"\n");
     let mut running = [fleet.start("worker"), fleet.start("tracker"), fleet.start("api")];
     let topic = Names::new(&fleet.prefix).tasks("echo");
     let mut kcat = Command::new("kcat").args(["-P", "-b", &fleet.brokers, "-t", &topic]).stdin(Stdio::piped()).spawn().unwrap();
@@ -127,7 +128,7 @@ async fn a_line_from_kcat_shows_up() {
 }
 
 /// The id of the only task, once the api lists it.
-async fn listed(fleet: &Surroundings, processes: &mut [Process]) -> String {
+async fn listed(fleet: &HandlerEnv, processes: &mut [Process]) -> String {
     let end = Instant::now() + DEADLINE;
     loop {
         processes.iter_mut().for_each(Process::check);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kafleet::handlers::{Child, Context, Failure, Task, TaskResult, Then};
+use kafleet::handlers::{Child, Context, Continuation, Failure, Task, TaskResult};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ impl Task for Branch {
             cx.spawn_child(child.id(n.to_string()));
         }
         if let Some(next) = self.next {
-            cx.then(Then::new("echo", next.into()));
+            cx.then(Continuation::new("echo", next.into()));
         }
         Ok(width)
     }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use kafleet::config::{CallbacksConfig, SecretConfig};
 use kafleet::handlers::Registered;
-use kafleet::handlers::callback::{Callbacks, TYPE, signature};
-use kafleet::model::state::State;
+use kafleet::handlers::builtin::callback::{Callbacks, TYPE, signature};
+use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
 use crate::inside::{Fleet, brokers, unique_prefix, until};
-use crate::processes::{Process, Surroundings};
+use crate::processes::{HandlerEnv, Process};
 use crate::receiver::{Call, Receiver};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -263,7 +263,7 @@ async fn a_killed_tracker_loses_no_callback() {
     let Some(brokers) = brokers() else { return };
     let receiver = Receiver::start().await;
     let types = "[callbacks]\nprivate = [\"127.0.0.0/8\"]\nplain_http = true\n[types.echo]\nhandler = \"echo\"\n";
-    let fleet = Surroundings::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), types);
+    let fleet = HandlerEnv::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), types);
     let mut tracker = fleet.start("tracker");
     let mut running = [fleet.start("api"), fleet.start("worker")];
     let end = Instant::now() + DEADLINE;

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kafleet::broker::{AtomicProducer, Broker, BrokerError, Consumer, ConsumerSpec, Follower, Outgoing, Partition, Start, Then};
-use kafleet::model::state::State;
+use kafleet::broker::{
+    Broker, BrokerError, Consumer, ConsumerSpec, DependentRecord, MakeDependents, Partition, ProducerRecord, StartOffset,
+    TransactionalProducer,
+};
+use kafleet::model::record::state::State;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -37,7 +40,7 @@ impl Broker for Halfway {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         self.inner.consumer(spec)
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         let inner = self.inner.atomic_producer(name)?;
         Ok(Box::new(HalfwayProducer { inner, step: self.step.subscribe(), begun: self.begun.clone() }))
     }
@@ -45,25 +48,25 @@ impl Broker for Halfway {
 }
 
 struct HalfwayProducer {
-    inner: Box<dyn AtomicProducer>,
+    inner: Box<dyn TransactionalProducer>,
     step: watch::Receiver<Step>,
     begun: Arc<watch::Sender<usize>>,
 }
 
-impl AtomicProducer for HalfwayProducer {
-    fn send_in_two(
+impl TransactionalProducer for HalfwayProducer {
+    fn send_with_dependents(
         &mut self,
-        records: &[Outgoing<'_>],
-        then: &mut Then<'_>,
+        records: &[ProducerRecord<'_>],
+        then: &mut MakeDependents<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let (step, begun) = (&mut self.step, &self.begun);
         let mut half = |places: &[(i32, i64)]| {
             begun.send_modify(|count| *count += 1);
-            let mut events: Vec<Follower> = then(places);
+            let mut events: Vec<DependentRecord> = then(places);
             let now = *step.borrow();
             if now == Step::Breaks {
-                events.push(Follower { partition: 999, ..events[0].clone() });
+                events.push(DependentRecord { partition: 999, ..events[0].clone() });
             }
             if now == Step::Stops {
                 let released = async { tokio::time::timeout(DEADLINE, step.wait_for(|step| *step != Step::Stops)).await.is_ok() };
@@ -71,7 +74,7 @@ impl AtomicProducer for HalfwayProducer {
             }
             events
         };
-        self.inner.send_in_two(records, &mut half, deadline)
+        self.inner.send_with_dependents(records, &mut half, deadline)
     }
 }
 
@@ -107,7 +110,7 @@ impl Witness {
         let all = [of(&events, fleet.events_partitions), of(&tasks, 4)].concat();
         let spec = ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() };
         let mut consumer = fleet.broker.consumer(&spec).unwrap();
-        consumer.assign(&all.into_iter().map(|at| (at, Start::Beginning)).collect::<Vec<_>>()).unwrap();
+        consumer.assign(&all.into_iter().map(|at| (at, StartOffset::Beginning)).collect::<Vec<_>>()).unwrap();
         let thread = std::thread::spawn({
             let (seen, stop) = (seen.clone(), stop.clone());
             move || {

@@ -1,8 +1,8 @@
 //! A parent of 1,000 children over three levels.
 
-use kafleet::model::node::Node;
-use kafleet::model::rollup::children_of;
-use kafleet::model::state::State;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::rollup::children_of;
+use kafleet::model::record::state::State;
 use serde_json::json;
 
 use crate::inside::{Fleet, until};
@@ -28,7 +28,7 @@ fn ids(root: &str) -> Vec<Vec<String>> {
 }
 
 /// Direct children by state, and everything below by state.
-fn counts(node: &Node, state: State) -> (u64, u64) {
+fn counts(node: &TaskRecord, state: State) -> (u64, u64) {
     let (children, _, tree) = children_of(&node.below);
     (children.get(state), tree.get(state))
 }
@@ -40,7 +40,7 @@ async fn done_after_the_last_child(mut fleet: Fleet) {
     // All but the last leaf and the three tasks above it.
     let most = BELOW - 3;
     let root = until("all but one leaf are done", || async {
-        let is_done = |root: &Node| counts(root, State::Succeeded).1 == most && counts(root, State::Running).1 == 1;
+        let is_done = |root: &TaskRecord| counts(root, State::Succeeded).1 == most && counts(root, State::Running).1 == 1;
         fleet.node("big").await.filter(|root| root.own == State::Succeeded && is_done(root))
     })
     .await;

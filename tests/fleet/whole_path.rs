@@ -1,6 +1,6 @@
 //! One task, from every kind of producer to every kind of answer.
 
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use serde_json::json;
 
 use crate::inside::{Fleet, until};

@@ -11,29 +11,29 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Method, Request, header};
 use kafleet::api::{self, ApiSetup};
-use kafleet::broker::link::Link;
 use kafleet::broker::memory::{Memory, MemoryOptions};
-use kafleet::broker::{Broker, Outgoing, OwnedHeaders, RecordRef, TopicSpec};
+use kafleet::broker::shared_producer::SharedProducer;
+use kafleet::broker::{Broker, OwnedHeaders, ProducerRecord, RecordRef, TopicSpec};
 use kafleet::config::{ApiConfig, Bytes, Names, Overrides, TopicsConfig, TrackerConfig, load_with};
-use kafleet::control::Orders;
-use kafleet::control::beat::Beat;
-use kafleet::dead;
-use kafleet::handlers::echo::Echo;
+use kafleet::control::ControlState;
+use kafleet::control::heartbeat::Heartbeat;
+use kafleet::dead_letters;
+use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Registered, Registry};
-use kafleet::model::age::Lifetimes;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Event;
-use kafleet::model::fold::{Forest, Place};
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
 use kafleet::model::offsets::Metadata;
 use kafleet::model::outbox::KeptRecord;
+use kafleet::model::projection::{Place, WorkingSet};
+use kafleet::model::record::TaskRecord;
+use kafleet::model::retention::Lifetimes;
 use kafleet::model::schedule::{Schedule, Spec, Times, step, task_of};
+use kafleet::model::task::id::TaskId;
 use kafleet::model::task::{Position, Source, parse_time, read_task};
+use kafleet::model::units::duration::Millis;
 use kafleet::runtime::{Health, Shutdown};
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
-use kafleet::worker::cell::wire;
+use kafleet::worker::child::protocol;
 use make::fuzz;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -71,19 +71,19 @@ fn spans_sizes_and_times() {
 #[test]
 fn events() {
     fuzz("events", |bytes| {
-        let mut forest = Forest::default();
+        let mut working_set = WorkingSet::default();
         for (offset, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
             let Ok(event) = Event::decode(line) else { continue };
             let mut again = Vec::new();
             event.encode(&mut again);
             assert_eq!(Event::decode(&again).as_ref(), Ok(&event), "{}", text(&again));
-            for id in forest.missing([&event]) {
-                forest.load(id, None);
+            for id in working_set.missing([&event]) {
+                working_set.load(id, None);
             }
-            forest.fold(&event, Place { offset: offset as i64, log_time_ms: 1_000 * offset as i64 });
+            working_set.fold(&event, Place { offset: offset as i64, log_time_ms: 1_000 * offset as i64 });
         }
-        for (id, record) in forest.take_changes().nodes {
-            assert_eq!(Node::decode(&record).as_ref(), forest.node(id.as_str()), "the record of {id}");
+        for (id, record) in working_set.take_changes().nodes {
+            assert_eq!(TaskRecord::decode(&record).as_ref(), working_set.node(id.as_str()), "the record of {id}");
         }
     });
 }
@@ -122,7 +122,7 @@ fn commit_metadata() {
     fuzz("metadata", |bytes| {
         for offset in [0, 1, 1_000_000, i64::MAX / 2] {
             let Some(read) = Metadata::decode(offset, &text(bytes)) else { continue };
-            let again = Metadata::encode(&read.completed, read.mark, read.window_end, read.unclean);
+            let again = Metadata::encode(&read.completed, read.mark, read.window_end, read.unclean_takeovers);
             let Some(again) = Metadata::decode(read.completed.watermark(), &again) else { panic!("{again} cannot be read") };
             assert_eq!(again.completed.watermark(), read.completed.watermark());
             assert!((0..200).all(|n| again.completed.is_done(offset + n) == read.completed.is_done(offset + n)), "another map");
@@ -146,8 +146,8 @@ fn control_records() {
             value,
             headers: &headers,
         };
-        let _ = Orders::default().with_plan().take(&record);
-        let _ = kafleet::fleet::Control::default().take(&record);
+        let _ = ControlState::default().with_plan().take(&record);
+        let _ = kafleet::control::settings::FleetSettings::default().take(&record);
     });
 }
 
@@ -177,7 +177,7 @@ fn schedules() {
 #[test]
 fn heartbeats() {
     fuzz("heartbeats", |bytes| {
-        let Ok(beat) = serde_json::from_slice::<Beat>(bytes) else { return };
+        let Ok(beat) = serde_json::from_slice::<Heartbeat>(bytes) else { return };
         let _ = (beat.is_silent(i64::MIN, i64::MAX), beat.is_silent(i64::MAX, i64::MIN));
     });
 }
@@ -191,16 +191,17 @@ fn dead_letters() {
     let topics = [names.dead("echo"), names.tasks("echo")];
     let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() });
     broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
-    let (link, ledger, topic) = (Link::open(broker.clone(), None).unwrap(), dead::Ledger::default(), names.dead("echo"));
+    let (link, ledger, topic) =
+        (SharedProducer::open(broker.clone(), None).unwrap(), dead_letters::DeadLetterIndex::default(), names.dead("echo"));
     fuzz("letters", |bytes| {
         let (headers, value) = parted(bytes);
         let headers: Vec<(&str, &[u8])> =
             headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default())).collect();
-        let record = Outgoing { topic: &topic, partition: Some(0), key: None, value, headers: &headers };
+        let record = ProducerRecord { topic: &topic, partition: Some(0), key: None, value, headers: &headers };
         if runtime.block_on(link.deliver(record, Duration::from_secs(5))).is_err() {
             return;
         }
-        let page = ledger.page(&*broker, &names, &dead::Filter::default(), None, 3).unwrap();
+        let page = ledger.page(&*broker, &names, &dead_letters::Filter::default(), None, 3).unwrap();
         for letter in page.letters {
             assert_eq!(letter.id.to_string().parse().as_ref(), Ok(&letter.id));
             assert!(ledger.letter(&*broker, &names, &letter.id).unwrap().is_some(), "{}", letter.id);
@@ -211,8 +212,8 @@ fn dead_letters() {
 #[test]
 fn what_a_store_holds() {
     fuzz("stored", |bytes| {
-        if let Some(node) = Node::decode(bytes) {
-            assert!(Node::decode(&node.encode()).is_some());
+        if let Some(node) = TaskRecord::decode(bytes) {
+            assert!(TaskRecord::decode(&node.encode()).is_some());
         }
         let _ = KeptRecord::decode(bytes);
     });
@@ -237,19 +238,19 @@ fn messages_of_cells() {
     fuzz("cells", |bytes| {
         for line in bytes.split(|byte| *byte == b'\n') {
             let sent = [&(line.len() as u32).to_le_bytes(), line].concat();
-            same_again::<wire::Word>(&sent);
-            same_again::<wire::Order>(&sent);
+            same_again::<protocol::FromChild>(&sent);
+            same_again::<protocol::ToChild>(&sent);
         }
-        let _ = wire::receive_blocking::<wire::Word>(&mut &*bytes);
-        let _ = wire::receive_blocking::<wire::Order>(&mut &*bytes);
+        let _ = protocol::receive_blocking::<protocol::FromChild>(&mut &*bytes);
+        let _ = protocol::receive_blocking::<protocol::ToChild>(&mut &*bytes);
     });
 }
 
 fn same_again<T: DeserializeOwned + Serialize>(sent: &[u8]) {
-    let Ok(message) = wire::receive_blocking::<T>(&mut &*sent) else { return };
-    let written = wire::frame(&message).unwrap();
-    let read: T = wire::receive_blocking(&mut &*written).unwrap_or_else(|why| panic!("{why}: {}", text(&written)));
-    assert_eq!(wire::frame(&read).unwrap(), written, "{}", text(&written));
+    let Ok(message) = protocol::receive_blocking::<T>(&mut &*sent) else { return };
+    let written = protocol::frame(&message).unwrap();
+    let read: T = protocol::receive_blocking(&mut &*written).unwrap_or_else(|why| panic!("{why}: {}", text(&written)));
+    assert_eq!(protocol::frame(&read).unwrap(), written, "{}", text(&written));
 }
 
 /// An api on a fleet in memory, whose events are folded.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Method, Request, header};
-use kafleet::broker::Outgoing;
-use kafleet::broker::link::Link;
+use kafleet::broker::ProducerRecord;
+use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::model::task::header as task;
 use kafleet::runtime;
 use serde_json::{Value, json};
@@ -94,14 +94,14 @@ impl Fleet {
         ];
         let headers: Vec<(&str, &[u8])> =
             headers.iter().filter_map(|(name, text)| Some((*name, text.as_ref()?.as_bytes()))).collect();
-        let record = Outgoing {
+        let record = ProducerRecord {
             topic: &topic,
             partition: None,
             key: Some(id.as_bytes()),
             value: Some(value.as_bytes()),
             headers: &headers,
         };
-        let link = Link::open(self.broker.clone(), None).unwrap();
+        let link = SharedProducer::open(self.broker.clone(), None).unwrap();
         while link.deliver(record, CALL).await.is_err() {}
     }
 

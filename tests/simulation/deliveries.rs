@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use kafleet::handlers::callback::TYPE as CALLBACK;
-use kafleet::handlers::email::TYPE as EMAIL;
+use kafleet::handlers::builtin::callback::TYPE as CALLBACK;
+use kafleet::handlers::builtin::email::TYPE as EMAIL;
 use kafleet::handlers::{Context, Failure, Task, TaskResult};
-use kafleet::model::action::{Action, Callback, Check, Email, Tell, Telling, ends};
-use kafleet::model::duration::Millis;
 use kafleet::model::event::{Event, Kind};
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
-use kafleet::model::state::State;
-use kafleet::model::told::{Delivery, Rule};
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::notifications::{Delivery, RuleRef};
+use kafleet::model::record::state::State;
+use kafleet::model::task::action::{Action, Callback, Check, Email, Notification, NotifyAction, ends};
+use kafleet::model::task::id::TaskId;
+use kafleet::model::units::duration::Millis;
 use kafleet::store::memory;
-use kafleet::tracker::folding::{Folding, Logged};
+use kafleet::tracker::project::projection::{Logged, Projection};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -92,7 +92,7 @@ pub fn tell(script: &mut Script, checks: bool, dice: &mut Rng) {
     for _ in 0..[0, 0, 0, 1, 2][dice.usize(..5)] * usize::from(checks) {
         let tell = |dice: &mut Rng| {
             let (callback, email) = one_of(dice);
-            Some(Tell { callback, email })
+            Some(NotifyAction { callback, email })
         };
         let (passed, failed) = [(tell(dice), None), (None, tell(dice)), (tell(dice), tell(dice))][dice.usize(..3)].clone();
         let after = Some(Millis(dice.u64(1..20_000)));
@@ -147,11 +147,11 @@ async fn due(fleet: &Fleet, wrong: &mut Vec<String>) -> BTreeMap<String, Due> {
     let mut due = BTreeMap::new();
     for number in 0..fleet.story.events_partitions {
         let mut seen: BTreeMap<&str, Seen> = BTreeMap::new();
-        let mut folding = Folding::open(Arc::new(memory::Memory::default()), number).await.unwrap();
+        let mut folding = Projection::open(Arc::new(memory::Memory::default()), number).await.unwrap();
         for logged in logged(fleet, number) {
             folding.fold(std::slice::from_ref(&logged), logged.offset + 1).await.unwrap();
             for (id, part) in &telling {
-                let Some(node) = folding.forest().node(id).filter(|node| !node.is_external()) else { continue };
+                let Some(node) = folding.working_set().node(id).filter(|node| !node.is_external()) else { continue };
                 if !node.announced {
                     seen.entry(id).or_default().wait(node);
                     continue;
@@ -174,8 +174,8 @@ fn add(due: &mut BTreeMap<String, Due>, id: &str, script: &Script, delivery: Del
     let Some(telling) = delivery.rule.telling(&rules) else { return };
     let task = TaskId::parse(id).unwrap();
     let (name, fails) = match telling {
-        Telling::Callback(callback) => (CALLBACK, fails(&callback.url)),
-        Telling::Email(email) => (EMAIL, fails(&email.to[0])),
+        Notification::Callback(callback) => (CALLBACK, fails(&callback.url)),
+        Notification::Email(email) => (EMAIL, fails(&email.to[0])),
     };
     due.insert(delivery.id(&task, telling), Due { task, delivery, telling: name, fails });
 }
@@ -188,13 +188,13 @@ impl Seen {
     }
 
     /// Nothing is known yet of whom it is to tell.
-    fn wait(&mut self, node: &Node) {
+    fn wait(&mut self, node: &TaskRecord) {
         self.enter(node.run);
         self.own = Some(node.own);
     }
 
     /// What the task has to tell of this event.
-    fn step(&mut self, script: &Script, id: &str, node: &Node, logged: &Logged, wrong: &mut Vec<String>) -> Vec<Delivery> {
+    fn step(&mut self, script: &Script, id: &str, node: &TaskRecord, logged: &Logged, wrong: &mut Vec<String>) -> Vec<Delivery> {
         let created_ms = *self.created_ms.get_or_insert(node.created_at_ms.unwrap_or(BEGINNING_MS));
         self.enter(node.run);
         let mut deliveries = Vec::new();
@@ -211,7 +211,7 @@ impl Seen {
                 wrong.push(format!("check {number} of `{id}` came at {}, before its time", logged.event.at_ms));
             }
             let passed = check.expect.contains(&node.state);
-            rules.push(if passed { Rule::Passed(number as u8) } else { Rule::Failed(number as u8) });
+            rules.push(if passed { RuleRef::Passed(number as u8) } else { RuleRef::Failed(number as u8) });
         }
         let (run, change, state, cause, at_ms) = (self.run, self.changes, node.state, logged.offset, logged.event.at_ms);
         deliveries.extend(rules.into_iter().map(|rule| Delivery { rule, run, change, state, cause, at_ms }));
@@ -227,12 +227,12 @@ impl Seen {
         (self.state, self.changes) = (Some(state), self.changes + 1);
         let (run, change) = (self.run, self.changes);
         let actions = script.actions.iter().zip(0..).filter(|(action, _)| action.on.contains(&state));
-        actions.map(|(_, n)| Delivery { rule: Rule::Action(n), run, change, state, cause, at_ms }).collect()
+        actions.map(|(_, n)| Delivery { rule: RuleRef::Action(n), run, change, state, cause, at_ms }).collect()
     }
 
     /// The states that the task was in before this word of its worker and that none has told: whoever works on a task has
     /// taken it from its queue, and whoever has ended an attempt, or warns in one, has begun it.
-    fn implied(&self, id: &str, node: &Node, logged: &Logged) -> Vec<(State, i64)> {
+    fn implied(&self, id: &str, node: &TaskRecord, logged: &Logged) -> Vec<(State, i64)> {
         let event = &logged.event;
         let is_ignored = node.history.iter().rev().find(|entry| entry.offset == logged.offset).is_none_or(|entry| entry.ignored);
         let of_attempt = event.id.as_str() == id && event.run == node.run && event.worker.is_some();

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kafleet::handlers::On;
 use kafleet::model::event::Kind;
-use kafleet::model::node::Node;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::state::State;
 use kafleet::model::schedule::Overlap;
-use kafleet::model::state::State;
 
 use crate::fleet::Fleet;
 use crate::orders;
@@ -65,14 +65,14 @@ fn severity(state: State) -> u8 {
 }
 
 /// Children that count for a task: those of its run or a later one.
-pub fn counted<'a>(records: &'a Records, id: &'a str, run: u32) -> impl Iterator<Item = (&'a String, &'a Node)> {
+pub fn counted<'a>(records: &'a Records, id: &'a str, run: u32) -> impl Iterator<Item = (&'a String, &'a TaskRecord)> {
     let below = format!("{id}:");
     let direct = move |child: &str| child.strip_prefix(&below).is_some_and(|rest| !rest.contains(':'));
     records.iter().filter(move |(child, node)| direct(child) && node.run >= run)
 }
 
 /// Children, continuations or the others, whose failure counts, if there are more than may fail.
-fn lost(fleet: &Fleet, records: &Records, id: &str, node: &Node, thens: bool) -> Vec<State> {
+fn lost(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, thens: bool) -> Vec<State> {
     let ignored = |child: &str| fleet.parts.get(child).is_some_and(|part| part.ignored);
     let mine = counted(records, id, node.run).filter(|(child, _)| is_then(child) == thens && !ignored(child));
     let lost: Vec<State> = mine.map(|(_, child)| child.state).filter(|state| is_failure(*state)).collect();
@@ -85,14 +85,14 @@ fn worst(states: impl IntoIterator<Item = State>) -> State {
 }
 
 /// What a task has come to with its children, but without what follows it. None: something is still open.
-pub fn settled(fleet: &Fleet, records: &Records, id: &str, node: &Node) -> Option<State> {
+pub fn settled(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord) -> Option<State> {
     let open =
         |thens: bool| counted(records, id, node.run).any(|(child, node)| is_then(child) == thens && !node.state.is_terminal());
     (node.own.is_terminal() && !open(false)).then(|| worst(lost(fleet, records, id, node, false).into_iter().chain([node.own])))
 }
 
 /// The state of a task that has ended itself.
-pub fn combined(fleet: &Fleet, records: &Records, id: &str, node: &Node) -> State {
+pub fn combined(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord) -> State {
     let open = counted(records, id, node.run).any(|(_, child)| !child.state.is_terminal());
     match settled(fleet, records, id, node).filter(|_| !open) {
         Some(settled) => worst(lost(fleet, records, id, node, true).into_iter().chain([settled])),
@@ -109,7 +109,7 @@ fn follows(on: On, state: State) -> bool {
 }
 
 /// What is to follow is there as soon as its time has come, and nothing else is.
-pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &Node, wrong: &mut Vec<String>) {
+pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, wrong: &mut Vec<String>) {
     let with_thens = |part: &&Part| node.announced && !node.is_external() && !part.script.thens.is_empty();
     let Some(part) = fleet.parts.get(id).filter(with_thens) else { return };
     let Some(settled) = settled(fleet, records, id, node) else { return };
@@ -132,7 +132,7 @@ pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &Node, wr
 fn told(
     fleet: &Fleet,
     records: &Records,
-    (id, node): (&str, &Node),
+    (id, node): (&str, &TaskRecord),
     (next, then): (&str, &Follow),
     settled: State,
     wrong: &mut Vec<String>,
@@ -186,8 +186,9 @@ fn is_cancelled_again(fleet: &Fleet, id: &str) -> bool {
 pub fn tripped(fleet: &Fleet, records: &Records, id: &str) -> bool {
     let lost = records.get(id).map(|node| lost(fleet, records, id, node, false)).unwrap_or_default();
     // A task of a batch may fail before its own child is published, which opens it again: what it failed stays cancelled.
-    let had_failed =
-        |(below, node): (&String, &Node)| below != id && within(below, id) && matches!(node.own, State::Failed | State::Expired);
+    let had_failed = |(below, node): (&String, &TaskRecord)| {
+        below != id && within(below, id) && matches!(node.own, State::Failed | State::Expired)
+    };
     let was_lost = orders::is_ordered(id) && records.iter().any(had_failed);
     // A retry may have made good what failed.
     fleet.retried.get() || was_lost || lost.iter().any(|state| *state != State::Cancelled)

@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use axum::Router;
 use kafleet::api::{self, ApiSetup};
-use kafleet::broker::link::Link;
 use kafleet::broker::memory::{Faults, Memory, MemoryOptions};
-use kafleet::broker::{Broker, Outgoing, Partition};
+use kafleet::broker::shared_producer::SharedProducer;
+use kafleet::broker::{Broker, Partition, ProducerRecord};
 use kafleet::config::{ApiConfig, Config, Names, TopicsConfig, TrackerConfig, WorkerConfig};
-use kafleet::fleet::set_fleet;
+use kafleet::control::settings::set_fleet;
 use kafleet::handlers::Task;
-use kafleet::model::age::Lifetimes;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Event;
-use kafleet::model::fold::FOLD_VERSION;
+use kafleet::model::projection::FOLD_VERSION;
+use kafleet::model::retention::Lifetimes;
+use kafleet::model::units::duration::Millis;
 use kafleet::runtime::simulated::Process;
 use kafleet::runtime::{self, Health, Shutdown};
 use kafleet::store::{Store, memory as store};
@@ -100,11 +100,12 @@ fn lifetimes(story: &Story) -> Lifetimes {
 }
 
 /// How long trees last is in the log before there is any: it would not hold for those that have ended before.
-async fn settle(link: &Arc<Link>, names: &Names, story: &Story) {
+async fn settle(link: &Arc<SharedProducer>, names: &Names, story: &Story) {
     let (topic, mut value) = (names.events(), Vec::new());
     Event::settings(lifetimes(story), crate::host::BEGINNING_MS).encode(&mut value);
     for partition in (0..story.events_partitions).filter(|_| story.kept_ms > 0) {
-        let record = Outgoing { topic: &topic, partition: Some(partition as i32), key: None, value: Some(&value), headers: &[] };
+        let record =
+            ProducerRecord { topic: &topic, partition: Some(partition as i32), key: None, value: Some(&value), headers: &[] };
         link.deliver(record, CALL).await.unwrap();
     }
 }
@@ -127,7 +128,7 @@ impl Fleet {
         let config = Config { topics, ..Config::default() };
         let specs = kafleet::topics::specs(&config, &registry(&journal, story.tells()));
         broker.apply_topics(&specs, CALL).unwrap();
-        let link = Link::open(broker.clone(), None).unwrap();
+        let link = SharedProducer::open(broker.clone(), None).unwrap();
         set_fleet(&link, &names, story.events_partitions).await.unwrap();
         settle(&link, &names, &story).await;
         let of = |topic: String, count: u32| (0..count).map(move |index| Partition::new(topic.as_str(), index as i32));

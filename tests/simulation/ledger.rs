@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kafleet::broker::memory::Memory;
-use kafleet::broker::{Broker, Commit, Consumer, ConsumerSpec, Partition, Start};
+use kafleet::broker::{Broker, Commit, Consumer, ConsumerSpec, Partition, StartOffset};
 use kafleet::config::Names;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::offsets::Metadata;
@@ -50,7 +50,7 @@ impl Ledger {
     pub fn new(broker: Arc<Memory>, names: &Names, events: &[Partition], tasks: &[Partition]) -> Arc<Self> {
         let reader = |partitions: &[Partition], read_uncommitted| {
             let mut reader = broker.consumer(&ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() }).unwrap();
-            let starts: Vec<_> = partitions.iter().map(|partition| (partition.clone(), Start::Beginning)).collect();
+            let starts: Vec<_> = partitions.iter().map(|partition| (partition.clone(), StartOffset::Beginning)).collect();
             reader.assign(&starts).unwrap();
             reader
         };
@@ -77,7 +77,7 @@ impl Ledger {
         let mut books = self.books.lock();
         let known = books.tasks.positions().unwrap().iter().any(|(at, _)| at == partition);
         if !known {
-            books.tasks.assign(&[(partition.clone(), Start::Beginning)]).unwrap();
+            books.tasks.assign(&[(partition.clone(), StartOffset::Beginning)]).unwrap();
         }
     }
 

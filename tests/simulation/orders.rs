@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use axum::http::Method;
 use kafleet::broker::Partition;
-use kafleet::control::Orders as Told;
+use kafleet::control::ControlState as Told;
 use kafleet::model::event::{Event, Kind};
-use kafleet::tracker::folding::Logged;
+use kafleet::tracker::project::projection::Logged;
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kafleet::model::event::Kind;
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::task::id::TaskId;
 use kafleet::store::{Store, memory};
-use kafleet::tracker::folding::Folding;
+use kafleet::tracker::project::projection::Projection;
 
 use crate::family::{is_failure, within};
 use crate::fleet::Fleet;
@@ -37,7 +37,7 @@ async fn asked_for(fleet: &Fleet, number: u32) -> Runs {
         return all;
     }
     let store = memory::Memory::default();
-    let mut folding = Folding::open(Arc::new(store.clone()), number).await.unwrap();
+    let mut folding = Projection::open(Arc::new(store.clone()), number).await.unwrap();
     for logged in log {
         let event = &logged.event;
         if event.kind == Kind::RetryRequested && event.only_failed {
@@ -60,7 +60,7 @@ async fn tree(fleet: &Fleet, store: &memory::Memory, number: u32, top: &str) -> 
 
 /// What counts and has failed itself; what is below another one of these may come again with that, or not.
 fn failed(nodes: &Records) -> Runs {
-    let fails = |node: &Node| is_failure(node.own) && node.announced && !node.is_external();
+    let fails = |node: &TaskRecord| is_failure(node.own) && node.announced && !node.is_external();
     let failed = nodes.iter().filter(|(id, node)| fails(node) && !is_superseded(nodes, id, node));
     let failed: BTreeSet<(String, u32)> = failed.map(|(id, node)| (id.clone(), node.run)).collect();
     let below_another = |id: &str| failed.iter().any(|(other, _)| other != id && within(id, other));
@@ -68,6 +68,6 @@ fn failed(nodes: &Records) -> Runs {
 }
 
 /// Something above it was started again and has not made it again.
-fn is_superseded(records: &Records, id: &str, node: &Node) -> bool {
+fn is_superseded(records: &Records, id: &str, node: &TaskRecord) -> bool {
     records.iter().any(|(above, other)| within(id, above) && other.run > node.run)
 }

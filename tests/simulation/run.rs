@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
 use kafleet::runtime::simulated::simulate;
 
 use crate::fleet::{Fleet, SESSION};

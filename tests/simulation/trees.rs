@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use kafleet::config::Order;
-use kafleet::handlers::{Child, Context, Failure, Joined, On, Registered, Registry, Task, TaskResult, Then};
-use kafleet::model::action::{Action, Check};
-use kafleet::model::state::State;
+use kafleet::handlers::{Child, Context, Continuation, Failure, Joined, On, Registered, Registry, Task, TaskResult};
+use kafleet::model::record::state::State;
 use kafleet::model::task::Rules;
+use kafleet::model::task::action::{Action, Check};
 use kafleet::runtime::now_ms;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
@@ -271,7 +271,7 @@ impl Script {
     }
 
     /// What whoever makes it asks to follow it.
-    pub fn asked(&self) -> Vec<Then> {
+    pub fn asked(&self) -> Vec<Continuation> {
         self.thens.iter().filter(|then| !then.said).map(Follow::then).collect()
     }
 
@@ -335,9 +335,9 @@ impl Follow {
         Self { on, kid, joins: dice.bool(), said: dice.bool() }
     }
 
-    fn then(&self) -> Then {
+    fn then(&self) -> Continuation {
         let script = &self.kid.script;
-        let mut then = Then::new(task_type(self.kid.oak), json!(script)).on(self.on);
+        let mut then = Continuation::new(task_type(self.kid.oak), json!(script)).on(self.on);
         (then.with_results, then.fail_fast, then.max_failed) = (self.joins, script.fail_fast, script.max_failed);
         then.then = script.asked();
         if self.kid.ignored { then.ignore_failure() } else { then }

@@ -9,15 +9,15 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Look,
-    Outgoing, Partition, Producer, RecordRef, Start, TopicInfo,
+    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition,
+    Producer, ProducerRecord, RecordRef, StartOffset, TopicInfo, TransactionalProducer, Watermarks,
 };
-use kafleet::model::age::Lifetimes;
-use kafleet::model::changes::{Changes, Entry, Index};
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
+use kafleet::model::projection::changes::{Changes, Entry, Index};
+use kafleet::model::record::TaskRecord;
+use kafleet::model::retention::Lifetimes;
+use kafleet::model::task::id::TaskId;
 use kafleet::store::{
-    AuditPage, Fence, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount, memory,
+    AuditPage, Checkpoint, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount, memory,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ impl Broker for Watched {
         let inner = self.inner.producer(Arc::new(Deaf(sink)))?;
         Ok(Arc::new(Newer { inner, events, luck: self.luck.clone() }))
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         self.reach()?;
         self.inner.atomic_producer(name)
     }
@@ -92,13 +92,13 @@ impl Broker for Watched {
         self.reach()?;
         self.inner.topics(prefix, deadline)
     }
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         self.reach()?;
         self.inner.ends(partition, deadline)
     }
-    fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
+    fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError> {
         self.reach()?;
-        self.inner.look(partition, offset, deadline)
+        self.inner.first_visible(partition, offset, deadline)
     }
     fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
         self.reach()?;
@@ -132,14 +132,14 @@ impl Newer {
 }
 
 impl Producer for Newer {
-    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
+    fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         let written = record.value.filter(|_| record.topic == self.events).and_then(|value| self.written(value));
         let Some((value, aside)) = written else { return self.inner.send(record, token) };
         if let Some(aside) = aside {
             // Refused or lost: as if it had not been said.
-            let _ = self.inner.send(&Outgoing { value: Some(&aside), ..*record }, ASIDE);
+            let _ = self.inner.send(&ProducerRecord { value: Some(&aside), ..*record }, ASIDE);
         }
-        self.inner.send(&Outgoing { value: Some(&value), ..*record }, token)
+        self.inner.send(&ProducerRecord { value: Some(&value), ..*record }, token)
     }
     fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
         self.inner.flush(deadline)
@@ -195,7 +195,7 @@ impl Consumer for WatchedConsumer {
         }
         Ok(events)
     }
-    fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
+    fn assign(&mut self, starts: &[(Partition, StartOffset)]) -> Result<(), BrokerError> {
         if self.luck.fails() { Err(away()) } else { self.inner.assign(starts) }
     }
     fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
@@ -226,8 +226,8 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    fn read(&self, fence: Option<Fence>) -> Option<Fence> {
-        fence.map(|fence| Fence { version: fence.version - u32::from(self.newer), ..fence })
+    fn read(&self, fence: Option<Checkpoint>) -> Option<Checkpoint> {
+        fence.map(|fence| Checkpoint { version: fence.version - u32::from(self.newer), ..fence })
     }
 }
 
@@ -238,16 +238,16 @@ async fn reach(luck: &Luck) -> Result<(), StoreError> {
 
 #[async_trait]
 impl Store for Uplink {
-    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError> {
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
         reach(&self.luck).await?;
         let (inner, fence) = self.inner.open(partition).await?;
         Ok((Box::new(Writer { inner, luck: self.luck.clone(), newer: self.newer }), self.read(fence)))
     }
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         reach(&self.luck).await?;
         self.inner.nodes(partition, ids).await
     }
-    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError> {
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
         reach(&self.luck).await?;
         Ok(self.inner.fences(partitions).await?.into_iter().map(|fence| self.read(fence)).collect())
     }
@@ -326,7 +326,7 @@ impl PartitionWriter for Writer {
         reach(&self.luck).await?;
         self.inner.done(limit).await
     }
-    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         reach(&self.luck).await?;
         self.inner.nodes(ids).await
     }
@@ -352,9 +352,9 @@ impl PartitionWriter for Writer {
         reach(&self.luck).await?;
         self.inner.condemn().await
     }
-    async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
+    async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
         reach(&self.luck).await?;
-        let written = |fence: Fence| Fence { version: fence.version + u32::from(self.newer), ..fence };
+        let written = |fence: Checkpoint| Checkpoint { version: fence.version + u32::from(self.newer), ..fence };
         let (from, to) = (from.map(written), written(to));
         if let Some(from) = from.filter(|from| from.version != to.version) {
             self.luck.violations.lock().push(format!("version {} goes on from {from:?}", to.version));

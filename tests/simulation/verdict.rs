@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use kafleet::broker::{Broker, ConsumerSpec, Partition, RecordRef, Start};
-use kafleet::model::changes::Index;
+use kafleet::broker::{Broker, ConsumerSpec, Partition, RecordRef, StartOffset};
 use kafleet::model::event::{Event, Kind};
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
 use kafleet::model::offsets::{Mark, Metadata};
-use kafleet::model::rollup::children_of;
-use kafleet::model::state::State;
+use kafleet::model::projection::changes::Index;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::rollup::children_of;
+use kafleet::model::record::state::State;
+use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
-use kafleet::tracker::folding::Logged;
+use kafleet::tracker::project::projection::Logged;
 
 use crate::deliveries;
 use crate::family::{combined, continuations, counted, may_be_cancelled, tripped};
@@ -25,7 +25,7 @@ use crate::retries;
 use crate::story::{Mood, Story, then_segment};
 use crate::trees::{Script, task_type};
 
-pub type Records = BTreeMap<String, Node>;
+pub type Records = BTreeMap<String, TaskRecord>;
 
 /// Every record that the store can be asked for.
 pub async fn records(fleet: &Fleet) -> Rc<Records> {
@@ -125,7 +125,7 @@ fn task_partitions(fleet: &Fleet) -> Vec<(Partition, i64)> {
 
 /// Behind the last record may be the mark of a transaction, which nobody is given.
 fn is_passed(fleet: &Fleet, partition: &Partition, committed: i64, end: i64) -> bool {
-    committed >= end || fleet.broker.look(partition, committed, CALL).unwrap().place >= end
+    committed >= end || fleet.broker.first_visible(partition, committed, CALL).unwrap().place >= end
 }
 
 /// Everything that is wrong.
@@ -245,7 +245,7 @@ fn is_superseded(records: &Records, id: &str) -> bool {
 }
 
 /// It was cancelled, its time was over, or it was stopped because a child had failed it.
-fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &Node, script: &Script) -> bool {
+fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, script: &Script) -> bool {
     match node.own {
         State::Cancelled => may_be_cancelled(fleet, records, id, node.run),
         State::Expired => script.expires_ms.is_some() && node.run == 1 && (!id.contains(':') || orders::is_ordered(id)),
@@ -258,7 +258,7 @@ fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &Node, script: &
 }
 
 /// It failed fast while it ran itself: done once more, beside children that it has from before, or that were started again with it.
-fn is_failed_by_child(node: &Node) -> bool {
+fn is_failed_by_child(node: &TaskRecord) -> bool {
     node.own == State::Failed && node.error.as_ref().is_some_and(|error| error.kind == "child_failed")
 }
 
@@ -270,7 +270,7 @@ fn tree(records: &Records, id: &str, run: u32, sums: &mut BTreeMap<State, u64>) 
 }
 
 /// The state of a task is what it and its children have come to, and it counts what is below it.
-fn rollup(fleet: &Fleet, records: &Records, id: &str, node: &Node, wrong: &mut Vec<String>) {
+fn rollup(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, wrong: &mut Vec<String>) {
     let combined = combined(fleet, records, id, node);
     let fits = match node.own.is_terminal() {
         true => node.state == combined,
@@ -309,7 +309,7 @@ impl Fleet {
     /// Hands out what readers of a partition are given, in order.
     pub fn each_record(&self, partition: &Partition, take: &mut dyn FnMut(&RecordRef<'_>)) {
         let mut consumer = self.broker.consumer(&ConsumerSpec::default()).unwrap();
-        consumer.assign(&[(partition.clone(), Start::Beginning)]).unwrap();
+        consumer.assign(&[(partition.clone(), StartOffset::Beginning)]).unwrap();
         // To where a transaction is open, say: its end would come from this very thread.
         let mut before = None;
         while before != Some(consumer.positions().unwrap()) {

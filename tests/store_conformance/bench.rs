@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kafleet::model::changes::Changes;
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
-use kafleet::model::state::State;
+use kafleet::model::projection::changes::Changes;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::state::State;
+use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::{Memory, MemoryOptions, Snapshot};
 use kafleet::store::redis::{Redis, RedisOptions};
-use kafleet::store::{Entry, Fence, Index, PartitionWriter, Store, StoreError};
+use kafleet::store::{Checkpoint, Entry, Index, PartitionWriter, Store, StoreError};
 
 use crate::servers::patient;
 
@@ -122,12 +122,12 @@ impl Bench {
     }
 
     /// A writer, and the fence it found.
-    pub async fn open(&self, partition: u32) -> (Box<dyn PartitionWriter>, Option<Fence>) {
+    pub async fn open(&self, partition: u32) -> (Box<dyn PartitionWriter>, Option<Checkpoint>) {
         self.store.open(partition).await.unwrap()
     }
 
     /// Applies changes to a partition wherever it stands.
-    pub async fn put(&self, partition: u32, changes: Changes) -> Fence {
+    pub async fn put(&self, partition: u32, changes: Changes) -> Checkpoint {
         let (mut writer, from) = self.open(partition).await;
         let to = fence(from.map_or(0, |from| from.offset) + 1);
         writer.apply(&changes, from, to).await.unwrap();
@@ -172,9 +172,9 @@ async fn all_keys(raw: &mut redis::aio::MultiplexedConnection, prefix: &str) -> 
     }
 }
 
-pub fn fence(offset: i64) -> Fence {
+pub fn fence(offset: i64) -> Checkpoint {
     let log_time_ms = 1_700_000_000_000 + offset;
-    Fence { offset, version: 1, log_time_ms, kept_bytes: offset as u64, complete_at: 100, ..Fence::default() }
+    Checkpoint { offset, version: 1, log_time_ms, kept_bytes: offset as u64, complete_at: 100, ..Checkpoint::default() }
 }
 
 pub fn id(text: &str) -> TaskId {
@@ -190,8 +190,8 @@ pub fn ids(entries: &[Entry]) -> Vec<&str> {
 }
 
 /// A record that can be told apart.
-pub fn node(run: u32) -> Node {
-    Node { task_type: Some("echo".into()), ..Node::expected(run, 7) }
+pub fn node(run: u32) -> TaskRecord {
+    TaskRecord { task_type: Some("echo".into()), ..TaskRecord::expected(run, 7) }
 }
 
 pub fn record(text: &str, run: u32) -> (TaskId, Vec<u8>) {

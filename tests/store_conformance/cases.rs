@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use kafleet::model::changes::Changes;
-use kafleet::model::node::{HistoryEntry, Moment};
-use kafleet::model::state::State;
+use kafleet::model::projection::changes::Changes;
+use kafleet::model::record::state::State;
+use kafleet::model::record::{HistoryEntry, Moment};
 use kafleet::model::task::Position;
 use kafleet::store::{
-    Entry, Fence, Index, LogPage, MAX_LOG_BYTES, MAX_LOG_LINES, MAX_NOTICE_IDS, Notice, Outbox, Reservation, Stage, Store,
+    Checkpoint, Entry, Index, LogPage, MAX_LOG_BYTES, MAX_LOG_LINES, MAX_NOTICE_IDS, Notice, Outbox, Reservation, Stage, Store,
     StoreError, TypeCount,
 };
 
@@ -30,7 +30,7 @@ pub async fn a_partition_begins_without_a_fence(bench: &Bench) {
 
 pub async fn a_batch_from_a_stale_place_changes_nothing(bench: &Bench) {
     bench.put(0, Changes::default()).await;
-    for stale in [None, Some(fence(0)), Some(Fence { version: 9, ..fence(1) })] {
+    for stale in [None, Some(fence(0)), Some(Checkpoint { version: 9, ..fence(1) })] {
         let (mut writer, _) = bench.open(0).await;
         let refused = writer.apply(&full_batch("a"), stale, fence(9)).await;
         assert_eq!(refused, Err(StoreError::Conflict { found: Some(fence(1)) }));
@@ -339,7 +339,7 @@ pub async fn pages_are_stable_under_writes(bench: &Bench) {
 }
 
 /// Adds and removes entries all over an index until told to stop; counts the batches.
-async fn churn(bench: &Bench, index: &Index, from: kafleet::store::Fence, done: &AtomicBool, written: &AtomicI64) {
+async fn churn(bench: &Bench, index: &Index, from: kafleet::store::Checkpoint, done: &AtomicBool, written: &AtomicI64) {
     let (mut writer, found) = bench.open(0).await;
     assert_eq!(found, Some(from));
     let mut at = from;
@@ -526,7 +526,7 @@ async fn next(notices: &mut BoxStream<'static, Notice>) -> Notice {
 }
 
 /// What is said of a batch. What is said of others may come late, between the nodes of a cluster.
-async fn told_of(notices: &mut BoxStream<'static, Notice>, partition: u32, at: Fence) -> Notice {
+async fn told_of(notices: &mut BoxStream<'static, Notice>, partition: u32, at: Checkpoint) -> Notice {
     loop {
         let told = next(notices).await;
         match &told {

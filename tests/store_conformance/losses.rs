@@ -1,7 +1,7 @@
 //! Keys that Redis has lost, or that others have taken away, and a Redis that is full.
 
-use kafleet::model::changes::Changes;
-use kafleet::model::state::State;
+use kafleet::model::projection::changes::Changes;
+use kafleet::model::record::state::State;
 use kafleet::store::{Index, StoreError};
 
 use crate::bench::*;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use kafleet::model::changes::Changes;
-use kafleet::model::state::State;
+use kafleet::model::projection::changes::Changes;
+use kafleet::model::record::state::State;
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Index, Notice, PartitionWriter, Store, StoreError};
 

@@ -16,7 +16,7 @@ macro_rules! through {
         fn atomic_producer(
             &self,
             name: &str,
-        ) -> Result<Box<dyn kafleet::broker::AtomicProducer>, kafleet::broker::BrokerError> {
+        ) -> Result<Box<dyn kafleet::broker::TransactionalProducer>, kafleet::broker::BrokerError> {
             self.inner.atomic_producer(name)
         }
     };
@@ -43,18 +43,18 @@ macro_rules! through {
             &self,
             partition: &kafleet::broker::Partition,
             deadline: std::time::Duration,
-        ) -> Result<kafleet::broker::Ends, kafleet::broker::BrokerError> {
+        ) -> Result<kafleet::broker::Watermarks, kafleet::broker::BrokerError> {
             self.inner.ends(partition, deadline)
         }
     };
     (@ look) => {
-        fn look(
+        fn first_visible(
             &self,
             partition: &kafleet::broker::Partition,
             offset: i64,
             deadline: std::time::Duration,
-        ) -> Result<kafleet::broker::Look, kafleet::broker::BrokerError> {
-            self.inner.look(partition, offset, deadline)
+        ) -> Result<kafleet::broker::CommittedProbe, kafleet::broker::BrokerError> {
+            self.inner.first_visible(partition, offset, deadline)
         }
     };
     (@ group_offsets) => {
@@ -80,7 +80,7 @@ macro_rules! through {
     (@ assign) => {
         fn assign(
             &mut self,
-            starts: &[(kafleet::broker::Partition, kafleet::broker::Start)],
+            starts: &[(kafleet::broker::Partition, kafleet::broker::StartOffset)],
         ) -> Result<(), kafleet::broker::BrokerError> {
             self.inner.assign(starts)
         }

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
-use kafleet::broker::{Broker, Commit, Outgoing, Partition, memory as broker};
+use kafleet::broker::{Broker, Commit, Partition, ProducerRecord, memory as broker};
 use kafleet::config::TrackerConfig;
-use kafleet::control::beat::{Beat, BeatState, TypeBeat};
-use kafleet::model::age::Lifetimes;
-use kafleet::model::duration::Millis;
+use kafleet::control::heartbeat::{Heartbeat, HeartbeatState, TypeStatus};
 use kafleet::model::event::{ErrorInfo, Event, Kind};
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
-use kafleet::model::state::State;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::state::State;
+use kafleet::model::retention::Lifetimes;
 use kafleet::model::task::Position;
+use kafleet::model::task::id::TaskId;
+use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::Memory;
 use kafleet::store::{Store, TypeCount};
-use kafleet::tracker::folding::{Folding, Logged};
+use kafleet::tracker::project::projection::{Logged, Projection};
 use proptest::prelude::*;
 
 use crate::cases::agrees;
@@ -43,25 +43,25 @@ pub fn logged(events: Vec<(i64, Event)>) -> Vec<Logged> {
 }
 
 /// Folds a log in batches of these sizes, over and over, each time with an empty cache where `forgets` says so.
-async fn fold(events: &[Logged], sizes: &[usize], forgets: bool) -> (Memory, Vec<(TaskId, Node)>, u64) {
+async fn fold(events: &[Logged], sizes: &[usize], forgets: bool) -> (Memory, Vec<(TaskId, TaskRecord)>, u64) {
     let store = Memory::default();
-    let mut folding = Folding::open(Arc::new(store.clone()), 0).await.unwrap();
+    let mut folding = Projection::open(Arc::new(store.clone()), 0).await.unwrap();
     let (mut rest, mut sizes, mut removed) = (events, sizes.iter().cycle(), 0);
     while !rest.is_empty() {
         let (batch, later) = rest.split_at((*sizes.next().unwrap()).clamp(1, rest.len()));
         let next = later.first().map_or_else(|| batch.last().unwrap().offset + 1, |logged| logged.offset);
         removed += folding.fold(batch, next).await.unwrap().removed;
         if forgets {
-            folding = Folding::open(Arc::new(store.clone()), 0).await.unwrap();
+            folding = Projection::open(Arc::new(store.clone()), 0).await.unwrap();
         }
         rest = later;
     }
-    let nodes = folding.forest().nodes().map(|(id, node)| (id.clone(), node.clone())).collect();
+    let nodes = folding.working_set().nodes().map(|(id, node)| (id.clone(), node.clone())).collect();
     (store, nodes, removed)
 }
 
 /// Counters against the records that are there.
-async fn adds_up(store: &Memory, nodes: &[(TaskId, Node)]) {
+async fn adds_up(store: &Memory, nodes: &[(TaskId, TaskRecord)]) {
     let mut counts: BTreeMap<(Arc<str>, State), u64> = BTreeMap::new();
     for node in nodes.iter().map(|(_, node)| node) {
         if let Some(task_type) = &node.task_type {
@@ -156,7 +156,7 @@ async fn a_finished_tree_goes_as_a_whole() {
     assert_eq!(store.log_lines(0, &id("w:1"), 0, 10).await.unwrap().lines, Vec::<String>::new());
 }
 
-async fn state_after(events: Vec<(i64, Event)>, task: &str) -> Option<Node> {
+async fn state_after(events: Vec<(i64, Event)>, task: &str) -> Option<TaskRecord> {
     let (_, nodes, _) = fold(&logged(events), &[usize::MAX], false).await;
     nodes.into_iter().find(|(found, _)| found.as_str() == task).map(|(_, node)| node)
 }
@@ -279,17 +279,17 @@ pub async fn an_idle_partition_is_told_that_time_passes(ground: Ground) {
 }
 
 /// A heartbeat, the next of which comes so much later.
-pub async fn beat(ground: &Ground, worker: &str, every_ms: u64, state: BeatState) {
+pub async fn beat(ground: &Ground, worker: &str, every_ms: u64, state: HeartbeatState) {
     let topic = ground.names.workers();
-    let part = TypeBeat { task_type: "root".into(), slots: 1, in_flight: 1, ..TypeBeat::default() };
-    let beat = Beat {
+    let part = TypeStatus { task_type: "root".into(), slots: 1, in_flight: 1, ..TypeStatus::default() };
+    let beat = Heartbeat {
         v: 1,
         id: worker.into(),
         host: "h".into(),
         pid: 1,
         version: "0".into(),
         state,
-        unfinished: state == BeatState::Stopped,
+        unfinished: state == HeartbeatState::Stopped,
         started_ms: now_ms(),
         at_ms: now_ms(),
         every_ms,
@@ -298,7 +298,8 @@ pub async fn beat(ground: &Ground, worker: &str, every_ms: u64, state: BeatState
         running: Vec::new(),
     };
     let value = serde_json::to_vec(&beat).unwrap();
-    let record = Outgoing { topic: &topic, partition: Some(0), key: Some(worker.as_bytes()), value: Some(&value), headers: &[] };
+    let record =
+        ProducerRecord { topic: &topic, partition: Some(0), key: Some(worker.as_bytes()), value: Some(&value), headers: &[] };
     ground.link.deliver(record, DEADLINE).await.unwrap();
 }
 
@@ -312,13 +313,13 @@ pub async fn a_silent_worker_is_told_of(ground: Ground) {
         started
     };
     ground.write(&[submitted("gone"), started("gone", "w1"), submitted("there"), started("there", "w2")]).await;
-    beat(&ground, "w1", 500, BeatState::Running).await;
+    beat(&ground, "w1", 500, HeartbeatState::Running).await;
     let silent = |task: &'static str| {
         let ground = ground.clone();
         async move { node(&ground, task).await.is_some_and(|node| node.silent) }
     };
     until("its task is told", || async {
-        beat(&ground, "w2", 60_000, BeatState::Running).await;
+        beat(&ground, "w2", 60_000, HeartbeatState::Running).await;
         silent("gone").await
     })
     .await;
@@ -339,7 +340,8 @@ async fn put_records(ground: &Ground, topic: &str, count: usize) {
     for n in 0..count {
         let key = format!("k{n}");
         let headers: [(&str, &[u8]); 1] = [("ce_announced", b"1")];
-        let record = Outgoing { topic, partition: Some(0), key: Some(key.as_bytes()), value: Some(b"1"), headers: &headers };
+        let record =
+            ProducerRecord { topic, partition: Some(0), key: Some(key.as_bytes()), value: Some(b"1"), headers: &headers };
         ground.link.deliver(record, DEADLINE).await.unwrap();
     }
 }
@@ -398,7 +400,7 @@ async fn removed_record_is_lost_only_when_no_worker_can_have_it() {
     put_records(&ground, &place.topic, 4).await;
     let tasks = ["held", "passed", "waits", "last"];
     ground.write(&[lies_at("held", 0), lies_at("passed", 1), lies_at("waits", 2), lies_at("last", 3)]).await;
-    beat(&ground, "w1", 600_000, BeatState::Running).await;
+    beat(&ground, "w1", 600_000, HeartbeatState::Running).await;
     let commit = |metadata: &str| {
         let commit = Commit { partition: place.clone(), offset: 0, metadata: metadata.to_owned() };
         memory.set_group_offsets(&ground.names.group("root"), &[commit], DEADLINE).unwrap();
@@ -417,7 +419,7 @@ async fn removed_record_is_lost_only_when_no_worker_can_have_it() {
     }
     ground.write(&[succeeded("held")]).await;
     until_state(&ground, "held", State::Succeeded).await;
-    beat(&ground, "w1", 600_000, BeatState::Stopped).await;
+    beat(&ground, "w1", 600_000, HeartbeatState::Stopped).await;
     for task in ["waits", "last"] {
         until_state(&ground, task, State::Expired).await;
     }

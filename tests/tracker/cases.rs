@@ -106,7 +106,7 @@ pub async fn a_newer_event_stops_its_partition(ground: Ground) {
 }
 
 /// A task seen through the store.
-pub async fn state_of(ground: &Ground, task: &str) -> Option<kafleet::model::node::Node> {
+pub async fn state_of(ground: &Ground, task: &str) -> Option<kafleet::model::record::TaskRecord> {
     let task = id(task);
     ground.store.nodes(ground.partition_of(task.root()), std::slice::from_ref(&task)).await.unwrap().remove(0)
 }

@@ -6,20 +6,20 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use kafleet::model::changes::{Entry, Index};
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
-use kafleet::model::state::State;
+use kafleet::model::projection::changes::{Entry, Index};
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::state::State;
+use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::Memory;
 use kafleet::store::{Store, TypeCount};
-use kafleet::tracker::folding::{Folding, Logged};
+use kafleet::tracker::project::projection::{Logged, Projection};
 
 use crate::ages::{TASKS, logged, story_of};
 use crate::redis::Server;
 
 type Counts = BTreeMap<(Arc<str>, State), u64>;
 
-async fn everything(store: &dyn Store, index: &Index) -> Vec<(Entry, Node)> {
+async fn everything(store: &dyn Store, index: &Index) -> Vec<(Entry, TaskRecord)> {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let page = store.page(0, index, after.as_ref(), 100).await.unwrap();
@@ -32,7 +32,7 @@ async fn everything(store: &dyn Store, index: &Index) -> Vec<(Entry, Node)> {
 }
 
 /// Every record that there is, from the roots down.
-async fn records(store: &dyn Store) -> Vec<(TaskId, Node)> {
+async fn records(store: &dyn Store) -> Vec<(TaskId, TaskRecord)> {
     let (mut all, mut open) = (Vec::new(), vec![Index::Roots]);
     while let Some(index) = open.pop() {
         for (entry, node) in everything(store, &index).await {
@@ -91,7 +91,7 @@ async fn stays_exact(store: Arc<dyn Store>, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let events = story(&mut random);
     let end = events.last().map_or(0, |last| last.offset + 1);
-    let open = async || Folding::open(store.clone(), 0).await.unwrap();
+    let open = async || Projection::open(store.clone(), 0).await.unwrap();
     let mut owners = [open().await, open().await];
     let (mut refused, mut done) = (0, 0);
     while done < end {

@@ -7,17 +7,18 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use kafleet::broker::{
-    Broker, BrokerError, Commit, ConsumerSpec, Follower, Outgoing, Partition, Record, Start, TopicSpec, memory as broker,
+    Broker, BrokerError, Commit, ConsumerSpec, DependentRecord, Partition, ProducerRecord, Record, StartOffset, TopicSpec,
+    memory as broker,
 };
 use kafleet::config::TrackerConfig;
-use kafleet::control::{self, CONTROL_VERSION, Cancel, Key, Said};
-use kafleet::model::duration::Millis;
+use kafleet::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord};
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::json::RawJson;
-use kafleet::model::node::Node;
 use kafleet::model::outbox::KeptRecord;
-use kafleet::model::state::State;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
+use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::Memory;
 use serde_json::json;
@@ -60,7 +61,7 @@ pub fn read_all(ground: &Ground, topic: &str) -> Vec<Record> {
         let at = Partition::new(topic, index);
         let ends = ground.broker.ends(&at, DEADLINE).unwrap();
         let mut consumer = ground.broker.consumer(&ConsumerSpec::default()).unwrap();
-        consumer.assign(&[(at, Start::Beginning)]).unwrap();
+        consumer.assign(&[(at, StartOffset::Beginning)]).unwrap();
         let end = Instant::now() + DEADLINE;
         let mut next = ends.first;
         while next < ends.end {
@@ -87,12 +88,12 @@ pub fn published(ground: &Ground) -> BTreeMap<String, usize> {
     times
 }
 
-pub async fn node(ground: &Ground, task: &str) -> Option<Node> {
+pub async fn node(ground: &Ground, task: &str) -> Option<TaskRecord> {
     let task = id(task);
     ground.store.nodes(ground.partition_of(task.root()), &[task]).await.unwrap().pop()?
 }
 
-pub async fn until_state(ground: &Ground, task: &str, state: State) -> Node {
+pub async fn until_state(ground: &Ground, task: &str, state: State) -> TaskRecord {
     let seen = RefCell::new(None);
     until(&format!("`{task}` is {state}"), || async {
         let found = node(ground, task).await.filter(|node| node.state == state);
@@ -173,10 +174,11 @@ pub async fn trackers_change_while_things_are_due(ground: Ground) {
 
 /// The task's record, where it lies.
 pub async fn put_task(ground: &Ground, task: &str) -> Position {
-    let link = kafleet::broker::link::Link::open(ground.broker.clone(), None).unwrap();
+    let link = kafleet::broker::shared_producer::SharedProducer::open(ground.broker.clone(), None).unwrap();
     let topic = ground.names.tasks(TYPE);
     let headers: [(&str, &[u8]); 3] = [("ce_id", task.as_bytes()), ("ce_announced", b"1"), ("x-own", b"kept")];
-    let record = Outgoing { topic: &topic, partition: Some(1), key: Some(b"key"), value: Some(b"{\"n\":7}"), headers: &headers };
+    let record =
+        ProducerRecord { topic: &topic, partition: Some(1), key: Some(b"key"), value: Some(b"{\"n\":7}"), headers: &headers };
     link.deliver(record, DEADLINE).await.unwrap()
 }
 
@@ -252,7 +254,7 @@ pub async fn a_retry_of_what_failed_walks_the_tree(ground: Ground) {
     ground.write(&[only]).await;
     // Their records are at a place that is not there: each of them fails again, in the new run.
     for n in (0..700).step_by(10) {
-        let failed = |node: Node| node.run == 2 && node.state == State::Failed && node.effects.is_empty();
+        let failed = |node: TaskRecord| node.run == 2 && node.state == State::Failed && node.effects.is_empty();
         until("it has failed again", || async { node(&ground, &format!("r:{n}")).await.is_some_and(failed) }).await;
     }
     until("all are done", || async { node(&ground, "r").await.unwrap().state == State::Failed }).await;
@@ -347,8 +349,8 @@ pub async fn a_cancel_that_has_outlived_its_tree_is_taken_back(ground: Ground) {
     let stay = stay.map(|(task, asof, at_ms)| (task.to_owned(), asof, at_ms));
     for (task, asof, at_ms) in stay.into_iter().chain(gone.iter().map(|task| (task.clone(), 0, long_ago))) {
         let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms, subtree: true, reason: None, by: None };
-        let key = Key::Cancel(task);
-        control::order(&ground.link, &ground.names, &key, &Said::Cancel(cancel)).await.unwrap();
+        let key = ControlKey::Cancel(task);
+        control::order(&ground.link, &ground.names, &key, &ControlRecord::Cancel(cancel)).await.unwrap();
     }
     // So that each partition has a time.
     let roots = (0..20).map(|n| submitted(&format!("r{n}")));
@@ -367,11 +369,12 @@ pub async fn a_cancel_that_has_outlived_its_tree_is_taken_back(ground: Ground) {
 /// A transaction in the task's partition that ends in nothing.
 fn give_up(ground: &Ground) {
     let topic = ground.names.tasks(TYPE);
-    let record = Outgoing { topic: &topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &[] };
-    let mut nowhere =
-        |_: &[(i32, i64)]| vec![Follower { topic: topic.as_str().into(), partition: 99, key: Vec::new(), value: Vec::new() }];
+    let record = ProducerRecord { topic: &topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &[] };
+    let mut nowhere = |_: &[(i32, i64)]| {
+        vec![DependentRecord { topic: topic.as_str().into(), partition: 99, key: Vec::new(), value: Vec::new() }]
+    };
     let name = format!("{topic}.given-up");
-    let given_up = ground.broker.atomic_producer(&name).unwrap().send_in_two(&[record], &mut nowhere, DEADLINE);
+    let given_up = ground.broker.atomic_producer(&name).unwrap().send_with_dependents(&[record], &mut nowhere, DEADLINE);
     assert!(matches!(given_up, Err(BrokerError::Unknown(_))), "{given_up:?}");
 }
 
@@ -456,7 +459,8 @@ async fn a_retry_waits_for_a_record_that_is_not_committed_yet() {
     let ground = Ground::new(memory.clone(), Arc::new(Memory::default()), 1);
     make_topics(&ground);
     let topic = ground.names.tasks(TYPE);
-    let strangers = Outgoing { topic: &topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &[("ce_id", b"s")] };
+    let strangers =
+        ProducerRecord { topic: &topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &[("ce_id", b"s")] };
     memory.hold_atomic("stranger", true);
     memory.atomic_producer("stranger").unwrap().send_all(&[strangers], DEADLINE).unwrap_err();
     let position = put_task(&ground, "x").await;
@@ -511,7 +515,7 @@ async fn log_of_cancels(story: &[Event], cancelled: &[String]) -> (Vec<Event>, u
     ground.folded().await;
     *tricks.no_atomic.lock().unwrap() = None;
     for task in cancelled {
-        let walks = |node: &Node| node.effects.iter().any(|effect| effect.id().starts_with("cancel-"));
+        let walks = |node: &TaskRecord| node.effects.iter().any(|effect| effect.id().starts_with("cancel-"));
         until(&format!("the walk below `{task}` is done"), || async { !walks(&node(&ground, task).await.unwrap()) }).await;
     }
     let records = read_all(&ground, &ground.names.events());

@@ -4,13 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kafleet::broker::link::Link;
-use kafleet::broker::{Broker, Outgoing, Partition, TopicChange, TopicSpec};
+use kafleet::broker::shared_producer::SharedProducer;
+use kafleet::broker::{Broker, Partition, ProducerRecord, TopicChange, TopicSpec};
 use kafleet::config::{Names, TopicsConfig, TrackerConfig};
-use kafleet::model::age::Lifetimes;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Event;
-use kafleet::model::partition::partition_of;
+use kafleet::model::retention::Lifetimes;
+use kafleet::model::task::partition::partition_of;
+use kafleet::model::units::duration::Millis;
 use kafleet::runtime::{Health, Shutdown};
 use kafleet::store::Store;
 use kafleet::telemetry::Metrics;
@@ -35,7 +35,7 @@ pub struct Ground {
     pub store: Arc<dyn Store>,
     pub names: Names,
     pub partitions: u32,
-    pub link: Arc<Link>,
+    pub link: Arc<SharedProducer>,
     /// How often trackers check the topics.
     pub topic_check: Millis,
 }
@@ -51,7 +51,7 @@ impl Ground {
         let outcome = broker.apply_topics(&[spec], CALL).unwrap().remove(0);
         assert_eq!(outcome.change, TopicChange::Created);
         until_known(&*broker, &names.events(), partitions);
-        let link = Link::open(broker.clone(), None).unwrap();
+        let link = SharedProducer::open(broker.clone(), None).unwrap();
         Self { broker, store, names, partitions, link, topic_check: TopicsConfig::default().check_interval }
     }
 
@@ -97,7 +97,7 @@ impl Ground {
     /// Writes whatever bytes, and returns their offset.
     pub async fn write_raw(&self, partition: u32, value: Option<&[u8]>) -> i64 {
         let topic = self.names.events();
-        let record = Outgoing { topic: &topic, partition: Some(partition as i32), key: Some(b"k"), value, headers: &[] };
+        let record = ProducerRecord { topic: &topic, partition: Some(partition as i32), key: Some(b"k"), value, headers: &[] };
         self.link.deliver(record, CALL).await.unwrap().offset
     }
 
@@ -142,7 +142,7 @@ impl Ground {
 
     /// The log ends here, and all of it is folded.
     pub async fn is_at(&self, ends: &[i64]) -> bool {
-        let place = |fence: &Option<kafleet::store::Fence>| fence.map_or(0, |fence| fence.offset);
+        let place = |fence: &Option<kafleet::store::Checkpoint>| fence.map_or(0, |fence| fence.offset);
         let fences = self.store.fences(&self.all()).await.unwrap_or_default();
         fences.iter().map(place).eq(ends.iter().copied())
             && self.all().into_iter().map(|number| self.end(number)).eq(ends.iter().copied())
@@ -152,7 +152,7 @@ impl Ground {
         let end = Instant::now() + DEADLINE;
         loop {
             let fences = self.store.fences(&self.all()).await;
-            let there = |fences: &Vec<Option<kafleet::store::Fence>>| {
+            let there = |fences: &Vec<Option<kafleet::store::Checkpoint>>| {
                 fences.iter().zip(ends).all(|(fence, end)| fence.map_or(0, |fence| fence.offset) >= *end)
             };
             if fences.as_ref().is_ok_and(there) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kafleet::config::TrackerConfig;
-use kafleet::model::duration::Millis;
+use kafleet::model::units::duration::Millis;
 
 use crate::cases::agrees;
 use crate::ground::{Ground, Tracker, part, until};

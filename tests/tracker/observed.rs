@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use kafleet::broker::{Commit, Outgoing, Partition, TopicSpec};
-use kafleet::model::id::TaskId;
-use kafleet::model::state::State;
+use kafleet::broker::{Commit, Partition, ProducerRecord, TopicSpec};
+use kafleet::model::record::state::State;
+use kafleet::model::task::id::TaskId;
 
 use crate::ground::{Ground, until, until_known};
 
@@ -21,7 +21,7 @@ impl Ground {
 
     async fn put(&self, topic: &str, id: &str, headers: &[(&str, &[u8])]) -> i64 {
         let headers: Vec<(&str, &[u8])> = headers.iter().copied().chain([("ce_id", id.as_bytes())]).collect();
-        let record = Outgoing { topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &headers };
+        let record = ProducerRecord { topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &headers };
         self.link.deliver(record, CALL).await.unwrap().offset
     }
 

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use kafleet::broker::{Broker, ConsumerSpec, Partition, Start};
+use kafleet::broker::{Broker, ConsumerSpec, Partition, StartOffset};
 use kafleet::config::Names;
-use kafleet::model::age::Aging;
-use kafleet::model::changes::{Entry, Index};
 use kafleet::model::event::Event;
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
-use kafleet::model::state::State;
+use kafleet::model::projection::changes::{Entry, Index};
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::state::State;
+use kafleet::model::retention::Expiry;
+use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
 use kafleet::store::memory::Memory;
-use kafleet::tracker::folding::{Folding, Logged};
+use kafleet::tracker::project::projection::{Logged, Projection};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Events folded at once: not what trackers use, because it must not matter.
@@ -27,7 +27,7 @@ const PAGE: usize = 700;
 /// The log, folded anew.
 pub struct Oracle {
     pub store: Memory,
-    pub nodes: Vec<Vec<(TaskId, Node)>>,
+    pub nodes: Vec<Vec<(TaskId, TaskRecord)>>,
     pub events: usize,
     /// Where the partitions ended when they were read.
     pub ends: Vec<i64>,
@@ -37,7 +37,7 @@ pub struct Oracle {
 pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64) {
     let ends = broker.ends(partition, DEADLINE).unwrap();
     let mut consumer = broker.consumer(&ConsumerSpec::default()).unwrap();
-    consumer.assign(&[(partition.clone(), Start::Beginning)]).unwrap();
+    consumer.assign(&[(partition.clone(), StartOffset::Beginning)]).unwrap();
     let (mut events, mut next, begun) = (Vec::new(), ends.first, Instant::now());
     while next < ends.end {
         assert!(begun.elapsed() < DEADLINE, "{partition} is read up to {next} of {}", ends.end);
@@ -98,19 +98,19 @@ impl Oracle {
     }
 }
 
-async fn fold(store: &Memory, number: u32, events: Vec<Logged>, end: i64) -> Vec<(TaskId, Node)> {
-    let mut folding = Folding::open(Arc::new(store.clone()), number).await.unwrap();
+async fn fold(store: &Memory, number: u32, events: Vec<Logged>, end: i64) -> Vec<(TaskId, TaskRecord)> {
+    let mut folding = Projection::open(Arc::new(store.clone()), number).await.unwrap();
     let mut events = VecDeque::from(events);
     while !events.is_empty() {
         let batch: Vec<Logged> = events.drain(..BATCH.min(events.len())).collect();
         let next = events.front().map_or(end, |logged| logged.offset);
         folding.fold(&batch, next).await.unwrap();
     }
-    let nodes = folding.forest().nodes();
+    let nodes = folding.working_set().nodes();
     nodes.map(|(id, node)| (id.clone(), node.clone())).collect()
 }
 
-async fn equal_nodes(store: &dyn Store, number: u32, nodes: &[(TaskId, Node)]) {
+async fn equal_nodes(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     for chunk in nodes.chunks(1_000) {
         let ids: Vec<TaskId> = chunk.iter().map(|(id, _)| id.clone()).collect();
         for ((id, expect), found) in chunk.iter().zip(store.nodes(number, &ids).await.unwrap()) {
@@ -120,7 +120,7 @@ async fn equal_nodes(store: &dyn Store, number: u32, nodes: &[(TaskId, Node)]) {
     }
 }
 
-async fn equal_pages(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, Node)]) {
+async fn equal_pages(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     let parents: BTreeSet<TaskId> = nodes.iter().filter_map(|(id, _)| id.parent_id()).collect();
     let types: BTreeSet<Arc<str>> = nodes.iter().filter_map(|(_, node)| node.task_type.clone()).collect();
     let indexed: Vec<State> = State::ALL.into_iter().filter(|state| state.is_indexed()).collect();
@@ -150,7 +150,7 @@ async fn all_of(store: &dyn Store, number: u32, index: &Index) -> Vec<Entry> {
 }
 
 /// Every finished root is there under its time. More may be there: of what was started again, or is gone.
-async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, Node)]) {
+async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     let (mut found, mut after_ms) = (BTreeSet::new(), i64::MIN);
     loop {
         let page = store.done(number, after_ms, 10_000).await.unwrap();
@@ -160,21 +160,21 @@ async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, Node)]) {
         found.extend(page);
     }
     for (id, node) in nodes {
-        if let Some(age) = node.age.filter(|age| age.what == Aging::Done) {
+        if let Some(age) = node.age.filter(|age| age.what == Expiry::Done) {
             let entry = Entry { seen_ms: age.due_ms, id: id.clone() };
             assert!(found.contains(&entry), "partition {number} does not say when `{id}` is removed");
         }
     }
 }
 
-async fn equal_logs(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, Node)]) {
+async fn equal_logs(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     for (id, _) in nodes.iter().filter(|(_, node)| node.log_lines > 0) {
         let found = store.log_lines(number, id, 0, 10_000).await.unwrap();
         assert_eq!(found, expect.log_lines(number, id, 0, 10_000).await.unwrap(), "the log of `{id}`");
     }
 }
 
-async fn equal_kept(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, Node)]) {
+async fn equal_kept(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     let ids: Vec<TaskId> = nodes.iter().map(|(id, _)| id.clone()).collect();
     let found = store.kept(number, &ids).await.unwrap();
     for (((id, node), found), expect) in nodes.iter().zip(found).zip(expect.kept(number, &ids).await.unwrap()) {
@@ -183,7 +183,7 @@ async fn equal_kept(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(T
     }
 }
 
-async fn equal_attachments(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, Node)]) {
+async fn equal_attachments(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     for (id, name) in nodes.iter().flat_map(|(id, node)| node.attachments.iter().map(move |one| (id, &one.name))) {
         let found = store.attachment(number, id, name).await.unwrap();
         assert!(found.is_some(), "`{name}` of `{id}` is listed and not there");

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use kafleet::broker::memory as broker;
 use kafleet::config::{TopicsConfig, TrackerConfig};
-use kafleet::model::age::Lifetimes;
-use kafleet::model::duration::Millis;
-use kafleet::model::node::Node;
-use kafleet::model::state::State;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::state::State;
+use kafleet::model::retention::Lifetimes;
+use kafleet::model::units::duration::Millis;
 use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::inspect::Inspect;
 use kafleet::store::memory::Memory;
 use kafleet::store::redis::{Redis, RedisOptions};
-use kafleet::store::{Fence, PartitionWriter};
+use kafleet::store::{Checkpoint, PartitionWriter};
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::TrackerSetup;
-use kafleet::tracker::rebuild::{self, Ending, Next, Plan, Rebuild, Refusal, Told};
+use kafleet::tracker::rebuild::{self, Ending, Next, Rebuild, RebuildEvent, RebuildPlan, Refusal};
 use tokio::task::JoinHandle;
 
 use crate::cases::{agrees, one_each};
@@ -48,13 +48,13 @@ fn setup(ground: &Ground, into: &Ground) -> Rebuild {
     Rebuild { tracker: Arc::new(tracker), source: ground.store.clone(), compare: None, partial: false, follow: true }
 }
 
-async fn plan(setup: &Rebuild) -> Plan {
-    rebuild::survey(setup).await.unwrap_or_else(|refusal| panic!("{refusal}"))
+async fn plan(setup: &Rebuild) -> RebuildPlan {
+    rebuild::preflight(setup).await.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
 /// Why it is refused.
 async fn refused(setup: &Rebuild) -> String {
-    match rebuild::survey(setup).await {
+    match rebuild::preflight(setup).await {
         Ok(_) => panic!("it is not refused"),
         Err(Refusal::Unfit(why)) => why,
         Err(other) => panic!("{other}"),
@@ -62,15 +62,15 @@ async fn refused(setup: &Rebuild) -> String {
 }
 
 /// What a rebuild told, and how it ended.
-type End = (Vec<Told>, Result<Ending, Refusal>);
+type End = (Vec<RebuildEvent>, Result<Ending, Refusal>);
 
 /// Runs it to its end.
-fn run(setup: Rebuild, plan: Plan, stop: &Shutdown) -> JoinHandle<End> {
+fn run(setup: Rebuild, plan: RebuildPlan, stop: &Shutdown) -> JoinHandle<End> {
     run_until_ready(setup, plan, stop).0
 }
 
 /// The same, and whether all is compared.
-fn run_until_ready(setup: Rebuild, plan: Plan, stop: &Shutdown) -> (JoinHandle<End>, Arc<AtomicBool>) {
+fn run_until_ready(setup: Rebuild, plan: RebuildPlan, stop: &Shutdown) -> (JoinHandle<End>, Arc<AtomicBool>) {
     let (stop, ready) = (stop.clone(), Arc::new(AtomicBool::new(false)));
     let is_ready = ready.clone();
     let running = tokio::spawn(async move {
@@ -78,8 +78,8 @@ fn run_until_ready(setup: Rebuild, plan: Plan, stop: &Shutdown) -> (JoinHandle<E
         let mut told = Vec::new();
         loop {
             match running.next(&stop).await {
-                Ok(Next::Told(what)) => {
-                    is_ready.fetch_or(what == Told::Ready, SeqCst);
+                Ok(Next::RebuildEvent(what)) => {
+                    is_ready.fetch_or(what == RebuildEvent::Ready, SeqCst);
                     told.push(what);
                 }
                 Ok(Next::Ended(ending)) => return (told, Ok(ending)),
@@ -129,10 +129,12 @@ async fn a_copy_follows_the_log_until_a_tracker_takes_it_over() {
     let new = copy.tracker().await;
     let (told, ending) = ended(running).await;
     assert_eq!(ending, Ok(Ending::TakenOver));
-    let taken: Vec<u32> =
-        told.iter().filter_map(|told| if let Told::TakenOver { partition } = told { Some(*partition) } else { None }).collect();
+    let taken: Vec<u32> = told
+        .iter()
+        .filter_map(|told| if let RebuildEvent::TakenOver { partition } = told { Some(*partition) } else { None })
+        .collect();
     assert_eq!(taken.len(), 3, "{told:?}");
-    assert!(told.contains(&Told::Ready), "{told:?}");
+    assert!(told.contains(&RebuildEvent::Ready), "{told:?}");
     until("all of it is released", || async {
         let queued = copy.store.counts(&copy.all()).await.unwrap();
         times_published(&ground).len() == 30 && queued.iter().all(|count| count.state != State::Scheduled)
@@ -190,7 +192,7 @@ async fn what_would_go_wrong_is_refused() {
     let why = refused(&setup(&ground, &ground)).await;
     assert!(why.contains("this is the store that serves now") && why.contains("hint: "), "{why}");
     // The tracker of some other fleet.
-    put(&copy, 0, Fence { offset: 1, version: 0, ..Fence::default() }).await;
+    put(&copy, 0, Checkpoint { offset: 1, version: 0, ..Checkpoint::default() }).await;
     let why = refused(&setup(&ground, &copy)).await;
     assert!(why.contains("fold version 0") && why.contains("hint: "), "{why}");
     tracker.stop().await;
@@ -199,20 +201,20 @@ async fn what_would_go_wrong_is_refused() {
 /// What stands in the fence of the copy decides.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_of_others_is_refused() {
-    use kafleet::model::fold::FOLD_VERSION;
+    use kafleet::model::projection::FOLD_VERSION;
     let (ground, _) = ground(2);
     let tracker = ground.tracker().await;
     one_each(&ground, "t").await;
     agrees(&ground).await;
     let now = now_ms();
-    let fence = Fence { offset: 1, version: FOLD_VERSION, log_time_ms: now, rebuild: 1, ..Fence::default() };
+    let fence = Checkpoint { offset: 1, version: FOLD_VERSION, log_time_ms: now, rebuild: 1, ..Checkpoint::default() };
     for (partition, fence, said) in [
-        (0, Fence { rebuild: 0, ..fence }, "trackers fold into this store"),
-        (0, Fence { offset: 1_000_000, ..fence }, "the log holds 0 to"),
-        (0, Fence { log_time_ms: now - 7_200_000, ..fence }, "another fleet's: partition 0 is folded to offset 1"),
-        (0, Fence { log_time_ms: now + 7_200_000, ..fence }, "another fleet's"),
+        (0, Checkpoint { rebuild: 0, ..fence }, "trackers fold into this store"),
+        (0, Checkpoint { offset: 1_000_000, ..fence }, "the log holds 0 to"),
+        (0, Checkpoint { log_time_ms: now - 7_200_000, ..fence }, "another fleet's: partition 0 is folded to offset 1"),
+        (0, Checkpoint { log_time_ms: now + 7_200_000, ..fence }, "another fleet's"),
         (2, fence, "it has a partition 2, this fleet has 0 to 1"),
-        (1, Fence { version: FOLD_VERSION + 1, ..fence }, "this build folds version"),
+        (1, Checkpoint { version: FOLD_VERSION + 1, ..fence }, "this build folds version"),
     ] {
         let copy = another(&ground);
         put(&copy, partition, fence).await;
@@ -220,7 +222,7 @@ async fn a_store_of_others_is_refused() {
         assert!(why.contains(said) && why.contains("hint: "), "{why}");
     }
     let newer = another(&ground);
-    put(&newer, 0, Fence { version: FOLD_VERSION + 1, rebuild: 0, ..fence }).await;
+    put(&newer, 0, Checkpoint { version: FOLD_VERSION + 1, rebuild: 0, ..fence }).await;
     let why = refused(&setup(&newer, &another(&ground))).await;
     assert!(why.contains("the source was folded by version"), "{why}");
     tracker.stop().await;
@@ -274,9 +276,9 @@ async fn a_log_without_its_beginning_is_refused_unless_parts_will_do() {
     tracker.stop().await;
 }
 
-fn unverified(told: &[Told]) -> usize {
+fn unverified(told: &[RebuildEvent]) -> usize {
     let lost = "has lost the beginning of 2 trees that the source shows";
-    told.iter().filter(|told| matches!(told, Told::Unverified { why, .. } if why.contains(lost))).count()
+    told.iter().filter(|told| matches!(told, RebuildEvent::Unverified { why, .. } if why.contains(lost))).count()
 }
 
 /// One server and three that share the slots, and a slot that moves while the copy is written.
@@ -313,7 +315,7 @@ async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
     let new = copy.tracker().await;
     let (told, ending) = ended(running).await;
     assert_eq!(ending, Ok(Ending::TakenOver), "{told:?}");
-    let same = told.iter().filter(|told| matches!(told, Told::Verified(one) if one.keys > 0)).count();
+    let same = told.iter().filter(|told| matches!(told, RebuildEvent::Verified(one) if one.keys > 0)).count();
     assert_eq!(same, 5, "{told:?}");
 
     first.write(&story(3, 100)).await;
@@ -322,7 +324,7 @@ async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
     let planned = plan(&back).await;
     let (told, ending) = ended(run(back, planned, &stop)).await;
     assert_eq!(ending, Ok(Ending::Complete), "{told:?}");
-    assert!(told.iter().all(|told| matches!(told, Told::Verified(_) | Told::Ready)), "{told:?}");
+    assert!(told.iter().all(|told| matches!(told, RebuildEvent::Verified(_) | RebuildEvent::Ready)), "{told:?}");
     agrees(&last).await;
     // The same place under another name: any node of the cluster is the cluster.
     let node = format!("redis-cluster://127.0.0.1:{}", cluster.servers[2].port);
@@ -332,7 +334,7 @@ async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
     new.stop().await;
 }
 
-async fn put(ground: &Ground, partition: u32, fence: Fence) {
+async fn put(ground: &Ground, partition: u32, fence: Checkpoint) {
     let (mut writer, found): (Box<dyn PartitionWriter>, _) = ground.store.open(partition).await.unwrap();
     writer.apply(&Default::default(), found, fence).await.unwrap();
 }
@@ -383,7 +385,7 @@ async fn the_copy_is_compared_under_load() {
     let plan = plan(&setup).await;
     let (told, ending) = ended(run(setup, plan, &stop)).await;
     assert_eq!(ending, Ok(Ending::Complete), "{told:?}");
-    let keys: u64 = told.iter().map(|told| if let Told::Verified(one) = told { one.keys } else { 0 }).sum();
+    let keys: u64 = told.iter().map(|told| if let RebuildEvent::Verified(one) = told { one.keys } else { 0 }).sum();
     assert!(keys > 3_000, "{told:?}");
     writing.await.unwrap();
     // The same again, where nothing moves: the digest is that of the contents.
@@ -391,10 +393,10 @@ async fn the_copy_is_compared_under_load() {
     let mut digests = Vec::new();
     for _ in 0..2 {
         let setup = compared(&source, &copy, &server);
-        let plan = rebuild::survey(&setup).await.unwrap();
+        let plan = rebuild::preflight(&setup).await.unwrap();
         let (mut told, _) = ended(run(setup, plan, &stop)).await;
-        told.retain(|told| *told != Told::Ready);
-        told.sort_by_key(|told| if let Told::Verified(one) = told { one.partition } else { panic!("{told:?}") });
+        told.retain(|told| *told != RebuildEvent::Ready);
+        told.sort_by_key(|told| if let RebuildEvent::Verified(one) = told { one.partition } else { panic!("{told:?}") });
         digests.push(told);
     }
     assert_eq!(digests[0], digests[1]);
@@ -412,7 +414,7 @@ async fn a_difference_is_named() {
     agrees(&source).await;
     tracker.stop().await;
     let record = source.store.nodes(0, &[id("a")]).await.unwrap().remove(0).unwrap();
-    let wrong = Node { attempt: 7, ..record }.encode();
+    let wrong = TaskRecord { attempt: 7, ..record }.encode();
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let () = redis::cmd("SET").arg("fleet:{p0}:t:a").arg(wrong).query(&mut connection).unwrap();
     let () = server.call(&["ZREM", "fleet:{p0}:due", "later"]).unwrap();
@@ -421,7 +423,7 @@ async fn a_difference_is_named() {
     let plan = plan(&setup).await;
     let (told, ending) = ended(run(setup, plan, &Shutdown::new())).await;
     assert_eq!(ending, Ok(Ending::Different), "{told:?}");
-    let [Told::Differs { partition: 0, differences }] = told.as_slice() else { panic!("{told:?}") };
+    let [RebuildEvent::Differs { partition: 0, differences }] = told.as_slice() else { panic!("{told:?}") };
     let of = |key: &str| differences.iter().find(|one| one.key == key).unwrap_or_else(|| panic!("{key}: {differences:?}"));
     assert_eq!((of("fleet:{p0}:t:a").source.as_str(), of("fleet:{p0}:t:a").copy.as_str()), ("attempt=7", "attempt=0"));
     assert_eq!(of("fleet:{p0}:t:b").source, "nothing");

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use kafleet::broker::memory as broker;
-use kafleet::model::changes::Changes;
-use kafleet::model::fold::FOLD_VERSION;
-use kafleet::model::rollup::children_of;
-use kafleet::model::state::State;
+use kafleet::model::projection::FOLD_VERSION;
+use kafleet::model::projection::changes::Changes;
+use kafleet::model::record::rollup::children_of;
+use kafleet::model::record::state::State;
 use kafleet::store::memory::Memory;
-use kafleet::store::{Fence, Index, Store};
+use kafleet::store::{Checkpoint, Index, Store};
 use serde_json::json;
 
 use crate::cases::{agrees, one_each, state_of};
@@ -120,7 +120,7 @@ async fn misplaced_and_empty_announcements_make_no_task() {
 }
 
 /// Puts a fence into an empty partition.
-async fn put_fence(store: &Memory, partition: u32, fence: Fence) {
+async fn put_fence(store: &Memory, partition: u32, fence: Checkpoint) {
     let (mut writer, found) = store.open(partition).await.unwrap();
     writer.apply(&Changes::default(), found, fence).await.unwrap();
 }
@@ -136,7 +136,7 @@ async fn a_fence_that_does_not_fit_stops_with_its_reason() {
         one_each(&ground, "t").await;
     }
     memory.truncate_before(&ground.place(3), 4).unwrap();
-    let fence = |offset, version| Fence { offset, version, log_time_ms: 7, ..Fence::default() };
+    let fence = |offset, version| Checkpoint { offset, version, log_time_ms: 7, ..Checkpoint::default() };
     let bad = [
         (0, fence(2, FOLD_VERSION + 1), "upgrade trackers first"),
         (1, fence(2, FOLD_VERSION - 1), "fold into an empty store"),

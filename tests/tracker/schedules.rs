@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::{Partition, TopicSpec, memory as broker};
-use kafleet::control::plan::{Ask, Plan, PlanKey, Span};
-use kafleet::control::{Board, CONTROL_VERSION, Orders, arrange, keep};
+use kafleet::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleState, Span};
+use kafleet::control::{CONTROL_VERSION, ControlState, ControlWatch, arrange, keep};
 use kafleet::model::event::{Event, Kind};
+use kafleet::model::record::state::State as TaskState;
 use kafleet::model::schedule::step::{Outcome, State};
 use kafleet::model::schedule::{Overlap, Paused, Schedule, Spec, Template, task_of};
-use kafleet::model::state::State as TaskState;
 use kafleet::publish::time_text;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::Memory;
@@ -47,21 +47,21 @@ fn task(schedule: &Schedule, name: &str, n: i64) -> String {
 }
 
 async fn put(ground: &Ground, name: &str, schedule: &Schedule) {
-    arrange(&ground.link, &ground.names, &PlanKey::Schedule(name.into()), Some(schedule)).await.unwrap();
+    arrange(&ground.link, &ground.names, &ScheduleKey::Schedule(name.into()), Some(schedule)).await.unwrap();
 }
 
 async fn delete(ground: &Ground, name: &str) {
-    arrange(&ground.link, &ground.names, &PlanKey::Schedule(name.into()), None::<&Schedule>).await.unwrap();
+    arrange(&ground.link, &ground.names, &ScheduleKey::Schedule(name.into()), None::<&Schedule>).await.unwrap();
 }
 
 async fn ask(ground: &Ground, name: &str, ask: &str, backfill: Option<Span>) {
-    let said = Ask { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
-    arrange(&ground.link, &ground.names, &PlanKey::Ask(name.into(), ask.into()), Some(&said)).await.unwrap();
+    let said = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
+    arrange(&ground.link, &ground.names, &ScheduleKey::ScheduleRequest(name.into(), ask.into()), Some(&said)).await.unwrap();
 }
 
 /// As whoever reads the control topic now.
-async fn plan(ground: &Ground) -> Plan {
-    let board = Board::new(Orders::without_cancels().with_plan());
+async fn plan(ground: &Ground) -> ScheduleState {
+    let board = ControlWatch::new(ControlState::without_cancels().with_plan());
     let _reading = keep(board.clone(), ground.broker.clone(), &ground.names, None);
     tokio::time::timeout(DEADLINE, board.whole()).await.expect("the control topic is read");
     board.orders().plan.clone()
@@ -71,7 +71,7 @@ async fn state(ground: &Ground, name: &str) -> State {
     plan(ground).await.states.get(name).map(|state| (**state).clone()).unwrap_or_default()
 }
 
-async fn until_plan(ground: &Ground, what: &str, holds: impl Fn(&Plan) -> bool) {
+async fn until_plan(ground: &Ground, what: &str, holds: impl Fn(&ScheduleState) -> bool) {
     until(what, || async { holds(&plan(ground).await) }).await;
 }
 
@@ -202,9 +202,9 @@ pub async fn people_change_schedules(ground: Ground) {
     let went_on = state(&ground, "s").await;
     assert!(went_on.recent[0].time_ms > schedule.from_ms && went_on.missed == 0);
     delete(&ground, "s").await;
-    until_plan(&ground, "nothing is left of it", Plan::is_empty).await;
+    until_plan(&ground, "nothing is left of it", ScheduleState::is_empty).await;
     ask(&ground, "s", "three", None).await;
-    until_plan(&ground, "a request of nothing goes", Plan::is_empty).await;
+    until_plan(&ground, "a request of nothing goes", ScheduleState::is_empty).await;
     tracker.is_well().await;
     agrees(&ground).await;
     tracker.stop().await;

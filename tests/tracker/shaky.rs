@@ -7,14 +7,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::{
-    AtomicProducer, Broker, BrokerError, Committed, Consumer, ConsumerSpec, GroupEvent, Outgoing, Partition, RecordRef, Start,
-    Then,
+    Broker, BrokerError, Committed, Consumer, ConsumerSpec, GroupEvent, MakeDependents, Partition, ProducerRecord, RecordRef,
+    StartOffset, TransactionalProducer,
 };
-use kafleet::model::age::Lifetimes;
-use kafleet::model::changes::{Changes, Entry, Index};
-use kafleet::model::id::TaskId;
-use kafleet::model::node::Node;
-use kafleet::store::{AuditPage, Fence, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount};
+use kafleet::model::projection::changes::{Changes, Entry, Index};
+use kafleet::model::record::TaskRecord;
+use kafleet::model::retention::Lifetimes;
+use kafleet::model::task::id::TaskId;
+use kafleet::store::{
+    AuditPage, Checkpoint, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount,
+};
 
 /// Polls, or records, without end.
 pub const ANY: u32 = u32::MAX;
@@ -61,24 +63,24 @@ pub enum Step {
 }
 
 struct ShakyAtomic {
-    inner: Box<dyn AtomicProducer>,
+    inner: Box<dyn TransactionalProducer>,
     tricks: Arc<Tricks>,
 }
 
-impl AtomicProducer for ShakyAtomic {
-    fn send_in_two(
+impl TransactionalProducer for ShakyAtomic {
+    fn send_with_dependents(
         &mut self,
-        records: &[Outgoing<'_>],
-        then: &mut Then<'_>,
+        records: &[ProducerRecord<'_>],
+        then: &mut MakeDependents<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         self.tricks.sends.fetch_add(1, SeqCst);
         let step = *self.tricks.step.lock().unwrap();
         match step {
-            Step::Done => self.inner.send_in_two(records, then, deadline),
+            Step::Done => self.inner.send_with_dependents(records, then, deadline),
             Step::Before => Err(BrokerError::Unavailable("nothing was sent, on purpose".into())),
             Step::After => {
-                self.inner.send_in_two(records, then, deadline)?;
+                self.inner.send_with_dependents(records, then, deadline)?;
                 Err(BrokerError::InDoubt("sent, on purpose".into()))
             }
             Step::Frozen => {
@@ -87,7 +89,7 @@ impl AtomicProducer for ShakyAtomic {
                 while *self.tricks.step.lock().unwrap() == Step::Frozen && std::time::Instant::now() < end {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                self.inner.send_in_two(records, then, deadline)
+                self.inner.send_with_dependents(records, then, deadline)
             }
         }
     }
@@ -132,7 +134,7 @@ impl Broker for ShakyBroker {
         }
         self.inner.group_offsets(group, at, deadline)
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         self.tricks.atomics.fetch_add(1, SeqCst);
         if let Some(error) = &*self.tricks.no_atomic.lock().unwrap() {
             return Err(error.clone());
@@ -172,8 +174,8 @@ impl Consumer for ShakyConsumer {
             sink(record);
         })
     }
-    fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
-        let moves = starts.iter().any(|(_, start)| matches!(start, Start::At(_)));
+    fn assign(&mut self, starts: &[(Partition, StartOffset)]) -> Result<(), BrokerError> {
+        let moves = starts.iter().any(|(_, start)| matches!(start, StartOffset::At(_)));
         if moves && self.tricks.refuse_moves.load(SeqCst) > 0 {
             self.tricks.refuse_moves.fetch_sub(1, SeqCst);
             return Err(BrokerError::Unavailable("seeking: no answer in time".into()));
@@ -228,16 +230,16 @@ impl ShakyStore {
 
 #[async_trait]
 impl Store for ShakyStore {
-    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Fence>), StoreError> {
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
         self.answer().await?;
         let (inner, fence) = self.inner.open(partition).await?;
         Ok((Box::new(ShakyWriter { inner, store: self.clone() }), fence))
     }
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         self.answer().await?;
         self.inner.nodes(partition, ids).await
     }
-    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Fence>>, StoreError> {
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
         self.looks.fetch_add(1, SeqCst);
         self.answer().await?;
         self.inner.fences(partitions).await
@@ -307,7 +309,7 @@ impl PartitionWriter for ShakyWriter {
         self.store.answer().await?;
         self.inner.done(limit).await
     }
-    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         self.store.answer().await?;
         if *self.store.mood.lock().unwrap() == Mood::Panics {
             self.store.set(Mood::Well);
@@ -334,7 +336,7 @@ impl PartitionWriter for ShakyWriter {
         self.store.answer().await?;
         self.inner.condemn().await
     }
-    async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
+    async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
         self.store.answer().await?;
         self.inner.apply(changes, from, to).await
     }

@@ -1,9 +1,9 @@
 //! Events as a fleet writes them, and as it should not: out of order, twice, of old runs. The same for the same seed.
 
 use kafleet::model::event::{Announcement, ErrorInfo, Event, Kind};
-use kafleet::model::id::TaskId;
 use kafleet::model::json::RawJson;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
+use kafleet::model::task::id::TaskId;
 use kafleet::model::task::{OnFailure, Policy, Position, Rules};
 
 pub fn id(text: &str) -> TaskId {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::TopicSpec;
-use kafleet::handlers::callback::TYPE;
-use kafleet::model::action::{Action, Callback, Check, Tell};
-use kafleet::model::duration::Millis;
+use kafleet::handlers::builtin::callback::TYPE;
 use kafleet::model::event::{Event, Kind};
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
+use kafleet::model::task::action::{Action, Callback, Check, NotifyAction};
 use kafleet::model::task::{Policy, Rules};
+use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::Memory;
 
@@ -29,7 +29,7 @@ fn make_callback_topic(ground: &Ground) {
 /// A task that tells of its success, and of a check that is due at once.
 fn telling(task: &str) -> Event {
     let callback = Callback::to("https://hooks.example.com");
-    let tell = Some(Tell { callback: Some(callback.clone()), email: None });
+    let tell = Some(NotifyAction { callback: Some(callback.clone()), email: None });
     let check = Check { after: Some(Millis(1)), at: None, expect: vec![State::Failed], passed: None, failed: tell };
     let actions = vec![Action { on: vec![State::Succeeded], callback: Some(callback), email: None }];
     let rules = Rules { actions, checks: vec![check], ..Rules::default() };

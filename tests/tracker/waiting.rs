@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use kafleet::broker::{BrokerError, Commit, Outgoing, Partition, TopicSpec};
+use kafleet::broker::{BrokerError, Commit, Partition, ProducerRecord, TopicSpec};
 use kafleet::config::TrackerConfig;
-use kafleet::control::beat::BeatState;
+use kafleet::control::heartbeat::HeartbeatState;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::json::RawJson;
-use kafleet::model::state::State;
+use kafleet::model::record::state::State;
+use kafleet::model::task::continuation::Continuation;
 use kafleet::model::task::{Policy, Position, Rules};
-use kafleet::model::then::Then;
 use kafleet::runtime::now_ms;
 
 use crate::ages::beat;
@@ -78,8 +78,13 @@ async fn a_retry_does_not_make_a_cancel_forget_what_it_has_ended() {
     make_topics(&ground);
     let position = put_task(&ground, "p").await;
     let (topic, at) = (ground.names.tasks("child"), Partition::new(ground.names.tasks("child"), 0));
-    let record =
-        Outgoing { topic: &topic, partition: Some(0), key: Some(b"p:c"), value: Some(b"1"), headers: &[("ce_announced", b"1")] };
+    let record = ProducerRecord {
+        topic: &topic,
+        partition: Some(0),
+        key: Some(b"p:c"),
+        value: Some(b"1"),
+        headers: &[("ce_announced", b"1")],
+    };
     let end = ground.link.deliver(record, DEADLINE).await.unwrap().offset + 1;
     let parent = placed("p", position);
     let first = ground.tracker().await;
@@ -152,7 +157,7 @@ async fn a_continuation_that_was_never_published_can_be_retried() {
     let (ground, _) = ground(1);
     make_topics(&ground);
     let mut root = submitted("r");
-    let rules = Rules { then: vec![Then::new("later", serde_json::json!({"n": 1}))], ..Rules::default() };
+    let rules = Rules { then: vec![Continuation::new("later", serde_json::json!({"n": 1}))], ..Rules::default() };
     root.task.as_mut().unwrap().policy = Some(Box::new(Policy { rules, ..Policy::default() }));
     let tracker = ground.tracker().await;
     ground.write(&[root, succeeded("r")]).await;
@@ -182,7 +187,7 @@ async fn a_cancel_does_not_wait_for_a_worker_that_has_stopped() {
     let tracker = ground.tracker().await;
     ground.write(&[submitted("left"), by(Kind::Started, "left", "w")]).await;
     until_state(&ground, "left", State::Running).await;
-    beat(&ground, "w", 500, BeatState::Stopped).await;
+    beat(&ground, "w", 500, HeartbeatState::Stopped).await;
     until("its task is told", || async { node(&ground, "left").await.unwrap().silent }).await;
     ground.write(&[event(Kind::CancelRequested, "left")]).await;
     until_state(&ground, "left", State::Cancelled).await;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kafleet::broker::{Commit, Partition};
-use kafleet::control::{Board, Orders, keep};
+use kafleet::control::{ControlState, ControlWatch, keep};
 use kafleet::model::event::{Event, Kind};
 
 use crate::cases::agrees;
@@ -24,7 +24,7 @@ pub async fn cancels_of_small_trees_leave_together(ground: Ground) {
         .flat_map(|tree| [submitted(tree), submitted(&format!("{tree}:child")), event(Kind::CancelRequested, tree)])
         .collect();
     ground.write(&story).await;
-    let board = Board::new(Orders::default());
+    let board = ControlWatch::new(ControlState::default());
     let _reading = keep(board.clone(), ground.broker.clone(), &ground.names, None);
     let tracker = ground.tracker().await;
     let told = || board.orders().cancels().len();

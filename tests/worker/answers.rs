@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kafleet::handlers::Failure;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
+use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, memory};
@@ -355,14 +355,14 @@ async fn a_task_waits_for_its_time_and_expires_after_it() {
 /// Its key and the headers of others go with it, also those that are no text.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_handed_to_the_tracker_is_the_whole_record() {
-    use kafleet::broker::Outgoing;
+    use kafleet::broker::ProducerRecord;
     let kind = Kind::new("far", |_: Value, _| async move { Err(Failure::retry_after("not yet", Duration::from_secs(40))) });
     let (fleet, _) = memory(1, &[kind]).await;
     let topic = fleet.names.tasks("far");
     let headers: [(&str, &[u8]); 4] = [("ce_id", b"a"), ("x-text", b"kept"), ("x-bytes", b"\xff\x00"), ("ce_subject", b"theirs")];
     for (key, id) in [(&b"\xfe"[..], "binary"), (b"customer-7", "text")] {
         let headers: Vec<_> = [("ce_id", id.as_bytes())].into_iter().chain(headers[1..].iter().copied()).collect();
-        let record = Outgoing { topic: &topic, partition: None, key: Some(key), value: Some(b"1"), headers: &headers };
+        let record = ProducerRecord { topic: &topic, partition: None, key: Some(key), value: Some(b"1"), headers: &headers };
         fleet.link.deliver(record, crate::fleet::DEADLINE).await.unwrap();
     }
     let worker = fleet.worker();

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, Ends, GroupEvent, Outgoing, OwnedHeaders,
+    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, OwnedHeaders, ProducerRecord, Watermarks,
 };
 use kafleet::broker::{Partition, Producer, Record, RecordRef};
-use kafleet::control::{Key, Offsets, Said};
+use kafleet::control::{ControlKey, ControlRecord, Offsets};
 use kafleet::model::offsets::Metadata;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -61,7 +61,7 @@ impl Consumer for OddConsumer {
         Ok(events)
     }
 
-    fn assign(&mut self, starts: &[(Partition, kafleet::broker::Start)]) -> Result<(), BrokerError> {
+    fn assign(&mut self, starts: &[(Partition, kafleet::broker::StartOffset)]) -> Result<(), BrokerError> {
         self.held.extend(starts.iter().map(|(partition, _)| partition.clone()));
         self.inner.assign(starts)
     }
@@ -69,7 +69,7 @@ impl Consumer for OddConsumer {
 }
 
 impl Holding {
-    fn keep(&self, record: &Outgoing<'_>, token: u64) {
+    fn keep(&self, record: &ProducerRecord<'_>, token: u64) {
         let headers: OwnedHeaders = record.headers.iter().map(|(name, value)| (name.to_string(), Some(value.to_vec()))).collect();
         let (key, value) = (record.key.map(<[u8]>::to_vec), record.value.map(<[u8]>::to_vec));
         let (topic, partition) = (record.topic.into(), record.partition.unwrap_or(-1));
@@ -80,13 +80,13 @@ impl Holding {
         for (token, record) in self.held.lock().drain(..) {
             let (key, value) = (record.key.as_deref(), record.value.as_deref());
             let partition = (record.partition >= 0).then_some(record.partition);
-            self.inner.send(&Outgoing { topic: &record.topic, partition, key, value, headers: &[] }, token).unwrap();
+            self.inner.send(&ProducerRecord { topic: &record.topic, partition, key, value, headers: &[] }, token).unwrap();
         }
     }
 }
 
 impl Producer for Holding {
-    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
+    fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         let is_event = record.topic.ends_with(".events");
         if is_event && Switches::is_on(&self.switches.holding) {
             self.keep(record, token);
@@ -121,13 +121,13 @@ impl Broker for Odd {
         Ok(Arc::new(Holding { inner, switches: self.switches.clone(), held: Mutex::default() }))
     }
 
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         let of_tasks = partition.topic.contains(".tasks.");
         if of_tasks && Switches::is_on(&self.switches.silent) {
             return Err(BrokerError::Unavailable("no answer in time".into()));
         }
         if of_tasks && Switches::is_on(&self.switches.anew) {
-            return Ok(Ends { first: 0, end: 0 });
+            return Ok(Watermarks { first: 0, end: 0 });
         }
         self.inner.ends(partition, deadline)
     }
@@ -189,7 +189,7 @@ async fn late_answers_say_nothing_of_a_topic_made_anew() {
     switches.anew.store(true, Ordering::SeqCst);
     until("it is refused", || worker.health.reasons().iter().any(|(_, why)| why.contains("made anew"))).await;
     switches.anew.store(false, Ordering::SeqCst);
-    fleet.order(Key::Offsets("anew".into(), 0), Said::Offsets(Offsets { v: 1, at_ms: 0, offset: 0 })).await;
+    fleet.order(ControlKey::Offsets("anew".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 0 })).await;
     until("what is there now runs", || journal.started() == 10).await;
     switches.holding.store(false, Ordering::SeqCst);
     // Its answer takes the late ones along.

@@ -1,8 +1,8 @@
 //! What an attempt spawns, and results for other systems.
 
 use kafleet::handlers::{Child, Failure};
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
+use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
 use crate::fleet::memory;
@@ -29,7 +29,7 @@ async fn children_are_out_before_their_parent_has_ended() {
         tasks[n].headers.iter().find(|(own, _)| own == name).map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap())
     };
     let ids: Vec<String> = (0..tasks.len()).map(|n| header(n, "ce_id").unwrap()).collect();
-    let base = format!("p:echo-{}", kafleet::model::hash::spawn_hash("echo", &json!({"a": 2, "b": 1})));
+    let base = format!("p:echo-{}", kafleet::model::task::hash::spawn_hash("echo", &json!({"a": 2, "b": 1})));
     assert_eq!(ids, [base.clone(), format!("{base}-2"), format!("{base}-3"), "p:own".into()], "equal ones are numbered from 2");
     assert_eq!((header(3, "ce_parent").as_deref(), header(3, "ce_run").as_deref()), (Some("p"), Some("3")));
     assert_eq!((header(3, "ce_name").as_deref(), tasks[3].key.as_deref()), (Some("mine"), Some(&b"k"[..])));
@@ -56,7 +56,7 @@ async fn a_failed_attempt_has_spawned_nothing() {
             _ => ok(Value::Null),
         }
     });
-    let kind = kind.timeout(kafleet::model::duration::Millis(40));
+    let kind = kind.timeout(kafleet::model::units::duration::Millis(40));
     let (fleet, _) = memory(1, &[kind, Kind::echo("echo")]).await;
     let ids = ["retries", "fails", "panics", "too-large", "bad-child", "times-out"];
     for id in ids {

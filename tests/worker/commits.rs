@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{Broker, Commit, Partition};
-use kafleet::control::{Key, Offsets, Said};
+use kafleet::control::{ControlKey, ControlRecord, Offsets};
 use kafleet::model::offsets::{Mark, Metadata};
 use serde_json::Value;
 
@@ -71,7 +71,7 @@ async fn a_kill_repeats_at_most_a_window() {
     let journal = Journal::default();
     let (mut fleet, _) = memory(2, &[counted("quick", &journal).slots(8)]).await;
     // So rarely that only the window makes it commit.
-    fleet.config.commit_interval = kafleet::model::duration::Millis::secs(60);
+    fleet.config.commit_interval = kafleet::model::units::duration::Millis::secs(60);
     fleet.send_many("quick", "t", 12_000, "0").await;
     for round in 1..=4 {
         let worker = fleet.worker();
@@ -187,7 +187,8 @@ async fn a_gap_larger_than_the_window_is_stepped_over() {
 async fn write_gap(fleet: &Fleet, broker: &Memory, task_type: &str, records: usize) {
     let topic = fleet.names.tasks(task_type);
     broker.hold_atomic("gap", true);
-    let record = kafleet::broker::Outgoing { topic: &topic, partition: Some(0), key: None, value: Some(b"never"), headers: &[] };
+    let record =
+        kafleet::broker::ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(b"never"), headers: &[] };
     let all = vec![record; records];
     tokio::task::block_in_place(|| broker.atomic_producer("gap").unwrap().send_all(&all, DEADLINE)).unwrap_err();
     assert!(broker.settle_atomic("gap", false));
@@ -201,7 +202,8 @@ async fn a_partition_never_consumed_is_taken_from_its_start_and_marked() {
     let worker = fleet.worker();
     fleet.wait_for_results(50).await;
     worker.stop().await;
-    let control = tokio::task::block_in_place(|| kafleet::fleet::read_control(&*broker, &fleet.names, DEADLINE)).unwrap();
+    let control =
+        tokio::task::block_in_place(|| kafleet::control::settings::read_control(&*broker, &fleet.names, DEADLINE)).unwrap();
     assert!(control.is_consumed("new", 0) && control.is_consumed("new", 1));
 }
 
@@ -293,7 +295,7 @@ pub async fn made_anew(fleet: Fleet, journal: Journal) {
     assert_eq!(fleet.committed("anew").await[0].as_ref().unwrap().offset, 500, "nobody has moved it");
     let worker = fleet.worker();
     until("it is refused again", || worker.health.reasons().iter().any(|(_, why)| why.contains("made anew"))).await;
-    fleet.order(Key::Offsets("anew".into(), 0), Said::Offsets(Offsets { v: 1, at_ms: 0, offset: 2 })).await;
+    fleet.order(ControlKey::Offsets("anew".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 2 })).await;
     fleet.wait_for_results(3).await;
     until("all is well", || worker.health.reasons().is_empty()).await;
     worker.stop().await;

@@ -3,33 +3,33 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kafleet::broker::Outgoing;
+use kafleet::broker::ProducerRecord;
 use kafleet::config::Order;
-use kafleet::control::{self, Cancel, Key, Kill, Offsets, Pause, Said};
+use kafleet::control::{self, Cancel, ControlKey, ControlRecord, Kill, Offsets, Pause};
 use kafleet::handlers::Failure;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::{Event, Kind as EventKind};
+use kafleet::model::units::duration::Millis;
 use parking_lot::Mutex;
 
 use crate::fleet::{DEADLINE, Fleet, kafka, memory, pause, until};
 use crate::types::{Gate, Journal, Kind, counted, gated};
 
 impl Fleet {
-    pub async fn order(&self, key: Key, said: Said) {
+    pub async fn order(&self, key: ControlKey, said: ControlRecord) {
         control::order(&self.link, &self.names, &key, &said).await.unwrap();
     }
 
-    pub async fn withdraw(&self, key: Key) {
+    pub async fn withdraw(&self, key: ControlKey) {
         control::withdraw(&self.link, &self.names, &key).await.unwrap();
     }
 
     pub async fn cancel(&self, id: &str, asof: i64, subtree: bool) {
         let said = Cancel { v: 1, asof, at_ms: 0, subtree, reason: Some("enough".into()), by: None };
-        self.order(Key::Cancel(id.into()), Said::Cancel(said)).await;
+        self.order(ControlKey::Cancel(id.into()), ControlRecord::Cancel(said)).await;
     }
 
     pub async fn pause(&self, task_type: &str) {
-        self.order(Key::Pause(task_type.into()), Said::Pause(Pause { v: 1, at_ms: 0, reason: None })).await;
+        self.order(ControlKey::Pause(task_type.into()), ControlRecord::Pause(Pause { v: 1, at_ms: 0, reason: None })).await;
     }
 
     async fn send_child(&self, task_type: &str, parent: &str, segment: &str, params: &str) {
@@ -162,7 +162,7 @@ async fn a_late_worker_obeys_what_is_there() {
     let (fleet, _) = memory(1, &[counted("work", &journal)]).await;
     fleet.cancel("old", 10, true).await;
     fleet.cancel("taken-back", 10, true).await;
-    fleet.withdraw(Key::Cancel("taken-back".into())).await;
+    fleet.withdraw(ControlKey::Cancel("taken-back".into())).await;
     let again = [("ce_id", "old"), ("ce_run", "2"), ("ce_asof", "11")];
     fleet.send("work", "old", "0").await;
     fleet.send("work", "taken-back", "0").await;
@@ -192,10 +192,10 @@ async fn a_kill_switch_cancels_what_it_means_and_nothing_else_on_kafka() {
 
 async fn killed(fleet: Fleet, journal: Journal) {
     let kill = |task_type: Option<&str>| {
-        Said::Kill(Kill { v: 1, at_ms: 0, task_type: task_type.map(str::to_owned), reason: Some("bad batch".into()) })
+        ControlRecord::Kill(Kill { v: 1, at_ms: 0, task_type: task_type.map(str::to_owned), reason: Some("bad batch".into()) })
     };
-    fleet.order(Key::Kill("batch-7".into()), kill(None)).await;
-    fleet.order(Key::Kill("import-".into()), kill(Some("work"))).await;
+    fleet.order(ControlKey::Kill("batch-7".into()), kill(None)).await;
+    fleet.order(ControlKey::Kill("import-".into()), kill(Some("work"))).await;
     let tagged = [("ce_id", "tagged"), ("ce_tags", "x,batch-7")];
     fleet.send_record("work", None, None, Some(b"0"), &tagged).await;
     fleet.send("work", "import-1", "0").await;
@@ -206,7 +206,7 @@ async fn killed(fleet: Fleet, journal: Journal) {
     let end = fleet.result_of("tagged").await;
     assert_eq!(told(&end), (EventKind::Cancelled, 0, "killed", "the kill switch `batch-7` is on: bad batch"));
     assert_eq!(fleet.result_of("import-1").await.kind, EventKind::Cancelled);
-    fleet.withdraw(Key::Kill("import-".into())).await;
+    fleet.withdraw(ControlKey::Kill("import-".into())).await;
     // The lift is heard after it is written, so ids are tried until one runs.
     let end = Instant::now() + DEADLINE;
     for n in 3.. {
@@ -241,7 +241,7 @@ async fn malformed_orders_are_ignored() {
         ("kill/", "{\"v\":1}"),
         ("future/thing", "{}"),
     ] {
-        let record = Outgoing {
+        let record = ProducerRecord {
             topic: &topic,
             partition: Some(0),
             key: Some(key.as_bytes()),
@@ -270,7 +270,7 @@ async fn begin(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
     let worker = fleet.worker();
     let refused = || worker.health.reasons().into_iter().any(|(part, _)| part.ends_with("/0"));
     until("the health names the partition", refused).await;
-    fleet.order(Key::Offsets("gone".into(), 0), Said::Offsets(Offsets { v: 1, at_ms: 0, offset: 15 })).await;
+    fleet.order(ControlKey::Offsets("gone".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 15 })).await;
     fleet.result_of("new").await;
     until("all is well", || worker.health.reasons().is_empty()).await;
     let names = fleet.names.clone();
@@ -299,9 +299,9 @@ async fn begin_marked(fleet: Fleet, journal: Journal) {
     for n in 0..5 {
         fleet.send_to("gone", 0, &format!("t{n}"), "0").await;
     }
-    kafleet::fleet::mark_consumed(&fleet.link, &fleet.names, "gone", 0).await.unwrap();
+    kafleet::control::settings::mark_partition_consumed(&fleet.link, &fleet.names, "gone", 0).await.unwrap();
     // It is there before the worker is.
-    fleet.order(Key::Offsets("gone".into(), 0), Said::Offsets(Offsets { v: 1, at_ms: 0, offset: 3 })).await;
+    fleet.order(ControlKey::Offsets("gone".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 3 })).await;
     let worker = fleet.worker();
     fleet.wait_for_results(2).await;
     until("all is well", || worker.health.reasons().is_empty()).await;
@@ -342,7 +342,7 @@ async fn paused(fleet: Fleet, journal: Journal, gate: Gate) {
     let second = fleet.worker();
     second.ready().await;
     assert_eq!(journal.started(), 1, "one that starts later obeys");
-    fleet.withdraw(Key::Pause("work".into())).await;
+    fleet.withdraw(ControlKey::Pause("work".into())).await;
     fleet.wait_for_results(22).await;
     worker.stop().await;
     second.stop().await;

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::stream::{self, StreamExt};
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::link::Link;
 use kafleet::broker::memory::{Memory, MemoryOptions};
-use kafleet::broker::{Broker, Committed, Outgoing, Partition};
+use kafleet::broker::shared_producer::SharedProducer;
+use kafleet::broker::{Broker, Committed, Partition, ProducerRecord};
 use kafleet::config::{Bytes, Config, Names, TopicsConfig, TypeConfig, WorkerConfig};
 use kafleet::control;
 use kafleet::handlers::Registry;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Event;
 use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::task::Position;
+use kafleet::model::units::duration::Millis;
 use kafleet::runtime::{Health, Shutdown, blocking};
 use kafleet::telemetry::Metrics;
-use kafleet::worker::cell::Reentry;
+use kafleet::worker::child::Reentry;
 use kafleet::worker::{self, WorkerSetup};
 use tokio::task::JoinHandle;
 
@@ -39,7 +39,7 @@ pub struct Fleet {
     pub reentry: Option<Reentry>,
     partitions: u32,
     kinds: Vec<Kind>,
-    pub link: Arc<Link>,
+    pub link: Arc<SharedProducer>,
 }
 
 /// A worker that runs.
@@ -93,7 +93,7 @@ impl Fleet {
         let names = Names::new(prefix);
         Self {
             events: Tail::new(broker.clone(), &names.events(), EVENTS_PARTITIONS),
-            link: Link::open(broker.clone(), None).unwrap(),
+            link: SharedProducer::open(broker.clone(), None).unwrap(),
             broker,
             names,
             config: WorkerConfig {
@@ -153,7 +153,7 @@ impl Fleet {
     ) -> Position {
         let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
         let topic = self.names.tasks(task_type);
-        let record = Outgoing { topic: &topic, partition, key: key.map(str::as_bytes), value, headers: &headers };
+        let record = ProducerRecord { topic: &topic, partition, key: key.map(str::as_bytes), value, headers: &headers };
         self.link.deliver(record, DEADLINE).await.unwrap()
     }
 

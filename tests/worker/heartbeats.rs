@@ -4,23 +4,23 @@ use std::time::Instant;
 
 use kafleet::broker::{Broker, Commit, Partition};
 use kafleet::config::Alarm;
-use kafleet::control::beat::{Beat, BeatState};
+use kafleet::control::heartbeat::{Heartbeat, HeartbeatState};
 use kafleet::handlers::Failure;
-use kafleet::model::duration::Millis;
+use kafleet::model::units::duration::Millis;
 
 use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
 use crate::types::{Gate, Journal, Kind, gated};
 
-pub async fn last_beat(fleet: &Fleet) -> Beat {
+pub async fn last_beat(fleet: &Fleet) -> Heartbeat {
     let records = fleet.records(&fleet.names.workers(), 1, 1).await;
     let record = records.last().unwrap();
-    let beat: Beat = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
+    let beat: Heartbeat = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
     assert_eq!(record.key.as_deref(), Some(beat.id.as_bytes()));
     beat
 }
 
 /// The newest heartbeat that is as it should be.
-pub async fn beat_where(fleet: &Fleet, what: &str, holds: impl Fn(&Beat) -> bool) -> Beat {
+pub async fn beat_where(fleet: &Fleet, what: &str, holds: impl Fn(&Heartbeat) -> bool) -> Heartbeat {
     let end = Instant::now() + DEADLINE;
     loop {
         let beat = last_beat(fleet).await;
@@ -44,7 +44,8 @@ async fn a_worker_tells_what_stands_still() {
     let why = beat.types[0].stopped.as_deref().unwrap();
     assert!(why.contains("more than 5 attempts failed") && why.contains("the disk is full"), "{why}");
     assert_eq!((&beat.types[0].refused[..], &beat.types[0].partitions[..]), (&[][..], &[0, 1][..]));
-    let control = || tokio::task::block_in_place(|| kafleet::fleet::read_control(&*broker, &fleet.names, DEADLINE)).unwrap();
+    let control =
+        || tokio::task::block_in_place(|| kafleet::control::settings::read_control(&*broker, &fleet.names, DEADLINE)).unwrap();
     until("both are marked as consumed", || (0..2).all(|index| control().is_consumed("shaky", index))).await;
     worker.stop().await;
     broker.expire_groups();
@@ -65,7 +66,7 @@ async fn a_worker_tells_what_it_does_and_that_it_stops() {
     let worker = fleet.worker();
     until("all run", || journal.running() == 120).await;
     let beat = beat_where(&fleet, "all are told", |beat| beat.types[0].in_flight == 120).await;
-    assert_eq!((beat.state, beat.running.len()), (BeatState::Running, 100));
+    assert_eq!((beat.state, beat.running.len()), (HeartbeatState::Running, 100));
     let part = &beat.types[0];
     assert_eq!((part.task_type.as_str(), part.slots, part.paused, &part.partitions[..]), ("work", 150, false, &[0, 1][..]));
     assert!(beat.held_bytes > 0 && beat.started_ms > 0 && beat.running[0].began_ms >= beat.started_ms);
@@ -73,7 +74,7 @@ async fn a_worker_tells_what_it_does_and_that_it_stops() {
     fleet.wait_for_results(120).await;
     worker.stop().await;
     let beat = last_beat(&fleet).await;
-    assert_eq!((beat.state, beat.types[0].finished.get("succeeded")), (BeatState::Stopped, Some(&120)));
+    assert_eq!((beat.state, beat.types[0].finished.get("succeeded")), (HeartbeatState::Stopped, Some(&120)));
     assert!(!beat.unfinished, "nothing of what it had begun is left");
 }
 
@@ -87,5 +88,5 @@ async fn who_stops_tells_that_it_leaves_something_unfinished() {
     until("it is said to run", || fleet.kinds_of("t").iter().any(|kind| kind == "started")).await;
     worker.stop().await;
     let beat = last_beat(&fleet).await;
-    assert_eq!((beat.state, beat.unfinished), (BeatState::Stopped, true));
+    assert_eq!((beat.state, beat.unfinished), (HeartbeatState::Stopped, true));
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kafleet::handlers::Failure;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
+use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
 use crate::fleet::{bytes, memory, pause, until};

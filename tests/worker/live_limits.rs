@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 use kafleet::config::{Rate, RateBy};
-use kafleet::control::{Key, RateLimit, Said, Slots};
-use kafleet::model::duration::Millis;
+use kafleet::control::{ControlKey, ControlRecord, RateLimit, Slots};
 use kafleet::model::event::Kind as EventKind;
+use kafleet::model::units::duration::Millis;
 
 use crate::fleet::{Fleet, Worker, kafka, memory, until};
 use crate::types::{Gate, Journal, Kind, counted, gated};
 
 async fn limit(fleet: &Fleet, task_type: &str, slots: Option<u32>, max_concurrency: Option<u32>) {
     let said = Slots { v: 1, at_ms: 0, slots, max_concurrency };
-    fleet.order(Key::Slots(task_type.into()), Said::Slots(said)).await;
+    fleet.order(ControlKey::Slots(task_type.into()), ControlRecord::Slots(said)).await;
 }
 
 fn rate(count: u32, per: Millis, burst: u32, by: RateBy) -> Rate {
@@ -35,7 +35,7 @@ async fn slots_follow_what_people_say() {
     }
     fleet.wait_for_results(600).await;
     until("one runs", || journal.running() <= 1).await;
-    fleet.withdraw(Key::Slots("work".into())).await;
+    fleet.withdraw(ControlKey::Slots("work".into())).await;
     until("two run again", || journal.running() == 2).await;
     gate.open();
     fleet.wait_for_results(700).await;
@@ -111,7 +111,7 @@ async fn paced(fleet: Fleet) {
     assert!(took >= Duration::from_millis(800), "40 in {took:?} at 40 a second");
     // Without a limit the rest takes next to no time; with it, 100 s.
     let said = RateLimit { v: 1, at_ms: 0, rate: rate(1_000_000, Millis::secs(1), 1_000, RateBy::Type) };
-    fleet.order(Key::Rate("work".into()), Said::Rate(said)).await;
+    fleet.order(ControlKey::Rate("work".into()), ControlRecord::Rate(said)).await;
     let begun = Instant::now();
     fleet.send_many("work", "u", 4_000, "0").await;
     fleet.wait_for_results(4_040).await;

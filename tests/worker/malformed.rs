@@ -79,7 +79,7 @@ async fn each_goes_to_the_dead_letters_with_its_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn params_that_only_the_handler_refuses_are_dead_letters_too() {
     use kafleet::handlers::Registered;
-    let kind = Kind { name: "foreach", registered: Registered::of::<kafleet::handlers::foreach::Foreach>() };
+    let kind = Kind { name: "foreach", registered: Registered::of::<kafleet::handlers::builtin::foreach::Foreach>() };
     let (fleet, _) = memory(1, &[kind]).await;
     fleet.send("foreach", "a", "{\"count\": 1, \"pause\": \"soon\"}").await;
     fleet.send("foreach", "b", "{\"count\": 1, \"other\": 1}").await;
@@ -130,7 +130,7 @@ async fn dead_letters_that_cannot_be_written_do_not_hold_up_the_end() {
     // Room for the tasks and the events; the large records do not fit a second time.
     let options = MemoryOptions { log_bytes_per_partition: 150 << 10, ..MemoryOptions::default() };
     let (mut fleet, _): (Fleet, std::sync::Arc<Memory>) = crate::fleet::memory_with(options, 2, &[Kind::echo("echo")]).await;
-    fleet.config.drain_timeout = kafleet::model::duration::Millis(300);
+    fleet.config.drain_timeout = kafleet::model::units::duration::Millis(300);
     for n in 0..200 {
         let value = format!("not JSON {}", "x".repeat(1_000));
         fleet.send_record("echo", Some(n % 2), None, Some(value.as_bytes()), &[]).await;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use kafleet::config::Order;
 use kafleet::handlers::Failure;
-use kafleet::model::duration::Millis;
+use kafleet::model::units::duration::Millis;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 

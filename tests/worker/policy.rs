@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kafleet::config::{Alarm, ErrorKinds, OnError};
-use kafleet::control::Key;
+use kafleet::control::ControlKey;
 use kafleet::handlers::Failure;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
+use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
 use crate::fleet::{memory, until};
@@ -125,7 +125,7 @@ async fn a_stopped_type_goes_on_after_a_pause() {
     until("the pause is heard", || worker.metric("kafleet_type_paused", "shaky") == 1.0).await;
     assert_eq!(worker.metric("kafleet_type_stopped", "shaky"), 1.0, "a pause alone forgives nothing");
     assert_eq!(fleet.results(), []);
-    fleet.withdraw(Key::Pause("shaky".into())).await;
+    fleet.withdraw(ControlKey::Pause("shaky".into())).await;
     let results = fleet.wait_for_results(2).await;
     assert!(results.iter().all(|event| event.kind == EventKind::Succeeded), "{results:?}");
     assert_eq!((worker.metric("kafleet_type_stopped", "shaky"), worker.health.reasons()), (0.0, Vec::new()));

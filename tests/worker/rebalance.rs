@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use kafleet::broker::memory::MemoryOptions;
 use kafleet::broker::{Partition, TopicSpec};
-use kafleet::model::duration::Millis;
 use kafleet::model::event::{Event, Kind as EventKind};
+use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
 use crate::fleet::{DEADLINE, Fleet, memory, memory_with, pause, until};

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use kafleet::control::beat::Beat;
-use kafleet::model::duration::Millis;
+use kafleet::control::heartbeat::Heartbeat;
+use kafleet::model::units::duration::Millis;
 
 use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
 use crate::types::{Journal, counted};
@@ -11,7 +11,7 @@ use crate::types::{Journal, counted};
 /// Tasks that the first type of the first worker has and does not run, by its newest heartbeat.
 async fn waiting(fleet: &Fleet) -> u32 {
     let records = fleet.records(&fleet.names.workers(), 1, 1).await;
-    let beat: Beat = serde_json::from_slice(records.last().unwrap().value.as_deref().unwrap()).unwrap();
+    let beat: Heartbeat = serde_json::from_slice(records.last().unwrap().value.as_deref().unwrap()).unwrap();
     beat.types[0].waiting
 }
 

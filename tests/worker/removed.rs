@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kafleet::broker::{Outgoing, Partition};
+use kafleet::broker::{Partition, ProducerRecord};
 use kafleet::model::offsets::Metadata;
 use kafleet::runtime::blocking;
 
@@ -72,7 +72,7 @@ pub async fn lag_is_zero_behind_a_transaction(fleet: Fleet, gate: Gate) {
     let (broker, topic) = (fleet.broker.clone(), fleet.names.tasks(TYPE));
     let send = move || {
         let headers: [(&str, &[u8]); 1] = [("ce_id", b"t")];
-        let record = Outgoing { topic: &topic, partition: Some(0), key: None, value: Some(b"0"), headers: &headers };
+        let record = ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(b"0"), headers: &headers };
         broker.atomic_producer("lag")?.send_all(&[record], DEADLINE)
     };
     blocking(send).await.unwrap().unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, OwnedHeaders, Producer, Record, RecordRef};
-use kafleet::broker::{Outgoing, Partition};
+use kafleet::broker::{Partition, ProducerRecord};
 use kafleet::handlers::Child;
 use kafleet::model::event::Kind as EventKind;
 use parking_lot::Mutex;
@@ -58,7 +58,7 @@ impl Mortal {
 }
 
 impl Producer for Mortal {
-    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
+    fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         if self.failed.load(Ordering::SeqCst) || self.keeps.lock().len() >= self.most {
             return Err(self.fail());
         }

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kafleet::broker::memory::Memory;
-use kafleet::broker::{Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Outgoing, Producer, RecordRef};
-use kafleet::control::beat::BeatState;
+use kafleet::broker::{
+    Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Producer, ProducerRecord, RecordRef,
+};
+use kafleet::control::heartbeat::HeartbeatState;
 use kafleet::handlers::{Child, Failure};
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
+use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, memory, until};
@@ -41,7 +43,7 @@ struct Breaking {
 }
 
 impl Producer for Denying {
-    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
+    fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         if !self.denying.load(Ordering::SeqCst) || !record.topic.contains(self.denied) {
             return self.inner.send(record, token);
         }
@@ -160,7 +162,7 @@ async fn a_dead_letter_on_its_way_is_unfinished_when_its_worker_stops() {
     until("health tells of it", || worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")).await;
     worker.stop().await;
     let beat = last_beat(&fleet).await;
-    assert_eq!((beat.state, beat.unfinished), (BeatState::Stopped, true));
+    assert_eq!((beat.state, beat.unfinished), (HeartbeatState::Stopped, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use kafleet::handlers::Failure;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
 use kafleet::model::offsets::{Mark, Metadata};
+use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
 use crate::fleet::{memory, until};

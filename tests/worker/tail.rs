@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, Record, Start};
+use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, Record, StartOffset};
 use kafleet::model::event::{Event, Kind};
 use parking_lot::Mutex;
 
@@ -49,7 +49,7 @@ impl Tail {
         let mut consumer = tokio::task::block_in_place(|| broker.consumer(&ConsumerSpec::default())).unwrap();
         let topic: Arc<str> = topic.into();
         let starts: Vec<_> =
-            (0..partitions as i32).map(|index| (Partition::new(topic.clone(), index), Start::Beginning)).collect();
+            (0..partitions as i32).map(|index| (Partition::new(topic.clone(), index), StartOffset::Beginning)).collect();
         tokio::task::block_in_place(|| consumer.assign(&starts)).unwrap();
         Self { state: Mutex::new(State { consumer, records: Vec::new(), events: Vec::new() }) }
     }

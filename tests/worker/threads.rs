@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kafleet::handlers::Child;
-use kafleet::model::duration::Millis;
 use kafleet::model::event::Kind as EventKind;
+use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
 use crate::fleet::{memory, until};

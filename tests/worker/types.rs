@@ -5,10 +5,10 @@ use std::future::Future;
 use std::sync::Arc;
 
 use kafleet::config::{Order, TypePolicy};
-use kafleet::handlers::{Answer, AnswerFuture, Context, Handler, Misfit, Registered, Schema};
-use kafleet::model::duration::Millis;
+use kafleet::handlers::{Answer, AnswerFuture, Context, Handler, ParamsError, Registered, Schema};
 use kafleet::model::json::RawJson;
 use kafleet::model::retry::RetryPolicy;
+use kafleet::model::units::duration::Millis;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -27,7 +27,7 @@ where
     F: Fn(Value, Context) -> R + Send + Sync + 'static,
     R: Future<Output = Answer> + Send + 'static,
 {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, Misfit> {
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         Ok(Box::pin((self.0)(params.value().unwrap(), cx)))
     }
 }

@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Paused;
+use crate::model::record::state::State;
 use crate::model::schedule::Spec;
 use crate::model::schedule::step::Outcome;
-use crate::model::state::State;
 
 /// `POST /v1/schedules`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

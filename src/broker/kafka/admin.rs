@@ -18,7 +18,7 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use super::settings::Settings;
 use super::{Silent, check_topic, error, native};
-use crate::broker::{BrokerError, Ends, Partition, TopicChange, TopicInfo, TopicOutcome, TopicSpec};
+use crate::broker::{BrokerError, Partition, TopicChange, TopicInfo, TopicOutcome, TopicSpec, Watermarks};
 
 /// Replicas of a new topic, where the cluster has as many brokers.
 const REPLICATION: u32 = 3;
@@ -53,12 +53,12 @@ impl Cluster {
         Ok(found)
     }
 
-    pub fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+    pub fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         check_topic(&partition.topic)?;
         let told = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
         let (first, end) =
             told.map_err(|error| self.explained(error::of(&error, &format!("asking for the ends of {partition}"))))?;
-        Ok(Ends { first, end })
+        Ok(Watermarks { first, end })
     }
 
     pub fn apply_topics(&self, specs: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {

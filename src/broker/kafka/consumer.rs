@@ -13,10 +13,10 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::native::{Bell, Records};
+use super::native::{Records, Waker};
 use super::settings::Settings;
-use super::{error, lend, list, list_of_commits, native, offset_of};
-use crate::broker::{BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, Start};
+use super::{error, list, list_of_commits, native, offset_of, with_record};
+use crate::broker::{BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
 
 /// Longest wait for the outcome of a commit that is waited for. librdkafka itself gives up later.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
@@ -33,11 +33,11 @@ pub(super) struct KafkaConsumer {
     records: Records,
     client: BaseConsumer<Notes>,
     /// Rings for the records' queue and for the client's own.
-    bell: Arc<Bell>,
+    bell: Arc<Waker>,
     forwarded: Instant,
     membership: Membership,
     /// Taken with `assign`, with the start given then.
-    held: BTreeMap<Partition, Start>,
+    held: BTreeMap<Partition, StartOffset>,
     paused: BTreeSet<Partition>,
     /// Told as out of range, and not moved since.
     out_of_range: BTreeSet<Partition>,
@@ -67,7 +67,7 @@ impl KafkaConsumer {
         }
         let mut client: BaseConsumer<Notes> =
             settings.consumer(spec).create_with_context(Notes::default()).map_err(|error| error::of(&error, "[kafka]"))?;
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(Waker::default());
         let rings = bell.clone();
         client.set_nonempty_callback(move || rings.ring());
         let records = Records::new(client.client(), bell.clone())
@@ -161,7 +161,7 @@ impl KafkaConsumer {
         }))
     }
 
-    fn add(&mut self, starts: &BTreeMap<Partition, Start>) -> Result<(), BrokerError> {
+    fn add(&mut self, starts: &BTreeMap<Partition, StartOffset>) -> Result<(), BrokerError> {
         if starts.is_empty() {
             return Ok(());
         }
@@ -186,7 +186,7 @@ impl KafkaConsumer {
     }
 
     /// Moves held partitions. Records fetched from the old place carry an older version and are dropped by librdkafka.
-    fn seek(&mut self, starts: &BTreeMap<Partition, Start>) -> Result<(), BrokerError> {
+    fn seek(&mut self, starts: &BTreeMap<Partition, StartOffset>) -> Result<(), BrokerError> {
         if starts.is_empty() {
             return Ok(());
         }
@@ -246,7 +246,7 @@ impl KafkaConsumer {
         let mut taken = 0;
         loop {
             match self.client.poll(Duration::ZERO) {
-                Some(Ok(message)) => lend(&message, &mut *sink),
+                Some(Ok(message)) => with_record(&message, &mut *sink),
                 Some(Err(error)) => return (taken, Some(error)),
                 None => return (taken, None),
             }
@@ -319,7 +319,7 @@ impl KafkaConsumer {
             .ok_or_else(|| BrokerError::Invalid("a consumer without a group has no commits".to_owned()))
     }
 
-    fn check_owned(&self, partitions: &BTreeMap<Partition, Start>) -> Result<(), BrokerError> {
+    fn check_owned(&self, partitions: &BTreeMap<Partition, StartOffset>) -> Result<(), BrokerError> {
         match partitions.keys().find(|partition| self.membership.subscribed && !self.membership.owned.contains(partition)) {
             None => Ok(()),
             Some(foreign) => Err(BrokerError::Refused(format!("the group has not assigned {foreign} to this consumer"))),
@@ -354,8 +354,8 @@ impl Consumer for KafkaConsumer {
         }
     }
 
-    fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
-        let starts: BTreeMap<Partition, Start> = starts.iter().cloned().collect();
+    fn assign(&mut self, starts: &[(Partition, StartOffset)]) -> Result<(), BrokerError> {
+        let starts: BTreeMap<Partition, StartOffset> = starts.iter().cloned().collect();
         let (moved, new): (BTreeMap<_, _>, BTreeMap<_, _>) =
             starts.into_iter().partition(|(partition, _)| self.held.contains_key(partition));
         self.check_owned(&new)?;
@@ -386,12 +386,12 @@ impl Consumer for KafkaConsumer {
 
     fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
         let what = format!("committing for `{}`", self.group()?);
-        super::groups::commit_and_wait(self.client.client(), commits, COMMIT_DEADLINE, &what)
+        super::committed_offsets::commit_and_wait(self.client.client(), commits, COMMIT_DEADLINE, &what)
     }
 
     fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
         self.group()?;
-        super::groups::committed_of(&self.client, partitions, deadline)
+        super::committed_offsets::committed_of(&self.client, partitions, deadline)
     }
 
     fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
@@ -507,7 +507,7 @@ impl ConsumerContext for Notes {
 
     fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
         let entries = native::entries(offsets);
-        let result = super::groups::commit_result(error_code(&result), &entries, "committing");
+        let result = super::committed_offsets::commit_result(error_code(&result), &entries, "committing");
         let partitions = entries.into_iter().map(|entry| entry.partition).collect();
         self.lock().events.push(GroupEvent::Committed { result, partitions });
     }

@@ -16,21 +16,21 @@ use rdkafka::{Offset, Timestamp, TopicPartitionList};
 
 use self::admin::Cluster;
 use self::consumer::KafkaConsumer;
-use self::producer::{KafkaAtomicProducer, KafkaProducer};
+use self::producer::{KafkaProducer, KafkaTransactionalProducer};
 use self::reader::Reader;
 use self::settings::Settings;
 use super::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Listed, Look, Partition,
-    Producer, RecordRef, Start, TopicInfo, TopicOutcome, TopicSpec,
+    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Listed, Partition, Producer,
+    RecordRef, StartOffset, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
 };
 
 mod admin;
+pub mod baseline;
+mod committed_offsets;
 mod consumer;
 mod error;
-mod groups;
 mod native;
 mod producer;
-pub mod raw;
 mod reader;
 mod settings;
 
@@ -64,8 +64,8 @@ impl Broker for Kafka {
         Ok(Arc::new(KafkaProducer::new(&self.settings, sink)?))
     }
 
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
-        Ok(Box::new(KafkaAtomicProducer::new(&self.settings, name)?))
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+        Ok(Box::new(KafkaTransactionalProducer::new(&self.settings, name)?))
     }
 
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
@@ -76,12 +76,12 @@ impl Broker for Kafka {
         self.cluster.apply_topics(topics, deadline)
     }
 
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Ends, BrokerError> {
+    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         self.cluster.ends(partition, deadline)
     }
 
-    fn look(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
-        self.reader.look(&self.settings, partition, offset, deadline).map_err(|error| self.cluster.explained(error))
+    fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError> {
+        self.reader.first_visible(&self.settings, partition, offset, deadline).map_err(|error| self.cluster.explained(error))
     }
 
     fn records_in(
@@ -101,11 +101,11 @@ impl Broker for Kafka {
         partitions: &[Partition],
         deadline: Duration,
     ) -> Result<Vec<Option<Committed>>, BrokerError> {
-        groups::offsets(&self.settings, group, partitions, deadline)
+        committed_offsets::offsets(&self.settings, group, partitions, deadline)
     }
 
     fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
-        groups::set_offsets(&self.settings, group, commits, deadline)
+        committed_offsets::set_offsets(&self.settings, group, commits, deadline)
     }
 }
 
@@ -137,7 +137,7 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
 }
 
 /// Lends a record of librdkafka's to `take`.
-fn lend<T>(message: &BorrowedMessage<'_>, take: impl FnOnce(&RecordRef<'_>) -> T) -> T {
+fn with_record<T>(message: &BorrowedMessage<'_>, take: impl FnOnce(&RecordRef<'_>) -> T) -> T {
     let headers = native::Headers(message.headers());
     let timestamp = message.timestamp();
     take(&RecordRef {
@@ -180,11 +180,11 @@ fn check_topic(topic: &str) -> Result<(), BrokerError> {
     }
 }
 
-fn offset_of(start: Start) -> Offset {
+fn offset_of(start: StartOffset) -> Offset {
     match start {
-        Start::Beginning => Offset::Beginning,
-        Start::End => Offset::End,
-        Start::At(offset) => Offset::Offset(offset),
+        StartOffset::Beginning => Offset::Beginning,
+        StartOffset::End => Offset::End,
+        StartOffset::At(offset) => Offset::Offset(offset),
     }
 }
 

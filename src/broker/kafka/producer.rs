@@ -12,8 +12,10 @@ use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, PurgeConfig,
 use rdkafka::types::RDKafkaErrorCode;
 
 use super::settings::Settings;
-use super::{error, lend, native};
-use crate::broker::{AtomicProducer, BrokerError, DeliverySink, Follower, Outgoing, Plain, Producer, Then};
+use super::{error, native, with_record};
+use crate::broker::{
+    BatchRecord, BrokerError, DeliverySink, DependentRecord, MakeDependents, Producer, ProducerRecord, TransactionalProducer,
+};
 
 /// How long opening an atomic producer waits for the cluster to end what its predecessor left open.
 const INIT_DEADLINE: Duration = Duration::from_secs(30);
@@ -54,11 +56,11 @@ impl KafkaProducer {
 }
 
 impl Producer for KafkaProducer {
-    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
+    fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         send(&self.client, record, token).map_err(unnamed)
     }
 
-    fn send_batch(&self, topic: &str, partition: i32, records: &[Plain<'_>]) -> Vec<(usize, BrokerError)> {
+    fn send_batch(&self, topic: &str, partition: i32, records: &[BatchRecord<'_>]) -> Vec<(usize, BrokerError)> {
         match self.topic(topic) {
             Ok(native) => {
                 let refused = native.produce(partition, records).into_iter();
@@ -101,7 +103,7 @@ impl ProducerContext for ToSink {
             Ok(message) => self.0.delivered(token as u64, Ok((message.partition(), message.offset()))),
             Err((error, message)) => {
                 let error = unnamed(delivery_error(error, message.topic()));
-                lend(message, |record| self.0.delivered(token as u64, Err((error, record))));
+                with_record(message, |record| self.0.delivered(token as u64, Err((error, record))));
             }
         }
     }
@@ -127,7 +129,7 @@ fn settle<C: ProducerContext + 'static>(client: &ThreadedProducer<C>, until: Ins
     }
 }
 
-fn send<C>(client: &ThreadedProducer<C>, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError>
+fn send<C>(client: &ThreadedProducer<C>, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError>
 where
     C: ProducerContext<DeliveryOpaque = usize> + 'static,
 {
@@ -185,13 +187,13 @@ fn unnamed(error: BrokerError) -> BrokerError {
 }
 
 /// A producer with a transactional id.
-pub(super) struct KafkaAtomicProducer {
+pub(super) struct KafkaTransactionalProducer {
     client: ThreadedProducer<Burst>,
     /// Why it can no longer be used.
     broken: Option<BrokerError>,
 }
 
-impl KafkaAtomicProducer {
+impl KafkaTransactionalProducer {
     pub fn new(settings: &Settings, name: &str) -> Result<Self, BrokerError> {
         if name.is_empty() || name.contains('\0') {
             return Err(BrokerError::Invalid(format!("bad name `{}` for an atomic producer", name.escape_debug())));
@@ -203,7 +205,7 @@ impl KafkaAtomicProducer {
     }
 
     /// Sends all and waits for their places.
-    fn send_burst(&self, records: &[Outgoing<'_>], until: Instant) -> Result<Vec<(i32, i64)>, BrokerError> {
+    fn send_burst(&self, records: &[ProducerRecord<'_>], until: Instant) -> Result<Vec<(i32, i64)>, BrokerError> {
         let burst = self.client.context();
         let first = burst.begin(records.len());
         for (token, record) in (first..).zip(records) {
@@ -253,11 +255,11 @@ impl KafkaAtomicProducer {
     }
 }
 
-impl AtomicProducer for KafkaAtomicProducer {
-    fn send_in_two(
+impl TransactionalProducer for KafkaTransactionalProducer {
+    fn send_with_dependents(
         &mut self,
-        records: &[Outgoing<'_>],
-        then: &mut Then<'_>,
+        records: &[ProducerRecord<'_>],
+        then: &mut MakeDependents<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         if let Some(broken) = &self.broken {
@@ -275,7 +277,7 @@ impl AtomicProducer for KafkaAtomicProducer {
         })?;
         let sent = self.send_burst(records, until).and_then(|mut places| {
             let followers = if records.is_empty() { early } else { then(&places) };
-            let followers: Vec<Outgoing<'_>> = followers.iter().map(Follower::outgoing).collect();
+            let followers: Vec<ProducerRecord<'_>> = followers.iter().map(DependentRecord::outgoing).collect();
             places.extend(self.send_burst(&followers, until)?);
             Ok(places)
         });

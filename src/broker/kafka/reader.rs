@@ -11,8 +11,8 @@ use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::types::RDKafkaErrorCode;
 
 use super::settings::Settings;
-use super::{Silent, check_topic, error, lend, list};
-use crate::broker::{BrokerError, Listed, Look, Partition, Record};
+use super::{Silent, check_topic, error, list, with_record};
+use crate::broker::{BrokerError, CommittedProbe, Listed, Partition, Record};
 
 impl ConsumerContext for Silent {}
 
@@ -24,8 +24,14 @@ pub(super) struct Reader(Mutex<Option<BaseConsumer<Silent>>>);
 const MAX_LISTED_BYTES: usize = 4 << 20;
 
 impl Reader {
-    pub fn look(&self, settings: &Settings, partition: &Partition, offset: i64, deadline: Duration) -> Result<Look, BrokerError> {
-        self.with(settings, partition, offset, deadline, |client, until| look(client, partition, offset, until))
+    pub fn first_visible(
+        &self,
+        settings: &Settings,
+        partition: &Partition,
+        offset: i64,
+        deadline: Duration,
+    ) -> Result<CommittedProbe, BrokerError> {
+        self.with(settings, partition, offset, deadline, |client, until| first_visible(client, partition, offset, until))
     }
 
     pub fn list(
@@ -63,16 +69,21 @@ impl Reader {
     }
 }
 
-fn look(client: &BaseConsumer<Silent>, partition: &Partition, offset: i64, until: Instant) -> Result<Look, BrokerError> {
+fn first_visible(
+    client: &BaseConsumer<Silent>,
+    partition: &Partition,
+    offset: i64,
+    until: Instant,
+) -> Result<CommittedProbe, BrokerError> {
     let (first, stable) = ends(client, partition, until)?;
     let from = offset.max(first);
     if from >= stable {
-        return Ok(Look { place: stable, record: None });
+        return Ok(CommittedProbe { place: stable, record: None });
     }
     assign(client, partition, from)?;
     let record = next_record(client, partition, from, until)?;
     unassign(client)?;
-    Ok(Look { place: record.as_ref().map_or(stable, |record| record.offset), record })
+    Ok(CommittedProbe { place: record.as_ref().map_or(stable, |record| record.offset), record })
 }
 
 fn list_records(
@@ -131,7 +142,9 @@ fn next_record(
     let mut last = None;
     while Instant::now() < until {
         match client.poll(until.saturating_duration_since(Instant::now())) {
-            Some(Ok(message)) if is_of(&message, partition) => return Ok(Some(lend(&message, |record| record.to_owned()))),
+            Some(Ok(message)) if is_of(&message, partition) => {
+                return Ok(Some(with_record(&message, |record| record.to_owned())));
+            }
             Some(Err(KafkaError::PartitionEOF(_))) => return Ok(None),
             Some(Err(error)) if error::code_of(&error) == Some(RDKafkaErrorCode::AutoOffsetReset) => {
                 return Err(BrokerError::Unavailable(format!("reading {partition} at {from}: just removed from the log")));

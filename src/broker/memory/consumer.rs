@@ -7,11 +7,11 @@ use std::time::Duration;
 use parking_lot::{Condvar, MutexGuard};
 use tokio::time::Instant;
 
-use super::group::Standing;
+use super::group::PendingRebalance;
 use super::log::Entry;
 use super::topics::{self, Topics};
 use super::{Core, State};
-use crate::broker::{BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, Start};
+use crate::broker::{BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
 use crate::runtime;
 
 /// Dropped without `close` it is a member that died: the others get its partitions after the session timeout.
@@ -70,8 +70,8 @@ impl MemoryConsumer {
         let group = state.groups.entry(name).or_default();
         if self.joined {
             match group.visit(self.id, now_ms) {
-                Standing::Member(events) => return self.take_events(events),
-                Standing::Out => self.lose_all(),
+                PendingRebalance::Member(events) => return self.take_events(events),
+                PendingRebalance::Out => self.lose_all(),
             }
         }
         // A membership that held nothing is renewed at once; the other ones when all that was lost has been released.
@@ -80,7 +80,7 @@ impl MemoryConsumer {
             self.joined = true;
             let missing = self.topics.iter().filter(|topic| !state.topics.contains_key(topic.as_str()));
             self.events.extend(missing.map(|topic| GroupEvent::Trouble(topics::unknown_topic(topic))));
-            if let Standing::Member(events) = group.visit(self.id, now_ms) {
+            if let PendingRebalance::Member(events) = group.visit(self.id, now_ms) {
                 self.take_events(events);
             }
         }
@@ -209,7 +209,7 @@ impl Consumer for MemoryConsumer {
         Ok(std::mem::take(&mut self.events))
     }
 
-    fn assign(&mut self, starts: &[(Partition, Start)]) -> Result<(), BrokerError> {
+    fn assign(&mut self, starts: &[(Partition, StartOffset)]) -> Result<(), BrokerError> {
         let core = self.core.clone();
         let state = core.lock();
         let mut places = Vec::with_capacity(starts.len());
@@ -217,9 +217,9 @@ impl Consumer for MemoryConsumer {
             self.may_read(&state, at)?;
             let log = topics::log(&state.topics, at)?;
             places.push(match start {
-                Start::Beginning => log.first,
-                Start::End => log.limit(self.read_uncommitted),
-                Start::At(offset) => *offset,
+                StartOffset::Beginning => log.first,
+                StartOffset::End => log.limit(self.read_uncommitted),
+                StartOffset::At(offset) => *offset,
             });
         }
         for ((at, _), position) in starts.iter().zip(places) {

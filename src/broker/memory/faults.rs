@@ -29,12 +29,12 @@ pub(super) enum SendFault {
 }
 
 #[derive(Default)]
-pub(super) struct Dice {
+pub(super) struct FaultInjector {
     faults: Faults,
     random: fastrand::Rng,
 }
 
-impl Dice {
+impl FaultInjector {
     pub fn new(faults: Faults) -> Self {
         Self { faults, random: fastrand::Rng::with_seed(faults.seed) }
     }

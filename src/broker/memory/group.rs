@@ -1,14 +1,14 @@
 //! A consumer group: members, who owns what, what was committed.
 //!
 //! A partition goes through `Offered` (the member has to hear of it) → `Held` → `Revoking` (it has to be released), and
-//! only then to its next owner. Nothing here waits; what a member has to be told lies in its [`Mail`] until it polls.
+//! only then to its next owner. Nothing here waits; what a member has to be told lies in its [`PollResult`] until it polls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Condvar;
 
-use super::balance::{MemberId, Target, balance};
+use super::assignor::{MemberId, Target, balance};
 use super::topics::{self, Topics};
 use crate::broker::{BrokerError, Commit, Committed, GroupEvent, Partition};
 
@@ -37,11 +37,11 @@ struct Member {
     generation: u64,
     /// It has learnt of its first assignment, which may be empty.
     welcomed: bool,
-    mail: Mail,
+    mail: PollResult,
 }
 
 #[derive(Debug, Default)]
-struct Mail {
+struct PollResult {
     give: Vec<Partition>,
     take: Vec<Partition>,
 }
@@ -70,7 +70,7 @@ struct Stored {
 }
 
 /// What a member learns when it polls.
-pub(super) enum Standing {
+pub(super) enum PendingRebalance {
     Member(Vec<GroupEvent>),
     /// It has been put out; these were its partitions.
     Out,
@@ -89,7 +89,7 @@ impl Group {
             seen_ms: now_ms,
             generation: 0,
             welcomed: false,
-            mail: Mail::default(),
+            mail: PollResult::default(),
         };
         self.members.insert(id, member);
         self.rebalance(all);
@@ -123,10 +123,10 @@ impl Group {
     }
 
     /// Hands a member its mail.
-    pub fn visit(&mut self, id: MemberId, now_ms: i64) -> Standing {
-        let Some(member) = self.members.get_mut(&id) else { return Standing::Out };
+    pub fn visit(&mut self, id: MemberId, now_ms: i64) -> PendingRebalance {
+        let Some(member) = self.members.get_mut(&id) else { return PendingRebalance::Out };
         (member.polling, member.seen_ms, member.generation) = (true, now_ms, self.generation);
-        let Mail { give, take } = std::mem::take(&mut member.mail);
+        let PollResult { give, take } = std::mem::take(&mut member.mail);
         // Where there are fewer partitions than members: it hears so once.
         let without = self.known_partitions > 0 && !self.target.values().any(|owner| *owner == id);
         let told = !give.is_empty() || (without && !member.welcomed);
@@ -137,7 +137,7 @@ impl Group {
             }
         }
         let events = [(!take.is_empty()).then_some(GroupEvent::Revoked(take)), told.then_some(GroupEvent::Assigned(give))];
-        Standing::Member(events.into_iter().flatten().collect())
+        PendingRebalance::Member(events.into_iter().flatten().collect())
     }
 
     pub fn end_visit(&mut self, id: MemberId, now_ms: i64) {
@@ -230,7 +230,7 @@ impl Group {
         }
     }
 
-    fn write(&mut self, id: MemberId, write: impl FnOnce(&mut Mail)) {
+    fn write(&mut self, id: MemberId, write: impl FnOnce(&mut PollResult)) {
         if let Some(member) = self.members.get_mut(&id) {
             write(&mut member.mail);
             member.waiter.notify_all();

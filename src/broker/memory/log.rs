@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Condvar;
 
-use crate::broker::{HeaderList, Look, Outgoing, RecordRef};
+use crate::broker::{CommittedProbe, HeaderList, ProducerRecord, RecordRef};
 
 /// What a record costs beside its own bytes: its place in the log and its allocations.
 const RECORD_OVERHEAD: u64 = 96;
@@ -28,7 +28,7 @@ struct HeaderSpan {
 }
 
 impl Payload {
-    pub fn new(record: &Outgoing<'_>, created_ms: i64) -> Self {
+    pub fn new(record: &ProducerRecord<'_>, created_ms: i64) -> Self {
         let mut bytes = Vec::with_capacity(outgoing_size(record));
         bytes.extend_from_slice(record.key.unwrap_or_default());
         bytes.extend_from_slice(record.value.unwrap_or_default());
@@ -83,7 +83,7 @@ impl HeaderList for Payload {
     }
 }
 
-pub(super) fn outgoing_size(record: &Outgoing<'_>) -> usize {
+pub(super) fn outgoing_size(record: &ProducerRecord<'_>) -> usize {
     let headers: usize = record.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len) + headers
 }
@@ -184,12 +184,12 @@ impl Log {
     }
 
     /// What a reader of what is committed finds first from an offset on.
-    pub fn look(&self, topic: &str, partition: i32, offset: i64) -> Look {
+    pub fn first_visible(&self, topic: &str, partition: i32, offset: i64) -> CommittedProbe {
         let limit = self.limit(false);
         let rest = self.entries.range(self.index_of(offset)..).take_while(|entry| entry.place.offset < limit);
         let found = rest.into_iter().find(|entry| !entry.aborted);
         let record = found.map(|entry| entry.payload.record(topic, partition, entry.place).to_owned());
-        Look { place: found.map_or(limit, |entry| entry.place.offset), record }
+        CommittedProbe { place: found.map_or(limit, |entry| entry.place.offset), record }
     }
 
     /// Removes what lies before an offset.

@@ -14,18 +14,18 @@ use parking_lot::{Mutex, MutexGuard};
 use self::group::Group;
 use self::topics::Topics;
 use super::{
-    AtomicProducer, Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, Ends, Look, Partition,
-    Producer, TopicInfo, TopicOutcome, TopicSpec,
+    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition, Producer, TopicInfo,
+    TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
 };
 
-mod atomic;
-mod balance;
+mod assignor;
 mod consumer;
 mod faults;
 mod group;
 mod log;
 mod producer;
 mod topics;
+mod transactions;
 
 pub use faults::Faults;
 
@@ -84,10 +84,10 @@ struct Core {
 struct State {
     topics: Topics,
     groups: BTreeMap<String, Group>,
-    senders: BTreeMap<String, atomic::Sender>,
-    dice: faults::Dice,
+    senders: BTreeMap<String, transactions::Sender>,
+    dice: faults::FaultInjector,
     /// Inline producers, which only send when somebody calls.
-    inline: Vec<Weak<producer::Pipe>>,
+    inline: Vec<Weak<producer::SendQueue>>,
     last_id: u64,
 }
 
@@ -127,7 +127,7 @@ fn millis(duration: Duration) -> i64 {
 
 impl Memory {
     pub fn new(options: MemoryOptions) -> Arc<Self> {
-        let state = State { dice: faults::Dice::new(options.faults), ..State::default() };
+        let state = State { dice: faults::FaultInjector::new(options.faults), ..State::default() };
         Arc::new(Self { core: Arc::new(Core { options, state: Mutex::new(state) }) })
     }
 
@@ -170,7 +170,7 @@ impl Memory {
 
     /// Changes what goes wrong from now on; `Faults::default()` calms everything.
     pub fn set_faults(&self, faults: Faults) {
-        self.core.lock().dice = faults::Dice::new(faults);
+        self.core.lock().dice = faults::FaultInjector::new(faults);
     }
 
     /// Sends what a fault holds back in inline producers.
@@ -200,8 +200,8 @@ impl Broker for Memory {
         Ok(Arc::new(producer::MemoryProducer::start(self.core.clone(), sink)?))
     }
 
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn AtomicProducer>, BrokerError> {
-        Ok(Box::new(atomic::MemoryAtomic::open(self.core.clone(), name)))
+    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+        Ok(Box::new(transactions::MemoryTransactionalProducer::open(self.core.clone(), name)))
     }
 
     fn topics(&self, prefix: &str, _deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
@@ -223,15 +223,15 @@ impl Broker for Memory {
         Ok(outcomes)
     }
 
-    fn ends(&self, partition: &Partition, _deadline: Duration) -> Result<Ends, BrokerError> {
+    fn ends(&self, partition: &Partition, _deadline: Duration) -> Result<Watermarks, BrokerError> {
         let state = self.core.lock();
         let log = topics::log(&state.topics, partition)?;
-        Ok(Ends { first: log.first, end: log.end })
+        Ok(Watermarks { first: log.first, end: log.end })
     }
 
-    fn look(&self, partition: &Partition, offset: i64, _deadline: Duration) -> Result<Look, BrokerError> {
+    fn first_visible(&self, partition: &Partition, offset: i64, _deadline: Duration) -> Result<CommittedProbe, BrokerError> {
         let state = self.core.lock();
-        Ok(topics::log(&state.topics, partition)?.look(&partition.topic, partition.index, offset))
+        Ok(topics::log(&state.topics, partition)?.first_visible(&partition.topic, partition.index, offset))
     }
 
     fn group_offsets(

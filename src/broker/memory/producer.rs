@@ -10,7 +10,7 @@ use super::faults::{SendFault, injected};
 use super::log::{Payload, Place, cost_of, outgoing_size};
 use super::topics::{self, Topics};
 use super::{Core, State};
-use crate::broker::{BrokerError, DeliverySink, Outgoing, Partition, Producer};
+use crate::broker::{BrokerError, DeliverySink, Partition, Producer, ProducerRecord};
 
 const QUEUE_RECORDS: usize = 100_000;
 const QUEUE_BYTES: u64 = 64 << 20;
@@ -55,7 +55,7 @@ impl Queue {
         name
     }
 
-    fn accept(&mut self, record: &Outgoing<'_>, payload: Payload, token: u64) -> Result<(), BrokerError> {
+    fn accept(&mut self, record: &ProducerRecord<'_>, payload: Payload, token: u64) -> Result<(), BrokerError> {
         let cost = cost_of(&payload);
         if self.items.len() >= QUEUE_RECORDS || (self.bytes + cost > QUEUE_BYTES && !self.items.is_empty()) {
             return Err(BrokerError::Full(format!(
@@ -86,7 +86,7 @@ impl Queue {
 }
 
 /// What the producer's handle and its thread share.
-pub(super) struct Pipe {
+pub(super) struct SendQueue {
     core: Arc<Core>,
     sink: Arc<dyn DeliverySink>,
     queue: Mutex<Queue>,
@@ -96,7 +96,7 @@ pub(super) struct Pipe {
 
 type Outcome = Result<(i32, i64), BrokerError>;
 
-impl Pipe {
+impl SendQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock()
     }
@@ -229,12 +229,12 @@ impl Core {
 }
 
 pub(super) struct MemoryProducer {
-    pipe: Arc<Pipe>,
+    pipe: Arc<SendQueue>,
 }
 
 impl MemoryProducer {
     pub fn start(core: Arc<Core>, sink: Arc<dyn DeliverySink>) -> Result<Self, BrokerError> {
-        let pipe = Arc::new(Pipe { core, sink, queue: Mutex::default(), ready: Condvar::new(), settled: Condvar::new() });
+        let pipe = Arc::new(SendQueue { core, sink, queue: Mutex::default(), ready: Condvar::new(), settled: Condvar::new() });
         if pipe.inline() {
             let mut state = pipe.core.lock();
             state.inline.retain(|known| known.strong_count() > 0);
@@ -251,7 +251,7 @@ impl MemoryProducer {
 }
 
 impl Producer for MemoryProducer {
-    fn send(&self, record: &Outgoing<'_>, token: u64) -> Result<(), BrokerError> {
+    fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         let size = outgoing_size(record);
         if size > RECORD_BYTES {
             return Err(BrokerError::TooLarge(format!("{size} bytes; a client takes {RECORD_BYTES}")));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::MemoryOptions;
 use super::log::{Log, Payload};
 use crate::broker::{BrokerError, Partition, TopicChange, TopicInfo, TopicSpec};
-use crate::model::partition::partition_of;
+use crate::model::task::partition::partition_of;
 
 const MAX_PARTITIONS: u32 = 10_000;
 const DAY_MS: i64 = 24 * 3600 * 1000;

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::{Client, Query, Watch, WatchEvent};
 use crate::api::documents::{FleetChange, LogDocument, Status};
-use crate::cli::outcome::{Code, Failure};
-use crate::cli::screen::tell;
+use crate::cli::exit::{Code, Failure};
+use crate::cli::output::tell;
 use crate::runtime::Backoff;
 
 /// Connections tried one after the other before giving up: about half a minute of an api that is away.

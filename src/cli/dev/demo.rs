@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use crate::api::documents::{PauseType, SetKill, StateDocument};
 use crate::cli::client::{Client, Method, Query};
-use crate::cli::outcome::{Code, Failure};
-use crate::cli::screen::tell;
+use crate::cli::exit::{Code, Failure};
+use crate::cli::output::tell;
 use crate::config::{Config, Role, TokenConfig};
-use crate::handlers::demo::{FETCH, IMPORT, ORDER, PACK, REPORT, SLOW};
-use crate::model::duration::Millis;
+use crate::handlers::builtin::demo::{FETCH, IMPORT, ORDER, PACK, REPORT, SLOW};
+use crate::model::units::duration::Millis;
 
 /// Scenes before they come again, each with another number.
 pub const SCENES: u64 = 12;
@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
     use crate::api::documents::{CreateTask, Report};
-    use crate::handlers::demo::Play;
+    use crate::handlers::builtin::demo::Play;
 
     #[test]
     fn every_scene_is_a_task_that_its_type_takes() {

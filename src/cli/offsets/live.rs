@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::Placed;
 use crate::broker::Broker;
-use crate::broker::link::Link;
-use crate::cli::outcome::{Code, Failure};
-use crate::cli::roles::CALL_DEADLINE;
+use crate::broker::shared_producer::SharedProducer;
+use crate::cli::exit::{Code, Failure};
+use crate::cli::setup::CALL_DEADLINE;
 use crate::config::Names;
-use crate::control::{self, Board, CONTROL_VERSION, Key, Offsets, Orders, Said};
+use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, ControlState, ControlWatch, Offsets};
 use crate::runtime::now_ms;
 
 /// How long the workers may take to obey.
@@ -18,14 +18,14 @@ const OBEY_DEADLINE: Duration = Duration::from_secs(20);
 /// Writes an order for each partition, and waits until workers have obeyed and removed them. What is not obeyed is taken
 /// back, and an error.
 pub async fn tell(broker: Arc<dyn Broker>, names: &Names, task_type: &str, placed: &[Placed]) -> Result<(), Failure> {
-    let link = Link::open(broker.clone(), None).map_err(Failure::failed)?;
-    let board = Board::new(Orders::without_cancels());
+    let link = SharedProducer::open(broker.clone(), None).map_err(Failure::failed)?;
+    let board = ControlWatch::new(ControlState::without_cancels());
     let _keeping = control::keep(board.clone(), broker, names, None);
     board.whole_within(CALL_DEADLINE, names).await.map_err(Failure::unavailable)?;
-    let key = |one: &Placed| Key::Offsets(task_type.to_owned(), one.partition);
+    let key = |one: &Placed| ControlKey::Offsets(task_type.to_owned(), one.partition);
     let mut last = 0;
     for one in placed {
-        let said = Said::Offsets(Offsets { v: CONTROL_VERSION, at_ms: now_ms(), offset: one.now });
+        let said = ControlRecord::Offsets(Offsets { v: CONTROL_VERSION, at_ms: now_ms(), offset: one.now });
         last = control::order(&link, names, &key(one), &said).await.map_err(Failure::unavailable)?.offset;
     }
     let open = || -> Vec<&Placed> {

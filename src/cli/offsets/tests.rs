@@ -1,8 +1,8 @@
 use super::*;
-use crate::broker::link::Link;
 use crate::broker::memory::{Memory, MemoryOptions};
-use crate::broker::{ConsumerSpec, GroupEvent, Outgoing, TopicSpec};
-use crate::cli::screen::Paint;
+use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{ConsumerSpec, GroupEvent, ProducerRecord, TopicSpec};
+use crate::cli::output::Paint;
 
 const TOPIC: &str = "kafleet.tasks.echo";
 /// For what has to happen, on a busy machine too.
@@ -17,10 +17,10 @@ async fn broker() -> Arc<dyn Broker> {
     let broker: Arc<dyn Broker> = Memory::new(options);
     let spec = TopicSpec { name: TOPIC.into(), partitions: 2, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec], CALL_DEADLINE).unwrap();
-    let link = Link::open(broker.clone(), None).unwrap();
+    let link = SharedProducer::open(broker.clone(), None).unwrap();
     for n in 0..10 {
         ticks.store(n * 10, std::sync::atomic::Ordering::Relaxed);
-        let record = Outgoing { topic: TOPIC, partition: Some(0), key: None, value: Some(b"1"), headers: &[] };
+        let record = ProducerRecord { topic: TOPIC, partition: Some(0), key: None, value: Some(b"1"), headers: &[] };
         link.deliver(record, CALL_DEADLINE).await.unwrap();
     }
     broker
@@ -121,18 +121,18 @@ async fn a_group_with_members_is_left_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn running_workers_are_told() {
     use crate::config::Config;
-    use crate::fleet::{mark_consumed, set_fleet};
+    use crate::control::settings::{mark_partition_consumed, set_fleet};
     use crate::handlers::builtin::register_samples;
     use crate::runtime::{Health, Shutdown};
     let broker: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
     let (names, mut registry, config) = (crate::config::Names::new("kafleet"), Registry::default(), Config::default());
     register_samples(&mut registry);
     crate::topics::apply(broker.clone(), &config, &registry, CALL_DEADLINE).await.unwrap();
-    let link = Link::open(broker.clone(), None).unwrap();
+    let link = SharedProducer::open(broker.clone(), None).unwrap();
     set_fleet(&link, &names, config.topics.events_partitions).await.unwrap();
-    mark_consumed(&link, &names, "echo", 1).await.unwrap();
+    mark_partition_consumed(&link, &names, "echo", 1).await.unwrap();
     for _ in 0..3 {
-        let record = Outgoing { topic: TOPIC, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
+        let record = ProducerRecord { topic: TOPIC, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
         link.deliver(record, CALL_DEADLINE).await.unwrap();
     }
     let (health, shutdown) = (Health::default(), Shutdown::new());

@@ -7,10 +7,10 @@ use serde_json::json;
 
 use crate::api::documents::ScheduleDocument;
 use crate::cli::client::Client;
+use crate::cli::exit::{Code, Outcome};
 use crate::cli::globals::Globals;
-use crate::cli::outcome::{Code, Outcome};
-use crate::cli::roles::{Wants, load_config};
-use crate::cli::screen::{Field, Rows, Screen, tell};
+use crate::cli::output::{Field, Output, Rows, tell};
+use crate::cli::setup::{SetupOptions, load_config};
 use crate::model::schedule::Spec;
 
 #[derive(Debug, Args)]
@@ -48,8 +48,8 @@ impl Change {
     }
 }
 
-pub async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, screen: &Screen) -> Outcome {
-    let loaded = load_config(globals, &Wants { unused: UNUSED, ..Wants::default() })?;
+pub async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, screen: &Output) -> Outcome {
+    let loaded = load_config(globals, &SetupOptions { unused: UNUSED, ..SetupOptions::default() })?;
     let wanted = loaded.config.schedules;
     let changes = changes(&wanted, &super::all(client).await?.schedules, args.prune);
     for (id, change) in changes.iter().filter(|_| !args.dry_run) {
@@ -82,7 +82,7 @@ fn changes(wanted: &BTreeMap<String, Spec>, known: &[ScheduleDocument], prune: b
     there.chain(gone).collect()
 }
 
-fn show(screen: &Screen, changes: &BTreeMap<String, Change>) -> Result<(), crate::cli::outcome::Failure> {
+fn show(screen: &Output, changes: &BTreeMap<String, Change>) -> Result<(), crate::cli::exit::Failure> {
     if screen.is_json() {
         let document: Vec<_> = changes.iter().map(|(id, change)| json!({"id": id, "change": change.name()})).collect();
         return screen.json(&document);

@@ -2,12 +2,12 @@
 
 use clap::Args;
 
-use crate::cli::outcome::Failure;
+use crate::cli::exit::Failure;
 use crate::cli::submit::{TaskArgs, json};
-use crate::model::duration::Millis;
-use crate::model::id::clip;
 use crate::model::schedule::{Overlap, Spec, Template};
+use crate::model::task::id::clip;
 use crate::model::task::parse_time;
+use crate::model::units::duration::Millis;
 use crate::publish::time_text;
 
 #[derive(Clone, Debug, Default, PartialEq, Args)]

@@ -9,12 +9,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use super::lines::{Line, Shape, Source, read};
+use super::ndjson::{Line, Shape, Source, read};
 use crate::api::documents::{BatchItem, Problem};
-use crate::cli::card::span_text;
 use crate::cli::client::{Client, told};
-use crate::cli::outcome::{Code, Failure, Outcome};
-use crate::cli::screen::{Screen, tell};
+use crate::cli::exit::{Code, Failure, Outcome};
+use crate::cli::output::{Output, tell};
+use crate::cli::task_view::span_text;
 use crate::runtime::Backoff;
 
 /// The most of one request.
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Refused lines that are told; the rest is counted.
 const TOLD_LINES: u64 = 100;
 
-pub async fn submit(source: Source, shape: Shape, parallel: usize, client: &Client, screen: &Screen) -> Outcome {
+pub async fn submit(source: Source, shape: Shape, parallel: usize, client: &Client, screen: &Output) -> Outcome {
     let (lines, size) = read(&source, shape)?;
     let mut tally = Tally { bar: progress_bar(size), screen: *screen, begun: Instant::now(), accepted: 0, refused: 0 };
     let batches = stream::unfold(Reader { lines, held: None }, Reader::batch);
@@ -180,7 +180,7 @@ fn at_line(why: Failure, line: u64) -> Failure {
 
 struct Tally {
     bar: ProgressBar,
-    screen: Screen,
+    screen: Output,
     begun: Instant,
     accepted: u64,
     refused: u64,

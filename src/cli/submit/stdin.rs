@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{Interest, Ready};
 use tokio::net::unix::pipe::Receiver;
 
-use crate::cli::outcome::Failure;
+use crate::cli::exit::Failure;
 
 /// How long a pipe may neither bring anything nor end.
 const PATIENCE: Duration = Duration::from_secs(3);

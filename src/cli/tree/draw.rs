@@ -1,9 +1,9 @@
 //! A tree as lines of text.
 
 use crate::api::documents::TreeNode;
-use crate::cli::card::{error_text, time_text};
-use crate::cli::screen::{Paint, one_line};
-use crate::model::state::State;
+use crate::cli::output::{Paint, one_line};
+use crate::cli::task_view::{error_text, time_text};
+use crate::model::record::state::State;
 
 /// The longest progress value, or error, on a line.
 const MAX_NOTE_CHARS: usize = 80;

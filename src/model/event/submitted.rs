@@ -1,6 +1,6 @@
-//! The first word of most tasks, written by hand as the [last](super::success) is.
+//! The first word of most tasks, written by hand as the [last](super::succeeded) is.
 
-use super::success::{announcement, head, number};
+use super::succeeded::{announcement, head, number};
 use crate::model::task::Task;
 
 /// Writes the `submitted` event of a task whose record lies at `task.position`: what

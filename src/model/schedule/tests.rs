@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::step::{Fire, Outcome, State};
 use super::*;
-use crate::model::action::ends;
+use crate::model::task::action::ends;
 use crate::model::task::parse_time;
 
 fn ms(text: &str) -> i64 {

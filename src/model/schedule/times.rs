@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use super::{Flaw, Spec};
-use crate::model::duration::Millis;
-use crate::model::id::clip;
+use crate::model::task::id::clip;
 use crate::model::task::parse_time;
+use crate::model::units::duration::Millis;
 
 /// The most that firings may be spread by.
 pub const MAX_JITTER: Millis = Millis::secs(86_400);

@@ -260,7 +260,7 @@ proptest! {
             hash: None,
             policy: (policy != Policy::default()).then(|| Box::new(policy)),
             trace: None,
-            has_strangers: false,
+            has_foreign_headers: false,
             params: RawJson::null(),
         };
         let headers = crate::publish::task_headers(&task, "test");

@@ -1,9 +1,9 @@
 //! Comparisons of what a partition in memory holds.
 
 use super::Partition;
-use crate::model::fold::Placed;
+use crate::model::projection::Placed;
 use crate::store::audit::{AuditPage, Audited, SIZED, Sizes};
-use crate::store::{Entry, Index, Node};
+use crate::store::{Entry, Index, TaskRecord};
 
 impl Partition {
     /// What does not add up.
@@ -37,7 +37,7 @@ impl Partition {
             };
             due_ms.filter(is_there)
         };
-        let node = self.records.get(&entry.id).and_then(|record| Node::decode(record));
+        let node = self.records.get(&entry.id).and_then(|record| TaskRecord::decode(record));
         let placed = node.as_ref().map(Placed::of);
         let due = |of: fn(&Placed) -> Option<i64>| placed.as_ref().and_then(of);
         Audited {

@@ -3,15 +3,15 @@
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, Value, pipe};
 
-use super::link::Link;
+use super::connection::Link;
 use super::values::read;
 use super::writer::ask;
-use crate::model::changes::{Changes, Entry, Index};
-use crate::model::id::TaskId;
-use crate::model::state::State;
+use crate::model::projection::changes::{Changes, Entry, Index};
+use crate::model::record::state::State;
+use crate::model::task::id::TaskId;
 use crate::store::audit::{AuditPage, Audited, SIZED, Sizes};
 use crate::store::keys::Keys;
-use crate::store::{Node, StoreError, decode};
+use crate::store::{StoreError, TaskRecord, decode};
 
 /// Bytes of records after which a page takes in no further one.
 const PAGE_BYTES: usize = 256 << 10;
@@ -125,15 +125,15 @@ pub(super) async fn records(
 }
 
 fn audited(keys: &Keys, partition: u32, task: Value) -> Result<Audited, StoreError> {
-    type Due = Option<f64>;
-    type Found = (String, f64, Option<Vec<u8>>, u64, Due, Due, Due, bool, bool, bool, i64);
+    type TimerKind = Option<f64>;
+    type Found = (String, f64, Option<Vec<u8>>, u64, TimerKind, TimerKind, TimerKind, bool, bool, bool, i64);
     let (member, score, record, children, timer, effect, age, has_kept, has_log, has_attachments, ttl_ms): Found =
         read(&keys.all(), task)?;
     let unreadable = |_| StoreError::Invalid(format!("`{member}` in an index of partition {partition} is no task id"));
     let id = TaskId::parse(&member).map_err(unreadable)?;
     let wipe = format!("delete the keys `{}`", keys.all());
-    let node: Option<Node> = record.map(|bytes| decode(partition, &id, &bytes, &wipe)).transpose()?;
-    let due = |score: Due| score.map(|score| score as i64);
+    let node: Option<TaskRecord> = record.map(|bytes| decode(partition, &id, &bytes, &wipe)).transpose()?;
+    let due = |score: TimerKind| score.map(|score| score as i64);
     Ok(Audited {
         entry: Entry { seen_ms: score as i64, id },
         node,

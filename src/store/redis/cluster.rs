@@ -10,7 +10,7 @@ use ::redis::{Cmd, Pipeline, RedisError, RedisResult, Value, cmd, pipe};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::link::{MAX_MOVES, circles};
+use super::connection::{MAX_MOVES, circles};
 use super::reader::{Elsewhere, Line, Reader};
 
 impl Reader {

@@ -5,12 +5,12 @@ use ::redis::{Value, cmd, pipe};
 use async_trait::async_trait;
 use std::sync::Arc;
 
-use super::link::Link;
+use super::connection::Link;
 use super::values::{read, read_fence};
 use super::writer::{send, watch_at_owner};
 use crate::store::inspect::{Inspector, Part, Piece, Wanted};
 use crate::store::keys::Keys;
-use crate::store::{Fence, StoreError};
+use crate::store::{Checkpoint, StoreError};
 
 /// Keys looked at in one step of a scan.
 const SCAN_COUNT: usize = 1_000;
@@ -83,7 +83,7 @@ impl Inspector for Look {
         Ok(Some(names))
     }
 
-    async fn read(&mut self, wanted: &[Wanted], values: bool) -> Result<(Option<Fence>, Vec<Piece>), StoreError> {
+    async fn read(&mut self, wanted: &[Wanted], values: bool) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError> {
         let mut script = cmd("EVAL");
         script.arg(READ).arg(wanted.len() + 1).arg(self.keys.fence());
         for one in wanted {

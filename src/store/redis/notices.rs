@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{debug, warn};
 
-use super::link::{Link, within};
+use super::connection::{Link, within};
 use super::values::parse_notice;
 use crate::store::{NOTICE_BUFFER, Notice, keys};
 

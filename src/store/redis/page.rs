@@ -117,7 +117,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::id::TaskId;
+    use crate::model::task::id::TaskId;
 
     fn entry(n: i64) -> Entry {
         Entry { seen_ms: n, id: TaskId::parse("a").unwrap() }

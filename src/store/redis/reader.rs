@@ -12,8 +12,8 @@ use ::redis::{ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult, Serv
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
 
-use super::address::Address;
-use super::link::{Link, within};
+use super::connection::{Link, within};
+use super::url::Address;
 use crate::store::StoreError;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);

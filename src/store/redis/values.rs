@@ -3,19 +3,19 @@
 use ::redis::{Cmd, FromRedisValue, Value, cmd, from_redis_value};
 use serde::{Deserialize, Serialize};
 
-use crate::model::age::Lifetimes;
-use crate::model::id::TaskId;
+use crate::model::retention::Lifetimes;
+use crate::model::task::id::TaskId;
 use crate::store::MAX_PAGE;
 use crate::store::keys::Keys;
-use crate::store::{Entry, Fence, Node, Notice, Reservation, Stage, StoreError, decode};
+use crate::store::{Checkpoint, Entry, Notice, Reservation, Stage, StoreError, TaskRecord, decode};
 
 /// `offset version log_time_ms kept_bytes rebuild complete_at`.
-pub(super) fn fence_text(fence: Fence) -> String {
-    let Fence { offset, version, log_time_ms, kept_bytes, rebuild, complete_at } = fence;
+pub(super) fn fence_text(fence: Checkpoint) -> String {
+    let Checkpoint { offset, version, log_time_ms, kept_bytes, rebuild, complete_at } = fence;
     format!("{offset} {version} {log_time_ms} {kept_bytes} {rebuild} {complete_at}")
 }
 
-pub(super) fn read_fence(keys: &Keys, value: Value) -> Result<Option<Fence>, StoreError> {
+pub(super) fn read_fence(keys: &Keys, value: Value) -> Result<Option<Checkpoint>, StoreError> {
     let Some(bytes) = read::<Option<Vec<u8>>>(&keys.fence(), value)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
     let fence = parse_fence(&text);
@@ -29,9 +29,9 @@ pub(super) fn read_lifetimes(keys: &Keys, value: Value) -> Result<Option<Lifetim
     serde_json::from_slice(&bytes).map(Some).map_err(unreadable)
 }
 
-fn parse_fence(text: &str) -> Option<Fence> {
+fn parse_fence(text: &str) -> Option<Checkpoint> {
     let mut parts = text.split(' ');
-    let fence = Fence {
+    let fence = Checkpoint {
         offset: parts.next()?.parse().ok()?,
         version: parts.next()?.parse().ok()?,
         log_time_ms: parts.next()?.parse().ok()?,
@@ -58,7 +58,7 @@ pub(super) fn read_nodes(
     partition: u32,
     ids: &[TaskId],
     values: Vec<Value>,
-) -> Result<Vec<Option<Node>>, StoreError> {
+) -> Result<Vec<Option<TaskRecord>>, StoreError> {
     let mut records = Vec::with_capacity(ids.len());
     for value in values {
         records.extend(read::<Vec<Option<Vec<u8>>>>(&keys.all(), value)?);
@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_fence_is_read_or_refused() {
-        let fence = Fence { offset: 42, version: 1, log_time_ms: 1_700_000_000_000, kept_bytes: 9, rebuild: 2, complete_at: 50 };
+        let fence =
+            Checkpoint { offset: 42, version: 1, log_time_ms: 1_700_000_000_000, kept_bytes: 9, rebuild: 2, complete_at: 50 };
         assert_eq!(fence_text(fence), "42 1 1700000000000 9 2 50");
         assert_eq!(parse_fence("42 1 1700000000000 9 2 50"), Some(fence));
         let bad = ["", "42", "42 1 0 0 0", "42 1 x 0 0 0", "42 1 0 0 0 x", "42 1 0 0 0 0 0", "-1 1 0 0 0 0", "42  1 0 0 0 0"];

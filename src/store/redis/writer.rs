@@ -13,16 +13,18 @@ use ::redis::{ErrorKind, Pipeline, RedisResult, ServerErrorKind, Value, cmd, pip
 use async_trait::async_trait;
 use rustc_hash::FxHashMap;
 
-use super::link::{Link, MAX_MOVES, circles, within};
+use super::connection::{Link, MAX_MOVES, circles, within};
+use super::server_state::{Noted, Vitals};
 use super::values::{fence_text, first_done, notice_text, read, read_done, read_fence, read_lifetimes, read_nodes};
-use super::vitals::{Noted, Vitals};
-use super::{audit, torn, vitals};
-use crate::model::age::Lifetimes;
-use crate::model::id::TaskId;
+use super::{audit, server_state, torn_writes};
+use crate::model::retention::Lifetimes;
+use crate::model::task::id::TaskId;
 use crate::store::keys::{self, Keys};
 use crate::store::log_tail::LogTail;
-use crate::store::{AuditPage, Changes, Entry, Fence, Index, Node, Notice, PartitionWriter, StoreError, closed_writer};
-use torn::Batches;
+use crate::store::redis::torn_writes::Batches;
+use crate::store::{
+    AuditPage, Changes, Checkpoint, Entry, Index, Notice, PartitionWriter, StoreError, TaskRecord, closed_writer,
+};
 
 /// Records per MSET or MGET, members per ZADD or ZREM: no single command holds Redis for long.
 const CHUNK: usize = 1_000;
@@ -36,7 +38,7 @@ pub(super) struct Writer {
     /// None once closed.
     connection: Option<MultiplexedConnection>,
     /// As read at the last WATCH.
-    fence: Option<Fence>,
+    fence: Option<Checkpoint>,
     /// Applied so far, by anybody.
     batches: u64,
     /// Sizes of the log lines kept of tasks that logged lately.
@@ -52,14 +54,14 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) async fn open(link: Arc<Link>, partition: u32) -> Result<(Self, Option<Fence>), StoreError> {
+    pub(super) async fn open(link: Arc<Link>, partition: u32) -> Result<(Self, Option<Checkpoint>), StoreError> {
         let keys = Keys::new(&link.options.prefix, partition);
         let opened = watch_at_owner(&link, &keys).await;
         let (mut connection, numbers, answer) = opened.map_err(|error| link.explain(&error))?;
-        let state = torn::read(numbers).map_err(|error| link.explain(&error))?;
+        let state = torn_writes::read(numbers).map_err(|error| link.explain(&error))?;
         let Batches::Whole(batches) = state else {
             tracing::warn!(partition, "emptying a partition, to be folded again");
-            torn::clear(&link, &keys, &mut connection).await.map_err(|error| link.explain(&error))?;
+            torn_writes::clear(&link, &keys, &mut connection).await.map_err(|error| link.explain(&error))?;
             return Err(match state {
                 Batches::Torn => StoreError::Damaged("a part of a batch was applied".to_owned()),
                 _ => link.unavailable(&format!("partition {partition} has lost keys and was emptied: it is folded again")),
@@ -93,7 +95,7 @@ impl Writer {
 
     async fn condemn_on(&mut self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
         let mut commands = pipe();
-        torn::condemn(&mut commands, &self.keys);
+        torn_writes::condemn(&mut commands, &self.keys);
         let answer = ask(&self.link, connection, &commands).await?.pop().unwrap_or_default();
         if answer == Value::Nil { Err(StoreError::Conflict { found: self.fence }) } else { Ok(()) }
     }
@@ -102,8 +104,8 @@ impl Writer {
         &mut self,
         connection: &mut MultiplexedConnection,
         changes: &Changes,
-        from: Option<Fence>,
-        to: Fence,
+        from: Option<Checkpoint>,
+        to: Checkpoint,
     ) -> Result<(), StoreError> {
         if self.fence != from {
             return Err(StoreError::Conflict { found: self.fence });
@@ -203,7 +205,7 @@ impl PartitionWriter for Writer {
         read_done(&key, found)
     }
 
-    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<Node>>, StoreError> {
+    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let mut nodes = Vec::with_capacity(ids.len());
         for ids in ids.chunks(CHUNK) {
@@ -241,7 +243,7 @@ impl PartitionWriter for Writer {
         self.condemn_on(&mut connection).await
     }
 
-    async fn apply(&mut self, changes: &Changes, from: Option<Fence>, to: Fence) -> Result<(), StoreError> {
+    async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         self.apply_on(&mut connection, changes, from, to).await?;
         self.connection = Some(connection);
@@ -284,7 +286,7 @@ pub(super) fn get_records(keys: &Keys, ids: &[TaskId]) -> Pipeline {
 pub(super) async fn watch_at_owner(link: &Link, keys: &Keys) -> RedisResult<(MultiplexedConnection, Value, Value)> {
     let (mut connection, mut info) = link.connect().await?;
     let mut commands = pipe();
-    torn::ask(&mut commands, keys);
+    torn_writes::ask(&mut commands, keys);
     watch(&mut commands, keys);
     for _ in 0..MAX_MOVES {
         let sent = within(link.options.response_timeout, connection.send_packed_commands(&commands, 0, commands.len()));
@@ -319,11 +321,11 @@ struct Batch {
 }
 
 impl Batch {
-    fn build(writer: &mut Writer, changes: &Changes, zeroed: &[String], to: Fence) -> Self {
+    fn build(writer: &mut Writer, changes: &Changes, zeroed: &[String], to: Checkpoint) -> Self {
         let keys = &writer.keys;
         let mut commands = pipe();
         commands.cmd("MULTI");
-        torn::begin(&mut commands, keys);
+        torn_writes::begin(&mut commands, keys);
         let records = changes.nodes.iter().map(|(id, record)| (keys.record(id), record.as_slice()));
         set_many(&mut commands, records);
         let kept = changes.kept.iter().filter_map(|(id, kept)| Some((keys.kept(id), kept.as_deref()?)));
@@ -345,9 +347,9 @@ impl Batch {
         let counters = change_counts(&mut commands, keys, changes);
         audit::note(&mut commands, keys, changes);
         if let Some(outdated) = writer.unnoted.take() {
-            vitals::note(&mut commands, keys, &writer.vitals, &outdated);
+            server_state::note(&mut commands, keys, &writer.vitals, &outdated);
         }
-        torn::end(&mut commands, keys, writer.batches + 1);
+        torn_writes::end(&mut commands, keys, writer.batches + 1);
         commands.cmd("SET").arg(keys.fence()).arg(fence_text(to));
         if let Some(text) = notice_text(Notice::of(writer.partition, to, changes)) {
             commands.cmd("PUBLISH").arg(keys::notices(&writer.link.options.prefix)).arg(text);

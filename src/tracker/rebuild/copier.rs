@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::verify::{self, Verdict};
-use super::{CALL_DEADLINE, Job, Refusal, Report, Told};
-use crate::broker::{Ends, Partition};
+use super::{CALL_DEADLINE, Job, RebuildEvent, Refusal, Report};
+use crate::broker::{Partition, Watermarks};
 use crate::runtime::{Backoff, blocking};
-use crate::store::{Fence, StoreError};
-use crate::tracker::feed::Batch;
-use crate::tracker::folding::Folding;
-use crate::tracker::reader::{Ask, Post};
+use crate::store::{Checkpoint, StoreError};
+use crate::tracker::consume::event_batches::Batch;
+use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
+use crate::tracker::project::projection::Projection;
 
 /// How often the fence of an idle partition is looked at.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ pub(super) enum End {
 pub(super) struct Copier {
     pub(super) job: Arc<Job>,
     pub(super) number: u32,
-    post: Post,
+    post: PartitionHandle,
     /// What is left of a batch that was folded only in part.
     rest: Option<Batch>,
     /// This rebuild has been in the fence.
@@ -42,7 +42,7 @@ pub(super) struct Copier {
 }
 
 impl Copier {
-    pub(super) fn new(job: Arc<Job>, post: Post) -> Self {
+    pub(super) fn new(job: Arc<Job>, post: PartitionHandle) -> Self {
         let number = post.number.unsigned_abs();
         Self { job, number, post, rest: None, claimed: false, compared: false, comparisons: 0 }
     }
@@ -72,9 +72,9 @@ impl Copier {
     fn taken_over(&mut self) {
         if !self.compared {
             let why = "a tracker took it over before it was compared".to_owned();
-            self.report(Report::Told(Told::Unverified { partition: self.number, why }));
+            self.report(Report::RebuildEvent(RebuildEvent::Unverified { partition: self.number, why }));
         }
-        self.report(Report::Told(Told::TakenOver { partition: self.number }));
+        self.report(Report::RebuildEvent(RebuildEvent::TakenOver { partition: self.number }));
     }
 
     fn report(&self, report: Report) {
@@ -92,14 +92,14 @@ impl Copier {
 
     async fn fold(&mut self) -> Result<std::convert::Infallible, End> {
         let (first, store) = (self.ends().await?.first, self.job.setup.tracker.store.clone());
-        let mut folding = Folding::open(store, self.number).await.map_err(|error| self.end_of(error))?;
+        let mut folding = Projection::open(store, self.number).await.map_err(|error| self.end_of(error))?;
         self.judge(folding.fence())?;
         folding.claim(self.job.plan.number, first).await.map_err(|error| self.end_of(error))?;
         self.claimed = true;
         let start = folding.fence().map_or(first, |fence| fence.offset);
         self.post.generation += 1;
         self.rest = None;
-        let ask = Ask { partition: self.post.number, generation: self.post.generation, offset: start };
+        let ask = SeekRequest { partition: self.post.number, generation: self.post.generation, offset: start };
         self.post.asking.send(ask).map_err(|_| End::Stopped)?;
         loop {
             if !self.compared && folding.fence().is_some_and(|fence| fence.offset >= self.goal()) {
@@ -116,9 +116,9 @@ impl Copier {
     }
 
     /// Whose partition it is.
-    fn judge(&self, found: Option<Fence>) -> Result<(), End> {
+    fn judge(&self, found: Option<Checkpoint>) -> Result<(), End> {
         match found {
-            Some(Fence { rebuild: 0, .. }) => Err(End::TakenOver),
+            Some(Checkpoint { rebuild: 0, .. }) => Err(End::TakenOver),
             Some(fence) if fence.rebuild > self.job.plan.number || (fence.rebuild == self.job.plan.number && !self.claimed) => {
                 Err(End::Over("another rebuild into this store was started since: this one ends, that one goes on".into()))
             }
@@ -135,7 +135,7 @@ impl Copier {
         }
     }
 
-    pub(super) async fn ends(&self) -> Result<Ends, End> {
+    pub(super) async fn ends(&self) -> Result<Watermarks, End> {
         let setup = &self.job.setup.tracker;
         let (broker, partition) = (setup.broker.clone(), Partition::new(setup.names.events(), self.post.number));
         let ends = blocking(move || broker.ends(&partition, CALL_DEADLINE)).await.map_err(End::Again)?;
@@ -143,7 +143,7 @@ impl Copier {
     }
 
     /// Folds what comes next, at most up to `until`.
-    pub(super) async fn advance(&mut self, folding: &mut Folding, until: Option<i64>) -> Result<(), End> {
+    pub(super) async fn advance(&mut self, folding: &mut Projection, until: Option<i64>) -> Result<(), End> {
         let Some(batch) = self.next_batch(folding.fence()).await? else { return Ok(()) };
         let (batch, rest) = split(batch, until);
         self.rest = rest;
@@ -155,12 +155,12 @@ impl Copier {
         if let Some(why) = batch.stop {
             return Err(End::Over(format!("partition {}: {why}", self.number)));
         }
-        folding.forest().shrink(self.job.setup.tracker.config.cache_records);
+        folding.working_set().shrink(self.job.setup.tracker.config.cache_records);
         Ok(())
     }
 
     /// None: nothing came, and the fence is still this rebuild's.
-    async fn next_batch(&mut self, left: Option<Fence>) -> Result<Option<Batch>, End> {
+    async fn next_batch(&mut self, left: Option<Checkpoint>) -> Result<Option<Batch>, End> {
         if let Some(rest) = self.rest.take() {
             return Ok(Some(rest));
         }
@@ -182,13 +182,13 @@ impl Copier {
         }
     }
 
-    async fn compare(&mut self, folding: &mut Folding) -> Result<(), End> {
+    async fn compare(&mut self, folding: &mut Projection) -> Result<(), End> {
         let partition = self.number;
         let told = match verify::verify(self, folding).await {
-            Ok(Verdict::Same(verified)) => Told::Verified(verified),
-            Ok(Verdict::Different(differences)) => Told::Differs { partition, differences },
-            Ok(Verdict::Unknown(why)) => Told::Unverified { partition, why },
-            Err(End::Again(why)) if self.comparisons >= COMPARISONS => Told::Unverified { partition, why },
+            Ok(Verdict::Same(verified)) => RebuildEvent::Verified(verified),
+            Ok(Verdict::Different(differences)) => RebuildEvent::Differs { partition, differences },
+            Ok(Verdict::Unknown(why)) => RebuildEvent::Unverified { partition, why },
+            Err(End::Again(why)) if self.comparisons >= COMPARISONS => RebuildEvent::Unverified { partition, why },
             Err(End::Again(why)) => {
                 self.comparisons += 1;
                 return Err(End::Again(why));
@@ -196,7 +196,7 @@ impl Copier {
             Err(end) => return Err(end),
         };
         self.compared = true;
-        self.report(Report::Told(told));
+        self.report(Report::RebuildEvent(told));
         Ok(())
     }
 }

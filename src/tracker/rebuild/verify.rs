@@ -11,7 +11,7 @@ use super::copier::{Copier, End};
 use super::{Difference, Verified};
 use crate::store::StoreError;
 use crate::store::inspect::{Inspector, Part, Piece, Wanted, differences};
-use crate::tracker::folding::Folding;
+use crate::tracker::project::projection::Projection;
 
 /// Keys compared in one step.
 const STEP: usize = 200;
@@ -35,7 +35,7 @@ pub(super) enum Verdict {
 /// A comparison under way.
 struct Comparison<'a> {
     copier: &'a mut Copier,
-    folding: &'a mut Folding,
+    folding: &'a mut Projection,
     source: Box<dyn Inspector>,
     copy: Box<dyn Inspector>,
     verified: Verified,
@@ -62,7 +62,7 @@ struct Pair {
     copy: Piece,
 }
 
-pub(super) async fn verify(copier: &mut Copier, folding: &mut Folding) -> Result<Verdict, End> {
+pub(super) async fn verify(copier: &mut Copier, folding: &mut Projection) -> Result<Verdict, End> {
     if let Some(why) = &copier.job.plan.incomparable {
         return Ok(Verdict::Unknown(why.clone()));
     }

@@ -13,10 +13,10 @@ use governor::{NotUntil, Quota, RateLimiter};
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use super::super::intake::Held;
-use super::super::portion::Portion;
 use crate::config::{Rate, RateBy, TypePolicy};
-use crate::control::Orders;
+use crate::control::ControlState;
+use crate::worker::consumer::assignment::Assignment;
+use crate::worker::decode::InFlight;
 
 type OfType = RateLimiter<NotKeyed, InMemoryState, MonotonicClock, NoOpMiddleware<std::time::Instant>>;
 type OfKeys = RateLimiter<u64, HashMapStateStore<u64>, MonotonicClock, NoOpMiddleware<std::time::Instant>>;
@@ -28,7 +28,7 @@ const MAX_KEYS: usize = 10_000;
 pub struct Limits {
     slots: usize,
     paused: bool,
-    portion: Portion,
+    portion: Assignment,
     pace: Pace,
     rate: Option<(Rate, Duration)>,
     /// The rate lets nothing begin before.
@@ -44,15 +44,15 @@ enum Pace {
 struct ByKey {
     limiter: OfKeys,
     /// Tasks whose key has to wait, and when the next one of each may begin.
-    waiting: FxHashMap<u64, VecDeque<Box<Held>>>,
+    waiting: FxHashMap<u64, VecDeque<Box<InFlight>>>,
     wakes: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
 /// Whether a task may begin as far as the rate goes.
 pub enum Paced {
-    Go(Box<Held>),
+    Go(Box<InFlight>),
     /// None of the type may; it is given back.
-    NotYet(Box<Held>),
+    NotYet(Box<InFlight>),
     /// It waits for its key.
     Kept,
 }
@@ -62,7 +62,7 @@ impl Limits {
         Self {
             slots: policy.slots() as usize,
             paused: false,
-            portion: Portion::default(),
+            portion: Assignment::default(),
             pace: Pace::Free,
             rate: None,
             held_until: None,
@@ -82,16 +82,16 @@ impl Limits {
         self.paused
     }
 
-    pub fn own(&mut self, portion: Portion) {
+    pub fn own(&mut self, portion: Assignment) {
         self.portion = portion;
     }
 
-    pub fn portion(&self) -> &Portion {
+    pub fn portion(&self) -> &Assignment {
         &self.portion
     }
 
     /// Takes over what the configuration and the orders say. Returns tasks that no longer wait for a rate.
-    pub fn set(&mut self, task_type: &str, policy: &TypePolicy, orders: &Orders) -> VecDeque<Box<Held>> {
+    pub fn set(&mut self, task_type: &str, policy: &TypePolicy, orders: &ControlState) -> VecDeque<Box<InFlight>> {
         self.paused = orders.paused.contains_key(task_type);
         let said = orders.slots.get(task_type);
         let slots = said.and_then(|said| said.slots).unwrap_or_else(|| policy.slots()) as usize;
@@ -101,7 +101,7 @@ impl Limits {
         self.set_rate(rate)
     }
 
-    fn set_rate(&mut self, rate: Option<Rate>) -> VecDeque<Box<Held>> {
+    fn set_rate(&mut self, rate: Option<Rate>) -> VecDeque<Box<InFlight>> {
         let rate = rate.map(|rate| (rate, self.spacing(&rate)));
         if rate == self.rate {
             return VecDeque::new();
@@ -124,7 +124,7 @@ impl Limits {
     }
 
     /// Asks the rate for a start.
-    pub fn pace(&mut self, held: Box<Held>) -> Paced {
+    pub fn pace(&mut self, held: Box<InFlight>) -> Paced {
         match &mut self.pace {
             Pace::Free => Paced::Go(held),
             Pace::OfType(limiter) => match limiter.check() {
@@ -148,7 +148,7 @@ impl Limits {
     }
 
     /// Tasks that may begin now.
-    pub fn due(&mut self, now: Instant) -> VecDeque<Box<Held>> {
+    pub fn due(&mut self, now: Instant) -> VecDeque<Box<InFlight>> {
         self.held_until = self.held_until.filter(|at| *at > now);
         match &mut self.pace {
             Pace::OfKeys(by_key) => by_key.due(now),
@@ -157,7 +157,7 @@ impl Limits {
     }
 
     /// Takes out the waiting tasks that are meant.
-    pub fn extract(&mut self, meant: &mut dyn FnMut(&Held) -> bool) -> VecDeque<Box<Held>> {
+    pub fn extract(&mut self, meant: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
         let Pace::OfKeys(by_key) = &mut self.pace else { return VecDeque::new() };
         // A key whose tasks are all gone is dropped when its time comes.
         by_key.waiting.values_mut().flat_map(|waiting| super::commands::split(waiting, meant)).collect()
@@ -186,8 +186,8 @@ impl Pace {
 }
 
 impl ByKey {
-    fn pace(&mut self, held: Box<Held>) -> Paced {
-        let key = held.pace_key();
+    fn pace(&mut self, held: Box<InFlight>) -> Paced {
+        let key = held.rate_key();
         if let Some(waiting) = self.waiting.get_mut(&key) {
             waiting.push_back(held);
             return Paced::Kept;
@@ -212,7 +212,7 @@ impl ByKey {
         }
     }
 
-    fn due(&mut self, now: Instant) -> VecDeque<Box<Held>> {
+    fn due(&mut self, now: Instant) -> VecDeque<Box<InFlight>> {
         let mut due = VecDeque::new();
         while let Some(&Reverse((at, key))) = self.wakes.peek()
             && at <= now

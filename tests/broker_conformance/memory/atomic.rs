@@ -1,7 +1,7 @@
 //! Atomic sends that stay open, are aborted or do not fit.
 
 use kafleet::broker::memory::MemoryOptions;
-use kafleet::broker::{BrokerError, Partition, Start};
+use kafleet::broker::{BrokerError, Partition, StartOffset};
 
 use super::{Case, Lab};
 use crate::kit::{DEADLINE, plain};
@@ -30,8 +30,8 @@ fn an_open_atomic_send_holds_back_later_records() {
     assert_eq!(lab.read_all(&at, false), ["before"]);
     assert_eq!(lab.read_all(&at, true), ["before", "open", "after"]);
     assert_eq!(lab.kit.ends(&at), (0, 3), "the end counts what is open");
-    let mut from_the_end = lab.kit.reader(&[(at.clone(), Start::End)]);
-    let mut waiting = lab.kit.reader(&[(at.clone(), Start::At(1))]);
+    let mut from_the_end = lab.kit.reader(&[(at.clone(), StartOffset::End)]);
+    let mut waiting = lab.kit.reader(&[(at.clone(), StartOffset::At(1))]);
     std::thread::scope(|scope| {
         scope.spawn(|| assert!(lab.memory.settle_atomic("x", true)));
         assert_eq!(waiting.read(2), ["open", "after"]);

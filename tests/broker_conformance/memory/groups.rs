@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kafleet::broker::memory::{Faults, Memory, MemoryOptions};
-use kafleet::broker::{BrokerError, ConsumerSpec, GroupEvent, Partition, Start};
+use kafleet::broker::{BrokerError, ConsumerSpec, GroupEvent, Partition, StartOffset};
 
 use super::{Case, Lab, SESSION_MS};
 use crate::kit::{DEADLINE, Kit, Member, commit, spec, until};
@@ -117,7 +117,7 @@ fn no_commit_for_what_others_hold() {
     old.consumer.commit(&both).unwrap();
     old.step();
     assert!(matches!(old.events.last(), Some(GroupEvent::Committed { result: Err(BrokerError::Refused(_)), .. })));
-    assert!(matches!(old.consumer.assign(&[(moved, Start::Beginning)]), Err(BrokerError::Refused(_))));
+    assert!(matches!(old.consumer.assign(&[(moved, StartOffset::Beginning)]), Err(BrokerError::Refused(_))));
 }
 
 fn nothing_is_read_while_it_is_being_given_back() {
@@ -127,7 +127,7 @@ fn nothing_is_read_while_it_is_being_given_back() {
     let (owed, kept) = (old.owed.first().cloned().unwrap(), old.held.difference(&old.owed).next().cloned().unwrap());
     lab.kit.fill(&owed, ["for the next owner"]);
     lab.kit.fill(&kept, ["mine"]);
-    old.consumer.assign(&[(owed, Start::Beginning)]).unwrap();
+    old.consumer.assign(&[(owed, StartOffset::Beginning)]).unwrap();
     old.step();
     old.step();
     assert_eq!(old.values(), ["mine"]);
@@ -160,7 +160,7 @@ fn a_partition_that_is_refused_stays_the_members() {
     }
     assert_eq!((member.values().len(), other.held.len()), (0, 0));
     assert_eq!(member.events.len(), 1, "it is not given again: {:?}", member.events);
-    member.consumer.assign(&[(at, Start::Beginning)]).unwrap();
+    member.consumer.assign(&[(at, StartOffset::Beginning)]).unwrap();
     member.step();
     assert_eq!(member.values(), ["unread"]);
 }
@@ -212,7 +212,7 @@ fn bad_consumers_and_offsets_are_refused() {
     }
     for offset in [i64::MIN, -1, i64::MAX] {
         assert_eq!(lab.kit.broker.read_at(&at, offset, DEADLINE), Ok(None));
-        let mut reader = lab.kit.reader(&[(at.clone(), Start::At(offset))]);
+        let mut reader = lab.kit.reader(&[(at.clone(), StartOffset::At(offset))]);
         reader.step();
         assert_eq!(reader.events, [GroupEvent::OutOfRange(at.clone())], "{offset}");
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kafleet::broker::memory::MemoryOptions;
-use kafleet::broker::{BrokerError, GroupEvent, Outgoing, Partition, Start};
+use kafleet::broker::{BrokerError, GroupEvent, Partition, ProducerRecord, StartOffset};
 
 use super::{Case, Lab};
 use crate::kit::{DEADLINE, keyed, plain};
@@ -81,7 +81,7 @@ fn truncation_leaves_readers_out_of_range() {
     let lab = Lab::new();
     let at = lab.partition();
     lab.kit.fill(&at, ["0", "1", "2", "3"]);
-    let mut reader = lab.kit.reader(&[(at.clone(), Start::Beginning)]);
+    let mut reader = lab.kit.reader(&[(at.clone(), StartOffset::Beginning)]);
     reader.poll(1, Duration::ZERO);
     lab.memory.truncate_before(&at, 3).unwrap();
     assert_eq!(lab.kit.ends(&at), (3, 4));
@@ -90,7 +90,7 @@ fn truncation_leaves_readers_out_of_range() {
     assert_eq!((reader.events.as_slice(), reader.values()), (&[GroupEvent::OutOfRange(at.clone())][..], vec!["0".to_owned()]));
     reader.step();
     assert_eq!(reader.events.len(), 1, "it is told once");
-    reader.consumer.assign(&[(at.clone(), Start::Beginning)]).unwrap();
+    reader.consumer.assign(&[(at.clone(), StartOffset::Beginning)]).unwrap();
     assert_eq!(reader.read(2), ["0", "3"]);
     assert!(matches!(lab.memory.truncate_before(&at, 9), Err(BrokerError::Invalid(_))));
 }
@@ -102,13 +102,13 @@ fn compaction_leaves_gaps() {
     for (key, value) in [("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")] {
         lab.kit.send(&keyed(&topic, key, value)).unwrap();
     }
-    lab.kit.send(&Outgoing { topic: &topic, partition: None, key: Some(b"c"), value: None, headers: &[] }).unwrap();
+    lab.kit.send(&ProducerRecord { topic: &topic, partition: None, key: Some(b"c"), value: None, headers: &[] }).unwrap();
     lab.memory.compact(&topic).unwrap();
     assert_eq!(lab.read_all(&at, false), ["2", "3", ""], "a fresh tombstone stays for readers that lag");
     assert_eq!(lab.kit.broker.read_at(&at, 0, DEADLINE), Ok(None));
     assert_eq!(lab.kit.broker.read_at(&at, 2, DEADLINE).unwrap().unwrap().value, Some(b"3".to_vec()));
     assert_eq!(lab.kit.ends(&at), (0, 5));
-    let mut into_the_gap = lab.kit.reader(&[(at.clone(), Start::At(0))]);
+    let mut into_the_gap = lab.kit.reader(&[(at.clone(), StartOffset::At(0))]);
     assert_eq!(into_the_gap.read(3), ["2", "3", ""]);
     lab.advance_ms(1001);
     lab.memory.compact(&topic).unwrap();
@@ -126,7 +126,7 @@ fn a_compacted_topic_takes_no_record_without_a_key() {
 fn keyless_records_take_turns() {
     let lab = Lab::new();
     let topic = lab.kit.topic(3);
-    let record = Outgoing { topic: &topic, partition: None, key: None, value: Some(b"x"), headers: &[] };
+    let record = ProducerRecord { topic: &topic, partition: None, key: None, value: Some(b"x"), headers: &[] };
     for _ in 0..9 {
         lab.kit.send(&record).unwrap();
     }

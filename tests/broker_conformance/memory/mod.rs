@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use kafleet::broker::memory::{Faults, Memory, MemoryOptions};
-use kafleet::broker::{ConsumerSpec, Partition, Start};
+use kafleet::broker::{ConsumerSpec, Partition, StartOffset};
 
 use crate::kit::Kit;
 
@@ -62,7 +62,7 @@ impl Lab {
     /// All values from the log's first offset on, as a reader sees them now.
     fn read_all(&self, at: &Partition, read_uncommitted: bool) -> Vec<String> {
         let spec = ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() };
-        let mut reader = self.kit.reader_with(&spec, &[(at.clone(), Start::Beginning)]);
+        let mut reader = self.kit.reader_with(&spec, &[(at.clone(), StartOffset::Beginning)]);
         reader.poll(usize::MAX, Duration::ZERO);
         reader.values()
     }

@@ -16,12 +16,12 @@ use crate::broker::{Partition, RecordRef};
 
 /// Rings when there is something to be read.
 #[derive(Default)]
-pub struct Bell {
+pub struct Waker {
     rung: Mutex<bool>,
     heard: Condvar,
 }
 
-impl Bell {
+impl Waker {
     pub fn ring(&self) {
         *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.heard.notify_one();
@@ -53,14 +53,14 @@ pub struct Records {
     /// Null, or what it held a batch ago.
     batch: Vec<*mut sys::rd_kafka_message_t>,
     #[expect(dead_code, reason = "librdkafka has its address")]
-    bell: Arc<Bell>,
+    bell: Arc<Waker>,
 }
 
 // SAFETY: librdkafka's queues may be used by any thread; nothing is kept in the batch between two calls.
 unsafe impl Send for Records {}
 
 impl Records {
-    pub fn new<C: ClientContext>(client: &Client<C>, bell: Arc<Bell>) -> Option<Self> {
+    pub fn new<C: ClientContext>(client: &Client<C>, bell: Arc<Waker>) -> Option<Self> {
         let queue = Queue::new(client)?;
         let address = Arc::as_ptr(&bell).cast_mut().cast();
         // SAFETY: the bell lives as long as the queue: after its drop librdkafka does not ring.
@@ -93,7 +93,7 @@ impl Records {
             let message = Message(*message);
             match message.failed() {
                 None => {
-                    message.lend(&mut *sink);
+                    message.with_record(&mut *sink);
                     taken += 1;
                 }
                 Some(what) => failed.push(what),
@@ -112,7 +112,7 @@ impl Drop for Records {
 
 unsafe extern "C" fn ring(_: *mut sys::rd_kafka_t, bell: *mut c_void) {
     // SAFETY: the address of the bell that `Records` keeps alive until librdkafka has forgotten it.
-    if let Some(bell) = unsafe { bell.cast::<Bell>().as_ref() } {
+    if let Some(bell) = unsafe { bell.cast::<Waker>().as_ref() } {
         bell.ring();
     }
 }
@@ -130,7 +130,7 @@ impl Message {
         }
     }
 
-    fn lend(&self, sink: &mut dyn FnMut(&RecordRef<'_>)) {
+    fn with_record(&self, sink: &mut dyn FnMut(&RecordRef<'_>)) {
         // SAFETY: topic, key, value and headers belong to the message, which outlives the call; a list of headers is what
         // rdkafka's `BorrowedHeaders` is the address of.
         unsafe {

@@ -1,0 +1,65 @@
+//! All trees, the newest first, each in the order of a table of contents.
+
+use std::collections::VecDeque;
+
+use crate::api::Api;
+use crate::api::http::problem::ApiError;
+use crate::api::read::consistency::TaskView;
+use crate::api::read::merge::Merge;
+use crate::api::read::tree_walk::{TreeWalk, may_have_below};
+use crate::model::task::id::TaskId;
+use crate::store::{Entry, Index};
+
+/// Roots read at a time.
+const PAGE: usize = 100;
+
+/// A place in it is a task together with the time of its root.
+pub struct AllTrees<'a> {
+    api: &'a Api,
+    roots: Merge<'a>,
+    ahead: VecDeque<(Entry, Option<TaskView>)>,
+    /// The tree under way, and the time of its root.
+    tree: Option<(i64, TreeWalk<'a>)>,
+}
+
+impl<'a> AllTrees<'a> {
+    /// Begins behind `after`; or behind that time, where it is of no task.
+    pub async fn new(api: &'a Api, after: Option<Entry>) -> Result<Self, ApiError> {
+        let root = after.as_ref().and_then(|after| TaskId::parse(after.id.root()).ok());
+        let mut tree = None;
+        // A tree that is gone, or is just going, is done with.
+        if let (Some(after), Some(root)) = (&after, &root)
+            && let Some(top) = api.look(root).await?
+            && let Ok(walk) = TreeWalk::new(api, top, Some(after.clone())).await
+        {
+            tree = Some((after.seen_ms, walk));
+        }
+        let behind = after.and_then(|after| Some(Entry { seen_ms: after.seen_ms, id: root? }));
+        Ok(Self { api, roots: Merge::new(api, vec![Index::Roots], behind, PAGE), ahead: VecDeque::new(), tree })
+    }
+
+    pub async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
+        let mut tasks = Vec::with_capacity(limit);
+        while tasks.len() < limit {
+            if let Some((seen_ms, walk)) = &mut self.tree {
+                let (seen_ms, some) = (*seen_ms, walk.next(limit - tasks.len()).await?);
+                if some.is_empty() {
+                    self.tree = None;
+                }
+                tasks.extend(some.into_iter().map(|(entry, found)| (Entry { seen_ms, ..entry }, found)));
+                continue;
+            }
+            if self.ahead.is_empty() {
+                self.ahead = self.roots.next(PAGE).await?.into();
+            }
+            match self.ahead.pop_front() {
+                None => break,
+                Some((entry, Some(root))) if may_have_below(&root) => {
+                    self.tree = Some((entry.seen_ms, TreeWalk::new(self.api, root, None).await?));
+                }
+                Some(alone) => tasks.push(alone),
+            }
+        }
+        Ok(tasks)
+    }
+}

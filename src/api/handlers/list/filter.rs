@@ -1,0 +1,164 @@
+//! What a list is asked for.
+
+use regex::{Regex, RegexBuilder};
+
+use super::error_fingerprint::ErrorFingerprint;
+use crate::api::http::problem::ApiError;
+use crate::api::http::request::{ApiRequest, bad_parameter};
+use crate::api::read::consistency::TaskView;
+use crate::model::record::state::State;
+use crate::model::task::id::{TaskId, check_type, clip};
+use crate::store::Entry;
+
+/// The longest pattern, in bytes.
+const MAX_PATTERN: usize = 512;
+/// The most that a pattern may take once it is compiled, in bytes.
+const MAX_COMPILED: usize = 256 << 10;
+
+/// How deep tasks may lie in their trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    Roots,
+    Any,
+}
+
+impl std::str::FromStr for Level {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "roots" => Ok(Self::Roots),
+            "any" => Ok(Self::Any),
+            other => Err(format!("`{}` is not a level: use `roots` or `any`", clip(other))),
+        }
+    }
+}
+
+pub struct Filter {
+    pub task_type: Option<String>,
+    pub state: Option<State>,
+    pub level: Level,
+    tag: Option<String>,
+    creator: Option<String>,
+    /// How the name begins.
+    name: Option<String>,
+    name_like: Option<Regex>,
+    error: Option<ErrorFingerprint>,
+    from_ms: Option<i64>,
+    to_ms: Option<i64>,
+}
+
+impl Filter {
+    pub fn read(call: &ApiRequest) -> Result<Self, ApiError> {
+        let query = &call.query;
+        let text = |name| query.text(name).map(str::to_owned);
+        let task_type = text("type");
+        if let Some(name) = &task_type {
+            check_type(name).map_err(|why| bad_parameter("type", &why))?;
+        }
+        let state = query.parsed::<State>("state")?;
+        let (from_ms, to_ms) = query.time_range()?;
+        let level = query.parsed("level")?.unwrap_or(Level::Roots);
+        Ok(Self {
+            task_type,
+            state,
+            level,
+            tag: text("tag"),
+            creator: text("creator"),
+            name: text("name"),
+            name_like: query.text("name_like").map(pattern).transpose()?,
+            error: query.text("error").map(ErrorFingerprint::new),
+            from_ms,
+            to_ms,
+        })
+    }
+
+    /// The state, where there is an index of the tasks in it.
+    pub fn indexed_state(&self) -> Option<State> {
+        self.state.filter(|state| state.is_indexed())
+    }
+
+    pub fn has_kind(&self) -> bool {
+        self.task_type.is_some() || self.state.is_some()
+    }
+
+    pub fn has_times(&self) -> bool {
+        self.from_ms.is_some() || self.to_ms.is_some()
+    }
+
+    /// Asks for what only the records tell.
+    pub fn has_details(&self) -> bool {
+        let texts = [&self.tag, &self.creator, &self.name];
+        texts.into_iter().any(Option::is_some) || self.name_like.is_some() || self.error.is_some()
+    }
+
+    /// Where to begin in an index that runs from new to old: at the cursor, or at the end of the time range.
+    pub fn start(&self, cursor: Option<Entry>) -> Option<Entry> {
+        // No id sorts before `-`, so this place lies behind everything that was seen at that time or later.
+        let end = self.to_ms.and_then(|to_ms| Some(Entry { seen_ms: to_ms, id: TaskId::parse("-").ok()? }));
+        match (cursor, end) {
+            (Some(cursor), Some(end)) => Some(cursor.min(end)),
+            (cursor, end) => cursor.or(end),
+        }
+    }
+
+    /// The task is older than what is asked for.
+    pub fn is_before(&self, entry: &Entry) -> bool {
+        self.from_ms.is_some_and(|from_ms| entry.seen_ms < from_ms)
+    }
+
+    pub fn fits(&self, found: &TaskView) -> bool {
+        let node = &found.node;
+        let policy = node.policy.as_deref();
+        if self.level == Level::Roots && !found.id.is_root() {
+            return false;
+        }
+        let name = || policy.and_then(|policy| policy.name.as_deref());
+        self.task_type.as_deref().is_none_or(|wanted| node.task_type.as_deref() == Some(wanted))
+            && self.state.is_none_or(|state| node.state == state)
+            && self.from_ms.is_none_or(|from_ms| node.seen_ms >= from_ms)
+            && self.to_ms.is_none_or(|to_ms| node.seen_ms < to_ms)
+            && self.tag.as_ref().is_none_or(|tag| policy.is_some_and(|policy| policy.tags.contains(tag)))
+            && self.creator.as_deref().is_none_or(|creator| policy.and_then(|policy| policy.creator.as_deref()) == Some(creator))
+            && self.name.as_deref().is_none_or(|start| name().is_some_and(|name| name.starts_with(start)))
+            && self.name_like.as_ref().is_none_or(|pattern| name().is_some_and(|name| pattern.is_match(name)))
+            && self.error.as_ref().is_none_or(|alike| node.error.as_deref().is_some_and(|error| alike.fits(error)))
+    }
+}
+
+/// Patterns are matched in time that grows with the text alone: there is no backtracking.
+fn pattern(text: &str) -> Result<Regex, ApiError> {
+    let refused = |why: &str| bad_parameter("name_like", why).hint("https://docs.rs/regex/#syntax describes patterns");
+    if text.len() > MAX_PATTERN {
+        return Err(refused(&format!("the pattern has {} bytes of at most {MAX_PATTERN}", text.len())));
+    }
+    let built = RegexBuilder::new(text).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED).nest_limit(32).build();
+    built.map_err(|why| match why {
+        regex::Error::CompiledTooBig(_) => refused("the pattern grows too large: repeat less in it"),
+        why => refused(&format!("`{}` is not a regular expression: {}", clip(text), last_line(&why.to_string()))),
+    })
+}
+
+/// The explanation comes behind a drawing of the place.
+fn last_line(text: &str) -> &str {
+    let line = text.lines().last().unwrap_or_default().trim();
+    line.strip_prefix("error: ").unwrap_or(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_bounded_and_explained() {
+        assert!(pattern(r"^nightly (build|test) \d+$").unwrap().is_match("nightly test 12"));
+        for (bad, why) in [
+            ("(", "unclosed group"),
+            ("a{1000}{1000}{1000}", "grows too large"),
+            (&"x".repeat(513), "513 bytes"),
+            (&"(".repeat(40), "not a regular expression"),
+        ] {
+            let refusal = format!("{:?}", pattern(bad).unwrap_err());
+            assert!(refusal.contains(why), "{bad}: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The HTTP surface: routing, request parsing, problems, authentication, OpenAPI, connections.
+
+pub(crate) mod auth;
+pub(crate) mod openapi;
+pub(crate) mod ops;
+pub mod problem;
+pub(crate) mod request;
+pub(crate) mod router;
+pub(crate) mod routes;
+pub(crate) mod serve;

@@ -1,0 +1,102 @@
+//! Health, readiness and metrics; and the front page.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::json;
+
+use super::problem::{ApiError, Code};
+use super::request::ApiRequest;
+use super::router::{unknown_route, wrong_method};
+use crate::api::backends::{KAFKA_DEADLINE, stored};
+use crate::api::handlers::task::json_answer;
+use crate::runtime::{Health, Shutdown};
+use crate::telemetry::Metrics;
+
+/// What operating a process needs.
+#[derive(Clone)]
+pub struct Ops {
+    pub metrics: Metrics,
+    pub health: Health,
+    pub shutdown: Shutdown,
+}
+
+impl Ops {
+    pub fn count(&self, route: &str, status: u16, took: Duration) {
+        self.metrics.http_requests.with_label_values(&[route, &status.to_string()]).inc();
+        self.metrics.http_time.with_label_values(&[route]).observe(took.as_secs_f64());
+    }
+
+    fn ready(&self) -> Result<(), ApiError> {
+        let mut reasons = self.health.reasons();
+        if self.shutdown.is_draining() {
+            reasons.push(("process".into(), "stopping".into()));
+        }
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        let told: Vec<String> = reasons.iter().map(|(part, why)| format!("{part}: {why}")).collect();
+        Err(ApiError::new(Code::NotReady, told.join("; ")))
+    }
+
+    fn exposition(&self) -> Response {
+        ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], self.metrics.render()).into_response()
+    }
+}
+
+/// The routes of a role without an api.
+pub fn router(ops: Ops) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { alive() }))
+        .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_answer()) }))
+        .route("/metrics", get(|State(ops): State<Ops>| async move { ops.exposition() }))
+        .fallback(|request| async move { unknown_route(&request) })
+        .method_not_allowed_fallback(|request| async move { wrong_method(&request) })
+        .with_state(ops)
+}
+
+fn alive() -> Response {
+    json_answer(200, &json!({"status": "ok"}))
+}
+
+fn ready_answer() -> Response {
+    json_answer(200, &json!({"status": "ready"}))
+}
+
+/// `GET /healthz`: the process is there and answers.
+pub async fn healthz(_call: ApiRequest) -> Result<Response, ApiError> {
+    Ok(alive())
+}
+
+/// `GET /readyz`: the process, the store and Kafka are fit for work.
+pub async fn readyz(call: ApiRequest) -> Result<Response, ApiError> {
+    let api = &call.api;
+    api.ops.ready()?;
+    let not_ready = |refusal: ApiError| ApiError::new(Code::NotReady, refusal.document().detail);
+    stored(api.store.check()).await.map_err(not_ready)?;
+    api.event_ends(0, KAFKA_DEADLINE).await.map_err(not_ready)?;
+    Ok(ready_answer())
+}
+
+/// `GET /metrics`.
+pub async fn metrics(call: ApiRequest) -> Result<Response, ApiError> {
+    Ok(call.api.ops.exposition())
+}
+
+/// `GET /openapi.json`.
+pub async fn openapi(_call: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &crate::api::openapi_document()))
+}
+
+/// `GET /`: where things are.
+pub async fn front(_call: ApiRequest) -> Result<Response, ApiError> {
+    let mut page = format!("kafleet {}\n\nthe api; /openapi.json describes it\n\n", env!("CARGO_PKG_VERSION"));
+    for route in super::routes::routes() {
+        page.push_str(&format!("{:<32} {}\n", route.label(), route.about));
+    }
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], page).into_response())
+}

@@ -1,0 +1,200 @@
+//! A tree as a picture, for programs that draw: Mermaid and Graphviz's DOT.
+
+use crate::api::documents::TreeNode;
+use crate::model::record::state::{Category, State};
+use crate::model::task::continuation::number_of;
+
+/// The longest name on a picture, in characters.
+const MAX_NAME_CHARS: usize = 60;
+
+/// How a tree is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    #[default]
+    Json,
+    Mermaid,
+    Dot,
+}
+
+impl std::str::FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "json" => Ok(Self::Json),
+            "mermaid" => Ok(Self::Mermaid),
+            "dot" => Ok(Self::Dot),
+            _ => Err("use `json`, `mermaid` or `dot`".to_owned()),
+        }
+    }
+}
+
+/// A flowchart from the top down. Continuations hang on dotted lines; what is left out is counted in a box of its own.
+pub fn mermaid(top: &TreeNode) -> String {
+    let mut lines = vec!["flowchart TD".to_owned()];
+    each(top, &mut |mark| match mark {
+        Mark::Task { number, parent, node } => {
+            let label = label(node, parent.is_none()).iter().map(|part| escaped(part)).collect::<Vec<_>>().join("<br/>");
+            lines.push(format!("  n{number}[\"{label}\"]:::{}", class(node.state)));
+            if let Some(parent) = parent {
+                lines.push(format!("  n{parent} {} n{number}", if follows(node) { "-.->" } else { "-->" }));
+            }
+        }
+        Mark::Cut { number, parent, count } => {
+            lines.push(format!("  n{number}([\"{count} more\"]):::cut"));
+            lines.push(format!("  n{parent} --- n{number}"));
+        }
+    });
+    let classes = [Category::Successful, Category::Failed, Category::Pending];
+    lines.extend(classes.map(|category| format!("  classDef {} fill:{}", class_of(category), color(category))));
+    lines.push("  classDef cut stroke-dasharray:4".to_owned());
+    lines.join("\n") + "\n"
+}
+
+/// A directed graph, drawn as [`mermaid`] does.
+pub fn dot(top: &TreeNode) -> String {
+    let mut lines = vec!["digraph tree {".to_owned(), "  node [shape=box, style=filled]".to_owned()];
+    each(top, &mut |mark| match mark {
+        Mark::Task { number, parent, node } => {
+            let label = label(node, parent.is_none()).iter().map(|part| quoted(part)).collect::<Vec<_>>().join("\\n");
+            lines.push(format!("  n{number} [label=\"{label}\", fillcolor=\"{}\"]", color(node.state.category())));
+            if let Some(parent) = parent {
+                lines.push(format!("  n{parent} -> n{number}{}", if follows(node) { " [style=dashed]" } else { "" }));
+            }
+        }
+        Mark::Cut { number, parent, count } => {
+            lines.push(format!("  n{number} [label=\"{count} more\", shape=plaintext, style=\"\"]"));
+            lines.push(format!("  n{parent} -> n{number} [arrowhead=none]"));
+        }
+    });
+    lines.push("}".to_owned());
+    lines.join("\n") + "\n"
+}
+
+/// Something on the picture.
+enum Mark<'a> {
+    Task { number: usize, parent: Option<usize>, node: &'a TreeNode },
+    Cut { number: usize, parent: usize, count: u64 },
+}
+
+/// Parents before children, without going deeper for deeper trees.
+fn each<'a>(top: &'a TreeNode, draw: &mut impl FnMut(Mark<'a>)) {
+    let (mut open, mut next) = (vec![(None, top)], 0);
+    while let Some((parent, node)) = open.pop() {
+        let number = next;
+        next += 1;
+        draw(Mark::Task { number, parent, node });
+        if node.cut > 0 {
+            draw(Mark::Cut { number: next, parent: number, count: node.cut });
+            next += 1;
+        }
+        open.extend(node.below.iter().rev().map(|child| (Some(number), child)));
+    }
+}
+
+fn label(node: &TreeNode, whole: bool) -> Vec<String> {
+    let segment = node.id.rsplit(':').next().unwrap_or(&node.id);
+    let mut parts = vec![if whole { node.id.clone() } else { segment.to_owned() }];
+    parts.extend(node.name.as_ref().map(|name| name.chars().take(MAX_NAME_CHARS).collect()));
+    parts.extend(node.task_type.clone());
+    parts.push(node.state.to_string());
+    parts
+}
+
+fn follows(node: &TreeNode) -> bool {
+    node.id.rsplit(':').next().is_some_and(|segment| number_of(segment).is_some())
+}
+
+/// Mermaid's entities for whatever may mean something to it or to a browser.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if c.is_alphanumeric() || matches!(c, ' ' | '.' | '_' | '~' | '-' | ':' | ',') => out.push(c),
+            c if c.is_control() => out.push(' '),
+            c => out.push_str(&format!("#{};", u32::from(c))),
+        }
+    }
+    out
+}
+
+fn quoted(text: &str) -> String {
+    let plain = text.replace(char::is_control, " ");
+    plain.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+fn class(state: State) -> &'static str {
+    class_of(state.category())
+}
+
+fn class_of(category: Category) -> &'static str {
+    match category {
+        Category::Successful => "good",
+        Category::Failed => "bad",
+        Category::Pending => "open",
+    }
+}
+
+fn color(category: Category) -> &'static str {
+    match category {
+        Category::Successful => "#c8e6c9",
+        Category::Failed => "#ffcdd2",
+        Category::Pending => "#bbdefb",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> TreeNode {
+        let node = |id: &str, state: &str| {
+            serde_json::json!({
+                "id": id, "type": "echo", "state": state, "name": null, "attempt": 1, "error": null, "progress": null,
+                "started_at": null, "ended_at": null, "below": [], "cut": 0,
+                "children": {"total": 0, "pending": 0, "successful": 0, "failed": 0, "by_state": {}},
+                "tree": {"total": 1, "pending": 0, "successful": 1, "failed": 0}
+            })
+        };
+        let mut top = node("order:a", "waiting_for_children");
+        let mut named = node("order:a:x", "failed");
+        named["name"] = "a \"b\"\n<c>\\".into();
+        named["cut"] = 3.into();
+        top["below"] = vec![named, node("order:a:then", "queued")].into();
+        serde_json::from_value(top).unwrap()
+    }
+
+    #[test]
+    fn a_flowchart() {
+        let expected = "flowchart TD
+  n0[\"order:a<br/>echo<br/>waiting_for_children\"]:::open
+  n1[\"x<br/>a #34;b#34; #60;c#62;#92;<br/>echo<br/>failed\"]:::bad
+  n0 --> n1
+  n2([\"3 more\"]):::cut
+  n1 --- n2
+  n3[\"then<br/>echo<br/>queued\"]:::open
+  n0 -.-> n3
+  classDef good fill:#c8e6c9
+  classDef bad fill:#ffcdd2
+  classDef open fill:#bbdefb
+  classDef cut stroke-dasharray:4
+";
+        assert_eq!(mermaid(&tree()), expected);
+    }
+
+    #[test]
+    fn a_graph() {
+        let expected = r##"digraph tree {
+  node [shape=box, style=filled]
+  n0 [label="order:a\necho\nwaiting_for_children", fillcolor="#bbdefb"]
+  n1 [label="x\na \"b\" <c>\\\necho\nfailed", fillcolor="#ffcdd2"]
+  n0 -> n1
+  n2 [label="3 more", shape=plaintext, style=""]
+  n1 -> n2 [arrowhead=none]
+  n3 [label="then\necho\nqueued", fillcolor="#bbdefb"]
+  n0 -> n3 [style=dashed]
+}
+"##;
+        assert_eq!(dot(&tree()), expected);
+    }
+}

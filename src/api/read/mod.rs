@@ -1,0 +1,9 @@
+//! Reads shared by several handlers: consistency with the log, tree walks, merged indexes, change notices.
+
+pub(crate) mod consistency;
+pub(crate) mod cursor;
+pub mod diagram;
+pub(crate) mod merge;
+pub(crate) mod notices;
+pub(crate) mod status;
+pub(crate) mod tree_walk;

@@ -1,0 +1,73 @@
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+use crate::model::event::{Event, Kind};
+use crate::model::projection::tests::{any_event, fold_log};
+use crate::model::task::id::TaskId;
+use crate::model::task::parse_time;
+use crate::store::Checkpoint;
+use crate::tracker::outbox::notification::delivery_event;
+
+/// The times of the log begin here: those that the broker and the writers of events give.
+const BEGINNING_MS: i64 = 1_000;
+
+/// The events with times that rise from [`BEGINNING_MS`] on.
+fn timed(log: Vec<Event>) -> Vec<Event> {
+    let time = |(n, mut event): (usize, Event)| {
+        event.at_ms = BEGINNING_MS + n as i64;
+        event.started_at_ms = matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Retrying).then_some(event.at_ms);
+        if let Some(task) = event.task.as_mut() {
+            task.created_at_ms = event.at_ms;
+            // Each state is told, so that each of their times is seen.
+            let actions = task.policy.iter_mut().flat_map(|policy| &mut policy.rules.actions);
+            actions.for_each(|action| action.on = State::ALL.into_iter().filter(|state| *state != State::Expected).collect());
+        }
+        event
+    };
+    log.into_iter().enumerate().map(time).collect()
+}
+
+/// Every time in a document, with its place.
+fn times(value: &Value, place: &str, found: &mut Vec<(String, i64)>) {
+    match value {
+        Value::String(text) => found.extend(parse_time(text).ok().map(|ms| (place.to_owned(), ms))),
+        Value::Array(items) => items.iter().for_each(|item| times(item, place, found)),
+        Value::Object(fields) => fields.iter().for_each(|(name, item)| times(item, &format!("{place}/{name}"), found)),
+        _ => {}
+    }
+}
+
+/// What people and receivers of callbacks are shown of a task.
+fn documents(id: &TaskId, node: &TaskRecord) -> Vec<Value> {
+    let found = TaskView { id: id.clone(), partition: 0, fence: Checkpoint::default(), node: node.clone(), superseded: false };
+    let mut documents = vec![
+        serde_json::to_value(status(&found)).unwrap(),
+        serde_json::to_value(history(&found)).unwrap(),
+        serde_json::to_value(tree_node(&found)).unwrap(),
+    ];
+    for delivery in node.told.iter().flat_map(|told| &told.deliveries) {
+        documents.push(time_text(delivery.at_ms).into());
+        let event = delivery_event(id, node, *delivery, false, BEGINNING_MS).unwrap();
+        documents.extend(event.and_then(|event| event.record?.params.value().ok()));
+    }
+    documents
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// No time shown or sent comes from nowhere: all of them lie in the time that the log spans, or are announced by it.
+    #[test]
+    fn no_document_has_a_time_before_the_first_event(log in prop::collection::vec(any_event(), 1..40)) {
+        let kept = fold_log(&timed(log), 7, 1_000);
+        for (id, bytes) in &kept.nodes {
+            let mut found = Vec::new();
+            documents(id, &TaskRecord::decode(bytes).unwrap()).iter().for_each(|document| times(document, "", &mut found));
+            prop_assert!(!found.is_empty());
+            for (place, ms) in found {
+                prop_assert!(ms >= BEGINNING_MS, "{place} of `{id}` is {}", time_text(ms));
+            }
+        }
+    }
+}

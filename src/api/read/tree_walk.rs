@@ -1,0 +1,107 @@
+//! A tree in the order of a table of contents: parents before children, siblings oldest first. Its place is the last
+//! task looked at; the way there can be read off the id, so a walk goes on where another one stopped.
+
+use std::collections::VecDeque;
+
+use super::consistency::TaskView;
+use crate::api::Api;
+use crate::api::http::problem::{ApiError, Code};
+use crate::model::task::id::TaskId;
+use crate::store::{Entry, Index};
+
+/// Children read at a time.
+const PAGE: usize = 200;
+
+pub struct TreeWalk<'a> {
+    api: &'a Api,
+    partition: u32,
+    /// The top, while it has not been given.
+    top: Option<TaskView>,
+    /// From the top down: whose children come next.
+    levels: Vec<Level>,
+}
+
+struct Level {
+    parent: TaskId,
+    after: Option<Entry>,
+    ahead: VecDeque<(Entry, TaskView)>,
+    exhausted: bool,
+}
+
+impl Level {
+    fn new(parent: TaskId, after: Option<Entry>) -> Self {
+        Self { parent, after, ahead: VecDeque::new(), exhausted: false }
+    }
+}
+
+impl<'a> TreeWalk<'a> {
+    pub async fn new(api: &'a Api, top: TaskView, after: Option<Entry>) -> Result<Self, ApiError> {
+        let mut walk = Self { api, partition: top.partition, top: None, levels: Vec::new() };
+        match after {
+            None => walk.top = Some(top),
+            Some(after) => walk.resume(&top.id, &after.id).await?,
+        }
+        Ok(walk)
+    }
+
+    /// The next tasks, at most `limit`. Empty: there are no more.
+    pub async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
+        let mut tasks = Vec::with_capacity(limit);
+        if let Some(top) = self.top.take() {
+            let entry = Entry { seen_ms: top.node.seen_ms, id: top.id.clone() };
+            self.give(entry, top, &mut tasks);
+        }
+        while tasks.len() < limit {
+            let Some(level) = self.levels.last_mut() else { break };
+            if level.ahead.is_empty() && !level.exhausted {
+                fill(self.api, self.partition, level).await?;
+            }
+            match level.ahead.pop_front() {
+                Some((entry, found)) => self.give(entry, found, &mut tasks),
+                None if level.exhausted => drop(self.levels.pop()),
+                None => {}
+            }
+        }
+        Ok(tasks)
+    }
+
+    fn give(&mut self, entry: Entry, found: TaskView, tasks: &mut Vec<(Entry, Option<TaskView>)>) {
+        if may_have_below(&found) {
+            self.levels.push(Level::new(found.id.clone(), None));
+        }
+        tasks.push((entry, Some(found)));
+    }
+
+    /// Goes to the place after a task below the top.
+    async fn resume(&mut self, top: &TaskId, last: &TaskId) -> Result<(), ApiError> {
+        if !last.is_within(top.as_str()) {
+            return Err(ApiError::new(Code::BadCursor, format!("`cursor` belongs to another list than that of `{top}`")));
+        }
+        let mut path: Vec<TaskId> =
+            std::iter::successors(Some(last.clone()), |id| id.parent_id()).take_while(|id| id.is_within(top.as_str())).collect();
+        path.reverse();
+        let found = self.api.look_many(self.partition, &path).await?;
+        for (step, found) in path.iter().zip(found).skip(1) {
+            let gone = || ApiError::new(Code::BadCursor, format!("the task `{step}` that `cursor` stands at is no longer kept"));
+            let entry = Entry { seen_ms: found.ok_or_else(gone)?.node.seen_ms, id: step.clone() };
+            self.levels.extend(step.parent_id().map(|parent| Level::new(parent, Some(entry))));
+        }
+        self.levels.push(Level::new(last.clone(), None));
+        Ok(())
+    }
+}
+
+/// Children of earlier runs are not counted, but may be there.
+pub fn may_have_below(task: &TaskView) -> bool {
+    !task.node.below.is_empty() || task.node.run > 1
+}
+
+async fn fill(api: &Api, partition: u32, level: &mut Level) -> Result<(), ApiError> {
+    let entries = api.page(partition, &Index::Children(level.parent.clone()), level.after.as_ref(), PAGE).await?;
+    level.exhausted = entries.len() < PAGE;
+    level.after = entries.last().cloned().or(level.after.take());
+    let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
+    let found = api.look_many(partition, &ids).await?;
+    level.ahead = entries.into_iter().zip(found).filter_map(|(entry, found)| Some((entry, found?))).collect();
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! The api, from outside: REST with bounded waits, and problem documents turned into messages.
+
+use std::time::Duration;
+
+pub use reqwest::Method;
+use reqwest::{RequestBuilder, Response, StatusCode, Url, header};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::exit::{Code, Failure, innermost};
+use crate::api::documents::{BatchOutcome, CreateTask, Problem, RetryOutcome, RetryTask, Status};
+
+mod events;
+mod follow;
+mod hints;
+
+use events::{Watch, WatchEvent};
+use follow::Source;
+pub use follow::{Follow, forgotten};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For an answer that needs no waiting.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// The longest wait asked for in one request.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// The most of an answer that is no document, shown.
+const EXCERPT_CHARS: usize = 200;
+
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    token: Option<String>,
+}
+
+/// Query parameters.
+pub type Query = Vec<(&'static str, String)>;
+
+impl Client {
+    pub fn new(api: &str, token: Option<&str>) -> Result<Self, Failure> {
+        let base = base_url(api)?;
+        if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
+            return Err(Failure::usage("the token has characters that no token may have")
+                .hint("check --token or KAFLEET_TOKEN for line ends and the like"));
+        }
+        let mut http = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
+        // A proxy cannot reach this machine's loopback.
+        if is_loopback(&base) {
+            http = http.no_proxy();
+        }
+        let http = http.build().map_err(|why| Failure::failed(format_args!("no http client: {}", innermost(&why))))?;
+        Ok(Self { http, base, token: token.map(str::to_owned) })
+    }
+
+    /// The address as it was given.
+    pub fn base(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    pub async fn get<T: DeserializeOwned>(&self, path: &[&str], query: &Query) -> Result<T, Failure> {
+        let request = self.request(Method::GET, path, query);
+        self.document(request.timeout(ANSWER_TIMEOUT)).await
+    }
+
+    /// Asks for something to be done; it may take long.
+    pub async fn post<T: DeserializeOwned>(&self, path: &[&str], body: Option<&impl serde::Serialize>) -> Result<T, Failure> {
+        let request = self.request(Method::POST, path, &Query::new());
+        let request = body.into_iter().fold(request, |request, body| request.json(body));
+        self.document(request.timeout(ANSWER_TIMEOUT * 3)).await
+    }
+
+    /// Creates a task and waits for its end up to `wait` (bounded by the longest wait of one request).
+    pub async fn create(&self, task: &CreateTask, wait: Duration) -> Result<Status, Failure> {
+        let wait = wait.min(LONGEST_WAIT);
+        let query = if wait.is_zero() { Query::new() } else { vec![("wait", millis(wait))] };
+        let request = self.request(Method::POST, &["v1", "tasks"], &query).json(task);
+        self.document(request.timeout(ANSWER_TIMEOUT + wait)).await
+    }
+
+    /// A call that changes something; `body` is left out where there is none.
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        self.call_with(method, path, &Query::new(), body).await
+    }
+
+    /// The same, with query parameters.
+    pub async fn call_with<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &Query,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        let request = self.request(method, path, query).timeout(ANSWER_TIMEOUT * 2);
+        self.document(body.into_iter().fold(request, RequestBuilder::json)).await
+    }
+
+    pub async fn get_bytes(&self, path: &[&str]) -> Result<Vec<u8>, Failure> {
+        let request = self.request(Method::GET, path, &Query::new()).timeout(ANSWER_TIMEOUT);
+        let answer = request.send().await.map_err(|why| self.unreachable(&why))?;
+        let body = self.accepted(answer).await?.bytes().await.map_err(|why| self.unreachable(&why))?;
+        Ok(body.into())
+    }
+
+    pub async fn put_bytes<T: DeserializeOwned>(&self, path: &[&str], media: &str, data: Vec<u8>) -> Result<T, Failure> {
+        let request = self.request(Method::PUT, path, &Query::new()).header(header::CONTENT_TYPE, media).body(data);
+        self.document(request.timeout(ANSWER_TIMEOUT * 2)).await
+    }
+
+    /// Creates many, each for itself.
+    pub async fn create_all(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
+        let request = self.request(Method::POST, &["v1", "batches"], &Query::new()).json(tasks);
+        self.document(request.timeout(ANSWER_TIMEOUT * 2)).await
+    }
+
+    /// Creates many, all or none.
+    pub async fn create_together(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
+        let request = self.request(Method::POST, &["v1", "batches"], &vec![("atomic", "true".into())]).json(tasks);
+        self.document(request.timeout(ANSWER_TIMEOUT * 3)).await
+    }
+
+    pub async fn status(&self, id: &str) -> Result<Status, Failure> {
+        self.get(&["v1", "tasks", id], &Query::new()).await
+    }
+
+    /// Starts a task anew, or what failed below it.
+    pub async fn retry(&self, id: &str, asked: &RetryTask) -> Result<RetryOutcome, Failure> {
+        let request = self.request(Method::POST, &["v1", "tasks", id, "retry"], &Query::new()).json(asked);
+        self.document(request.timeout(ANSWER_TIMEOUT)).await
+    }
+
+    /// The task when it has ended, or as it is at the deadline.
+    pub async fn until_done(&self, mut status: Box<Status>, deadline: Instant) -> Result<Box<Status>, Failure> {
+        let id = status.id.clone();
+        let mut changes = Follow::new(self, &id);
+        while !status.state.is_terminal() {
+            match tokio::time::timeout_at(deadline, changes.next()).await {
+                Ok(changed) => status = changed?,
+                Err(_) => break,
+            }
+        }
+        Ok(status)
+    }
+
+    /// Opens a stream, which starts with the present state, or goes on where it was.
+    async fn watch(&self, source: &Source<'_>) -> Result<Watch, Failure> {
+        let request = match source {
+            Source::Task(id) => self.request(Method::GET, &["v1", "tasks", id, "watch"], &Query::new()),
+            Source::Log { id, from } => {
+                self.request(Method::GET, &["v1", "tasks", id, "log", "watch"], &vec![("from", from.to_string())])
+            }
+            Source::Fleet { scope, heard } => {
+                let request = self.request(Method::GET, &["v1", "watch"], scope);
+                heard.iter().fold(request, |request, heard| request.header("last-event-id", heard))
+            }
+        };
+        let request = request.header(header::ACCEPT, "text/event-stream");
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await;
+        let answer = answer.map_err(|_| self.silent())?.map_err(|why| self.unreachable(&why))?;
+        Ok(Watch::new(self.accepted(answer).await?))
+    }
+
+    fn request(&self, method: Method, path: &[&str], query: &Query) -> RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        let request = self.http.request(method, url).query(query);
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    async fn document<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Failure> {
+        let answer = request.send().await.map_err(|why| self.unreachable(&why))?;
+        let answer = self.accepted(answer).await?;
+        let body = answer.bytes().await.map_err(|why| self.unreachable(&why))?;
+        serde_json::from_slice(&body).map_err(|why| self.foreign(format_args!("not the document expected: {why}")))
+    }
+
+    async fn accepted(&self, answer: Response) -> Result<Response, Failure> {
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let body = answer.bytes().await.map_err(|why| self.unreachable(&why))?;
+        match serde_json::from_slice::<Problem>(&body) {
+            Ok(problem) => Err(told(&problem)),
+            Err(_) => {
+                let excerpt: String = String::from_utf8_lossy(&body).chars().take(EXCERPT_CHARS).collect();
+                let failure = self.foreign(format_args!("{status}: {}", super::output::one_line(excerpt.trim())));
+                Err(Failure { code: code_of(status), ..failure })
+            }
+        }
+    }
+
+    fn unreachable(&self, why: &reqwest::Error) -> Failure {
+        if why.is_timeout() && !why.is_connect() {
+            return self.silent();
+        }
+        Failure::unavailable(format_args!("the api at `{}` cannot be reached: {}", self.base(), innermost(why)))
+            .hint("start one with `kafleet dev` or `kafleet api`, or name its address with --api or KAFLEET_API")
+    }
+
+    fn silent(&self) -> Failure {
+        Failure::unavailable(format_args!("the api at `{}` does not answer in time", self.base()))
+            .hint("look at its /readyz, or try again")
+    }
+
+    fn foreign(&self, what: impl std::fmt::Display) -> Failure {
+        Failure::unavailable(format_args!("`{}` answered as no kafleet api does: {what}", self.base()))
+            .hint("check the address given with --api or KAFLEET_API")
+    }
+}
+
+fn base_url(api: &str) -> Result<Url, Failure> {
+    let wrong = |why: &str| {
+        Failure::usage(format_args!("`{api}` is not the address of an api: {why}")).hint("write it as http://127.0.0.1:8080")
+    };
+    let url = Url::parse(api).map_err(|why| wrong(&why.to_string()))?;
+    match url.scheme() {
+        "http" | "https" if url.has_host() => Ok(url),
+        scheme => Err(wrong(&format!("`{scheme}:` is neither http: nor https:"))),
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn millis(span: Duration) -> String {
+    format!("{}ms", span.as_millis())
+}
+
+/// A problem document as a message.
+pub fn told(problem: &Problem) -> Failure {
+    let code = StatusCode::from_u16(problem.status).map_or(Code::Failed, code_of);
+    let text = if problem.detail.is_empty() { &problem.title } else { &problem.detail };
+    let place = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty());
+    let place = place.map(|pointer| format!(" (at `{pointer}`)")).unwrap_or_default();
+    let plain = |text: &str| hints::for_shell(&super::output::one_line(text));
+    let failure = Failure::new(code, format_args!("{}{place}", plain(text)));
+    let existing = problem.existing.as_ref().map(|existing| format!("see `kafleet status {existing}`"));
+    let hints: Vec<String> = problem.hint.as_deref().map(plain).into_iter().chain(existing).collect();
+    if hints.is_empty() { failure } else { failure.hint(hints.join("; ")) }
+}
+
+fn code_of(status: StatusCode) -> Code {
+    match status.as_u16() {
+        401 | 403 => Code::Denied,
+        404 | 410 => Code::NotFound,
+        408 | 429 | 500.. => Code::Unavailable,
+        409 | 412 => Code::Failed,
+        _ => Code::Usage,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(status: u16) -> Problem {
+        Problem {
+            problem_type: "about:blank".into(),
+            title: "Not found".into(),
+            status,
+            detail: "there is no task `x`".into(),
+            code: "not_found".into(),
+            hint: None,
+            pointer: None,
+            existing: None,
+        }
+    }
+
+    #[test]
+    fn a_problem_becomes_a_message_with_its_place_and_hint() {
+        let mut given = problem(422);
+        given.pointer = Some("/params/url".into());
+        given.hint = Some("write a\nurl".into());
+        let failure = told(&given);
+        assert_eq!(failure.code, Code::Usage);
+        assert_eq!(failure.text(), "error: there is no task `x` (at `/params/url`)\n\nhint: write a url\n");
+    }
+
+    #[test]
+    fn the_status_decides_the_exit_code() {
+        for (status, code) in [
+            (400, Code::Usage),
+            (401, Code::Denied),
+            (403, Code::Denied),
+            (404, Code::NotFound),
+            (409, Code::Failed),
+            (413, Code::Usage),
+            (429, Code::Unavailable),
+            (500, Code::Unavailable),
+            (503, Code::Unavailable),
+        ] {
+            assert_eq!(told(&problem(status)).code, code, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_conflict_names_the_task_in_the_way() {
+        let mut given = problem(409);
+        given.existing = Some("cover-42".into());
+        assert_eq!(told(&given).hint.as_deref(), Some("see `kafleet status cover-42`"));
+        given.hint = Some("choose another id".into());
+        assert_eq!(told(&given).hint.as_deref(), Some("choose another id; see `kafleet status cover-42`"));
+    }
+
+    #[test]
+    fn an_address_is_checked_before_it_is_used() {
+        for (api, told) in [("127.0.0.1:8080", "is not the address"), ("ftp://host", "`ftp:`"), ("", "``")] {
+            let failure = Client::new(api, None).err().unwrap();
+            assert_eq!(failure.code, Code::Usage, "{api}");
+            assert!(failure.message.contains(told), "{api}: {}", failure.message);
+        }
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_sent_is_refused_and_not_shown() {
+        let failure = Client::new("http://localhost", Some("secret\n")).err().unwrap();
+        assert_eq!(failure.code, Code::Usage);
+        assert!(!failure.text().contains("secret"), "{}", failure.text());
+    }
+
+    #[test]
+    fn a_path_in_front_of_the_api_is_kept() {
+        for api in ["https://host/fleet", "https://host/fleet/"] {
+            let client = Client::new(api, None).unwrap();
+            let request = client.request(Method::GET, &["v1", "tasks", "a:b~1"], &vec![("after", "3:9".into())]).build().unwrap();
+            assert_eq!(request.url().as_str(), "https://host/fleet/v1/tasks/a:b~1?after=3%3A9");
+        }
+        for (api, loopback) in [("http://[::1]:80", true), ("http://localhost", true), ("http://10.0.0.1", false)] {
+            assert_eq!(is_loopback(&Url::parse(api).unwrap()), loopback, "{api}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! stdout: data as a table for people or as JSON for programs, with colours only where they are seen.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+use owo_colors::{AnsiColors, OwoColorize};
+use serde::Serialize;
+
+use super::exit::Failure;
+use super::globals::{Colors, Format};
+use crate::model::record::state::State;
+
+/// Where data goes.
+#[derive(Clone, Copy)]
+pub struct Output {
+    pub format: Format,
+    pub paint: Paint,
+    /// A person looks at it.
+    pub terminal: bool,
+}
+
+impl Output {
+    pub fn stdout(format: Format, colors: Colors) -> Self {
+        let terminal = io::stdout().is_terminal();
+        Self { format, paint: Paint(colored(colors, terminal, |name| std::env::var(name).ok())), terminal }
+    }
+
+    pub fn is_json(&self) -> bool {
+        self.format == Format::Json
+    }
+
+    /// Writes text and a line's end.
+    pub fn line(&self, text: &str) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{text}")?;
+        Ok(out.flush()?)
+    }
+
+    /// Writes a document, indented.
+    pub fn json(&self, document: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(document).map_err(Failure::failed)?;
+        self.line(&text)
+    }
+
+    /// Writes a document on one line: one of many.
+    pub fn json_line(&self, document: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(document).map_err(Failure::failed)?;
+        self.line(&text)
+    }
+
+    /// Writes a list; one without rows leaves stdout empty, and stderr says so.
+    pub fn list(&self, rows: Rows, none: impl std::fmt::Display) -> Result<(), Failure> {
+        if rows.rows.is_empty() {
+            tell(none);
+            return Ok(());
+        }
+        self.table(rows)
+    }
+
+    pub fn table(&self, rows: Rows) -> Result<(), Failure> {
+        self.line(&rows.draw(self.paint, self.terminal))
+    }
+}
+
+/// `NO_COLOR` counts when it is set and not empty (no-color.org).
+fn colored(colors: Colors, terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
+    match colors {
+        Colors::Always => true,
+        Colors::Never => false,
+        Colors::Auto => {
+            let refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+            let dumb = variable("TERM").is_some_and(|value| value == "dumb");
+            terminal && !refused && !dumb
+        }
+    }
+}
+
+/// Colours, or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Paint(pub bool);
+
+impl Paint {
+    pub fn state(self, state: State) -> String {
+        self.hue(state, state.name())
+    }
+
+    /// A text in the colour of a state.
+    pub fn hue(self, state: State, text: &str) -> String {
+        match (self.0, hue(state)) {
+            (true, Some(hue)) => text.color(hue).to_string(),
+            _ => text.to_owned(),
+        }
+    }
+
+    pub fn dim(self, text: &str) -> String {
+        if self.0 { text.dimmed().to_string() } else { text.to_owned() }
+    }
+
+    pub fn bold(self, text: &str) -> String {
+        if self.0 { text.bold().to_string() } else { text.to_owned() }
+    }
+}
+
+fn hue(state: State) -> Option<AnsiColors> {
+    match state {
+        State::Succeeded => Some(AnsiColors::Green),
+        State::Failed | State::Expired => Some(AnsiColors::Red),
+        State::Retrying | State::Cancelling | State::Cancelled | State::Warning => Some(AnsiColors::Yellow),
+        State::Running | State::WaitingForChildren => Some(AnsiColors::Cyan),
+        State::Expected | State::Scheduled | State::Queued => None,
+    }
+}
+
+fn cell_color(hue: AnsiColors) -> Color {
+    match hue {
+        AnsiColors::Green => Color::DarkGreen,
+        AnsiColors::Red => Color::DarkRed,
+        AnsiColors::Yellow => Color::DarkYellow,
+        _ => Color::DarkCyan,
+    }
+}
+
+/// A table to be.
+pub struct Rows {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<Field>>,
+}
+
+/// What stands in a cell.
+pub enum Field {
+    Text(String),
+    Number(u64),
+    State(State),
+    Nothing,
+}
+
+impl From<Option<String>> for Field {
+    fn from(text: Option<String>) -> Self {
+        text.map_or(Self::Nothing, Self::Text)
+    }
+}
+
+impl From<&str> for Field {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl Rows {
+    pub fn new(header: impl Into<Vec<&'static str>>) -> Self {
+        Self { header: header.into(), rows: Vec::new() }
+    }
+
+    pub fn add(&mut self, row: impl Into<Vec<Field>>) {
+        self.rows.push(row.into());
+    }
+
+    /// On a terminal it is made to fit; elsewhere every line is as long as it has to be.
+    pub fn draw(&self, paint: Paint, terminal: bool) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        let fit = if terminal { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
+        table.set_content_arrangement(fit);
+        if paint.0 {
+            table.enforce_styling();
+        } else {
+            table.force_no_tty();
+        }
+        table.set_header(self.header.iter().map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
+        for row in &self.rows {
+            table.add_row(row.iter().map(cell));
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn cell(field: &Field) -> Cell {
+    match field {
+        Field::Text(text) => Cell::new(one_line(text)),
+        Field::Number(number) => Cell::new(number).set_alignment(CellAlignment::Right),
+        Field::State(state) => match hue(*state) {
+            Some(hue) => Cell::new(state.name()).fg(cell_color(hue)),
+            None => Cell::new(state.name()),
+        },
+        Field::Nothing => Cell::new("-"),
+    }
+}
+
+/// Text of others, made safe for a terminal: what would move the cursor or break the line becomes a space.
+pub fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Talk, to stderr. If nobody can hear it, it is not an error.
+pub fn tell(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_that_want_them() {
+        let none = |_: &str| None;
+        assert!(colored(Colors::Auto, true, none));
+        assert!(!colored(Colors::Auto, false, none));
+        assert!(!colored(Colors::Auto, true, |name| (name == "NO_COLOR").then(|| "1".into())));
+        assert!(colored(Colors::Auto, true, |name| (name == "NO_COLOR").then(String::new)));
+        assert!(!colored(Colors::Auto, true, |name| (name == "TERM").then(|| "dumb".into())));
+        assert!(colored(Colors::Always, false, none));
+        assert!(!colored(Colors::Never, true, none));
+    }
+
+    #[test]
+    fn a_table_is_plain_columns() {
+        let mut rows = Rows::new(["TYPE", "STATE", "COUNT"]);
+        rows.add([Field::from("echo"), Field::State(State::Succeeded), Field::Number(7)]);
+        rows.add([Field::from("evil\u{1b}[2J\nname"), Field::Nothing, Field::Number(12_000)]);
+        let expected = "\
+TYPE           STATE      COUNT
+echo           succeeded      7
+evil [2J name  -          12000";
+        assert_eq!(rows.draw(Paint(false), false), expected);
+    }
+}

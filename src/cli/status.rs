@@ -1,0 +1,113 @@
+//! `status`, `history`: one task, looked at.
+
+use clap::Args;
+use tokio::time::Instant;
+
+use super::exit::{Code, Outcome};
+use super::globals::Globals;
+use super::output::{Field, Rows, tell};
+use super::task_view::card;
+use crate::api::documents::{History, HistoryItem};
+use crate::model::units::duration::Millis;
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The task's id
+    pub id: String,
+    /// Wait for the task's end, at most so long [default: 5m]
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
+    pub wait: Option<Millis>,
+}
+
+/// Shows a task. With `--wait` the exit code says how it ended.
+pub async fn status(args: StatusArgs, globals: &Globals) -> Outcome {
+    let (client, screen) = (globals.client()?, globals.screen());
+    let begun = Instant::now();
+    let status = client.status(&args.id).await?;
+    if let Some(wait) = args.wait {
+        return super::wait::finish(&client, &screen, status, wait, begun).await;
+    }
+    if screen.is_json() {
+        screen.json(&status)?
+    } else {
+        screen.line(&card(&status, screen.paint))?
+    }
+    Ok(Code::Ok)
+}
+
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// The task's id
+    pub id: String,
+}
+
+/// Every event of a task that is kept.
+pub async fn history(args: HistoryArgs, globals: &Globals) -> Outcome {
+    let screen = globals.screen();
+    let history: History = globals.client()?.get(&["v1", "tasks", &args.id, "history"], &Vec::new()).await?;
+    if screen.is_json() {
+        screen.json(&history)?;
+        return Ok(Code::Ok);
+    }
+    screen.table(history_rows(&history))?;
+    if history.dropped > 0 {
+        tell(format_args!("{} older events are no longer kept", history.dropped));
+    }
+    Ok(Code::Ok)
+}
+
+fn history_rows(history: &History) -> Rows {
+    let mut rows = Rows::new(["AT", "EVENT", "RUN", "ATTEMPT", "WORKER", "POSITION", "MESSAGE"]);
+    for item in &history.events {
+        let kind = if item.ignored { format!("{} (ignored)", item.kind) } else { item.kind.clone() };
+        rows.add([
+            Field::Text(item.at.clone()),
+            Field::Text(kind),
+            Field::Number(item.run.into()),
+            Field::Number(item.attempt.into()),
+            item.worker.clone().into(),
+            Field::Text(item.position.clone()),
+            said(item).into(),
+        ]);
+    }
+    rows
+}
+
+/// The message with what kind of error it is, where that says more than the event does, and who asked for it.
+fn said(item: &HistoryItem) -> Option<String> {
+    let own = |kind: &&String| **kind != item.kind && kind.as_str() != "error";
+    let kind = item.error_kind.as_ref().filter(own).map(|kind| format!("{kind}:"));
+    let by = item.by.as_ref().map(|by| format!("(by {by})"));
+    let words: Vec<String> = [kind, item.message.clone(), by].into_iter().flatten().collect();
+    (!words.is_empty()).then(|| words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::output::Paint;
+
+    #[test]
+    fn history_says_what_was_ignored() {
+        let item = |kind: &str, ignored: bool| HistoryItem {
+            kind: kind.into(),
+            at: "2026-01-31T12:00:00.000Z".into(),
+            run: 1,
+            attempt: 2,
+            worker: None,
+            message: Some("two\nlines".into()),
+            error_kind: ignored.then(|| "exit_code".to_owned()),
+            started_at: None,
+            by: ignored.then(|| "ops".to_owned()),
+            ignored,
+            position: "3:12".into(),
+        };
+        let events = vec![item("started", false), item("failed", true)];
+        let history = History { id: "x".into(), events, dropped: 0, duplicates: 1 };
+        let expected = "\
+AT                        EVENT             RUN  ATTEMPT  WORKER  POSITION  MESSAGE
+2026-01-31T12:00:00.000Z  started             1        2  -       3:12      two lines
+2026-01-31T12:00:00.000Z  failed (ignored)    1        2  -       3:12      exit_code: two lines (by ops)";
+        assert_eq!(history_rows(&history).draw(Paint(false), false), expected);
+    }
+}

@@ -1,0 +1,225 @@
+//! Lines of JSON as tasks to create.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::thread;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use crate::api::documents::CreateTask;
+use crate::cli::exit::{Code, Failure};
+
+/// The longest line. Larger params do not fit into a topic.
+const MAX_LINE_BYTES: usize = 4 << 20;
+/// Lines read ahead.
+const READ_AHEAD: usize = 64;
+
+/// Where lines come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    Stdin,
+    File(PathBuf),
+}
+
+/// What a line is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    /// A whole task.
+    Documents,
+    /// The params of a task that is otherwise as this.
+    Params(Box<CreateTask>),
+}
+
+/// A line that holds something.
+#[derive(Debug)]
+pub struct Line {
+    /// From 1.
+    pub number: u64,
+    /// Bytes read up to its end.
+    pub end: u64,
+    /// The task, or why it is none.
+    pub task: Result<Box<RawValue>, String>,
+}
+
+/// A UUIDv7. Tasks get their ids before they are sent, so that sending one again cannot make a second one.
+pub fn fresh_id() -> String {
+    uuid::Uuid::now_v7().to_string()
+}
+
+/// Opens the source and reads it on a thread of its own. Also returns its size, where it has one.
+pub fn read(source: &Source, shape: Shape) -> Result<(mpsc::Receiver<io::Result<Line>>, Option<u64>), Failure> {
+    let (input, size): (Box<dyn Read + Send>, _) = match source {
+        Source::Stdin => (Box::new(io::stdin()), None),
+        Source::File(path) => {
+            let file = File::open(path).map_err(|why| unreadable(path, &why))?;
+            let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
+            (Box::new(file), size)
+        }
+    };
+    let (sender, lines) = mpsc::channel(READ_AHEAD);
+    thread::spawn(move || {
+        let reader = Lines { input: BufReader::with_capacity(256 << 10, input), shape, number: 0, end: 0 };
+        for line in reader {
+            // Nobody takes lines any more: the rest is not wanted.
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    Ok((lines, size))
+}
+
+fn unreadable(path: &std::path::Path, why: &io::Error) -> Failure {
+    let code = if why.kind() == io::ErrorKind::NotFound { Code::NotFound } else { Code::Usage };
+    Failure::new(code, format_args!("cannot read `{}`: {why}", path.display()))
+}
+
+struct Lines<R> {
+    input: R,
+    shape: Shape,
+    number: u64,
+    end: u64,
+}
+
+impl<R: BufRead> Iterator for Lines<R> {
+    type Item = io::Result<Line>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let bytes = match self.line() {
+                Ok(None) => return None,
+                Ok(Some(bytes)) => bytes,
+                Err(why) => return Some(Err(why)),
+            };
+            if bytes.is_ok_and_blank() {
+                continue;
+            }
+            let task = bytes.and_then(|bytes| self.shape.task(&bytes));
+            return Some(Ok(Line { number: self.number, end: self.end, task }));
+        }
+    }
+}
+
+trait Blank {
+    fn is_ok_and_blank(&self) -> bool;
+}
+
+impl Blank for Result<Vec<u8>, String> {
+    fn is_ok_and_blank(&self) -> bool {
+        self.as_ref().is_ok_and(|bytes| bytes.trim_ascii().is_empty())
+    }
+}
+
+impl<R: BufRead> Lines<R> {
+    /// The next line, or that it is too long. None at the end.
+    fn line(&mut self) -> io::Result<Option<Result<Vec<u8>, String>>> {
+        let mut bytes = Vec::new();
+        let mut read = self.input.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut bytes)? as u64;
+        if read == 0 {
+            return Ok(None);
+        }
+        let too_long = bytes.len() > MAX_LINE_BYTES && bytes.last() != Some(&b'\n');
+        if too_long {
+            read += self.input.skip_until(b'\n')? as u64;
+        }
+        self.number += 1;
+        self.end += read;
+        Ok(Some(if too_long { Err(format!("the line is longer than {MAX_LINE_BYTES} bytes")) } else { Ok(bytes) }))
+    }
+}
+
+impl Shape {
+    fn task(&self, line: &[u8]) -> Result<Box<RawValue>, String> {
+        let document = match self {
+            Self::Documents => whole(line)?,
+            Self::Params(template) => {
+                let params = serde_json::from_slice(line).map_err(|why| not_json(&why))?;
+                let task = CreateTask { params, id: Some(fresh_id()), ..(**template).clone() };
+                serde_json::to_value(task).map_err(|why| why.to_string())?
+            }
+        };
+        serde_json::value::to_raw_value(&document).map_err(|why| why.to_string())
+    }
+}
+
+/// A document is handed on as it is, for the api to judge, but never without an id.
+fn whole(line: &[u8]) -> Result<Value, String> {
+    let mut document: Map<String, Value> = match serde_json::from_slice(line).map_err(|why| not_json(&why))? {
+        Value::Object(document) => document,
+        _ => {
+            return Err(
+                "a task is a JSON object such as {\"type\": \"echo\", \"params\": {}}; for bare params name the type".into()
+            );
+        }
+    };
+    if document.get("id").is_none_or(Value::is_null) {
+        document.insert("id".into(), fresh_id().into());
+    }
+    Ok(Value::Object(document))
+}
+
+/// The position in the input is told by the line's number, the column is what is left to say.
+fn not_json(why: &serde_json::Error) -> String {
+    let text = why.to_string();
+    let what = text.split(" at line ").next().unwrap_or(&text);
+    let whole = if why.is_eof() { ": a line holds a whole value, as `jq -c .` writes it" } else { "" };
+    format!("not JSON: {what} (column {}){whole}", why.column())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &[u8], shape: Shape) -> Vec<Line> {
+        Lines { input: text, shape, number: 0, end: 0 }.map(Result::unwrap).collect()
+    }
+
+    fn value(line: &Line) -> Value {
+        serde_json::from_str(line.task.as_ref().unwrap().get()).unwrap()
+    }
+
+    #[test]
+    fn documents_keep_what_they_say_and_get_an_id() {
+        let found = lines(b"{\"type\":\"echo\",\"id\":\"a\",\"new\":1}\n\n  \r\n{\"type\":\"echo\"}", Shape::Documents);
+        assert_eq!(found.iter().map(|line| line.number).collect::<Vec<_>>(), [1, 4]);
+        assert_eq!(value(&found[0]), serde_json::json!({"type": "echo", "id": "a", "new": 1}));
+        assert!(value(&found[1])["id"].as_str().unwrap().len() == 36);
+        assert_eq!(found[1].end, 53);
+    }
+
+    #[test]
+    fn params_are_put_into_the_template() {
+        let template = CreateTask { task_type: "echo".into(), tags: vec!["t".into()], ..CreateTask::default() };
+        let found = lines(b"1\n{\"a\":2}\n", Shape::Params(Box::new(template)));
+        let (first, second) = (value(&found[0]), value(&found[1]));
+        assert_eq!((&first["type"], &first["params"], &first["tags"][0]), (&"echo".into(), &1.into(), &"t".into()));
+        assert_eq!(second["params"]["a"], 2);
+        assert_ne!(first["id"], second["id"]);
+    }
+
+    #[test]
+    fn bad_lines_are_told_one_by_one() {
+        let mut text = b"{\"type\":}\n[1]\n\xff\n\"".to_vec();
+        text.extend(vec![b'x'; MAX_LINE_BYTES + 10]);
+        text.extend(b"\n{\"type\":\"echo\"}\n");
+        let found = lines(&text, Shape::Documents);
+        let why: Vec<&str> = found[..4].iter().map(|line| line.task.as_ref().unwrap_err().as_str()).collect();
+        assert_eq!(why[0], "not JSON: expected value (column 9)");
+        assert!(why[1].starts_with("a task is a JSON object"), "{why:?}");
+        let spread = lines(b"{\n\"type\": \"echo\"\n}\n", Shape::Documents);
+        assert!(spread[0].task.as_ref().unwrap_err().contains("`jq -c .`"), "{spread:?}");
+        assert!(why[2].starts_with("not JSON"), "{why:?}");
+        assert_eq!(why[3], "the line is longer than 4194304 bytes");
+        assert!(found[4].task.is_ok() && found[4].number == 5, "the lines after it are read");
+    }
+
+    #[test]
+    fn a_missing_file_is_not_found() {
+        let failure = read(&Source::File("/no/such.ndjson".into()), Shape::Documents).err().unwrap();
+        assert_eq!(failure.code, Code::NotFound);
+        assert!(failure.message.starts_with("cannot read `/no/such.ndjson`"));
+    }
+}

@@ -1,0 +1,121 @@
+//! What the control topic says of recurring schedules: what people want, how far the tracker is, and what was asked for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::state::read;
+use crate::broker::RecordRef;
+use crate::model::schedule::step::State;
+use crate::model::schedule::{Schedule, check_name};
+
+/// Schedules that are kept; further ones are refused.
+pub const MAX_SCHEDULES: usize = 10_000;
+/// Requests that wait for the tracker.
+pub const MAX_ASKS: usize = 1_000;
+const MAX_ASK_CHARS: usize = 64;
+
+const SCHEDULE: &str = "schedule/";
+const STATE: &str = "schedule-state/";
+const ASK: &str = "schedule-ask/";
+
+/// `schedule-ask/<schedule>/<ask>`: something to be done once; removed together with its doing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ScheduleAsk")]
+pub struct ScheduleRequest {
+    pub v: u32,
+    /// Epoch milliseconds of whoever asked.
+    pub at_ms: i64,
+    /// Make up for the times from here to `to_ms`, both included, that have no task. None: run once, now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backfill: Option<Span>,
+}
+
+/// Epoch milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ScheduleSpan")]
+pub struct Span {
+    pub from_ms: i64,
+    pub to_ms: i64,
+}
+
+/// What a record of a schedule is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ScheduleKey {
+    Schedule(String),
+    State(String),
+    ScheduleRequest(String, String),
+}
+
+impl ScheduleKey {
+    /// None: the key belongs to others. An error: it is one of these, and wrong.
+    pub fn parse(text: &str) -> Result<Option<Self>, String> {
+        let named = |name: &str| check_name(name).map(|()| name.to_owned());
+        if let Some(name) = text.strip_prefix(SCHEDULE) {
+            return Ok(Some(Self::Schedule(named(name)?)));
+        }
+        if let Some(name) = text.strip_prefix(STATE) {
+            return Ok(Some(Self::State(named(name)?)));
+        }
+        let Some(rest) = text.strip_prefix(ASK) else { return Ok(None) };
+        let (name, ask) = rest.split_once('/').ok_or("it names no request")?;
+        let fits = (1..=MAX_ASK_CHARS).contains(&ask.len()) && check_name(ask).is_ok();
+        if fits {
+            Ok(Some(Self::ScheduleRequest(named(name)?, ask.to_owned())))
+        } else {
+            Err("its request has no usable name".into())
+        }
+    }
+}
+
+impl std::fmt::Display for ScheduleKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Schedule(name) => write!(f, "{SCHEDULE}{name}"),
+            Self::State(name) => write!(f, "{STATE}{name}"),
+            Self::ScheduleRequest(name, ask) => write!(f, "{ASK}{name}/{ask}"),
+        }
+    }
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScheduleState {
+    pub schedules: BTreeMap<String, Arc<Schedule>>,
+    pub states: BTreeMap<String, Arc<State>>,
+    /// By schedule, then by request.
+    pub asks: BTreeMap<(String, String), ScheduleRequest>,
+}
+
+impl ScheduleState {
+    pub fn is_empty(&self) -> bool {
+        self.schedules.is_empty() && self.states.is_empty() && self.asks.is_empty()
+    }
+
+    /// Takes one record in. An error: it cannot be read, and changes nothing.
+    pub(super) fn take(&mut self, key: ScheduleKey, record: &RecordRef<'_>) -> Result<(), String> {
+        match (key, record.value) {
+            (ScheduleKey::Schedule(name), Some(value)) => {
+                if self.schedules.len() >= MAX_SCHEDULES && !self.schedules.contains_key(&name) {
+                    return Err(format!("there are {MAX_SCHEDULES} schedules already"));
+                }
+                self.schedules.insert(name, Arc::new(read(value)?));
+            }
+            (ScheduleKey::State(name), Some(value)) => {
+                self.states.insert(name, Arc::new(read(value)?));
+            }
+            (ScheduleKey::ScheduleRequest(name, ask), Some(value)) => {
+                if self.asks.len() >= MAX_ASKS {
+                    return Err(format!("{MAX_ASKS} requests wait already"));
+                }
+                self.asks.insert((name, ask), read(value)?);
+            }
+            (ScheduleKey::Schedule(name), None) => drop(self.schedules.remove(&name)),
+            (ScheduleKey::State(name), None) => drop(self.states.remove(&name)),
+            (ScheduleKey::ScheduleRequest(name, ask), None) => drop(self.asks.remove(&(name, ask))),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! What the whole fleet agrees on, on the compacted control topic: the number of events partitions, and which task
+//! partitions have been consumed before.
+//!
+//! Keys: `fleet` → `{"v":1,"events_partitions":16}`; `consumed/<type>/<partition>` → `{"v":1,"at_ms":…}`. A record without
+//! a value takes its key back. Other keys belong to others.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{Broker, BrokerError, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset, Watermarks};
+use crate::config::Names;
+use crate::publish::PUBLISH_DEADLINE;
+use crate::runtime::now_ms;
+
+/// The version of the settings that this build writes and the highest it can read.
+pub const FLEET_VERSION: u32 = 1;
+
+const FLEET_KEY: &str = "fleet";
+const CONSUMED: &str = "consumed/";
+/// The control topic has one partition.
+const PARTITION: i32 = 0;
+const BATCH: usize = 1_000;
+const POLL: Duration = Duration::from_millis(100);
+
+/// The value of the `fleet` record: settings that `kafleet topics apply` fixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct FleetRecord {
+    pub v: u32,
+    pub events_partitions: u32,
+}
+
+/// What the control topic says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FleetSettings {
+    /// None: topics have not been applied.
+    pub events_partitions: Option<u32>,
+    /// Task partitions, by type and number, that some worker has consumed before.
+    pub consumed: BTreeSet<(String, i32)>,
+}
+
+/// Why the control topic cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FleetSettingsError {
+    #[error("the topic `{0}` does not exist\n\nhint: run `kafleet topics apply`")]
+    Missing(String),
+    #[error("the topic `{0}` does not say how many events partitions there are\n\nhint: run `kafleet topics apply`")]
+    NotApplied(String),
+    #[error("the fleet's settings in `{topic}` have version {version}, this build reads up to {FLEET_VERSION}: upgrade it")]
+    Newer { topic: String, version: u32 },
+    #[error("the record `fleet` at offset {offset} of `{topic}` cannot be read: {why}\n\nhint: run `kafleet topics apply`")]
+    Unreadable { topic: String, offset: i64, why: String },
+    #[error("`{topic}` was read up to offset {next} of {end} only, within {waited_ms} ms")]
+    Late { topic: String, next: i64, end: i64, waited_ms: u128 },
+    #[error("reading the control topic: {0}")]
+    Broker(#[from] BrokerError),
+}
+
+/// For callers that go on trying, and say why they wait.
+impl From<FleetSettingsError> for BrokerError {
+    fn from(error: FleetSettingsError) -> Self {
+        match error {
+            FleetSettingsError::Broker(error) => error,
+            FleetSettingsError::Missing(_) => Self::Unknown(error.to_string()),
+            FleetSettingsError::Late { .. } => Self::Unavailable(error.to_string()),
+            _ => Self::Invalid(error.to_string()),
+        }
+    }
+}
+
+impl FleetSettings {
+    /// The number of events partitions, or the error that says what to do.
+    pub fn require_events_partitions(&self, names: &Names) -> Result<u32, FleetSettingsError> {
+        self.events_partitions.ok_or_else(|| FleetSettingsError::NotApplied(names.control()))
+    }
+
+    pub fn is_consumed(&self, task_type: &str, partition: i32) -> bool {
+        self.consumed.contains(&(task_type.to_owned(), partition))
+    }
+
+    /// Takes one record in. A later record of the same key is the one that counts.
+    pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), FleetSettingsError> {
+        let Some(key) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return Ok(()) };
+        if key == FLEET_KEY {
+            self.events_partitions = match record.value {
+                Some(value) => Some(read_fleet(value, record)?.events_partitions),
+                None => None,
+            };
+        } else if let Some(partition) = key.strip_prefix(CONSUMED).and_then(read_consumed) {
+            match record.value {
+                Some(_) => self.consumed.insert(partition),
+                None => self.consumed.remove(&partition),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Reads the whole control topic, up to the end that it has now. Blocks, at the longest for `deadline`.
+pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> Result<FleetSettings, FleetSettingsError> {
+    let topic = names.control();
+    let begun = Instant::now();
+    let left = || deadline.saturating_sub(begun.elapsed());
+    if !broker.topics(&topic, left())?.iter().any(|info| info.name == topic) {
+        return Err(FleetSettingsError::Missing(topic));
+    }
+    let partition = Partition::new(topic.as_str(), PARTITION);
+    let ends = broker.ends(&partition, left())?;
+    let mut control = FleetSettings::default();
+    let mut reading = Reading::new(ends);
+    if reading.is_done() {
+        return Ok(control);
+    }
+    // The keys read here are never written in transactions, and others' open ones are not waited for.
+    let mut consumer = broker.consumer(&ConsumerSpec { read_uncommitted: true, ..ConsumerSpec::default() })?;
+    consumer.assign(&[(partition.clone(), StartOffset::Beginning)])?;
+    while !reading.is_done() {
+        if left().is_zero() {
+            let Reading { next, end } = reading;
+            return Err(FleetSettingsError::Late { topic, next, end, waited_ms: deadline.as_millis() });
+        }
+        let mut outcome = Ok(());
+        consumer.poll(BATCH, POLL.min(left()), &mut |record| {
+            if outcome.is_ok() && reading.takes(record) {
+                outcome = control.take(record);
+            }
+        })?;
+        outcome?;
+        // The last offsets may hold no record: the marks of transactions take one each and are never delivered.
+        if let Some((_, place)) = consumer.positions()?.first() {
+            reading.passed(*place);
+        }
+    }
+    consumer.close(left().max(POLL));
+    Ok(control)
+}
+
+/// How far a topic has been read, up to the end that it had.
+pub(crate) struct Reading {
+    next: i64,
+    end: i64,
+}
+
+impl Reading {
+    pub(crate) fn new(ends: Watermarks) -> Self {
+        Self { next: ends.first, end: ends.end }
+    }
+
+    pub(crate) fn next(&self) -> i64 {
+        self.next
+    }
+
+    /// Everything before this place has been read, or holds nothing for readers.
+    pub(crate) fn passed(&mut self, place: i64) {
+        self.next = self.next.max(place);
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.next >= self.end
+    }
+
+    /// False: the record came after that end.
+    pub(crate) fn takes(&mut self, record: &RecordRef<'_>) -> bool {
+        let within = record.offset < self.end;
+        self.next = self.next.max(record.offset + 1);
+        within
+    }
+}
+
+fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, FleetSettingsError> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        v: u32,
+    }
+    let (topic, offset) = (record.topic.to_owned(), record.offset);
+    let unreadable = |why: String| FleetSettingsError::Unreadable { topic: topic.clone(), offset, why };
+    let Versioned { v } = serde_json::from_slice(value).map_err(|why| unreadable(why.to_string()))?;
+    if v > FLEET_VERSION {
+        return Err(FleetSettingsError::Newer { topic, version: v });
+    }
+    let fleet: FleetRecord = serde_json::from_slice(value).map_err(|why| unreadable(why.to_string()))?;
+    if fleet.events_partitions == 0 {
+        return Err(unreadable("`events_partitions` is 0".into()));
+    }
+    Ok(fleet)
+}
+
+/// `<type>/<partition>`.
+fn read_consumed(key: &str) -> Option<(String, i32)> {
+    let (task_type, partition) = key.rsplit_once('/')?;
+    Some((task_type.to_owned(), partition.parse().ok()?))
+}
+
+/// Notes that a task partition has been consumed: from then on a missing commit means that it was lost, not that the
+/// partition is new.
+pub async fn mark_partition_consumed(
+    link: &SharedProducer,
+    names: &Names,
+    task_type: &str,
+    partition: i32,
+) -> Result<(), BrokerError> {
+    let value = json!({"v": FLEET_VERSION, "at_ms": now_ms()}).to_string();
+    write(link, names, &format!("{CONSUMED}{task_type}/{partition}"), &value).await
+}
+
+/// Writes the fleet's settings.
+pub async fn set_fleet(link: &SharedProducer, names: &Names, events_partitions: u32) -> Result<(), BrokerError> {
+    let value = json!(FleetRecord { v: FLEET_VERSION, events_partitions }).to_string();
+    write(link, names, FLEET_KEY, &value).await
+}
+
+async fn write(link: &SharedProducer, names: &Names, key: &str, value: &str) -> Result<(), BrokerError> {
+    let record = ProducerRecord {
+        topic: &names.control(),
+        partition: Some(PARTITION),
+        key: Some(key.as_bytes()),
+        value: Some(value.as_bytes()),
+        headers: &[],
+    };
+    link.deliver(record, PUBLISH_DEADLINE).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::broker::TopicSpec;
+use crate::broker::memory::{Memory, MemoryOptions};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn names() -> Names {
+    Names::new("t")
+}
+
+fn broker() -> Arc<Memory> {
+    Memory::new(MemoryOptions::default())
+}
+
+fn with_topic() -> Arc<Memory> {
+    let broker = broker();
+    let config = vec![("cleanup.policy".to_owned(), "compact".to_owned())];
+    let spec = TopicSpec { name: names().control(), partitions: 1, replication: None, config };
+    broker.apply_topics(&[spec], DEADLINE).unwrap();
+    broker
+}
+
+fn read(broker: &Arc<Memory>) -> Result<FleetSettings, FleetSettingsError> {
+    read_control(&**broker, &names(), DEADLINE)
+}
+
+async fn put(link: &SharedProducer, key: Option<&str>, value: Option<&str>) {
+    let topic = names().control();
+    let (key, value) = (key.map(str::as_bytes), value.map(str::as_bytes));
+    link.deliver(ProducerRecord { topic: &topic, partition: Some(0), key, value, headers: &[] }, DEADLINE).await.unwrap();
+}
+
+#[test]
+fn a_topic_that_is_missing_says_what_to_do() {
+    let error = read(&broker()).unwrap_err();
+    assert_eq!(error, FleetSettingsError::Missing("t.control".into()));
+    assert!(error.to_string().ends_with("hint: run `kafleet topics apply`"));
+    assert!(matches!(BrokerError::from(error), BrokerError::Unknown(why) if why.contains("topics apply")));
+}
+
+#[test]
+fn an_empty_topic_says_nothing() {
+    let control = read(&with_topic()).unwrap();
+    assert_eq!(control, FleetSettings::default());
+    let told = control.require_events_partitions(&names()).unwrap_err().to_string();
+    assert!(told.contains("`t.control` does not say") && told.contains("topics apply"), "{told}");
+}
+
+#[tokio::test]
+async fn what_is_written_is_read() {
+    let broker = with_topic();
+    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    set_fleet(&link, &names(), 16).await.unwrap();
+    mark_partition_consumed(&link, &names(), "echo", 3).await.unwrap();
+    mark_partition_consumed(&link, &names(), "re-size", 0).await.unwrap();
+    put(&link, Some("cancel/a:b"), Some("{}")).await;
+    put(&link, Some("consumed/odd"), Some("{}")).await;
+    let control = read(&broker).unwrap();
+    assert_eq!(control.events_partitions, Some(16));
+    assert_eq!(control.consumed, BTreeSet::from([("echo".to_owned(), 3), ("re-size".to_owned(), 0)]));
+    assert!(control.is_consumed("echo", 3) && !control.is_consumed("echo", 2));
+}
+
+#[tokio::test]
+async fn the_last_record_of_a_key_counts() {
+    let broker = with_topic();
+    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    set_fleet(&link, &names(), 4).await.unwrap();
+    set_fleet(&link, &names(), 8).await.unwrap();
+    mark_partition_consumed(&link, &names(), "echo", 0).await.unwrap();
+    mark_partition_consumed(&link, &names(), "echo", 1).await.unwrap();
+    put(&link, Some("consumed/echo/0"), None).await;
+    let expected = FleetSettings { events_partitions: Some(8), consumed: BTreeSet::from([("echo".to_owned(), 1)]) };
+    assert_eq!(read(&broker), Ok(expected.clone()));
+    broker.compact("t.control").unwrap();
+    assert_eq!(read(&broker), Ok(expected));
+    put(&link, Some("fleet"), None).await;
+    assert_eq!(read(&broker).unwrap().events_partitions, None);
+}
+
+#[tokio::test]
+async fn more_than_one_batch_is_read() {
+    let broker = with_topic();
+    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    let count = BATCH as i32 + 10;
+    let names = names();
+    let writes = (0..count).map(|partition| mark_partition_consumed(&link, &names, "echo", partition));
+    assert!(futures::future::join_all(writes).await.iter().all(Result::is_ok));
+    assert_eq!(read(&broker).unwrap().consumed.len(), count as usize);
+}
+
+/// Transactions leave offsets behind that hold no record.
+#[tokio::test]
+async fn a_topic_that_ends_with_a_gap_is_read_to_its_end() {
+    let broker = with_topic();
+    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    set_fleet(&link, &names(), 4).await.unwrap();
+    let topic = names().control();
+    let record = ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
+    broker.atomic_producer("x").unwrap().send_all(&[record], DEADLINE).unwrap();
+    let ends = broker.ends(&Partition::new(topic.as_str(), 0), DEADLINE).unwrap();
+    assert_eq!(ends.end, 3, "the atomic send took one more offset");
+    assert_eq!(read(&broker).unwrap().events_partitions, Some(4), "it does not wait for a record that does not come");
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_read_are_an_error() {
+    for (value, said) in [
+        ("{\"v\":2,\"partitions\":{}}", "version 2, this build reads up to 1"),
+        ("{\"v\":1}", "at offset 0 of `t.control` cannot be read: missing field `events_partitions`"),
+        ("{\"v\":1,\"events_partitions\":0}", "`events_partitions` is 0"),
+        ("nonsense", "cannot be read"),
+    ] {
+        let broker = with_topic();
+        let link = SharedProducer::open(broker.clone(), None).unwrap();
+        put(&link, Some("fleet"), Some(value)).await;
+        let told = read(&broker).unwrap_err().to_string();
+        assert!(told.contains(said), "{value} gave {told}");
+    }
+}

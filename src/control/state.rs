@@ -1,0 +1,205 @@
+//! What the control topic says, folded record by record, and what it means for a task.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::schedules::{ScheduleKey, ScheduleState};
+use super::{CONTROL_VERSION, Cancel, ControlKey, Kill, Offsets, Pause, RateLimit, Slots};
+use crate::broker::RecordRef;
+use crate::model::outbox::cancel_message;
+use crate::model::task::Task;
+use crate::model::task::id::TaskId;
+
+/// Cancels that are held; the oldest request goes first. The tracker ends what no worker ends.
+const MAX_CANCELS: usize = 100_000;
+/// Kill switches; every task is held against each.
+pub const MAX_KILLS: usize = 100;
+
+/// What is to be obeyed. Keys are types, ids and names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ControlState {
+    /// Whoever has no tasks leaves them out.
+    without_cancels: bool,
+    cancels: FxHashMap<String, (i64, Cancel)>,
+    pub paused: BTreeMap<String, Pause>,
+    pub slots: BTreeMap<String, Slots>,
+    pub rates: BTreeMap<String, RateLimit>,
+    pub kills: BTreeMap<String, Kill>,
+    pub offsets: BTreeMap<(String, i32), Offsets>,
+    with_plan: bool,
+    /// Of recurring schedules; empty where it is no concern.
+    pub plan: ScheduleState,
+}
+
+/// Why a task is not to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// A stable word: `cancelled` or `killed`.
+    pub kind: &'static str,
+    pub message: String,
+    /// Who asked for it: the name of the token.
+    pub by: Option<String>,
+}
+
+impl ControlState {
+    /// For an api: tasks are not its concern.
+    pub fn without_cancels() -> Self {
+        Self { without_cancels: true, ..Self::default() }
+    }
+
+    /// Also what is said of schedules.
+    pub fn with_plan(self) -> Self {
+        Self { with_plan: true, ..self }
+    }
+
+    /// Takes one record in. An error: it cannot be read, and changes nothing.
+    pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), String> {
+        let Some(key) = record.key else { return Ok(()) };
+        let key = std::str::from_utf8(key).map_err(|_| "its key is not UTF-8".to_owned())?;
+        if self.with_plan
+            && let Some(key) = ScheduleKey::parse(key)?
+        {
+            return self.plan.take(key, record);
+        }
+        let Some(key) = ControlKey::parse(key)? else { return Ok(()) };
+        match (key, record.value) {
+            (ControlKey::Cancel(_), _) if self.without_cancels => {}
+            (ControlKey::Cancel(id), value) => self.cancel(id, value, record.offset)?,
+            (ControlKey::Pause(name), value) => set(&mut self.paused, name, value, |_: &Pause| Ok(()))?,
+            (ControlKey::Slots(name), value) => set(&mut self.slots, name, value, check_slots)?,
+            (ControlKey::Rate(name), value) => set(&mut self.rates, name, value, |limit: &RateLimit| limit.rate.check())?,
+            (ControlKey::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
+                return Err(format!("there are {MAX_KILLS} kill switches already"));
+            }
+            (ControlKey::Kill(name), value) => set(&mut self.kills, name, value, |_: &Kill| Ok(()))?,
+            (ControlKey::Offsets(name, partition), value) => {
+                let check = |said: &Offsets| if said.offset < 0 { Err("its offset is below zero".into()) } else { Ok(()) };
+                set(&mut self.offsets, (name, partition), value, check)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, id: String, value: Option<&[u8]>, offset: i64) -> Result<(), String> {
+        let Some(value) = value else {
+            self.cancels.remove(&id);
+            return Ok(());
+        };
+        let cancel = read::<Cancel>(value)?;
+        self.cancels.insert(id, (offset, cancel));
+        if self.cancels.len() > MAX_CANCELS {
+            self.forget_oldest_cancels();
+        }
+        Ok(())
+    }
+
+    /// A tenth at once, so that it is rare.
+    fn forget_oldest_cancels(&mut self) {
+        let mut offsets: Vec<i64> = self.cancels.values().map(|(offset, _)| *offset).collect();
+        offsets.sort_unstable();
+        let first_kept = offsets.get(MAX_CANCELS / 10).copied().unwrap_or_default();
+        self.cancels.retain(|_, (offset, _)| *offset >= first_kept);
+        tracing::warn!(held = self.cancels.len(), "there are so many cancels that the oldest are left to the tracker");
+    }
+
+    /// There is something that tasks are to be held against.
+    pub fn concerns_tasks(&self) -> bool {
+        !self.cancels.is_empty() || !self.kills.is_empty()
+    }
+
+    /// Those that are held, by task.
+    pub fn cancels(&self) -> impl ExactSizeIterator<Item = (&str, &Cancel)> {
+        self.cancels.iter().map(|(id, (_, cancel))| (id.as_str(), cancel))
+    }
+
+    /// Why a task that has not begun is not to begin.
+    pub fn forbids(&self, task: &Task) -> Option<Verdict> {
+        self.cancels_task(task).or_else(|| self.kills_task(task))
+    }
+
+    /// Why a task is to end, whether it runs or not.
+    pub fn cancels_task(&self, task: &Task) -> Option<Verdict> {
+        if self.cancels.is_empty() {
+            return None;
+        }
+        let asof = task.asof.unwrap_or(-1);
+        let applies = |cancel: &&Cancel| asof < cancel.asof;
+        let said_of = |path: &str| self.cancels.get(path).map(|(_, cancel)| cancel);
+        let own = said_of(task.id.as_str()).filter(applies).map(|cancel| (cancel, task.id.as_str()));
+        let above = || {
+            let mut above = task.id.ancestors().filter_map(|path| Some((said_of(path)?, path)));
+            above.find(|(cancel, _)| cancel.subtree && applies(cancel))
+        };
+        let (cancel, named) = own.or_else(above)?;
+        let with = Some(named).filter(|named| *named != task.id.as_str());
+        let message = cancel_message(with, "", cancel.reason.as_deref());
+        Some(Verdict { kind: "cancelled", message, by: cancel.by.clone() })
+    }
+
+    fn kills_task(&self, task: &Task) -> Option<Verdict> {
+        let tags = task.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
+        let (name, kill) = self.kill_of(&task.id, &task.task_type, tags)?;
+        let reason = kill.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        Some(Verdict { kind: "killed", message: format!("the kill switch `{name}` is on{reason}"), by: None })
+    }
+
+    /// The kill switches that may mean tasks of a type.
+    pub fn kills_in(&self, task_type: &str) -> impl Iterator<Item = &str> {
+        let meant = move |kill: &Kill| kill.task_type.as_deref().is_none_or(|only| only == task_type);
+        self.kills.iter().filter(move |(_, kill)| meant(kill)).map(|(name, _)| name.as_str())
+    }
+
+    /// The kill switch that means such a task.
+    pub fn kill_of(&self, id: &TaskId, task_type: &str, tags: &[String]) -> Option<(&str, &Kill)> {
+        let meant = |name: &str, kill: &Kill| {
+            kill.task_type.as_deref().is_none_or(|only| only == task_type)
+                && (id.as_str().starts_with(name) || tags.iter().any(|tag| tag == name))
+        };
+        self.kills.iter().find(|(name, kill)| meant(name, kill)).map(|(name, kill)| (name.as_str(), kill))
+    }
+}
+
+fn check_slots(said: &Slots) -> Result<(), String> {
+    match (said.slots, said.max_concurrency) {
+        (None, None) => Err("it has neither `slots` nor `max_concurrency`".into()),
+        (Some(0), _) | (_, Some(0)) => Err("a limit of 0 is a pause: pause the type".into()),
+        (Some(slots), _) if slots > crate::config::MAX_SLOTS => {
+            Err(format!("{slots} slots: at most {} are allowed", crate::config::MAX_SLOTS))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn set<K: Ord, T: DeserializeOwned>(
+    map: &mut BTreeMap<K, T>,
+    key: K,
+    value: Option<&[u8]>,
+    check: impl Fn(&T) -> Result<(), String>,
+) -> Result<(), String> {
+    match value {
+        Some(value) => {
+            let said = read::<T>(value)?;
+            check(&said)?;
+            map.insert(key, said);
+        }
+        None => {
+            map.remove(&key);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        v: u32,
+    }
+    let Versioned { v } = serde_json::from_slice(value).map_err(|why| why.to_string())?;
+    if v > CONTROL_VERSION {
+        return Err(format!("it has version {v}, this build reads up to {CONTROL_VERSION}: upgrade it"));
+    }
+    serde_json::from_slice(value).map_err(|why| why.to_string())
+}

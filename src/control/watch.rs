@@ -1,0 +1,166 @@
+//! A process's copy of what is to be obeyed: one writer, any number of readers that pay one look at a number while
+//! nothing changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{RwLock, RwLockReadGuard};
+use tokio::sync::watch;
+
+use super::follow::{Sink, TopicFollower, follow};
+use super::state::ControlState;
+use crate::broker::{Broker, RecordRef};
+use crate::config::Names;
+use crate::runtime::Health;
+
+/// Records that cannot be read, one line each; more than so many are only counted.
+const MAX_COMPLAINTS: u64 = 100;
+
+pub struct ControlWatch {
+    orders: RwLock<ControlState>,
+    /// Counts changes.
+    generation: AtomicU64,
+    concerns_tasks: AtomicBool,
+    /// The place after the last record taken in.
+    read_to: AtomicI64,
+    changed: watch::Sender<u64>,
+    /// The whole topic has been read once.
+    whole: watch::Sender<bool>,
+}
+
+impl ControlWatch {
+    pub fn new(orders: ControlState) -> Arc<Self> {
+        Arc::new(Self {
+            orders: RwLock::new(orders),
+            generation: AtomicU64::new(0),
+            concerns_tasks: AtomicBool::new(false),
+            read_to: AtomicI64::new(0),
+            changed: watch::channel(0).0,
+            whole: watch::channel(false).0,
+        })
+    }
+
+    pub fn orders(&self) -> RwLockReadGuard<'_, ControlState> {
+        self.orders.read()
+    }
+
+    /// Another number than before: something has changed.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Tasks are to be held against the orders. What each of them costs while there is nothing to obey.
+    pub fn concerns_tasks(&self) -> bool {
+        self.concerns_tasks.load(Ordering::Acquire)
+    }
+
+    /// Wakes at every change.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Waits until the topic has been read to the end that it had.
+    pub async fn whole(&self) {
+        // The sender lives as long as this.
+        let _ = self.whole.subscribe().wait_for(|whole| *whole).await;
+    }
+
+    /// The same with a deadline; an error says what was not read.
+    pub async fn whole_within(&self, deadline: Duration, names: &Names) -> Result<(), String> {
+        let late = |_| format!("`{}` was not read within {} s", names.control(), deadline.as_secs());
+        tokio::time::timeout(deadline, self.whole()).await.map_err(late)
+    }
+
+    /// Waits until the record at this place of the topic has been taken in.
+    pub async fn reached(&self, offset: i64) {
+        // The sender lives as long as this.
+        let _ = self.changes().wait_for(|_| self.read_to.load(Ordering::Acquire) > offset).await;
+    }
+
+    pub fn is_whole(&self) -> bool {
+        *self.whole.borrow()
+    }
+
+    fn change(&self, read_to: i64, change: impl FnOnce(&mut ControlState)) {
+        let mut orders = self.orders.write();
+        change(&mut orders);
+        self.concerns_tasks.store(orders.concerns_tasks(), Ordering::Release);
+        drop(orders);
+        // Last: whoever waits for a place finds everything that follows from it.
+        self.read_to.store(read_to, Ordering::Release);
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        self.changed.send_replace(generation);
+    }
+}
+
+/// Reads the control topic whole and keeps the board true, until the returned guard is dropped. `health` hears of it
+/// where it is given: a worker does not begin before the topic has been read, and goes on with what it knows while it
+/// cannot be read.
+pub fn keep(board: Arc<ControlWatch>, broker: Arc<dyn Broker>, names: &Names, health: Option<Health>) -> TopicFollower {
+    let empty = board.orders().clone();
+    let keeper =
+        ControlKeeper { empty: empty.clone(), fresh: Some(empty), next: 0, complaints: 0, board, topic: names.control(), health };
+    follow(broker, names.control(), keeper)
+}
+
+struct ControlKeeper {
+    board: Arc<ControlWatch>,
+    topic: String,
+    empty: ControlState,
+    /// What is being read from the start, until it is whole.
+    fresh: Option<ControlState>,
+    /// The place after the last record.
+    next: i64,
+    complaints: u64,
+    health: Option<Health>,
+}
+
+/// How the reading of the control topic is named in the health report.
+pub const HEALTH_PART: &str = "control";
+
+impl Sink for ControlKeeper {
+    fn restart(&mut self) {
+        self.fresh = Some(self.empty.clone());
+    }
+
+    fn record(&mut self, record: &RecordRef<'_>) {
+        let mut outcome = Ok(());
+        self.next = record.offset + 1;
+        match &mut self.fresh {
+            Some(fresh) => outcome = fresh.take(record),
+            None => self.board.change(self.next, |orders| outcome = orders.take(record)),
+        }
+        if let Err(why) = outcome {
+            self.complain(record, &why);
+        }
+    }
+
+    fn whole(&mut self) {
+        if let Some(fresh) = self.fresh.take() {
+            self.board.change(self.next, |orders| *orders = fresh);
+            self.board.whole.send_replace(true);
+        }
+    }
+
+    fn trouble(&mut self, why: Option<&str>) {
+        let Some(health) = &self.health else { return };
+        match why {
+            Some(why) if self.fresh.is_some() && !self.board.is_whole() => {
+                health.set(HEALTH_PART, format!("`{}` cannot be read, nothing is begun before: {why}", self.topic));
+            }
+            Some(why) => health.set(HEALTH_PART, format!("`{}` cannot be read; going on with what is known: {why}", self.topic)),
+            None => health.clear(HEALTH_PART),
+        }
+    }
+}
+
+impl ControlKeeper {
+    fn complain(&mut self, record: &RecordRef<'_>, why: &str) {
+        self.complaints += 1;
+        if self.complaints <= MAX_COMPLAINTS {
+            let key = String::from_utf8_lossy(record.key.unwrap_or_default());
+            tracing::warn!(topic = %self.topic, offset = record.offset, key = %crate::model::task::id::clip(&key), reason = why, "a control record cannot be read and is ignored");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Which letters are settled. The ledger reads each partition once, and then only what is new.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use parking_lot::Mutex;
+use roaring::RoaringTreemap;
+
+use super::record::{DeadLetterRecord, Mark};
+use super::{CALL_DEADLINE, Fate, LetterId};
+use crate::broker::offset_range;
+use crate::broker::offset_range::OffsetRange;
+use crate::broker::{Broker, BrokerError, Partition, RecordRef, Watermarks};
+use crate::config::Names;
+use crate::dead_letters::headers::digest;
+
+/// Records of a partition read at a time.
+const CHUNK: i64 = 20_000;
+/// Settled letters of a partition of which the request is remembered: a request that does not know what became of it looks
+/// at once.
+const RECENT: usize = 1_000;
+
+/// What became of the letters of all topics. Shared by all calls of a process; begins with nothing and reads what it needs.
+#[derive(Default)]
+pub struct DeadLetterIndex(Mutex<BTreeMap<Partition, Known>>);
+
+/// What is known of one partition.
+#[derive(Default)]
+struct Known {
+    /// Offset of the first digest.
+    first: i64,
+    /// Read up to here.
+    next: i64,
+    /// Of every record from `first` on, 8 bytes each; 0 where there is none.
+    digests: VecDeque<u64>,
+    /// Offsets of marks.
+    marks: RoaringTreemap,
+    dropped: RoaringTreemap,
+    redriven: RoaringTreemap,
+    /// Letter and request of the newest marks.
+    recent: VecDeque<(i64, u128)>,
+}
+
+/// A record as the ledger reads it.
+struct Entry {
+    offset: i64,
+    digest: u64,
+    mark: Option<Mark>,
+}
+
+/// What became of one letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub fate: Fate,
+    /// The request that settled it, where that was lately.
+    pub request: Option<u128>,
+}
+
+impl Known {
+    fn begin_at(&mut self, first: i64) {
+        let gone = usize::try_from(first - self.first).unwrap_or_default();
+        self.digests.drain(..gone.min(self.digests.len()));
+        self.first = self.first.max(first);
+        self.next = self.next.max(first);
+        let gone = ..u64::try_from(self.first).unwrap_or_default();
+        for set in [&mut self.marks, &mut self.dropped, &mut self.redriven] {
+            set.remove_range(gone);
+        }
+    }
+
+    fn take(&mut self, Entry { offset, digest, mark }: Entry) {
+        let Some(place) = usize::try_from(offset - self.first).ok().filter(|_| offset >= self.next) else { return };
+        self.digests.resize(place, 0);
+        self.digests.push_back(digest);
+        self.next = offset + 1;
+        let Some(mark) = mark else { return };
+        if mark.of < self.first {
+            // Its letter is no longer kept.
+            self.marks.insert(offset as u64);
+        } else if mark.of < offset && self.digest_at(mark.of) == Some(mark.letter) {
+            self.marks.insert(offset as u64);
+            self.settle(mark.of, mark.fate, mark.request);
+        }
+    }
+
+    /// The first mark of a letter counts.
+    fn settle(&mut self, letter: i64, fate: Fate, request: u128) {
+        if self.fate(letter).is_some() {
+            return;
+        }
+        let settled = match fate {
+            Fate::Dropped => &mut self.dropped,
+            Fate::Redriven => &mut self.redriven,
+        };
+        settled.insert(letter as u64);
+        self.recent.push_back((letter, request));
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    fn fate(&self, letter: i64) -> Option<Fate> {
+        match letter as u64 {
+            letter if self.dropped.contains(letter) => Some(Fate::Dropped),
+            letter if self.redriven.contains(letter) => Some(Fate::Redriven),
+            _ => None,
+        }
+    }
+
+    fn digest_at(&self, offset: i64) -> Option<u64> {
+        self.digests.get(usize::try_from(offset - self.first).ok()?).copied()
+    }
+}
+
+impl DeadLetterIndex {
+    /// One letter, and what has become of it. None: there is no letter at that place, or retention has removed it.
+    pub fn letter(
+        &self,
+        broker: &dyn Broker,
+        names: &Names,
+        id: &LetterId,
+    ) -> Result<Option<(DeadLetterRecord, Option<Fate>)>, BrokerError> {
+        let partition = Partition::new(names.dead(&id.task_type), id.partition);
+        match self.read_committed(broker, &partition) {
+            Err(BrokerError::Unknown(_)) => return Ok(None),
+            ends => ends?,
+        };
+        let Some(record) = broker.read_at(&partition, id.offset, CALL_DEADLINE)? else { return Ok(None) };
+        let mut letter = DeadLetterRecord::read(&id.task_type, record);
+        if self.is_mark(&partition, &letter)? {
+            return Ok(None);
+        }
+        if letter.by_reference {
+            letter.fetch_original(broker, names)?;
+        }
+        let settled = self.settled(&partition, id.offset).map(|settled| settled.fate);
+        Ok(Some((letter, settled)))
+    }
+
+    pub fn settled(&self, partition: &Partition, letter: i64) -> Option<Settled> {
+        let ledger = self.0.lock();
+        let known = ledger.get(partition)?;
+        let request = known.recent.iter().rev().find(|(of, _)| *of == letter).map(|(_, request)| *request);
+        Some(Settled { fate: known.fate(letter)?, request })
+    }
+
+    /// Notes what this process has written: readers of what is committed may see it a moment later.
+    pub fn settle(&self, partition: &Partition, letter: i64, fate: Fate, request: u128) {
+        self.0.lock().entry(partition.clone()).or_default().settle(letter, fate, request);
+    }
+
+    /// Returns whether a record read now is a mark. A record other than the one that was read at its place before means that
+    /// the topic was made anew.
+    pub(super) fn is_mark(&self, partition: &Partition, letter: &DeadLetterRecord) -> Result<bool, BrokerError> {
+        let mut ledger = self.0.lock();
+        let Some(known) = ledger.get(partition) else { return Ok(false) };
+        if known.digest_at(letter.id.offset).is_some_and(|digest| digest != letter.digest) {
+            ledger.remove(partition);
+            return Err(BrokerError::Unavailable(format!("{partition} was made anew, and is read from its start; try again")));
+        }
+        Ok(known.marks.contains(letter.id.offset as u64))
+    }
+
+    /// Reads what is committed and new. Returns the first offset, and the place up to which everything is decided: what lies
+    /// in open transactions is left out.
+    pub(super) fn read_committed(&self, broker: &dyn Broker, partition: &Partition) -> Result<Watermarks, BrokerError> {
+        let Watermarks { first, end } = broker.ends(partition, CALL_DEADLINE)?;
+        let decided = broker.first_visible(partition, end, CALL_DEADLINE)?.place;
+        let ends = Watermarks { first, end: end.min(decided) };
+        self.read(broker, partition, ends)?;
+        Ok(ends)
+    }
+
+    /// Reads everything up to the present end, and waits until it is decided.
+    pub fn read_all(&self, broker: &dyn Broker, partition: &Partition) -> Result<(), BrokerError> {
+        self.read(broker, partition, broker.ends(partition, CALL_DEADLINE)?)
+    }
+
+    fn read(&self, broker: &dyn Broker, partition: &Partition, Watermarks { first, end }: Watermarks) -> Result<(), BrokerError> {
+        loop {
+            let from = {
+                let mut ledger = self.0.lock();
+                let known = ledger.entry(partition.clone()).or_default();
+                known.begin_at(first);
+                known.next
+            };
+            if from >= end {
+                return Ok(());
+            }
+            let to = end.min(from + CHUNK);
+            let mut found = Vec::new();
+            let stretch = OffsetRange { partition: partition.clone(), from, to };
+            let read = offset_range::read(broker, &[stretch], CALL_DEADLINE, &mut |record| found.push(entry(record)));
+            let mut ledger = self.0.lock();
+            let known = ledger.entry(partition.clone()).or_default();
+            // Another call may have read as much meanwhile, or found the topic made anew.
+            if known.next < from {
+                continue;
+            }
+            // Also what came before a failure: the next call goes on from there.
+            found.into_iter().for_each(|entry| known.take(entry));
+            read?;
+            known.next = known.next.max(to);
+        }
+    }
+}
+
+fn entry(record: &RecordRef<'_>) -> Entry {
+    let mark = Mark::read(record);
+    Entry { offset: record.offset, digest: digest(record.key, record.value, record.headers()), mark }
+}

@@ -1,0 +1,212 @@
+//! Dead letters, read back: what lies in the dead-letter topics, newest first, and what has become of each.
+//!
+//! A topic cannot forget: a letter that is dropped or redriven stays, and a *mark* behind it in the same partition says
+//! so. A [`DeadLetterIndex`] keeps which letters are settled. Every record that is not a mark of kafleet's is listed, whoever wrote it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::broker::offset_range;
+use crate::broker::offset_range::OffsetRange;
+use crate::broker::{Broker, BrokerError, Partition};
+use crate::config::Names;
+
+pub mod headers;
+mod index;
+mod record;
+
+pub use index::{DeadLetterIndex, Settled};
+use record::Mark;
+pub use record::{DeadLetterRecord, Original, UNREADABLE};
+
+/// Letters looked at for one page.
+pub const MAX_SCANNED: usize = 5_000;
+/// Records of a partition read at a time.
+const CHUNK: i64 = 100;
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Where a letter lies: `<type>:<partition>:<offset>`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LetterId {
+    pub task_type: String,
+    pub partition: i32,
+    pub offset: i64,
+}
+
+impl std::fmt::Display for LetterId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}:{}", self.task_type, self.partition, self.offset)
+    }
+}
+
+impl std::str::FromStr for LetterId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let mut parts = text.split(':');
+            let (task_type, partition, offset) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let whole = parts.next().is_none() && !task_type.is_empty() && partition >= 0 && offset >= 0;
+            whole.then(|| Self { task_type: task_type.to_owned(), partition, offset })
+        };
+        read().ok_or_else(|| "a dead letter is named `<type>:<partition>:<offset>`, as lists show it".to_owned())
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// None: all types.
+    pub task_type: Option<String>,
+    pub code: Option<String>,
+    pub from_ms: Option<i64>,
+    pub to_ms: Option<i64>,
+}
+
+impl Filter {
+    fn takes(&self, letter: &DeadLetterRecord) -> bool {
+        self.code.as_ref().is_none_or(|code| *code == letter.code)
+            && self.from_ms.is_none_or(|from| letter.at_ms >= from)
+            && self.to_ms.is_none_or(|to| letter.at_ms < to)
+    }
+}
+
+/// Letters, newest first.
+#[derive(Debug, Default)]
+pub struct Page {
+    pub letters: Vec<DeadLetterRecord>,
+    /// Below which letter of each partition the next page goes on; none: this is the last page.
+    pub next: Option<Bounds>,
+    pub scanned: usize,
+}
+
+/// By topic and partition: letters from this offset on have been seen.
+pub type Bounds = BTreeMap<Partition, i64>;
+
+/// What became of a letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    Dropped,
+    Redriven,
+}
+
+impl Fate {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dropped => "dropped",
+            Self::Redriven => "redriven",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        [Self::Dropped, Self::Redriven].into_iter().find(|fate| fate.name() == name)
+    }
+}
+
+/// The headers of the mark that a letter is settled, by the request of this number.
+pub fn mark_headers(letter: &DeadLetterRecord, fate: Fate, request: u128, at_ms: i64) -> [(&'static str, String); 5] {
+    Mark::headers(letter, fate, request, at_ms)
+}
+
+impl DeadLetterIndex {
+    /// A page of letters that are neither dropped nor redriven, below these bounds. Looks at no more than `most` records.
+    pub fn page(
+        &self,
+        broker: &dyn Broker,
+        names: &Names,
+        filter: &Filter,
+        bounds: Option<&Bounds>,
+        limit: usize,
+    ) -> Result<Page, BrokerError> {
+        let mut tails = Vec::new();
+        for partition in partitions(broker, names, filter.task_type.as_deref())? {
+            let ends = self.read_committed(broker, &partition)?;
+            let below = match bounds {
+                Some(bounds) => bounds.get(&partition).copied().unwrap_or(ends.first),
+                None => ends.end,
+            };
+            tails.push(Tail {
+                partition,
+                first: ends.first,
+                below: below.min(ends.end),
+                read_to: below.min(ends.end),
+                ahead: Vec::new(),
+            });
+        }
+        let mut page = Page::default();
+        while page.letters.len() < limit && page.scanned < MAX_SCANNED {
+            refill(broker, names, &mut tails)?;
+            // The newest of all; every tail that has more has its newest at hand.
+            let Some(tail) = tails.iter_mut().filter(|tail| !tail.ahead.is_empty()).max_by_key(|tail| tail.newest_ms()) else {
+                break;
+            };
+            let Some(letter) = tail.ahead.pop() else { break };
+            tail.below = letter.id.offset;
+            page.scanned += 1;
+            let is_mark = self.is_mark(&tail.partition, &letter)?;
+            if !is_mark && filter.takes(&letter) && self.settled(&tail.partition, letter.id.offset).is_none() {
+                page.letters.push(letter);
+            }
+        }
+        let more = tails.iter().any(|tail| !tail.ahead.is_empty() || tail.read_to > tail.first);
+        page.next =
+            more.then(|| tails.into_iter().filter(|tail| tail.below > tail.first).map(|t| (t.partition, t.below)).collect());
+        Ok(page)
+    }
+}
+
+/// The records of one partition from its end backwards.
+struct Tail {
+    partition: Partition,
+    first: i64,
+    /// What comes next lies below this offset.
+    below: i64,
+    /// Records from here on have been read.
+    read_to: i64,
+    /// Records read and not given, the newest last.
+    ahead: Vec<DeadLetterRecord>,
+}
+
+impl Tail {
+    fn newest_ms(&self) -> i64 {
+        self.ahead.last().map_or(i64::MIN, |letter| letter.at_ms)
+    }
+
+    fn is_dry(&self) -> bool {
+        self.ahead.is_empty() && self.read_to > self.first
+    }
+}
+
+/// Reads on where nothing is at hand; what ends a transaction is no record, so that more than one try may be needed.
+fn refill(broker: &dyn Broker, names: &Names, tails: &mut [Tail]) -> Result<(), BrokerError> {
+    while tails.iter().any(Tail::is_dry) {
+        let mut stretches = Vec::new();
+        for tail in tails.iter_mut().filter(|tail| tail.is_dry()) {
+            let (from, to) = ((tail.read_to - CHUNK).max(tail.first), tail.read_to);
+            stretches.push(OffsetRange { partition: tail.partition.clone(), from, to });
+            tail.read_to = from;
+        }
+        offset_range::read(broker, &stretches, CALL_DEADLINE, &mut |record| {
+            let of = |tail: &&mut Tail| tail.partition.index == record.partition && *tail.partition.topic == *record.topic;
+            let letter = names.type_of_dead(record.topic).map(|name| DeadLetterRecord::read(name, record.to_owned()));
+            if let (Some(tail), Some(letter)) = (tails.iter_mut().find(of), letter) {
+                // What may be large is read again by whoever wants it.
+                tail.ahead.push(DeadLetterRecord { original: Original::default(), ..letter });
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// The partitions of the dead-letter topics.
+fn partitions(broker: &dyn Broker, names: &Names, task_type: Option<&str>) -> Result<Vec<Partition>, BrokerError> {
+    let prefix = names.dead(task_type.unwrap_or_default());
+    let mut topics = broker.topics(&prefix, CALL_DEADLINE)?;
+    topics.retain(|topic| names.type_of_dead(&topic.name).is_some_and(|name| task_type.is_none_or(|wanted| wanted == name)));
+    let of = |topic: &crate::broker::TopicInfo| {
+        let name = topic.name.clone();
+        (0..topic.partitions as i32).map(move |index| Partition::new(name.as_str(), index)).collect::<Vec<_>>()
+    };
+    Ok(topics.iter().flat_map(of).collect())
+}

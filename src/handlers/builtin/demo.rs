@@ -1,0 +1,138 @@
+//! The types of `kafleet dev --demo`: they work in steps and end as their params say.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::handlers::{Child, Context, Failure, Registered, Registry, Task, TaskResult};
+use crate::model::retry::RetryPolicy;
+use crate::model::units::duration::Millis;
+
+pub const ORDER: &str = "demo-order";
+pub const FETCH: &str = "demo-fetch";
+pub const PACK: &str = "demo-pack";
+pub const REPORT: &str = "demo-report";
+/// Paused by the demo.
+pub const IMPORT: &str = "demo-import";
+/// One attempt at a time, so that others wait.
+pub const SLOW: &str = "demo-slow";
+
+/// The second attempt comes soon, and the last one too.
+const RETRY: RetryPolicy = RetryPolicy { retries: 2, min_backoff: Millis::secs(2), max_backoff: Millis::secs(4) };
+
+/// Works in steps, and ends as it is told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Play {
+    /// Number of steps, with progress after each.
+    pub steps: u32,
+    /// Duration of a step.
+    pub pause: Millis,
+    /// Lines for its log.
+    pub log: Vec<String>,
+    /// Warning shown until it ends.
+    pub warn: Option<String>,
+    /// Name of a text to attach.
+    pub attach: Option<String>,
+    /// The first so many attempts fail and are tried again.
+    pub failing_attempts: u32,
+    /// The first so many runs fail for good.
+    pub failing_runs: u32,
+    /// It ends as a dead letter.
+    pub dead: bool,
+    /// Children published when it ends well.
+    pub children: Vec<Part>,
+}
+
+/// A child to be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    pub id: String,
+    #[serde(rename = "type")]
+    pub task_type: String,
+    #[serde(default)]
+    pub params: Play,
+}
+
+/// How far it came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Played {
+    pub steps: u32,
+}
+
+impl Task for Play {
+    const TYPE: &'static str = ORDER;
+    type Output = Played;
+
+    async fn run(self, cx: Context) -> TaskResult<Played> {
+        self.log.iter().for_each(|line| cx.log(line));
+        self.warn.iter().for_each(|message| cx.warn(message));
+        for step in 1..=self.steps {
+            tokio::select! {
+                () = tokio::time::sleep(self.pause.into()) => {}
+                () = cx.cancelled().cancelled() => {}
+            }
+            cx.check()?;
+            cx.progress(json!({"step": step, "of": self.steps}));
+        }
+        if self.dead {
+            return Err(Failure::dead("the address `nowhere` does not exist").of_kind("bad_address"));
+        }
+        if cx.run <= self.failing_runs {
+            return Err(Failure::fail("the shelf is empty").of_kind("out_of_stock"));
+        }
+        if cx.number <= self.failing_attempts {
+            return Err(Failure::retry("no answer from 10.0.0.7 in 2 s").of_kind("unreachable"));
+        }
+        if let Some(name) = &self.attach {
+            cx.attach(name, "text/plain", format!("{} is done\n", cx.id))?;
+        }
+        for Part { id, task_type, params } in self.children {
+            cx.spawn_child(Child::new(&task_type, json!(params)).id(id));
+        }
+        Ok(Played { steps: self.steps })
+    }
+}
+
+/// Registers the demo's types, where their names are free.
+pub fn register(registry: &mut Registry) {
+    for name in [ORDER, FETCH, PACK, REPORT, IMPORT, SLOW] {
+        let mut registered = Registered::of::<Play>();
+        registered.policy.retry = RETRY;
+        registered.policy.concurrency = Some(if name == SLOW { 1 } else { 16 });
+        if registry.get(name).is_none() {
+            registry.add(name, registered);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handlers::testing::TestRun;
+
+    #[tokio::test(start_paused = true)]
+    async fn play_ends_as_its_params_say() {
+        let child = Part { id: "pack".into(), task_type: PACK.into(), params: Play::default() };
+        let play = Play {
+            steps: 2,
+            pause: Millis::secs(1),
+            log: vec!["begun".into()],
+            warn: Some("the disk is nearly full".into()),
+            attach: Some("slip".into()),
+            children: vec![child],
+            ..Play::default()
+        };
+        let outcome = TestRun::new().run(play).await;
+        assert_eq!(outcome.output()["steps"], 2);
+        assert_eq!((outcome.log(), outcome.children.len()), (vec!["begun"], 1));
+        for (play, kind) in [
+            (Play { dead: true, ..Play::default() }, "bad_address"),
+            (Play { failing_runs: 1, ..Play::default() }, "out_of_stock"),
+            (Play { failing_attempts: 1, ..Play::default() }, "unreachable"),
+        ] {
+            assert_eq!(TestRun::new().run(play).await.failure().kind, kind);
+        }
+    }
+}

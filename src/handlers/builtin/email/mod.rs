@@ -1,0 +1,311 @@
+//! `kafleet-email`: one mail that tells somebody what has become of a task, through the configured SMTP server.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lettre::message::header::{ContentType, HeaderName, HeaderValue};
+use lettre::message::{Mailbox, Mailboxes};
+use lettre::transport::smtp::authentication::Credentials;
+use lettre::transport::smtp::client::{Certificate, Tls, TlsParameters};
+use lettre::transport::smtp::{Error, response::Severity};
+use lettre::{Address, AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{EmailConfig, MailTls, TypePolicy};
+use crate::handlers::egress::secrets::Source;
+use crate::handlers::schema;
+use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered, Schema};
+use crate::model::json::RawJson;
+use crate::model::retry::RetryPolicy;
+use crate::model::task::action::{EMAIL_TYPE, Email};
+use crate::model::units::duration::Millis;
+use template::Templates;
+
+mod template;
+
+/// The type's name.
+pub const TYPE: &str = EMAIL_TYPE;
+/// Mails at once in one worker: servers do not like many connections.
+const CONCURRENCY: u32 = 4;
+const RETRIES: u32 = 10;
+const MIN_BACKOFF: Millis = Millis::secs(5);
+const MAX_BACKOFF: Millis = Millis::secs(600);
+const TIMEOUT: Millis = Millis::secs(60);
+/// SMTP's answers about who is asking, not about the mail: somebody has to set that right.
+const ACCESS: [u16; 4] = [530, 534, 535, 538];
+
+/// What is written to whom.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EmailParams {
+    pub to: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cc: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bcc: Vec<String>,
+    /// A template; default: the task and its state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// A template; default: what is known of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// What the templates are about: as the body of a callback.
+    pub about: RawJson,
+}
+
+/// Sends mails.
+pub struct Emails(Arc<Post>);
+
+/// The server and its rules.
+struct Post {
+    server: String,
+    port: u16,
+    tls: Option<(MailTls, TlsParameters)>,
+    username: Option<String>,
+    password: Source,
+    from: Mailbox,
+    recipients: Vec<AddressPattern>,
+}
+
+impl Emails {
+    pub fn new(config: &EmailConfig) -> Result<Self, String> {
+        let tls = match config.tls {
+            MailTls::None => None,
+            kind => Some((kind, tls_of(config)?)),
+        };
+        let recipients: Result<_, _> = config.recipients.iter().map(|text| AddressPattern::new(text)).collect();
+        let password = match &config.password_file {
+            Some(path) => Source::File(path.clone()),
+            None => Source::Text(config.password.clone().unwrap_or_default()),
+        };
+        Ok(Self(Arc::new(Post {
+            server: config.server.clone(),
+            port: config.port.unwrap_or(config.tls.port()),
+            tls,
+            username: config.username.clone(),
+            password,
+            from: mailbox(&config.from)?,
+            recipients: recipients?,
+        })))
+    }
+
+    /// The params of the task that sends a mail.
+    pub fn params(email: &Email, about: RawJson) -> EmailParams {
+        let Email { to, cc, bcc, subject, body, .. } = email.clone();
+        EmailParams { to, cc, bcc, subject, body, about }
+    }
+
+    /// The type, ready to be registered.
+    pub fn registered(config: &EmailConfig) -> Result<Registered, String> {
+        let policy = TypePolicy {
+            concurrency: Some(CONCURRENCY),
+            retry: RetryPolicy { retries: RETRIES, min_backoff: MIN_BACKOFF, max_backoff: MAX_BACKOFF },
+            timeout: TIMEOUT,
+            ..TypePolicy::default()
+        };
+        Ok(Registered { handler: Arc::new(Self::new(config)?), schema: Schema::of::<EmailParams>(), policy })
+    }
+}
+
+fn tls_of(config: &EmailConfig) -> Result<TlsParameters, String> {
+    let mut tls = TlsParameters::builder(config.server.clone());
+    if let Some(path) = &config.ca {
+        let told = |why: String| format!("`ca`: `{}` {why}", path.display());
+        let pem = std::fs::read(path).map_err(|why| told(format!("cannot be read: {why}")))?;
+        tls = tls.add_root_certificate(Certificate::from_pem(&pem).map_err(|why| told(format!("is no certificate: {why}")))?);
+    }
+    tls.build().map_err(|why| format!("TLS cannot be set up: {why}"))
+}
+
+impl Handler for Emails {
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+        let params: EmailParams = schema::read(params.text())?;
+        self.0.check(&params)?;
+        let post = self.0.clone();
+        Ok(Box::pin(async move {
+            tokio::select! {
+                answer = post.send(&params, &cx) => answer,
+                () = cx.cancelled().cancelled() => Err(Failure::cancelled()),
+            }
+        }))
+    }
+
+    fn refuses(&self, params: &RawJson) -> Option<ParamsError> {
+        schema::read::<EmailParams>(params.text()).and_then(|params| self.0.check(&params)).err()
+    }
+
+    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
+        None
+    }
+}
+
+impl Post {
+    /// What can be said without asking the server.
+    fn check(&self, params: &EmailParams) -> Result<(), ParamsError> {
+        for (field, list) in [("to", &params.to), ("cc", &params.cc), ("bcc", &params.bcc)] {
+            for (n, text) in list.iter().enumerate() {
+                self.recipient(text).map_err(|message| ParamsError { pointer: format!("/{field}/{n}"), message })?;
+            }
+        }
+        Templates::new(params).map(drop)
+    }
+
+    fn recipient(&self, text: &str) -> Result<Mailbox, String> {
+        let mailbox = mailbox(text)?;
+        let allowed = self.recipients.is_empty() || self.recipients.iter().any(|pattern| pattern.matches(&mailbox.email));
+        if allowed {
+            Ok(mailbox)
+        } else {
+            Err(format!("`{}` may not be written to; hint: `email.recipients` lists who may", mailbox.email))
+        }
+    }
+
+    async fn send(&self, params: &EmailParams, cx: &Context) -> Answer {
+        let message = self.message(params, cx)?;
+        let transport = self.transport(cx).await?;
+        let answer = transport.send(message).await.map_err(|why| self.failure(&why))?;
+        let told: Vec<&str> = answer.message().collect();
+        RawJson::of(&serde_json::json!({"answer": told.join(" ")})).map_err(|why| Failure::fail(why.to_string()))
+    }
+
+    fn message(&self, params: &EmailParams, cx: &Context) -> Result<Message, Failure> {
+        let wrong = |why: String| Failure::dead(why).of_kind("template");
+        let templates = Templates::new(params).map_err(|misfit| wrong(misfit.to_string()))?;
+        let (subject, body) = templates.render(&params.about).map_err(wrong)?;
+        // The same for every attempt: a mail that arrives twice is known as one.
+        let id = format!("<{}@{}>", cx.id, self.from.email.domain());
+        let mut message = Message::builder().from(self.from.clone()).message_id(Some(id)).subject(subject);
+        // Nobody's holiday is to answer it.
+        let automatic = HeaderName::new_from_ascii_str("Auto-Submitted");
+        message = message.raw_header(HeaderValue::new(automatic, "auto-generated".to_owned()));
+        for text in &params.to {
+            message = message.to(self.recipient(text).map_err(wrong)?);
+        }
+        for text in &params.cc {
+            message = message.cc(self.recipient(text).map_err(wrong)?);
+        }
+        for text in &params.bcc {
+            message = message.bcc(self.recipient(text).map_err(wrong)?);
+        }
+        message.header(ContentType::TEXT_PLAIN).body(body).map_err(|why| wrong(format!("the mail cannot be written: {why}")))
+    }
+
+    async fn transport(&self, cx: &Context) -> Result<AsyncSmtpTransport<Tokio1Executor>, Failure> {
+        let left = cx.deadline.map_or(TIMEOUT.into(), |at| at.saturating_duration_since(Instant::now()));
+        let tls = match &self.tls {
+            None => Tls::None,
+            Some((MailTls::Tls, parameters)) => Tls::Wrapper(parameters.clone()),
+            Some((_, parameters)) => Tls::Required(parameters.clone()),
+        };
+        let builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(self.server.clone());
+        let mut builder = builder.port(self.port).tls(tls).timeout(Some(left.max(Duration::from_secs(1))));
+        if let Some(username) = &self.username {
+            let password = self.password.read().await.map_err(|why| Failure::retry(why).of_kind("secret"))?;
+            builder = builder.credentials(Credentials::new(username.clone(), password));
+        }
+        Ok(builder.build())
+    }
+
+    fn failure(&self, why: &Error) -> Failure {
+        let told = format!("`{}:{}`: {}", self.server, self.port, causes(why));
+        let code = why.status().map(u16::from);
+        if code.is_some_and(|code| ACCESS.contains(&code)) {
+            return Failure::retry(told).of_kind("smtp_access");
+        }
+        match why.status().map(|code| code.severity) {
+            Some(Severity::PermanentNegativeCompletion) => Failure::dead(told).of_kind("smtp_refused"),
+            Some(_) => Failure::retry(told).of_kind("smtp_busy"),
+            None => Failure::unanswered(told, why.is_timeout()),
+        }
+    }
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Who may be written to: one address, or all of a domain (`*@example.com`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressPattern {
+    user: Option<String>,
+    domain: String,
+}
+
+impl AddressPattern {
+    pub fn new(text: &str) -> Result<Self, String> {
+        let text = text.to_ascii_lowercase();
+        match text.strip_prefix("*@") {
+            Some(domain) => Address::new("a", domain).map(|_| Self { user: None, domain: domain.to_owned() }),
+            None => text
+                .parse()
+                .map(|address: Address| Self { user: Some(address.user().to_owned()), domain: address.domain().to_owned() }),
+        }
+        .map_err(|_| format!("`{text}` is neither an address nor `*@` and a domain"))
+    }
+
+    fn matches(&self, address: &Address) -> bool {
+        let user = self.user.as_ref().is_none_or(|user| *user == address.user().to_ascii_lowercase());
+        user && self.domain == address.domain().to_ascii_lowercase()
+    }
+}
+
+/// `a@example.com`, or `A name <a@example.com>`.
+pub fn check_address(text: &str) -> Result<(), String> {
+    mailbox(text).map(drop)
+}
+
+fn mailbox(text: &str) -> Result<Mailbox, String> {
+    // A list is none: each recipient is judged.
+    let several = text.parse::<Mailboxes>().is_ok_and(|all| all.iter().count() > 1);
+    let wrong = || {
+        format!(
+            "`{}` is not a mail address: write `a@example.com` or `A name <a@example.com>`",
+            crate::model::task::id::clip(text)
+        )
+    };
+    if several || text.chars().any(char::is_control) {
+        return Err(wrong());
+    }
+    text.parse::<Mailbox>().map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_one_each() {
+        for good in ["a@example.com", "A Name <a.b+c@example.com>", "\"Ops, night\" <o@example.com>"] {
+            assert_eq!(check_address(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a", "a@", "a@b.c, d@e.f", "a@b.c\r\nBcc: x@y.z", "A <a@b.c>\nX: y"] {
+            assert!(check_address(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_addresses_or_domains() {
+        for (pattern, address, matches) in [
+            ("ops@example.com", "Ops@Example.com", true),
+            ("ops@example.com", "dev@example.com", false),
+            ("*@example.com", "anybody@example.com", true),
+            ("*@example.com", "a@sub.example.com", false),
+            ("*@example.com", "a@badexample.com", false),
+        ] {
+            assert_eq!(AddressPattern::new(pattern).unwrap().matches(&address.parse().unwrap()), matches, "{pattern} {address}");
+        }
+        assert!(
+            AddressPattern::new("*").is_err() && AddressPattern::new("a*@b.c").is_ok_and(|p| p.user.as_deref() == Some("a*"))
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! `foreach`: counts steps with a pause between, and shows where it is. For trying out progress, cancellation and failure.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::handlers::{Context, Failure, Task, TaskResult};
+use crate::model::units::duration::Millis;
+
+/// Counts steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Foreach {
+    /// How many steps.
+    pub count: u32,
+    /// Between two steps.
+    #[serde(default = "one_second")]
+    pub pause: Millis,
+    /// Fail in this step (the first is 1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fail_at: Option<u32>,
+}
+
+/// How far it came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Counted {
+    pub steps: u32,
+}
+
+fn one_second() -> Millis {
+    Millis::secs(1)
+}
+
+impl Task for Foreach {
+    const TYPE: &'static str = "foreach";
+    type Output = Counted;
+
+    async fn run(self, cx: Context) -> TaskResult<Counted> {
+        for step in 1..=self.count {
+            if step > 1 {
+                self.rest(&cx).await;
+            }
+            cx.check()?;
+            if self.fail_at == Some(step) {
+                return Err(Failure::fail(format!("step {step} of {} failed, as it was told to", self.count)));
+            }
+            cx.progress(json!({"step": step, "of": self.count}));
+        }
+        Ok(Counted { steps: self.count })
+    }
+}
+
+impl Foreach {
+    async fn rest(&self, cx: &Context) {
+        tokio::select! {
+            () = tokio::time::sleep(self.pause.into()) => {}
+            () = cx.cancelled().cancelled() => {}
+        }
+    }
+}

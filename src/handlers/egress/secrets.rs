@@ -1,0 +1,134 @@
+//! Secrets that tasks name and never hold: from the configuration or from a file, bound to hosts.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use tokio::io::AsyncReadExt;
+
+use super::policy::Pattern;
+use crate::config::SecretConfig;
+
+/// The largest secret in a file, in bytes.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+
+/// Where a secret comes from.
+#[derive(Clone)]
+pub enum Source {
+    Text(String),
+    File(PathBuf),
+}
+
+pub struct Secret {
+    source: Source,
+    hosts: Vec<Pattern>,
+}
+
+impl Source {
+    /// The text, without line breaks at its end. A file is read each time, so that it can be replaced.
+    pub async fn read(&self) -> Result<String, String> {
+        match self {
+            Self::Text(text) => Ok(text.clone()),
+            Self::File(path) => {
+                read_file(path).await.map_err(|why| format!("the file `{}` cannot be read: {why}", path.display()))
+            }
+        }
+    }
+}
+
+async fn read_file(path: &PathBuf) -> Result<String, String> {
+    let mut text = String::new();
+    let file = tokio::fs::File::open(path).await.map_err(|why| why.to_string())?;
+    file.take(MAX_FILE_BYTES).read_to_string(&mut text).await.map_err(|why| why.to_string())?;
+    let text = text.trim_end_matches(['\r', '\n']);
+    if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+impl Secret {
+    pub fn new(config: &SecretConfig) -> Self {
+        let source = match &config.file {
+            Some(path) => Source::File(path.clone()),
+            None => Source::Text(config.value.clone().unwrap_or_default()),
+        };
+        Self { source, hosts: config.hosts.iter().map(|host| Pattern::new(host)).collect() }
+    }
+
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    pub fn is_for(&self, host: &str) -> bool {
+        self.hosts.iter().any(|pattern| pattern.matches(host))
+    }
+}
+
+/// A text in which `${name}` stands for a secret.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    Plain(&'a str),
+    Secret(&'a str),
+}
+
+/// The parts of a text; an error where `${` has no end. Any other `$` is itself.
+pub fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
+    let (mut parts, mut rest) = (Vec::new(), text);
+    while let Some((plain, after)) = rest.split_once("${") {
+        let Some((name, behind)) = after.split_once('}') else {
+            return Err("`${` has no `}`; hint: `${name}` stands for a secret of `[callbacks.secrets]`".to_owned());
+        };
+        parts.push(Part::Plain(plain));
+        parts.push(Part::Secret(name));
+        rest = behind;
+    }
+    parts.push(Part::Plain(rest));
+    parts.retain(|part| *part != Part::Plain(""));
+    Ok(parts)
+}
+
+/// The text with its secrets in place.
+pub async fn fill(text: &str, secrets: &BTreeMap<String, Secret>) -> Result<String, String> {
+    let mut filled = String::new();
+    for part in parts(text)? {
+        match part {
+            Part::Plain(text) => filled.push_str(text),
+            Part::Secret(name) => {
+                let secret = secrets.get(name).ok_or_else(|| format!("there is no secret `{name}`"))?;
+                filled.push_str(&secret.source.read().await.map_err(|why| format!("the secret `{name}`: {why}"))?);
+            }
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_names_its_secrets() {
+        use Part::{Plain, Secret};
+        for (text, told) in [
+            ("", vec![]),
+            ("plain $5 {a}", vec![Plain("plain $5 {a}")]),
+            ("Bearer ${billing}", vec![Plain("Bearer "), Secret("billing")]),
+            ("${a}${b}-c", vec![Secret("a"), Secret("b"), Plain("-c")]),
+        ] {
+            assert_eq!(parts(text), Ok(told), "{text}");
+        }
+        assert!(parts("${a").is_err());
+    }
+
+    #[tokio::test]
+    async fn a_secret_in_a_file_may_be_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        let config = SecretConfig { file: Some(file.clone()), hosts: vec!["a.example".into()], ..SecretConfig::default() };
+        let secrets = BTreeMap::from([("key".to_owned(), Secret::new(&config))]);
+        let told = fill("x-${key}", &secrets).await.unwrap_err();
+        assert!(told.contains("`key`") && told.contains("cannot be read"), "{told}");
+        for text in ["one\n", "two"] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(fill("x-${key}", &secrets).await, Ok(format!("x-{}", text.trim())));
+        }
+        assert!(fill("${other}", &secrets).await.is_err());
+    }
+}

@@ -1,0 +1,34 @@
+//! What is attached to a task: its record lists it, the bytes lie beside it.
+
+use super::{Step, Verdict};
+use crate::model::event::{Event, Kind};
+use crate::model::record::TaskRecord;
+use crate::model::record::attachment::{Attached, MAX_COUNT};
+
+/// Puts one there, or takes it away. What people do is in the history; attempts may do it often.
+pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Step {
+    let of_attempt = event.worker.is_some();
+    let late = of_attempt && event.run < node.run;
+    let applied = !late && if event.kind == Kind::Detached { detach(node, event) } else { put(node, event) };
+    let verdict = if applied { Verdict::Applied } else { Verdict::Ignored };
+    Step { in_history: !of_attempt, ..Step::of(verdict) }
+}
+
+fn put(node: &mut TaskRecord, event: &Event) -> bool {
+    let Some(given) = event.attachment.as_deref().filter(|given| given.check().is_ok()) else { return false };
+    let (name, media, bytes) = (given.name.clone(), given.media.clone(), given.data.len() as u32);
+    let attached = Attached { name, media, bytes, at_ms: event.at_ms };
+    match node.attachments.iter().position(|known| known.name == given.name) {
+        Some(place) => node.attachments[place] = attached,
+        None if node.attachments.len() < MAX_COUNT => node.attachments.push(attached),
+        None => return false,
+    }
+    true
+}
+
+fn detach(node: &mut TaskRecord, event: &Event) -> bool {
+    let before = node.attachments.len();
+    let name = event.attachment.as_deref().map(|given| given.name.as_str());
+    node.attachments.retain(|known| Some(known.name.as_str()) != name);
+    node.attachments.len() < before
+}

@@ -1,0 +1,138 @@
+//! What has changed in a forest, as the store takes it.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::WorkingSet;
+use crate::model::projection::changes::{Changes, Entry, Index};
+use crate::model::record::TaskRecord;
+use crate::model::record::state::State;
+use crate::model::retention::Expiry;
+use crate::model::task::id::TaskId;
+
+/// The part of a stored record that indexes and counters depend on.
+pub struct Placed {
+    task_type: Option<Arc<str>>,
+    state: State,
+    /// What [`Index::Timers`] and [`Index::Effects`] say.
+    pub timer: Option<i64>,
+    pub effect: Option<i64>,
+    /// What [`Index::Ages`] says.
+    pub age: Option<i64>,
+    /// When its tree is removed.
+    done: Option<i64>,
+    /// The store holds a record for when its time comes.
+    pub kept: bool,
+}
+
+impl Placed {
+    pub fn of(node: &TaskRecord) -> Self {
+        let is_done = |age: &crate::model::retention::ExpiryKind| age.what == Expiry::Done;
+        Self {
+            task_type: node.task_type.clone(),
+            state: node.state,
+            timer: node.timer().map(|timer| timer.due_ms),
+            effect: node.turn(),
+            age: node.age.filter(|age| !is_done(age)).map(|age| age.due_ms),
+            done: node.age.filter(is_done).map(|age| age.due_ms),
+            kept: node.kept > 0,
+        }
+    }
+}
+
+type Counts = FxHashMap<(Arc<str>, State), i64>;
+
+impl WorkingSet {
+    /// Takes out what has changed since the last call.
+    pub fn take_changes(&mut self) -> Changes {
+        let (logs, attachments) = (std::mem::take(&mut self.logs), std::mem::take(&mut self.attachments));
+        let mut changes = Changes { logs, attachments, ..Changes::default() };
+        let mut counts = Counts::default();
+        for id in std::mem::take(&mut self.dirty) {
+            let Some(slot) = self.slots.get_mut(&id) else { continue };
+            let Some(node) = &slot.node else { continue };
+            let stored = slot.stored.take();
+            slot.dirty = false;
+            if let Some(kept) = self.kept.remove(&id) {
+                // What came and went within the batch was never there.
+                let was_kept = stored.as_ref().is_some_and(|stored| stored.kept);
+                changes.kept.extend((kept.is_some() || was_kept).then(|| (id.clone(), kept)));
+            }
+            take_node(&mut changes, &mut counts, id, node, stored);
+        }
+        changes.counts = sorted(counts);
+        changes.lifetimes = std::mem::take(&mut self.new_lifetimes).then(|| self.ages.lifetimes.clone());
+        changes
+    }
+
+    /// Removes these records, which the store has like this: whole trees, or what lies deepest in one.
+    pub fn remove(&mut self, gone: Vec<(TaskId, TaskRecord)>) -> Changes {
+        let (mut changes, mut counts) = (Changes::default(), Counts::default());
+        for (id, node) in gone {
+            self.slots.remove(&id);
+            self.kept_bytes = self.kept_bytes.saturating_sub(u64::from(node.kept));
+            let (entry, stored) = (Entry { seen_ms: node.seen_ms, id }, Placed::of(&node));
+            let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
+            changes.removed.push((index, entry.clone()));
+            move_entry(&mut changes, &Index::Timers, &entry.id, stored.timer, None);
+            move_entry(&mut changes, &Index::Effects, &entry.id, stored.effect, None);
+            move_entry(&mut changes, &Index::Ages, &entry.id, stored.age, None);
+            changes.kept.extend(stored.kept.then(|| (entry.id.clone(), None)));
+            if let Some(task_type) = stored.task_type {
+                move_member(&mut changes, &mut counts, &entry, Some((task_type, stored.state)), None);
+            }
+            changes.gone.push(entry.id);
+        }
+        changes.counts = sorted(counts);
+        changes
+    }
+}
+
+fn sorted(counts: Counts) -> Vec<(Arc<str>, State, i64)> {
+    let mut sorted: Vec<_> = counts.into_iter().filter(|(_, change)| *change != 0).map(|((t, s), n)| (t, s, n)).collect();
+    sorted.sort();
+    sorted
+}
+
+fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &TaskRecord, stored: Option<Placed>) {
+    changes.nodes.push((id.clone(), node.encode()));
+    let entry = Entry { seen_ms: node.seen_ms, id };
+    if stored.is_none() {
+        let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
+        changes.added.push((index, entry.clone()));
+    }
+    let now = Placed::of(node);
+    let (timer, effect, age) = stored.as_ref().map_or((None, None, None), |was| (was.timer, was.effect, was.age));
+    move_entry(changes, &Index::Timers, &entry.id, timer, now.timer);
+    move_entry(changes, &Index::Effects, &entry.id, effect, now.effect);
+    move_entry(changes, &Index::Ages, &entry.id, age, now.age);
+    // It is never taken back: whoever removes the tree looks whether that is still due.
+    let done = now.done.filter(|_| stored.as_ref().and_then(|was| was.done) != now.done);
+    changes.done.extend(done.map(|seen_ms| Entry { seen_ms, id: entry.id.clone() }));
+    let was = stored.and_then(|stored| Some((stored.task_type?, stored.state)));
+    let is = now.task_type.map(|task_type| (task_type, now.state));
+    if was != is {
+        move_member(changes, counts, &entry, was, is);
+    }
+}
+
+type Member = Option<(Arc<str>, State)>;
+
+fn move_member(changes: &mut Changes, counts: &mut Counts, entry: &Entry, was: Member, is: Member) {
+    for (member, change, index) in [(was, -1, &mut changes.removed), (is, 1, &mut changes.added)] {
+        let Some((task_type, state)) = member else { continue };
+        if state.is_indexed() {
+            index.push((Index::Members { task_type: task_type.clone(), state }, entry.clone()));
+        }
+        *counts.entry((task_type, state)).or_default() += change;
+    }
+}
+
+fn move_entry(changes: &mut Changes, index: &Index, id: &TaskId, was: Option<i64>, is: Option<i64>) {
+    if was != is {
+        let entry = |seen_ms| (index.clone(), Entry { seen_ms, id: id.clone() });
+        changes.removed.extend(was.map(entry));
+        changes.added.extend(is.map(entry));
+    }
+}

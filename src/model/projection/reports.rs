@@ -1,0 +1,78 @@
+//! What is told of a task: progress, log lines, the state of an external one, and the history that people read.
+
+use super::requests::asked_message;
+use super::{Place, Verdict};
+use crate::model::event::{Event, Kind};
+use crate::model::record::state::State;
+use crate::model::record::{HistoryEntry, MAX_MESSAGE_CHARS, TaskRecord};
+use crate::model::task::id::{TaskId, clip};
+
+/// Progress and log: they tell something of a task and move nothing.
+pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Verdict {
+    if event.kind == Kind::Log {
+        node.log_lines = node.log_lines.saturating_add(event.lines.len() as u32);
+        node.log_dropped = node.log_dropped.saturating_add(event.dropped);
+        return Verdict::Applied;
+    }
+    if node.own.is_terminal() {
+        return Verdict::Ignored;
+    }
+    node.progress = event.output.clone();
+    Verdict::Applied
+}
+
+/// A report on an external task: applied in order, also backwards, until the computed state is terminal.
+pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
+    let Some(state) = event.state else { return Verdict::Ignored };
+    if !node.is_external() || (node.state.is_terminal() && node.blocks_when_done()) {
+        return Verdict::Ignored;
+    }
+    node.fault |= state == State::Failed;
+    node.own = match state {
+        State::Queued | State::Running | State::Warning => state,
+        // "My own work is done": what the children do is the rollup's business. A reported failure sticks.
+        State::WaitingForChildren | State::Succeeded if node.fault => State::Failed,
+        State::WaitingForChildren | State::Succeeded => State::Succeeded,
+        State::Failed => State::Failed,
+        _ => return Verdict::Ignored,
+    };
+    if state == State::Running {
+        node.started_at_ms = node.started_at_ms.or(Some(event.at_ms));
+    }
+    if event.output.is_some() {
+        node.output = event.output.clone();
+    }
+    if event.error.is_some() {
+        node.error = event.error.clone();
+    }
+    Verdict::Applied
+}
+
+pub(super) fn history_entry(event: &Event, place: Place, verdict: Verdict) -> HistoryEntry {
+    let message = event.message.as_deref().or(event.error.as_ref().map(|error| error.message.as_str()));
+    let message = match (event.state.map(|state| state.name()), message) {
+        (Some(state), Some(message)) => Some(format!("{state}: {message}")),
+        (Some(state), None) => Some(state.to_owned()),
+        (None, message) => asked_message(event.with.as_ref().map(TaskId::as_str), message),
+    };
+    HistoryEntry {
+        kind: event.kind,
+        at_ms: event.at_ms,
+        offset: place.offset,
+        run: event.run,
+        attempt: event.attempt,
+        worker: event.worker.clone(),
+        message: message.map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
+        error_kind: event.error.as_ref().map(|error| clip(&error.kind).into()),
+        took_ms: event.started_at_ms.and_then(|began| u32::try_from(event.at_ms.checked_sub(began)?).ok()),
+        by: event.by.clone(),
+        ignored: verdict == Verdict::Ignored,
+    }
+}
+
+/// A `submitted` that lies behind other events of its run, which its task has been through since: told with the time of its
+/// creation.
+pub(super) fn late_announcement(event: &Event, place: Place) -> HistoryEntry {
+    let created_ms = event.task.as_ref().map_or(event.at_ms, |task| task.created_at_ms.min(event.at_ms));
+    HistoryEntry { at_ms: created_ms, ..history_entry(event, place, Verdict::Applied) }
+}

@@ -1,0 +1,161 @@
+//! What follows a task that has ended.
+
+use super::*;
+use crate::model::record::rollup::children_of;
+
+fn followed(task: &str, then: Vec<Continuation>) -> Event {
+    with_policy(task, Policy { rules: Rules { then, ..Rules::default() }, ..Policy::default() })
+}
+
+fn then(on: On) -> Continuation {
+    Continuation::new("after", 1.into()).on(on)
+}
+
+fn effects(kept: &Kept, task: &str) -> String {
+    kept.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
+}
+
+/// Somebody else has run a task of its name.
+#[test]
+fn an_end_that_is_told_before_it_is_made_stays() {
+    let log = [followed("r", vec![then(On::Ended)]), event(Kind::Succeeded, "r:then"), event(Kind::Succeeded, "r")];
+    let kept = fold_log(&log, 1, 9);
+    assert_eq!((kept.node("r:then").state, kept.node("r").state), (State::Succeeded, State::Succeeded));
+    assert_eq!(effects(&kept, "r:then"), "", "it is not run once more");
+}
+
+#[test]
+fn it_is_there_before_the_task_looks_finished() {
+    let log = [
+        submitted("r"),
+        followed("r:m", vec![then(On::Succeeded)]),
+        submitted("r:m:a"),
+        event(Kind::Succeeded, "r"),
+        event(Kind::Succeeded, "r:m"),
+        event(Kind::Succeeded, "r:m:a"),
+        event(Kind::Succeeded, "r:m:then"),
+    ];
+    let wait = "waiting_for_children";
+    assert_eq!(states(&log, "r:m"), ["queued", "queued", "queued", wait, wait, "succeeded"]);
+    assert_eq!(states(&log, "r")[3..], [wait, wait, wait, "succeeded"]);
+    assert_eq!(states(&log, "r:m:then"), ["queued", "succeeded"]);
+    let kept = fold_log(&log[..6], 2, 9);
+    let made = kept.node("r:m:then");
+    assert_eq!((made.task_type.as_deref(), made.run, made.asof, made.announced), (Some("after"), 1, 5, true));
+    assert_eq!(effects(&kept, "r:m:then"), "follow-5");
+    assert_eq!(children_of(&kept.node("r").below).2.total(), 3);
+    assert!(kept.node("r").ended_at_ms.is_none() && kept.node("r:m").ended_at_ms.is_none());
+}
+
+#[test]
+fn each_end_has_its_own() {
+    let all = vec![then(On::Succeeded), then(On::Failed), then(On::Ended)];
+    let made = |last: Event| {
+        let kept = fold_log(&[followed("r", all.clone()), last], 1, 9);
+        ["r:then", "r:then-2", "r:then-3"].map(|task| kept.nodes.contains_key(&id(task)))
+    };
+    assert_eq!(made(event(Kind::Succeeded, "r")), [true, false, true]);
+    assert_eq!(made(failed("r")), [false, true, true]);
+    assert_eq!(made(event(Kind::Expired, "r")), [false, true, true]);
+    assert_eq!(made(event(Kind::Cancelled, "r")), [false, false, true]);
+}
+
+#[test]
+fn the_others_decide_and_not_what_follows() {
+    let log = [
+        followed("r", vec![then(On::Ended), then(On::Failed)]),
+        submitted("r:a"),
+        event(Kind::Succeeded, "r"),
+        event(Kind::Succeeded, "r:a"),
+        failed("r:then"),
+    ];
+    let kept = fold_log(&log, 1, 9);
+    assert_eq!(kept.node("r").state, State::Failed, "it is a child like others for its parent");
+    assert!(!kept.nodes.contains_key(&id("r:then-2")), "the task itself had succeeded");
+    let tolerant = Rules { max_failed: Some(5), then: vec![then(On::Succeeded)], ..Rules::default() };
+    let tolerant = with_policy("r", Policy { rules: tolerant, ..Policy::default() });
+    let log = [tolerant, submitted("r:a"), failed("r:a"), event(Kind::Succeeded, "r"), failed("r:then")];
+    assert_eq!(states(&log, "r")[3..], ["waiting_for_children", "failed"]);
+}
+
+#[test]
+fn one_may_follow_another() {
+    let chain = then(On::Succeeded).then(then(On::Succeeded).then(then(On::Failed)));
+    let log = [
+        followed("r", vec![chain]),
+        event(Kind::Succeeded, "r"),
+        event(Kind::Succeeded, "r:then"),
+        event(Kind::Failed, "r:then:then"),
+        event(Kind::Succeeded, "r:then:then:then"),
+    ];
+    for batch in [1, 2, 9] {
+        let kept = fold_log(&log, batch, 2);
+        assert_eq!((kept.nodes.len(), kept.node("r").state), (4, State::Failed));
+    }
+    assert_eq!(states(&log, "r")[..3], ["queued", "waiting_for_children", "waiting_for_children"]);
+}
+
+#[test]
+fn a_retry_runs_it_again() {
+    let log = [
+        followed("r", vec![then(On::Ended)]),
+        event(Kind::Succeeded, "r"),
+        failed("r:then"),
+        event(Kind::RetryRequested, "r"),
+        in_run(event(Kind::Succeeded, "r"), 2),
+        in_run(event(Kind::Succeeded, "r:then"), 2),
+    ];
+    assert_eq!(states(&log, "r")[2..], ["failed", "queued", "waiting_for_children", "succeeded"]);
+    let kept = fold_log(&log, 1, 9);
+    assert_eq!((kept.node("r:then").run, effects(&kept, "r:then").as_str()), (2, "follow-1 follow-4"));
+    // A retry of what failed below heals the task, and what follows its success comes then.
+    let log = [
+        followed("r", vec![then(On::Succeeded)]),
+        submitted("r:a"),
+        event(Kind::Succeeded, "r"),
+        failed("r:a"),
+        event(Kind::RetryRequested, "r:a"),
+        in_run(event(Kind::Succeeded, "r:a"), 2),
+    ];
+    assert_eq!(states(&log, "r").last(), Some(&"waiting_for_children"));
+    assert_eq!(fold_log(&log, 1, 9).node("r:then").state, State::Queued);
+}
+
+#[test]
+fn a_cancel_that_ended_the_task_does_not_apply_to_it() {
+    let log = [followed("r", vec![then(On::Ended)]), event(Kind::CancelRequested, "r"), event(Kind::Cancelled, "r")];
+    let kept = fold_log(&log, 1, 9);
+    assert_eq!((kept.node("r:then").state, kept.node("r").state), (State::Queued, State::WaitingForChildren));
+}
+
+#[test]
+fn a_policy_that_comes_late_finds_what_has_happened() {
+    let log = [event(Kind::Succeeded, "r"), followed("r", vec![then(On::Succeeded)])];
+    assert_eq!(states(&log, "r"), ["succeeded", "waiting_for_children"]);
+}
+
+#[test]
+fn a_handler_says_what_is_to_follow() {
+    let mut started = followed("r", vec![then(On::Failed)]);
+    (started.kind, started.then) = (Kind::Started, vec![then(On::Succeeded)]);
+    let log = [started, event(Kind::Succeeded, "r")];
+    let kept = fold_log(&log, 1, 9);
+    assert_eq!((kept.nodes.len(), kept.node("r:then-2").state), (2, State::Queued));
+    // The next run says it anew, or does not.
+    let again = [&log[..], &[event(Kind::Succeeded, "r:then-2"), event(Kind::RetryRequested, "r")]].concat();
+    let kept = fold_log(&[&again[..], &[in_run(event(Kind::Succeeded, "r"), 2)]].concat(), 2, 3);
+    assert_eq!((kept.node("r").state, kept.node("r:then-2").run), (State::Succeeded, 1));
+}
+
+#[test]
+fn what_has_ended_before_it_was_known_is_followed() {
+    let chain = then(On::Succeeded).then(then(On::Succeeded));
+    let log = [event(Kind::Succeeded, "a:then"), followed("a", vec![chain]), event(Kind::Succeeded, "a")];
+    for batch in 1..4 {
+        let kept = fold_log(&log, batch, 0);
+        assert_eq!(kept.node("a:then").own, State::Succeeded);
+        assert_eq!(kept.node("a:then:then").own, State::Queued, "in batches of {batch}");
+        assert_eq!(kept.node("a").state, State::WaitingForChildren);
+        recompute(&kept);
+    }
+}

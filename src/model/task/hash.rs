@@ -1,0 +1,204 @@
+//! The spawn hash: the same work gets the same id, in whatever order it is spawned.
+
+use std::borrow::Cow;
+
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Number, Value};
+use sha2::{Digest, Sha256};
+
+use crate::model::json::RawJson;
+
+/// Characters of the hash in an id.
+pub const HASH_CHARS: usize = 12;
+
+/// The first 12 characters of lower-case base32 of SHA-256 over the type, a zero byte, and the params as compact JSON
+/// with object keys sorted by bytes at every level. Test vectors: `schemas/spawn-hash.json`. Never changed.
+pub fn spawn_hash(task_type: &str, params: &Value) -> String {
+    hash(task_type, &Canonical::of(params))
+}
+
+/// The same, from JSON text. An error, as of [`RawJson::value`].
+pub fn spawn_hash_of(task_type: &str, params: &RawJson) -> Result<String, serde_json::Error> {
+    Ok(hash(task_type, &serde_json::from_str(params.text())?))
+}
+
+fn hash(task_type: &str, params: &Canonical<'_>) -> String {
+    let mut text = Vec::with_capacity(256);
+    params.write(&mut text);
+    let mut sha = Sha256::new();
+    sha.update(task_type.as_bytes());
+    sha.update([0]);
+    sha.update(&text);
+    let digest = sha.finalize();
+    let mut hash = data_encoding::BASE32_NOPAD.encode(&digest[..8]).to_ascii_lowercase();
+    hash.truncate(HASH_CHARS);
+    hash
+}
+
+/// JSON with its keys in order, which borrows what it can.
+enum Canonical<'a> {
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(Cow<'a, str>),
+    List(Vec<Canonical<'a>>),
+    Object(Vec<(Cow<'a, str>, Canonical<'a>)>),
+}
+
+impl<'a> Canonical<'a> {
+    fn of(value: &'a Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Bool(value) => Self::Bool(*value),
+            Value::Number(number) => Self::Number(number.clone()),
+            Value::String(text) => Self::Text(text.into()),
+            Value::Array(items) => Self::List(items.iter().map(Self::of).collect()),
+            Value::Object(map) => Self::object(map.iter().map(|(key, value)| (key.into(), Self::of(value))).collect()),
+        }
+    }
+
+    /// Of several entries with one key the last counts.
+    fn object(mut entries: Vec<(Cow<'a, str>, Self)>) -> Self {
+        if !entries.is_sorted_by(|a, b| a.0 < b.0) {
+            entries.reverse();
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            entries.dedup_by(|later, first| later.0 == first.0);
+        }
+        Self::Object(entries)
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Null => out.extend_from_slice(b"null"),
+            Self::Bool(true) => out.extend_from_slice(b"true"),
+            Self::Bool(false) => out.extend_from_slice(b"false"),
+            Self::Number(number) => write_scalar(number, out),
+            Self::Text(text) => write_scalar(text, out),
+            Self::List(items) => write_list(out, b'[', b']', items, Self::write),
+            Self::Object(entries) => write_list(out, b'{', b'}', entries, |(key, value), out| {
+                write_scalar(key, out);
+                out.push(b':');
+                value.write(out);
+            }),
+        }
+    }
+}
+
+fn write_list<T>(out: &mut Vec<u8>, open: u8, close: u8, items: impl IntoIterator<Item = T>, each: impl Fn(T, &mut Vec<u8>)) {
+    out.push(open);
+    for (n, item) in items.into_iter().enumerate() {
+        if n > 0 {
+            out.push(b',');
+        }
+        each(item, out);
+    }
+    out.push(close);
+}
+
+fn write_scalar(value: &impl Serialize, out: &mut Vec<u8>) {
+    // Serialising into memory does not fail.
+    serde_json::to_writer(out, value).unwrap_or_default();
+}
+
+impl<'de> Deserialize<'de> for Canonical<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+/// Text of JSON, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Canonical<'de>;
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("any JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Canonical::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Canonical::Bool(value))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(Canonical::Number(number.into()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(Canonical::Number(number.into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        Ok(Number::from_f64(number).map_or(Canonical::Null, Canonical::Number))
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Canonical::Text(text.into()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Canonical::Text(text.to_owned().into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Canonical::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut entries = Vec::with_capacity(8);
+        while let Some((Key(key), value)) = map.next_entry()? {
+            entries.push((key, value));
+        }
+        Ok(Canonical::object(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The published vectors: whoever spawns from another language checks against the same file.
+    #[test]
+    fn the_published_vectors_hold() {
+        let vectors: Value = serde_json::from_str(include_str!("../../../schemas/spawn-hash.json")).unwrap();
+        for vector in vectors["vectors"].as_array().unwrap() {
+            let params: Value = serde_json::from_str(vector["params"].as_str().unwrap()).unwrap();
+            let hash = spawn_hash(vector["type"].as_str().unwrap(), &params);
+            assert_eq!(hash, vector["hash"].as_str().unwrap(), "params {params}");
+        }
+    }
+
+    /// From text as from the value that the text stands for, whatever it is written like.
+    #[test]
+    fn the_text_has_the_hash_of_its_value() {
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        for text in [
+            "null",
+            "true",
+            " [ 1 , -2, 18446744073709551615, 1.0, 1e3, 1.5E-7, -0.0, 0.1 ] ",
+            "\"a\\u0041\\n\\\"\\u2028/\\/\"",
+            r#"{"b":1,"a":{"z":[],"y":{}},"aa":"\u00e9","é":"x"}"#,
+            r#"{"a":1,"b":2,"a":3}"#,
+            r#"{"a":1,"\u0061":2}"#,
+            "1e400",
+            "123456789012345678901234567890",
+            &deep,
+        ] {
+            let Ok(params) = RawJson::parse(text.as_bytes()) else { continue };
+            let hash = params.value().map(|value| spawn_hash("echo", &value)).ok();
+            assert_eq!(spawn_hash_of("echo", &params).ok(), hash, "{text}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Durations as people write them: `1500ms`, `30s`, `10m`, `2h`, `7d`, or whole milliseconds.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A span of time in whole milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Millis(pub u64);
+
+const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+impl Millis {
+    pub const fn secs(secs: u64) -> Self {
+        Self(secs * 1_000)
+    }
+
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let factor = match unit.trim() {
+            "" => Some(1),
+            unit => UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor),
+        };
+        let millis = number.parse::<u64>().ok().zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
+        millis.filter(|&ms| ms <= i64::MAX as u64).map(Self).ok_or_else(|| {
+            format!(
+                "`{}` is not a duration: write 1500ms, 30s, 10m, 2h, 7d, or whole milliseconds",
+                crate::model::task::id::clip(text)
+            )
+        })
+    }
+
+    pub fn as_i64(self) -> i64 {
+        i64::try_from(self.0).unwrap_or(i64::MAX)
+    }
+}
+
+impl From<Millis> for Duration {
+    fn from(millis: Millis) -> Duration {
+        Duration::from_millis(millis.0)
+    }
+}
+
+impl From<Duration> for Millis {
+    fn from(duration: Duration) -> Millis {
+        Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Display for Millis {
+    /// The largest unit that keeps it whole, so that what is printed can be written back.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, factor) =
+            UNITS.iter().rev().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor)).unwrap_or(&UNITS[0]);
+        write!(f, "{}{unit}", self.0 / factor)
+    }
+}
+
+impl std::str::FromStr for Millis {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+}
+
+impl Serialize for Millis {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() { serializer.collect_str(self) } else { serializer.serialize_u64(self.0) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Millis {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if !deserializer.is_human_readable() {
+            return u64::deserialize(deserializer).map(Self);
+        }
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a duration such as 1500ms, 30s, 10m, 2h, 7d, or whole milliseconds")]
+        enum Written {
+            Number(u64),
+            Text(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Number(millis) => Ok(Self(millis)),
+            Written::Text(text) => Self::parse(&text).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+impl schemars::JsonSchema for Millis {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Duration".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A duration: `1500ms`, `30s`, `10m`, `2h`, `7d`, or whole milliseconds.",
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"type": "string", "pattern": "^[0-9]+ *(ms|s|m|h|d)?$"},
+            ],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_is_meant() {
+        for (text, ms) in [
+            ("0", 0),
+            ("1500", 1500),
+            ("1500ms", 1500),
+            ("30s", 30_000),
+            ("10m", 600_000),
+            ("2h", 7_200_000),
+            ("7d", 604_800_000),
+        ] {
+            assert_eq!(Millis::parse(text), Ok(Millis(ms)), "{text}");
+            assert_eq!(Millis::parse(&Millis(ms).to_string()), Ok(Millis(ms)), "round trip of {text}");
+        }
+        for bad in ["", "s", "-1s", "1.5s", "3 weeks", "99999999999999999999", "9223372036854775807h", "1e3"] {
+            assert!(Millis::parse(bad).unwrap_err().contains("is not a duration"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Durations and sizes as people write them.
+
+pub(crate) mod bytes;
+pub mod duration;

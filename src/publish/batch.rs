@@ -1,0 +1,252 @@
+//! Many tasks at once: all their records go out over one burst, and their events, in batches, as soon as the records are
+//! acknowledged. Each task has an outcome of its own, as if it had been published alone.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures::stream::{self, StreamExt};
+use tokio::time::Instant;
+
+use super::headers::{bytes_of, headers_at, task_record};
+use super::{NewTask, PUBLISH_DEADLINE, PublishError, Published, Publisher, Way, time_text};
+use crate::broker::shared_producer::{FULL_PAUSE, Outcome, SendBatch, unanswered};
+use crate::broker::{BatchRecord, BrokerError};
+use crate::model::event::submitted;
+use crate::model::task::Task;
+
+/// Tasks of one burst, and bursts of one call under way at once: what one call holds besides what it was given.
+const CHUNK: usize = 5_000;
+const BURSTS: usize = 2;
+/// Sends in a row before anybody else has a turn.
+const SENDS: usize = 256;
+
+pub(super) async fn publish_all(publisher: &Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
+    let count = tasks.len();
+    let mut tasks = tasks.into_iter();
+    let chunks = std::iter::from_fn(|| {
+        let chunk: Vec<NewTask> = tasks.by_ref().take(CHUNK).collect();
+        (!chunk.is_empty()).then_some(chunk)
+    });
+    let bursts = stream::iter(chunks).map(|chunk| async move { Many::new(publisher, chunk, now_ms).run().await });
+    let mut bursts = bursts.buffered(BURSTS);
+    let mut outcomes = Vec::with_capacity(count);
+    while let Some(some) = bursts.next().await {
+        outcomes.extend(some);
+    }
+    outcomes
+}
+
+/// One burst.
+struct Many<'a> {
+    publisher: &'a Publisher,
+    burst: SendBatch<'a>,
+    now_ms: i64,
+    time: String,
+    /// The topic of the type that came last.
+    topic: (Arc<str>, String),
+    slots: Vec<Slot>,
+    /// What can be sent now; what is sent again after a pause, and when.
+    ready: VecDeque<u32>,
+    again: Vec<u32>,
+    resume: Instant,
+    /// Slots without an outcome.
+    open: usize,
+    /// When whatever is not out is given up; what is out has as long again.
+    end: Instant,
+    ended: bool,
+    /// Those whose records are out and whose events have not been sent.
+    out: Vec<u32>,
+    /// Encoded events.
+    values: Vec<u8>,
+}
+
+/// An event to be sent: its partition, its slot, and where it lies among the encoded.
+struct Encoded {
+    partition: u32,
+    number: u32,
+    value: Range<usize>,
+}
+
+enum Slot {
+    Open(Box<Open>),
+    Done(Result<Published, PublishError>),
+}
+
+struct Open {
+    task: Task,
+    key: Option<String>,
+    /// What is to be acknowledged next.
+    way: Way,
+}
+
+impl Open {
+    fn failed(&self, error: BrokerError) -> PublishError {
+        match self.way {
+            Way::Announce => PublishError::Out { task: Box::new(self.task.clone()), error },
+            Way::Record | Way::Later { .. } => PublishError::NotOut(error),
+        }
+    }
+}
+
+impl<'a> Many<'a> {
+    fn new(publisher: &'a Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Self {
+        let slots: Vec<Slot> = tasks.into_iter().map(|new| Slot::of(new, now_ms)).collect();
+        let is = |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.way == Way::Announce) == out);
+        let numbers = |out| (0..).zip(&slots).filter(move |(_, slot)| is(slot, out)).map(|(number, _)| number);
+        let (ready, out): (VecDeque<u32>, Vec<u32>) = (numbers(false).collect(), numbers(true).collect());
+        let now = Instant::now();
+        Self {
+            publisher,
+            burst: publisher.link.burst(),
+            now_ms,
+            time: time_text(now_ms),
+            topic: ("".into(), String::new()),
+            open: ready.len() + out.len(),
+            slots,
+            ready,
+            again: Vec::new(),
+            resume: now,
+            end: now + publisher.deadline,
+            ended: false,
+            out,
+            values: Vec::new(),
+        }
+    }
+
+    async fn run(mut self) -> Vec<Result<Published, PublishError>> {
+        let mut told = Vec::new();
+        while self.open > 0 {
+            self.announce();
+            self.send_some();
+            let wait = match (self.again.is_empty(), self.ready.is_empty()) {
+                (false, _) => self.resume,
+                (true, true) => self.end,
+                (true, false) => {
+                    tokio::task::yield_now().await;
+                    Instant::now()
+                }
+            };
+            self.burst.take(&mut told, wait.min(self.end)).await;
+            told.drain(..).for_each(|(number, outcome)| self.settle(number, outcome));
+            self.give_up_at_the_end();
+        }
+        self.slots.into_iter().map(Slot::outcome).collect()
+    }
+
+    /// Stops at the first that has to come again: the queue may be full.
+    fn send_some(&mut self) {
+        if !self.again.is_empty() && Instant::now() >= self.resume {
+            self.ready.extend(self.again.drain(..));
+        }
+        for _ in 0..SENDS {
+            if !self.again.is_empty() {
+                return;
+            }
+            let Some(number) = self.ready.pop_front() else { return };
+            if let Err(error) = self.send(number) {
+                self.settle(number, Err(error));
+            }
+        }
+    }
+
+    fn send(&mut self, number: u32) -> Result<(), BrokerError> {
+        let Some(Slot::Open(open)) = self.slots.get(number as usize) else { return Ok(()) };
+        let (publisher, burst, task) = (self.publisher, &self.burst, &open.task);
+        self.values.clear();
+        match open.way {
+            Way::Record => {}
+            Way::Announce => submitted(task, self.now_ms, &mut self.values),
+            Way::Later { due_ms } => publisher.scheduled(task, open.key.clone(), due_ms, self.now_ms).encode(&mut self.values),
+        }
+        if open.way != Way::Record {
+            return burst.send(&publisher.event_record(&task.id, &self.values), number);
+        }
+        if self.topic.0 != task.task_type {
+            self.topic = (task.task_type.clone(), publisher.names.tasks(&task.task_type));
+        }
+        let headers = headers_at(task, &publisher.source, self.time.as_str().into());
+        burst.send(&task_record(task, open.key.as_deref(), &self.topic.1, &bytes_of(&headers)), number)
+    }
+
+    /// Sends the events of those whose records are out. What is refused comes again one by one.
+    fn announce(&mut self) {
+        self.values.clear();
+        let mut events = Vec::with_capacity(self.out.len());
+        for number in self.out.drain(..) {
+            let Some(Slot::Open(open)) = self.slots.get(number as usize) else { continue };
+            let start = self.values.len();
+            submitted(&open.task, self.now_ms, &mut self.values);
+            let partition = self.publisher.partition_of(&open.task.id);
+            events.push(Encoded { partition, number, value: start..self.values.len() });
+        }
+        events.sort_by_key(|event| event.partition);
+        for events in events.chunk_by(|a, b| a.partition == b.partition) {
+            for (n, error) in self.send_events(events) {
+                self.settle(events[n].number, Err(error));
+            }
+        }
+    }
+
+    fn send_events(&self, events: &[Encoded]) -> Vec<(usize, BrokerError)> {
+        let records = events.iter().filter_map(|event| {
+            let Some(Slot::Open(open)) = self.slots.get(event.number as usize) else { return None };
+            let (key, value) = (open.task.id.root().as_bytes(), &self.values[event.value.clone()]);
+            Some(BatchRecord { key, value, token: self.burst.token(event.number) })
+        });
+        let partition = events.first().map_or(0, |event| event.partition as i32);
+        self.publisher.link.send_batch(&self.publisher.events_topic, partition, &records.collect::<Vec<_>>())
+    }
+
+    fn settle(&mut self, number: u32, outcome: Outcome) {
+        let Some(slot) = self.slots.get_mut(number as usize) else { return };
+        let Slot::Open(open) = slot else { return };
+        let done = match outcome {
+            Ok(position) if open.way != Way::Record => Ok(Published { id: open.task.id.clone(), position }),
+            Ok(position) => {
+                open.task.position = position;
+                open.way = Way::Announce;
+                return self.out.push(number);
+            }
+            Err(error) if error.is_passing() && Instant::now() + FULL_PAUSE < self.end => {
+                self.resume = Instant::now() + FULL_PAUSE;
+                return self.again.push(number);
+            }
+            Err(error) => Err(open.failed(error)),
+        };
+        self.open -= 1;
+        *slot = Slot::Done(done);
+    }
+
+    /// At the first end, what is not out has failed; at the second, everything.
+    fn give_up_at_the_end(&mut self) {
+        if Instant::now() < self.end {
+            return;
+        }
+        for number in 0..self.slots.len() as u32 {
+            let Some(Slot::Open(open)) = self.slots.get(number as usize) else { continue };
+            if self.ended || open.way != Way::Announce {
+                self.settle(number, Err(unanswered(self.publisher.deadline)));
+            }
+        }
+        self.ended = true;
+        self.end += self.publisher.deadline;
+    }
+}
+
+impl Slot {
+    fn of(new: NewTask, now_ms: i64) -> Self {
+        let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
+        match super::prepare(new, now_ms) {
+            Ok(task) => Self::Open(Box::new(Open { task, key, way })),
+            Err(error) => Self::Done(Err(error)),
+        }
+    }
+
+    fn outcome(self) -> Result<Published, PublishError> {
+        match self {
+            Self::Done(done) => done,
+            Self::Open(open) => Err(open.failed(unanswered(PUBLISH_DEADLINE))),
+        }
+    }
+}

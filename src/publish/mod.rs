@@ -1,0 +1,272 @@
+//! Publishing tasks: the record first, then its `submitted` event; done when both are acknowledged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{BrokerError, ProducerRecord};
+use crate::config::Names;
+use crate::model::event::log_line::lines_of;
+use crate::model::event::{Event, Kind, submitted};
+use crate::model::json::RawJson;
+use crate::model::outbox::KeptRecord;
+use crate::model::record::attachment::Attachment;
+use crate::model::task::hash::spawn_hash_of;
+use crate::model::task::id::{IdError, TaskId, check_type};
+use crate::model::task::partition::partition_of;
+use crate::model::task::{Policy, Position, Task, Trace};
+use crate::runtime::now_ms;
+
+mod batch;
+mod headers;
+mod transactional;
+
+pub use headers::{TextHeader, set_policy, task_headers, time_text};
+use headers::{bytes_of, task_record};
+
+/// How long each of the two sends of a publish may take.
+pub const PUBLISH_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A task to be published.
+#[derive(Clone, Debug)]
+pub struct NewTask {
+    pub task_type: Arc<str>,
+    pub params: RawJson,
+    /// Default: a UUIDv7.
+    pub id: Option<TaskId>,
+    /// The ordering key; default: the id.
+    pub key: Option<String>,
+    pub run: u32,
+    pub policy: Policy,
+    pub asof: Option<i64>,
+    pub trace: Option<Box<Trace>>,
+}
+
+impl NewTask {
+    pub fn new(task_type: &str, params: RawJson) -> Self {
+        let (id, key, asof, trace) = (None, None, None, None);
+        Self { task_type: task_type.into(), params, id, key, run: 1, policy: Policy::default(), asof, trace }
+    }
+
+    /// Not to be started before this time, epoch milliseconds.
+    pub fn at(mut self, at_ms: i64) -> Self {
+        self.policy.not_before_ms = Some(at_ms);
+        self
+    }
+
+    /// Not to be started before this span from now is over.
+    pub fn delay(self, span: Duration) -> Self {
+        let span_ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        self.at(now_ms().saturating_add(span_ms))
+    }
+}
+
+/// A task that is published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    pub id: TaskId,
+    /// The place of its `submitted` event: a read that names it sees the task.
+    pub position: Position,
+}
+
+/// Why a publish is not known to be done.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PublishError {
+    #[error("{0}")]
+    Invalid(String),
+    /// Nothing is out, or (`InDoubt`) the record may be.
+    #[error("the task was not published: {0}")]
+    NotOut(BrokerError),
+    /// The task is out and will run; only its announcement is missing. Send [`Publisher::announce`] again, not the task.
+    #[error("the task is published, but its announcement is not acknowledged: {error}")]
+    Out { task: Box<Task>, error: BrokerError },
+}
+
+impl From<IdError> for PublishError {
+    fn from(error: IdError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+/// How a task goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Its record, then its event.
+    Record,
+    /// Its event alone: it has no record, or that is out.
+    Announce,
+    /// The event that the tracker keeps it by until it is due.
+    Later { due_ms: i64 },
+}
+
+impl Way {
+    fn of(new: &NewTask, now_ms: i64) -> Self {
+        match new.policy.not_before_ms {
+            _ if new.policy.rules.external => Self::Announce,
+            Some(due_ms) if due_ms > now_ms => Self::Later { due_ms },
+            _ => Self::Record,
+        }
+    }
+}
+
+/// Publishes tasks and events. Cheap to clone.
+#[derive(Clone)]
+pub struct Publisher {
+    link: Arc<SharedProducer>,
+    names: Arc<Names>,
+    events_topic: Arc<str>,
+    events_partitions: u32,
+    /// `ce_source`.
+    source: Arc<str>,
+    /// Of each send.
+    deadline: Duration,
+}
+
+impl Publisher {
+    pub fn new(link: Arc<SharedProducer>, names: Names, events_partitions: u32, source: &str) -> Self {
+        let events_topic = names.events().into();
+        Self { link, names: Arc::new(names), events_topic, events_partitions, source: source.into(), deadline: PUBLISH_DEADLINE }
+    }
+
+    /// The events partition of a tree.
+    pub fn partition_of(&self, id: &TaskId) -> u32 {
+        partition_of(id.root().as_bytes(), self.events_partitions)
+    }
+
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    pub fn events_partitions(&self) -> u32 {
+        self.events_partitions
+    }
+
+    pub fn link(&self) -> &Arc<SharedProducer> {
+        &self.link
+    }
+
+    /// Publishes one task. External tasks have no record, only the event; one that starts later waits at the tracker with
+    /// its record in its `scheduled` event.
+    pub async fn publish(&self, new: NewTask, now_ms: i64) -> Result<Published, PublishError> {
+        let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
+        let mut task = prepare(new, now_ms)?;
+        if let Way::Later { due_ms } = way {
+            return self.schedule(task, key, due_ms, now_ms).await;
+        }
+        if way == Way::Record {
+            let (topic, headers) = (self.names.tasks(&task.task_type), task_headers(&task, &self.source));
+            let headers = bytes_of(&headers);
+            let record = task_record(&task, key.as_deref(), &topic, &headers);
+            let position = self.link.deliver(record, self.deadline).await.map_err(PublishError::NotOut)?;
+            task.position = position;
+        }
+        self.announce(task, now_ms).await
+    }
+
+    /// Publishes many, each for itself. One outcome per task, in order.
+    pub async fn publish_all(&self, tasks: Vec<NewTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
+        batch::publish_all(self, tasks, now_ms).await
+    }
+
+    /// Writes the `submitted` event of a task whose record is out.
+    pub async fn announce(&self, task: Task, now_ms: i64) -> Result<Published, PublishError> {
+        let mut value = Vec::with_capacity(256);
+        submitted(&task, now_ms, &mut value);
+        match self.link.deliver(self.event_record(&task.id, &value), self.deadline).await {
+            Ok(position) => Ok(Published { id: task.id, position }),
+            Err(error) => Err(PublishError::Out { task: Box::new(task), error }),
+        }
+    }
+
+    async fn schedule(&self, task: Task, key: Option<String>, due_ms: i64, now_ms: i64) -> Result<Published, PublishError> {
+        let event = self.scheduled(&task, key, due_ms, now_ms);
+        let position = self.publish_event(&event).await.map_err(PublishError::NotOut)?;
+        Ok(Published { id: task.id, position })
+    }
+
+    fn scheduled(&self, task: &Task, key: Option<String>, due_ms: i64, now_ms: i64) -> Event {
+        scheduled(task, self.kept(task, key), due_ms, now_ms)
+    }
+
+    /// The task's record, to be kept until its time has come.
+    pub fn kept(&self, task: &Task, key: Option<String>) -> KeptRecord {
+        KeptRecord::new(task, key, task_headers(task, &self.source))
+    }
+
+    /// Writes one event and waits for its place.
+    pub async fn publish_event(&self, event: &Event) -> Result<Position, BrokerError> {
+        let mut value = Vec::with_capacity(256);
+        event.encode(&mut value);
+        self.link.deliver(self.event_record(&event.id, &value), self.deadline).await
+    }
+
+    /// Appends lines to the log of a task that there is; what runs it does so with `cx.log`. At most what
+    /// [`lines_of`] allows at once.
+    pub async fn append_log(&self, id: &TaskId, lines: &[&str]) -> Result<Position, PublishError> {
+        let lines = lines_of(lines.iter().copied()).map_err(|(_, why)| PublishError::Invalid(why))?;
+        let event = Event { lines, ..Event::new(Kind::Log, id.clone(), 1, now_ms()) };
+        self.publish_event(&event).await.map_err(PublishError::NotOut)
+    }
+
+    /// Keeps a small value with a task that there is; what runs it does so with `cx.attach`.
+    pub async fn attach(&self, id: &TaskId, attachment: Attachment) -> Result<Position, PublishError> {
+        attachment.check().map_err(PublishError::Invalid)?;
+        let attachment = Some(Box::new(attachment));
+        let event = Event { attachment, ..Event::new(Kind::Attached, id.clone(), 1, now_ms()) };
+        self.publish_event(&event).await.map_err(PublishError::NotOut)
+    }
+
+    fn event_record<'a>(&'a self, id: &'a TaskId, value: &'a [u8]) -> ProducerRecord<'a> {
+        ProducerRecord {
+            topic: &self.events_topic,
+            partition: i32::try_from(self.partition_of(id)).ok(),
+            key: Some(id.root().as_bytes()),
+            value: Some(value),
+            headers: &[],
+        }
+    }
+}
+
+fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
+    check_type(&new.task_type).map_err(PublishError::Invalid)?;
+    let id = match new.id {
+        Some(id) => id,
+        None => TaskId::parse(&uuid::Uuid::now_v7().to_string())?,
+    };
+    let hash = spawn_hash_of(&new.task_type, &new.params)
+        .map_err(|why| PublishError::Invalid(format!("the params cannot be read: {why}")))?;
+    Ok(Task {
+        id,
+        task_type: new.task_type,
+        run: new.run,
+        attempts_used: 0,
+        created_at_ms: now_ms,
+        position: Position { partition: -1, offset: -1 },
+        asof: new.asof,
+        announced: true,
+        hash: Some(hash.into()),
+        policy: (new.policy != Policy::default()).then(|| Box::new(new.policy)),
+        trace: new.trace,
+        has_foreign_headers: false,
+        params: new.params,
+    })
+}
+
+/// The event by which the tracker keeps a task and publishes it at its time.
+pub fn scheduled_event(new: NewTask, source: &str, due_ms: i64, now_ms: i64) -> Result<Event, PublishError> {
+    let key = new.key.clone();
+    let task = prepare(new, now_ms)?;
+    let kept = KeptRecord::new(&task, key, task_headers(&task, source));
+    Ok(scheduled(&task, kept, due_ms, now_ms))
+}
+
+fn scheduled(task: &Task, kept: KeptRecord, due_ms: i64, now_ms: i64) -> Event {
+    let mut event = Event::submitted(task, now_ms);
+    event.kind = Kind::Scheduled;
+    event.due_ms = Some(due_ms);
+    event.record = Some(Box::new(kept));
+    event
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,506 @@
+//! The store in memory: for `kafleet dev`, tests and simulation. The same promises as Redis, except that it ends with
+//! the process; bounded, and full means a clear refusal.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt};
+use rustc_hash::FxHashMap;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::time::Instant;
+
+use super::audit::{AuditPage, Sizes};
+use super::log_tail::LogTail;
+use super::{
+    Changes, Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TaskRecord,
+    TypeCount,
+};
+use super::{LEASE_TTL, MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, Stage, closed_writer, decode};
+use crate::model::record::state::State;
+use crate::model::retention::Lifetimes;
+use crate::model::task::id::TaskId;
+
+mod audit;
+
+#[derive(Clone, Debug)]
+pub struct MemoryOptions {
+    /// The most task records, over all partitions. Default 1,000,000.
+    pub max_records: usize,
+    /// The most bytes of records and log lines. Default 1 GiB.
+    pub max_bytes: usize,
+    /// Lifetime of a reservation whose publish has ended. Default [`RESERVATION_TTL`].
+    pub reservation_ttl: Duration,
+    /// Lifetime of a reservation while its task is published, from the last renewal. Default [`LEASE_TTL`].
+    pub lease_ttl: Duration,
+}
+
+impl MemoryOptions {
+    fn ttl(&self, mark: &Reservation) -> Duration {
+        if matches!(mark.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl }
+    }
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self { max_records: 1_000_000, max_bytes: 1 << 30, reservation_ttl: RESERVATION_TTL, lease_ttl: LEASE_TTL }
+    }
+}
+
+/// Cheap to clone; all clones are one store.
+#[derive(Clone)]
+pub struct Memory {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: MemoryOptions,
+    state: Mutex<Contents>,
+    notices: broadcast::Sender<Notice>,
+}
+
+#[derive(Clone, Default)]
+struct Contents {
+    partitions: FxHashMap<u32, Partition>,
+    /// Counts every change of a fence, so that a writer notices one that came back to where it was.
+    revision: u64,
+    /// When everything was last taken away or put back: no writer opened before it may write, whether or not there is
+    /// anything in its partition.
+    replaced: u64,
+}
+
+#[derive(Clone, Default)]
+struct Partition {
+    fence: Option<Checkpoint>,
+    revision: u64,
+    records: FxHashMap<TaskId, Vec<u8>>,
+    indexes: FxHashMap<Index, BTreeSet<Entry>>,
+    counts: BTreeMap<(Arc<str>, State), i64>,
+    logs: FxHashMap<TaskId, LogTail<String>>,
+    attachments: FxHashMap<TaskId, BTreeMap<String, Vec<u8>>>,
+    kept: FxHashMap<TaskId, Vec<u8>>,
+    /// By the time of their removal.
+    done: BTreeMap<i64, VecDeque<TaskId>>,
+    lifetimes: Option<Lifetimes>,
+    sizes: Sizes,
+    bytes: usize,
+    /// By id and run.
+    reservations: FxHashMap<(TaskId, u32), Reserved>,
+    /// The keys of `reservations` by the time of their ends.
+    ends: BTreeSet<(Instant, (TaskId, u32))>,
+}
+
+#[derive(Clone)]
+struct Reserved {
+    mark: Reservation,
+    end: Instant,
+}
+
+/// Everything a store held at some moment.
+#[derive(Clone)]
+pub struct Snapshot(FxHashMap<u32, Partition>);
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(MemoryOptions::default())
+    }
+}
+
+impl Memory {
+    pub fn new(options: MemoryOptions) -> Self {
+        let (notices, _) = broadcast::channel(NOTICE_BUFFER);
+        Self { shared: Arc::new(Shared { options, state: Mutex::default(), notices }) }
+    }
+
+    /// Forgets everything, as FLUSHALL does.
+    pub fn wipe(&self) {
+        self.lock().replace(FxHashMap::default());
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.lock().partitions.clone())
+    }
+
+    /// Goes back to a snapshot, as a failover to a replica that lags does.
+    pub fn restore(&self, snapshot: &Snapshot) {
+        self.lock().replace(snapshot.0.clone());
+    }
+
+    /// Loses the record of a task, as Redis does when it evicts a key.
+    pub fn lose(&self, partition: u32, id: &TaskId) {
+        self.lock().partitions.get_mut(&partition).and_then(|partition| partition.records.remove(id));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        // A panic elsewhere leaves no half-done change: each is made under one lock without a fallible step.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read<T: Default>(&self, partition: u32, read: impl FnOnce(&Partition) -> T) -> T {
+        self.lock().partitions.get(&partition).map(read).unwrap_or_default()
+    }
+
+    fn read_nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+        let records: Vec<Option<Vec<u8>>> = {
+            let contents = self.lock();
+            let records = contents.partitions.get(&partition).map(|partition| &partition.records);
+            ids.iter().map(|id| records.and_then(|records| records.get(id)).cloned()).collect()
+        };
+        let wipe = "start with an empty store";
+        ids.iter().zip(records).map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, wipe)).transpose()).collect()
+    }
+}
+
+impl Contents {
+    fn replace(&mut self, partitions: FxHashMap<u32, Partition>) {
+        self.revision += 1;
+        (self.partitions, self.replaced) = (partitions, self.revision);
+    }
+
+    /// A partition's fence, and its revision.
+    fn fence(&self, partition: u32) -> (Option<Checkpoint>, u64) {
+        let (fence, revision) = self.partitions.get(&partition).map_or((None, 0), |found| (found.fence, found.revision));
+        (fence, revision.max(self.replaced))
+    }
+
+    /// Refuses a batch that may not fit. Counts replaced records as new bytes: exact enough for a limit.
+    fn check_room(&self, partition: u32, changes: &Changes, options: &MemoryOptions) -> Result<(), StoreError> {
+        let here = self.partitions.get(&partition);
+        let is_new = |id: &TaskId| here.is_none_or(|here| !here.records.contains_key(id));
+        let records: usize = self.partitions.values().map(|partition| partition.records.len()).sum();
+        let bytes: usize = self.partitions.values().map(|partition| partition.bytes).sum();
+        let new_records = changes.nodes.iter().filter(|(id, _)| is_new(id)).count();
+        let new_bytes: usize = changes.nodes.iter().map(|(_, record)| record.len()).sum();
+        let new_kept_bytes: usize = changes.kept.iter().flat_map(|(_, kept)| kept).map(Vec::len).sum();
+        let new_log_bytes: usize = changes.logs.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
+        let new_attached: usize = changes.attachments.iter().flat_map(|(_, _, data)| data).map(Vec::len).sum();
+        if records + new_records > options.max_records {
+            return Err(full(&format!("{records} records of at most {}", options.max_records)));
+        }
+        if bytes + new_bytes + new_kept_bytes + new_log_bytes + new_attached > options.max_bytes {
+            return Err(full(&format!("{bytes} bytes of at most {}", options.max_bytes)));
+        }
+        Ok(())
+    }
+}
+
+fn full(what: &str) -> StoreError {
+    StoreError::Invalid(format!(
+        "the memory store is full: {what}\n\nhint: it is for development; use redis, or raise its limits"
+    ))
+}
+
+impl Partition {
+    fn apply(&mut self, changes: &Changes) {
+        for (id, record) in &changes.nodes {
+            let old = self.records.insert(id.clone(), record.clone());
+            self.bytes = self.bytes + record.len() - old.map_or(0, |old| old.len());
+        }
+        self.apply_indexes(changes);
+        self.apply_done(changes);
+        let added = Sizes::of(changes);
+        self.sizes.tasks += added.tasks;
+        self.sizes.entries.iter_mut().zip(added.entries).for_each(|(size, added)| *size += added);
+        for (task_type, state, change) in &changes.counts {
+            let key = (task_type.clone(), *state);
+            let count = self.counts.entry(key.clone()).or_default();
+            *count += change;
+            if *count == 0 {
+                self.counts.remove(&key);
+            }
+        }
+        for (id, kept) in &changes.kept {
+            let old = match kept {
+                Some(kept) => self.kept.insert(id.clone(), kept.clone()),
+                None => self.kept.remove(id),
+            };
+            self.bytes = self.bytes + kept.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
+        }
+        for (id, lines) in &changes.logs {
+            let tail = self.logs.entry(id.clone()).or_default();
+            let before = tail.bytes();
+            lines.iter().for_each(|line| tail.push(line.clone(), line.len()));
+            self.bytes = self.bytes + tail.bytes() - before;
+        }
+        for (id, name, data) in &changes.attachments {
+            let attached = self.attachments.entry(id.clone()).or_default();
+            let old = match data {
+                Some(data) => attached.insert(name.clone(), data.clone()),
+                None => attached.remove(name),
+            };
+            self.bytes = self.bytes + data.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
+        }
+        for id in &changes.gone {
+            let attached = self.attachments.remove(id).map_or(0, |attached| attached.values().map(Vec::len).sum());
+            let record = self.records.remove(id).map_or(0, |record| record.len());
+            let log = self.logs.remove(id).map_or(0, |tail| tail.bytes());
+            self.bytes = self.bytes.saturating_sub(record + log + attached);
+        }
+        if changes.lifetimes.is_some() {
+            self.lifetimes.clone_from(&changes.lifetimes);
+        }
+    }
+
+    fn apply_indexes(&mut self, changes: &Changes) {
+        for (index, entry) in &changes.removed {
+            if let Some(entries) = self.indexes.get_mut(index) {
+                entries.remove(entry);
+                if entries.is_empty() {
+                    self.indexes.remove(index);
+                }
+            }
+        }
+        for (index, entry) in &changes.added {
+            self.indexes.entry(index.clone()).or_default().insert(entry.clone());
+        }
+    }
+
+    fn apply_done(&mut self, changes: &Changes) {
+        for entry in &changes.done {
+            self.done.entry(entry.seen_ms).or_default().push_back(entry.id.clone());
+        }
+        let Some((due_ms, count)) = changes.done_with else { return };
+        if let Some(done) = self.done.get_mut(&due_ms) {
+            done.drain(..count.min(done.len()));
+            if done.is_empty() {
+                self.done.remove(&due_ms);
+            }
+        }
+    }
+
+    fn first_done(&self, after_ms: i64, limit: usize) -> Vec<Entry> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let Some((seen_ms, ids)) = self.done.range((Excluded(after_ms), Unbounded)).next() else { return Vec::new() };
+        ids.iter().take(limit).map(|id| Entry { seen_ms: *seen_ms, id: id.clone() }).collect()
+    }
+
+    fn page(&self, index: &Index, after: Option<&Entry>, limit: usize) -> Vec<Entry> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let Some(entries) = self.indexes.get(index) else { return Vec::new() };
+        let after = after.map_or(Unbounded, Excluded);
+        match index {
+            Index::Children(_) | Index::Timers | Index::Effects | Index::Ages => {
+                entries.range((after, Unbounded)).take(limit).cloned().collect()
+            }
+            Index::Roots | Index::Members { .. } => entries.range((Unbounded, after)).rev().take(limit).cloned().collect(),
+        }
+    }
+
+    fn drop_expired(&mut self, now: Instant) {
+        while self.ends.first().is_some_and(|(end, _)| *end <= now) {
+            let Some((_, key)) = self.ends.pop_first() else { return };
+            self.reservations.remove(&key);
+        }
+    }
+
+    fn hold(&mut self, key: (TaskId, u32), mark: &Reservation, end: Instant) {
+        self.release(&key);
+        self.ends.insert((end, key.clone()));
+        self.reservations.insert(key, Reserved { mark: mark.clone(), end });
+    }
+
+    fn release(&mut self, key: &(TaskId, u32)) {
+        if let Some(reserved) = self.reservations.remove(key) {
+            self.ends.remove(&(reserved.end, key.clone()));
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
+        let (fence, revision) = self.lock().fence(partition);
+        Ok((Box::new(Writer { store: self.clone(), partition, revision: Some(revision) }), fence))
+    }
+
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+        self.read_nodes(partition, ids)
+    }
+
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
+        Ok(partitions.iter().map(|&partition| self.read(partition, |partition| partition.fence)).collect())
+    }
+
+    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        Ok(self.read(partition, |partition| partition.page(index, after, limit.min(MAX_PAGE))))
+    }
+
+    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        Ok(self.read(partition, |partition| partition.first_done(after_ms, limit.min(MAX_PAGE))))
+    }
+
+    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
+        let limit = limit.min(MAX_PAGE);
+        Ok(self.read(partition, |partition| Outbox {
+            fence: partition.fence,
+            timers: partition.page(&Index::Timers, None, limit),
+            effects: partition.page(&Index::Effects, None, limit),
+        }))
+    }
+
+    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let contents = self.lock();
+        let kept = contents.partitions.get(&partition).map(|partition| &partition.kept);
+        Ok(ids.iter().map(|id| kept.and_then(|kept| kept.get(id)).cloned()).collect())
+    }
+
+    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
+        let all = partitions.iter().flat_map(|&partition| self.read(partition, |partition| partition.counts.clone()));
+        super::sum_counts(all)
+    }
+
+    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
+        let page = |tail: &LogTail<String>| {
+            let (from, lines) = tail.page(from, limit);
+            LogPage { from, lines: lines.cloned().collect() }
+        };
+        Ok(self.read(partition, |partition| partition.logs.get(id).map(page).unwrap_or_default()))
+    }
+
+    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.read(partition, |partition| partition.attachments.get(id)?.get(name).cloned()))
+    }
+
+    async fn reserve(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        mark: &Reservation,
+    ) -> Result<Option<Reservation>, StoreError> {
+        let (now, key) = (Instant::now(), (id.clone(), run));
+        let mut contents = self.lock();
+        let partition = contents.partitions.entry(partition).or_default();
+        partition.drop_expired(now);
+        if let Some(reserved) = partition.reservations.get(&key) {
+            return Ok(Some(reserved.mark.clone()));
+        }
+        if partition.reservations.len() >= self.shared.options.max_records {
+            return Err(full(&format!("{} reservations", partition.reservations.len())));
+        }
+        partition.hold(key, mark, now + self.shared.options.ttl(mark));
+        Ok(None)
+    }
+
+    async fn replace_reservation(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        held: &Reservation,
+        mark: Option<&Reservation>,
+    ) -> Result<bool, StoreError> {
+        let (now, key) = (Instant::now(), (id.clone(), run));
+        let mut contents = self.lock();
+        let partition = contents.partitions.entry(partition).or_default();
+        partition.drop_expired(now);
+        let found = partition.reservations.get(&key).map(|reserved| &reserved.mark);
+        if found != Some(held) && found != mark {
+            return Ok(false);
+        }
+        match mark {
+            Some(mark) => partition.hold(key, mark, now + self.shared.options.ttl(mark)),
+            None => partition.release(&key),
+        }
+        Ok(true)
+    }
+
+    async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
+        // The stream holds the store, so that it ends only by being dropped.
+        let listening = (self.clone(), self.shared.notices.subscribe());
+        let later = stream::unfold(listening, |(store, mut receiver)| async move {
+            match receiver.recv().await {
+                Ok(notice) => Some((notice, (store, receiver))),
+                // A gap means reading everything again: what is still queued has nothing to add.
+                Err(RecvError::Lagged(_)) => Some((Notice::Gap, (store, receiver.resubscribe()))),
+                Err(RecvError::Closed) => None,
+            }
+        });
+        Ok(stream::iter([Notice::Gap]).chain(later).boxed())
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+struct Writer {
+    store: Memory,
+    partition: u32,
+    /// The revision of the fence when it was last seen; None once closed.
+    revision: Option<u64>,
+}
+
+#[async_trait]
+impl PartitionWriter for Writer {
+    async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
+        Ok(self.store.read(self.partition, |partition| partition.lifetimes.clone()))
+    }
+
+    async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        Ok(self.store.read(self.partition, |partition| partition.first_done(i64::MIN, limit.min(MAX_PAGE))))
+    }
+
+    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+        let revision = self.revision.take().ok_or_else(closed_writer)?;
+        let nodes = self.store.read_nodes(self.partition, ids)?;
+        self.revision = Some(revision);
+        Ok(nodes)
+    }
+
+    async fn check(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn sums(&mut self) -> Result<Option<String>, StoreError> {
+        let revision = self.revision.take().ok_or_else(closed_writer)?;
+        let fault = self.store.read(self.partition, Partition::fault);
+        self.revision = Some(revision);
+        Ok(fault)
+    }
+
+    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
+        let revision = self.revision.take().ok_or_else(closed_writer)?;
+        let page = self.store.read(self.partition, |partition| partition.audit(index, after, limit.min(MAX_PAGE)));
+        self.revision = Some(revision);
+        Ok(page)
+    }
+
+    async fn condemn(&mut self) -> Result<(), StoreError> {
+        let seen = self.revision.take().ok_or_else(closed_writer)?;
+        let mut contents = self.store.lock();
+        let (found, revision) = contents.fence(self.partition);
+        if revision != seen {
+            return Err(StoreError::Conflict { found });
+        }
+        contents.revision += 1;
+        let revision = contents.revision;
+        if let Some(partition) = contents.partitions.get_mut(&self.partition) {
+            let (reservations, ends) = (std::mem::take(&mut partition.reservations), std::mem::take(&mut partition.ends));
+            *partition = Partition { revision, reservations, ends, ..Partition::default() };
+        }
+        Ok(())
+    }
+
+    async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
+        let seen = self.revision.take().ok_or_else(closed_writer)?;
+        let mut contents = self.store.lock();
+        let (found, revision) = contents.fence(self.partition);
+        if found != from || revision != seen {
+            return Err(StoreError::Conflict { found });
+        }
+        contents.check_room(self.partition, changes, &self.store.shared.options)?;
+        contents.revision += 1;
+        let revision = contents.revision;
+        let partition = contents.partitions.entry(self.partition).or_default();
+        partition.apply(changes);
+        partition.fence = Some(to);
+        partition.revision = revision;
+        drop(contents);
+        self.revision = Some(revision);
+        // An error only says that nobody listens.
+        let _ = self.store.shared.notices.send(Notice::of(self.partition, to, changes));
+        Ok(())
+    }
+}

@@ -1,0 +1,362 @@
+//! The store in Redis: one server, a master behind sentinels, or a cluster.
+//!
+//! [`keys`](super::keys) says what lies where. Each writer has a connection of its own that never reconnects
+//! (`writer`); reads share one that does (`reader`); change notices have a third (`notices`).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::try_join_all;
+use futures::stream::BoxStream;
+
+use ::redis::{Cmd, Value, cmd, pipe};
+
+use super::inspect::{Inspect, Inspector};
+use super::keys::{self, Keys};
+use super::log_tail::LogTail;
+use super::{
+    Checkpoint, Entry, Index, LogPage, MemoryUse, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TaskRecord,
+    TypeCount,
+};
+use super::{LEASE_TTL, MAX_PAGE, RESERVATION_TTL, Stage};
+use crate::config::RedisConfig;
+use crate::model::task::id::TaskId;
+use connection::Link;
+use page::{Pages, is_newest_first};
+use reader::Reader;
+
+pub use usage::Usage;
+
+mod audit;
+mod cluster;
+mod connection;
+mod inspect;
+mod notices;
+mod page;
+mod reader;
+mod server_checks;
+mod server_state;
+mod torn_writes;
+mod url;
+mod usage;
+mod values;
+mod writer;
+
+/// Sets or deletes a reservation that has the expected value, or was replaced by an attempt whose answer was lost.
+const REPLACE: &str = "local held = redis.call('GET', KEYS[1])
+if held ~= ARGV[1] and held ~= (ARGV[2] or false) then return 0 end
+if ARGV[2] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) else redis.call('DEL', KEYS[1]) end
+return 1";
+
+/// Records per MGET.
+const CHUNK: usize = 1_000;
+/// Kept records per MGET: each may be as large as params may be.
+const KEPT_CHUNK: usize = 16;
+/// The heads of two indexes and the fence, at one moment.
+const OUTBOX: &str = "return {redis.call('GET',KEYS[1]),\
+    redis.call('ZRANGE',KEYS[2],0,ARGV[1],'WITHSCORES'),redis.call('ZRANGE',KEYS[3],0,ARGV[1],'WITHSCORES')}";
+/// How often something that changed while it was read is read again.
+const ATTEMPTS: usize = 5;
+
+/// How to reach Redis. `Debug` shows no secret.
+#[derive(Clone)]
+pub struct RedisOptions {
+    /// `redis://[user:password@]host:port[/db]`, with `rediss` for TLS; `redis-cluster://host:port,host:port` (also
+    /// `rediss-cluster`) for any nodes of a cluster; `redis-sentinel://host:port,host:port/master-name[/db]` (also
+    /// `rediss-sentinel`), where user and password are the master's; `redis+unix:///path`.
+    pub url: String,
+    /// Instead of the one in the URL.
+    pub username: Option<String>,
+    /// Instead of the one in the URL.
+    pub password: Option<String>,
+    /// The sentinels' own.
+    pub sentinel_password: Option<String>,
+    /// What all keys begin with: `[A-Za-z0-9._:-]{1,64}`. Default `kafleet`.
+    pub prefix: String,
+    /// For a connection to stand. Default 5 s.
+    pub connect_timeout: Duration,
+    /// For the answer to a batch. Default 10 s.
+    pub response_timeout: Duration,
+    /// For a read with all its attempts. Default 5 s.
+    pub read_timeout: Duration,
+    /// Lifetime of a reservation whose publish has ended. Default [`RESERVATION_TTL`].
+    pub reservation_ttl: Duration,
+    /// Lifetime of a reservation while its task is published, from the last renewal. Default [`LEASE_TTL`].
+    pub lease_ttl: Duration,
+}
+
+impl From<&RedisConfig> for RedisOptions {
+    fn from(config: &RedisConfig) -> Self {
+        Self {
+            username: config.username.clone(),
+            password: config.password.clone(),
+            sentinel_password: config.sentinel_password.clone(),
+            response_timeout: config.response_timeout.into(),
+            ..Self::new(&config.url)
+        }
+    }
+}
+
+impl RedisOptions {
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            username: None,
+            password: None,
+            sentinel_password: None,
+            prefix: "kafleet".into(),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(10),
+            read_timeout: Duration::from_secs(5),
+            reservation_ttl: RESERVATION_TTL,
+            lease_ttl: LEASE_TTL,
+        }
+    }
+
+    fn ttl_ms(&self, mark: &Reservation) -> u64 {
+        let ttl = if matches!(mark.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl };
+        ttl.as_millis() as u64
+    }
+
+    /// The text without any password in it.
+    fn hide(&self, text: &str) -> String {
+        let in_url = url::Address::password(self);
+        let secrets = [in_url.as_deref(), self.password.as_deref(), self.sentinel_password.as_deref()];
+        let secrets = secrets.into_iter().flatten().filter(|secret| !secret.is_empty());
+        secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
+    }
+}
+
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisOptions")
+            .field("url", &self.hide(&url::without_credentials(&self.url)))
+            .field("username", &self.username)
+            .field("prefix", &self.prefix)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
+            .field("read_timeout", &self.read_timeout)
+            .field("reservation_ttl", &self.reservation_ttl)
+            .field("lease_ttl", &self.lease_ttl)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Cheap to clone; clones share the connection for reads.
+#[derive(Clone)]
+pub struct Redis {
+    link: Arc<Link>,
+    reader: Arc<Reader>,
+}
+
+impl Redis {
+    /// Checks the options. The first call connects, so Redis may be away at start; [`Store::check`] asks it.
+    pub fn connect(options: RedisOptions) -> Result<Self, StoreError> {
+        keys::check_prefix(&options.prefix)?;
+        let link = Arc::new(Link::new(options)?);
+        Ok(Self { reader: Arc::new(Reader::new(link.clone())), link })
+    }
+
+    /// Its URL, as it may be shown.
+    pub fn place(&self) -> &str {
+        &self.link.place
+    }
+
+    fn keys(&self, partition: u32) -> Keys {
+        Keys::new(&self.link.options.prefix, partition)
+    }
+
+    /// One command on keys of a partition, one answer.
+    async fn ask(&self, partition: u32, command: &mut Cmd) -> Result<Value, StoreError> {
+        let mut commands = pipe();
+        commands.add_command(command.take());
+        Ok(self.reader.query(partition, &commands).await?.pop().unwrap_or_default())
+    }
+
+    async fn fence(&self, partition: u32) -> Result<Option<Checkpoint>, StoreError> {
+        let keys = self.keys(partition);
+        let answer = self.ask(partition, cmd("GET").arg(keys.fence())).await?;
+        values::read_fence(&keys, answer)
+    }
+
+    async fn counters(&self, partition: u32) -> Result<Vec<(String, i64)>, StoreError> {
+        let key = self.keys(partition).counts();
+        let answer = self.ask(partition, cmd("HGETALL").arg(&key)).await?;
+        values::read(&key, answer)
+    }
+
+    /// The log lines kept of a task; None when a write came between.
+    async fn log(&self, partition: u32, id: &TaskId) -> Result<Option<LogTail<String>>, StoreError> {
+        let keys = self.keys(partition);
+        let mut commands = pipe();
+        commands.cmd("GET").arg(keys.log_total(id));
+        commands.cmd("LRANGE").arg(keys.log(id)).arg(0).arg(-1);
+        commands.cmd("GET").arg(keys.log_total(id));
+        let answers = Value::Array(self.reader.query(partition, &commands).await?);
+        let (before, lines, after): (Option<u64>, Vec<Vec<u8>>, Option<u64>) = values::read(&keys.log(id), answers)?;
+        let lines = lines.into_iter().map(|line| {
+            let size = line.len();
+            (String::from_utf8_lossy(&line).into_owned(), size)
+        });
+        Ok((before == after).then(|| LogTail::found(lines, after.unwrap_or(0))))
+    }
+}
+
+#[async_trait]
+impl Store for Redis {
+    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
+        let (writer, fence) = writer::Writer::open(self.link.clone(), partition).await?;
+        Ok((Box::new(writer), fence))
+    }
+
+    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+        let keys = self.keys(partition);
+        let mut nodes = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(CHUNK) {
+            let answers = self.reader.query(partition, &writer::get_records(&keys, ids)).await?;
+            nodes.extend(values::read_nodes(&keys, partition, ids, answers)?);
+        }
+        Ok(nodes)
+    }
+
+    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
+        try_join_all(partitions.iter().map(|&partition| self.fence(partition))).await
+    }
+
+    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        let limit = limit.min(MAX_PAGE);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let key = self.keys(partition).index(index);
+        let pages = Pages { reader: &self.reader, partition, key, newest_first: is_newest_first(index) };
+        match after {
+            None => pages.first(limit).await,
+            Some(after) => pages.after(after, limit).await,
+        }
+    }
+
+    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        let key = self.keys(partition).done_times();
+        let answer = self.ask(partition, &mut values::first_done(&key, after_ms, limit)).await?;
+        values::read_done(&key, answer)
+    }
+
+    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
+        let keys = self.keys(partition);
+        let (timers, effects) = (keys.index(&Index::Timers), keys.index(&Index::Effects));
+        let last = limit.clamp(1, MAX_PAGE) - 1;
+        let mut script = cmd("EVAL");
+        script.arg(OUTBOX).arg(3).arg(keys.fence()).arg(&timers).arg(&effects).arg(last);
+        let answer = self.ask(partition, &mut script).await?;
+        let (fence, due, todo): (Value, Value, Value) = values::read(&keys.all(), answer)?;
+        Ok(Outbox {
+            fence: values::read_fence(&keys, fence)?,
+            timers: values::read_entries(&timers, due)?,
+            effects: values::read_entries(&effects, todo)?,
+        })
+    }
+
+    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let keys = self.keys(partition);
+        let chunks = ids.chunks(KEPT_CHUNK).map(async |ids| {
+            let mut command = cmd("MGET");
+            for id in ids {
+                command.arg(keys.kept(id));
+            }
+            values::read::<Vec<Option<Vec<u8>>>>(&keys.all(), self.ask(partition, &mut command).await?)
+        });
+        Ok(try_join_all(chunks).await?.concat())
+    }
+
+    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
+        let counters = try_join_all(partitions.iter().map(|&partition| self.counters(partition))).await?;
+        let known = counters.into_iter().flatten().map(|(field, count)| match keys::parse_counter(&field) {
+            Some(counter) => Ok((counter, count)),
+            None => Err(StoreError::Invalid(format!("`{field}` is not the name of a counter: another version wrote it"))),
+        });
+        super::sum_counts(known.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
+        for _ in 0..ATTEMPTS {
+            if let Some(tail) = self.log(partition, id).await? {
+                let (from, lines) = tail.page(from, limit);
+                return Ok(LogPage { from, lines: lines.cloned().collect() });
+            }
+        }
+        Err(StoreError::Unavailable(format!("the log of `{id}` grows faster than it can be read: try again")))
+    }
+
+    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let key = self.keys(partition).attachments(id);
+        let mut command = cmd("HGET");
+        command.arg(&key).arg(name);
+        values::read(&key, self.ask(partition, &mut command).await?)
+    }
+
+    async fn reserve(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        mark: &Reservation,
+    ) -> Result<Option<Reservation>, StoreError> {
+        let key = self.keys(partition).reservation(id, run);
+        let ttl_ms = self.link.options.ttl_ms(mark);
+        for _ in 0..ATTEMPTS {
+            let mut commands = pipe();
+            commands.cmd("SET").arg(&key).arg(values::reservation_text(mark)).arg("NX").arg("PX").arg(ttl_ms);
+            commands.cmd("GET").arg(&key);
+            let mut answers = self.reader.query(partition, &commands).await?;
+            let held = answers.pop().unwrap_or_default();
+            if answers.pop() == Some(Value::Okay) {
+                return Ok(None);
+            }
+            // Nothing there: it expired between the two.
+            if let Some(held) = values::read_reservation(&key, held)? {
+                return Ok(Some(held));
+            }
+        }
+        Err(StoreError::Unavailable(format!("the reservation of `{id}` changes faster than it can be read: try again")))
+    }
+
+    async fn replace_reservation(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        held: &Reservation,
+        mark: Option<&Reservation>,
+    ) -> Result<bool, StoreError> {
+        let key = self.keys(partition).reservation(id, run);
+        let mut script = cmd("EVAL");
+        script.arg(REPLACE).arg(1).arg(&key).arg(values::reservation_text(held));
+        if let Some(mark) = mark {
+            script.arg(values::reservation_text(mark)).arg(self.link.options.ttl_ms(mark));
+        }
+        let replaced: i64 = values::read(&key, self.ask(partition, &mut script).await?)?;
+        Ok(replaced == 1)
+    }
+
+    async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
+        Ok(notices::stream(self.link.clone()))
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        server_checks::check(&self.link).await
+    }
+
+    async fn memory(&self) -> Result<Vec<MemoryUse>, StoreError> {
+        server_checks::memory(&self.link).await
+    }
+}
+
+#[async_trait]
+impl Inspect for Redis {
+    async fn inspect(&self, partition: u32) -> Result<Box<dyn Inspector>, StoreError> {
+        Ok(Box::new(inspect::Look::open(self.link.clone(), partition).await?))
+    }
+}

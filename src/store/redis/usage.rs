@@ -1,0 +1,88 @@
+//! What a benchmark asks of Redis itself: what it costs, and how fast it takes plain writes.
+
+use std::time::Duration;
+
+use ::redis::{Value, cmd, pipe};
+use futures::future::try_join_all;
+
+use super::connection::within;
+use super::values::read;
+use super::{Keys, Redis};
+use crate::store::StoreError;
+
+/// Writes in one pipeline, and keys in one step of clearing.
+const PIPELINE: u64 = 1_000;
+
+/// What Redis has used since it began.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Usage {
+    pub version: String,
+    pub memory_bytes: u64,
+    pub cpu: Duration,
+}
+
+impl Redis {
+    pub async fn usage(&self) -> Result<Usage, StoreError> {
+        let mut facts = String::new();
+        for section in ["server", "memory", "cpu"] {
+            facts += &read::<String>("INFO", self.ask(0, cmd("INFO").arg(section)).await?)?;
+        }
+        let fact = |name: &str| {
+            let line = facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        let seconds = |name| fact(name).parse::<f64>().unwrap_or(0.0);
+        Ok(Usage {
+            version: fact("redis_version"),
+            memory_bytes: fact("used_memory").parse().unwrap_or(0),
+            cpu: Duration::from_secs_f64(seconds("used_cpu_sys") + seconds("used_cpu_user")),
+        })
+    }
+
+    /// Writes so many records of so many bytes each, and each into an index, over one connection per partition, in
+    /// pipelines: what the store takes from somebody who does nothing else.
+    pub async fn plain_writes(&self, partitions: u32, records: u64, bytes: usize) -> Result<(), StoreError> {
+        let share = records / u64::from(partitions.max(1));
+        try_join_all((0..partitions).map(|partition| self.plain_partition(partition, share, bytes))).await.map(drop)
+    }
+
+    async fn plain_partition(&self, partition: u32, records: u64, bytes: usize) -> Result<(), StoreError> {
+        let (keys, value) = (Keys::new(&self.link.options.prefix, partition), vec![b'x'; bytes]);
+        let (mut connection, _) = self.link.connect().await.map_err(|error| self.link.explain(&error))?;
+        let mut next = 0;
+        while next < records {
+            let end = (next + PIPELINE).min(records);
+            let (mut commands, mut sets, mut index) = (pipe(), cmd("MSET"), cmd("ZADD"));
+            index.arg(keys.all());
+            for n in next..end {
+                let id = format!("plain-{n:012}");
+                sets.arg([keys.all(), id.clone()].concat()).arg(&value);
+                index.arg(1_700_000_000_000 + n).arg(id);
+            }
+            commands.add_command(sets).add_command(index);
+            let sent = connection.send_packed_commands(&commands, 0, 2);
+            let answers = within(self.link.options.response_timeout, sent).await;
+            for answer in answers.map_err(|error| self.link.explain(&error))? {
+                Value::extract_error(answer).map_err(|error| self.link.explain(&error))?;
+            }
+            next = end;
+        }
+        Ok(())
+    }
+
+    /// Deletes everything under this prefix.
+    pub async fn clear(&self) -> Result<(), StoreError> {
+        let (mut cursor, pattern) = ("0".to_owned(), format!("{}:*", self.link.options.prefix));
+        loop {
+            let found = self.ask(0, cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PIPELINE)).await?;
+            let (next, keys): (String, Vec<String>) = read("SCAN", found)?;
+            if !keys.is_empty() {
+                self.ask(0, cmd("UNLINK").arg(keys)).await?;
+            }
+            if next == "0" {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+}

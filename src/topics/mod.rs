@@ -1,0 +1,152 @@
+//! The topics of a fleet: what must be there, creating it, and what is wrong with what is there.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{Broker, BrokerError, TopicChange, TopicInfo, TopicOutcome, TopicSpec};
+use crate::config::{Config, Names, TypeConfig};
+use crate::control::settings::{FleetSettings, FleetSettingsError, read_control, set_fleet};
+use crate::handlers::Registry;
+use crate::handlers::builtin::{callback, email};
+use crate::model::units::duration::Millis;
+use crate::runtime::blocking;
+
+mod check;
+mod watch;
+pub use check::{Finding, Severity, check};
+pub use watch::{Needs, Standing, TopicWatch};
+
+const MIB: u64 = 1 << 20;
+/// The largest record of a topic, in bytes.
+pub const MAX_RECORD_BYTES: u64 = 4 * MIB;
+/// A dead letter is the whole record and its reason.
+pub const MAX_DEAD_BYTES: u64 = MAX_RECORD_BYTES + MIB;
+/// How long heartbeats are kept.
+const HEARTBEATS: Millis = Millis::secs(86_400);
+
+/// The topics that a configuration and its types need.
+pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
+    let (names, topics) = (Names::new(&config.topics.prefix), &config.topics);
+    let spec = |name: String, partitions: u32, max_bytes: u64, settings: &[(&str, String)]| {
+        let own = settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
+        let size = ("max.message.bytes".to_owned(), max_bytes.to_string());
+        TopicSpec { name, partitions, replication: topics.replication, config: own.chain([size]).collect() }
+    };
+    let kept = |span: Millis| [("cleanup.policy", "delete".to_owned()), ("retention.ms", span.as_i64().to_string())];
+    let by_broker = ("message.timestamp.type", "LogAppendTime".to_owned());
+    let [cleanup, retention] = kept(Millis(config.lifetimes().log_retention_ms().unsigned_abs()));
+    let mut specs = vec![
+        spec(names.control(), 1, MAX_RECORD_BYTES, &[("cleanup.policy", "compact".into())]),
+        spec(names.events(), topics.events_partitions, MAX_RECORD_BYTES, &[cleanup, retention, by_broker]),
+        spec(
+            names.workers(),
+            1,
+            MAX_RECORD_BYTES,
+            &[("cleanup.policy", "compact,delete".into()), ("retention.ms", HEARTBEATS.as_i64().to_string())],
+        ),
+    ];
+    let by_default = TypeConfig::default();
+    for name in type_names(config, registry) {
+        let kind = config.types.get(&name).unwrap_or(&by_default);
+        let partitions = kind.partitions.unwrap_or(topics.task_partitions);
+        specs.push(spec(names.tasks(&name), partitions, MAX_RECORD_BYTES, &kept(topics.task_retention)));
+        specs.push(spec(names.dead(&name), 1, MAX_DEAD_BYTES, &kept(topics.dead_retention)));
+        let in_code = registry.get(&name).is_some_and(|registered| registered.policy.publish_results);
+        if kind.publish_results || in_code {
+            specs.push(spec(names.results(&name), partitions, MAX_RECORD_BYTES, &kept(topics.task_retention)));
+        }
+    }
+    specs
+}
+
+/// Types from the file and from code.
+fn type_names(config: &Config, registry: &Registry) -> BTreeSet<String> {
+    let in_code = registry.types().map(|(name, _)| name.to_string());
+    let callbacks = config.callbacks.as_ref().map(|_| callback::TYPE.to_owned());
+    let of_sections = callbacks.into_iter().chain(config.email.as_ref().map(|_| email::TYPE.to_owned()));
+    config.types.keys().cloned().chain(in_code).chain(of_sections).collect()
+}
+
+/// Why topics were not applied. Nothing has been changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    #[error(
+        "the events topic has {recorded} partitions, the configuration says {wanted}: the number is fixed once applied, because \
+         every tree lives in one partition\n\nhint: set `events_partitions = {recorded}` in `[topics]`, or use another `prefix`"
+    )]
+    Fixed { recorded: u32, wanted: u32 },
+    #[error(
+        "the topic `{topic}` has {present} partitions, but {recorded} were applied: somebody changed it, and trees are no longer \
+         where they are looked for\n\nhint: use another `prefix`, or create the topic anew with {recorded} partitions"
+    )]
+    Changed { topic: String, present: u32, recorded: u32 },
+    #[error(transparent)]
+    FleetSettings(#[from] FleetSettingsError),
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// Creates and corrects the topics, and records the number of events partitions. One outcome per topic; the number is
+/// recorded only when the control and events topics are as they should be. Waits at the longest for `deadline`.
+pub async fn apply(
+    broker: Arc<dyn Broker>,
+    config: &Config,
+    registry: &Registry,
+    deadline: Duration,
+) -> Result<Vec<TopicOutcome>, ApplyError> {
+    let (specs, names) = (specs(config, registry), Names::new(&config.topics.prefix));
+    let wanted = config.topics.events_partitions;
+    let (link_broker, own) = (broker.clone(), names.clone());
+    let task = blocking(move || apply_blocking(&*broker, &specs, &own, wanted, deadline)).await;
+    let (outcomes, recorded) = task.map_err(ApplyError::Internal)??;
+    let failed = |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));
+    if recorded.is_none() && !failed(&names.control()) && !failed(&names.events()) {
+        let link = SharedProducer::open(link_broker, None)?;
+        set_fleet(&link, &names, wanted).await?;
+    }
+    Ok(outcomes)
+}
+
+fn apply_blocking(
+    broker: &dyn Broker,
+    specs: &[TopicSpec],
+    names: &Names,
+    wanted: u32,
+    deadline: Duration,
+) -> Result<(Vec<TopicOutcome>, Option<u32>), ApplyError> {
+    let begun = Instant::now();
+    let left = || deadline.saturating_sub(begun.elapsed());
+    let present = broker.topics(&names.prefix, left())?;
+    let recorded = match find(&present, &names.control()) {
+        Some(_) => read_control(broker, names, left())?.events_partitions,
+        None => None,
+    };
+    agree(find(&present, &names.events()), recorded, wanted)?;
+    Ok((broker.apply_topics(specs, left())?, recorded))
+}
+
+/// The number of events partitions never changes.
+fn agree(events: Option<&TopicInfo>, recorded: Option<u32>, wanted: u32) -> Result<(), ApplyError> {
+    let present = events.map(|info| info.partitions);
+    match (recorded, present) {
+        (Some(recorded), Some(present)) if recorded != present => {
+            let topic = events.map(|info| info.name.clone()).unwrap_or_default();
+            Err(ApplyError::Changed { topic, present, recorded })
+        }
+        (Some(recorded), _) | (None, Some(recorded)) if recorded != wanted => Err(ApplyError::Fixed { recorded, wanted }),
+        _ => Ok(()),
+    }
+}
+
+fn find<'a>(topics: &'a [TopicInfo], name: &str) -> Option<&'a TopicInfo> {
+    topics.iter().find(|info| info.name == name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,10 @@
+//! Publishes the timers and effects that the fold has stored, each once.
+
+pub(crate) mod entry;
+pub(crate) mod fan_in;
+pub(crate) mod notification;
+pub(crate) mod planner;
+pub(crate) mod relay;
+pub(crate) mod subtree;
+pub(crate) mod task_records;
+pub(crate) mod worker_progress;

@@ -1,0 +1,104 @@
+//! What is told of a task: a delivery is a task of its own, of a type that comes with kafleet. Attempts, backoff, dead
+//! letters, redrive and status are those of any task; what the fold has decided once is published once.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::handlers::builtin::callback;
+use crate::handlers::builtin::callback::Callbacks;
+use crate::handlers::builtin::email;
+use crate::handlers::builtin::email::Emails;
+use crate::model::event::Event;
+use crate::model::json::RawJson;
+use crate::model::record::TaskRecord;
+use crate::model::record::notifications::Delivery;
+use crate::model::task::action::Notification;
+use crate::model::task::id::TaskId;
+use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules};
+use crate::model::units::duration::Millis;
+use crate::publish::{NewTask, scheduled_event, time_text};
+
+const SOURCE: &str = "kafleet/tracker";
+/// Who is told to have made a delivery.
+const CREATOR: &str = "kafleet";
+
+/// The event that brings a delivery about; None: the task's policy says nothing of it any more. `lean`: without what may
+/// be large.
+pub fn delivery_event(
+    id: &TaskId,
+    node: &TaskRecord,
+    delivery: Delivery,
+    lean: bool,
+    now_ms: i64,
+) -> Result<Option<Event>, String> {
+    let rules = node.policy.as_deref().map(|policy| &policy.rules);
+    let Some(telling) = rules.and_then(|rules| delivery.rule.telling(rules)) else { return Ok(None) };
+    let body = RawJson::of(&body(id, node, delivery, lean)).map_err(|why| why.to_string())?;
+    let (kind, params, attempts) = match telling {
+        Notification::Callback(callback) => {
+            (callback::TYPE, RawJson::of(&Callbacks::params(callback, body)), (callback.retries, callback.timeout))
+        }
+        Notification::Email(email) => (email::TYPE, RawJson::of(&Emails::params(email, body)), (email.retries, email.timeout)),
+    };
+    let mut new = NewTask::new(kind, params.map_err(|why| why.to_string())?);
+    new.id = Some(TaskId::parse(&delivery.id(id, telling)).map_err(|why| why.to_string())?);
+    new.policy = policy(id, delivery, attempts);
+    scheduled_event(new, SOURCE, now_ms, now_ms).map(Some).map_err(|why| why.to_string())
+}
+
+fn policy(id: &TaskId, delivery: Delivery, (retries, timeout): (Option<u32>, Option<Millis>)) -> Policy {
+    let about = json!({"task": id, "rule": delivery.rule.to_string(), "state": delivery.state, "run": delivery.run});
+    let name: String = format!("{} of {id}", delivery.state).chars().take(MAX_TEXT_CHARS).collect();
+    Policy {
+        retries,
+        timeout,
+        name: Some(name),
+        creator: Some(CREATOR.to_owned()),
+        rules: Rules { options: Some(about), ..Rules::default() },
+        ..Policy::default()
+    }
+}
+
+/// What a callback says: what kind of thing has happened, when, and to which task.
+fn body(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Value {
+    let mut data = task_data(id, node, delivery, lean);
+    let mut kind = "task.state";
+    if let Some((number, passed)) = delivery.rule.check() {
+        kind = "task.check";
+        let check = node.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
+        let expected = check.map(|check| check.expect.clone()).unwrap_or_default();
+        data.insert("check".to_owned(), json!({"number": number, "expected": expected, "passed": passed}));
+    }
+    json!({"type": kind, "timestamp": time_text(delivery.at_ms), "data": data})
+}
+
+fn task_data(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Map<String, Value> {
+    let policy = node.policy.as_deref().cloned().unwrap_or_default();
+    // The task may have gone on since: what it says then is not what it said when it came into this state.
+    let still = node.run == delivery.run && node.state == delivery.state;
+    let time = |at: Option<i64>| at.filter(|_| still).map(time_text);
+    let result = node.output.as_ref().filter(|_| still && !lean).and_then(|output| output.value().ok());
+    let fields: BTreeMap<&str, Value> = [
+        ("id", json!(id)),
+        ("parent", json!(id.parent())),
+        ("root", json!(id.root())),
+        ("type", json!(node.task_type.as_deref())),
+        ("state", json!(delivery.state)),
+        ("run", json!(delivery.run)),
+        ("change", json!(delivery.change)),
+        ("attempt", json!(node.attempt)),
+        ("name", json!(policy.name)),
+        ("creator", json!(policy.creator)),
+        ("tags", json!(policy.tags)),
+        ("link", json!(policy.link)),
+        ("options", if lean { Value::Null } else { json!(policy.rules.options) }),
+        ("created_at", json!(node.created_at_ms.map(time_text))),
+        ("started_at", json!(time(node.started_at_ms))),
+        ("ended_at", json!(time(node.ended_at_ms))),
+        ("result", result.unwrap_or_default()),
+        ("error", json!(node.error.as_deref().filter(|_| still))),
+    ]
+    .into();
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

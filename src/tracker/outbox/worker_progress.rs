@@ -1,0 +1,113 @@
+//! How far the workers of a type have consumed its task partitions, measured once for everybody in a tracker who asks.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::broker::{Broker, BrokerError, Partition};
+use crate::config::Names;
+use crate::runtime::blocking;
+use crate::tracker::TrackerSetup;
+
+/// Of one call to Kafka.
+const CALL_DEADLINE: Duration = Duration::from_secs(3);
+
+/// A task partition as it was measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    pub partition: Partition,
+    /// The partition's end.
+    pub end: i64,
+    /// The next record for the workers: everything before is committed, or is nothing that a worker is given, such as the
+    /// marker that ends a transaction.
+    pub consumed: i64,
+    /// What the group has committed; 0 where that is nothing.
+    committed: i64,
+}
+
+/// The partitions of a type's topic that hold records.
+pub type WorkerProgress = Vec<Measured>;
+
+/// One answer per type that was asked for.
+pub type Survey = BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerError>>;
+
+/// The latest measurement of each type, and when it began.
+type Latest = HashMap<Arc<str>, (Instant, Arc<WorkerProgress>)>;
+
+/// Measurements shared by the partitions that a tracker owns: each costs Kafka the same, whatever number of cancels asks.
+#[derive(Default)]
+pub struct Surveys(Mutex<Latest>);
+
+impl Surveys {
+    /// Measurements of these types that began at `since` or later.
+    pub async fn survey(&self, setup: &TrackerSetup, types: BTreeSet<Arc<str>>, since: Instant) -> Result<Survey, String> {
+        let mut latest = self.0.lock().await;
+        let is_fresh = |task_type: &Arc<str>| latest.get(task_type).is_some_and(|(begun, _)| *begun >= since);
+        let (fresh, stale): (BTreeSet<_>, BTreeSet<_>) = types.into_iter().partition(is_fresh);
+        let mut survey: Survey =
+            fresh.into_iter().filter_map(|name| latest.get(&name).map(|(_, found)| (name, Ok(found.clone())))).collect();
+        if !stale.is_empty() {
+            let (broker, names, begun) = (setup.broker.clone(), setup.names.clone(), Instant::now());
+            let asked: Vec<_> = stale.into_iter().map(|name| (latest.get(&name).map(|(_, found)| found.clone()), name)).collect();
+            let measured = blocking(move || measure(&*broker, &names, asked)).await?;
+            let found = measured.iter().filter_map(|(name, found)| Some((name.clone(), (begun, found.clone().ok()?))));
+            latest.extend(found);
+            survey.extend(measured);
+        }
+        Ok(survey)
+    }
+}
+
+fn measure(broker: &dyn Broker, names: &Names, asked: Vec<(Option<Arc<WorkerProgress>>, Arc<str>)>) -> Survey {
+    let counts = match broker.topics(&names.tasks(""), CALL_DEADLINE) {
+        Ok(infos) => infos.into_iter().map(|info| (info.name, info.partitions)).collect::<HashMap<String, u32>>(),
+        Err(error) => return asked.into_iter().map(|(_, name)| (name, Err(error.clone()))).collect(),
+    };
+    let (mut survey, mut away) = (Survey::new(), None);
+    for (before, name) in asked {
+        // Each of the others would take its deadline too.
+        let found = match &away {
+            Some(error) => Err(BrokerError::clone(error)),
+            None => measure_type(broker, names, &name, &counts, before.as_deref()),
+        };
+        away = found.as_ref().err().filter(|error| error.is_transient()).cloned();
+        survey.insert(name, found.map(Arc::new));
+    }
+    survey
+}
+
+fn measure_type(
+    broker: &dyn Broker,
+    names: &Names,
+    task_type: &str,
+    counts: &HashMap<String, u32>,
+    before: Option<&WorkerProgress>,
+) -> Result<WorkerProgress, BrokerError> {
+    let topic: Arc<str> = names.tasks(task_type).into();
+    let mut filled = Vec::new();
+    for index in 0..counts.get(&*topic).copied().unwrap_or_default() {
+        let partition = Partition::new(topic.clone(), index as i32);
+        let ends = broker.ends(&partition, CALL_DEADLINE)?;
+        filled.extend((ends.end > ends.first).then_some((partition, ends.end)));
+    }
+    let partitions: Vec<Partition> = filled.iter().map(|(partition, _)| partition.clone()).collect();
+    let committed = match partitions.is_empty() {
+        true => Vec::new(),
+        false => broker.group_offsets(&names.group(task_type), &partitions, CALL_DEADLINE)?,
+    };
+    let all = filled.into_iter().zip(committed).map(|((partition, end), committed)| {
+        let committed = committed.map_or(0, |committed| committed.offset);
+        let known = before.and_then(|before| before.iter().find(|known| known.partition == partition));
+        let consumed = match known {
+            _ if committed >= end => committed,
+            // The record that was found there is there, and where there was none nothing has come.
+            Some(known) if known.committed == committed && (known.consumed < known.end || known.end == end) => known.consumed,
+            _ => broker.first_visible(&partition, committed, CALL_DEADLINE)?.place.max(committed),
+        };
+        Ok(Measured { partition, end, consumed, committed })
+    });
+    all.collect()
+}

@@ -1,0 +1,265 @@
+//! What a rebuild looks at before it writes anything, and why it may refuse.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CALL_DEADLINE, Rebuild, RebuildPlan, Refusal, Task};
+use crate::broker::{Broker, BrokerError, Partition, Watermarks};
+use crate::model::event::Event;
+use crate::model::projection::FOLD_VERSION;
+use crate::model::record::TaskRecord;
+use crate::model::task::id::TaskId;
+use crate::publish::time_text;
+use crate::runtime::{blocking, now_ms};
+use crate::store::{Checkpoint, Entry, Index, Reservation, Stage, Store, StoreError};
+
+/// Trees that are counted before they are many.
+const MAX_PARTIAL: usize = 10_000;
+/// How many places before a fence are looked at for an event: some hold none.
+const LOOK_BACK: i64 = 64;
+/// So much the brokers' clocks may differ.
+const CLOCK_SLACK_MS: i64 = 3_600_000;
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) => Self::Unavailable(error.to_string()),
+            _ => Self::Unfit(error.to_string()),
+        }
+    }
+}
+
+impl From<BrokerError> for Refusal {
+    fn from(error: BrokerError) -> Self {
+        if error.is_transient() { Self::Unavailable(error.to_string()) } else { Self::Unfit(error.to_string()) }
+    }
+}
+
+/// What both stores and the log hold now.
+struct Preflight<'a> {
+    setup: &'a Rebuild,
+    source: Vec<Option<Checkpoint>>,
+    copy: Vec<Option<Checkpoint>>,
+    ends: Vec<Watermarks>,
+}
+
+/// Looks at everything, and refuses what would go wrong. Writes nothing but a mark that it takes back.
+pub async fn preflight(setup: &Rebuild) -> Result<RebuildPlan, Refusal> {
+    let tracker = &setup.tracker;
+    if is_same(&*setup.source, &*tracker.store).await? {
+        return unfit("this is the store that serves now", "name another Redis, or another database of it, to fold the log into");
+    }
+    let all: Vec<u32> = (0..tracker.events_partitions).collect();
+    let ends = ends(setup, &all).await?;
+    let (source, copy) = (setup.source.fences(&all).await?, tracker.store.fences(&all).await?);
+    let ground = Preflight { setup, source, copy, ends };
+    ground.check_versions()?;
+    ground.check_owner().await?;
+    ground.check_fleet().await?;
+    let partial_trees = ground.check_log().await?;
+    Ok(ground.plan(partial_trees))
+}
+
+fn unfit<T>(what: impl std::fmt::Display, hint: &str) -> Result<T, Refusal> {
+    Err(Refusal::Unfit(format!("{what}\n\nhint: {hint}")))
+}
+
+/// A mark left in one is seen in the other.
+async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, Refusal> {
+    let name = format!("rebuild-{}", uuid::Uuid::now_v7().simple());
+    let id = TaskId::parse(&name).map_err(|error| Refusal::Unfit(error.to_string()))?;
+    let mark = |hash: &str| Reservation { hash: hash.to_owned(), stage: Stage::InDoubt };
+    let (in_copy, in_source) = (mark("copy"), mark("source"));
+    copy.reserve(0, &id, 1, &in_copy).await?;
+    let found = source.reserve(0, &id, 1, &in_source).await;
+    copy.replace_reservation(0, &id, 1, &in_copy, None).await?;
+    let same = found?.is_some_and(|found| found == in_copy);
+    if !same {
+        source.replace_reservation(0, &id, 1, &in_source, None).await?;
+    }
+    Ok(same)
+}
+
+async fn ends(setup: &Rebuild, partitions: &[u32]) -> Result<Vec<Watermarks>, Refusal> {
+    let (broker, events, partitions) = (setup.tracker.broker.clone(), setup.tracker.names.events(), partitions.to_vec());
+    let read = blocking(move || {
+        let events: Arc<str> = events.into();
+        let of = |number: u32| broker.ends(&Partition::new(events.clone(), number as i32), CALL_DEADLINE);
+        partitions.into_iter().map(of).collect::<Result<Vec<_>, _>>()
+    });
+    Ok(read.await.map_err(Refusal::Unavailable)??)
+}
+
+impl Preflight<'_> {
+    fn check_versions(&self) -> Result<(), Refusal> {
+        let version = |fences: &[Option<Checkpoint>], wrong: fn(u32) -> bool| {
+            fences.iter().flatten().map(|fence| fence.version).find(|version| wrong(*version))
+        };
+        if let Some(newer) = version(&self.source, |version| version > FOLD_VERSION) {
+            let what = format!("the source was folded by version {newer} and this build folds version {FOLD_VERSION}");
+            return unfit(what, "rebuild with the build that the trackers have, or a newer one");
+        }
+        if let Some(other) = version(&self.copy, |version| version != FOLD_VERSION) {
+            let what = format!("the store was begun by fold version {other} and this build folds version {FOLD_VERSION}");
+            return unfit(what, "go on with the build that has begun it, or empty the store");
+        }
+        Ok(())
+    }
+
+    /// What is there has to be of a rebuild, and something has to be left to do.
+    async fn check_owner(&self) -> Result<(), Refusal> {
+        let trackers = self.copy.iter().flatten().filter(|fence| fence.rebuild == 0).count();
+        let rebuilds = self.copy.iter().flatten().filter(|fence| fence.rebuild > 0).count();
+        if trackers > 0 && rebuilds == 0 {
+            let what = format!("trackers fold into this store: {trackers} of {} partitions are theirs", self.copy.len());
+            return unfit(what, "name an empty store; a store that trackers keep up needs no rebuild");
+        }
+        let store = &self.setup.tracker.store;
+        for (number, fence) in (0..).zip(&self.copy) {
+            if fence.is_none() && !store.page(number, &Index::Roots, None, 1).await?.is_empty() {
+                let what = format!("the store has records of partition {number} and no fence: nobody knows how far it is");
+                return unfit(what, "empty the store");
+            }
+        }
+        Ok(())
+    }
+
+    /// What an earlier rebuild has begun has to be of this log.
+    async fn check_fleet(&self) -> Result<(), Refusal> {
+        const HINT: &str = "name an empty store, or the one in which this fleet's rebuild was begun";
+        let beyond = self.setup.tracker.events_partitions;
+        if self.setup.tracker.store.fences(&[beyond]).await?.pop().flatten().is_some() {
+            let what = format!("the store is another fleet's: it has a partition {beyond}, this fleet has 0 to {}", beyond - 1);
+            return unfit(what, HINT);
+        }
+        for (number, (fence, ends)) in self.copy.iter().zip(&self.ends).enumerate() {
+            let Some(fence) = fence else { continue };
+            if fence.offset < ends.first || fence.offset > ends.end {
+                let (first, end) = (ends.first, ends.end);
+                let what = format!(
+                    "the store is another fleet's, or the log has moved on: partition {number} is folded to offset {}, the log holds {first} to {end}",
+                    fence.offset
+                );
+                return unfit(what, HINT);
+            }
+            if let Some(time_ms) = self.time_before(number, *fence, *ends).await?
+                && (time_ms > fence.log_time_ms || fence.log_time_ms - time_ms > CLOCK_SLACK_MS)
+            {
+                let (log, store) = (time_text(time_ms), time_text(fence.log_time_ms));
+                let what = format!(
+                    "the store is another fleet's: partition {number} is folded to offset {} and {store}, where this log was at {log}",
+                    fence.offset
+                );
+                return unfit(what, HINT);
+            }
+        }
+        Ok(())
+    }
+
+    /// When the event before a fence was appended.
+    async fn time_before(&self, number: usize, fence: Checkpoint, ends: Watermarks) -> Result<Option<i64>, Refusal> {
+        let from = ends.first.max(fence.offset - LOOK_BACK);
+        self.find((from..fence.offset).rev(), number).await
+    }
+
+    /// When the first event of these places was appended.
+    async fn find(&self, places: impl Iterator<Item = i64> + Send + 'static, number: usize) -> Result<Option<i64>, Refusal> {
+        let setup = &self.setup.tracker;
+        let (broker, partition) = (setup.broker.clone(), Partition::new(setup.names.events(), number as i32));
+        Ok(blocking(move || find(&*broker, &partition, places)).await.map_err(Refusal::Unavailable)??)
+    }
+
+    /// How many trees of the source began before the log does.
+    async fn check_log(&self) -> Result<u64, Refusal> {
+        let (mut count, mut told) = (0, Vec::new());
+        for (number, ends) in self.ends.iter().enumerate() {
+            if ends.first == 0 {
+                continue;
+            }
+            let until = ends.end.min(ends.first + LOOK_BACK);
+            let begins_ms = self.find(ends.first..until, number).await?.unwrap_or_else(now_ms);
+            let mut older = self.older(number as u32, begins_ms).await?;
+            if self.copy[number].is_some() {
+                // Begun before: what was folded then is there, and what was not was done without.
+                older = self.missing(number as u32, older).await?;
+                count += older.len() as u64;
+                continue;
+            }
+            if let Some(oldest) = older.last() {
+                let more = if older.len() >= MAX_PARTIAL { " or more" } else { "" };
+                told.push(format!(
+                    "partition {number} begins at offset {} ({}), and {}{more} trees that the source shows began before, such as `{}`",
+                    ends.first,
+                    time_text(begins_ms),
+                    older.len(),
+                    oldest.id
+                ));
+                count += older.len() as u64;
+            }
+        }
+        if told.is_empty() || self.setup.partial {
+            return Ok(count);
+        }
+        unfit(
+            format!("retention has removed the beginning of the log: {}", told.join("; ")),
+            "those trees would be missing, or known only in part; `--partial` folds what is left all the same",
+        )
+    }
+
+    async fn older(&self, number: u32, than_ms: i64) -> Result<Vec<Entry>, Refusal> {
+        let Ok(lowest) = TaskId::parse("-") else { return Ok(Vec::new()) };
+        let time_step = Entry { seen_ms: than_ms, id: lowest };
+        Ok(self.setup.source.page(number, &Index::Roots, Some(&time_step), MAX_PARTIAL).await?)
+    }
+
+    /// Those of which the copy does not know the beginning.
+    async fn missing(&self, number: u32, trees: Vec<Entry>) -> Result<Vec<Entry>, Refusal> {
+        let ids: Vec<TaskId> = trees.iter().map(|entry| entry.id.clone()).collect();
+        let nodes = self.setup.tracker.store.nodes(number, &ids).await?;
+        let is_missing = |node: &Option<TaskRecord>| node.as_ref().is_none_or(|node| node.task_type.is_none());
+        Ok(trees.into_iter().zip(nodes).filter(|(_, node)| is_missing(node)).map(|(entry, _)| entry).collect())
+    }
+
+    fn plan(self, partial_trees: u64) -> RebuildPlan {
+        let fences = (0..).zip(&self.copy).zip(&self.ends);
+        let (mut partitions, mut taken) = (Vec::new(), BTreeSet::new());
+        for ((number, fence), ends) in fences {
+            match fence {
+                Some(fence) if fence.rebuild == 0 => drop(taken.insert(number)),
+                _ => {
+                    let from = fence.map_or(ends.first, |fence| fence.offset);
+                    partitions.push(Task { number, from, end: ends.end });
+                }
+            }
+        }
+        let last = self.copy.iter().flatten().map(|fence| fence.rebuild).max().unwrap_or(0);
+        RebuildPlan {
+            number: last.saturating_add(1),
+            partitions,
+            taken,
+            resumed: last > 0,
+            incomparable: self.incomparable(partial_trees),
+            partial_trees,
+        }
+    }
+
+    fn incomparable(&self, partial_trees: u64) -> Option<String> {
+        let older = self.source.iter().flatten().map(|fence| fence.version).find(|version| *version < FOLD_VERSION);
+        if let Some(older) = older {
+            return Some(format!("the source was folded by version {older}, the copy by {FOLD_VERSION}"));
+        }
+        (partial_trees > 0).then(|| format!("the log has lost the beginning of {partial_trees} trees that the source shows"))
+    }
+}
+
+fn find(broker: &dyn Broker, partition: &Partition, places: impl Iterator<Item = i64>) -> Result<Option<i64>, BrokerError> {
+    for offset in places {
+        let record = broker.read_at(partition, offset, Duration::from_secs(5))?;
+        let event = record.filter(|record| Event::decode(record.value.as_deref().unwrap_or_default()).is_ok());
+        if let Some(record) = event {
+            return Ok(Some(record.timestamp_ms));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,75 @@
+//! Children of an attempt: named, published, and acknowledged before the result that speaks of them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::handlers::{Child, Context, Failure};
+use crate::model::json::RawJson;
+use crate::model::task::id::TaskId;
+use crate::publish::{NewTask, PublishError, Publisher};
+use crate::runtime::now_ms;
+
+/// For a look at the topics.
+const LOOK_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A child as a task to be published, in its parent's run.
+pub fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
+    let invalid = |why: String| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
+    let id = cx.name_child(&child)?;
+    let params = RawJson::of(&child.params).map_err(|why| invalid(why.to_string()))?;
+    let mut task = NewTask::new(&child.task_type, params);
+    task.id = Some(id);
+    task.key = child.key;
+    task.run = cx.run;
+    task.policy = child.policy;
+    task.trace = cx.trace.clone();
+    task.asof = cx.asof;
+    Ok(task)
+}
+
+/// Publishes children, pipelined. What fails in passing is tried again: the ids are the same, and the handler is not run
+/// again for it. Only a child that can never be published fails the attempt.
+pub async fn publish_children(
+    publisher: &Publisher,
+    tasks: Vec<NewTask>,
+    mut published: impl FnMut(TaskId),
+) -> Result<(), Failure> {
+    check_topics(publisher, &tasks).await?;
+    let mut left = tasks;
+    while !left.is_empty() {
+        let outcomes = publisher.publish_all(left.clone(), now_ms()).await;
+        let mut again = Vec::new();
+        for (task, outcome) in left.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(done) => published(done.id),
+                Err(PublishError::Out { task, error }) => {
+                    tracing::warn!(task = %task.id, %error, "a child is published but not announced; announcing it again");
+                    let id = task.id.clone();
+                    if let Err(error) = publisher.announce(*task, now_ms()).await {
+                        // Its record is out and says everything: the child's worker announces it.
+                        tracing::warn!(task = %id, %error, "a child stays unannounced until it is started");
+                    }
+                    published(id);
+                }
+                Err(PublishError::NotOut(error)) if error.is_passing() => again.push(task),
+                Err(error) => return Err(Failure::fail(format!("a child cannot be published: {error}")).of_kind("bad_child")),
+            }
+        }
+        left = again;
+    }
+    Ok(())
+}
+
+/// A child without a topic fails the attempt before any of its siblings is out. Where the broker does not answer, publishing
+/// will say more.
+async fn check_topics(publisher: &Publisher, tasks: &[NewTask]) -> Result<(), Failure> {
+    let types: BTreeSet<&str> = tasks.iter().map(|task| &*task.task_type).collect();
+    for task_type in types {
+        let topic = publisher.names().tasks(task_type);
+        if let Ok(false) = publisher.link().has_topic(&topic, LOOK_DEADLINE).await {
+            let told = format!("a child cannot be published: there is no topic `{topic}` for the type `{task_type}`");
+            return Err(Failure::fail(format!("{told}; hint: add the type and run `kafleet topics apply`")).of_kind("bad_child"));
+        }
+    }
+    Ok(())
+}

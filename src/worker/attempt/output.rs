@@ -1,0 +1,206 @@
+//! Progress, log lines, warnings and attachments of running attempts, merged so that a talkative task costs few events.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::children::{child_task, publish_children};
+use crate::handlers::context::{Attempt, AttemptSink, Note};
+use crate::handlers::{Child, Context, Failure};
+use crate::model::event::log_line::MAX_EVENT_BYTES;
+use crate::model::event::{Event, Kind};
+use crate::model::json::RawJson;
+use crate::model::record::attachment::{Attachment, MAX_COUNT};
+use crate::model::task::id::TaskId;
+use crate::publish::Publisher;
+use crate::runtime::now_ms;
+
+/// How often what has gathered is written.
+pub const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
+/// Log bytes of one attempt.
+const MAX_ATTEMPT_BYTES: usize = 1 << 20;
+/// The largest progress value; a larger one is dropped and logged.
+const MAX_PROGRESS_BYTES: usize = 16 << 10;
+
+/// The worker's side of the contexts of one type.
+pub struct OutputBuffer {
+    publisher: Publisher,
+    worker: Arc<str>,
+    /// By attempt: several may run at once under one id.
+    pending: Mutex<FxHashMap<usize, PendingOutput>>,
+    /// Attempts with something pending: the common case, none, costs no lock.
+    count: AtomicUsize,
+    /// What `spawn_now` has published, by task and run, for as long as the task is held.
+    early: Mutex<FxHashMap<(TaskId, u32), FxHashSet<TaskId>>>,
+    /// Something has been published so: before that, no look at it is needed.
+    ever_early: AtomicBool,
+}
+
+struct PendingOutput {
+    id: TaskId,
+    run: u32,
+    attempt: u32,
+    progress: Option<RawJson>,
+    warning: Option<String>,
+    attachments: Vec<Attachment>,
+    lines: Vec<String>,
+    bytes: usize,
+    /// Log bytes of this attempt that are written already.
+    logged: usize,
+    dropped: u32,
+}
+
+impl OutputBuffer {
+    pub fn new(publisher: Publisher, worker: Arc<str>) -> Self {
+        let (pending, early, ever_early) = Default::default();
+        Self { publisher, worker, pending, count: AtomicUsize::new(0), early, ever_early }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// The events for everything that has gathered.
+    pub fn flush_all(&self) -> Vec<Event> {
+        let mut pending = self.pending.lock();
+        pending.values_mut().flat_map(|pending| pending.take_events(&self.worker)).collect()
+    }
+
+    /// The last events of an attempt, which has ended: nothing more is taken from it.
+    pub fn close(&self, attempt: &Context) -> Vec<Event> {
+        attempt.end();
+        if self.is_idle() {
+            return Vec::new();
+        }
+        let Some(mut pending) = self.pending.lock().remove(&number_of(attempt)) else { return Vec::new() };
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        pending.take_events(&self.worker)
+    }
+
+    /// `spawn_now` has published something for this task.
+    pub fn has_spawned(&self, id: &TaskId, run: u32) -> bool {
+        self.early.lock().contains_key(&(id.clone(), run))
+    }
+
+    /// The worker no longer holds this task.
+    pub fn forget(&self, id: &TaskId, run: u32) {
+        if self.ever_early.load(Ordering::Acquire) {
+            self.early.lock().remove(&(id.clone(), run));
+        }
+    }
+}
+
+/// Tells attempts apart. No two have the same one: whoever closes an attempt still has it.
+fn number_of(attempt: &Attempt) -> usize {
+    std::ptr::from_ref(attempt).addr()
+}
+
+impl PendingOutput {
+    fn of(attempt: &Attempt) -> Self {
+        let (id, run, number) = (attempt.id.clone(), attempt.run, attempt.number);
+        let (progress, warning, attachments, lines, bytes, logged, dropped) = Default::default();
+        Self { id, run, attempt: number, progress, warning, attachments, lines, bytes, logged, dropped }
+    }
+
+    fn add(&mut self, note: Note) {
+        match note {
+            Note::Progress(state) if state.text().len() > MAX_PROGRESS_BYTES => {
+                self.log(format!(
+                    "a progress value of {} bytes was dropped: at most {MAX_PROGRESS_BYTES} are kept",
+                    state.text().len()
+                ));
+            }
+            Note::Progress(state) => self.progress = Some(state),
+            Note::Warning(message) => self.warning = Some(message),
+            Note::Log(line) => self.log(line),
+            Note::Attachment(attachment) => self.attach(attachment),
+        }
+    }
+
+    fn log(&mut self, line: String) {
+        let room = MAX_EVENT_BYTES.saturating_sub(self.bytes);
+        if line.len() > room || self.logged + self.bytes + line.len() > MAX_ATTEMPT_BYTES {
+            self.dropped += 1;
+            return;
+        }
+        self.bytes += line.len();
+        self.lines.push(line);
+    }
+
+    /// The newest of a name counts.
+    fn attach(&mut self, attachment: Attachment) {
+        self.attachments.retain(|known| known.name != attachment.name);
+        match self.attachments.len() < MAX_COUNT {
+            true => self.attachments.push(attachment),
+            false => self.log(format!("the attachment `{}` was dropped: {MAX_COUNT} of one task are kept", attachment.name)),
+        }
+    }
+
+    fn take_events(&mut self, worker: &Arc<str>) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut add = |kind, fill: &mut dyn FnMut(&mut Event)| {
+            let mut event = Event::new(kind, self.id.clone(), self.run, now_ms());
+            event.attempt = self.attempt;
+            event.worker = Some(worker.clone());
+            fill(&mut event);
+            events.push(event);
+        };
+        if let Some(message) = self.warning.take() {
+            add(Kind::Warned, &mut |event| event.message = Some(message.clone()));
+        }
+        if let Some(state) = self.progress.take() {
+            add(Kind::Progress, &mut |event| event.output = Some(state.clone()));
+        }
+        for attachment in std::mem::take(&mut self.attachments) {
+            add(Kind::Attached, &mut |event| event.attachment = Some(Box::new(attachment.clone())));
+        }
+        if !self.lines.is_empty() || self.dropped > 0 {
+            self.logged += std::mem::take(&mut self.bytes);
+            let (lines, dropped) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.dropped));
+            add(Kind::Log, &mut |event| (event.lines, event.dropped) = (lines.clone(), dropped));
+        }
+        events
+    }
+}
+
+impl AttemptSink for OutputBuffer {
+    fn note(&self, attempt: &Attempt, note: Note) {
+        let mut pending = self.pending.lock();
+        // Counted before it is asked whether the attempt has ended: whoever ends it then sees one or the other.
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let entry = pending.entry(number_of(attempt));
+        let known = matches!(entry, Entry::Occupied(_));
+        if attempt.has_ended() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
+        entry.or_insert_with(|| PendingOutput::of(attempt)).add(note);
+        if known {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn spawn_now<'a>(&'a self, attempt: &'a Context, children: Vec<Child>) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {
+        async move {
+            let named = children.into_iter().map(|child| child_task(attempt, child)).collect::<Result<Vec<_>, _>>()?;
+            let ids: Vec<TaskId> = named.iter().filter_map(|task| task.id.clone()).collect();
+            let key = (attempt.id.clone(), attempt.run);
+            self.ever_early.store(true, Ordering::Release);
+            // What an earlier attempt has published is not published again.
+            let known = self.early.lock().entry(key.clone()).or_default().clone();
+            let new = named.into_iter().filter(|task| task.id.as_ref().is_some_and(|id| !known.contains(id))).collect();
+            publish_children(&self.publisher, new, |id| {
+                self.early.lock().entry(key.clone()).or_default().insert(id);
+            })
+            .await?;
+            Ok(ids)
+        }
+        .boxed()
+    }
+}

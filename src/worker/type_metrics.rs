@@ -1,0 +1,86 @@
+//! The metrics of one type, gathered locally and passed on in bulk.
+
+use std::time::Duration;
+
+use prometheus::IntGauge;
+use prometheus::local::{LocalHistogram, LocalIntCounter, LocalIntCounterVec};
+
+use crate::telemetry::Metrics;
+
+pub struct TypeMetrics {
+    task_type: String,
+    metrics: Metrics,
+    started: LocalIntCounter,
+    finished: LocalIntCounterVec,
+    /// The outcome of most, looked up once.
+    succeeded: LocalIntCounter,
+    queue_wait: LocalHistogram,
+    run_time: LocalHistogram,
+    in_flight: IntGauge,
+}
+
+impl TypeMetrics {
+    pub fn new(metrics: &Metrics, task_type: &str) -> Self {
+        let label = &[task_type];
+        Self {
+            started: metrics.started.with_label_values(label).local(),
+            finished: metrics.finished.local(),
+            succeeded: metrics.finished.with_label_values(&[task_type, "succeeded"]).local(),
+            queue_wait: metrics.queue_wait.with_label_values(label).local(),
+            run_time: metrics.run_time.with_label_values(label).local(),
+            in_flight: metrics.in_flight.with_label_values(label),
+            task_type: task_type.to_owned(),
+            metrics: metrics.clone(),
+        }
+    }
+
+    pub fn started(&mut self, waited_ms: i64) {
+        self.started.inc();
+        self.queue_wait.observe(waited_ms.max(0) as f64 / 1000.0);
+    }
+
+    pub fn succeeded(&mut self, took: Duration) {
+        self.succeeded.inc();
+        self.run_time.observe(took.as_secs_f64());
+    }
+
+    pub fn finished(&mut self, outcome: &str, took: Duration) {
+        self.finished.with_label_values(&[&self.task_type, outcome]).inc();
+        self.run_time.observe(took.as_secs_f64());
+        if outcome == "retried" {
+            self.metrics.retries.with_label_values(&[&self.task_type]).inc();
+        }
+    }
+
+    pub fn dead_letter(&self, code: &str) {
+        self.metrics.dead_letters.with_label_values(&[self.task_type.as_str(), code]).inc();
+    }
+
+    pub fn in_flight(&self, number: usize) {
+        self.in_flight.set(number as i64);
+    }
+
+    pub fn limits(&self, slots: usize, paused: bool) {
+        self.metrics.slots.with_label_values(&[&self.task_type]).set(slots as i64);
+        self.metrics.paused.with_label_values(&[&self.task_type]).set(i64::from(paused));
+    }
+
+    /// Slots held by attempts that are over.
+    pub fn stuck(&self, number: usize) {
+        self.metrics.slots_stuck.with_label_values(&[&self.task_type]).set(number as i64);
+    }
+
+    /// The type has stopped by itself, or goes on.
+    pub fn stopped(&self, stopped: bool) {
+        self.metrics.type_stopped.with_label_values(&[&self.task_type]).set(i64::from(stopped));
+    }
+
+    /// Passes on what has gathered.
+    pub fn flush(&mut self) {
+        self.started.flush();
+        self.finished.flush();
+        self.succeeded.flush();
+        self.queue_wait.flush();
+        self.run_time.flush();
+    }
+}
