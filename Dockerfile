@@ -16,8 +16,8 @@ COPY . .
 # The caches stay on the building machine: after a change of the sources only kafleet itself is compiled again.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked --bin kafleet \
- && install -D --strip target/release/kafleet /out/kafleet
+    cargo build --profile dist --locked --bin kafleet \
+ && install -D --strip target/dist/kafleet /out/kafleet
 
 FROM debian:${DEBIAN}-slim
 # hadolint ignore=DL3008
