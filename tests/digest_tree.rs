@@ -20,7 +20,7 @@ use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::partition::partition_of;
 use kafleet::store::Store;
-use processes::{HandlerEnv, Process};
+use processes::{Process, ProcessFleet};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -124,12 +124,12 @@ async fn ready(address: &str, process: &mut Process) {
     let end = Instant::now() + Duration::from_secs(120);
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     loop {
-        process.check();
+        process.assert_running();
         let answer = http.get(format!("http://{address}/readyz")).send().await;
         if answer.is_ok_and(|answer| answer.status().is_success()) {
             return;
         }
-        assert!(Instant::now() < end, "not ready in time:\n{}", process.talk());
+        assert!(Instant::now() < end, "not ready in time:\n{}", process.log_tail());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -143,7 +143,7 @@ async fn digests_are_those_of_sha256sum() {
     let (base, tree) = choose();
     eprintln!("{}: {} files, {} directories, {} bytes", base.display(), tree.files.len(), tree.directories, tree.bytes);
     let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
-    let fleet = HandlerEnv::new(&build_example(), brokers, format!("d-{}", tail.to_lowercase()), "");
+    let fleet = ProcessFleet::new(&build_example(), brokers, format!("d-{}", tail.to_lowercase()), "");
     let mut running = Vec::new();
     for role in ["worker", "worker", "tracker"] {
         let address = format!("127.0.0.1:{}", redis::free_port());
@@ -173,11 +173,11 @@ async fn digests_are_those_of_sha256sum() {
     let (_, _, below) = children_of(&root.unwrap().remove(0).unwrap().below);
     assert_eq!((below.total(), below.get(State::Succeeded)), (all - 1, all - 1));
     counts_agree(&store, &fleet, &tree).await;
-    running.iter_mut().for_each(Process::check);
+    running.iter_mut().for_each(Process::assert_running);
 }
 
 /// Submits the job as its documentation says, once the api listens, and waits for its end.
-async fn submit(fleet: &HandlerEnv, params: &str, running: &mut [Process]) -> Value {
+async fn submit(fleet: &ProcessFleet, params: &str, running: &mut [Process]) -> Value {
     ready(fleet.api.strip_prefix("http://").unwrap(), running.last_mut().unwrap()).await;
     let told = fleet.run(&["submit", "digest-tree", params, "--id", ROOT, "--wait=500s", "-o", "json"]);
     serde_json::from_str(&told).unwrap()
@@ -194,7 +194,7 @@ async fn nodes_of(store: &dyn Store, partitions: u32, base: &Path, files: &[Path
     nodes
 }
 
-async fn counts_agree(store: &dyn Store, fleet: &HandlerEnv, tree: &Tree) {
+async fn counts_agree(store: &dyn Store, fleet: &ProcessFleet, tree: &Tree) {
     let counts = store.counts(&(0..fleet.events_partitions).collect::<Vec<_>>()).await.unwrap();
     let counts: Vec<_> = counts.iter().map(|count| (&*count.task_type, count.state, count.count)).collect();
     let (files, directories) = (tree.files.len() as u64, tree.directories);

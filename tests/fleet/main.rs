@@ -1,20 +1,20 @@
-//! The whole path: publish, work, fold, answer. In one process on the broker and the store in memory; where
-//! `KAFLEET_TEST_KAFKA` and `KAFLEET_TEST_REDIS` are set, as `tests/services run` does, also on real Kafka and Redis, and
-//! with roles as processes that are killed.
+//! The whole path: publish, execute, fold, query. In one process on the in-memory broker and store; where
+//! `KAFLEET_TEST_KAFKA` and `KAFLEET_TEST_REDIS` are set, as `tests/services run` does, also on real Kafka and Redis,
+//! and with roles as processes that are killed.
 
-/// Each case in memory, and on Kafka and Redis where they are.
+/// Declares each case twice: in memory, and on Kafka and Redis.
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
         mod in_memory {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                super::$case(crate::inside::Fleet::in_memory().await).await;
+                super::$case(crate::in_process::Fleet::in_memory().await).await;
             })*
         }
         mod on_kafka_and_redis {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                let Some(fleet) = crate::inside::Fleet::real().await else { return };
+                let Some(fleet) = crate::in_process::Fleet::with_services().await else { return };
                 super::$case(fleet).await;
             })*
         }
@@ -25,34 +25,34 @@ macro_rules! cases {
 #[path = "../through/mod.rs"]
 mod through;
 
-mod anew;
-mod cancelling;
-mod cancels;
-mod dead;
-mod following;
-mod inside;
-mod later;
-mod letters;
-mod once;
+mod atomic_batches;
+mod cancel_cli;
+mod cancel_latency;
+mod commit_metadata;
+mod continuations;
+mod dead_letter_listing;
+mod dead_letters;
+mod delays_and_retries;
+mod end_to_end;
+mod failure_policies;
+mod fault_proxy;
+mod http_receiver;
+mod idempotent_creation;
+mod in_process;
+mod large_tree;
+mod live_rebuild;
+mod notifications;
 #[path = "../tracker/oracle.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod oracle;
-mod policies;
+mod process_crashes;
 mod processes;
-mod rebuilding;
-mod receiver;
+mod rebuild_after_wipe;
 #[path = "../redis/server.rs"]
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod redis;
-mod resuming;
-mod silent;
-mod stopping;
-mod survival;
-mod tasks;
-mod telling;
-mod together;
+mod silent_worker;
+mod task_types;
 #[path = "../topics/mod.rs"]
 mod topics;
-mod trees;
-mod whole_path;
-mod wire;
+mod tracker_crash_points;

@@ -1,12 +1,12 @@
-//! Roles as processes of the built binary (or of an example), which may be killed.
+//! Roles as processes of the built binary (or of an example), which tests may kill.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::redis::{Server, free_port};
 
-/// What all processes of a fleet go by.
-pub struct HandlerEnv {
+/// Configuration and services shared by the processes of a fleet.
+pub struct ProcessFleet {
     pub brokers: String,
     pub prefix: String,
     pub redis: Server,
@@ -16,8 +16,9 @@ pub struct HandlerEnv {
     folder: tempfile::TempDir,
 }
 
-impl HandlerEnv {
-    /// Writes the configuration and applies the topics. Sessions are as short as Kafka allows: what was killed is missed soon.
+impl ProcessFleet {
+    /// Writes the configuration and creates the topics. Sessions are as short as Kafka allows, so that a killed
+    /// process is noticed soon.
     pub fn new(binary: &Path, brokers: String, prefix: String, types: &str) -> Self {
         let (redis, folder) = (Server::start(), tempfile::tempdir().unwrap());
         let api = format!("127.0.0.1:{}", free_port());
@@ -46,15 +47,15 @@ impl HandlerEnv {
         command
     }
 
-    /// Runs a verb to its end, which has to be a good one, and returns what it says.
+    /// Runs a command that must succeed, and returns its standard output.
     pub fn run(&self, arguments: &[&str]) -> String {
         let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
-        let (said, talk) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-        assert!(status.success(), "`{}` ended with {status}: {said}{talk}", arguments.join(" "));
-        said.into_owned()
+        let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+        assert!(status.success(), "`{}` exited with {status}: {stdout}{stderr}", arguments.join(" "));
+        stdout.into_owned()
     }
 
-    /// Starts a role, whose talk is kept for [`Process::talk`].
+    /// Starts a role; its log is available from [`Process::log_tail`].
     pub fn start(&self, role: &str) -> Process {
         self.start_with(role, &[])
     }
@@ -69,7 +70,7 @@ impl HandlerEnv {
     }
 }
 
-/// Killed when it is dropped.
+/// Running role, killed on drop.
 pub struct Process {
     child: Child,
     log: PathBuf,
@@ -80,34 +81,34 @@ impl Process {
         self.child.id()
     }
 
-    /// SIGKILL: it has no chance to do anything more.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
-        self.check();
+        self.assert_running();
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM: it leaves in order.
+    /// Sends SIGTERM and waits for a clean exit.
     pub fn stop(&mut self) {
-        self.check();
+        self.assert_running();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), nix::sys::signal::Signal::SIGTERM).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{}", self.talk());
+        assert!(self.child.wait().unwrap().success(), "{}", self.log_tail());
     }
 
     pub fn is_dead(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// It still runs.
-    pub fn check(&mut self) {
+    /// Panics if the process has exited.
+    pub fn assert_running(&mut self) {
         if let Some(status) = self.child.try_wait().unwrap() {
-            panic!("a process has ended by itself with {status}:\n{}", self.talk());
+            panic!("a process exited unexpectedly with {status}:\n{}", self.log_tail());
         }
     }
 
-    pub fn talk(&self) -> String {
-        let talk = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = talk.lines().collect();
+    pub fn log_tail(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 }
@@ -117,7 +118,7 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- {}\n{}", self.log.display(), self.talk());
+            eprintln!("--- {}\n{}", self.log.display(), self.log_tail());
         }
     }
 }

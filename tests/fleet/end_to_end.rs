@@ -1,40 +1,40 @@
-//! One task, from every kind of producer to every kind of answer.
+//! One task from each kind of producer, queried in each way.
 
 use kafleet::model::record::state::State;
 use serde_json::json;
 
-use crate::inside::{Fleet, until};
+use crate::in_process::{Fleet, wait_until};
 
-async fn a_task_goes_the_whole_way(mut fleet: Fleet) {
+async fn task_is_published_executed_and_queried(mut fleet: Fleet) {
     fleet.start_worker();
     let published = fleet.publish("echo", "order-1", &json!({"text": "hello"})).await;
-    let node = fleet.ended("order-1").await;
+    let node = fleet.wait_for_end("order-1").await;
     assert_eq!((node.state, node.attempt), (State::Succeeded, 1));
     assert_eq!(node.output.unwrap().value().unwrap(), json!({"text": "hello"}));
     let status = fleet.get(&format!("/v1/tasks/order-1?after={}", published.position)).await;
     assert_eq!((&status["state"], &status["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
     bare_record(&fleet).await;
     record_with_headers(&fleet).await;
-    fleet.agrees().await;
+    fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }
 
-/// A JSON line and nothing else.
+/// A record with a JSON value and no headers.
 async fn bare_record(fleet: &Fleet) {
     let (partition, offset) = fleet.publish_bare("echo", &[], r#"{"from":"kcat"}"#).await;
-    let id = until("the record is listed as a task", || async {
+    let id = wait_until("the record is listed as a task", || async {
         let page = fleet.get("/v1/tasks?type=echo").await;
         let found = page["tasks"].as_array()?.iter().find(|task| task["result"] == json!({"from": "kcat"}))?.clone();
         (found["state"] == "succeeded").then(|| found["id"].as_str().unwrap().to_owned())
     })
     .await;
     assert!(id.starts_with(&format!("echo-{partition}-{offset}-")), "{id}");
-    let node = fleet.node(&id).await.unwrap();
+    let node = fleet.record(&id).await.unwrap();
     assert_eq!(node.position.map(|position| (position.partition, position.offset)), Some((partition, offset)));
     assert_eq!(fleet.get(&format!("/v1/tasks/{id}/params")).await["params"], json!({"from": "kcat"}));
 }
 
-/// As the documentation shows it: a child, named by its segment, with what a producer may ask for.
+/// A record with the documented headers: a child named by its segment, with policies.
 async fn record_with_headers(fleet: &Fleet) {
     let headers: &[(&str, &[u8])] = &[
         ("ce_id", b"page-1"),
@@ -46,21 +46,14 @@ async fn record_with_headers(fleet: &Fleet) {
         ("something_else", b"\xff"),
     ];
     fleet.publish_bare("echo", headers, "null").await;
-    let node = fleet.ended("order-2:fetch:page-1").await;
+    let node = fleet.wait_for_end("order-2:fetch:page-1").await;
     let policy = node.policy.unwrap();
     assert_eq!((node.state, node.created_at_ms), (State::Succeeded, Some(1_769_860_800_000)));
     assert_eq!((policy.retries, policy.tags), (Some(3), vec!["cover".to_owned(), "urgent".to_owned()]));
-    let parent = fleet.node("order-2:fetch").await.unwrap();
-    assert_eq!(parent.state, State::Expected, "nobody has announced it");
+    let parent = fleet.record("order-2:fetch").await.unwrap();
+    assert_eq!(parent.state, State::Expected, "the parent is not announced");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn in_memory() {
-    a_task_goes_the_whole_way(Fleet::in_memory().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn on_kafka_and_redis() {
-    let Some(fleet) = Fleet::real().await else { return };
-    a_task_goes_the_whole_way(fleet).await;
+cases! {
+    task_is_published_executed_and_queried,
 }

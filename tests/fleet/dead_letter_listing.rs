@@ -1,4 +1,4 @@
-//! Dead letters among transactions, look-alikes and several apis: what is listed is what lies in the topic.
+//! Dead-letter listing amid transactions, foreign records and several apis: it equals the contents of the topic.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::anew::call;
-use crate::inside::{DEADLINE, Fleet, until};
-use crate::tasks::Broken;
+use crate::in_process::{DEADLINE, Fleet, wait_until};
+use crate::rebuild_after_wipe::call;
+use crate::task_types::Broken;
 
 const CALL: Duration = Duration::from_secs(60);
 
-/// The ids of all letters listed, over all pages.
+/// Ids of all listed dead letters, over all pages.
 async fn listed(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
     let (mut found, mut cursor) = (BTreeSet::new(), String::new());
     loop {
@@ -31,8 +31,8 @@ async fn listed(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
     }
 }
 
-/// The records of the dead-letter topic that any reader of what is committed is given, marks left out.
-async fn in_the_topic(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
+/// Ids of the committed records of the dead-letter topic, without resolution marks.
+async fn letters_in_topic(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
     let (broker, topic, name) = (fleet.broker.clone(), fleet.names.dead(task_type), task_type.to_owned());
     let read = move || {
         let info = broker.topics(&topic, DEADLINE).unwrap().into_iter().find(|info| info.name == topic).unwrap();
@@ -42,8 +42,8 @@ async fn in_the_topic(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
             let end = broker.ends(&at, DEADLINE).unwrap().end;
             let mut next = 0;
             while next < end {
-                let look = broker.first_visible(&at, next, DEADLINE).unwrap();
-                let Some(record) = look.record else { break };
+                let probe = broker.first_visible(&at, next, DEADLINE).unwrap();
+                let Some(record) = probe.record else { break };
                 if record.headers.iter().all(|(header, _)| header != "kafleet_request") {
                     found.insert(format!("{name}:{index}:{}", record.offset));
                 }
@@ -55,21 +55,21 @@ async fn in_the_topic(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
     tokio::task::spawn_blocking(read).await.unwrap()
 }
 
-/// Waits until so many letters lie in the topic.
-async fn letters(fleet: &Fleet, task_type: &str, count: usize) -> BTreeSet<String> {
-    until(&format!("{count} letters of `{task_type}`"), || async {
-        let found = in_the_topic(fleet, task_type).await;
+/// Waits until the topic holds this number of dead letters.
+async fn wait_for_letters(fleet: &Fleet, task_type: &str, count: usize) -> BTreeSet<String> {
+    wait_until(&format!("{count} dead letters of `{task_type}`"), || async {
+        let found = letters_in_topic(fleet, task_type).await;
         (found.len() == count).then_some(found)
     })
     .await
 }
 
-async fn kills(fleet: &Fleet, id: &str) {
+async fn publish_failing(fleet: &Fleet, id: &str) {
     fleet.publish_bare("broken", &[("ce_id", id.as_bytes()), ("ce_retries", b"0")], "{}").await;
 }
 
-/// Writes into the dead-letter topic what does not come from a worker: committed, given up, and no transaction at all.
-async fn strangers(fleet: &Fleet) -> usize {
+/// Writes records to the dead-letter topic as a foreign producer: committed, aborted and outside of transactions.
+async fn write_foreign_records(fleet: &Fleet) -> usize {
     let (broker, topic) = (fleet.broker.clone(), fleet.names.dead("broken"));
     let write = move || {
         let mut producer = broker.atomic_producer("stranger").unwrap();
@@ -80,7 +80,7 @@ async fn strangers(fleet: &Fleet) -> usize {
             producer.send_all(&[record(&mark), record(&none)], DEADLINE).unwrap();
         }
         let nowhere = ProducerRecord { topic: "no such topic", ..record(&none) };
-        assert!(producer.send_all(&[record(&mark), nowhere], DEADLINE).is_err(), "given up");
+        assert!(producer.send_all(&[record(&mark), nowhere], DEADLINE).is_err(), "the transaction is aborted");
     };
     tokio::task::spawn_blocking(write).await.unwrap();
     let topic = fleet.names.dead("broken");
@@ -90,28 +90,28 @@ async fn strangers(fleet: &Fleet) -> usize {
     7
 }
 
-async fn all_that_lies_in_the_topic_is_listed(mut fleet: Fleet) {
+async fn listing_equals_the_topic(mut fleet: Fleet) {
     fleet.add_type("broken", Registered::of::<Broken>()).await;
     fleet.start_worker();
     for n in 0..20 {
-        kills(&fleet, &format!("k-{n}")).await;
+        publish_failing(&fleet, &format!("k-{n}")).await;
     }
-    letters(&fleet, "broken", 20).await;
-    let more = strangers(&fleet).await;
+    wait_for_letters(&fleet, "broken", 20).await;
+    let more = write_foreign_records(&fleet).await;
     for n in 20..30 {
-        kills(&fleet, &format!("k-{n}")).await;
+        publish_failing(&fleet, &format!("k-{n}")).await;
     }
-    let all = letters(&fleet, "broken", 30 + more).await;
+    let all = wait_for_letters(&fleet, "broken", 30 + more).await;
     assert_eq!(listed(&fleet, "broken").await, all);
 
-    // Each drop is a transaction of its own, with a marker behind it.
+    // Each drop is a transaction of its own, followed by a marker.
     let mut left = all.clone();
     for letter in all.iter().step_by(4) {
         call(&fleet, Method::POST, &format!("/v1/dead/{letter}/drop"), Value::Null).await;
         left.remove(letter);
-        assert_eq!(listed(&fleet, "broken").await, left, "at once, after {letter}");
+        assert_eq!(listed(&fleet, "broken").await, left, "immediately after dropping {letter}");
     }
-    // An api that has read nothing yet finds the same.
+    // An api without any cached offsets lists the same.
     let old = fleet.api.clone();
     fleet.start_api_on(fleet.broker.clone()).await;
     assert_ne!(fleet.api, old);
@@ -122,17 +122,17 @@ async fn all_that_lies_in_the_topic_is_listed(mut fleet: Fleet) {
     fleet.stop().await;
 }
 
-async fn a_letter_is_redriven_once_by_two_apis(mut fleet: Fleet) {
+async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
     fleet.add_type("broken", Registered::of::<Broken>()).await;
     fleet.start_worker();
     let first = fleet.api.clone();
     fleet.start_api_on(fleet.broker.clone()).await;
     let apis = [first, fleet.api.clone()];
     for id in ["a", "b"] {
-        kills(&fleet, id).await;
-        fleet.ended(id).await;
+        publish_failing(&fleet, id).await;
+        fleet.wait_for_end(id).await;
     }
-    letters(&fleet, "broken", 2).await;
+    wait_for_letters(&fleet, "broken", 2).await;
     fleet.gate.open();
     let page = fleet.get("/v1/dead?type=broken").await;
     let of = |id: &str| page["letters"].as_array().unwrap().iter().find(|letter| letter["task"] == id).unwrap()["id"].clone();
@@ -141,32 +141,34 @@ async fn a_letter_is_redriven_once_by_two_apis(mut fleet: Fleet) {
     let send = |n: usize| {
         let request = client.post(format!("{}/v1/dead/{}/redrive", apis[n % 2], letter.as_str().unwrap()));
         async move {
-            let answer = request.send().await.unwrap();
-            let status = answer.status().as_u16();
-            (status, answer.json::<Value>().await.unwrap()["code"].as_str().unwrap_or_default().to_owned())
+            let response = request.send().await.unwrap();
+            let status = response.status().as_u16();
+            (status, response.json::<Value>().await.unwrap()["code"].as_str().unwrap_or_default().to_owned())
         }
     };
-    let answers = futures::future::join_all((0..8).map(send)).await;
-    let count = |wanted: (u16, &str)| answers.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
-    assert_eq!((count((200, "")), count((409, "already_redriven"))), (1, 7), "{answers:?}");
-    until("it succeeds", || async { fleet.node("a").await.filter(|node| node.state == State::Succeeded) }).await;
+    let responses = futures::future::join_all((0..8).map(send)).await;
+    let count = |wanted: (u16, &str)| responses.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
+    assert_eq!((count((200, "")), count((409, "already_redriven"))), (1, 7), "{responses:?}");
+    wait_until("the redriven task succeeds", || async { fleet.record("a").await.filter(|node| node.state == State::Succeeded) })
+        .await;
     let history = fleet.get("/v1/tasks/a/history").await;
-    let asked = history["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "retry_requested").count();
-    assert_eq!((asked, fleet.node("a").await.unwrap().run), (1, 2), "{history}");
+    let requested = history["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "retry_requested").count();
+    assert_eq!((requested, fleet.record("a").await.unwrap().run), (1, 2), "{history}");
 
-    // The other one is cured by a retry; its letter is of no use any more.
+    // A retry makes the other dead letter obsolete.
     call(&fleet, Method::POST, "/v1/tasks/b/retry", json!({})).await;
-    until("it succeeds", || async { fleet.node("b").await.filter(|node| node.state == State::Succeeded) }).await;
+    wait_until("the retried task succeeds", || async { fleet.record("b").await.filter(|node| node.state == State::Succeeded) })
+        .await;
     assert!(listed(&fleet, "broken").await.is_empty());
     let redriven = client.post(format!("{}/v1/dead/{}/redrive", fleet.api, other.as_str().unwrap())).send().await.unwrap();
     let status = redriven.status().as_u16();
     assert_eq!((status, redriven.json::<Value>().await.unwrap()["code"].as_str()), (409, Some("already_done")));
-    fleet.agrees().await;
-    assert_eq!(fleet.node("b").await.unwrap().run, 2);
+    fleet.assert_store_matches_log().await;
+    assert_eq!(fleet.record("b").await.unwrap().run, 2);
     fleet.stop().await;
 }
 
 cases! {
-    all_that_lies_in_the_topic_is_listed,
-    a_letter_is_redriven_once_by_two_apis,
+    listing_equals_the_topic,
+    concurrent_redrives_start_one_run,
 }

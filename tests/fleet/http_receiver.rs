@@ -1,4 +1,4 @@
-//! Somebody who is told of tasks over HTTP.
+//! HTTP server that receives callbacks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use axum::routing::post;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// A call as it came.
+/// Received request.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub path: String,
@@ -33,7 +33,7 @@ impl Call {
     }
 }
 
-/// Takes calls to `/ok`; those to `/flaky` with the second attempt; those to `/broken` never.
+/// Accepts requests to `/ok`, those to `/flaky` on the second attempt, and those to `/broken` never.
 #[derive(Clone, Default)]
 pub struct Receiver {
     calls: Arc<Mutex<Vec<Call>>>,
@@ -54,7 +54,7 @@ impl Receiver {
         self.calls.lock().iter().filter(|call| call.path == path).cloned().collect()
     }
 
-    /// How often each id was received.
+    /// Number of requests per webhook id.
     pub fn ids(&self, path: &str) -> BTreeMap<String, usize> {
         let mut ids = BTreeMap::new();
         self.calls(path).iter().for_each(|call| *ids.entry(call.id().to_owned()).or_default() += 1);

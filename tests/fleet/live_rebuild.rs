@@ -1,5 +1,5 @@
-//! A fleet moves to another Redis under load: a rebuild that is killed and goes on, the api first, then the trackers, one
-//! by one.
+//! Migration of a fleet to another Redis under load: a rebuild that is killed and resumed, then the api and the
+//! trackers are moved one by one.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -23,17 +23,17 @@ use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
 
-use crate::inside::{brokers, unique_prefix};
-use crate::processes::{HandlerEnv, Process};
+use crate::in_process::{brokers, unique_prefix};
+use crate::process_crashes::wait_until_folded;
+use crate::processes::{Process, ProcessFleet};
 use crate::redis::{Server, free_port};
-use crate::survival::settled;
 
 const DEADLINE: Duration = Duration::from_secs(240);
-/// In one wave of the load; every tenth starts later.
+/// Tasks per wave of the load; every tenth is delayed.
 const WAVE: usize = 40;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Publishes until told to stop; returns the ids, and says which it has published with their positions.
+/// Publishes until stopped, and records ids and positions of the published tasks.
 async fn load(publisher: Publisher, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(String, String)>>>) {
     for wave in 0.. {
         if stop.load(SeqCst) {
@@ -45,35 +45,35 @@ async fn load(publisher: Publisher, stop: Arc<AtomicBool>, published: Arc<Mutex<
             if n.is_multiple_of(10) { task.delay(Duration::from_millis(200 + 37 * n as u64)) } else { task }
         };
         for outcome in publisher.publish_all((0..WAVE).map(task).collect(), now_ms()).await {
-            let told = outcome.unwrap();
-            published.lock().unwrap().push((told.id.to_string(), told.position.to_string()));
+            let task = outcome.unwrap();
+            published.lock().unwrap().push((task.id.to_string(), task.position.to_string()));
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// A rebuild whose documents are read as they come.
+/// Running `kafleet rebuild` with the documents it has printed so far.
 struct Rebuild {
     child: Child,
-    heard: Arc<Mutex<Vec<Value>>>,
+    documents: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Rebuild {
-    fn start(fleet: &HandlerEnv, into: &str) -> Self {
+    fn start(fleet: &ProcessFleet, into: &str) -> Self {
         let mut command = fleet.command(&["rebuild", "--into", into, "-o", "json"]);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let (heard, lines) = (Arc::new(Mutex::new(Vec::new())), BufReader::new(child.stdout.take().unwrap()).lines());
-        let hearing = heard.clone();
+        let (documents, lines) = (Arc::new(Mutex::new(Vec::new())), BufReader::new(child.stdout.take().unwrap()).lines());
+        let received = documents.clone();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                hearing.lock().unwrap().push(serde_json::from_str(&line).expect("a document on each line"));
+                received.lock().unwrap().push(serde_json::from_str(&line).expect("each line is a JSON document"));
             }
         });
-        Self { child, heard }
+        Self { child, documents }
     }
 
     fn all(&self, event: &str) -> Vec<Value> {
-        self.heard.lock().unwrap().iter().filter(|told| told["event"] == event).cloned().collect()
+        self.documents.lock().unwrap().iter().filter(|document| document["event"] == event).cloned().collect()
     }
 
     fn kill(&mut self) {
@@ -87,15 +87,15 @@ impl Drop for Rebuild {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- rebuild\n{:?}", self.heard.lock());
+            eprintln!("--- rebuild\n{:?}", self.documents.lock());
         }
     }
 }
 
-async fn until(what: &str, running: &mut [Process], mut holds: impl AsyncFnMut() -> bool) {
+async fn wait_until(what: &str, running: &mut [Process], mut condition: impl AsyncFnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
-    while !holds().await {
-        running.iter_mut().for_each(Process::check);
+    while !condition().await {
+        running.iter_mut().for_each(Process::assert_running);
         assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -106,47 +106,47 @@ async fn succeeded(store: &dyn Store, all: &[u32]) -> usize {
     counts.iter().filter(|count| count.state == State::Succeeded).map(|count| count.count as usize).sum()
 }
 
-/// Reads what has just been published, at its position: it is there, or the answer says that it is late.
-async fn ask(api: String, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(String, String)>>>) -> (usize, usize) {
+/// Reads recently published tasks at their positions: each must be found or answered with `503`.
+async fn query(api: String, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(String, String)>>>) -> (usize, usize) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let (mut there, mut late, mut ended) = (0, 0, BTreeMap::<String, String>::new());
+    let (mut found, mut late, mut ended) = (0, 0, BTreeMap::<String, String>::new());
     while !stop.load(SeqCst) {
         let (id, position) = published.lock().unwrap().last().cloned().unwrap();
-        let answer = client.get(format!("{api}/v1/tasks/{id}?after={position}")).send().await.unwrap();
-        let (status, document) = (answer.status().as_u16(), answer.text().await.unwrap());
+        let response = client.get(format!("{api}/v1/tasks/{id}?after={position}")).send().await.unwrap();
+        let (status, document) = (response.status().as_u16(), response.text().await.unwrap());
         let document: Value = serde_json::from_str(&document).unwrap();
         match status {
             200 => {
                 assert_eq!(document["id"], json!(id), "{document}");
-                there += 1;
+                found += 1;
                 if let Some(state) = document["state"].as_str().filter(|state| *state == "succeeded") {
                     ended.insert(id, state.to_owned());
                 }
             }
-            // Not folded yet: it says so.
+            // Not folded yet.
             503 => {
                 assert!(document["code"].is_string() && document["hint"].is_string(), "{document}");
                 late += 1;
             }
             _ => panic!("`{id}` after {position}: {status} {document}"),
         }
-        // What has ended stays so.
+        // A terminal state does not change.
         if let Some(id) = ended.keys().next().cloned() {
-            let answer = client.get(format!("{api}/v1/tasks/{id}")).send().await.unwrap();
-            let document: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+            let response = client.get(format!("{api}/v1/tasks/{id}")).send().await.unwrap();
+            let document: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
             assert_eq!(document["state"], json!("succeeded"), "{document}");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    (there, late)
+    (found, late)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_moves_to_another_redis_under_load() {
+async fn fleet_moves_to_another_redis_under_load() {
     let Some(brokers) = brokers() else { return };
     let binary = Path::new(env!("CARGO_BIN_EXE_kafleet"));
     let types = "[types.echo]\nhandler = \"echo\"\nconcurrency = 8\n";
-    let fleet = HandlerEnv::new(binary, brokers.clone(), unique_prefix(), types);
+    let fleet = ProcessFleet::new(binary, brokers.clone(), unique_prefix(), types);
     let new = Server::start();
     let (url, copy) = (new.url(), new.store(&fleet.prefix));
     let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
@@ -157,63 +157,63 @@ async fn a_fleet_moves_to_another_redis_under_load() {
     let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
     let loading = tokio::spawn(load(publisher, stop.clone(), published.clone()));
     let mut running = vec![fleet.start("worker"), fleet.start("tracker"), fleet.start("tracker")];
-    until("tasks succeed", &mut running, async || succeeded(&store, &all).await > 500).await;
+    wait_until("500 tasks have succeeded", &mut running, async || succeeded(&store, &all).await > 500).await;
 
     let mut first = Rebuild::start(&fleet, &url);
-    until("it folds", &mut running, async || succeeded(&copy, &all).await > 0).await;
+    wait_until("the rebuild has folded events", &mut running, async || succeeded(&copy, &all).await > 0).await;
     first.kill();
     let mut second = Rebuild::start(&fleet, &url);
-    until("it is ready", &mut running, async || !second.all("ready").is_empty()).await;
+    wait_until("the rebuild is ready", &mut running, async || !second.all("ready").is_empty()).await;
     assert_eq!(second.all("begins")[0]["resumed"], json!(true));
-    assert_eq!(second.all("verified").len(), all.len(), "{:?}", second.heard);
+    assert_eq!(second.all("verified").len(), all.len(), "{:?}", second.documents);
 
-    // The api is the first to read the new store, while trackers fold into the old one.
+    // The api reads the new store first, while trackers still fold into the old one.
     let address = format!("127.0.0.1:{}", free_port());
     let api = fleet.start_with("api", &["--redis", &url, "--listen", &address]);
     running.push(api);
     let api = format!("http://{address}");
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let answers = async || client.get(format!("{api}/v1/types")).send().await.is_ok();
-    until("the api answers", &mut running, answers).await;
-    let asking = tokio::spawn(ask(api, stop.clone(), published.clone()));
+    let responses = async || client.get(format!("{api}/v1/types")).send().await.is_ok();
+    wait_until("the api responds", &mut running, responses).await;
+    let querying = tokio::spawn(query(api, stop.clone(), published.clone()));
 
-    // The trackers, one by one.
-    for place in [1, 2] {
-        running[place].stop();
-        running[place] = fleet.start_with("tracker", &["--redis", &url]);
-        let taken = place * 2 - 1;
-        until("it takes partitions over", &mut running, async || second.all("taken_over").len() >= taken).await;
+    // The trackers follow one by one.
+    for tracker in [1, 2] {
+        running[tracker].stop();
+        running[tracker] = fleet.start_with("tracker", &["--redis", &url]);
+        let taken = tracker * 2 - 1;
+        wait_until("the tracker takes partitions over", &mut running, async || second.all("taken_over").len() >= taken).await;
     }
-    until("the rebuild ends", &mut running, async || second.child.try_wait().unwrap().is_some()).await;
-    assert!(second.child.wait().unwrap().success(), "{:?}", second.heard);
+    wait_until("the rebuild ends", &mut running, async || second.child.try_wait().unwrap().is_some()).await;
+    assert!(second.child.wait().unwrap().success(), "{:?}", second.documents);
     assert_eq!(second.all("ended")[0]["how"], json!("taken_over"));
     stop.store(true, SeqCst);
     loading.await.unwrap();
-    let (there, late) = asking.await.unwrap();
-    assert!(there > 0, "{there} answers, {late} too late");
+    let (found, late) = querying.await.unwrap();
+    assert!(found > 0, "{found} found, {late} too late");
 
     let count = published.lock().unwrap().len();
-    until("all succeed", &mut running, async || succeeded(&copy, &all).await == count).await;
-    agrees(&kafka, &names, &copy, &all).await;
-    // What started later was brought to its topic once, whoever had the partition.
+    wait_until("all tasks succeed", &mut running, async || succeeded(&copy, &all).await == count).await;
+    assert_store_matches_log(&kafka, &names, &copy, &all).await;
+    // Each delayed task was released once, whichever tracker owned the partition.
     let times = released(&kafka, &names);
     assert_eq!(times.len(), count / 10);
     assert!(times.values().all(|times| *times == 1), "{times:?}");
 }
 
-/// What started later was released once, as the log and the store say.
-async fn agrees(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) {
-    let oracle = settled(kafka, names, store, all).await;
+/// Each delayed task was released once, according to the log and the store.
+async fn assert_store_matches_log(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) {
+    let oracle = wait_until_folded(kafka, names, store, all).await;
     let releases = |node: &kafleet::model::record::TaskRecord| {
         node.history.iter().filter(|entry| entry.kind == Kind::Released).count() <= 1 && node.duplicates == 0
     };
     assert!(oracle.nodes.iter().flatten().all(|(_, node)| releases(node)));
 }
 
-/// How often each task that started later lies in its topic.
+/// Number of records of each delayed task in the task topic.
 fn released(kafka: &Arc<Kafka>, names: &Names) -> BTreeMap<String, usize> {
     let topic: Arc<str> = names.tasks("echo").into();
-    let stretches: Vec<OffsetRange> = (0..4)
+    let ranges: Vec<OffsetRange> = (0..4)
         .map(|index| {
             let partition = Partition::new(topic.clone(), index);
             let ends = kafka.ends(&partition, DEADLINE).unwrap();
@@ -221,7 +221,7 @@ fn released(kafka: &Arc<Kafka>, names: &Names) -> BTreeMap<String, usize> {
         })
         .collect();
     let mut times = BTreeMap::new();
-    read(&**kafka, &stretches, DEADLINE, &mut |record| {
+    read(&**kafka, &ranges, DEADLINE, &mut |record| {
         let id = record.headers().find(|(name, _)| *name == "ce_id").and_then(|(_, value)| value).unwrap_or_default();
         let id = String::from_utf8_lossy(id).into_owned();
         if id.rsplit_once('-').is_some_and(|(_, n)| n.parse::<usize>().is_ok_and(|n| n.is_multiple_of(10))) {

@@ -1,13 +1,14 @@
-//! A worker takes up a partition from a commit that was written by hand, in the documented format.
+//! A worker resumes a partition from a handwritten commit in the documented metadata format.
 
 use kafleet::broker::{Commit, Partition};
 use kafleet::model::record::state::State;
 use serde_json::json;
 
-use crate::inside::{DEADLINE, Fleet};
+use crate::in_process::{DEADLINE, Fleet};
 
-/// `r:AQQC`: from the committed offset on, 1 not done, 4 done, 2 not done. What is done is not run again, the rest is.
-async fn a_commit_written_by_hand_is_read(mut fleet: Fleet) {
+/// `r:AQQC` are run lengths from the committed offset on: 1 open, 4 done, 2 open. Open tasks run; done ones do not
+/// run again.
+async fn worker_resumes_from_handwritten_commit(mut fleet: Fleet) {
     for n in 0..8 {
         let headers = [("ce_id", format!("t-{n}"))];
         let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
@@ -30,28 +31,21 @@ async fn a_commit_written_by_hand_is_read(mut fleet: Fleet) {
     tokio::task::spawn_blocking(move || broker.set_group_offsets(&group, &[commit], DEADLINE)).await.unwrap().unwrap();
     fleet.start_worker();
     for n in [1, 6, 7] {
-        assert_eq!(fleet.ended(&format!("t-{n}")).await.state, State::Succeeded);
+        assert_eq!(fleet.wait_for_end(&format!("t-{n}")).await.state, State::Succeeded);
     }
-    // Everything of the partition is done by now: a task behind them all has run.
+    // A task behind all others has ended, so the whole partition is done.
     let last = fleet.publish("echo", "last", &json!(1)).await;
-    fleet.ended("last").await;
+    fleet.wait_for_end("last").await;
     fleet.get(&format!("/v1/tasks/last?after={}", last.position)).await;
     for n in [0, 2, 3, 4, 5] {
-        // The tracker may have announced it: what it says is that it was never run.
-        let node = fleet.node(&format!("t-{n}")).await;
-        assert!(node.is_none_or(|node| node.state == State::Queued), "`t-{n}` was done already");
+        // The announcer may have announced it, but no worker has run it.
+        let node = fleet.record(&format!("t-{n}")).await;
+        assert!(node.is_none_or(|node| node.state == State::Queued), "`t-{n}` was already done and ran again");
     }
-    fleet.agrees().await;
+    fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn in_memory() {
-    a_commit_written_by_hand_is_read(Fleet::in_memory().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn on_kafka_and_redis() {
-    let Some(fleet) = Fleet::real().await else { return };
-    a_commit_written_by_hand_is_read(fleet).await;
+cases! {
+    worker_resumes_from_handwritten_commit,
 }

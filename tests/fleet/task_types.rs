@@ -1,4 +1,4 @@
-//! The task types of these tests.
+//! Task types of the fleet tests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-/// Holds leaves back until it is opened.
+/// Blocks tasks until it is opened.
 #[derive(Clone)]
 pub struct Gate(pub watch::Sender<bool>);
 
@@ -23,41 +23,41 @@ impl Gate {
         self.0.send_replace(true);
     }
 
-    async fn passed(&self) {
+    async fn wait_until_open(&self) {
         let mut open = self.0.subscribe();
         let _ = open.wait_for(|open| *open).await;
     }
 }
 
-/// What burns down to the leaves that are to fail only then.
+/// Gate of the leaves that fail on command.
 #[derive(Clone)]
-pub struct Fuse(pub Gate);
+pub struct FailureGate(pub Gate);
 
-/// A task with `widths[0]` children, which have `widths[1]` each, and so on; the last ones are leaves.
+/// Task with `widths[0]` children, which have `widths[1]` children each, and so on; the last level are leaves.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Branch {
     pub widths: Vec<u32>,
-    /// The way to the leaf that waits for the gate.
+    /// Path to the leaf that waits for the gate.
     pub held: Option<Vec<u32>>,
-    /// The way to the leaf that fails.
+    /// Path to the leaf that fails.
     pub failing: Option<Vec<u32>>,
-    /// What is to follow.
+    /// Params of a continuation added by the handler.
     #[serde(default)]
     pub next: Option<String>,
-    /// The leaf that fails waits for the fuse.
+    /// The failing leaf waits for [`FailureGate`].
     #[serde(default)]
-    pub fused: bool,
+    pub waits_to_fail: bool,
 }
 
 impl Branch {
     fn below(&self, n: u32) -> Self {
-        let rest = |way: &Option<Vec<u32>>| way.as_ref().filter(|way| way.first() == Some(&n)).map(|way| way[1..].to_vec());
+        let rest = |path: &Option<Vec<u32>>| path.as_ref().filter(|path| path.first() == Some(&n)).map(|path| path[1..].to_vec());
         Self {
             widths: self.widths[1..].to_vec(),
             held: rest(&self.held),
             failing: rest(&self.failing),
             next: None,
-            fused: self.fused,
+            waits_to_fail: self.waits_to_fail,
         }
     }
 }
@@ -65,7 +65,7 @@ impl Branch {
 impl Branch {
     fn leaf(&self) -> Leaf {
         let fails = self.failing.is_some();
-        Leaf { held: self.held.is_some(), fails, fused: self.fused && fails }
+        Leaf { held: self.held.is_some(), fails, waits_to_fail: self.waits_to_fail && fails }
     }
 }
 
@@ -91,15 +91,15 @@ impl Task for Branch {
     }
 }
 
-/// Fails so many times; each time it wants to be tried again only after a while.
+/// Fails a given number of times, asking for a delay before each retry.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Fickle {
+pub struct Flaky {
     pub failures: u32,
     pub after_ms: u64,
 }
 
-impl Task for Fickle {
-    const TYPE: &'static str = "fickle";
+impl Task for Flaky {
+    const TYPE: &'static str = "flaky";
     type Output = u32;
 
     async fn run(self, cx: Context) -> TaskResult<u32> {
@@ -110,7 +110,7 @@ impl Task for Fickle {
     }
 }
 
-/// Fails as long as the gate is closed.
+/// Fails while the gate is closed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Broken {}
 
@@ -120,7 +120,7 @@ impl Task for Broken {
 
     async fn run(self, cx: Context) -> TaskResult<()> {
         let open = *cx.state::<Gate>().0.borrow();
-        if open { Ok(()) } else { Err(Failure::retry("it is broken")) }
+        if open { Ok(()) } else { Err(Failure::retry("the gate is closed")) }
     }
 }
 
@@ -129,7 +129,7 @@ pub struct Leaf {
     pub held: bool,
     pub fails: bool,
     #[serde(default)]
-    pub fused: bool,
+    pub waits_to_fail: bool,
 }
 
 impl Task for Leaf {
@@ -139,42 +139,42 @@ impl Task for Leaf {
 
     async fn run(self, cx: Context) -> TaskResult<String> {
         if self.held {
-            cx.state::<Gate>().passed().await;
+            cx.state::<Gate>().wait_until_open().await;
         }
-        if self.fused {
-            cx.state::<Fuse>().0.passed().await;
+        if self.waits_to_fail {
+            cx.state::<FailureGate>().0.wait_until_open().await;
         }
         if self.fails { Err(Failure::fail("this one fails")) } else { Ok("done".into()) }
     }
 }
 
-/// What was running, and when it was told to stop.
+/// Running tasks, with the time of their cancellation.
 #[derive(Clone, Default)]
-pub struct Heard(Arc<Mutex<HashMap<String, Option<Instant>>>>);
+pub struct CancelLog(Arc<Mutex<HashMap<String, Option<Instant>>>>);
 
-impl Heard {
+impl CancelLog {
     pub fn is_running(&self, id: &str) -> bool {
         self.0.lock().contains_key(id)
     }
 
-    pub fn stopped(&self, id: &str) -> Option<Instant> {
+    pub fn cancelled_at(&self, id: &str) -> Option<Instant> {
         self.0.lock().get(id).copied().flatten()
     }
 }
 
-/// Runs until it is told to stop.
+/// Runs until it is cancelled.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Patient {}
+pub struct Cancellable {}
 
-impl Task for Patient {
-    const TYPE: &'static str = "patient";
+impl Task for Cancellable {
+    const TYPE: &'static str = "cancellable";
     type Output = ();
 
     async fn run(self, cx: Context) -> TaskResult<()> {
-        let heard = cx.state::<Heard>();
-        heard.0.lock().insert(cx.id.to_string(), None);
+        let log = cx.state::<CancelLog>();
+        log.0.lock().insert(cx.id.to_string(), None);
         cx.cancelled().cancelled().await;
-        heard.0.lock().insert(cx.id.to_string(), Some(Instant::now()));
+        log.0.lock().insert(cx.id.to_string(), Some(Instant::now()));
         Err(Failure::cancelled())
     }
 }

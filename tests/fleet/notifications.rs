@@ -1,4 +1,4 @@
-//! Callbacks and state checks, from the submitted task to whoever is told.
+//! Callbacks and state checks, from the submitted task to the receiver.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,14 +10,14 @@ use kafleet::handlers::builtin::callback::{Callbacks, TYPE, signature};
 use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
-use crate::inside::{Fleet, brokers, unique_prefix, until};
-use crate::processes::{HandlerEnv, Process};
-use crate::receiver::{Call, Receiver};
+use crate::http_receiver::{Call, Receiver};
+use crate::in_process::{Fleet, brokers, unique_prefix, wait_until};
+use crate::processes::{Process, ProcessFleet};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const DEADLINE: Duration = Duration::from_secs(240);
 
-/// Callbacks that may be made to this machine, and are soon tried again.
+/// Callback type that may call this machine and retries soon.
 pub fn callbacks() -> Registered {
     let secret = SecretConfig { value: Some(SECRET.into()), hosts: vec!["127.0.0.1".into()], ..SecretConfig::default() };
     let config = CallbacksConfig {
@@ -33,15 +33,15 @@ pub fn callbacks() -> Registered {
 
 async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let answer = client.post(format!("{}{path}", fleet.api)).json(body).send().await.unwrap();
-    (answer.status().as_u16(), answer.json().await.unwrap())
+    let response = client.post(format!("{}{path}", fleet.api)).json(body).send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
 }
 
-/// The outcomes of a task's deliveries, the oldest first, once there are as many and none is pending.
-pub async fn settled(fleet: &Fleet, task: &str, count: usize) -> Vec<(String, String, u64)> {
-    until(&format!("all of `{task}` is told"), || async {
-        // It may not be there yet.
-        let (code, status) = fleet.answer(&format!("/v1/tasks/{task}")).await;
+/// State, outcome and attempts of a task's deliveries, oldest first, once there are this many and none is pending.
+pub async fn completed_deliveries(fleet: &Fleet, task: &str, count: usize) -> Vec<(String, String, u64)> {
+    wait_until(&format!("all deliveries of `{task}` are complete"), || async {
+        // The task may not be folded yet.
+        let (code, status) = fleet.response(&format!("/v1/tasks/{task}")).await;
         let status: Value = serde_json::from_str(&status).ok().filter(|_| code == 200)?;
         let items = status["deliveries"]["items"].as_array()?.clone();
         let text = |item: &Value, field: &str| item[field].as_str().unwrap_or_default().to_owned();
@@ -52,30 +52,30 @@ pub async fn settled(fleet: &Fleet, task: &str, count: usize) -> Vec<(String, St
     .await
 }
 
-fn verify(call: &Call) {
+fn assert_signed(call: &Call) {
     let signed = signature(SECRET, call.id(), call.header("webhook-timestamp"), &call.body).unwrap();
     assert_eq!(call.header("webhook-signature"), signed);
-    assert!(!call.body.contains("whsec_") && !call.body.contains("${"), "no secret, nor its name: {}", call.body);
+    assert!(!call.body.contains("whsec_") && !call.body.contains("${"), "a secret or its name leaked: {}", call.body);
 }
 
-async fn each_state_is_told_once(mut fleet: Fleet) {
+async fn each_transition_is_delivered_once(mut fleet: Fleet) {
     let receiver = Receiver::start().await;
     fleet.add_type(TYPE, callbacks()).await;
     fleet.start_worker();
     let to = |path: &str| json!({"url": format!("{}/{path}", receiver.url), "secret": "billing", "headers": {"x-key": "k-${billing}"}});
     let (mut flaky, mut broken) = (to("flaky"), to("broken"));
     (flaky["timeout"], broken["retries"]) = (json!("20s"), json!(1));
-    let asked = json!({
+    let task = json!({
         "type": "leaf", "id": "t", "params": {"held": false, "fails": true}, "name": "a leaf", "options": {"ticket": 7},
         "actions": [{"on": ["failed"], "callback": to("ok")}, {"on": ["failed"], "callback": flaky}, {"on": ["failed"], "callback": broken}],
     });
-    let (code, created) = post(&fleet, "/v1/tasks", &asked).await;
+    let (code, created) = post(&fleet, "/v1/tasks", &task).await;
     assert_eq!(code, 201, "{created}");
     let failed = |outcome: &str, attempts| ("failed".to_owned(), outcome.to_owned(), attempts);
     let first = [failed("delivered", 1), failed("delivered", 2), failed("failed", 2)];
-    assert_eq!(settled(&fleet, "t", 3).await, first);
+    assert_eq!(completed_deliveries(&fleet, "t", 3).await, first);
     let call = receiver.calls("ok").remove(0);
-    verify(&call);
+    assert_signed(&call);
     assert_eq!(call.header("x-key"), format!("k-{SECRET}"));
     let (body, data) = (call.json(), call.json()["data"].clone());
     assert_eq!(
@@ -84,69 +84,73 @@ async fn each_state_is_told_once(mut fleet: Fleet) {
     );
     assert_eq!((&data["name"], &data["options"]["ticket"], &data["type"]), (&json!("a leaf"), &json!(7), &json!("leaf")));
     assert!(data["error"]["message"].is_string() && body["timestamp"].is_string(), "{body}");
-    let tries = receiver.calls("flaky");
-    assert_eq!((tries.len(), tries[0].id(), &tries[0].body), (2, tries[1].id(), &tries[1].body), "the same every time");
-    tries.iter().for_each(verify);
-    // What was never taken is a dead letter, and says why.
+    let attempts = receiver.calls("flaky");
+    assert_eq!(
+        (attempts.len(), attempts[0].id(), &attempts[0].body),
+        (2, attempts[1].id(), &attempts[1].body),
+        "a retry repeats id and body"
+    );
+    attempts.iter().for_each(assert_signed);
+    // An undeliverable callback becomes a dead letter with its reason.
     let status = fleet.get("/v1/tasks/t").await;
     let item = &status["deliveries"]["items"][0];
     assert_eq!((&item["error"]["kind"], &item["rule"]), (&json!("http_status"), &json!("actions/2")), "{item}");
-    let dead = until("there is a dead letter", || async {
+    let dead = wait_until("the dead letter is listed", || async {
         fleet.get(&format!("/v1/dead?type={TYPE}")).await["letters"].as_array().filter(|all| !all.is_empty()).cloned()
     })
     .await;
     assert_eq!((dead.len(), &dead[0]["task"]), (1, &item["id"]), "{dead:?}");
-    // In its next run the task fails again, which is another transition.
+    // A failure in the next run is another transition.
     let (code, _) = post(&fleet, "/v1/tasks/t/retry", &json!({})).await;
     assert_eq!(code, 202);
     let twice = [first.clone(), first].concat();
-    assert_eq!(settled(&fleet, "t", 6).await, twice);
+    assert_eq!(completed_deliveries(&fleet, "t", 6).await, twice);
     assert_eq!(receiver.ids("ok").values().collect::<Vec<_>>(), [&1, &1]);
     assert_eq!(receiver.calls("ok")[1].json()["data"]["run"], json!(2));
-    fleet.agrees().await;
+    fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }
 
-/// A parent's state is its children's too; a check looks at it at its time, whether it has ended or not.
-async fn parents_and_checks_tell_what_they_find(mut fleet: Fleet) {
+/// A parent's state includes its children's; a check evaluates the state at its time, terminal or not.
+async fn parents_notify_and_checks_evaluate_the_current_state(mut fleet: Fleet) {
     let receiver = Receiver::start().await;
     fleet.add_type(TYPE, callbacks()).await;
     fleet.start_worker();
-    let tell = |path: &str| json!({"callback": {"url": format!("{}/{path}", receiver.url)}});
+    let notify = |path: &str| json!({"callback": {"url": format!("{}/{path}", receiver.url)}});
     let check =
-        |expect: &[&str]| json!({"after": "1500ms", "expect": expect, "passed": tell("passed"), "failed": tell("missed")});
-    // It stays open until the gate is opened, whenever its checks are due.
+        |expect: &[&str]| json!({"after": "1500ms", "expect": expect, "passed": notify("passed"), "failed": notify("missed")});
+    // The task stays open until the gate is opened, whenever its checks are due.
     let open = ["queued", "running", "waiting_for_children"];
-    let asked = json!({
+    let task = json!({
         "type": "branch", "id": "r", "params": {"widths": [2], "held": [1], "failing": null, "next": null},
-        "actions": [{"on": ["waiting_for_children"], "callback": tell("ok")["callback"]}, tell("ended")],
+        "actions": [{"on": ["waiting_for_children"], "callback": notify("ok")["callback"]}, notify("ended")],
         "checks": [check(&["succeeded"]), check(&open)],
     });
-    let (code, created) = post(&fleet, "/v1/tasks", &asked).await;
+    let (code, created) = post(&fleet, "/v1/tasks", &task).await;
     assert_eq!(code, 201, "{created}");
-    let told = settled(&fleet, "r", 3).await;
+    let deliveries = completed_deliveries(&fleet, "r", 3).await;
     assert!(
-        told.iter().all(|(state, outcome, times)| open.contains(&state.as_str()) && outcome == "delivered" && *times == 1),
-        "{told:?}"
+        deliveries.iter().all(|(state, outcome, times)| open.contains(&state.as_str()) && outcome == "delivered" && *times == 1),
+        "{deliveries:?}"
     );
-    assert_eq!(fleet.node("r").await.unwrap().state, State::WaitingForChildren, "a check waits for nothing");
+    assert_eq!(fleet.record("r").await.unwrap().state, State::WaitingForChildren, "a check does not wait for the end");
     let (missed, passed) = (receiver.calls("missed"), receiver.calls("passed"));
     assert_eq!((missed.len(), passed.len(), receiver.calls("ok").len(), receiver.calls("ended").len()), (1, 1, 1, 0));
     let (body, passed) = (missed[0].json(), passed[0].json());
     let expected = json!({"number": 0, "expected": ["succeeded"], "passed": false});
     assert_eq!((&body["type"], &body["data"]["check"]), (&json!("task.check"), &expected));
     assert_eq!((&passed["data"]["check"]["number"], &passed["data"]["check"]["passed"]), (&json!(1), &json!(true)));
-    assert_eq!(missed[0].header("webhook-signature"), "", "it asks for no signature");
+    assert_eq!(missed[0].header("webhook-signature"), "", "the callback has no secret");
     fleet.gate.open();
-    let told = settled(&fleet, "r", 4).await;
-    assert_eq!(told[3], ("succeeded".to_owned(), "delivered".to_owned(), 1));
+    let deliveries = completed_deliveries(&fleet, "r", 4).await;
+    assert_eq!(deliveries[3], ("succeeded".to_owned(), "delivered".to_owned(), 1));
     assert_eq!(receiver.calls("ended").len(), 1);
-    fleet.agrees().await;
+    fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }
 
-/// What a schedule makes, and what follows that, is told of as what is submitted.
-async fn schedules_and_continuations_tell_too(mut fleet: Fleet) {
+/// Notifications of scheduled tasks and of their continuations.
+async fn scheduled_tasks_and_continuations_notify(mut fleet: Fleet) {
     let receiver = Receiver::start().await;
     let follows = |path: &str| {
         let callback = json!({"url": format!("{}/{path}", receiver.url)});
@@ -160,9 +164,9 @@ async fn schedules_and_continuations_tell_too(mut fleet: Fleet) {
     fleet.start_worker();
     let mut wrong = json!({"type": "echo", "then": [follows("ok")]});
     wrong["then"][0]["actions"][0]["callback"]["secret"] = json!("none");
-    let place = "/spec/task/then/0/actions/0/callback/secret";
+    let pointer = "/spec/task/then/0/actions/0/callback/secret";
     let (code, problem) = post(&fleet, "/v1/schedules", &with(wrong.clone())).await;
-    assert_eq!((code, problem["pointer"].as_str()), (400, Some(place)), "{problem}");
+    assert_eq!((code, problem["pointer"].as_str()), (400, Some(pointer)), "{problem}");
     let (code, problem) = post(&fleet, "/v1/tasks", &wrong).await;
     assert_eq!((code, problem["pointer"].as_str()), (400, Some("/then/0/actions/0/callback/secret")), "{problem}");
     let mut task = follows("task");
@@ -171,22 +175,25 @@ async fn schedules_and_continuations_tell_too(mut fleet: Fleet) {
     task["checks"] = json!([{"after": "1ms", "expect": ["failed"], "failed": {"callback": check}}]);
     let (code, made) = post(&fleet, "/v1/schedules", &with(task)).await;
     assert_eq!(code, 201, "{made}");
-    let run = until("the api knows the schedule", || async {
+    let run = wait_until("the api knows the schedule", || async {
         post(&fleet, "/v1/schedules/s/run", &Value::Null).await.1["tasks"][0].as_str().map(str::to_owned)
     });
     let run = run.await;
-    let told = settled(&fleet, &run, 2).await;
-    assert!(told.iter().all(|(_, outcome, _)| outcome == "delivered"), "{told:?}");
-    assert_eq!(settled(&fleet, &format!("{run}:then"), 1).await, [("succeeded".to_owned(), "delivered".to_owned(), 1)]);
+    let deliveries = completed_deliveries(&fleet, &run, 2).await;
+    assert!(deliveries.iter().all(|(_, outcome, _)| outcome == "delivered"), "{deliveries:?}");
+    assert_eq!(
+        completed_deliveries(&fleet, &format!("{run}:then"), 1).await,
+        [("succeeded".to_owned(), "delivered".to_owned(), 1)]
+    );
     for path in ["task", "then", "check"] {
         assert_eq!(receiver.calls(path).len(), 1, "{path}");
     }
-    fleet.agrees().await;
+    fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }
 
-/// A quick attempt writes no `started`, and its result may be folded before its announcement.
-async fn quick_tasks_tell_each_state_once_and_in_order(mut fleet: Fleet) {
+/// A short attempt writes no `started` event, and its result may be folded before its announcement.
+async fn short_tasks_notify_each_state_once_and_in_order(mut fleet: Fleet) {
     const TASKS: usize = 40;
     const STATES: [&str; 3] = ["queued", "running", "succeeded"];
     let receiver = Receiver::start().await;
@@ -199,9 +206,9 @@ async fn quick_tasks_tell_each_state_once_and_in_order(mut fleet: Fleet) {
         assert_eq!(code, 201, "{created}");
     }
     for task in &tasks {
-        let told = settled(&fleet, task, STATES.len()).await;
-        let told: Vec<_> = told.iter().map(|(state, outcome, _)| (state.as_str(), outcome.as_str())).collect();
-        assert_eq!(told, STATES.map(|state| (state, "delivered")), "{task}");
+        let deliveries = completed_deliveries(&fleet, task, STATES.len()).await;
+        let deliveries: Vec<_> = deliveries.iter().map(|(state, outcome, _)| (state.as_str(), outcome.as_str())).collect();
+        assert_eq!(deliveries, STATES.map(|state| (state, "delivered")), "{task}");
         let history = fleet.get(&format!("/v1/tasks/{task}/history")).await;
         let events: Vec<_> = history["events"].as_array().unwrap().iter().collect();
         assert_eq!((&events[0]["kind"], events.iter().any(|event| event["ignored"] == true)), (&json!("submitted"), false));
@@ -216,22 +223,22 @@ async fn quick_tasks_tell_each_state_once_and_in_order(mut fleet: Fleet) {
         assert!(calls[state].iter().all(|body| body["data"]["change"] == n + 1), "{state}");
     }
     for body in calls.values().flatten() {
-        let (told, created) = (body["timestamp"].as_str().unwrap(), body["data"]["created_at"].as_str().unwrap());
-        assert!(told >= created, "{body}");
+        let (sent, created) = (body["timestamp"].as_str().unwrap(), body["data"]["created_at"].as_str().unwrap());
+        assert!(sent >= created, "{body}");
     }
-    fleet.agrees().await;
+    fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }
 
 cases! {
-    quick_tasks_tell_each_state_once_and_in_order,
-    schedules_and_continuations_tell_too,
-    each_state_is_told_once,
-    parents_and_checks_tell_what_they_find,
+    short_tasks_notify_each_state_once_and_in_order,
+    scheduled_tasks_and_continuations_notify,
+    each_transition_is_delivered_once,
+    parents_notify_and_checks_evaluate_the_current_state,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_told_is_refused() {
+async fn invalid_callbacks_are_refused() {
     let mut fleet = Fleet::in_memory().await;
     let with = |callback: Value| json!({"type": "echo", "id": "a", "actions": [{"callback": callback}]});
     let (code, problem) = post(&fleet, "/v1/tasks", &with(json!({"url": "https://example.com"}))).await;
@@ -256,24 +263,24 @@ async fn what_cannot_be_told_is_refused() {
     fleet.stop().await;
 }
 
-/// A tracker is killed while callbacks are being made: each transition is told, under one id.
+/// A tracker killed while it publishes callbacks: each transition is delivered, under one id.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_tracker_loses_no_callback() {
+async fn killed_tracker_loses_no_callback() {
     const TASKS: usize = 60;
     let Some(brokers) = brokers() else { return };
     let receiver = Receiver::start().await;
     let types = "[callbacks]\nprivate = [\"127.0.0.0/8\"]\nplain_http = true\n[types.echo]\nhandler = \"echo\"\n";
-    let fleet = HandlerEnv::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), types);
+    let fleet = ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), types);
     let mut tracker = fleet.start("tracker");
     let mut running = [fleet.start("api"), fleet.start("worker")];
     let end = Instant::now() + DEADLINE;
     let check = |running: &mut [Process], what: &str| {
-        running.iter_mut().for_each(Process::check);
+        running.iter_mut().for_each(Process::assert_running);
         assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
         std::thread::sleep(Duration::from_millis(50));
     };
     while !fleet.command(&["types", "-o", "json"]).output().unwrap().status.success() {
-        check(&mut running, "the api answers");
+        check(&mut running, "the api responds");
     }
     let lines = (0..TASKS).map(|n| {
         let action = json!({"callback": {"url": format!("{}/ok", receiver.url)}});
@@ -283,15 +290,15 @@ async fn a_killed_tracker_loses_no_callback() {
     std::fs::write(file.path(), lines.collect::<String>()).unwrap();
     fleet.run(&["submit", "--file", file.path().to_str().unwrap()]);
     while receiver.calls("ok").is_empty() {
-        check(&mut running, "somebody is told");
+        check(&mut running, "the first callback arrives");
     }
     tracker.kill();
     let _next = fleet.start("tracker");
-    let told = || {
+    let notified = || {
         receiver.calls("ok").iter().map(|call| call.json()["data"]["id"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
     };
-    while told().len() < TASKS {
-        check(&mut running, "every task is told of");
+    while notified().len() < TASKS {
+        check(&mut running, "every task's callback arrives");
     }
     let mut ids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for call in receiver.calls("ok") {

@@ -1,4 +1,4 @@
-//! A fleet with all its roles in this process.
+//! A fleet with all roles in this process.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use crate::oracle::Oracle;
 use crate::redis::Server;
-use crate::tasks::{Branch, Fickle, Fuse, Gate, Heard, Leaf, Patient};
+use crate::task_types::{Branch, CancelLog, Cancellable, FailureGate, Flaky, Gate, Leaf};
 use crate::topics;
 
 pub const DEADLINE: Duration = Duration::from_secs(120);
@@ -38,19 +38,19 @@ fn task_partitions(broker: &dyn Broker, names: &Names) -> Vec<Partition> {
     topics.iter().flat_map::<Vec<_>, _>(of).collect()
 }
 
-/// Waits until there is an answer; fails the test with what it was about.
-pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
+/// Polls until the condition yields a value; panics with its description after [`DEADLINE`].
+pub async fn wait_until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
     let end = Instant::now() + DEADLINE;
     loop {
-        if let Some(answer) = ask().await {
-            return answer;
+        if let Some(response) = ask().await {
+            return response;
         }
         assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// The addresses of Kafka and Redis, or None with a word about it.
+/// Bootstrap servers of the test Kafka. Prints that the test is skipped and returns `None` without Kafka or Redis.
 pub fn brokers() -> Option<String> {
     match (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) {
         (Ok(brokers), Ok(_)) => Some(brokers),
@@ -72,16 +72,16 @@ pub struct Fleet {
     pub names: Names,
     pub publisher: Publisher,
     pub gate: Gate,
-    pub fuse: Fuse,
-    pub heard: Heard,
+    pub failure_gate: FailureGate,
+    pub cancel_log: CancelLog,
     pub registry: Registry,
     pub events_partitions: u32,
     pub worker: WorkerConfig,
-    /// `http://host:port`.
+    /// Base URL, `http://host:port`.
     pub api: String,
     shutdown: Shutdown,
     roles: Vec<tokio::task::JoinHandle<anyhow::Result<()>>>,
-    /// Where the store is Redis.
+    /// Server of the store, if it is Redis.
     pub redis: Option<Server>,
 }
 
@@ -91,26 +91,26 @@ impl Fleet {
         Self::start(broker, Arc::new(Memory::default()), None).await
     }
 
-    /// None where no services were started.
-    pub async fn real() -> Option<Self> {
+    /// Starts a fleet on Kafka and Redis, or returns `None` where they are missing.
+    pub async fn with_services() -> Option<Self> {
         let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers()?)])).unwrap();
         let redis = Server::start();
         let store = redis.store("kafleet");
         Some(Self::start(Arc::new(kafka), Arc::new(store), Some(redis)).await)
     }
 
-    /// Topics, a tracker and an api; workers are started by the tests.
+    /// Creates the topics and starts a tracker and an api; tests start their workers.
     async fn start(broker: Arc<dyn Broker>, store: Arc<dyn Store>, redis: Option<Server>) -> Self {
-        let (gate, fuse, heard) = (Gate::closed(), Fuse(Gate::closed()), Heard::default());
+        let (gate, failure_gate, cancel_log) = (Gate::closed(), FailureGate(Gate::closed()), CancelLog::default());
         let mut registry = Registry::default();
         registry
             .share(gate.clone())
-            .share(fuse.clone())
-            .share(heard.clone())
-            .task::<Patient>()
+            .share(failure_gate.clone())
+            .share(cancel_log.clone())
+            .task::<Cancellable>()
             .task::<Branch>()
             .task::<Leaf>()
-            .task::<Fickle>()
+            .task::<Flaky>()
             .add("echo", Registered::new(Echo));
         let mut config = Config::default();
         (config.topics.prefix, config.topics.events_partitions, config.topics.task_partitions) = (unique_prefix(), 3, 4);
@@ -127,8 +127,8 @@ impl Fleet {
             names,
             publisher,
             gate,
-            fuse,
-            heard,
+            failure_gate,
+            cancel_log,
             registry,
             events_partitions,
             worker: Default::default(),
@@ -175,14 +175,14 @@ impl Fleet {
         self.roles.push(tokio::spawn(api::run(setup, listener, self.shutdown.clone())));
     }
 
-    /// One more api, on a broker of a test's own; it is asked from now on.
+    /// Starts another api on the given broker and directs later requests to it.
     pub async fn start_api_on(&mut self, broker: Arc<dyn Broker>) {
         let own = std::mem::replace(&mut self.broker, broker);
         self.start_api(Config::default()).await;
         self.broker = own;
     }
 
-    /// One more type, with its topics; the api that is asked from now on knows it.
+    /// Adds a type with its topics, and an api that knows it; later requests go there.
     pub async fn add_type(&mut self, name: &str, registered: Registered) {
         self.registry.add_reserved(name, registered);
         let mut config = Config::default();
@@ -210,7 +210,7 @@ impl Fleet {
     pub async fn stop(self) {
         self.shutdown.begin();
         for role in self.roles {
-            tokio::time::timeout(DEADLINE, role).await.expect("a role stops in time").unwrap().unwrap();
+            tokio::time::timeout(DEADLINE, role).await.expect("the role did not stop in time").unwrap().unwrap();
         }
     }
 
@@ -220,7 +220,7 @@ impl Fleet {
         self.publisher.publish(task, now_ms()).await.unwrap()
     }
 
-    /// As any Kafka client would, without a word of kafleet's.
+    /// Publishes a record without kafleet's producer and without an event.
     pub async fn publish_bare(&self, task_type: &str, headers: &[(&str, &[u8])], value: &str) -> (i32, i64) {
         let topic = self.names.tasks(task_type);
         let record = ProducerRecord { topic: &topic, partition: None, key: None, value: Some(value.as_bytes()), headers };
@@ -228,61 +228,65 @@ impl Fleet {
         (position.partition, position.offset)
     }
 
-    pub async fn node(&self, id: &str) -> Option<TaskRecord> {
+    pub async fn record(&self, id: &str) -> Option<TaskRecord> {
         let id = TaskId::parse(id).unwrap();
         self.store.nodes(self.publisher.partition_of(&id), std::slice::from_ref(&id)).await.unwrap().remove(0)
     }
 
-    /// Waits until the record is there.
-    pub async fn node_seen(&self, id: &str) {
-        until(&format!("`{id}` is folded"), || async { self.node(id).await }).await;
+    /// Waits until the task has a record.
+    pub async fn wait_for_record(&self, id: &str) {
+        wait_until(&format!("`{id}` is folded"), || async { self.record(id).await }).await;
     }
 
-    /// The record, once it is terminal.
-    pub async fn ended(&self, id: &str) -> TaskRecord {
-        until(&format!("`{id}` has ended"), || async { self.node(id).await.filter(|node| node.state.is_terminal()) }).await
+    /// Record of the task, once it is in a terminal state.
+    pub async fn wait_for_end(&self, id: &str) -> TaskRecord {
+        wait_until(&format!("`{id}` is in a terminal state"), || async {
+            self.record(id).await.filter(|node| node.state.is_terminal())
+        })
+        .await
     }
 
-    /// An answer of the api, whatever its status, once it is not that the fold is behind.
-    pub async fn answer(&self, path: &str) -> (u16, String) {
+    /// Response of the api with any status but `503`, which it gives while the tracker is behind.
+    pub async fn response(&self, path: &str) -> (u16, String) {
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        until(&format!("an answer to {path}"), || async {
-            let answer = client.get(format!("{}{path}", self.api)).send().await.unwrap();
-            let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
+        wait_until(&format!("a response to {path}"), || async {
+            let response = client.get(format!("{}{path}", self.api)).send().await.unwrap();
+            let (status, text) = (response.status().as_u16(), response.text().await.unwrap());
             (status != 503).then_some((status, text))
         })
         .await
     }
 
-    /// A good answer of the api.
+    /// Body of a successful response of the api.
     pub async fn get(&self, path: &str) -> Value {
-        let (status, text) = self.answer(path).await;
+        let (status, text) = self.response(path).await;
         assert!((200..300).contains(&status), "{path}: {status} {text}");
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Waits until nobody writes events any more: the observer has announced what it had to, and all is folded.
-    async fn quiet(&self) {
+    /// Waits until no more events are written: the announcer has announced every task, and the tracker has folded all
+    /// events.
+    async fn wait_until_quiet(&self) {
         let (broker, names, count) = (self.broker.clone(), self.names.clone(), self.events_partitions);
-        let observed = move || {
+        let announced = move || {
             let partitions = task_partitions(&*broker, &names);
             let committed = broker.group_offsets(&names.observer_group(), &partitions, DEADLINE).unwrap();
             let done = partitions.iter().zip(committed).all(|(partition, committed)| {
                 let ends = broker.ends(partition, DEADLINE).unwrap();
-                let place = committed.map_or(ends.first, |committed| committed.offset);
-                // What ends a transaction is for no reader.
-                place >= ends.end || broker.first_visible(partition, place, DEADLINE).unwrap().place >= ends.end
+                let offset = committed.map_or(ends.first, |committed| committed.offset);
+                // The remaining offsets may be transaction markers, which no consumer receives.
+                offset >= ends.end || broker.first_visible(partition, offset, DEADLINE).unwrap().place >= ends.end
             });
             let events = (0..count).map(|index| Partition::new(names.events(), index as i32));
             done.then(|| events.map(|partition| broker.ends(&partition, DEADLINE).unwrap().end).collect::<Vec<_>>())
         };
-        let observed = Arc::new(observed);
-        let ends = until("the observer has seen every task", || {
-            let observed = observed.clone();
-            async move { tokio::task::spawn_blocking(move || observed()).await.unwrap() }
+        let announced = Arc::new(announced);
+        let ends = wait_until("the announcer has read all tasks", || {
+            let announced = announced.clone();
+            async move { tokio::task::spawn_blocking(move || announced()).await.unwrap() }
         })
         .await;
-        until("everything is folded", || async {
+        wait_until("all events are folded", || async {
             let fences = self.store.fences(&(0..count).collect::<Vec<_>>()).await.unwrap();
             let folded = fences.iter().zip(&ends).all(|(fence, end)| fence.map_or(0, |fence| fence.offset) >= *end);
             folded.then_some(())
@@ -290,23 +294,24 @@ impl Fleet {
         .await;
     }
 
-    /// The store holds what a fold of the log from its start gives.
-    pub async fn agrees(&self) -> Oracle {
+    /// Checks that the store equals a fold of the log from its beginning.
+    pub async fn assert_store_matches_log(&self) -> Oracle {
         let end = Instant::now() + DEADLINE;
         loop {
-            self.quiet().await;
+            self.wait_until_quiet().await;
             let oracle = Oracle::of(self.broker.clone(), &self.names, self.events_partitions).await;
-            let settled = oracle.settles(&*self.store, async |ends| is_at(&self.broker, &self.names, &*self.store, ends).await);
+            let settled =
+                oracle.settles(&*self.store, async |ends| is_folded_up_to(&self.broker, &self.names, &*self.store, ends).await);
             if let Some(oracle) = settled.await {
                 return oracle;
             }
-            assert!(Instant::now() < end, "the log comes to rest within {DEADLINE:?}");
+            assert!(Instant::now() < end, "the log does not come to rest within {DEADLINE:?}");
         }
     }
 }
 
-/// The log ends here, and all of it is folded.
-pub async fn is_at(broker: &Arc<dyn Broker>, names: &Names, store: &dyn Store, ends: &[i64]) -> bool {
+/// Whether the log still ends at these offsets and all of it is folded.
+pub async fn is_folded_up_to(broker: &Arc<dyn Broker>, names: &Names, store: &dyn Store, ends: &[i64]) -> bool {
     let fences = store.fences(&(0..ends.len() as u32).collect::<Vec<_>>()).await.unwrap_or_default();
     let folded = fences.iter().map(|fence| fence.map_or(0, |fence| fence.offset)).eq(ends.iter().copied());
     let end = |index: usize| broker.ends(&Partition::new(names.events(), index as i32), DEADLINE).unwrap().end;

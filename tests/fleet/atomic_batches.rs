@@ -1,4 +1,4 @@
-//! Batches of one tree on real Kafka, through producers that fail half way: all of the tasks appear, or none.
+//! Atomic batches on real Kafka with producers that fail in the middle: either all tasks appear or none.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,72 +13,73 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::inside::{DEADLINE, Fleet, until};
+use crate::in_process::{DEADLINE, Fleet, wait_until};
 
-/// Tasks of one batch.
+/// Number of tasks in a batch.
 const TASKS: usize = 40;
 
-/// Where a transaction comes to an end.
+/// Fault in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Done,
+enum Fault {
+    None,
     /// One of the last records cannot be written.
-    Breaks,
-    /// It stops when the tasks are written and their events are not, and goes on only when it is told otherwise.
-    Stops,
+    RejectLast,
+    /// The producer blocks after the tasks and before their events until the fault is lifted.
+    Stall,
 }
 
-/// A broker whose transactions end half way.
-struct Halfway {
+/// Broker whose transactions fail after the task records.
+struct FaultyBroker {
     inner: Arc<dyn Broker>,
-    step: watch::Sender<Step>,
-    /// Transactions whose tasks were written.
-    begun: Arc<watch::Sender<usize>>,
+    fault: watch::Sender<Fault>,
+    /// Number of transactions whose task records were written.
+    written: Arc<watch::Sender<usize>>,
 }
 
-impl Broker for Halfway {
+impl Broker for FaultyBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         self.inner.consumer(spec)
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         let inner = self.inner.atomic_producer(name)?;
-        Ok(Box::new(HalfwayProducer { inner, step: self.step.subscribe(), begun: self.begun.clone() }))
+        Ok(Box::new(FaultyTransactionalProducer { inner, fault: self.fault.subscribe(), written: self.written.clone() }))
     }
     through!(producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
 }
 
-struct HalfwayProducer {
+struct FaultyTransactionalProducer {
     inner: Box<dyn TransactionalProducer>,
-    step: watch::Receiver<Step>,
-    begun: Arc<watch::Sender<usize>>,
+    fault: watch::Receiver<Fault>,
+    written: Arc<watch::Sender<usize>>,
 }
 
-impl TransactionalProducer for HalfwayProducer {
+impl TransactionalProducer for FaultyTransactionalProducer {
     fn send_with_dependents(
         &mut self,
         records: &[ProducerRecord<'_>],
         then: &mut MakeDependents<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
-        let (step, begun) = (&mut self.step, &self.begun);
-        let mut half = |places: &[(i32, i64)]| {
-            begun.send_modify(|count| *count += 1);
-            let mut events: Vec<DependentRecord> = then(places);
-            let now = *step.borrow();
-            if now == Step::Breaks {
+        let (fault, written) = (&mut self.fault, &self.written);
+        let mut make_events = |offsets: &[(i32, i64)]| {
+            written.send_modify(|count| *count += 1);
+            let mut events: Vec<DependentRecord> = then(offsets);
+            let fault_now = *fault.borrow();
+            if fault_now == Fault::RejectLast {
                 events.push(DependentRecord { partition: 999, ..events[0].clone() });
             }
-            if now == Step::Stops {
-                let released = async { tokio::time::timeout(DEADLINE, step.wait_for(|step| *step != Step::Stops)).await.is_ok() };
-                assert!(tokio::runtime::Handle::current().block_on(released), "it is released within {DEADLINE:?}");
+            if fault_now == Fault::Stall {
+                let released =
+                    async { tokio::time::timeout(DEADLINE, fault.wait_for(|fault| *fault != Fault::Stall)).await.is_ok() };
+                assert!(tokio::runtime::Handle::current().block_on(released), "the producer is not released within {DEADLINE:?}");
             }
             events
         };
-        self.inner.send_with_dependents(records, &mut half, deadline)
+        self.inner.send_with_dependents(records, &mut make_events, deadline)
     }
 }
 
-/// How often each task was seen, on the topic of its type and among the events.
+/// Number of records per task, in the task topic and among the events.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Seen {
     records: BTreeMap<String, usize>,
@@ -95,14 +96,14 @@ impl Seen {
     }
 }
 
-/// Reads tasks and announcements all the time, as far as it is given them.
-struct Witness {
+/// Consumer that counts task records and announcements in the background.
+struct RecordCounter {
     seen: Arc<Mutex<Seen>>,
     stop: Arc<watch::Sender<bool>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Witness {
+impl RecordCounter {
     fn start(fleet: &Fleet, read_uncommitted: bool) -> Self {
         let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::new(watch::Sender::new(false)));
         let (events, tasks) = (fleet.names.events(), fleet.names.tasks("echo"));
@@ -115,7 +116,7 @@ impl Witness {
             let (seen, stop) = (seen.clone(), stop.clone());
             move || {
                 while !*stop.borrow() {
-                    let take = &mut |record: &kafleet::broker::RecordRef<'_>| note(&mut seen.lock(), &events, record);
+                    let take = &mut |record: &kafleet::broker::RecordRef<'_>| count(&mut seen.lock(), &events, record);
                     consumer.poll(1_000, Duration::from_millis(50), take).unwrap();
                 }
                 consumer.close(DEADLINE);
@@ -128,12 +129,12 @@ impl Witness {
         self.seen.lock().of(root)
     }
 
-    async fn sees(&self, root: &str, holds: impl Fn((usize, usize)) -> bool) {
-        until(&format!("`{root}` is seen"), || async { holds(self.of(root)).then_some(()) }).await;
+    async fn wait_for(&self, root: &str, condition: impl Fn((usize, usize)) -> bool) {
+        wait_until(&format!("`{root}` is visible"), || async { condition(self.of(root)).then_some(()) }).await;
     }
 }
 
-impl Drop for Witness {
+impl Drop for RecordCounter {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
@@ -142,7 +143,7 @@ impl Drop for Witness {
     }
 }
 
-fn note(seen: &mut Seen, events: &str, record: &kafleet::broker::RecordRef<'_>) {
+fn count(seen: &mut Seen, events: &str, record: &kafleet::broker::RecordRef<'_>) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if record.topic != events {
         let id = record.headers().find(|(name, _)| *name == "ce_id").and_then(|(_, value)| value).map(text);
@@ -155,7 +156,7 @@ fn note(seen: &mut Seen, events: &str, record: &kafleet::broker::RecordRef<'_>) 
     }
 }
 
-/// A root and what is below it.
+/// Batch of a root and its children.
 fn tree(root: &str) -> Value {
     let child = |n: usize| json!({"type": "echo", "id": format!("c{n}"), "parent": root, "params": n});
     let root = json!({"type": "echo", "id": root});
@@ -165,72 +166,72 @@ fn tree(root: &str) -> Value {
 async fn send(fleet: &Fleet, items: &Value) -> (u16, Value) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let url = format!("{}/v1/batches?atomic=true", fleet.api);
-    let answer = client.post(url).json(items).send().await.unwrap();
-    (answer.status().as_u16(), answer.json().await.unwrap())
+    let response = client.post(url).json(items).send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
 }
 
-async fn is_unknown(fleet: &Fleet, id: &str) {
-    let (status, problem) = fleet.answer(&format!("/v1/tasks/{id}")).await;
+async fn assert_unknown(fleet: &Fleet, id: &str) {
+    let (status, problem) = fleet.response(&format!("/v1/tasks/{id}")).await;
     assert_eq!(status, 404, "{problem}");
 }
 
-/// Sends it once more, and every task of it is there and done, once.
-async fn is_done_when_repeated(fleet: &Fleet, committed: &Witness, root: &str) {
+/// Sends the batch again and checks that each of its tasks exists and has run once.
+async fn assert_repeat_creates_all(fleet: &Fleet, committed: &RecordCounter, root: &str) {
     let (status, made) = send(fleet, &tree(root)).await;
     assert_eq!((status, &made["accepted"]), (200, &json!(TASKS)), "{made}");
-    assert_eq!(fleet.ended(root).await.state, State::Succeeded);
+    assert_eq!(fleet.wait_for_end(root).await.state, State::Succeeded);
     let status = fleet.get(&format!("/v1/tasks/{root}")).await;
     assert_eq!((&status["tree"]["total"], &status["children"]["successful"]), (&json!(TASKS), &json!(TASKS - 1)), "{status}");
-    committed.sees(root, |seen| seen == (TASKS, TASKS)).await;
+    committed.wait_for(root, |seen| seen == (TASKS, TASKS)).await;
     let (status, made) = send(fleet, &tree(root)).await;
-    assert_eq!((status, &made["accepted"]), (200, &json!(TASKS)), "the same batch once more: {made}");
-    fleet.agrees().await;
-    assert_eq!(committed.of(root), (TASKS, TASKS), "each of them once");
+    assert_eq!((status, &made["accepted"]), (200, &json!(TASKS)), "the batch is idempotent: {made}");
+    fleet.assert_store_matches_log().await;
+    assert_eq!(committed.of(root), (TASKS, TASKS), "each task exists once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_batch_is_nothing() {
-    let Some(mut fleet) = Fleet::real().await else { return };
-    let (step, begun) = (watch::Sender::new(Step::Breaks), Arc::new(watch::Sender::new(0)));
-    let broker = Arc::new(Halfway { inner: fleet.broker.clone(), step: step.clone(), begun: begun.clone() });
+async fn partial_batch_is_invisible() {
+    let Some(mut fleet) = Fleet::with_services().await else { return };
+    let (fault, written) = (watch::Sender::new(Fault::RejectLast), Arc::new(watch::Sender::new(0)));
+    let broker = Arc::new(FaultyBroker { inner: fleet.broker.clone(), fault: fault.clone(), written: written.clone() });
     fleet.start_api_on(broker).await;
     fleet.start_worker();
-    let (committed, everything) = (Witness::start(&fleet, false), Witness::start(&fleet, true));
+    let (committed, uncommitted) = (RecordCounter::start(&fleet, false), RecordCounter::start(&fleet, true));
 
-    // One record of the last ones is refused.
+    // One of the last records is rejected.
     let (status, problem) = send(&fleet, &tree("broken")).await;
     assert_eq!((status, &problem["code"]), (503, &json!("kafka_unavailable")), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("nothing of the batch was published"), "{problem}");
-    everything.sees("broken", |(records, _)| records == TASKS).await;
-    is_unknown(&fleet, "broken").await;
+    uncommitted.wait_for("broken", |(records, _)| records == TASKS).await;
+    assert_unknown(&fleet, "broken").await;
 
-    // The process stops between the tasks and their events, until Kafka has given its transaction up.
-    step.send_replace(Step::Stops);
-    let known = *begun.borrow();
-    let (sending, asked) = (reqwest::Client::builder().no_proxy().build().unwrap(), tree("stopped"));
-    let request = sending.post(format!("{}/v1/batches?atomic=true", fleet.api)).json(&asked).send();
+    // The producer stalls between the tasks and their events until Kafka aborts its transaction.
+    fault.send_replace(Fault::Stall);
+    let known = *written.borrow();
+    let (client, batch) = (reqwest::Client::builder().no_proxy().build().unwrap(), tree("stopped"));
+    let request = client.post(format!("{}/v1/batches?atomic=true", fleet.api)).json(&batch).send();
     let request = tokio::spawn(request);
-    everything.sees("stopped", |(records, _)| records == TASKS).await;
-    // Its producer hears of it a little later than whoever reads the topic.
-    until("the tasks are written", || async { (*begun.borrow() == known + 1).then_some(()) }).await;
+    uncommitted.wait_for("stopped", |(records, _)| records == TASKS).await;
+    // The producer may learn of the written records later than the consumer reads them.
+    wait_until("the tasks are written", || async { (*written.borrow() == known + 1).then_some(()) }).await;
     assert_eq!(committed.of("stopped"), (0, 0));
-    // Behind it in every partition: read only when its outcome is known.
+    // Records behind the open transaction in every partition are read only once it has ended.
     let behind: Vec<String> = (0..20).map(|n| format!("behind-{n}")).collect();
     for id in &behind {
         fleet.publish("echo", id, &1).await;
     }
     for id in &behind {
-        assert_eq!(fleet.ended(id).await.state, State::Succeeded);
+        assert_eq!(fleet.wait_for_end(id).await.state, State::Succeeded);
     }
     assert_eq!(committed.of("stopped"), (0, 0));
-    step.send_replace(Step::Done);
-    let answer = tokio::time::timeout(DEADLINE, request).await.unwrap().unwrap().unwrap();
-    assert_eq!(answer.status().as_u16(), 503, "{}", answer.text().await.unwrap());
-    is_unknown(&fleet, "stopped").await;
+    fault.send_replace(Fault::None);
+    let response = tokio::time::timeout(DEADLINE, request).await.unwrap().unwrap().unwrap();
+    assert_eq!(response.status().as_u16(), 503, "{}", response.text().await.unwrap());
+    assert_unknown(&fleet, "stopped").await;
 
     for root in ["broken", "stopped"] {
         assert_eq!(committed.of(root), (0, 0), "{root}");
-        is_done_when_repeated(&fleet, &committed, root).await;
+        assert_repeat_creates_all(&fleet, &committed, root).await;
     }
     fleet.stop().await;
 }

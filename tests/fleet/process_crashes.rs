@@ -1,4 +1,4 @@
-//! `kill -9` and FLUSHALL in the middle of 20,000 tasks; and the documented way of a bare line through real processes.
+//! SIGKILL and FLUSHALL during 20,000 tasks, and a task published with kcat as documented.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,9 +18,9 @@ use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
 
-use crate::inside::{brokers, is_at, unique_prefix};
+use crate::in_process::{brokers, is_folded_up_to, unique_prefix};
 use crate::oracle::Oracle;
-use crate::processes::{HandlerEnv, Process};
+use crate::processes::{Process, ProcessFleet};
 
 const TASKS: usize = 20_000;
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -46,7 +46,7 @@ async fn publish(publisher: Publisher) {
     }
 }
 
-/// How many tasks are counted as succeeded.
+/// Number of tasks counted as succeeded.
 async fn succeeded(store: &dyn Store, all: &[u32]) -> usize {
     let counts = store.counts(all).await.unwrap_or_default();
     counts.iter().filter(|count| count.state == State::Succeeded).map(|count| count.count as usize).sum()
@@ -55,18 +55,18 @@ async fn succeeded(store: &dyn Store, all: &[u32]) -> usize {
 async fn until_succeeded(store: &dyn Store, all: &[u32], number: usize, processes: &mut [Process]) {
     let end = Instant::now() + DEADLINE;
     while succeeded(store, all).await < number {
-        processes.iter_mut().for_each(Process::check);
+        processes.iter_mut().for_each(Process::assert_running);
         let so_far = succeeded(store, all).await;
-        assert!(Instant::now() < end, "{so_far} of {number} tasks within {DEADLINE:?}");
+        assert!(Instant::now() < end, "{so_far} of {number} tasks succeeded within {DEADLINE:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kill_9_and_flushall_lose_nothing() {
+async fn sigkill_and_flushall_lose_no_task() {
     let Some(brokers) = brokers() else { return };
     let types = "[types.echo]\nhandler = \"echo\"\nconcurrency = 8\n";
-    let fleet = HandlerEnv::new(kafleet(), brokers.clone(), unique_prefix(), types);
+    let fleet = ProcessFleet::new(kafleet(), brokers.clone(), unique_prefix(), types);
     let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
     let (names, all) = (Names::new(&fleet.prefix), (0..fleet.events_partitions).collect::<Vec<u32>>());
     let store = fleet.redis.store(&fleet.prefix);
@@ -88,58 +88,59 @@ async fn kill_9_and_flushall_lose_nothing() {
     publishing.await.unwrap();
     let mut running = vec![fleet.start("worker"), fleet.start("tracker")];
     until_succeeded(&store, &all, TASKS, &mut running).await;
-    let oracle = settled(&kafka, &names, &store, &all).await;
-    assert_eq!(oracle.tasks(), TASKS, "no task more, none less");
+    let oracle = wait_until_folded(&kafka, &names, &store, &all).await;
+    assert_eq!(oracle.tasks(), TASKS, "no task is lost or duplicated");
     for nodes in &oracle.nodes {
         assert!(nodes.iter().all(|(_, node)| node.state == State::Succeeded));
     }
 }
 
-/// The store holds what the log gives, once its last events (repeats, from the last worker killed) are folded.
-pub async fn settled(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) -> Oracle {
+/// Waits until the store equals a fold of the log; workers killed last may have written duplicate events.
+pub async fn wait_until_folded(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) -> Oracle {
     let (end, broker) = (Instant::now() + DEADLINE, kafka.clone() as Arc<dyn Broker>);
     loop {
         let oracle = Oracle::of(broker.clone(), names, all.len() as u32).await;
-        if let Some(oracle) = oracle.settles(store, async |ends| is_at(&broker, names, store, ends).await).await {
+        if let Some(oracle) = oracle.settles(store, async |ends| is_folded_up_to(&broker, names, store, ends).await).await {
             return oracle;
         }
-        assert!(Instant::now() < end, "the log is folded within {DEADLINE:?}");
+        assert!(Instant::now() < end, "the log is not folded within {DEADLINE:?}");
     }
 }
 
-/// The documented first steps against real services: one line with kcat, then the status by command line and over REST.
+/// The documented first steps against real services: a line published with kcat, then its status with the CLI and
+/// over REST.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_from_kcat_shows_up() {
+async fn task_published_with_kcat_is_listed() {
     let Some(brokers) = brokers() else { return };
-    let fleet = HandlerEnv::new(kafleet(), brokers, unique_prefix(), "[types.echo]\nhandler = \"echo\"\n");
+    let fleet = ProcessFleet::new(kafleet(), brokers, unique_prefix(), "[types.echo]\nhandler = \"echo\"\n");
     let mut running = [fleet.start("worker"), fleet.start("tracker"), fleet.start("api")];
     let topic = Names::new(&fleet.prefix).tasks("echo");
     let mut kcat = Command::new("kcat").args(["-P", "-b", &fleet.brokers, "-t", &topic]).stdin(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(kcat.stdin.as_mut().unwrap(), b"{\"text\":\"hello\"}\n").unwrap();
     assert!(kcat.wait().unwrap().success());
-    let id = listed(&fleet, &mut running).await;
+    let id = only_task_id(&fleet, &mut running).await;
     let status: Value = serde_json::from_str(&fleet.run(&["status", &id, "--wait=240s", "-o", "json"])).unwrap();
     assert_eq!((&status["state"], &status["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
     assert!(fleet.run(&["status", &id]).contains("succeeded"));
     let rest = reqwest::Client::builder().no_proxy().build().unwrap();
-    let answer = rest.get(format!("{}/v1/tasks/{id}", fleet.api)).send().await.unwrap();
-    let told: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
-    assert_eq!((&told["state"], &told["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
+    let response = rest.get(format!("{}/v1/tasks/{id}", fleet.api)).send().await.unwrap();
+    let document: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
+    assert_eq!((&document["state"], &document["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
 }
 
-/// The id of the only task, once the api lists it.
-async fn listed(fleet: &HandlerEnv, processes: &mut [Process]) -> String {
+/// Id of the only task, once the api lists it.
+async fn only_task_id(fleet: &ProcessFleet, processes: &mut [Process]) -> String {
     let end = Instant::now() + DEADLINE;
     loop {
-        processes.iter_mut().for_each(Process::check);
+        processes.iter_mut().for_each(Process::assert_running);
         let listed = fleet.command(&["list", "-o", "json"]).output().unwrap();
         let page: Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
         let tasks = page.get("tasks").unwrap_or(&page);
         if let Some(id) = tasks.pointer("/0/id").or_else(|| page.get("id")).and_then(Value::as_str) {
             return id.to_owned();
         }
-        let talk = String::from_utf8_lossy(&listed.stderr).into_owned();
-        assert!(Instant::now() < end, "nothing is listed: {page} {talk}");
+        let stderr = String::from_utf8_lossy(&listed.stderr).into_owned();
+        assert!(Instant::now() < end, "no task is listed: {page} {stderr}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

@@ -1,0 +1,115 @@
+//! Delayed tasks, long retry delays and retries on request, with real workers.
+
+use kafleet::model::event::Kind;
+use kafleet::model::record::state::State;
+use kafleet::runtime::now_ms;
+use serde_json::{Value, json};
+
+use crate::in_process::{Fleet, wait_until};
+use crate::task_types::{Branch, Leaf};
+
+async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let response = client.post(format!("{}{path}", fleet.api)).json(body).send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+/// Delayed over the api and with the header of a plain Kafka client.
+async fn delayed_task_starts_when_due(mut fleet: Fleet) {
+    fleet.start_worker();
+    let begun = now_ms();
+    let task = json!({"type": "echo", "id": "later", "params": {"n": 1}, "delay": "6s", "tags": ["x"]});
+    let (code, created) = post(&fleet, "/v1/tasks", &task).await;
+    assert_eq!((code, &created["state"]), (201, &json!("scheduled")), "{created}");
+    assert_eq!(fleet.get("/v1/tasks/later/params").await["params"], json!({"n": 1}), "params of a scheduled task");
+    let (code, again) = post(&fleet, "/v1/tasks", &task).await;
+    assert_eq!((code, &again["id"]), (200, &json!("later")), "the request is idempotent: {again}");
+    let later = fleet.wait_for_end("later").await;
+    assert!(later.started_at_ms.unwrap() >= begun + 6_000, "started before its time");
+    assert_eq!((later.state, later.duplicates, later.output.unwrap().text()), (State::Succeeded, 0, "{\"n\":1}"));
+    assert!(later.position.is_some(), "the worker reports the record's offset");
+    assert_eq!(fleet.get("/v1/tasks/later/params").await["params"], json!({"n": 1}));
+    // Too far ahead for the worker, which hands the task to the tracker.
+    let at = kafleet::publish::time_text(now_ms() + 3_600_000);
+    fleet.publish_bare("echo", &[("ce_id", b"far"), ("ce_notbefore", at.as_bytes()), ("ce_name", b"n")], "7").await;
+    let far =
+        wait_until("the task waiting at the tracker", || async { fleet.record("far").await.filter(|node| node.kept > 0) }).await;
+    assert_eq!((far.state, far.policy.unwrap().name.as_deref()), (State::Scheduled, Some("n")));
+    let after = fleet.publish("echo", "after", &json!(1)).await;
+    fleet.wait_for_end("after").await;
+    fleet.get(&format!("/v1/tasks/after?after={}", after.position)).await;
+    fleet.assert_store_matches_log().await;
+    fleet.stop().await;
+}
+
+/// A retry delay above `inline_retry_max` is spent at the tracker, and the attempt count continues.
+async fn long_retry_waits_at_the_tracker(mut fleet: Fleet) {
+    fleet.worker.inline_retry_max = "100ms".parse().unwrap();
+    fleet.start_worker();
+    fleet.publish("flaky", "f", &json!({"failures": 2, "after_ms": 1_500})).await;
+    let waiting = wait_until("the task waiting at the tracker", || async {
+        fleet.record("f").await.filter(|node| node.kept > 0 || node.state.is_terminal())
+    })
+    .await;
+    // Either of the two waiting may be observed, or none on a slow machine: the history is asserted below.
+    let seen = (waiting.state, waiting.attempt);
+    assert!([(State::Retrying, 1), (State::Retrying, 2), (State::Succeeded, 3)].contains(&seen), "{seen:?}");
+    let done = fleet.wait_for_end("f").await;
+    assert_eq!((done.state, done.attempt, done.duplicates), (State::Succeeded, 3, 0));
+    // The producer's event may arrive after the worker's first one.
+    let unordered = [Kind::Started, Kind::Submitted];
+    let kinds: Vec<Kind> = done.history.iter().map(|entry| entry.kind).filter(|kind| !unordered.contains(kind)).collect();
+    let twice = [Kind::Retrying, Kind::Released];
+    assert_eq!(kinds, [&twice[..], &twice, &[Kind::Succeeded]].concat());
+    fleet.assert_store_matches_log().await;
+    fleet.stop().await;
+}
+
+/// A retry of failed descendants keeps the parents' run; a retry of the root starts all again.
+async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
+    fleet.start_worker();
+    fleet
+        .publish("branch", "r", &Branch { widths: vec![3, 2], held: None, failing: Some(vec![1, 1]), ..Branch::default() })
+        .await;
+    assert_eq!(fleet.wait_for_end("r").await.state, State::Failed);
+    let (code, outcome) = post(&fleet, "/v1/tasks/r/retry", &json!({"only_failed": true, "reason": "again"})).await;
+    assert_eq!((code, &outcome["run"]), (202, &json!(2)), "{outcome}");
+    let again = wait_until("the leaf has failed again", || async {
+        fleet.record("r:1:1").await.filter(|node| node.run == 2 && node.own.is_terminal())
+    })
+    .await;
+    assert_eq!((again.state, fleet.record("r:1").await.unwrap().run), (State::Failed, 1));
+    // A retry of the root spawns its children again, in the root's run.
+    fleet.wait_for_end("r").await;
+    let (code, outcome) = post(&fleet, "/v1/tasks/r/retry", &json!({})).await;
+    assert_eq!((code, &outcome["run"], &outcome["status"]["run"]), (202, &json!(3), &json!(3)), "{outcome}");
+    let leaf = wait_until("the leaf runs in the third run", || async {
+        fleet.record("r:1:1").await.filter(|node| node.run == 3 && node.own.is_terminal())
+    })
+    .await;
+    assert_eq!(leaf.asof, fleet.record("r").await.unwrap().asof, "a spawned child is as recent as the retry");
+    wait_until("the third run has ended", || async {
+        fleet.record("r").await.filter(|node| node.run == 3 && node.state == State::Failed)
+    })
+    .await;
+    fleet.publish("leaf", "held", &Leaf { held: true, fails: false, waits_to_fail: false }).await;
+    wait_until("the task runs", || async { fleet.record("held").await.filter(|node| node.state == State::Running) }).await;
+    let (code, problem) = post(&fleet, "/v1/tasks/held/retry", &json!({})).await;
+    assert_eq!((code, &problem["code"]), (409, &json!("not_finished")));
+    // The api answers 404 only once the tracker has caught up.
+    let (code, problem) = wait_until("a response about an unknown task", || async {
+        Some(post(&fleet, "/v1/tasks/nobody/retry", &json!({})).await).filter(|(code, _)| *code != 503)
+    })
+    .await;
+    assert_eq!((code, &problem["code"]), (404, &json!("not_found")));
+    fleet.gate.open();
+    fleet.wait_for_end("held").await;
+    fleet.assert_store_matches_log().await;
+    fleet.stop().await;
+}
+
+cases! {
+    delayed_task_starts_when_due,
+    long_retry_waits_at_the_tracker,
+    retry_starts_failed_tasks_again,
+}
