@@ -1,5 +1,5 @@
-//! A real job on real input: the example `digest_tree` over thousands of real files of this machine, on real Kafka and
-//! Redis with two worker processes, held against `sha256sum`.
+//! The example `digest_tree` on thousands of real files, with real Kafka and Redis and two worker processes, verified
+//! with `sha256sum`.
 
 #[path = "fleet/processes.rs"]
 #[allow(dead_code, reason = "the fleet's tests use more of it")]
@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 const MIN_FILES: u64 = 5_000;
 const ROOT: &str = "job";
 
-/// A directory as the test sees it.
+/// Contents of a directory as read by the test.
 #[derive(Default)]
 struct Tree {
     files: Vec<PathBuf>,
@@ -35,7 +35,7 @@ struct Tree {
     bytes: u64,
 }
 
-/// What is below a directory; symbolic links are not followed. None where it cannot be read or named.
+/// Reads a directory recursively without following symbolic links. `None` if it cannot be read or named.
 fn walk(directory: &Path) -> Option<Tree> {
     let mut tree = Tree { directories: 1, ..Tree::default() };
     for entry in fs::read_dir(directory).ok()? {
@@ -55,7 +55,7 @@ fn walk(directory: &Path) -> Option<Tree> {
     Some(tree)
 }
 
-/// The directory with the least bytes among those with files enough, in the Rust toolchain or in what the system shares.
+/// Chooses the smallest directory with enough files, in the Rust toolchain or the system's shared data.
 fn choose() -> (PathBuf, Tree) {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().unwrap();
     let sysroot = PathBuf::from(String::from_utf8(sysroot.stdout).unwrap().trim());
@@ -77,7 +77,7 @@ fn choose() -> (PathBuf, Tree) {
     best.expect("a directory with files enough")
 }
 
-/// What `sha256sum` says.
+/// Returns the output of `sha256sum`.
 fn sha256sum(files: &[PathBuf]) -> BTreeMap<PathBuf, String> {
     let mut sums = BTreeMap::new();
     for chunk in files.chunks(500) {
@@ -91,7 +91,8 @@ fn sha256sum(files: &[PathBuf]) -> BTreeMap<PathBuf, String> {
     sums
 }
 
-/// The id that the example gives to a file: its path, with names that fit no id, or are long, as the start of their hash.
+/// Returns the id that the example assigns to a file: its path; names that are invalid or too long in an id are
+/// replaced by the start of their hash.
 fn id_of(base: &Path, file: &Path) -> TaskId {
     let segments = file.strip_prefix(base).unwrap().iter().map(|name| {
         let name = name.to_str().unwrap();
@@ -103,7 +104,7 @@ fn id_of(base: &Path, file: &Path) -> TaskId {
     TaskId::parse(&id).unwrap()
 }
 
-/// Builds the example as this test was built, and returns the binary.
+/// Builds the example with this test's profile and returns the binary.
 fn build_example() -> PathBuf {
     // …/<target>/<profile>/deps/<this test>
     let own = std::env::current_exe().unwrap();
@@ -119,7 +120,7 @@ fn build_example() -> PathBuf {
     profile.join("examples/digest_tree")
 }
 
-/// Waits until a role's own endpoint says that it has its partitions.
+/// Waits until a role's own endpoint reports that it has its partitions.
 async fn ready(address: &str, process: &mut Process) {
     let end = Instant::now() + Duration::from_secs(120);
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -135,7 +136,7 @@ async fn ready(address: &str, process: &mut Process) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn digests_are_those_of_sha256sum() {
+async fn digests_match_sha256sum() {
     let (Ok(brokers), Ok(_)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
         eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not both set");
         return;
@@ -160,7 +161,7 @@ async fn digests_are_those_of_sha256sum() {
     let store = fleet.redis.store(&fleet.prefix);
     let nodes = nodes_of(&store, fleet.events_partitions, &base, &tree.files).await;
     let workers: BTreeSet<_> = nodes.values().filter_map(|node| node.worker.clone()).collect();
-    assert_eq!(workers.len(), 2, "both workers had their share");
+    assert_eq!(workers.len(), 2, "both workers ran tasks");
     let sums = sha256sum(&tree.files);
     assert_eq!(sums.len(), tree.files.len());
     for (file, sum) in sums {
@@ -176,11 +177,11 @@ async fn digests_are_those_of_sha256sum() {
     running.iter_mut().for_each(Process::assert_running);
 }
 
-/// Submits the job as its documentation says, once the api listens, and waits for its end.
+/// Submits the task as documented, once the api is ready, and waits for its end.
 async fn submit(fleet: &ProcessFleet, params: &str, running: &mut [Process]) -> Value {
     ready(fleet.api.strip_prefix("http://").unwrap(), running.last_mut().unwrap()).await;
-    let told = fleet.run(&["submit", "digest-tree", params, "--id", ROOT, "--wait=500s", "-o", "json"]);
-    serde_json::from_str(&told).unwrap()
+    let output = fleet.run(&["submit", "digest-tree", params, "--id", ROOT, "--wait=500s", "-o", "json"]);
+    serde_json::from_str(&output).unwrap()
 }
 
 async fn nodes_of(store: &dyn Store, partitions: u32, base: &Path, files: &[PathBuf]) -> BTreeMap<PathBuf, TaskRecord> {

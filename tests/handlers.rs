@@ -1,4 +1,4 @@
-//! What a task type's author sees: the context, the built-in types, and types from configuration.
+//! Task types from their author's point of view: context, built-in types, types from the configuration.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,36 +71,36 @@ async fn resize(url: &str) -> kafleet::handlers::testing::Outcome {
 }
 
 #[tokio::test]
-async fn params_are_checked_against_the_schema_and_then_as_a_type() {
+async fn params_are_validated_by_schema_and_then_by_type() {
     let registered = Registered::of::<Resize>();
-    for (params, pointer, told) in [
+    for (params, pointer, expected) in [
         (json!({"url": "x", "width": 0}), "/width", "minimum of 1"),
         (json!({"url": "x", "width": "wide"}), "/width", "is not of type"),
         (json!({"url": "x"}), "", "\"width\" is a required property"),
         (json!(null), "", "is not of type"),
     ] {
-        let misfit = registered.misfit(&RawJson::of(&params).unwrap()).unwrap();
+        let misfit = registered.validate(&RawJson::of(&params).unwrap()).unwrap();
         assert_eq!(misfit.pointer, pointer, "{params}");
-        assert!(misfit.message.contains(told), "{misfit}");
+        assert!(misfit.message.contains(expected), "{misfit}");
         let outcome = TestRun::new().handle("resize", &registered, RawJson::of(&params).unwrap()).await;
         assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Dead, "schema"));
     }
-    // A schema of one's own may take more than the type does: the type still refuses, before anything runs.
+    // A custom schema may accept more than the type; the type still rejects the params before anything runs.
     let wide = Registered { schema: kafleet::handlers::Schema::any(), ..registered };
     let params = RawJson::of(&json!({"url": "x", "width": -1})).unwrap();
-    assert_eq!(wide.misfit(&params).unwrap().pointer, "/width");
+    assert_eq!(wide.validate(&params).unwrap().pointer, "/width");
     let (cx, _) = TestRun::new().begin("resize");
     assert_eq!(wide.handler.start(&params, cx).err().unwrap().pointer, "/width");
 }
 
 #[tokio::test]
-async fn errors_say_whether_another_attempt_is_worth_it() {
+async fn errors_convert_to_retry_or_fail() {
     assert_eq!(*resize("retry").await.failure(), Failure::retry("invalid digit found in string"));
     assert_eq!(*resize("fail").await.failure(), Failure::fail("invalid digit found in string"));
 }
 
 #[tokio::test]
-async fn state_and_blocking_work_are_at_hand() {
+async fn context_provides_state_and_blocking_pool() {
     assert_eq!(resize("state").await.output(), json!(42));
     assert!(resize("blocking").await.output().is_string());
     let panic = tokio::spawn(resize("panicking")).await.unwrap_err().into_panic();
@@ -108,7 +108,7 @@ async fn state_and_blocking_work_are_at_hand() {
 }
 
 #[tokio::test]
-async fn blocking_work_stops_when_it_asks() {
+async fn blocking_work_stops_after_cancellation() {
     let (cx, _) = TestRun::new().begin("resize");
     let inner = cx.clone();
     let work = cx.blocking(move || {
@@ -123,10 +123,10 @@ async fn blocking_work_stops_when_it_asks() {
 }
 
 #[tokio::test]
-async fn equal_children_get_the_same_ids_in_every_attempt() {
+async fn equal_children_get_same_ids_in_every_attempt() {
     let first = resize("family").await;
     let hash = |width: u32| spawn_hash("resize", &json!({"url": "x", "width": width}));
-    // The early child took the first name: numbers count within the attempt, whatever way a child goes.
+    // The child published early has the first number: numbers count within the attempt, for all kinds of children.
     let segments: Vec<_> = first.children.iter().map(|child| child.segment.clone().unwrap()).collect();
     let expected =
         [format!("resize-{}-2", hash(3)), format!("resize-{}", hash(4)), format!("resize-{}-3", hash(3)), "own".into()];
@@ -138,14 +138,14 @@ async fn equal_children_get_the_same_ids_in_every_attempt() {
 
 #[tokio::test]
 async fn children_that_cannot_be_published_fail_the_attempt() {
-    for (url, kind, told) in [
+    for (url, kind, expected) in [
         ("fertile", "bad_child", "100001 children"),
         ("bad child", "bad_child", "`:`"),
         ("bad type", "bad_child", "`Not A Type` is not a type name"),
     ] {
         let outcome = resize(url).await;
         assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Final, kind));
-        assert!(outcome.failure().message.contains(told), "{}", outcome.failure());
+        assert!(outcome.failure().message.contains(expected), "{}", outcome.failure());
         assert!(outcome.children.is_empty());
     }
 }
@@ -153,11 +153,11 @@ async fn children_that_cannot_be_published_fail_the_attempt() {
 #[tokio::test]
 async fn progress_that_is_not_json_is_reported_as_warning() {
     let outcome = resize("bad progress").await;
-    assert!(matches!(&outcome.notes[0], Note::Warning(told) if told.contains("progress that is not JSON")));
+    assert!(matches!(&outcome.notes[0], Note::Warning(text) if text.contains("progress that is not JSON")));
 }
 
 #[tokio::test]
-async fn false_is_a_result_and_unsuccessful_is_a_failure_of_its_own_kind() {
+async fn false_is_a_result_and_unsuccessful_is_a_failure() {
     assert_eq!(resize("bad progress").await.output(), json!(false));
     let echo = TestRun::new().handle("echo", &Registered::new(Echo), RawJson::parse(b"false").unwrap()).await;
     assert_eq!(echo.output(), json!(false));
@@ -166,20 +166,20 @@ async fn false_is_a_result_and_unsuccessful_is_a_failure_of_its_own_kind() {
 }
 
 #[tokio::test]
-async fn echo_answers_its_params_as_they_were_written() {
+async fn echo_returns_params_verbatim() {
     let params = r#"{"b":1.0,  "a":[false,"é"]}"#;
     let outcome = TestRun::new().handle("echo", &Registered::new(Echo), RawJson::parse(params.as_bytes()).unwrap()).await;
     assert_eq!(outcome.answer.unwrap().text(), params);
 }
 
 #[tokio::test]
-async fn foreach_counts_fails_where_told_and_stops_when_cancelled() {
+async fn foreach_counts_fails_at_step_and_stops_when_cancelled() {
     let count = |fail_at| Foreach { count: 3, pause: Millis(1), fail_at };
     let good = TestRun::new().run(count(None)).await;
     assert_eq!(good.output(), json!({"steps": 3}));
     assert_eq!(good.progress(), [1, 2, 3].map(|step| json!({"step": step, "of": 3})));
     let bad = TestRun::new().run(count(Some(2))).await;
-    assert_eq!(bad.failure().message, "step 2 of 3 failed, as it was told to");
+    assert_eq!(bad.failure().message, "step 2 of 3 failed as requested by `fail_at`");
     assert_eq!(bad.progress().len(), 1);
 
     let (cx, tape) = TestRun::new().begin("foreach");
@@ -202,7 +202,7 @@ fn register(registry: &mut Registry, toml: &str, dir: &Path) -> Result<(), Vec<S
 }
 
 #[test]
-fn configuration_makes_types_and_overrides_the_policy_of_rust_types() {
+fn configuration_defines_types_and_overrides_policies() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("count.json"), r#"{"type": "object", "required": ["text"]}"#).unwrap();
     let mut registry = Registry::default();
@@ -230,14 +230,14 @@ fn configuration_makes_types_and_overrides_the_policy_of_rust_types() {
     assert_eq!((resize.slots(), resize.timeout, resize.retry.retries), (7, Millis::secs(3), 2));
     let count = registry.get("count").unwrap();
     assert_eq!(count.policy.order, Order::Key);
-    let misfit = count.misfit(&RawJson::parse(b"{}").unwrap()).unwrap();
+    let misfit = count.validate(&RawJson::parse(b"{}").unwrap()).unwrap();
     assert!(misfit.message.contains("\"text\" is a required property"), "{misfit}");
-    assert!(registry.get("notify").unwrap().schema.takes_anything());
-    assert!(registry.get("f").unwrap().misfit(&RawJson::parse(b"{}").unwrap()).is_some());
+    assert!(registry.get("notify").unwrap().schema.accepts_anything());
+    assert!(registry.get("f").unwrap().validate(&RawJson::parse(b"{}").unwrap()).is_some());
 }
 
 #[test]
-fn every_problem_of_the_configuration_is_told_and_names_its_key() {
+fn every_configuration_problem_is_reported_with_its_key() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("broken.json"), "{").unwrap();
     std::fs::write(dir.path().join("no-schema.json"), r#"{"type": "thing"}"#).unwrap();
@@ -247,7 +247,7 @@ fn every_problem_of_the_configuration_is_told_and_names_its_key() {
         registry.task::<Resize>();
         register(&mut registry, toml, dir.path()).unwrap_err().join("\n")
     };
-    for (toml, told) in [
+    for (toml, expected) in [
         ("[types.a]", "`types.a.handler`: missing, and no Rust type of this name is registered; hint"),
         ("[types.A_B]\nhandler = 'echo'", "`types.A_B`: `A_B` is not a type name"),
         ("[types.a]\nhandler = 'exec'", "`types.a.command`: missing; hint"),
@@ -266,15 +266,15 @@ fn every_problem_of_the_configuration_is_told_and_names_its_key() {
         ("[types.resize]\nhandler = 'echo'", "`types.resize.handler`: the type is registered in Rust"),
         ("[types.resize]\nschema = 'x.json'", "`types.resize.schema`: the type is registered in Rust"),
     ] {
-        let told_instead = problems(toml);
-        assert!(told_instead.contains(told), "{toml}\n{told_instead}");
-        assert!(!told_instead.contains("sec"), "a header's value may be a secret: {told_instead}");
+        let actual = problems(toml);
+        assert!(actual.contains(expected), "{toml}\n{actual}");
+        assert!(!actual.contains("sec"), "a header's value may be a secret: {actual}");
     }
     assert_eq!(problems("[types.a]\n[types.b]\n[types.c]\nhandler = 'http'\nmethod = 'GET'").lines().count(), 4);
 }
 
 #[test]
-fn a_name_is_registered_once() {
+fn type_name_is_registered_once() {
     let mut registry = Registry::default();
     registry.task::<Resize>().task::<Resize>().add("No Name", Registered::new(Echo));
     assert_eq!(registry.problems().len(), 2);

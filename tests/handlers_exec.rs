@@ -1,4 +1,4 @@
-//! Programs as task types, with real programs.
+//! The `exec` handler with real programs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -35,7 +35,7 @@ async fn trial(trial: &TestRun, program: Program, params: Value) -> Outcome {
     trial.handle("count", &Registered::new(Exec::new(program)), RawJson::of(&params).unwrap()).await
 }
 
-/// Waits until the condition holds; panics with `what` when it does not in time.
+/// Waits until the condition holds; panics with `what` after the deadline.
 fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + DEADLINE;
     loop {
@@ -47,7 +47,7 @@ fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The pids that a script has written, one a line, when there are `count`.
+/// Returns the pids that a script has written, one per line, once there are `count`.
 fn pids(file: &Path, count: usize) -> Vec<Pid> {
     until("the pids are written", || {
         let text = std::fs::read_to_string(file).ok().filter(|text| text.ends_with('\n'))?;
@@ -56,7 +56,7 @@ fn pids(file: &Path, count: usize) -> Vec<Pid> {
     })
 }
 
-/// True where the process runs. One that is dead and waits for its parent (which may be anybody) is gone.
+/// Returns whether a process runs. A zombie counts as gone; its parent may be any process.
 fn runs(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
@@ -68,21 +68,21 @@ fn assert_gone(pids: &[Pid]) {
     }
 }
 
-/// A program with a child of its own that ignores everything but SIGKILL, whose pids are written to the file.
-fn stubborn_family(file: &Path) -> Program {
+/// Program with a child process that ignores everything but SIGKILL; their pids are written to the file.
+fn unkillable_group(file: &Path) -> Program {
     let own =
         format!("trap '' TERM; (trap '' TERM; while :; do sleep 60; done) & echo $! >> {0}; echo $$ >> {0}", file.display());
     sh(&format!("{own}; while :; do sleep 60; done"))
 }
 
 #[tokio::test]
-async fn params_go_in_and_the_result_comes_out() {
+async fn params_are_stdin_and_result_is_stdout() {
     let outcome = attempt(sh("cat"), json!({"text": "grüße"})).await;
     assert_eq!(outcome.output(), json!({"text": "grüße"}));
     assert_eq!(attempt(sh("exit 0"), json!(null)).await.output(), Value::Null, "no output is null");
     assert_eq!(attempt(sh("echo '  '"), json!(null)).await.output(), Value::Null, "blank output is null");
     let large = json!({"text": "x".repeat(900_000)});
-    assert_eq!(attempt(sh("exec 0<&-; echo 1"), large.clone()).await.output(), json!(1), "input that nobody reads");
+    assert_eq!(attempt(sh("exec 0<&-; echo 1"), large.clone()).await.output(), json!(1), "unread input");
     assert_eq!(attempt(sh("wc -c"), large.clone()).await.output(), json!(large.to_string().len()));
 }
 
@@ -100,7 +100,7 @@ async fn lines_on_stderr_are_progress_warnings_and_log() {
 }
 
 #[tokio::test]
-async fn exit_codes_say_ok_retry_or_fail() {
+async fn exit_code_determines_outcome() {
     let failed = attempt(sh("echo working >&2; echo 'disk full' >&2; exit 3"), json!({})).await;
     assert_eq!((failed.failure().then, failed.failure().kind.as_ref()), (Fail::Final, "exit_code"));
     assert_eq!(failed.failure().message, "exit code 3: working\ndisk full");
@@ -120,27 +120,31 @@ async fn failure_quotes_plain_lines_rather_than_protocol_lines() {
     let failed =
         attempt(sh(&format!("{talk}; echo 'disk full' >&2; echo '{{\"log\": \"step 2\"}}' >&2; exit 3")), json!({})).await;
     assert_eq!(failed.failure().message, "exit code 3: disk full");
-    // Where nothing else is there, they are all that can be quoted.
+    // Protocol lines are quoted if there are no others.
     assert_eq!(attempt(sh(&format!("{talk}; exit 3")), json!({})).await.failure().message, "exit code 3: step 1\nhot");
 }
 
 #[tokio::test]
-async fn output_that_is_not_json_fails_and_is_shown() {
+async fn invalid_json_output_fails_with_excerpt() {
     let outcome = attempt(sh("echo Hello world"), json!({})).await;
     assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Final, "bad_output"));
     assert!(outcome.failure().message.ends_with("it begins with `Hello world`"), "{}", outcome.failure());
 }
 
 #[tokio::test]
-async fn a_program_that_cannot_be_started_is_named() {
+async fn program_that_cannot_be_started_is_named() {
     let program = Program { program: "/no/such/program".into(), ..sh("") };
     let outcome = attempt(program, json!({})).await;
     assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Retry { after: None }, "not_started"));
-    assert!(outcome.failure().message.contains("`/no/such/program` could not be started: No such file"), "{}", outcome.failure());
+    assert!(
+        outcome.failure().message.contains("cannot start the program `/no/such/program`: No such file"),
+        "{}",
+        outcome.failure()
+    );
 }
 
 #[tokio::test]
-async fn a_program_knows_its_task() {
+async fn program_gets_task_in_environment() {
     let script = r#"echo "[\"$KAFLEET_TASK_ID\",\"$KAFLEET_TYPE\",$KAFLEET_ATTEMPT,$KAFLEET_RUN,\"$KAFLEET_IDEMPOTENCY_KEY\",\"$TRACEPARENT\",\"$COLOUR\",\"$PWD\"]""#;
     let env = [("COLOUR".to_owned(), "blue".to_owned())].into();
     let program = Program { env, cwd: "/".into(), ..sh(script) };
@@ -148,9 +152,9 @@ async fn a_program_knows_its_task() {
     assert_eq!(outcome.output(), json!(["order:9", "count", 2, 1, "order:9/1", "00-ab-cd-01", "blue", "/"]));
 }
 
-/// The sample of the documentation; needs Python.
+/// Runs the sample of the documentation, which needs Python.
 #[tokio::test]
-async fn the_sample_counts_words() {
+async fn documented_sample_counts_words() {
     if Command::new("python3").arg("--version").output().is_err() {
         return eprintln!("not run: there is no `python3` here");
     }
@@ -166,7 +170,7 @@ async fn the_sample_counts_words() {
 }
 
 #[tokio::test]
-async fn what_a_program_says_is_bounded() {
+async fn program_output_is_bounded() {
     let endless = attempt(sh("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done"), json!({})).await;
     assert_eq!((endless.failure().then, endless.failure().kind.as_ref()), (Fail::Final, "result_too_large"));
     let exact = Program { max_output: 5, ..sh("printf 12345") };
@@ -177,37 +181,37 @@ async fn what_a_program_says_is_bounded() {
 
     let chatty = attempt(sh("seq 1 20000 >&2"), json!({})).await;
     assert_eq!(chatty.log().len(), MAX_LINES + 1);
-    assert_eq!(*chatty.log().last().unwrap(), "10000 more lines were dropped: an attempt may log 10000");
+    assert_eq!(*chatty.log().last().unwrap(), "10000 more lines were dropped: the limit of an attempt is 10000");
 }
 
 #[tokio::test]
-async fn what_a_program_leaves_behind_is_killed_and_does_not_hold_up_its_end() {
+async fn remaining_processes_are_killed_without_delaying_the_result() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pids");
-    // The child keeps stdout and stderr open.
+    // The child process keeps stdout and stderr open.
     let outcome = attempt(sh(&format!("sleep 600 & echo $! > {}; echo 1", file.display())), json!({})).await;
     assert_eq!(outcome.output(), json!(1));
     assert_gone(&pids(&file, 1));
 
-    // It ends when the other one has left its group.
+    // The program ends once its child has left the process group.
     let left = dir.path().join("left");
     let script = "setsid sh -c 'echo $$ > {left}; exec sleep 600' & while [ ! -s {left} ]; do sleep 0.05; done; echo 2";
     let escaped = attempt(sh(&script.replace("{left}", left.to_str().unwrap())), json!({})).await;
-    assert_eq!(escaped.output(), json!(2), "one that left the group cannot hold it up either");
+    assert_eq!(escaped.output(), json!(2), "a process that left the group does not delay the result");
     pids(&left, 1).into_iter().for_each(|pid| kill(pid, Signal::SIGKILL).unwrap());
 }
 
 #[tokio::test]
-async fn a_cancelled_program_may_clean_up_and_is_killed_when_it_does_not_end() {
+async fn cancelled_program_gets_sigterm_and_then_sigkill() {
     let dir = tempfile::tempdir().unwrap();
     let (ready, cleaned) = (dir.path().join("ready"), dir.path().join("cleaned"));
     let script = "trap 'echo 1 > {cleaned}; exit 1' TERM; echo $$ > {ready}; while :; do sleep 0.05; done";
     let script = script.replace("{cleaned}", cleaned.to_str().unwrap()).replace("{ready}", ready.to_str().unwrap());
     assert_eq!(cancel_when_ready(Program { grace: DEADLINE, ..sh(&script) }, &ready, 1).await, Fail::Cancelled);
-    assert!(cleaned.exists(), "it got SIGTERM and the time to heed it");
+    assert!(cleaned.exists(), "it got SIGTERM and time to clean up");
 
     let stubborn = dir.path().join("stubborn");
-    assert_eq!(cancel_when_ready(stubborn_family(&stubborn), &stubborn, 2).await, Fail::Cancelled);
+    assert_eq!(cancel_when_ready(unkillable_group(&stubborn), &stubborn, 2).await, Fail::Cancelled);
     assert_gone(&pids(&stubborn, 2));
 }
 
@@ -225,11 +229,11 @@ async fn cancel_when_ready(program: Program, ready: &Path, count: usize) -> Fail
 }
 
 #[tokio::test]
-async fn a_dropped_attempt_takes_its_whole_family_along() {
+async fn dropped_attempt_kills_its_process_group() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pids");
     let (cx, _) = TestRun::new().begin("count");
-    let attempt = tokio::spawn(Exec::new(stubborn_family(&file)).start(&RawJson::null(), cx).unwrap());
+    let attempt = tokio::spawn(Exec::new(unkillable_group(&file)).start(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking({
         let file = file.clone();
         move || pids(&file, 2)
@@ -242,7 +246,7 @@ async fn a_dropped_attempt_takes_its_whole_family_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_at_once_end_and_leave_no_zombies() {
+async fn concurrent_programs_leave_no_zombies() {
     let attempts = (0..60).map(|n| tokio::spawn(async move { attempt(sh("sleep 0.05; cat"), json!(n)).await.output() }));
     for (n, attempt) in attempts.collect::<Vec<_>>().into_iter().enumerate() {
         assert_eq!(attempt.await.unwrap(), json!(n));
@@ -251,7 +255,7 @@ async fn many_at_once_end_and_leave_no_zombies() {
     until("there are no zombies", || (!children(own).into_iter().any(|pid| !runs(pid))).then_some(()));
 }
 
-/// The children of a process, zombies included.
+/// Returns the children of a process, including zombies.
 fn children(parent: u32) -> Vec<Pid> {
     let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
@@ -262,11 +266,11 @@ const WORKER: &str = "KAFLEET_TEST_WORKER";
 const BUSY_WORKER: &str = "KAFLEET_TEST_BUSY_WORKER";
 const ALONE: &str = "KAFLEET_TEST_ALONE";
 
-/// Not a test of its own: what the next tests run as a worker process. Runs three families of programs until it is killed.
+/// Entry point of a worker process for the next tests: runs three groups of programs until it is killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn as_a_worker_process() {
     let Ok(dir) = std::env::var(WORKER) else { return };
-    let attempts = (0..3).map(|n| tokio::spawn(attempt(stubborn_family(&Path::new(&dir).join(n.to_string())), json!({}))));
+    let attempts = (0..3).map(|n| tokio::spawn(attempt(unkillable_group(&Path::new(&dir).join(n.to_string())), json!({}))));
     for attempt in attempts.collect::<Vec<_>>() {
         attempt.await.unwrap();
     }
@@ -292,7 +296,7 @@ fn guard_of(worker: u32) -> Option<Pid> {
 }
 
 #[test]
-fn programs_and_their_children_die_with_a_worker_that_is_killed() {
+fn programs_die_with_a_killed_worker() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = start_worker(dir.path());
     let families = families(dir.path());
@@ -305,12 +309,12 @@ fn programs_and_their_children_die_with_a_worker_that_is_killed() {
 }
 
 #[test]
-fn the_guard_holds_nothing_of_the_workers_open() {
+fn guard_closes_inherited_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = start_worker(dir.path());
     let families = families(dir.path());
     let guard = until("the worker has a guard", || guard_of(worker.id()));
-    // It closes them after it has got its name.
+    // The guard closes them after it has set its name.
     let open = || std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count();
     until("all but its pipe are closed", || (open() == 1).then_some(()));
     kill(guard, Signal::SIGTERM).unwrap();
@@ -337,9 +341,9 @@ async fn as_a_busy_worker_process() {
     tokio::join!(once(), once(), short(), short());
 }
 
-/// Whatever the moment of the death: in the middle of a fork, before an exec, after an end.
+/// Kills the worker at random moments: during a fork, before an exec, after an exit.
 #[test]
-fn a_worker_killed_at_any_moment_leaves_nothing() {
+fn worker_killed_at_any_time_leaves_no_programs() {
     for round in 0..6 {
         let dir = tempfile::tempdir().unwrap();
         let mut worker = start("as_a_busy_worker_process", BUSY_WORKER, dir.path());
@@ -360,7 +364,7 @@ fn with_environment(mark: &str) -> Vec<Pid> {
     pids.filter(has).map(Pid::from_raw).collect()
 }
 
-/// Runs a test in a process of its own, because it breaks what the others use. True in that process.
+/// Runs a test in a separate process, because it affects global state. True in that process.
 fn alone(test: &str) -> bool {
     let inside = std::env::var(ALONE).is_ok_and(|name| name == test);
     if !inside {
@@ -371,8 +375,8 @@ fn alone(test: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_guard_that_dies_is_replaced_by_one_that_knows_what_runs() {
-    if !alone("a_guard_that_dies_is_replaced_by_one_that_knows_what_runs") {
+async fn dead_guard_is_replaced_with_current_table() {
+    if !alone("dead_guard_is_replaced_with_current_table") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -381,14 +385,14 @@ async fn a_guard_that_dies_is_replaced_by_one_that_knows_what_runs() {
     let old = until("there is a guard", || guard_of(std::process::id()));
     let file = dir.path().join("pids");
     let (cx, _) = TestRun::new().begin("count");
-    let running = tokio::spawn(Exec::new(stubborn_family(&file)).start(&RawJson::null(), cx).unwrap());
+    let running = tokio::spawn(Exec::new(unkillable_group(&file)).start(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking(move || pids(&file, 2)).await.unwrap();
     kill(old, Signal::SIGKILL).unwrap();
     until("the guard is dead", || (!runs(old)).then_some(()));
     assert_eq!(attempt(sh("echo 1"), json!({})).await.output(), json!(1));
     let new = until("there is a new one", || guard_of(std::process::id()));
     assert_ne!(old, new);
-    assert!(family.iter().all(|&pid| runs(pid)), "what ran before goes on");
+    assert!(family.iter().all(|&pid| runs(pid)), "running programs continue");
     running.abort();
     assert!(running.await.unwrap_err().is_cancelled());
     assert_gone(&family);

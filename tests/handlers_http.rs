@@ -1,4 +1,4 @@
-//! HTTP calls as task types, against a real server.
+//! The `http` handler with a real server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpSocket};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Answers `/status/<code>` with that code, `/seen` with what came, and so on.
+/// Answers `/status/<code>` with that code, `/seen` with the request, and so on.
 async fn serve() -> SocketAddr {
     let app = Router::new()
         .route("/seen", any(seen))
@@ -60,7 +60,7 @@ async fn attempt(trial: &TestRun, call: Call) -> Outcome {
 }
 
 #[tokio::test]
-async fn the_params_are_the_body_and_the_headers_tell_of_the_task() {
+async fn request_has_params_as_body_and_task_headers() {
     let mut call = call(serve().await, "/seen");
     call.method = Method::PUT;
     call.headers.insert("authorization", "Bearer secret".parse().unwrap());
@@ -84,7 +84,7 @@ async fn the_params_are_the_body_and_the_headers_tell_of_the_task() {
 }
 
 #[tokio::test]
-async fn a_good_answer_is_the_result_whatever_it_is() {
+async fn successful_response_is_the_result() {
     let address = serve().await;
     assert_eq!(attempt(&TestRun::new(), call(address, "/empty")).await.output(), Value::Null);
     assert_eq!(attempt(&TestRun::new(), call(address, "/text")).await.output(), json!("just text"));
@@ -92,7 +92,7 @@ async fn a_good_answer_is_the_result_whatever_it_is() {
 }
 
 #[tokio::test]
-async fn the_status_says_whether_another_attempt_is_worth_it() {
+async fn status_determines_retry() {
     let address = serve().await;
     for (code, then) in [
         (400, Fail::Final),
@@ -119,28 +119,28 @@ async fn the_status_says_whether_another_attempt_is_worth_it() {
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_cut_off() {
+async fn endless_response_fails_as_too_large() {
     let outcome = attempt(&TestRun::new(), call(serve().await, "/endless")).await;
     assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Final, "result_too_large"));
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_asked_again() {
-    // Bound, so that nobody else gets the port, and nobody listens.
+async fn unreachable_server_is_retried() {
+    // Bound to reserve the port, without listening.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let closed = socket.local_addr().unwrap();
     let refused = attempt(&TestRun::new(), call(closed, "/?token=secret")).await;
     assert_eq!((refused.failure().then, refused.failure().kind.as_ref()), (Fail::Retry { after: None }, "unreachable"));
     assert!(refused.failure().message.to_lowercase().contains("connection refused"), "{}", refused.failure());
-    assert!(!refused.failure().message.contains("secret"), "the url may hold secrets: {}", refused.failure());
+    assert!(!refused.failure().message.contains("secret"), "the url may contain secrets: {}", refused.failure());
 
     let slow = attempt(&TestRun::new().timeout(Duration::from_millis(100)), call(serve().await, "/slow")).await;
     assert_eq!(slow.failure().then, Fail::Retry { after: None });
     assert!(slow.failure().message.contains("timed out"), "{}", slow.failure());
 }
 
-/// An address whose queue of connections is full: further ones are neither taken nor refused.
+/// Address with a full accept queue: further connections are neither accepted nor refused.
 fn unresponsive() -> (SocketAddr, Vec<std::net::TcpStream>, TcpListener) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -152,7 +152,7 @@ fn unresponsive() -> (SocketAddr, Vec<std::net::TcpStream>, TcpListener) {
 }
 
 #[tokio::test]
-async fn timeouts_have_the_kind_timeout() {
+async fn timeout_has_kind_timeout() {
     let address = serve().await;
     let (full, _taken, _listener) = unresponsive();
     for (address, path) in [(full, "/connect"), (address, "/slow"), (address, "/stuck")] {
@@ -160,13 +160,13 @@ async fn timeouts_have_the_kind_timeout() {
         let failure = outcome.failure();
         assert_eq!((failure.then, failure.kind.as_ref()), (Fail::Retry { after: None }, "timeout"), "{path}: {failure}");
     }
-    // The connection has a limit of its own, shorter than the attempt's.
+    // The connect timeout is shorter than the attempt's.
     let outcome = attempt(&TestRun::new().timeout(DEADLINE), call(full, "/connect")).await;
     assert_eq!(outcome.failure().kind, "timeout", "{}", outcome.failure());
 }
 
 #[tokio::test]
-async fn a_cancelled_call_is_given_up() {
+async fn cancelled_call_is_aborted() {
     let (cx, _) = TestRun::new().begin("resize");
     let http = Http::new(client().unwrap(), call(serve().await, "/slow"));
     let answer = tokio::spawn(http.start(&RawJson::null(), cx.clone()).unwrap());

@@ -1,5 +1,5 @@
-//! What only a real Kafka can show, beside the conformance suite. Runs where `KAFLEET_TEST_KAFKA` is set, as
-//! `tests/services run` does.
+//! Behaviour specific to a real Kafka, in addition to the conformance suite. Runs if `KAFLEET_TEST_KAFKA` is set, as
+//! by `tests/services run`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn spec(name: &str, partitions: u32, config: &[(&str, &str)]) -> TopicSpec {
     TopicSpec { name: name.to_owned(), partitions, replication: None, config }
 }
 
-/// None, with a word about it, where no Kafka was started.
+/// Returns `None` with a message if no Kafka is available.
 fn fixture(partitions: u32) -> Option<Fixture> {
     fixture_with(partitions, &[])
 }
@@ -78,7 +78,7 @@ impl Fixture {
         (self.kafka.producer(Arc::new(Outcomes(sender))).expect("a producer"), outcomes)
     }
 
-    /// Publishes the numbers of a range to partition 0.
+    /// Produces the numbers of a range to partition 0.
     fn publish(&self, numbers: std::ops::Range<u64>) {
         let (producer, _outcomes) = self.producer();
         for number in numbers {
@@ -102,22 +102,22 @@ fn record<'a>(topic: &'a str, partition: i32, value: &'a [u8]) -> ProducerRecord
     ProducerRecord { topic, partition: Some(partition), key: None, value: Some(value), headers: &[] }
 }
 
-/// Polls until `done` says so about all values and events so far.
+/// Polls until `done` holds for all values and events so far.
 fn poll_until(consumer: &mut dyn Consumer, mut done: impl FnMut(&[u64], &[GroupEvent]) -> bool) -> (Vec<u64>, Vec<GroupEvent>) {
     let until = Instant::now() + DEADLINE;
     let (mut values, mut events) = (Vec::new(), Vec::new());
     while !done(&values, &events) {
         assert!(Instant::now() < until, "deadline; got {} values, last {:?}, and {events:?}", values.len(), values.last());
-        let told = consumer.poll(100, Duration::from_millis(100), &mut |record| {
+        let polled = consumer.poll(100, Duration::from_millis(100), &mut |record| {
             values.push(std::str::from_utf8(record.value.expect("a value")).expect("text").parse().expect("a number"));
         });
-        events.extend(told.expect("a poll").into_iter().filter(is_news));
+        events.extend(polled.expect("a poll").into_iter().filter(is_significant));
     }
     (values, events)
 }
 
-/// Not the passing trouble of a busy broker, which the client gets over by itself.
-fn is_news(event: &GroupEvent) -> bool {
+/// Filters transient errors, which the client handles itself.
+fn is_significant(event: &GroupEvent) -> bool {
     let passing = matches!(event, GroupEvent::Trouble(error) if error.is_transient());
     if passing {
         eprintln!("{event:?}");
@@ -134,16 +134,16 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// It takes no longer than this by itself: a machine that is busy with other things lets one of many be that quick.
+/// Repeats a call until one takes at most `longest`: on a busy machine a single fast call is sufficient proof.
 fn takes_at_most(longest: Duration, what: &str, mut call: impl FnMut()) {
     until(&format!("{what} in {longest:?}"), || {
-        let begun = Instant::now();
+        let started = Instant::now();
         call();
-        begun.elapsed() < longest
+        started.elapsed() < longest
     });
 }
 
-/// Sessions that end long after the tests' patience has.
+/// Session timeouts longer than the tests' deadlines.
 const LONG_SESSIONS: [(&str, &str); 1] = [("session.timeout.ms", "240000")];
 
 fn assigned(events: &[GroupEvent]) -> Vec<Partition> {
@@ -155,7 +155,7 @@ fn assigned(events: &[GroupEvent]) -> Vec<Partition> {
 }
 
 #[test]
-fn a_moved_partition_never_gives_records_of_its_old_place() {
+fn moved_partition_delivers_no_records_of_old_position() {
     let Some(fixture) = fixture(1) else { return };
     fixture.publish(0..20_000);
     let mut reader = fixture.reader();
@@ -174,7 +174,7 @@ fn a_moved_partition_never_gives_records_of_its_old_place() {
 }
 
 #[test]
-fn names_the_partition_that_is_out_of_range_and_reads_on_after_a_move() {
+fn out_of_range_partition_is_named_and_continues_after_a_seek() {
     let Some(fixture) = fixture(3) else { return };
     fixture.publish(0..5);
     let mut reader = fixture.reader();
@@ -195,14 +195,14 @@ fn names_the_partition_that_is_out_of_range_and_reads_on_after_a_move() {
 }
 
 #[test]
-fn a_member_that_takes_nothing_does_not_hold_up_what_it_has() {
+fn unassigned_partition_does_not_delay_the_others() {
     let Some(fixture) = fixture(2) else { return };
     fixture.publish(0..10);
     let mut member = fixture.member(&unique("group"));
     let (_, events) = poll_until(&mut *member, |_, events| assigned(events).len() == 2);
     assert_eq!(assigned(&events).len(), 2);
 
-    // Partition 1 is refused; partition 0 is taken late and alone.
+    // Partition 1 is never assigned; partition 0 is assigned late and alone.
     poll_until(&mut *member, {
         let mut rounds = 0;
         move |_, _| {
@@ -218,16 +218,16 @@ fn a_member_that_takes_nothing_does_not_hold_up_what_it_has() {
 }
 
 #[test]
-fn a_partition_changes_hands_only_when_it_is_released() {
-    changes_hands(fixture(4));
+fn partition_moves_only_after_its_release() {
+    check_handover(fixture(4));
 }
 
 #[test]
-fn a_partition_changes_hands_only_when_it_is_released_under_the_newer_protocol() {
-    changes_hands(fixture_with(4, &[("group.protocol", "consumer")]));
+fn partition_moves_only_after_its_release_with_consumer_protocol() {
+    check_handover(fixture_with(4, &[("group.protocol", "consumer")]));
 }
 
-fn changes_hands(fixture: Option<Fixture>) {
+fn check_handover(fixture: Option<Fixture>) {
     let Some(fixture) = fixture else { return };
     let group = unique("group");
     let mut first = fixture.member(&group);
@@ -236,20 +236,20 @@ fn changes_hands(fixture: Option<Fixture>) {
     first.assign(&starts).expect("assigned");
     let mut second = fixture.member(&group);
 
-    // Both poll, until the first is asked for two of its four.
+    // Both poll until two of the first member's four partitions are revoked.
     let until = Instant::now() + DEADLINE;
-    let mut wanted = Vec::new();
-    while wanted.is_empty() {
+    let mut revoked = Vec::new();
+    while revoked.is_empty() {
         assert!(Instant::now() < until, "no revocation");
         for event in first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll") {
             if let GroupEvent::Revoked(partitions) = event {
-                wanted = partitions;
+                revoked = partitions;
             }
         }
         assert_eq!(assigned(&second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll")), vec![]);
     }
-    assert_eq!(wanted.len(), 2);
-    first.release(&wanted[..1]).expect("released");
+    assert_eq!(revoked.len(), 2);
+    first.release(&revoked[..1]).expect("released");
     poll_until(&mut *first, {
         let mut rounds = 0;
         move |_, _| {
@@ -258,24 +258,24 @@ fn changes_hands(fixture: Option<Fixture>) {
         }
     });
     let early = second.poll(10, Duration::from_millis(500), &mut |_| {}).expect("a poll");
-    assert_eq!(assigned(&early), vec![], "given to another before all of it was released");
-    first.release(&wanted[1..]).expect("released");
+    assert_eq!(assigned(&early), vec![], "received to another before all of it was released");
+    first.release(&revoked[1..]).expect("released");
 
-    let mut given = Vec::new();
-    while given.len() < 2 {
-        assert!(Instant::now() < until, "nothing given");
+    let mut received = Vec::new();
+    while received.len() < 2 {
+        assert!(Instant::now() < until, "nothing received");
         first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
-        given.extend(assigned(&second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll")));
+        received.extend(assigned(&second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll")));
     }
-    given.sort();
-    wanted.sort();
-    assert_eq!(given, wanted);
+    received.sort();
+    revoked.sort();
+    assert_eq!(received, revoked);
     first.close(DEADLINE);
     second.close(DEADLINE);
 }
 
 #[test]
-fn closing_with_an_unanswered_question_ends_in_time_and_leaves_the_group() {
+fn closing_with_a_pending_revocation_leaves_the_group() {
     let Some(fixture) = fixture_with(2, &LONG_SESSIONS) else { return };
     let group = unique("group");
     let mut first = fixture.member(&group);
@@ -285,25 +285,25 @@ fn closing_with_an_unanswered_question_ends_in_time_and_leaves_the_group() {
         .expect("assigned");
     let mut second = fixture.member(&group);
     let until = Instant::now() + DEADLINE;
-    let mut asked = false;
-    while !asked {
+    let mut revoked = false;
+    while !revoked {
         assert!(Instant::now() < until, "no revocation");
         let events = first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
-        asked = events.iter().any(|event| matches!(event, GroupEvent::Revoked(_)));
+        revoked = events.iter().any(|event| matches!(event, GroupEvent::Revoked(_)));
         second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
     }
 
-    let begun = Instant::now();
+    let started = Instant::now();
     first.close(DEADLINE);
 
-    assert!(begun.elapsed() < DEADLINE / 2, "closing took {:?}", begun.elapsed());
-    // Both partitions go to the second at once, not after a session timeout.
+    assert!(started.elapsed() < DEADLINE / 2, "closing took {:?}", started.elapsed());
+    // Both partitions move to the second member at once, not after a session timeout.
     poll_until(&mut *second, |_, events| assigned(events).len() == 2);
     second.close(DEADLINE);
 }
 
 #[test]
-fn a_member_that_has_nothing_leaves_the_group_as_well() {
+fn member_without_partitions_leaves_the_group_on_close() {
     let Some(fixture) = fixture_with(1, &LONG_SESSIONS) else { return };
     let group = unique("group");
     let mut first = fixture.member(&group);
@@ -320,23 +320,23 @@ fn a_member_that_has_nothing_leaves_the_group_as_well() {
     second.close(DEADLINE);
     first.close(DEADLINE);
 
-    // Commits from outside are taken as soon as the group has no members: long before their sessions time out.
-    let begun = Instant::now();
+    // External commits are accepted once the group has no members, well before a session timeout.
+    let started = Instant::now();
     let commit = Commit { partition: fixture.partition(0), offset: 0, metadata: String::new() };
     while let Err(error) = fixture.kafka.set_group_offsets(&group, std::slice::from_ref(&commit), DEADLINE) {
-        assert!(begun.elapsed() < DEADLINE, "there still is a member: {error}");
+        assert!(started.elapsed() < DEADLINE, "there still is a member: {error}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[test]
-fn the_eager_protocol_takes_all_back_and_gives_anew() {
+fn eager_protocol_reassigns_all_partitions() {
     let Some(fixture) = fixture_with(2, &[("partition.assignment.strategy", "range")]) else { return };
     fixture.publish(0..10);
     let group = unique("group");
     let mut first = fixture.member(&group);
     poll_until(&mut *first, |_, events| assigned(events).len() == 2);
-    // One by one: what is held already keeps its place.
+    // Assigned one by one: partitions assigned earlier keep their position.
     first.assign(&[(fixture.partition(0), StartOffset::At(4))]).expect("assigned");
     let (values, _) = poll_until(&mut *first, |values, _| values.len() >= 6);
     assert_eq!(values, (4..10).collect::<Vec<u64>>());
@@ -369,13 +369,13 @@ fn the_eager_protocol_takes_all_back_and_gives_anew() {
 }
 
 #[test]
-fn a_member_that_stays_away_loses_its_partitions_and_gets_them_back() {
+fn absent_member_loses_and_regains_its_partitions() {
     let settings = [("session.timeout.ms", "6000"), ("max.poll.interval.ms", "6000"), ("heartbeat.interval.ms", "500")];
     let Some(fixture) = fixture_with(1, &settings) else { return };
     let mut member = fixture.member(&unique("group"));
     poll_until(&mut *member, |_, events| assigned(events).len() == 1);
     member.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
-    // The absence itself is what is tested.
+    // The absence is the subject of the test.
     std::thread::sleep(Duration::from_secs(8));
 
     let (_, events) = poll_until(&mut *member, |_, events| events.iter().any(|event| matches!(event, GroupEvent::Lost(_))));
@@ -391,7 +391,7 @@ fn a_member_that_stays_away_loses_its_partitions_and_gets_them_back() {
 }
 
 #[test]
-fn a_paused_partition_gives_nothing_and_goes_on_where_it_was() {
+fn paused_partition_resumes_at_its_position() {
     let Some(fixture) = fixture(2) else { return };
     fixture.publish(0..1_000);
     let mut reader = fixture.reader();
@@ -400,13 +400,13 @@ fn a_paused_partition_gives_nothing_and_goes_on_where_it_was() {
     let (before, _) = poll_until(&mut *reader, |values, _| values.len() >= 100);
     reader.pause(&[fixture.partition(0)], true).expect("paused");
     let silent = reader.poll(10, Duration::from_millis(500), &mut |record| panic!("got {}", record.offset)).expect("a poll");
-    assert_eq!(silent.into_iter().filter(is_news).collect::<Vec<_>>(), vec![]);
+    assert_eq!(silent.into_iter().filter(is_significant).collect::<Vec<_>>(), vec![]);
     reader.pause(&[fixture.partition(0)], false).expect("resumed");
 
     let (after, _) = poll_until(&mut *reader, |values, _| before.len() + values.len() >= 1_000);
 
     assert_eq!([before, after].concat(), (0..1_000).collect::<Vec<u64>>());
-    // A pause does not outlive the assignment.
+    // A pause ends with the assignment.
     reader.pause(&[fixture.partition(0)], true).expect("paused");
     reader.release(&[fixture.partition(0)]).expect("released");
     reader.assign(&[(fixture.partition(0), StartOffset::At(990))]).expect("assigned");
@@ -416,7 +416,7 @@ fn a_paused_partition_gives_nothing_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn commits_tell_their_outcome_and_refusals_name_the_partition() {
+fn commit_reports_its_outcome_and_failed_partition() {
     let Some(fixture) = fixture(1) else { return };
     let group = unique("group");
     let mut member = fixture.member(&group);
@@ -424,30 +424,30 @@ fn commits_tell_their_outcome_and_refusals_name_the_partition() {
     member.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
     let commit = |metadata: String| [Commit { partition: fixture.partition(0), offset: 0, metadata }];
 
-    member.commit(&commit("note".into())).expect("begun");
+    member.commit(&commit("note".into())).expect("started");
     let (_, events) = poll_until(&mut *member, |_, events| !events.is_empty());
     assert_eq!(events, vec![GroupEvent::Committed { result: Ok(()), partitions: vec![fixture.partition(0)] }]);
-    let told = member.commit_sync(&commit("x".repeat(4097))).expect_err("too much metadata");
-    assert!(matches!(told, BrokerError::TooLarge(_)), "{told:?}");
-    assert!(told.to_string().contains(&fixture.topic), "{told}");
+    let error = member.commit_sync(&commit("x".repeat(4097))).expect_err("too much metadata");
+    assert!(matches!(error, BrokerError::TooLarge(_)), "{error:?}");
+    assert!(error.to_string().contains(&fixture.topic), "{error}");
     member.commit_sync(&commit("y".repeat(4096))).expect("as much as fits");
 
     let outside = fixture.kafka.set_group_offsets(&group, &commit(String::new()), DEADLINE);
     assert!(matches!(outside, Err(BrokerError::Refused(_))), "{outside:?}");
     member.close(DEADLINE);
     fixture.kafka.set_group_offsets(&group, &commit("moved".into()), DEADLINE).expect("nobody is in the group");
-    let told = fixture.kafka.group_offsets(&group, &[fixture.partition(0)], DEADLINE).expect("an answer");
-    assert_eq!(told[0].as_ref().map(|committed| committed.metadata.as_str()), Some("moved"));
+    let committed = fixture.kafka.group_offsets(&group, &[fixture.partition(0)], DEADLINE).expect("an answer");
+    assert_eq!(committed[0].as_ref().map(|committed| committed.metadata.as_str()), Some("moved"));
 }
 
 #[test]
-fn configuration_is_changed_without_losing_what_others_have_set() {
+fn configuration_change_keeps_other_entries() {
     let Some(fixture) = fixture(1) else { return };
     let topic = fixture.topic.as_str();
 
     let first = fixture.apply(&spec(topic, 1, &[("retention.ms", "1000000")]));
     let second = fixture.apply(&spec(topic, 3, &[("max.message.bytes", "2000000")]));
-    // The broker may show what it has taken a moment later.
+    // The broker may report an accepted change with a delay.
     until("both settings are shown", || fixture.kafka.topics(topic, DEADLINE).expect("topics")[0].config.len() == 2);
     let third = fixture.apply(&spec(topic, 2, &[("max.message.bytes", "2000000"), ("retention.ms", "1000000")]));
     let bad = fixture.apply(&spec(topic, 1, &[("retention.ms", "soon")]));
@@ -465,7 +465,7 @@ fn configuration_is_changed_without_losing_what_others_have_set() {
 }
 
 #[test]
-fn a_transaction_is_quick_and_a_second_producer_fences_the_first() {
+fn transaction_is_fast_and_second_producer_fences_first() {
     let Some(fixture) = fixture(2) else { return };
     let name = unique("atomic");
     let mut first = fixture.kafka.atomic_producer(&name).expect("opened");
@@ -477,20 +477,20 @@ fn a_transaction_is_quick_and_a_second_producer_fences_the_first() {
     });
     let mut second = fixture.kafka.atomic_producer(&name).expect("opened");
 
-    let told = first.send_all(&records, DEADLINE).expect_err("fenced");
-    assert!(matches!(told, BrokerError::Fenced(_)), "{told:?}");
+    let error = first.send_all(&records, DEADLINE).expect_err("fenced");
+    assert!(matches!(error, BrokerError::Fenced(_)), "{error:?}");
     let again = first.send_all(&records, DEADLINE).expect_err("still fenced");
     assert!(matches!(again, BrokerError::Fenced(_)), "{again:?}");
     second.send_all(&records, DEADLINE).expect("the second goes on");
 }
 
 #[test]
-fn a_burst_with_a_bad_record_leaves_nothing_and_the_next_one_works() {
+fn transaction_with_oversized_record_is_aborted() {
     let Some(fixture) = fixture(1) else { return };
     let mut producer = fixture.kafka.atomic_producer(&unique("atomic")).expect("opened");
     let large = vec![b'x'; 6 << 20];
-    let told = producer.send_all(&[record(&fixture.topic, 0, b"1"), record(&fixture.topic, 0, &large)], DEADLINE);
-    assert!(matches!(told, Err(BrokerError::TooLarge(_))), "{told:?}");
+    let error = producer.send_all(&[record(&fixture.topic, 0, b"1"), record(&fixture.topic, 0, &large)], DEADLINE);
+    assert!(matches!(error, Err(BrokerError::TooLarge(_))), "{error:?}");
 
     let places = producer.send_all(&[record(&fixture.topic, 0, b"2")], DEADLINE).expect("committed");
 
@@ -503,7 +503,7 @@ fn a_burst_with_a_bad_record_leaves_nothing_and_the_next_one_works() {
 }
 
 #[test]
-fn a_record_is_read_at_its_place_and_a_marker_is_none() {
+fn read_at_returns_records_and_skips_markers() {
     let Some(fixture) = fixture(1) else { return };
     let mut atomic = fixture.kafka.atomic_producer(&unique("atomic")).expect("opened");
     atomic.send_all(&[record(&fixture.topic, 0, b"7")], DEADLINE).expect("committed");
@@ -522,24 +522,24 @@ fn a_record_is_read_at_its_place_and_a_marker_is_none() {
 }
 
 #[test]
-fn what_does_not_exist_is_told_as_unknown() {
+fn missing_topic_or_partition_is_unknown() {
     let Some(fixture) = fixture(1) else { return };
     let (missing, beyond) = (Partition::new(unique("missing"), 0), fixture.partition(5));
     for partition in [&missing, &beyond] {
         let ends = fixture.kafka.ends(partition, DEADLINE);
         assert!(matches!(ends, Err(BrokerError::Unknown(_))), "{partition}: {ends:?}");
         let (producer, outcomes) = fixture.producer();
-        let told = match producer.send(&record(&partition.topic, partition.index, b"x"), 1) {
-            Err(told) => told,
+        let error = match producer.send(&record(&partition.topic, partition.index, b"x"), 1) {
+            Err(error) => error,
             Ok(()) => outcomes.recv_timeout(DEADLINE).expect("an outcome").1.expect_err("nowhere to go"),
         };
-        assert!(matches!(told, BrokerError::Unknown(_)), "{partition}: {told:?}");
+        assert!(matches!(error, BrokerError::Unknown(_)), "{partition}: {error:?}");
     }
     assert_eq!(fixture.kafka.group_offsets(&unique("group"), &[fixture.partition(0)], DEADLINE), Ok(vec![None]));
 }
 
 #[test]
-fn every_accepted_record_has_one_outcome_when_the_brokers_are_away() {
+fn accepted_record_has_one_outcome_without_brokers() {
     let kafka = Kafka::new(&section("127.0.0.1:9")).expect("a client");
     let (sender, outcomes) = channel();
     let producer = kafka.producer(Arc::new(Outcomes(sender))).expect("a producer");
@@ -563,7 +563,7 @@ fn every_accepted_record_has_one_outcome_when_the_brokers_are_away() {
 }
 
 #[test]
-fn an_unreachable_cluster_is_explained() {
+fn unreachable_cluster_is_named_in_error() {
     let kafka = Kafka::new(&section("127.0.0.1:9")).expect("a client");
     until("the address is named", || {
         let error = kafka.topics("", Duration::from_secs(1)).expect_err("nobody there");

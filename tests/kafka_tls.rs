@@ -1,4 +1,4 @@
-//! Kafka behind TLS and SASL. Runs where `KAFLEET_TEST_KAFKA_SASL` is set, as `tests/services run` does.
+//! Kafka with TLS and SASL. Runs if `KAFLEET_TEST_KAFKA_SASL` is set, as by `tests/services run`.
 
 use std::collections::BTreeMap;
 use std::env::var;
@@ -19,7 +19,7 @@ impl DeliverySink for Outcomes {
     }
 }
 
-/// None where no such listener was started.
+/// Returns `None` if no such listener is available.
 fn section(password: Option<&str>) -> Option<BTreeMap<String, String>> {
     let password = password.map_or_else(|| var("KAFLEET_TEST_KAFKA_PASSWORD").expect("the password"), str::to_owned);
     let entries = [
@@ -43,7 +43,7 @@ fn new_topic(kafka: &Kafka) -> String {
 }
 
 #[test]
-fn publishes_and_reads_over_sasl_ssl() {
+fn records_are_produced_and_read_over_sasl_ssl() {
     let Some(section) = section(None) else { return eprintln!("skipped: KAFLEET_TEST_KAFKA_SASL is not set") };
     let kafka = Kafka::new(&section).expect("a client");
     let topic = new_topic(&kafka);
@@ -53,16 +53,16 @@ fn publishes_and_reads_over_sasl_ssl() {
     let record = ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"k"), value: Some(b"over tls"), headers };
     producer.send(&record, 7).expect("room");
 
-    let place = outcomes.recv_timeout(DEADLINE).expect("an outcome").expect("delivered");
+    let acknowledgement = outcomes.recv_timeout(DEADLINE).expect("an outcome").expect("delivered");
 
-    assert_eq!(place, (0, 0));
+    assert_eq!(acknowledgement, (0, 0));
     let read = kafka.read_at(&Partition::new(topic, 0), 0, DEADLINE).expect("an answer").expect("the record");
     assert_eq!(read.value.as_deref(), Some(&b"over tls"[..]));
     assert_eq!(read.headers, vec![("ce_id".to_owned(), Some(b"t1".to_vec()))]);
 }
 
 #[test]
-fn a_wrong_password_is_told_in_time() {
+fn wrong_password_is_denied() {
     let Some(section) = section(Some("wrong")) else { return eprintln!("skipped: KAFLEET_TEST_KAFKA_SASL is not set") };
     let kafka = Kafka::new(&section).expect("a client");
 
@@ -72,13 +72,13 @@ fn a_wrong_password_is_told_in_time() {
         if matches!(error, BrokerError::Denied(_)) {
             return;
         }
-        // On a busy machine the broker's answer may come later.
+        // A busy machine may delay the broker's answer.
         assert!(error.is_transient() && Instant::now() < end, "{error:?}");
     }
 }
 
 #[test]
-fn a_missing_certificate_file_is_named() {
+fn missing_certificate_file_is_named_in_error() {
     let Some(mut section) = section(None) else { return eprintln!("skipped: KAFLEET_TEST_KAFKA_SASL is not set") };
     section.insert("ssl.ca.location".to_owned(), "/nowhere/ca.pem".to_owned());
 

@@ -1,8 +1,8 @@
-//! Kafka, as far as kafleet needs it, behind three small traits. The only folder that names rdkafka.
+//! Kafka behind three small traits. This is the only folder that names rdkafka.
 //!
-//! Every call here may block the calling thread up to the deadline it takes; async code calls through
-//! `tokio::task::spawn_blocking` or from a thread of its own. Two implementations, [`kafka`] and [`memory`], pass the same
-//! conformance suite (`tests/broker_conformance`).
+//! Every call may block the calling thread for up to the deadline it takes; async code calls it through
+//! `tokio::task::spawn_blocking` or from a thread of its own. The two implementations, [`kafka`] and [`memory`], pass
+//! the same conformance suite (`tests/broker_conformance`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,14 +32,14 @@ impl std::fmt::Display for Partition {
     }
 }
 
-/// A record as it lies in the client's memory. Valid only while the sink is called.
+/// A record borrowed from the client's memory, valid only during the call of the sink.
 pub struct RecordRef<'a> {
     pub topic: &'a str,
     pub partition: i32,
     pub offset: i64,
-    /// Epoch milliseconds; -1 where the broker gave none.
+    /// Epoch milliseconds; -1 if the broker gave no timestamp.
     pub timestamp_ms: i64,
-    /// The timestamp was set by the broker on append, not by the producer.
+    /// True if the broker set the timestamp on append, false if the producer set it.
     pub log_append_time: bool,
     pub key: Option<&'a [u8]>,
     pub value: Option<&'a [u8]>,
@@ -52,7 +52,7 @@ impl<'a> RecordRef<'a> {
         (0..list.len()).filter_map(move |n| list.get(n))
     }
 
-    /// Bytes that keeping this record costs, roughly.
+    /// Approximate number of bytes needed to keep this record.
     pub fn size(&self) -> usize {
         let headers: usize = self.headers().map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len)).sum();
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len) + headers
@@ -71,7 +71,7 @@ impl<'a> RecordRef<'a> {
     }
 }
 
-/// Headers without a copy. A header whose name is not UTF-8 is left out.
+/// Headers accessed without copying. A header whose name is not UTF-8 is skipped.
 pub trait HeaderList {
     fn len(&self) -> usize;
     fn is_empty(&self) -> bool {
@@ -91,7 +91,7 @@ impl HeaderList for OwnedHeaders {
     }
 }
 
-/// A record of one's own.
+/// A record that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub topic: Arc<str>,
@@ -103,33 +103,33 @@ pub struct Record {
     pub headers: OwnedHeaders,
 }
 
-/// A record to be sent. The bytes are copied before `send` returns.
+/// A record to send. The bytes are copied before `send` returns.
 #[derive(Clone, Copy, Debug)]
 pub struct ProducerRecord<'a> {
     pub topic: &'a str,
-    /// None: by the key (murmur2), or any partition where there is no key.
+    /// `None`: chosen by the key (murmur2), or at random for a record without a key.
     pub partition: Option<i32>,
     pub key: Option<&'a [u8]>,
     pub value: Option<&'a [u8]>,
     pub headers: &'a [(&'a str, &'a [u8])],
 }
 
-/// One of several records for one partition: no headers.
+/// A record of a batch for one partition, without headers.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchRecord<'a> {
     pub key: &'a [u8],
     pub value: &'a [u8],
-    /// Comes back with the outcome.
+    /// Returned with the delivery outcome.
     pub token: u64,
 }
 
-/// What a call to the broker can say instead of succeeding.
+/// An error of a broker call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
-    /// The local queue, or the in-memory log, has no room. Nothing was sent; try again later.
+    /// The local queue or the in-memory log is full. Nothing was sent; try again later.
     #[error("no room: {0}")]
     Full(String),
-    /// The record is larger than the topic or the client allows. Sending it again is of no use.
+    /// The record exceeds the limit of the topic or the client. Sending it again will fail again.
     #[error("the record is too large: {0}")]
     TooLarge(String),
     #[error("unknown topic or partition: {0}")]
@@ -137,77 +137,81 @@ pub enum BrokerError {
     /// Another producer or group member has taken over.
     #[error("fenced: {0}")]
     Fenced(String),
-    /// The commit came during a rebalance, or from outside a group with members.
+    /// The commit was made during a rebalance, or from outside a group that has members.
     #[error("refused: {0}")]
     Refused(String),
-    /// It may have worked or not.
+    /// The operation may or may not have taken effect.
     #[error("outcome unknown: {0}")]
     InDoubt(String),
-    /// It was given up before it was sent: its client was closed, or could not go on.
+    /// The record was discarded before it was sent, because its client was closed or failed.
     #[error("purged before it was sent")]
     Purged,
-    /// No answer in time, or the broker is away: worth another try.
+    /// Timeout, or the broker cannot be reached. Worth a retry.
     #[error("{0}")]
     Unavailable(String),
-    /// The client cannot go on and has to be made anew.
+    /// The client has failed for good and must be replaced.
     #[error("fatal: {0}")]
     Fatal(String),
     #[error("not allowed: {0}")]
     Denied(String),
-    /// What was asked, or the record itself, is wrong. Asking again is of no use.
+    /// The request or the record itself is invalid. Repeating it will fail again.
     #[error("{0}")]
     Invalid(String),
-    /// A record was refused for a reason that does not lie in it: only somebody, or time, can change that.
+    /// The record was rejected for a reason outside the record itself, such as the topic's configuration. A retry
+    /// succeeds only after that has changed.
     #[error("refused: {0}")]
     Unexpected(String),
 }
 
 impl BrokerError {
-    /// Worth trying again with the same client.
+    /// True for errors worth a retry with the same client.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Full(_) | Self::Unavailable(_) | Self::InDoubt(_) | Self::Refused(_) | Self::Purged)
     }
 
-    /// Worth sending again: by the same client, or by the one that replaces it.
+    /// True for errors worth sending the record again, with the same client or its replacement.
     pub fn is_passing(&self) -> bool {
         self.is_transient() || matches!(self, Self::Fatal(_))
     }
 }
 
-/// Kafka or its stand-in.
+/// A Kafka cluster, or its in-memory implementation.
 pub trait Broker: Send + Sync + 'static {
-    /// A consumer in a group, or one that reads the partitions it is given.
+    /// Opens a consumer that joins a group, or one that reads the partitions it is assigned explicitly.
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError>;
 
-    /// A producer; the outcome of every accepted record comes to `sink`, exactly once, on a thread of the producer.
+    /// Opens a producer. `sink` receives the outcome of every accepted record exactly once, on a thread of the
+    /// producer.
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError>;
 
-    /// A producer for atomic sends. Opening one with the same name fences the one before it.
+    /// Opens a transactional producer. Opening another one with the same name fences this one.
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError>;
 
-    /// All topics whose names begin with `prefix`.
+    /// Lists all topics whose names begin with `prefix`.
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError>;
 
-    /// Creates what is missing, adds partitions where there are fewer, and sets the given configuration. One outcome per topic.
+    /// Creates missing topics, adds missing partitions and sets the given configuration. Returns one outcome per
+    /// topic.
     fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError>;
 
-    /// First offset and end of a partition: the place after the last record, open atomic sends included.
+    /// Returns the low and high watermark of a partition. The high watermark includes records of open transactions.
     fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError>;
 
-    /// What a reader of what is committed finds first from an offset on. Opens no records and waits for none.
+    /// Returns the first record that a read-committed consumer sees at or after an offset. Never starts a transaction
+    /// and never waits for one to end.
     fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError>;
 
-    /// Lists the committed records in a range of offsets, at most `most` of them. Reads records, up to some MiB, and waits
-    /// for none.
+    /// Lists the committed records in a range of offsets, at most `max_records` of them. Reads the records themselves,
+    /// up to a few MiB, and never waits for a transaction to end.
     fn records_in(
         &self,
         partition: &Partition,
         range: Range<i64>,
-        most: usize,
+        max_records: usize,
         deadline: Duration,
     ) -> Result<Listed, BrokerError> {
         let mut listed = Listed { offsets: Vec::new(), to: range.start };
-        while listed.to < range.end && listed.offsets.len() < most {
+        while listed.to < range.end && listed.offsets.len() < max_records {
             let first_visible = self.first_visible(partition, listed.to, deadline)?;
             match first_visible.record {
                 Some(record) if record.offset < range.end => {
@@ -223,19 +227,19 @@ pub trait Broker: Send + Sync + 'static {
         Ok(listed)
     }
 
-    /// Reads the committed record at an offset. None where the log does not hold one there, or no longer.
+    /// Reads the committed record at an offset. `None` if the log holds no record there, or no longer.
     ///
     /// # Errors
-    /// `Unavailable` also while it is open whether what lies there is committed.
+    /// `Unavailable` also while the record belongs to an open transaction.
     fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
         let first_visible = self.first_visible(partition, offset, deadline)?;
         if first_visible.record.is_none() && first_visible.place <= offset && offset < self.ends(partition, deadline)?.end {
-            return Err(BrokerError::Unavailable(format!("what lies at {offset} of {partition} is not committed yet")));
+            return Err(BrokerError::Unavailable(format!("the record at offset {offset} of {partition} is not committed yet")));
         }
         Ok(first_visible.record.filter(|record| record.offset == offset))
     }
 
-    /// What a group has committed (`offsets` empty), or commits for a group without members.
+    /// Returns a group's committed offsets, one entry per partition.
     fn group_offsets(
         &self,
         group: &str,
@@ -243,40 +247,41 @@ pub trait Broker: Send + Sync + 'static {
         deadline: Duration,
     ) -> Result<Vec<Option<Committed>>, BrokerError>;
 
-    /// Commits for a group from outside; refused while the group has members.
+    /// Commits offsets for a group from outside it. Refused while the group has members.
     fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError>;
 }
 
+/// Configuration of a consumer.
 #[derive(Clone, Debug, Default)]
 pub struct ConsumerSpec {
-    /// None: partitions come from [`Consumer::assign`] alone and nothing can be committed.
+    /// `None`: partitions are assigned with [`Consumer::assign`] only, and commits are not possible.
     pub group: Option<String>,
-    /// Topics to subscribe to (with a group).
+    /// Topics to subscribe to; requires a group.
     pub topics: Vec<String>,
-    /// Records, in bytes, that may lie prefetched in the client. 0: the client's default.
+    /// Maximum bytes of prefetched records in the client. 0: the client's default.
     pub prefetch_bytes: usize,
-    /// Read past open atomic sends and see aborted records.
+    /// Read records of open and aborted transactions too.
     pub read_uncommitted: bool,
 }
 
-/// What happened to the consumer besides records.
+/// An event of a consumer other than a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupEvent {
-    /// The group gives these; the consumer answers with [`Consumer::assign`].
+    /// The group assigned these partitions; take them with [`Consumer::assign`].
     Assigned(Vec<Partition>),
-    /// The group wants these back; the consumer finishes its work and answers with [`Consumer::release`].
+    /// The group revokes these partitions; finish their work, then call [`Consumer::release`].
     Revoked(Vec<Partition>),
-    /// These are gone already: no commit any more, only [`Consumer::release`].
+    /// These partitions now belong to other members; commits are no longer possible. Call [`Consumer::release`].
     Lost(Vec<Partition>),
     /// The outcome of a commit made with [`Consumer::commit`].
     Committed { result: Result<(), BrokerError>, partitions: Vec<Partition> },
-    /// The place to read from lies outside the log.
+    /// The position is outside the log.
     OutOfRange(Partition),
-    /// Something failed that the client itself goes on trying.
+    /// A failure that the client itself keeps retrying.
     Trouble(BrokerError),
 }
 
-/// Where to start reading a partition.
+/// Offset at which reading of a partition starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartOffset {
     Beginning,
@@ -284,67 +289,70 @@ pub enum StartOffset {
     At(i64),
 }
 
+/// An offset to commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     pub partition: Partition,
-    /// The next offset to read.
+    /// Next offset to read.
     pub offset: i64,
     /// At most 4096 bytes.
     pub metadata: String,
 }
 
+/// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
     pub offset: i64,
     pub metadata: String,
 }
 
-/// Reads records; used by one thread at a time.
+/// Reads records. Used by one thread at a time.
 pub trait Consumer: Send {
-    /// Hands at most `max` records to the sink, waiting up to `wait` for the first. Returns what else happened. With 0 no
-    /// records are asked for, only what the group has to say; one that was on its way may still come.
+    /// Passes at most `max` records to the sink, waiting up to `wait` for the first one. Returns the other events.
+    /// With `max` 0 only group events are requested; a record already in transit may still arrive.
     fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError>;
 
-    /// Takes partitions, each from its start: those the group assigned, or (without a group) any. A partition that is
-    /// held already moves to the new start.
+    /// Starts reading partitions at the given offsets: partitions that the group assigned, or any partitions without
+    /// a group. A partition that is already read is moved to the new offset.
     fn assign(&mut self, starts: &[(Partition, StartOffset)]) -> Result<(), BrokerError>;
 
-    /// Gives partitions back.
+    /// Stops reading partitions and returns them to the group.
     fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError>;
 
-    /// Begins a commit; its outcome comes as [`GroupEvent::Committed`]. At most one may be under way.
+    /// Starts a commit; its outcome arrives as [`GroupEvent::Committed`]. Only one commit may be in flight.
     fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError>;
 
     /// Commits and waits for the outcome.
     fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError>;
 
-    /// What the consumer's group has committed for these.
+    /// Returns the committed offsets of the consumer's group.
     fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError>;
 
-    /// Stops or restarts the delivery of records for these partitions.
+    /// Pauses or resumes the delivery of records of these partitions.
     fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError>;
 
-    /// Where each held partition is read on: everything before has been handed to the sink, or holds nothing for readers,
-    /// such as the marker that ends an atomic send. What has no place yet is left out.
+    /// Returns the next position of each assigned partition. Every record before it has been passed to the sink or is
+    /// invisible to the consumer, such as a transaction marker. Partitions whose position is not known yet are
+    /// omitted.
     fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError>;
 
-    /// Leaves the group, at the latest after the deadline.
+    /// Leaves the group, within the deadline.
     fn close(self: Box<Self>, deadline: Duration);
 }
 
-/// Receives what became of sent records.
+/// Receives the delivery outcomes of sent records.
 pub trait DeliverySink: Send + Sync + 'static {
-    /// Called once per accepted record. On failure the record comes along, so that it can be sent again.
+    /// Called once per accepted record. A failure includes the record, so that it can be sent again.
     fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>);
 }
 
-/// Sends records; shared by threads.
+/// Sends records. Shared by threads.
 pub trait Producer: Send + Sync + 'static {
-    /// Accepts a record; never waits. `Full` means that the caller has to come back.
+    /// Enqueues a record without blocking. After `Full`, try again later.
     fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError>;
 
-    /// Accepts several records for one partition, in their order, for less than one by one. Returns which of them were not
-    /// accepted, and why.
+    /// Enqueues several records for one partition, in order, at a lower cost than individual sends. Returns the index
+    /// and the error of each record that was not accepted.
     fn send_batch(&self, topic: &str, partition: i32, records: &[BatchRecord<'_>]) -> Vec<(usize, BrokerError)> {
         let send = |record: &BatchRecord<'_>| {
             let (key, value) = (Some(record.key), Some(record.value));
@@ -353,33 +361,38 @@ pub trait Producer: Send + Sync + 'static {
         records.iter().enumerate().filter_map(|(n, record)| Some((n, send(record).err()?))).collect()
     }
 
-    /// Waits until everything accepted has its outcome.
+    /// Waits until every accepted record has its outcome.
     fn flush(&self, deadline: Duration) -> Result<(), BrokerError>;
 
-    /// Gives up what is not sent yet; each such record gets the outcome `Purged`.
+    /// Discards records that have not been sent; each of them gets the outcome `Purged`.
     fn purge(&self);
 }
 
-/// Sends several records, to any partitions, so that readers see all of them or none.
+/// Sends records to any partitions in a transaction: consumers see all of them or none.
 pub trait TransactionalProducer: Send {
-    /// `Fenced`: another one was opened under this name. `InDoubt`: it may or may not have happened; open a new one and look.
+    /// Sends the records in one transaction and returns their partitions and offsets.
+    ///
+    /// # Errors
+    /// `Fenced`: another producer was opened under this name. `InDoubt`: the commit may or may not have happened;
+    /// open a new producer and check.
     fn send_all(&mut self, records: &[ProducerRecord<'_>], deadline: Duration) -> Result<Vec<(i32, i64)>, BrokerError> {
         self.send_with_dependents(records, &mut |_| Vec::new(), deadline)
     }
 
-    /// The same, with records that are made of the places of the first ones. Returns the places of all of them, in order.
+    /// Like [`Self::send_all`], with further records in the same transaction that depend on the offsets of the first
+    /// ones. Returns the partitions and offsets of all records, in order.
     fn send_with_dependents(
         &mut self,
         records: &[ProducerRecord<'_>],
-        then: &mut MakeDependents<'_>,
+        make_dependents: &mut MakeDependents<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError>;
 }
 
-/// Makes records of the places of those before them.
+/// Builds records from the partitions and offsets of the records before them.
 pub type MakeDependents<'a> = dyn FnMut(&[(i32, i64)]) -> Vec<DependentRecord> + 'a;
 
-/// A record that follows others: bytes of its own, and no headers.
+/// A record sent after others of its transaction. It owns its bytes and has no headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependentRecord {
     pub topic: Arc<str>,
@@ -395,57 +408,65 @@ impl DependentRecord {
     }
 }
 
-/// What readers of what is committed find from an offset on: the same for all of them, now and later.
+/// The first visible record at or after an offset; the same for all read-committed consumers, at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedProbe {
-    /// From that offset up to here there is nothing for them: marks that end atomic sends, what was given up, and what
-    /// compaction or retention has removed.
+    /// Offset up to which the log holds no visible record: only transaction markers, aborted records, and gaps left
+    /// by compaction or retention.
     pub place: i64,
-    /// The record at this place. None: what lies there is open, or there is nothing yet.
+    /// The record at this offset. `None` if the next record belongs to an open transaction, or the log ends here.
     pub record: Option<Record>,
 }
 
-/// Where the committed records of a range lie.
+/// Offsets of the committed records in a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub offsets: Vec<i64>,
-    /// Everything in the range below here is listed; what lies from here on is not known.
+    /// The range is completely listed below this offset, and unknown from it on.
     pub to: i64,
 }
 
+/// Offsets that delimit a partition's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
+    /// First offset of the log.
     pub first: i64,
+    /// Offset after the last record.
     pub end: i64,
 }
 
+/// A topic as it exists in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicInfo {
     pub name: String,
     pub partitions: u32,
     pub replication: u32,
-    /// Configuration entries that differ from the broker's defaults or were asked for in [`TopicSpec`].
+    /// Configuration entries that differ from the broker's defaults, or that were set with a [`TopicSpec`].
     pub config: Vec<(String, String)>,
 }
 
+/// The desired state of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicSpec {
     pub name: String,
     pub partitions: u32,
-    /// None: min(3, number of brokers), with `min.insync.replicas=2` where there are 3.
+    /// `None`: min(3, number of brokers), with `min.insync.replicas=2` for 3 replicas.
     pub replication: Option<u32>,
     pub config: Vec<(String, String)>,
 }
 
+/// The result of applying a [`TopicSpec`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicOutcome {
     pub name: String,
     pub change: TopicChange,
 }
 
+/// A change made to a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicChange {
     Created,
+    /// Descriptions of the changes, such as `partitions 3 → 6`.
     Altered(Vec<String>),
     Unchanged,
     Failed(BrokerError),

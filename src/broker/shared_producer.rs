@@ -1,4 +1,4 @@
-//! A producer that outlives its client, and sends that can be waited for.
+//! A producer that replaces failed clients, with awaitable sends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,44 +13,44 @@ use super::{BatchRecord, Broker, BrokerError, DeliverySink, Producer, ProducerRe
 use crate::model::task::Position;
 use crate::runtime::blocking;
 
-/// Tokens with this bit belong to a [`SendBatch`]; all others are the owner's.
+/// Tokens with this bit belong to a [`SendBatch`]; all others belong to the owner.
 pub const WAITER_BIT: u64 = 1 << 63;
 
-/// How long to stay away from a full queue before the next try.
+/// Delay before a retry on a full queue.
 pub const FULL_PAUSE: Duration = Duration::from_millis(2);
-/// The least time between a client and the one that replaces its replacement.
-const REPLACE_PAUSE: Duration = Duration::from_secs(1);
+/// Minimum interval between two replacements of the client.
+const REPLACE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The shared producer of a process. A client that has failed for good is replaced by a new one.
+/// The shared producer of a process. A client that has failed for good is replaced.
 pub struct SharedProducer {
     broker: Arc<dyn Broker>,
     sink: Arc<Sink>,
     producer: RwLock<Current>,
-    /// Topics that have been seen to exist.
-    seen: Mutex<FxHashSet<String>>,
+    /// Topics known to exist.
+    known_topics: Mutex<FxHashSet<String>>,
 }
 
 struct Current {
     client: Arc<dyn Producer>,
-    /// When it was last tried to put it in another one's place.
+    /// Time of the last replacement attempt.
     replaced: Option<Instant>,
 }
 
 struct Sink {
-    bursts: Mutex<FxHashMap<u32, Arc<Acks>>>,
-    next_burst: AtomicU32,
-    /// Outcomes of the owner's own tokens; none where everything is waited for.
+    batches: Mutex<FxHashMap<u32, Arc<Acks>>>,
+    next_batch: AtomicU32,
+    /// Receives the outcomes of the owner's tokens; `None` if every send is awaited.
     owner: Option<Arc<dyn DeliverySink>>,
 }
 
-/// The place of a record, or why it has none.
+/// The partition and offset of a record, or the error.
 pub type Outcome = Result<Position, BrokerError>;
 
-/// The outcomes of a burst that nobody has taken yet.
+/// Outcomes of a batch that have not been received yet.
 #[derive(Default)]
 struct Acks {
     outcomes: Mutex<Vec<(u32, Outcome)>>,
-    told: Notify,
+    received: Notify,
 }
 
 impl DeliverySink for Sink {
@@ -61,44 +61,49 @@ impl DeliverySink for Sink {
             }
             return;
         }
-        // Whoever has stopped waiting does not need the outcome.
-        let Some(gathered) = self.bursts.lock().get(&burst_of(token)).cloned() else { return };
+        // A dropped batch does not need the outcome.
+        let Some(acks) = self.batches.lock().get(&batch_of(token)).cloned() else { return };
         let outcome = outcome.map(|(partition, offset)| Position { partition, offset }).map_err(|(error, _)| error);
-        let mut outcomes = gathered.outcomes.lock();
+        let mut outcomes = acks.outcomes.lock();
         outcomes.push((token as u32, outcome));
         if outcomes.len() == 1 {
-            gathered.told.notify_one();
+            acks.received.notify_one();
         }
     }
 }
 
-fn burst_of(token: u64) -> u32 {
+fn batch_of(token: u64) -> u32 {
     ((token & !WAITER_BIT) >> 32) as u32
 }
 
 impl SharedProducer {
-    /// Opens the producer. Outcomes of tokens without [`WAITER_BIT`] go to `owner`.
+    /// Opens the producer. Outcomes of tokens without [`WAITER_BIT`] are passed to `owner`.
     pub fn open(broker: Arc<dyn Broker>, owner: Option<Arc<dyn DeliverySink>>) -> Result<Arc<Self>, BrokerError> {
-        let sink = Arc::new(Sink { bursts: Mutex::default(), next_burst: AtomicU32::new(0), owner });
+        let sink = Arc::new(Sink { batches: Mutex::default(), next_batch: AtomicU32::new(0), owner });
         let client = broker.producer(sink.clone())?;
-        Ok(Arc::new(Self { broker, sink, producer: RwLock::new(Current { client, replaced: None }), seen: Mutex::default() }))
+        Ok(Arc::new(Self {
+            broker,
+            sink,
+            producer: RwLock::new(Current { client, replaced: None }),
+            known_topics: Mutex::default(),
+        }))
     }
 
-    /// Whether a topic is there. Asks the broker until it has been seen once, at the latest until the deadline.
+    /// Returns whether a topic exists. Asks the broker, within the deadline, until the topic has been found once.
     pub async fn has_topic(&self, topic: &str, deadline: Duration) -> Result<bool, BrokerError> {
-        if self.seen.lock().contains(topic) {
+        if self.known_topics.lock().contains(topic) {
             return Ok(true);
         }
         let (broker, name) = (self.broker.clone(), topic.to_owned());
         let listed = blocking(move || broker.topics(&name, deadline)).await.map_err(BrokerError::Unavailable)??;
         let found = listed.iter().any(|info| info.name == topic);
         if found {
-            self.seen.lock().insert(topic.to_owned());
+            self.known_topics.lock().insert(topic.to_owned());
         }
         Ok(found)
     }
 
-    /// Sends with a token of the owner's. Never waits.
+    /// Sends a record with a token of the owner. Never waits.
     pub fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         let producer = self.producer.read();
         let outcome = producer.client.send(record, token);
@@ -109,7 +114,8 @@ impl SharedProducer {
         self.producer.read().client.send(record, token)
     }
 
-    /// Sends several records with tokens of the owner's. Never waits; returns which were not accepted, and why.
+    /// Sends several records with tokens of the owner. Never waits. Returns the index and the error of each record
+    /// that was not accepted.
     pub fn send_batch(&self, topic: &str, partition: i32, records: &[BatchRecord<'_>]) -> Vec<(usize, BrokerError)> {
         let producer = self.producer.read().client.clone();
         let refused = producer.send_batch(topic, partition, records);
@@ -120,20 +126,20 @@ impl SharedProducer {
         if let Some(why) = fatal
             && let Err(error) = self.replace(&producer, why)
         {
-            tracing::debug!(%error, "what a batch did not take has to wait");
+            tracing::debug!(%error, "the rejected records of a batch have to wait");
         }
         refused
     }
 
-    /// Sends and returns the place of the record, or why there is none, at the latest at the deadline. What fails in
-    /// passing is sent again until then: a record may so be there twice. `InDoubt`: one of these may be there.
+    /// Sends a record and returns its partition and offset within the deadline. Transient failures are retried until
+    /// then, so the record may be written twice. `InDoubt`: at least one attempt may have been written.
     pub async fn deliver(&self, record: ProducerRecord<'_>, deadline: Duration) -> Outcome {
-        let (end, burst, mut told) = (Instant::now() + deadline, self.burst(), Vec::new());
+        let (end, burst, mut received) = (Instant::now() + deadline, self.burst(), Vec::new());
         let mut in_doubt = false;
         loop {
             let outcome = match burst.send(&record, 0) {
-                Ok(()) => match burst.take(&mut told, end).await {
-                    true => told.pop().map_or_else(|| Err(unanswered(deadline)), |(_, outcome)| outcome),
+                Ok(()) => match burst.take(&mut received, end).await {
+                    true => received.pop().map_or_else(|| Err(unanswered(deadline)), |(_, outcome)| outcome),
                     false => return Err(unanswered(deadline)),
                 },
                 Err(error) => Err(error),
@@ -149,67 +155,67 @@ impl SharedProducer {
         }
     }
 
-    /// Begins sends whose outcomes come to one place.
+    /// Starts a batch of sends whose outcomes are received together.
     pub fn burst(&self) -> SendBatch<'_> {
-        let number = self.sink.next_burst.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
-        let gathered = Arc::new(Acks::default());
-        self.sink.bursts.lock().insert(number, gathered.clone());
-        SendBatch { link: self, number, gathered }
+        let number = self.sink.next_batch.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
+        let acks = Arc::new(Acks::default());
+        self.sink.batches.lock().insert(number, acks.clone());
+        SendBatch { producer: self, number, acks }
     }
 
-    /// Blocks until everything sent has its outcome.
+    /// Blocks until every sent record has its outcome.
     pub fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
         let producer = self.producer.read().client.clone();
         producer.flush(deadline)
     }
 
-    /// What the failed client still held comes back as `Purged`.
+    /// Replaces a failed client. Its unsent records get the outcome `Purged`.
     fn replace(&self, failed: &Arc<dyn Producer>, why: &str) -> Result<(), BrokerError> {
         let mut current = self.producer.write();
         if !Arc::ptr_eq(&current.client, failed) {
             return Ok(());
         }
         let now = Instant::now();
-        if current.replaced.is_some_and(|at| now.duration_since(at) < REPLACE_PAUSE) {
-            return Err(BrokerError::Unavailable(format!("the producer cannot go on and will be replaced: {why}")));
+        if current.replaced.is_some_and(|at| now.duration_since(at) < REPLACE_INTERVAL) {
+            return Err(BrokerError::Unavailable(format!("the producer has failed and will be replaced: {why}")));
         }
-        tracing::warn!(reason = why, "the producer cannot go on and is replaced");
+        tracing::warn!(reason = why, "replacing the failed producer");
         current.replaced = Some(now);
         current.client = self.broker.producer(self.sink.clone()).map_err(|error| {
-            tracing::warn!(%error, "there is no new producer yet");
+            tracing::warn!(%error, "the producer cannot be replaced yet");
             BrokerError::Unavailable(format!("the producer cannot be replaced yet: {error}"))
         })?;
         Ok(())
     }
 }
 
-/// Sends under numbers of the sender's own, whose outcomes are gathered in one place. Dropped, it forgets what is still
-/// under way.
+/// A batch of sends, numbered by the sender. Dropping it discards outstanding outcomes.
 pub struct SendBatch<'a> {
-    link: &'a SharedProducer,
+    producer: &'a SharedProducer,
     number: u32,
-    gathered: Arc<Acks>,
+    acks: Arc<Acks>,
 }
 
 impl SendBatch<'_> {
-    /// Sends under a number. Never waits.
+    /// Sends a record under a number. Never waits.
     pub fn send(&self, record: &ProducerRecord<'_>, number: u32) -> Result<(), BrokerError> {
-        self.link.send(record, self.token(number))
+        self.producer.send(record, self.token(number))
     }
 
-    /// The token of a number, for [`SharedProducer::send_batch`].
+    /// Returns the token of a number, for [`SharedProducer::send_batch`].
     pub fn token(&self, number: u32) -> u64 {
         WAITER_BIT | u64::from(self.number) << 32 | u64::from(number)
     }
 
-    /// Puts the outcomes that are there into `told`, which comes empty; waits for the first until `end`. False: none came.
-    pub async fn take(&self, told: &mut Vec<(u32, Outcome)>, end: Instant) -> bool {
+    /// Moves the available outcomes to `received`, which must be empty; waits for the first one until `end`. False on
+    /// timeout.
+    pub async fn take(&self, received: &mut Vec<(u32, Outcome)>, end: Instant) -> bool {
         loop {
-            std::mem::swap(told, &mut *self.gathered.outcomes.lock());
-            if !told.is_empty() {
+            std::mem::swap(received, &mut *self.acks.outcomes.lock());
+            if !received.is_empty() {
                 return true;
             }
-            if timeout_at(end, self.gathered.told.notified()).await.is_err() {
+            if timeout_at(end, self.acks.received.notified()).await.is_err() {
                 return false;
             }
         }
@@ -218,11 +224,11 @@ impl SendBatch<'_> {
 
 impl Drop for SendBatch<'_> {
     fn drop(&mut self) {
-        self.link.sink.bursts.lock().remove(&self.number);
+        self.producer.sink.batches.lock().remove(&self.number);
     }
 }
 
-/// What is to be said of a record without an outcome.
+/// The error of a record without an acknowledgement.
 pub fn unanswered(deadline: Duration) -> BrokerError {
     BrokerError::InDoubt(format!("no acknowledgement from the broker within {} s", deadline.as_secs_f32()))
 }

@@ -1,5 +1,5 @@
-//! Threads for attempts that block, and for what attempts do that blocks: one each, kept for the next one. The number of
-//! attempts is bounded by the slots of the type: who starts attempts counts those that are stuck. Calls have a bound here.
+//! Threads for blocking attempts, and for blocking calls made by attempts. Threads are reused. Attempts are bounded
+//! by the slots of the type, which stuck attempts keep; calls are bounded here.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,22 +15,23 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AnswerFuture, Failure};
 
-/// How long a thread waits for its next attempt before it ends.
-const KEEP_IDLE: Duration = Duration::from_secs(10);
-/// Calls at a time, stuck ones included; others wait.
-const CALLS: usize = 512;
+/// Idle time after which a thread ends.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum concurrent calls, including stuck ones; others wait.
+const MAX_CALLS: usize = 512;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// A pool of threads for the blocking work of a type.
 pub struct Threads(Arc<Shared>);
 
 struct Shared {
     name: String,
     queue: Mutex<Queue>,
     more: Condvar,
-    /// Room for calls.
-    room: Arc<Semaphore>,
-    /// Jobs whose attempts are over while they still block their threads.
+    /// Permits for calls.
+    permits: Arc<Semaphore>,
+    /// Jobs that still block their threads although their attempts are cancel.
     stuck: AtomicUsize,
 }
 
@@ -42,69 +43,75 @@ struct Queue {
 
 impl Threads {
     pub fn new(task_type: &str) -> Self {
-        let (queue, more, stuck) = Default::default();
-        let room = Arc::new(Semaphore::new(CALLS));
-        Self(Arc::new(Shared { name: format!("kafleet-{task_type}"), queue, more, room, stuck }))
+        Self(Arc::new(Shared {
+            name: format!("kafleet-{task_type}"),
+            queue: Mutex::default(),
+            more: Condvar::new(),
+            permits: Arc::new(Semaphore::new(MAX_CALLS)),
+            stuck: AtomicUsize::new(0),
+        }))
     }
 
     pub fn stuck(&self) -> usize {
         self.0.stuck.load(Ordering::SeqCst)
     }
 
-    /// Drives an attempt on a thread of its own. Dropped, it ends at the attempt's next `await`; until then it is stuck.
+    /// Runs an attempt on its own thread. If the future is dropped, the attempt ends at its next `await`, and is
+    /// stuck until then.
     pub fn run(&self, attempt: AnswerFuture) -> AnswerFuture {
         let (shared, runtime) = (self.0.clone(), Handle::current());
         Box::pin(async move {
             let (sender, receiver) = oneshot::channel();
-            let (abandoning, own) = shared.watched();
+            let (guard, job) = shared.new_job();
             shared.submit(Box::new(move || {
-                let driven = AssertUnwindSafe(own.over.run_until_cancelled(attempt)).catch_unwind();
+                let driven = AssertUnwindSafe(job.cancel.run_until_cancelled(attempt)).catch_unwind();
                 let ended = runtime.block_on(driven);
-                // Before the end is told: whoever hears of it has the slot back.
-                own.done();
+                // Before the result is sent: its receiver assumes that the slot is free.
+                job.finish();
                 let _ = sender.send(ended);
             }))?;
             let ended = receiver.await;
-            drop(abandoning);
+            drop(guard);
             match ended {
                 Ok(Ok(Some(answer))) => answer,
                 Ok(Err(panic)) => resume_unwind(panic),
-                Ok(Ok(None)) | Err(_) => Err(given_up()),
+                Ok(Ok(None)) | Err(_) => Err(abandoned()),
             }
         })
     }
 
-    /// Makes a call that blocks. Dropped, it is not begun any more; what has begun is stuck until it ends.
+    /// Runs a blocking call. If the future is dropped, a call that has not started never does, and a running one is
+    /// stuck until it returns.
     pub async fn call<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
-        let room = self.0.room.clone().acquire_owned().await.ok();
+        let permit = self.0.permits.clone().acquire_owned().await.ok();
         let (sender, receiver) = oneshot::channel();
-        let (abandoning, own) = self.0.watched();
+        let (guard, job) = self.0.new_job();
         let runtime = Handle::current();
         self.0.submit(Box::new(move || {
             let _entered = runtime.enter();
-            let ended = (!own.over.is_cancelled()).then(|| catch_unwind(AssertUnwindSafe(call)));
-            own.done();
-            drop(room);
+            let ended = (!job.cancel.is_cancelled()).then(|| catch_unwind(AssertUnwindSafe(call)));
+            job.finish();
+            drop(permit);
             let _ = sender.send(ended);
         }))?;
         let ended = receiver.await;
-        drop(abandoning);
+        drop(guard);
         match ended {
             Ok(Some(Ok(done))) => Ok(done),
             Ok(Some(Err(panic))) => resume_unwind(panic),
-            Ok(None) | Err(_) => Err(given_up()),
+            Ok(None) | Err(_) => Err(abandoned()),
         }
     }
 }
 
-fn given_up() -> Failure {
-    Failure::retry("the attempt was given up").of_kind("interrupted")
+fn abandoned() -> Failure {
+    Failure::retry("the attempt was abandoned").of_kind("interrupted")
 }
 
 impl Shared {
-    fn watched(self: &Arc<Self>) -> (Abandoning, Arc<Watch>) {
-        let watch = Arc::new(Watch { shared: self.clone(), state: AtomicU8::new(RUNNING), over: CancellationToken::new() });
-        (Abandoning(watch.clone()), watch)
+    fn new_job(self: &Arc<Self>) -> (AbandonGuard, Arc<JobState>) {
+        let state = Arc::new(JobState { shared: self.clone(), state: AtomicU8::new(RUNNING), cancel: CancellationToken::new() });
+        (AbandonGuard(state.clone()), state)
     }
 
     fn submit(self: &Arc<Self>, job: Job) -> Result<(), Failure> {
@@ -114,22 +121,22 @@ impl Shared {
             self.more.notify_one();
             return Ok(());
         }
-        let own = self.clone();
-        let started = std::thread::Builder::new().name(self.name.clone()).spawn(move || own.serve());
+        let shared = self.clone();
+        let started = std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.serve());
         started.map(drop).map_err(|why| {
             queue.jobs.pop_back();
-            Failure::retry(format!("no thread for the attempt could be started: {why}")).of_kind("not_started")
+            Failure::retry(format!("cannot start a thread for the attempt: {why}")).of_kind("not_started")
         })
     }
 
-    /// One thread's life.
+    /// Runs a thread: executes jobs until none arrives within [`IDLE_TIMEOUT`].
     fn serve(&self) {
         loop {
             let job = {
                 let mut queue = self.queue.lock();
                 if queue.jobs.is_empty() {
                     queue.idle += 1;
-                    self.more.wait_for(&mut queue, KEEP_IDLE);
+                    self.more.wait_for(&mut queue, IDLE_TIMEOUT);
                     queue.idle -= 1;
                 }
                 queue.jobs.pop_front()
@@ -146,34 +153,34 @@ const RUNNING: u8 = 0;
 const ABANDONED: u8 = 1;
 const DONE: u8 = 2;
 
-/// One job, as its attempt and its thread see it.
-struct Watch {
+/// State of a job, shared by its attempt and its thread.
+struct JobState {
     shared: Arc<Shared>,
     state: AtomicU8,
-    over: CancellationToken,
+    cancel: CancellationToken,
 }
 
-impl Watch {
-    fn done(&self) {
+impl JobState {
+    fn finish(&self) {
         if self.state.swap(DONE, Ordering::SeqCst) == ABANDONED {
             self.shared.stuck.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     fn abandon(&self) {
-        // Counted first: the thread may be done at any time, and takes back what was counted.
+        // Increment first: the thread may finish at any time, and decrements on completion.
         self.shared.stuck.fetch_add(1, Ordering::SeqCst);
         let was = self.state.compare_exchange(RUNNING, ABANDONED, Ordering::SeqCst, Ordering::SeqCst);
         match was {
-            Ok(_) => self.over.cancel(),
+            Ok(_) => self.cancel.cancel(),
             Err(_) => drop(self.shared.stuck.fetch_sub(1, Ordering::SeqCst)),
         }
     }
 }
 
-struct Abandoning(Arc<Watch>);
+struct AbandonGuard(Arc<JobState>);
 
-impl Drop for Abandoning {
+impl Drop for AbandonGuard {
     fn drop(&mut self) {
         self.0.abandon();
     }

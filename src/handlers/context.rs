@@ -1,4 +1,4 @@
-//! What an attempt can see and do.
+//! The attempt's context: the API available to a handler.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,14 +22,14 @@ use crate::model::task::id::{TaskId, check_type, clip};
 use crate::model::task::{OnFailure, Policy, Trace};
 use crate::model::units::duration::Millis;
 
-/// At most this many children of one attempt; one that spawns more fails.
+/// Maximum children of one attempt. Exceeding it fails the attempt.
 pub const MAX_CHILDREN: usize = 100_000;
 
-/// One attempt at one task. Cheap to clone; fresh for every attempt.
+/// Context of one attempt at a task. Cheap to clone; created anew for every attempt.
 #[derive(Clone)]
 pub struct Context(Arc<Attempt>);
 
-/// The shared part of a [`Context`].
+/// Shared state of a [`Context`].
 pub struct Attempt {
     pub id: TaskId,
     pub run: u32,
@@ -37,46 +37,46 @@ pub struct Attempt {
     pub number: u32,
     pub deadline: Option<Instant>,
     pub trace: Option<Box<Trace>>,
-    /// `ce_asof` of the task: its children inherit it.
+    /// The task's `ce_asof`, inherited by its children.
     pub asof: Option<i64>,
     scene: Arc<TypeEnv>,
     cancel: OnceLock<CancellationToken>,
-    /// Counts what shows that the attempt is getting on.
-    signs: AtomicU32,
+    /// Counter of the attempt's activity; compared by the stall detection.
+    activity: AtomicU32,
     ended: AtomicBool,
-    /// Made by the first thing that is kept until the attempt answers: most have none.
-    gathered: OnceLock<Box<Mutex<Spawned>>>,
+    /// Created on first use: most attempts spawn nothing.
+    spawned: OnceLock<Box<Mutex<Spawned>>>,
 }
 
-/// What all attempts of one type share in one worker.
+/// State shared by all attempts of a type in a worker.
 pub struct TypeEnv {
     pub task_type: Arc<str>,
     pub worker: Arc<str>,
     pub state: SharedState,
-    /// Where progress, log lines and early children go while an attempt runs.
+    /// Receives progress, log lines and immediate children while an attempt runs.
     pub outlet: Arc<dyn AttemptSink>,
-    /// For what attempts do that blocks.
+    /// Pool for blocking calls of attempts.
     pub(crate) threads: Threads,
 }
 
-/// What an attempt wants done when it has answered well.
+/// Children and continuations to publish when the attempt succeeds.
 #[derive(Default)]
 pub(super) struct Spawned {
-    spawned: Vec<Child>,
+    children: Vec<Child>,
     pub(super) thens: Vec<Continuation>,
-    /// How many children of this attempt have each default segment.
-    named: FxHashMap<String, u32>,
+    /// Number of children of this attempt per default segment.
+    default_segments: FxHashMap<String, u32>,
 }
 
 /// The worker's side of a context.
 pub trait AttemptSink: Send + Sync {
-    /// Progress, a log line or a warning; never waits. What comes too fast is merged or dropped and counted.
+    /// Accepts progress, a log line or a warning; never waits. Excess output is merged, or dropped and counted.
     fn note(&self, attempt: &Attempt, note: Note);
 
-    /// The attempt shows a sign of life, for whoever is not in its process.
+    /// Reports activity to a parent process.
     fn alive(&self, _attempt: &Attempt) {}
 
-    /// Publishes children at once and waits for the acknowledgement.
+    /// Publishes children immediately and waits for the acknowledgement.
     fn spawn_now<'a>(
         &'a self,
         attempt: &'a Context,
@@ -84,7 +84,7 @@ pub trait AttemptSink: Send + Sync {
     ) -> futures::future::BoxFuture<'a, Result<Vec<TaskId>, Failure>>;
 }
 
-/// Something an attempt says while it runs.
+/// Output of a running attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Note {
     Progress(RawJson),
@@ -104,85 +104,85 @@ impl Note {
     }
 }
 
-/// A task to be spawned under the running one.
+/// A child task to spawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Child {
     pub task_type: Arc<str>,
     pub params: Value,
-    /// The last segment of the id; by default made from type and params, so that the same work gets the same id.
+    /// Last segment of the id. Default: derived from type and params, so that the same work gets the same id.
     pub segment: Option<String>,
-    /// The ordering key; by default the child's id.
+    /// Ordering key. Default: the child's id.
     pub key: Option<String>,
     pub policy: Policy,
-    /// Why it cannot be published; fails the attempt that spawns it.
+    /// The reason why the child cannot be published; fails the parent's attempt.
     #[serde(skip)]
-    flaw: Option<String>,
+    error: Option<String>,
 }
 
 impl Child {
     pub fn new(task_type: &str, params: Value) -> Self {
-        let (segment, key, flaw) = (None, None, check_type(task_type).err());
-        Self { task_type: task_type.into(), params, segment, key, policy: Policy::default(), flaw }
+        let (segment, key, error) = (None, None, check_type(task_type).err());
+        Self { task_type: task_type.into(), params, segment, key, policy: Policy::default(), error }
     }
 
-    /// A child of a Rust type.
+    /// Creates a child of a Rust type.
     pub fn of<T: Task>(task: &T) -> Self {
         match serde_json::to_value(task) {
             Ok(params) => Self::new(T::TYPE, params),
-            Err(why) => Self { flaw: Some(format!("the params are not JSON: {why}")), ..Self::new(T::TYPE, Value::Null) },
+            Err(why) => Self { error: Some(format!("the params are not JSON: {why}")), ..Self::new(T::TYPE, Value::Null) },
         }
     }
 
-    /// Its id below the parent's: one segment, 1 to 128 characters of `A-Z a-z 0-9 . _ ~ @ -`.
+    /// Sets the last segment of the id: 1 to 128 characters of `A-Z a-z 0-9 . _ ~ @ -`.
     pub fn id(mut self, segment: impl Into<String>) -> Self {
         self.segment = Some(segment.into());
         self
     }
 
-    /// The ordering key.
+    /// Sets the ordering key.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// What people see beside the id.
+    /// Sets the display name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.policy.name = Some(name.into());
         self
     }
 
-    /// Of one attempt; by default the type's.
+    /// Sets the timeout of one attempt. Default: the type's.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.policy.timeout = Some(Millis::from(timeout));
         self
     }
 
-    /// Of all attempts and waits together; by default the type's.
+    /// Sets the timeout of all attempts and waits together. Default: the type's.
     pub fn total_timeout(mut self, timeout: Duration) -> Self {
         self.policy.total_timeout = Some(Millis::from(timeout));
         self
     }
 
-    /// Its failure does not fail the parent.
+    /// Ignores the child's failure in the parent's state.
     pub fn ignore_failure(mut self) -> Self {
         self.policy.on_failure = OnFailure::Ignore;
         self
     }
 
-    /// The first of its own children that fails cancels everything still open below it, and itself.
+    /// Cancels the child and everything below it at the first failure of one of its own children.
     pub fn fail_fast(mut self) -> Self {
         self.policy.rules.fail_fast = true;
         self
     }
 
-    /// So many of its own children may fail without failing it.
+    /// Sets the number of the child's own children that may fail before the child fails.
     pub fn max_failed(mut self, number: u32) -> Self {
         self.policy.rules.max_failed = Some(number);
         self
     }
 }
 
-/// What a new attempt starts with.
+/// Initial values of an attempt.
 pub struct AttemptStart {
     pub id: TaskId,
     pub run: u32,
@@ -194,32 +194,48 @@ pub struct AttemptStart {
 }
 
 impl Context {
+    /// Creates the context of a new attempt.
     pub fn begin(with: AttemptStart) -> Self {
         let AttemptStart { id, run, number, deadline, trace, asof, scene } = with;
-        let (cancel, signs, ended, gathered) = Default::default();
-        Self(Arc::new(Attempt { id, run, number, deadline, trace, asof, scene, cancel, signs, ended, gathered }))
+        Self(Arc::new(Attempt {
+            id,
+            run,
+            number,
+            deadline,
+            trace,
+            asof,
+            scene,
+            cancel: OnceLock::new(),
+            activity: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+            spawned: OnceLock::new(),
+        }))
     }
 
-    /// Tells where the task is; the newest value counts. Shown in its status. A sign of life.
+    /// Publishes the task's progress, shown in its status; the newest value replaces earlier ones. Counts as
+    /// activity.
     pub fn progress(&self, state: impl Serialize) {
         self.sign();
-        self.in_passing().progress(state);
+        self.silent().progress(state);
     }
 
-    /// Appends a line to the task's log. A sign of life.
+    /// Appends a line to the task's log. Counts as activity.
     pub fn log(&self, line: impl Into<String>) {
         self.sign();
-        self.in_passing().log(line);
+        self.silent().log(line);
     }
 
-    /// Shows the task as `warning` until it ends. A sign of life.
+    /// Marks the task with a warning until it ends. Counts as activity.
     pub fn warn(&self, message: impl Into<String>) {
         self.sign();
-        self.in_passing().warn(message);
+        self.silent().warn(message);
     }
 
-    /// Keeps a small value with the task, under a name, in place of what has that name: at most 64 KiB, and 16 of one
-    /// task; what goes beyond that number is dropped. An error where it cannot be kept. A sign of life.
+    /// Stores a small value of at most 64 KiB with the task, replacing an earlier one of the same name. A task has at
+    /// most 16; further ones are dropped. Counts as activity.
+    ///
+    /// # Errors
+    /// The attachment is invalid or too large.
     pub fn attach(&self, name: &str, media: &str, data: impl Into<Vec<u8>>) -> TaskResult<()> {
         let bad = |why| Failure::fail(why).of_kind("bad_attachment");
         let attachment = Attachment::new(name, media, data).map_err(bad)?;
@@ -228,18 +244,20 @@ impl Context {
         Ok(())
     }
 
-    /// A sign of life: the type's `stall_timeout` begins anew. It is seen by the worker alone and costs next to nothing.
+    /// Reports activity, which restarts the type's `stall_timeout`. Only the worker sees it, and it costs next to
+    /// nothing.
     pub fn heartbeat(&self) {
         self.sign();
         self.scene.outlet.alive(self);
     }
 
-    /// For what is said without getting on, such as a line from a timer: it does not count against `stall_timeout`.
-    pub fn in_passing(&self) -> Silent<'_> {
+    /// Returns a handle for output that does not count as activity, such as a line from a timer.
+    pub fn silent(&self) -> Silent<'_> {
         Silent(self)
     }
 
-    /// Spawns a child: published when this attempt answers ok, before its result. A failed attempt has spawned nothing.
+    /// Spawns a child. It is published before this attempt's result, if the attempt succeeds; a failed attempt spawns
+    /// nothing.
     pub fn spawn<T: Task>(&self, task: T) {
         self.spawn_child(Child::of(&task));
     }
@@ -250,26 +268,27 @@ impl Context {
         }
     }
 
-    /// As [`Context::spawn`], for a child of any type, or with an id, a key, a name or a policy of its own.
+    /// Spawns a child of any type, or with an id, a key, a name or a policy of its own; see [`Context::spawn`].
     pub fn spawn_child(&self, child: Child) {
-        let spawned = &mut self.gathered().spawned;
-        // One more than the limit is enough to fail the attempt.
-        if spawned.len() <= MAX_CHILDREN {
-            spawned.push(child);
+        let children = &mut self.spawned().children;
+        // One child more than the limit is enough to fail the attempt.
+        if children.len() <= MAX_CHILDREN {
+            children.push(child);
         }
     }
 
-    /// Publishes children at once, for long parents. They stay, also when this attempt fails later; the ids are the same
-    /// in every attempt, so that nothing is doubled.
+    /// Publishes children immediately, for long-running parents. They remain if this attempt fails later. Their ids
+    /// are the same in every attempt, so that none is created twice.
     pub async fn spawn_now(&self, children: Vec<Child>) -> TaskResult<Vec<TaskId>> {
         if children.len() > MAX_CHILDREN {
-            let told = format!("{} children at once: at most {MAX_CHILDREN} are allowed", children.len());
-            return Err(Failure::fail(told).of_kind("bad_child"));
+            let error = format!("{} children at once: at most {MAX_CHILDREN} are allowed", children.len());
+            return Err(Failure::fail(error).of_kind("bad_child"));
         }
         self.scene.outlet.spawn_now(self, children).await
     }
 
-    /// Fires when the attempt should stop: cancelled, timed out, or the worker is shutting down.
+    /// Returns the token that is cancelled when the attempt should stop: on cancellation, timeout or shutdown of the
+    /// worker.
     pub fn cancelled(&self) -> &CancellationToken {
         self.cancel.get_or_init(CancellationToken::new)
     }
@@ -278,26 +297,28 @@ impl Context {
         self.cancel.get().is_some_and(CancellationToken::is_cancelled)
     }
 
-    /// An error when the attempt should stop: `cx.check()?` in long loops.
+    /// Returns an error if the attempt should stop. Use `cx.check()?` in long loops.
     pub fn check(&self) -> TaskResult<()> {
         if self.is_cancelled() { Err(Failure::cancelled()) } else { Ok(()) }
     }
 
-    /// Runs blocking work (files, long computations) on a thread of its type, at most 512 at a time. It cannot be
-    /// interrupted: long work asks `cx.check()?` on a clone of this context now and then; what goes on when its attempt is
-    /// over holds a slot until it ends. A panic in it is a panic of the attempt.
+    /// Runs blocking work (files, long computations) on a thread of the type, at most 512 calls at a time. It cannot
+    /// be interrupted: long work should call `cx.check()?` on a clone of this context. A call that outlives its
+    /// attempt occupies a slot until it returns. A panic in it is a panic of the attempt.
     pub async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> TaskResult<T> + Send + 'static) -> TaskResult<T> {
         self.check()?;
         self.scene.threads.call(work).await?
     }
 
-    /// The same for every attempt and redelivery of this run: what to give to other systems.
+    /// Idempotency key for calls to other systems: the same in every attempt and redelivery of this run.
     pub fn idempotency_key(&self) -> String {
         format!("{}/{}", self.id, self.run)
     }
 
-    /// Application state given to the app with `.state(…)`. Panics, and so fails the attempt, where there is none of this
-    /// type: that is a mistake of the program, found by its first run.
+    /// Returns the application state passed to `.state(…)`.
+    ///
+    /// # Panics
+    /// If there is no state of this type, which fails the attempt: a bug that the first run reveals.
     pub fn state<T: Send + Sync + 'static>(&self) -> Arc<T> {
         match self.0.scene.state.get::<T>() {
             Some(state) => state,
@@ -305,16 +326,19 @@ impl Context {
         }
     }
 
-    /// The id of a child: its own segment, or type and hash, numbered from the second equal one of this attempt on. An
-    /// error where the child cannot be published.
+    /// Returns the id of a child: its own segment, or type and hash, with a number from the second equal child of
+    /// this attempt on.
+    ///
+    /// # Errors
+    /// The child cannot be published.
     pub fn name_child(&self, child: &Child) -> TaskResult<TaskId> {
         let bad = |why: String| Failure::fail(format!("child of type `{}`: {why}", clip(&child.task_type))).of_kind("bad_child");
-        if let Some(flaw) = &child.flaw {
-            return Err(bad(flaw.clone()));
+        if let Some(error) = &child.error {
+            return Err(bad(error.clone()));
         }
         let segment = child.segment.clone().unwrap_or_else(|| self.default_segment(child));
         if number_of(&segment).is_some() {
-            return Err(bad(format!("`{segment}` is what a continuation is called (hint: choose another id, or use `cx.then`)")));
+            return Err(bad(format!("`{segment}` is reserved for continuations; hint: choose another id, or use `cx.then`")));
         }
         check_thens(&child.policy.rules.then).map_err(|(at, why)| bad(format!("`then{at}`: {why}")))?;
         self.id.child(&segment).map_err(|why| bad(why.to_string()))
@@ -322,30 +346,30 @@ impl Context {
 
     fn default_segment(&self, child: &Child) -> String {
         let base = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &child.params));
-        let mut gathered = self.gathered();
-        let number = gathered.named.entry(base.clone()).or_default();
+        let mut spawned = self.spawned();
+        let number = spawned.default_segments.entry(base.clone()).or_default();
         *number += 1;
         if *number == 1 { base } else { format!("{base}-{number}") }
     }
 
-    /// The attempt is over: whatever a clone of this context says from now on is not heard.
+    /// Ends the attempt. Later output of a clone of this context is ignored.
     pub fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
     }
 
-    /// It has children or continuations to publish.
+    /// Returns whether there are children or continuations to publish.
     pub fn has_spawned(&self) -> bool {
-        let unsaid = |gathered: &Spawned| !gathered.spawned.is_empty() || !gathered.thens.is_empty();
-        self.gathered.get().is_some_and(|gathered| unsaid(&gathered.lock()))
+        let has_any = |spawned: &Spawned| !spawned.children.is_empty() || !spawned.thens.is_empty();
+        self.spawned.get().is_some_and(|spawned| has_any(&spawned.lock()))
     }
 
-    /// Takes out what was spawned.
+    /// Takes the spawned children.
     pub fn take_spawned(&self) -> Vec<Child> {
-        std::mem::take(&mut self.gathered().spawned)
+        std::mem::take(&mut self.spawned().children)
     }
 }
 
-/// Speaks without showing a sign of life.
+/// Handle for output that does not count as activity.
 pub struct Silent<'a>(&'a Context);
 
 impl Silent<'_> {
@@ -370,28 +394,28 @@ impl Attempt {
         &self.scene.task_type
     }
 
-    /// The name of the worker.
+    /// Name of the worker.
     pub fn worker(&self) -> &Arc<str> {
         &self.scene.worker
     }
 
-    /// Where what it says goes.
+    /// Receiver of the attempt's output.
     pub fn outlet(&self) -> &dyn AttemptSink {
         &*self.scene.outlet
     }
 
-    pub(super) fn gathered(&self) -> MutexGuard<'_, Spawned> {
-        self.gathered.get_or_init(Box::default).lock()
+    pub(super) fn spawned(&self) -> MutexGuard<'_, Spawned> {
+        self.spawned.get_or_init(Box::default).lock()
     }
 
-    /// Counts a sign of life, here only.
+    /// Counts activity, in this process only.
     pub fn sign(&self) {
-        self.signs.fetch_add(1, Ordering::Relaxed);
+        self.activity.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Signs of life so far: a number that has not changed between two looks tells of a stalled attempt.
+    /// Returns the activity counter. If it does not change between two checks, the attempt has stalled.
     pub fn signs(&self) -> u32 {
-        self.signs.load(Ordering::Relaxed)
+        self.activity.load(Ordering::Relaxed)
     }
 
     pub fn has_ended(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What is to follow a task, said by its handler.
+//! Continuations created by handlers.
 
 use serde::de::DeserializeOwned;
 
@@ -6,19 +6,20 @@ use super::{Child, Context, Failure, Task, TaskResult};
 use crate::model::task::continuation::{Continuation, Ended, MAX_THENS, check_thens};
 
 impl Continuation {
-    /// A continuation of a Rust type. With [`Continuation::with_results`] use [`Continuation::join`].
+    /// Creates a continuation of a Rust type. For [`Continuation::with_results`] use [`Continuation::join`].
     pub fn of<T: Task>(task: &T) -> Self {
         Self::new(T::TYPE, serde_json::to_value(task).unwrap_or_default())
     }
 
-    /// One whose params are a [`Joined`](crate::model::task::continuation::Joined): these, and the results of what it follows.
+    /// Creates a continuation whose params are a [`Joined`](crate::model::task::continuation::Joined): the given
+    /// params and the results of the tasks it follows.
     pub fn join<T: Task>(params: impl serde::Serialize) -> Self {
         Self::new(T::TYPE, serde_json::to_value(params).unwrap_or_default()).with_results()
     }
 }
 
 impl Child {
-    /// What follows it; may be said several times.
+    /// Adds a continuation of the child.
     pub fn then(mut self, then: Continuation) -> Self {
         self.policy.rules.then.push(then);
         self
@@ -26,7 +27,10 @@ impl Child {
 }
 
 impl Ended {
-    /// Its output as what it is. An error: it has none, because it failed, or one of another kind.
+    /// Deserialises the output.
+    ///
+    /// # Errors
+    /// The task has no output because it failed, or the output has another type.
     pub fn output<T: DeserializeOwned>(&self) -> Result<T, String> {
         let text = self
             .output
@@ -38,19 +42,22 @@ impl Ended {
 }
 
 impl Context {
-    /// What follows this task when it and its children have ended: its child `then`, `then-2`, … in the order of the
-    /// calls, behind those that its producer asked for. It counts when this attempt answers ok.
+    /// Adds a continuation of this task, to run after it and its children have ended: its child `then`, `then-2`, …
+    /// in the order of the calls, after those requested by the producer. Takes effect if this attempt succeeds.
     pub fn then(&self, then: Continuation) {
-        let thens = &mut self.gathered().thens;
-        // One more than the limit is enough to fail the attempt.
+        let thens = &mut self.spawned().thens;
+        // One continuation more than the limit is enough to fail the attempt.
         if thens.len() <= MAX_THENS {
             thens.push(then);
         }
     }
 
-    /// Takes out what is to follow. An error where it cannot.
+    /// Takes the continuations.
+    ///
+    /// # Errors
+    /// A continuation is invalid.
     pub fn take_thens(&self) -> TaskResult<Vec<Continuation>> {
-        let thens = std::mem::take(&mut self.gathered().thens);
+        let thens = std::mem::take(&mut self.spawned().thens);
         match check_thens(&thens) {
             Ok(()) => Ok(thens),
             Err((at, why)) => Err(Failure::fail(format!("a continuation (`{at}`): {why}")).of_kind("bad_child")),

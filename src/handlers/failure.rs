@@ -1,4 +1,4 @@
-//! How an attempt can end other than well.
+//! Failures of an attempt.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -6,34 +6,35 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The kind of a failure for want of time, also of a service that did not answer in time.
+/// Failure kind of a timeout, including a service that did not respond in time.
 pub const TIMEOUT: &str = "timeout";
-/// The kind of [`Failure::unsuccessful`].
+/// Failure kind of [`Failure::unsuccessful`].
 pub const UNSUCCESSFUL: &str = "unsuccessful";
-/// The kind of a failure to reach a service: no connection, or one that broke.
+/// Failure kind of a error_status or broken connection to a service.
 pub(super) const UNREACHABLE: &str = "unreachable";
 
-/// What a handler returns.
+/// Result of a handler.
 pub type TaskResult<T> = Result<T, Failure>;
 
-/// Why an attempt did not succeed, and what is to be done about it.
+/// Error of an attempt, and the action to take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub then: Fail,
     pub message: String,
-    /// Stable word for programs (`ErrorInfo::kind`).
+    /// Stable identifier for programs (`ErrorInfo::kind`).
     pub kind: Cow<'static, str>,
 }
 
+/// Action to take after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fail {
-    /// Try again, after the backoff of the type or after this time.
+    /// Retry after the type's backoff, or after this delay.
     Retry { after: Option<Duration> },
-    /// The task has failed; another attempt is of no use.
+    /// The task fails; further attempts would fail too.
     Final,
-    /// Failed, and kept as a dead letter for redrive.
+    /// The task fails and is kept as a dead letter for redrive.
     Dead,
-    /// The attempt stopped because it was told to.
+    /// The attempt stopped because of a cancellation.
     Cancelled,
 }
 
@@ -50,13 +51,13 @@ impl Failure {
         Self { then: Fail::Final, message: message.into(), kind: "error".into() }
     }
 
-    /// The work is done, and without success: another attempt would end the same way.
+    /// Failure of work that completed without success; a retry would end the same way.
     pub fn unsuccessful(message: impl Into<String>) -> Self {
         Self::fail(message).of_kind(UNSUCCESSFUL)
     }
 
-    /// A service gave no answer: `timeout` where its time was over, else `unreachable`. Another attempt may get one.
-    pub(super) fn unanswered(message: impl Into<String>, timed_out: bool) -> Self {
+    /// Failure of a service that did not respond: `timeout` or `unreachable`. Retried.
+    pub(super) fn no_response(message: impl Into<String>, timed_out: bool) -> Self {
         Self::retry(message).of_kind(if timed_out { TIMEOUT } else { UNREACHABLE })
     }
 
@@ -65,10 +66,10 @@ impl Failure {
     }
 
     pub fn cancelled() -> Self {
-        Self { then: Fail::Cancelled, message: "Job was cancelled.".into(), kind: "cancelled".into() }
+        Self { then: Fail::Cancelled, message: "the attempt was cancelled".into(), kind: "cancelled".into() }
     }
 
-    /// With a stable word for programs; the default is `error`.
+    /// Sets the stable identifier for programs. Default: `error`.
     pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
         Self { kind: kind.into(), ..self }
     }
@@ -80,7 +81,7 @@ impl Display for Failure {
     }
 }
 
-/// Says of an error whether another attempt is worth it: `….retry()?` or `….fail()?`.
+/// Converts an error to a failure, with or without a retry: `….retry()?` or `….fail()?`.
 pub trait OrFail<T> {
     fn retry(self) -> TaskResult<T>;
     fn fail(self) -> TaskResult<T>;
@@ -95,8 +96,8 @@ impl<T, E: Display> OrFail<T> for Result<T, E> {
     }
 }
 
-/// The start of what somebody else has written, for a message: at most so many characters, none of
-/// them a control character but the line break.
+/// Returns the start of foreign text for a message: at most `max_chars` characters, without control characters except
+/// line breaks.
 pub(super) fn excerpt(bytes: &[u8], max_chars: usize) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(max_chars * 4)]);
     let mut excerpt: String =

@@ -1,8 +1,9 @@
-//! What a task type is: the trait that user code implements, the registry, and the built-in types.
+//! Task types: the trait implemented by user code, the registry, and the built-in types.
 //!
-//! A Rust task type is one struct, whose fields are the params, with one `run`, and one line where it is registered.
-//! `echo`, `foreach`, `exec` and `http` make types from `kafleet.toml` alone, `callback` and `email` make those by which tasks tell others; [`builtin`] reads them from there.
-//! [`testing`] runs one attempt without a fleet.
+//! A Rust task type is a struct whose fields are the params, with a `run` method, and is registered in one line. The
+//! handlers `echo`, `foreach`, `exec` and `http` define types in `kafleet.toml` alone; `callback` and `email` deliver
+//! notifications about tasks. [`builtin`] creates them from the configuration. [`testing`] runs a single attempt
+//! without a fleet.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -34,77 +35,81 @@ pub use schema::{ParamsError, Schema};
 pub use crate::model::task::continuation::{Continuation, Ended, Joined, On};
 use blocking_pool::Threads;
 
-/// A task type. The struct is the task: its fields are the params and the schema, the policy is constants with defaults,
-/// which `[types.<name>]` in `kafleet.toml` may override.
+/// A task type. The struct's fields are the params and define the schema. The policy is given by constants with
+/// defaults, which `[types.<name>]` in `kafleet.toml` may override.
 pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
-    /// `[a-z0-9-]{1,64}`.
+    /// Name of the type: `[a-z0-9-]{1,64}`.
     const TYPE: &'static str;
-    /// Attempts at once in one worker; 0 is the number of cores.
+    /// Maximum concurrent attempts in one worker; 0: the number of cores.
     const CONCURRENCY: u32 = 0;
     const ORDER: Order = Order::None;
-    /// Attempts after the first.
+    /// Attempts after the first one.
     const RETRIES: u32 = 5;
     const MIN_BACKOFF: Duration = Duration::from_secs(1);
     const MAX_BACKOFF: Duration = Duration::from_secs(3);
-    /// Of one attempt.
+    /// Timeout of one attempt.
     const TIMEOUT: Duration = Duration::from_secs(120);
-    /// Of all attempts and waits together, from the task's creation.
+    /// Timeout of all attempts and waits together, from the task's creation.
     const TOTAL_TIMEOUT: Option<Duration> = None;
-    /// Without progress, a log line or [`Context::heartbeat`]: the attempt fails as `stalled`.
+    /// Maximum time without progress, a log line or [`Context::heartbeat`]; after that the attempt fails as
+    /// `stalled`.
     const STALL_TIMEOUT: Option<Duration> = None;
-    /// `Process`: in child processes, so that an attempt that crashes takes down nothing else.
+    /// `Process`: attempts run in child processes, so that a crash affects no other attempt.
     const ISOLATION: Isolation = Isolation::None;
-    /// `run` computes or waits without `await`: each attempt has a thread of its own, as many as there are slots, and holds
-    /// up no other type. A thread cannot be interrupted: one that does not heed [`Context::cancelled`] keeps its slot
-    /// until it is done, also when its attempt is over; with `ISOLATION` it is killed with its process.
+    /// Set to true if `run` computes or blocks without `await`: each attempt then runs on its own thread, one per
+    /// slot, and does not delay other types. A thread cannot be interrupted: if it ignores [`Context::cancelled`], it
+    /// keeps its slot until it returns, even after its attempt is over; with `ISOLATION` it is killed with its
+    /// process.
     const BLOCKING: bool = false;
 
-    /// The result, any JSON. For work that is done without success see [`Failure::unsuccessful`].
+    /// Result of the task, any JSON. For work that completed without success see [`Failure::unsuccessful`].
     type Output: Serialize + JsonSchema + Send;
 
-    /// One attempt. Dropped at a timeout or a cancellation that it does not heed.
+    /// Runs one attempt. The future is dropped if it ignores a timeout or a cancellation.
     fn run(self, cx: Context) -> impl Future<Output = TaskResult<Self::Output>> + Send;
 }
 
-/// The answer of one attempt: JSON, or why not.
+/// The result of an attempt: JSON, or a failure.
 pub type Answer = Result<RawJson, Failure>;
 pub type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// What runs attempts of one type. [`Task`]s are wrapped into it; `exec` and `http` implement it themselves.
+/// Runs the attempts of one type. [`Task`]s are wrapped in an implementation; `exec` and `http` implement it
+/// directly.
 pub trait Handler: Send + Sync + 'static {
-    /// Begins an attempt. Params are JSON and fit the schema; what does not fit beyond it is refused here, before
-    /// anything has run, so that params are read once. User code may panic in it as in the future.
+    /// Starts an attempt. The params are valid JSON according to the schema. Params rejected by the handler itself
+    /// are reported here, before anything runs, so that they are parsed once. User code may panic here as well as in
+    /// the future.
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError>;
 
-    /// Whether `start` would refuse these params: for whoever checks a task without running it. None: they fit.
-    fn refuses(&self, _params: &RawJson) -> Option<ParamsError> {
+    /// Returns the error with which `start` would reject these params, without running the task.
+    fn validate(&self, _params: &RawJson) -> Option<ParamsError> {
         None
     }
 
-    /// Whether what it logs is worth a span with the task's id, type and attempt. A span costs more than a task that does
-    /// next to nothing: a handler that logs nothing itself says no.
+    /// Returns whether attempts run in a tracing span with the task's id, type and attempt. A span costs more than a
+    /// trivial task, so a handler that never logs returns false.
     fn logs(&self) -> bool {
         true
     }
 
-    /// The name by which a child process of this binary finds the handler of this type. None: nothing that it runs can take
-    /// down its process, so that it needs no other one.
+    /// Name under which a child process of this binary finds the handler. `None` if the handler cannot crash its
+    /// process and needs no child process.
     fn name_in_child<'a>(&'a self, task_type: &'a str) -> Option<&'a str> {
         Some(task_type)
     }
 
-    /// Attempts that are over and cannot be stopped: each takes a slot until it is done.
+    /// Number of ended attempts that still block their threads; each occupies a slot.
     fn stuck(&self) -> usize {
         0
     }
 
-    /// Called by a worker before it takes tasks of the type, early in its life. The error says what is missing.
+    /// Called by a worker at startup, before it takes tasks of the type. The error names the missing prerequisite.
     fn prepare(&self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// A [`Task`] as a [`Handler`].
+/// Adapts a [`Task`] to a [`Handler`].
 struct Typed<T> {
     threads: Option<Threads>,
     _task: PhantomData<fn() -> T>,
@@ -130,7 +135,7 @@ impl<T: Task> Handler for Typed<T> {
         self.threads.as_ref().map_or(0, Threads::stuck)
     }
 
-    fn refuses(&self, params: &RawJson) -> Option<ParamsError> {
+    fn validate(&self, params: &RawJson) -> Option<ParamsError> {
         schema::read::<T>(params.text()).err()
     }
 

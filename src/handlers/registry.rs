@@ -1,4 +1,4 @@
-//! The types that a process knows, and the state that their handlers share.
+//! Registry of task types, and application state shared by handlers.
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
 use crate::model::task::id::{check_own_type, check_type};
 
-/// One registered type.
+/// A registered type.
 #[derive(Clone)]
 pub struct Registered {
     pub handler: Arc<dyn Handler>,
@@ -19,12 +19,12 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// A handler that takes any params, under the default policy.
+    /// Registers a handler with any params and the default policy.
     pub fn new(handler: impl Handler) -> Self {
         Self { handler: Arc::new(handler), schema: Schema::any(), policy: TypePolicy::default() }
     }
 
-    /// A Rust task type.
+    /// Registers a Rust task type.
     pub fn of<T: Task>() -> Self {
         let policy = TypePolicy {
             concurrency: (T::CONCURRENCY > 0).then_some(T::CONCURRENCY),
@@ -39,14 +39,14 @@ impl Registered {
         Self { handler: Arc::new(Typed::<T>::new()), schema: Schema::of::<T>(), policy }
     }
 
-    /// What does not fit in these params, if anything: against the schema first, then as the handler reads them. For
-    /// whoever does not run the task; a worker asks `schema.refuses` and then `handler.start`, which reads them once.
-    pub fn misfit(&self, params: &RawJson) -> Option<ParamsError> {
-        self.schema.refuses(params).or_else(|| self.handler.refuses(params))
+    /// Validates params against the schema and then with the handler, without running the task. A worker calls the
+    /// schema and then `handler.start`, which parses them once.
+    pub fn validate(&self, params: &RawJson) -> Option<ParamsError> {
+        self.schema.validate(params).or_else(|| self.handler.validate(params))
     }
 }
 
-/// The types that this process knows, and the state that handlers share.
+/// The types of this process, and the state shared by their handlers.
 #[derive(Clone, Default)]
 pub struct Registry {
     types: BTreeMap<Arc<str>, Registered>,
@@ -54,7 +54,7 @@ pub struct Registry {
     problems: Vec<String>,
 }
 
-/// Application state, by type.
+/// Application state, keyed by type.
 #[derive(Clone, Default)]
 pub struct SharedState(Arc<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>>);
 
@@ -70,12 +70,12 @@ impl Registry {
         self.add(T::TYPE, Registered::of::<T>())
     }
 
-    /// Registers a type. A name that is not one, or that is reserved or taken, is a problem: see [`Registry::problems`].
+    /// Registers a type. An invalid, reserved or duplicate name is recorded as a problem; see [`Registry::problems`].
     pub fn add(&mut self, name: &str, registered: Registered) -> &mut Self {
         self.insert(name, registered, check_own_type(name))
     }
 
-    /// Registers one of kafleet's own types, whose names are reserved.
+    /// Registers a built-in type, whose name is reserved.
     #[doc(hidden)]
     pub fn add_reserved(&mut self, name: &str, registered: Registered) -> &mut Self {
         self.insert(name, registered, check_type(name))
@@ -92,7 +92,7 @@ impl Registry {
         self
     }
 
-    /// Makes application state available to handlers as `cx.state::<T>()`.
+    /// Provides application state to handlers as `cx.state::<T>()`.
     pub fn share<T: Send + Sync + 'static>(&mut self, state: T) -> &mut Self {
         let mut shared = (*self.state.0).clone();
         shared.insert(TypeId::of::<T>(), Arc::new(state));
@@ -116,7 +116,7 @@ impl Registry {
         &self.state
     }
 
-    /// What was registered wrongly; whoever runs the registry refuses to where there is any.
+    /// Registration errors. A process with any refuses to start.
     pub fn problems(&self) -> &[String] {
         &self.problems
     }

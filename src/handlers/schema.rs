@@ -1,4 +1,4 @@
-//! The JSON Schema of a type's params, and what does not fit it.
+//! JSON Schema validation of a type's params.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use serde_json::Value;
 
 use crate::model::json::RawJson;
 
-/// The longest message of a misfit, in characters: a validator likes to quote what it refuses.
+/// Maximum length of an error message, in characters: validators quote the rejected value.
 const MAX_MESSAGE_CHARS: usize = 300;
 
-/// Keywords that say something about a schema but nothing about what fits it.
+/// Keywords without effect on validation.
 const ANNOTATIONS: [&str; 8] = ["$schema", "$id", "$comment", "title", "description", "default", "deprecated", "examples"];
 
 /// A compiled schema. Cheap to clone.
 #[derive(Clone)]
 pub struct Schema {
     text: Arc<Value>,
-    /// None: anything fits.
+    /// `None`: any JSON is valid.
     check: Option<Arc<jsonschema::Validator>>,
 }
 
-/// Where params do not fit, and why.
+/// A validation error of params.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamsError {
-    /// JSON pointer into the params; empty for the whole.
+    /// JSON pointer to the invalid part; empty for the whole.
     pub pointer: String,
     pub message: String,
 }
@@ -39,11 +39,12 @@ impl std::fmt::Display for ParamsError {
 }
 
 impl Schema {
-    /// Any JSON.
+    /// Schema that accepts any JSON.
     pub fn any() -> Self {
         Self { text: Arc::new(Value::Bool(true)), check: None }
     }
 
+    /// Compiles a JSON Schema.
     pub fn compile(schema: Value) -> Result<Self, String> {
         if is_unconstrained(&schema) {
             return Ok(Self { text: Arc::new(schema), check: None });
@@ -52,10 +53,10 @@ impl Schema {
         Ok(Self { text: Arc::new(schema), check: Some(Arc::new(check)) })
     }
 
-    /// The schema of a Rust type, derived.
+    /// Derives the schema of a Rust type.
     pub fn of<T: schemars::JsonSchema>() -> Self {
         let schema = schemars::schema_for!(T).to_value();
-        // A derived schema that jsonschema cannot compile cannot refuse anything; the typed parse still does.
+        // A derived schema that cannot be compiled rejects nothing; parsing into the type still validates.
         Self::compile(schema.clone()).unwrap_or(Self { text: Arc::new(schema), check: None })
     }
 
@@ -63,21 +64,21 @@ impl Schema {
         &self.text
     }
 
-    pub fn takes_anything(&self) -> bool {
+    pub fn accepts_anything(&self) -> bool {
         self.check.is_none()
     }
 
-    /// The first thing that does not fit, if any. Params are parsed only where there is something to check.
-    pub fn refuses(&self, params: &RawJson) -> Option<ParamsError> {
+    /// Returns the first validation error. The params are parsed only if the schema has constraints.
+    pub fn validate(&self, params: &RawJson) -> Option<ParamsError> {
         self.check.as_ref()?;
         match read::<Value>(params.text()) {
-            Ok(params) => self.misfit(&params),
-            Err(misfit) => Some(misfit),
+            Ok(params) => self.validate_value(&params),
+            Err(error) => Some(error),
         }
     }
 
-    /// The first thing that does not fit, if any.
-    pub fn misfit(&self, params: &Value) -> Option<ParamsError> {
+    /// Returns the first validation error.
+    pub fn validate_value(&self, params: &Value) -> Option<ParamsError> {
         let error = self.check.as_ref()?.validate(params).err()?;
         Some(ParamsError { pointer: error.instance_path().to_string(), message: excerpt(&error.to_string()) })
     }
@@ -85,21 +86,21 @@ impl Schema {
 
 fn is_unconstrained(schema: &Value) -> bool {
     match schema {
-        Value::Bool(takes_all) => *takes_all,
+        Value::Bool(accepts_all) => *accepts_all,
         Value::Object(keywords) => keywords.keys().all(|keyword| ANNOTATIONS.contains(&keyword.as_str())),
         _ => false,
     }
 }
 
-/// Reads params as a Rust type. Only where they do not fit are they read again, to find the place.
+/// Parses params into a Rust type. On an error they are parsed again to find its location.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ParamsError> {
     serde_json::from_str(text)
-        .map_err(|why| locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: plain(&why) }))
+        .map_err(|why| locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: without_position(&why) }))
 }
 
 fn locate<T: DeserializeOwned>(text: &str) -> Option<ParamsError> {
     let error = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text)).err()?;
-    Some(ParamsError { pointer: pointer(error.path()), message: plain(error.inner()) })
+    Some(ParamsError { pointer: pointer(error.path()), message: without_position(error.inner()) })
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {
@@ -113,8 +114,8 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
         .collect()
 }
 
-/// The message without line and column: params are one line, and the pointer says where.
-fn plain(why: &serde_json::Error) -> String {
+/// Returns the message without line and column: params are a single line, and the pointer gives the location.
+fn without_position(why: &serde_json::Error) -> String {
     let text = why.to_string();
     excerpt(text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message))
 }
@@ -144,37 +145,37 @@ mod tests {
     }
 
     #[test]
-    fn a_misfit_names_the_place_whoever_finds_it() {
+    fn params_error_has_pointer_from_schema_and_from_type() {
         let schema = Schema::of::<Resize>();
-        let by_schema = schema.refuses(&raw(json!({"sizes": [{"width": 3}, {"width": 0}]}))).unwrap();
-        assert_eq!(by_schema.pointer, "/sizes/1/width");
-        assert!(by_schema.message.contains("0 is less than the minimum of 1"), "{by_schema}");
-        let by_type = read::<Resize>(r#"{"sizes": [{"width": 3}, {"width": -1}]}"#).unwrap_err();
-        assert_eq!(by_type.pointer, "/sizes/1/width");
-        assert_eq!(by_type.message, "invalid value: integer `-1`, expected u32");
-        assert_eq!(schema.refuses(&raw(json!({"sizes": [{"width": 3}]}))), None);
+        let schema_error = schema.validate(&raw(json!({"sizes": [{"width": 3}, {"width": 0}]}))).unwrap();
+        assert_eq!(schema_error.pointer, "/sizes/1/width");
+        assert!(schema_error.message.contains("0 is less than the minimum of 1"), "{schema_error}");
+        let type_error = read::<Resize>(r#"{"sizes": [{"width": 3}, {"width": -1}]}"#).unwrap_err();
+        assert_eq!(type_error.pointer, "/sizes/1/width");
+        assert_eq!(type_error.message, "invalid value: integer `-1`, expected u32");
+        assert_eq!(schema.validate(&raw(json!({"sizes": [{"width": 3}]}))), None);
         assert_eq!(read(r#"{"sizes": [{"width": 3}]}"#), Ok(Resize { sizes: vec![Size { width: 3 }] }));
     }
 
     #[test]
-    fn a_schema_without_constraints_costs_nothing() {
-        assert!(Schema::of::<Value>().takes_anything());
-        assert!(Schema::compile(json!({"title": "anything", "description": "at all"})).unwrap().takes_anything());
-        assert!(!Schema::compile(json!({"type": "object"})).unwrap().takes_anything());
-        assert!(!Schema::compile(json!(false)).unwrap().takes_anything());
+    fn schema_without_constraints_is_not_compiled() {
+        assert!(Schema::of::<Value>().accepts_anything());
+        assert!(Schema::compile(json!({"title": "anything", "description": "at all"})).unwrap().accepts_anything());
+        assert!(!Schema::compile(json!({"type": "object"})).unwrap().accepts_anything());
+        assert!(!Schema::compile(json!(false)).unwrap().accepts_anything());
     }
 
     #[test]
-    fn params_nested_too_deeply_are_refused_rather_than_taken_for_null() {
+    fn deeply_nested_params_are_rejected() {
         let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
-        let misfit =
-            Schema::compile(json!({"type": ["null", "array"]})).unwrap().refuses(&RawJson::parse(deep.as_bytes()).unwrap());
-        assert!(misfit.unwrap().message.contains("recursion limit"));
+        let error =
+            Schema::compile(json!({"type": ["null", "array"]})).unwrap().validate(&RawJson::parse(deep.as_bytes()).unwrap());
+        assert!(error.unwrap().message.contains("recursion limit"));
     }
 
     #[test]
-    fn messages_are_bounded_whatever_they_quote() {
-        let misfit = Schema::compile(json!({"type": "object"})).unwrap().misfit(&json!("x".repeat(1 << 20))).unwrap();
-        assert!(misfit.message.chars().count() <= MAX_MESSAGE_CHARS + 1);
+    fn error_messages_are_bounded() {
+        let error = Schema::compile(json!({"type": "object"})).unwrap().validate_value(&json!("x".repeat(1 << 20))).unwrap();
+        assert!(error.message.chars().count() <= MAX_MESSAGE_CHARS + 1);
     }
 }

@@ -1,13 +1,13 @@
-//! Runs one attempt without a fleet: for tests of your own task types.
+//! Runs a single attempt without a fleet, for tests of task types.
 //!
 //! ```
-//! use kafleet::handlers::foreach::Foreach;
-//! use kafleet::handlers::testing::Trial;
-//! use kafleet::model::duration::Millis;
+//! use kafleet::handlers::builtin::foreach::Foreach;
+//! use kafleet::handlers::testing::TestRun;
+//! use kafleet::model::units::duration::Millis;
 //! use serde_json::json;
 //!
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
-//! let outcome = Trial::new().run(Foreach { count: 2, pause: Millis(1), fail_at: None }).await;
+//! let outcome = TestRun::new().run(Foreach { count: 2, pause: Millis(1), fail_at: None }).await;
 //! assert_eq!(outcome.output(), json!({"steps": 2}));
 //! assert_eq!(outcome.progress(), [json!({"step": 1, "of": 2}), json!({"step": 2, "of": 2})]);
 //! # });
@@ -28,7 +28,7 @@ use crate::model::task::Trace;
 use crate::model::task::continuation::Continuation;
 use crate::model::task::id::TaskId;
 
-/// How an attempt is set up: id `test`, run 1, attempt 1, a deadline in 120 s, no state, unless told otherwise.
+/// Setup of an attempt. Defaults: id `test`, run 1, attempt 1, a deadline in 120 s, no state.
 pub struct TestRun {
     id: String,
     number: u32,
@@ -37,23 +37,23 @@ pub struct TestRun {
     registry: Registry,
 }
 
-/// What an attempt did.
+/// The observed result of an attempt.
 #[derive(Debug)]
 pub struct Outcome {
     pub answer: Answer,
-    /// What it spawned with `spawn`, `spawn_all` and `spawn_child`, each with its segment. Empty where the attempt did not answer ok.
+    /// Children of `spawn`, `spawn_all` and `spawn_child`, each with its segment. Empty if the attempt failed.
     pub children: Vec<Child>,
-    /// What it said is to follow with `then`.
+    /// Continuations of `then`.
     pub thens: Vec<Continuation>,
-    /// What it published with `spawn_now`.
+    /// Children of `spawn_now`.
     pub early: Vec<Child>,
-    /// Progress, log lines and warnings, in order.
+    /// Progress, log lines, warnings and attachments, in order.
     pub notes: Vec<Note>,
 }
 
-/// What the handler says and publishes while it runs.
+/// Records the output and the immediate children of an attempt.
 #[derive(Default)]
-pub struct Tape {
+pub struct Recorder {
     notes: Mutex<Vec<Note>>,
     early: Mutex<Vec<Child>>,
 }
@@ -70,40 +70,43 @@ impl TestRun {
         Self { id: "test".into(), number: 1, timeout, trace: None, registry }
     }
 
-    /// The task's id.
+    /// Sets the task's id.
     pub fn id(mut self, id: &str) -> Self {
         self.id = id.to_owned();
         self
     }
 
-    /// Application state, as `kafleet::app().state(…)`.
+    /// Adds application state, like `kafleet::app().state(…)`.
     pub fn state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
         self.registry.share(state);
         self
     }
 
-    /// Which attempt this is; the first is 1.
+    /// Sets the number of the attempt; the first is 1.
     pub fn attempt(mut self, number: u32) -> Self {
         self.number = number;
         self
     }
 
-    /// When the attempt's deadline is, from its beginning. Nothing enforces it here.
+    /// Sets the attempt's deadline, relative to its start. Nothing enforces it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The producer's `traceparent`.
+    /// Sets the producer's `traceparent`.
     pub fn trace(mut self, parent: &str) -> Self {
         self.trace = Some(Box::new(Trace { parent: parent.to_owned(), state: None }));
         self
     }
 
-    /// A context, and the tape that records what is done with it: for handlers that are driven by hand, for example to
-    /// fire `cx.cancelled()` in the middle. Panics where the id is none.
-    pub fn begin(&self, task_type: &str) -> (Context, Arc<Tape>) {
-        let tape = Arc::new(Tape::default());
+    /// Creates a context and the recorder of its output, for driving a handler by hand, for example to cancel
+    /// `cx.cancelled()` midway.
+    ///
+    /// # Panics
+    /// If the id is invalid.
+    pub fn begin(&self, task_type: &str) -> (Context, Arc<Recorder>) {
+        let recorder = Arc::new(Recorder::default());
         let id = TaskId::parse(&self.id).unwrap_or_else(|why| panic!("{why}"));
         let cx = Context::begin(AttemptStart {
             id,
@@ -114,16 +117,16 @@ impl TestRun {
             asof: None,
             scene: Arc::new(TypeEnv {
                 task_type: task_type.into(),
-                worker: "trial".into(),
+                worker: "test".into(),
                 state: self.registry.state().clone(),
-                outlet: tape.clone(),
+                outlet: recorder.clone(),
                 threads: Threads::new(task_type),
             }),
         });
-        (cx, tape)
+        (cx, recorder)
     }
 
-    /// Runs one attempt at a Rust task, its params taking the way over JSON and schema that they take in a fleet.
+    /// Runs one attempt of a Rust task. The params pass through JSON and the schema as in a fleet.
     pub async fn run<T: Task>(&self, task: T) -> Outcome {
         match RawJson::of(&task) {
             Ok(params) => self.handle(T::TYPE, &Registered::of::<T>(), params).await,
@@ -131,22 +134,22 @@ impl TestRun {
         }
     }
 
-    /// Runs one attempt of any registered type. Params that do not fit are a failure of kind `schema`.
+    /// Runs one attempt of a registered type. Invalid params are a failure of kind `schema`.
     pub async fn handle(&self, task_type: &str, registered: &Registered, params: RawJson) -> Outcome {
-        let (cx, tape) = self.begin(task_type);
-        let started = match registered.schema.refuses(&params) {
-            Some(misfit) => Err(misfit),
+        let (cx, recorder) = self.begin(task_type);
+        let started = match registered.schema.validate(&params) {
+            Some(error) => Err(error),
             None => registered.handler.start(&params, cx.clone()),
         };
         match started {
-            Ok(attempt) => Outcome::of(attempt.await, &cx, &tape),
-            Err(misfit) => Outcome::failed(refusal(&misfit)),
+            Ok(attempt) => Outcome::of(attempt.await, &cx, &recorder),
+            Err(error) => Outcome::failed(refusal(&error)),
         }
     }
 }
 
-fn refusal(misfit: &ParamsError) -> Failure {
-    Failure::dead(misfit.to_string()).of_kind("schema")
+fn refusal(error: &ParamsError) -> Failure {
+    Failure::dead(error.to_string()).of_kind("schema")
 }
 
 impl Outcome {
@@ -154,17 +157,20 @@ impl Outcome {
         Self { answer: Err(failure), children: Vec::new(), thens: Vec::new(), early: Vec::new(), notes: Vec::new() }
     }
 
-    /// As a worker judges it: children that cannot be published fail the attempt.
-    fn of(answer: Answer, cx: &Context, tape: &Tape) -> Self {
+    /// Evaluates the attempt like a worker: children that cannot be published fail it.
+    fn of(answer: Answer, cx: &Context, recorder: &Recorder) -> Self {
         let settled = answer.and_then(|output| Ok((output, name_all(cx, cx.take_spawned())?, cx.take_thens()?)));
         let (answer, children, thens) = match settled {
             Ok((output, children, thens)) => (Ok(output), children, thens),
             Err(failure) => (Err(failure), Vec::new(), Vec::new()),
         };
-        Self { answer, children, thens, early: std::mem::take(&mut tape.early.lock()), notes: tape.notes() }
+        Self { answer, children, thens, early: std::mem::take(&mut recorder.early.lock()), notes: recorder.notes() }
     }
 
-    /// The result. Panics where the attempt did not answer ok.
+    /// Returns the result.
+    ///
+    /// # Panics
+    /// If the attempt failed.
     pub fn output(&self) -> Value {
         match &self.answer {
             Ok(output) => output.value().unwrap_or_else(|why| panic!("the result cannot be read: {why}")),
@@ -172,7 +178,10 @@ impl Outcome {
         }
     }
 
-    /// The failure. Panics where the attempt answered ok.
+    /// Returns the failure.
+    ///
+    /// # Panics
+    /// If the attempt succeeded.
     pub fn failure(&self) -> &Failure {
         match &self.answer {
             Ok(output) => panic!("the attempt succeeded: {output:?}"),
@@ -193,14 +202,14 @@ impl Outcome {
     }
 }
 
-impl Tape {
-    /// What was said so far.
+impl Recorder {
+    /// Returns the output so far.
     pub fn notes(&self) -> Vec<Note> {
         self.notes.lock().clone()
     }
 }
 
-impl AttemptSink for Tape {
+impl AttemptSink for Recorder {
     fn note(&self, _attempt: &Attempt, note: Note) {
         self.notes.lock().push(note);
     }
@@ -215,11 +224,11 @@ impl AttemptSink for Tape {
     }
 }
 
-/// Gives each child the segment of the id under which it would be published.
+/// Sets each child's segment to that of the id under which it would be published.
 fn name_all(cx: &Context, mut children: Vec<Child>) -> Result<Vec<Child>, Failure> {
     if children.len() > MAX_CHILDREN {
-        let told = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
-        return Err(Failure::fail(told).of_kind("bad_child"));
+        let error = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
+        return Err(Failure::fail(error).of_kind("bad_child"));
     }
     for child in &mut children {
         child.segment = Some(cx.name_child(child)?.segment().to_owned());

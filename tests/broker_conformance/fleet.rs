@@ -1,4 +1,4 @@
-//! A group under load: records keep coming while members come and go.
+//! Group membership under load: records are produced while members join and leave.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,21 +9,20 @@ use kafleet::broker::Partition;
 use crate::Case;
 use crate::kit::{DEADLINE, Kit, Member, commit, keyed, text, until};
 
-pub const CASES: &[Case] =
-    &[("members_come_and_go_and_each_record_is_seen_once", members_come_and_go_and_each_record_is_seen_once)];
+pub const CASES: &[Case] = &[("each_record_is_read_once_across_rebalances", each_record_is_read_once_across_rebalances)];
 
 const RECORDS: u64 = 4000;
 const PARTITIONS: u32 = 6;
 const THREADS: usize = 3;
-/// How many memberships a thread goes through.
-const LIVES: usize = 3;
+/// Number of memberships per thread.
+const MEMBERSHIPS: usize = 3;
 
-struct Tally {
+struct Progress {
     seen: Mutex<BTreeMap<String, usize>>,
     done: AtomicBool,
 }
 
-impl Tally {
+impl Progress {
     fn take(&self, member: &mut Member) {
         let mut seen = self.seen.lock().unwrap();
         for record in member.records.drain(..) {
@@ -37,63 +36,63 @@ impl Tally {
     }
 }
 
-fn members_come_and_go_and_each_record_is_seen_once(kit: &Kit) {
+fn each_record_is_read_once_across_rebalances(kit: &Kit) {
     let (topic, group) = (kit.topic(PARTITIONS), kit.name("g"));
-    let tally = Tally { seen: Mutex::default(), done: AtomicBool::new(false) };
+    let progress = Progress { seen: Mutex::default(), done: AtomicBool::new(false) };
     std::thread::scope(|scope| {
-        scope.spawn(|| produce(kit, &topic, &tally));
+        scope.spawn(|| produce(kit, &topic, &progress));
         for thread in 0..THREADS {
-            let (tally, topic, group) = (&tally, &topic, &group);
+            let (progress, topic, group) = (&progress, &topic, &group);
             scope.spawn(move || {
-                for life in 1..=LIVES {
-                    live(kit, group, topic, tally, life == LIVES, thread);
+                for membership in 1..=MEMBERSHIPS {
+                    run_membership(kit, group, topic, progress, membership == MEMBERSHIPS, thread);
                 }
             });
         }
     });
-    let seen = tally.seen.into_inner().unwrap();
+    let seen = progress.seen.into_inner().unwrap();
     assert_eq!(seen.len(), RECORDS as usize);
     let repeated: Vec<_> = seen.iter().filter(|(_, count)| **count != 1).collect();
     assert!(repeated.is_empty(), "seen more than once: {repeated:?}");
 }
 
-/// Sends in step with the readers, so that every rebalance falls among records.
-fn produce(kit: &Kit, topic: &str, tally: &Tally) {
+/// Produces at the readers' pace, so that rebalances happen between records.
+fn produce(kit: &Kit, topic: &str, progress: &Progress) {
     let (producer, _) = kit.producer();
     for token in 0..RECORDS {
         if token % 100 == 0 {
-            until("the readers keep up", || tally.count() as u64 + 400 > token);
+            until("the readers keep up", || progress.count() as u64 + 400 > token);
         }
         producer.send(&keyed(topic, &token.to_string(), &token.to_string()), token).unwrap();
     }
     producer.flush(DEADLINE).unwrap();
 }
 
-/// One membership: until it has read its share, or, the last one, until all is read.
-fn live(kit: &Kit, group: &str, topic: &str, tally: &Tally, last: bool, thread: usize) {
+/// Runs one membership until it has read its part or, for the last one, until everything is read.
+fn run_membership(kit: &Kit, group: &str, topic: &str, progress: &Progress, last: bool, thread: usize) {
     let mut member = kit.member(group, topic);
     let share = 100 + 40 * thread;
     let mut own = 0;
     until("this member's share is read", || {
         member.step();
         own += member.records.len();
-        tally.take(&mut member);
-        member.pay();
-        tally.done.load(Ordering::Relaxed) || (!last && own >= share)
+        progress.take(&mut member);
+        member.release_revoked();
+        progress.done.load(Ordering::Relaxed) || (!last && own >= share)
     });
-    leave(member, tally);
+    leave(member, progress);
 }
 
-/// Commits all that was read, and leaves; what comes in between is read as well.
-fn leave(mut member: Member, tally: &Tally) {
+/// Commits everything read and leaves, reading what arrives in between.
+fn leave(mut member: Member, progress: &Progress) {
     until("the last commit is accepted", || {
-        tally.take(&mut member);
+        progress.take(&mut member);
         let commits: Vec<_> = member.next.iter().map(|(at, offset): (&Partition, _)| commit(at, *offset, "")).collect();
         let accepted = commits.is_empty() || member.consumer.commit_sync(&commits).is_ok();
         if !accepted {
             member.step();
-            tally.take(&mut member);
-            member.pay();
+            progress.take(&mut member);
+            member.release_revoked();
         }
         accepted
     });

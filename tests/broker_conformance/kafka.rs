@@ -1,4 +1,4 @@
-//! The Kafka to test, where there is one.
+//! Access to the Kafka under test.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use kafleet::broker::kafka::Kafka;
 pub const VARIABLE: &str = "KAFLEET_TEST_KAFKA";
 
 /// # Panics
-/// When the variable is set and no client can be made: a broken set-up must not look like a passed test.
+/// If the variable is set and no client can be created: a broken setup must not look like a passed test.
 pub fn from_environment() -> Option<Arc<dyn Broker>> {
     let servers = std::env::var(VARIABLE).ok().filter(|servers| !servers.is_empty())?;
     let section = [("bootstrap.servers".to_owned(), servers)].into();

@@ -1,4 +1,4 @@
-//! What the cases share: names of their own, sends with outcomes, readers and members that can be stepped.
+//! Fixtures of the cases: unique names, sends with outcomes, readers and group members that are polled step by step.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +11,9 @@ use kafleet::broker::{
     RecordRef, StartOffset, TopicChange, TopicSpec,
 };
 
-/// Long enough for a slow Kafka and a dozen rebalances; a case that meets it has failed.
+/// Maximum wait, long enough for a slow Kafka and a dozen rebalances.
 pub const DEADLINE: Duration = Duration::from_secs(180);
-/// How long something that must not happen is given to happen.
+/// Time given to events that must not happen.
 pub const GRACE: Duration = Duration::from_millis(500);
 
 pub type Outcome = Result<(i32, i64), BrokerError>;
@@ -31,7 +31,7 @@ impl Kit {
         Self { broker, prefix, names: AtomicU64::new(0) }
     }
 
-    /// A name that nobody else has.
+    /// Returns a unique name.
     pub fn name(&self, what: &str) -> String {
         format!("{}-{what}{}", self.prefix, self.names.fetch_add(1, Ordering::Relaxed))
     }
@@ -40,7 +40,7 @@ impl Kit {
         self.topic_with(partitions, &[])
     }
 
-    /// A new topic, once the broker knows all of its partitions.
+    /// Creates a topic and waits until the broker knows all of its partitions.
     pub fn topic_with(&self, partitions: u32, config: &[(&str, &str)]) -> String {
         let spec = spec(&self.name("t"), partitions, config);
         let outcomes = self.broker.apply_topics(std::slice::from_ref(&spec), DEADLINE).unwrap();
@@ -56,7 +56,7 @@ impl Kit {
         (self.broker.producer(outcomes.clone()).unwrap(), outcomes)
     }
 
-    /// Sends one record and returns what became of it.
+    /// Sends one record and returns its outcome.
     pub fn send(&self, record: &ProducerRecord<'_>) -> Outcome {
         let (producer, outcomes) = self.producer();
         producer.send(record, 1)?;
@@ -69,14 +69,14 @@ impl Kit {
         let (producer, outcomes) = self.producer();
         let mut count = 0;
         for value in values {
-            producer.send(&plain(at, value.as_ref()), count).unwrap();
+            producer.send(&value_record(at, value.as_ref()), count).unwrap();
             count += 1;
         }
         producer.flush(DEADLINE).unwrap();
         assert!((0..count).all(|token| outcomes.of(token).is_ok()));
     }
 
-    /// A reader without a group.
+    /// Creates a reader without a group.
     pub fn reader(&self, starts: &[(Partition, StartOffset)]) -> Reader {
         self.reader_with(&ConsumerSpec::default(), starts)
     }
@@ -97,7 +97,7 @@ impl Kit {
         found[0].clone().map(|committed| (committed.offset, committed.metadata))
     }
 
-    /// Where the next record for readers lies, and its value.
+    /// Returns the offset of the next visible record, and its value.
     pub fn first_visible(&self, at: &Partition, offset: i64) -> (i64, Option<String>) {
         let first_visible = self.broker.first_visible(at, offset, DEADLINE).unwrap();
         (first_visible.place, first_visible.record.map(|record| text(&record).into_owned()))
@@ -114,7 +114,7 @@ pub fn spec(name: &str, partitions: u32, config: &[(&str, &str)]) -> TopicSpec {
     TopicSpec { name: name.to_owned(), partitions, replication: None, config }
 }
 
-pub fn plain<'a>(at: &'a Partition, value: &'a str) -> ProducerRecord<'a> {
+pub fn value_record<'a>(at: &'a Partition, value: &'a str) -> ProducerRecord<'a> {
     ProducerRecord { topic: &at.topic, partition: Some(at.index), key: None, value: Some(value.as_bytes()), headers: &[] }
 }
 
@@ -126,12 +126,12 @@ pub fn commit(at: &Partition, offset: i64, metadata: &str) -> Commit {
     Commit { partition: at.clone(), offset, metadata: metadata.to_owned() }
 }
 
-/// The value; for a record whose bytes matter, compare those.
+/// Returns the record's value as text.
 pub fn text(record: &Record) -> Cow<'_, str> {
     String::from_utf8_lossy(record.value.as_deref().unwrap_or_default())
 }
 
-/// Tries until a condition holds.
+/// Repeats a check until it holds.
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
@@ -141,40 +141,40 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// An outcome, and the record that came along with a failure.
-type Told = (Outcome, Option<Record>);
+/// A delivery outcome, with the record in case of a failure.
+type Delivery = (Outcome, Option<Record>);
 
 /// All outcomes of a producer, by token.
 #[derive(Default)]
 pub struct Outcomes {
-    told: Mutex<BTreeMap<u64, Vec<Told>>>,
-    news: Condvar,
+    deliveries: Mutex<BTreeMap<u64, Vec<Delivery>>>,
+    delivered_changed: Condvar,
 }
 
 impl Outcomes {
-    /// The one outcome of a token.
+    /// Returns the only outcome of a token.
     pub fn of(&self, token: u64) -> Outcome {
-        let told = self.told.lock().unwrap();
-        let outcomes = &told[&token];
+        let deliveries = self.deliveries.lock().unwrap();
+        let outcomes = &deliveries[&token];
         assert_eq!(outcomes.len(), 1, "token {token} has more than one outcome");
         outcomes[0].0.clone()
     }
 
-    /// The record that came along with a failure.
+    /// Returns the record delivered with a failure.
     pub fn record_of(&self, token: u64) -> Option<Record> {
-        self.told.lock().unwrap()[&token][0].1.clone()
+        self.deliveries.lock().unwrap()[&token][0].1.clone()
     }
 
     pub fn all(&self) -> Vec<(u64, Outcome)> {
-        let told = self.told.lock().unwrap();
-        told.iter().flat_map(|(token, outcomes)| outcomes.iter().map(|(outcome, _)| (*token, outcome.clone()))).collect()
+        let deliveries = self.deliveries.lock().unwrap();
+        deliveries.iter().flat_map(|(token, outcomes)| outcomes.iter().map(|(outcome, _)| (*token, outcome.clone()))).collect()
     }
 
     pub fn wait_for(&self, count: usize) {
-        let told = self.told.lock().unwrap();
-        let enough = |told: &mut BTreeMap<u64, _>| told.len() < count;
-        let (told, _) = self.news.wait_timeout_while(told, DEADLINE, enough).unwrap();
-        assert!(told.len() >= count, "only {} of {count} outcomes", told.len());
+        let deliveries = self.deliveries.lock().unwrap();
+        let enough = |deliveries: &mut BTreeMap<u64, _>| deliveries.len() < count;
+        let (deliveries, _) = self.delivered_changed.wait_timeout_while(deliveries, DEADLINE, enough).unwrap();
+        assert!(deliveries.len() >= count, "only {} of {count} outcomes", deliveries.len());
     }
 }
 
@@ -184,8 +184,8 @@ impl DeliverySink for Outcomes {
             Ok(place) => (Ok(place), None),
             Err((error, record)) => (Err(error), Some(record.to_owned())),
         };
-        self.told.lock().unwrap().entry(token).or_default().push(outcome);
-        self.news.notify_all();
+        self.deliveries.lock().unwrap().entry(token).or_default().push(outcome);
+        self.delivered_changed.notify_all();
     }
 }
 
@@ -206,7 +206,7 @@ impl Reader {
         self.events.extend(events);
     }
 
-    /// Reads until there are so many records.
+    /// Reads until `count` records have arrived.
     #[track_caller]
     pub fn read(&mut self, count: usize) -> Vec<String> {
         until(&format!("{count} records"), || {
@@ -216,8 +216,8 @@ impl Reader {
         self.values()
     }
 
-    /// Gives what must not come the time to come.
-    pub fn settle(&mut self) -> Vec<String> {
+    /// Polls for [`GRACE`], for records that must not arrive.
+    pub fn read_during_grace(&mut self) -> Vec<String> {
         let end = Instant::now() + GRACE;
         while Instant::now() < end {
             self.step();
@@ -230,30 +230,30 @@ impl Reader {
     }
 }
 
-/// A member of a group that starts where the group has committed, and gives partitions back when told to.
+/// A group member that starts at the committed offsets and releases partitions on request.
 pub struct Member {
     pub consumer: Box<dyn Consumer>,
     pub records: Vec<Record>,
     pub events: Vec<GroupEvent>,
-    pub held: BTreeSet<Partition>,
-    /// The next offset of every partition that is held.
+    pub assigned: BTreeSet<Partition>,
+    /// Next offset of every assigned partition.
     pub next: BTreeMap<Partition, i64>,
-    /// Asked back, and not given back so far.
-    pub owed: BTreeSet<Partition>,
+    /// Revoked partitions that have not been released.
+    pub revoked: BTreeSet<Partition>,
 }
 
 impl Member {
     pub fn new(consumer: Box<dyn Consumer>) -> Self {
-        let (held, next, owed) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
-        Self { consumer, records: Vec::new(), events: Vec::new(), held, next, owed }
+        let (assigned, next, revoked) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+        Self { consumer, records: Vec::new(), events: Vec::new(), assigned, next, revoked }
     }
 
-    /// Polls once and takes what is assigned; what is asked back stays owed.
+    /// Polls once and takes assigned partitions; revoked ones stay unreleased.
     pub fn step(&mut self) {
         self.poll(1000);
     }
 
-    /// The same, for so many records at most.
+    /// Like [`Self::step`], with a maximum number of records.
     pub fn poll(&mut self, max: usize) {
         let (records, next) = (&mut self.records, &mut self.next);
         let keep = &mut |record: &RecordRef<'_>| {
@@ -264,8 +264,8 @@ impl Member {
         for event in &events {
             match event {
                 GroupEvent::Assigned(partitions) => self.take(partitions),
-                GroupEvent::Revoked(partitions) => self.owed.extend(partitions.iter().cloned()),
-                GroupEvent::Lost(partitions) => self.give_back(partitions),
+                GroupEvent::Revoked(partitions) => self.revoked.extend(partitions.iter().cloned()),
+                GroupEvent::Lost(partitions) => self.release(partitions),
                 _ => {}
             }
         }
@@ -279,49 +279,49 @@ impl Member {
         };
         let starts: Vec<_> = partitions.iter().cloned().zip(committed.iter().map(start)).collect();
         self.consumer.assign(&starts).unwrap();
-        self.held.extend(partitions.iter().cloned());
+        self.assigned.extend(partitions.iter().cloned());
     }
 
-    fn give_back(&mut self, partitions: &[Partition]) {
+    fn release(&mut self, partitions: &[Partition]) {
         self.consumer.release(partitions).unwrap();
-        self.held.retain(|at| !partitions.contains(at));
+        self.assigned.retain(|at| !partitions.contains(at));
         self.next.retain(|at, _| !partitions.contains(at));
-        self.owed.retain(|at| !partitions.contains(at));
+        self.revoked.retain(|at| !partitions.contains(at));
     }
 
-    /// Commits what it has read of the owed partitions, and gives them back.
-    pub fn pay(&mut self) {
-        let owed: Vec<Partition> = self.owed.iter().cloned().collect();
-        let commits: Vec<Commit> = owed.iter().filter_map(|at| Some(commit(at, *self.next.get(at)?, ""))).collect();
+    /// Commits the positions of the revoked partitions and releases them.
+    pub fn release_revoked(&mut self) {
+        let revoked: Vec<Partition> = self.revoked.iter().cloned().collect();
+        let commits: Vec<Commit> = revoked.iter().filter_map(|at| Some(commit(at, *self.next.get(at)?, ""))).collect();
         if !commits.is_empty() {
             self.consumer.commit_sync(&commits).unwrap();
         }
-        if !owed.is_empty() {
-            self.give_back(&owed);
+        if !revoked.is_empty() {
+            self.release(&revoked);
         }
     }
 
-    /// Steps, and gives back what is asked for.
-    pub fn step_and_pay(&mut self) {
+    /// Polls once and releases revoked partitions.
+    pub fn step_and_release(&mut self) {
         self.step();
-        self.pay();
+        self.release_revoked();
     }
 
     #[track_caller]
-    pub fn until_holding(&mut self, count: usize) {
-        until(&format!("{count} partitions held"), || {
-            self.step_and_pay();
-            self.held.len() == count
+    pub fn until_assigned(&mut self, count: usize) {
+        until(&format!("{count} partitions assigned"), || {
+            self.step_and_release();
+            self.assigned.len() == count
         });
     }
 
-    /// Commits, polling in between as long as a rebalance refuses it.
+    /// Commits, polling as long as a rebalance refuses the commit.
     #[track_caller]
     pub fn commit(&mut self, commits: &[Commit]) {
         until("a commit is accepted", || match self.consumer.commit_sync(commits) {
             Ok(()) => true,
             Err(BrokerError::Refused(_)) => {
-                self.step_and_pay();
+                self.step_and_release();
                 false
             }
             Err(error) => panic!("commit: {error}"),

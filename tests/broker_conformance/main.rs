@@ -1,6 +1,6 @@
-//! What every broker has to do, checked on each that is there: in memory always, and on the Kafka whose bootstrap servers
-//! `KAFLEET_TEST_KAFKA` names (with `auto.create.topics.enable=false`). Topics and groups get names of their own, so the
-//! suite may run on a shared broker.
+//! Broker conformance suite. Runs on the in-memory broker, and on the Kafka whose bootstrap servers
+//! `KAFLEET_TEST_KAFKA` names (with `auto.create.topics.enable=false`). Topics and groups have unique names, so the
+//! suite can run on a shared cluster.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ mod topics;
 
 use kit::Kit;
 
-/// A case that any broker has to pass.
+/// A case that every broker must pass.
 type Case = (&'static str, fn(&Kit));
 
 fn shared_cases() -> impl Iterator<Item = &'static Case> {
     [topics::CASES, produce::CASES, read::CASES, groups::CASES, atomic::CASES, fleet::CASES].into_iter().flatten()
 }
 
-fn trials_on(name: &str, broker: &Arc<dyn Broker>) -> Vec<Trial> {
+fn trials_for(name: &str, broker: &Arc<dyn Broker>) -> Vec<Trial> {
     let trial = |(case, run): &'static Case| {
         let broker = broker.clone();
         Trial::test(format!("{name}::{case}"), move || {
@@ -42,7 +42,7 @@ fn trials_on(name: &str, broker: &Arc<dyn Broker>) -> Vec<Trial> {
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let in_memory: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
-    let mut trials = trials_on("memory", &in_memory);
+    let mut trials = trials_for("memory", &in_memory);
     trials.extend(memory::cases().map(|(case, run)| {
         Trial::test(format!("memory::{case}"), move || {
             run();
@@ -50,8 +50,8 @@ fn main() -> ExitCode {
         })
     }));
     match kafka::from_environment() {
-        Some(broker) => trials.extend(trials_on("kafka", &broker)),
-        None => eprintln!("kafka: not tested, as {} is not set", kafka::VARIABLE),
+        Some(broker) => trials.extend(trials_for("kafka", &broker)),
+        None => eprintln!("kafka: skipped, {} is not set", kafka::VARIABLE),
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }

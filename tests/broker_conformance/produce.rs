@@ -1,4 +1,4 @@
-//! Sending: partitions, keys, headers, timestamps, sizes, outcomes.
+//! Producing: partitions, keys, headers, timestamps, sizes and outcomes.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -7,22 +7,22 @@ use kafleet::broker::{BrokerError, Partition, ProducerRecord, StartOffset};
 use kafleet::model::task::partition::partition_of;
 
 use crate::Case;
-use crate::kit::{DEADLINE, Kit, Reader, keyed, plain, text, until};
+use crate::kit::{DEADLINE, Kit, Reader, keyed, text, until, value_record};
 
 pub const CASES: &[Case] = &[
-    ("keys_go_where_java_clients_put_them", keys_go_where_java_clients_put_them),
-    ("records_without_a_key_spread", records_without_a_key_spread),
-    ("every_byte_arrives", every_byte_arrives),
-    ("the_broker_stamps_records_on_append", the_broker_stamps_records_on_append),
-    ("the_producer_stamps_records_where_configured", the_producer_stamps_records_where_configured),
-    ("too_large_is_refused", too_large_is_refused),
-    ("each_record_has_one_outcome", each_record_has_one_outcome),
-    ("a_partition_keeps_the_order", a_partition_keeps_the_order),
-    ("purged_or_sent_but_never_neither", purged_or_sent_but_never_neither),
-    ("flush_without_records_returns", flush_without_records_returns),
+    ("keys_map_to_the_partitions_of_java_clients", keys_map_to_the_partitions_of_java_clients),
+    ("keyless_records_spread_over_partitions", keyless_records_spread_over_partitions),
+    ("records_arrive_unchanged", records_arrive_unchanged),
+    ("broker_sets_timestamp_on_append", broker_sets_timestamp_on_append),
+    ("producer_sets_timestamp_if_configured", producer_sets_timestamp_if_configured),
+    ("oversized_record_is_rejected", oversized_record_is_rejected),
+    ("record_has_exactly_one_outcome", record_has_exactly_one_outcome),
+    ("partition_preserves_order", partition_preserves_order),
+    ("purged_record_is_sent_or_reported", purged_record_is_sent_or_reported),
+    ("flush_without_records_succeeds", flush_without_records_succeeds),
 ];
 
-fn keys_go_where_java_clients_put_them(kit: &Kit) {
+fn keys_map_to_the_partitions_of_java_clients(kit: &Kit) {
     let topic = kit.topic(7);
     for key in ["21", "foobar", "order-42", "a-little-bit-long-string", "é", "0"] {
         let (partition, _) = kit.send(&keyed(&topic, key, "x")).unwrap();
@@ -30,7 +30,7 @@ fn keys_go_where_java_clients_put_them(kit: &Kit) {
     }
 }
 
-fn records_without_a_key_spread(kit: &Kit) {
+fn keyless_records_spread_over_partitions(kit: &Kit) {
     let topic = kit.topic(4);
     let mut seen = BTreeSet::new();
     until("more than one partition is used", || {
@@ -40,7 +40,7 @@ fn records_without_a_key_spread(kit: &Kit) {
     });
 }
 
-fn every_byte_arrives(kit: &Kit) {
+fn records_arrive_unchanged(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     let binary: Vec<u8> = (0..=255).collect();
     let headers: [(&str, &[u8]); 4] = [("a", b"1"), ("b", b""), ("a", b"2"), ("bytes", &binary)];
@@ -69,8 +69,8 @@ fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64
 }
 
-/// Sends one record, reads it, and returns whether the broker stamped it; the time must be between both ends.
-fn stamped_by_the_broker(kit: &Kit, timestamp_type: &str) -> bool {
+/// Produces and reads one record, checks its timestamp, and returns whether the broker set it.
+fn is_timestamp_set_by_broker(kit: &Kit, timestamp_type: &str) -> bool {
     let at = Partition::new(kit.topic_with(1, &[("message.timestamp.type", timestamp_type)]), 0);
     let before_ms = now_ms();
     kit.fill(&at, ["x"]);
@@ -88,30 +88,30 @@ fn stamped_by_the_broker(kit: &Kit, timestamp_type: &str) -> bool {
     by_broker
 }
 
-fn the_broker_stamps_records_on_append(kit: &Kit) {
-    assert!(stamped_by_the_broker(kit, "LogAppendTime"));
+fn broker_sets_timestamp_on_append(kit: &Kit) {
+    assert!(is_timestamp_set_by_broker(kit, "LogAppendTime"));
 }
 
-fn the_producer_stamps_records_where_configured(kit: &Kit) {
-    assert!(!stamped_by_the_broker(kit, "CreateTime"));
+fn producer_sets_timestamp_if_configured(kit: &Kit) {
+    assert!(!is_timestamp_set_by_broker(kit, "CreateTime"));
 }
 
-fn too_large_is_refused(kit: &Kit) {
+fn oversized_record_is_rejected(kit: &Kit) {
     let at = Partition::new(kit.topic_with(1, &[("max.message.bytes", "2000")]), 0);
-    // Letters that no compression makes small.
+    // Incompressible text.
     let mut state = 1_u32;
     let noise = std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         char::from(b'!' + (state >> 24) as u8 % 90)
     });
     let noise = noise.take(20_000).collect::<String>();
-    let refused = kit.send(&plain(&at, &noise));
-    assert!(matches!(refused, Err(BrokerError::TooLarge(_))), "{refused:?}");
-    assert!(!refused.unwrap_err().is_transient());
-    assert_eq!(kit.send(&plain(&at, &noise[..1000])), Ok((0, 0)), "the partition goes on");
+    let result = kit.send(&value_record(&at, &noise));
+    assert!(matches!(result, Err(BrokerError::TooLarge(_))), "{result:?}");
+    assert!(!result.unwrap_err().is_transient());
+    assert_eq!(kit.send(&value_record(&at, &noise[..1000])), Ok((0, 0)), "the partition still accepts records");
 }
 
-fn each_record_has_one_outcome(kit: &Kit) {
+fn record_has_exactly_one_outcome(kit: &Kit) {
     let topic = kit.topic(3);
     let (producer, outcomes) = kit.producer();
     for token in 0..5000 {
@@ -120,24 +120,24 @@ fn each_record_has_one_outcome(kit: &Kit) {
     producer.flush(DEADLINE).unwrap();
     let all = outcomes.all();
     assert_eq!(all.iter().map(|(token, _)| *token).collect::<Vec<_>>(), (0..5000).collect::<Vec<_>>());
-    let places: BTreeSet<_> = all.into_iter().map(|(_, outcome)| outcome.unwrap()).collect();
-    assert_eq!(places.len(), 5000, "no place is told twice");
+    let offsets: BTreeSet<_> = all.into_iter().map(|(_, outcome)| outcome.unwrap()).collect();
+    assert_eq!(offsets.len(), 5000, "offsets are unique");
     let held: i64 = (0..3).map(|index| kit.ends(&Partition::new(topic.as_str(), index)).1).sum();
     assert_eq!(held, 5000);
 }
 
-fn a_partition_keeps_the_order(kit: &Kit) {
+fn partition_preserves_order(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     let values: Vec<String> = (0..2000).map(|n| n.to_string()).collect();
     kit.fill(&at, &values);
     assert_eq!(kit.reader(&[(at, StartOffset::Beginning)]).read(2000), values);
 }
 
-fn purged_or_sent_but_never_neither(kit: &Kit) {
+fn purged_record_is_sent_or_reported(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     let (producer, outcomes) = kit.producer();
     for token in 0..20_000 {
-        producer.send(&plain(&at, &token.to_string()), token).unwrap();
+        producer.send(&value_record(&at, &token.to_string()), token).unwrap();
     }
     producer.purge();
     producer.flush(DEADLINE).unwrap();
@@ -146,13 +146,13 @@ fn purged_or_sent_but_never_neither(kit: &Kit) {
     let sent = all.iter().filter(|(_, outcome)| outcome.is_ok()).count();
     assert!(all.iter().all(|(_, outcome)| matches!(outcome, Ok(_) | Err(BrokerError::Purged))));
     if let Some((token, _)) = all.iter().find(|(_, outcome)| outcome.is_err()) {
-        assert_eq!(text(&outcomes.record_of(*token).unwrap()), token.to_string(), "the record comes along");
+        assert_eq!(text(&outcomes.record_of(*token).unwrap()), token.to_string(), "the failure includes the record");
     }
     assert!(kit.ends(&at).1 >= sent as i64);
     kit.fill(&at, ["after the purge"]);
 }
 
-fn flush_without_records_returns(kit: &Kit) {
+fn flush_without_records_succeeds(kit: &Kit) {
     let (producer, outcomes) = kit.producer();
     assert_eq!(producer.flush(DEADLINE), Ok(()));
     assert!(outcomes.all().is_empty());

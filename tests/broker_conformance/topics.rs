@@ -1,18 +1,18 @@
-//! Creating, altering and describing topics; what does not exist.
+//! Creating, altering and listing topics; unknown topics and partitions.
 
 use kafleet::broker::{BrokerError, Partition, ProducerRecord, TopicChange, TopicOutcome};
 
 use crate::Case;
-use crate::kit::{DEADLINE, Kit, plain, spec, until};
+use crate::kit::{DEADLINE, Kit, spec, until, value_record};
 
 pub const CASES: &[Case] = &[
-    ("topics_are_created_altered_or_left_alone", topics_are_created_altered_or_left_alone),
-    ("fewer_partitions_are_left_alone", fewer_partitions_are_left_alone),
-    ("one_bad_topic_does_not_stop_the_others", one_bad_topic_does_not_stop_the_others),
-    ("unknown_topics_and_partitions_are_refused", unknown_topics_and_partitions_are_refused),
+    ("topics_are_created_altered_or_unchanged", topics_are_created_altered_or_unchanged),
+    ("partition_count_is_never_reduced", partition_count_is_never_reduced),
+    ("invalid_topic_does_not_affect_the_others", invalid_topic_does_not_affect_the_others),
+    ("unknown_topics_and_partitions_are_rejected", unknown_topics_and_partitions_are_rejected),
 ];
 
-fn topics_are_created_altered_or_left_alone(kit: &Kit) {
+fn topics_are_created_altered_or_unchanged(kit: &Kit) {
     let name = kit.name("t");
     let apply = |partitions, config: &[(&str, &str)]| {
         let mut outcomes = kit.broker.apply_topics(&[spec(&name, partitions, config)], DEADLINE).unwrap();
@@ -36,18 +36,18 @@ fn topics_are_created_altered_or_left_alone(kit: &Kit) {
     seen(5, "6000");
     let topics = kit.broker.topics(&name, DEADLINE).unwrap();
     let kept = ("cleanup.policy".to_owned(), "compact".to_owned());
-    assert!(topics[0].config.contains(&kept), "a key that is not named again stays: {:?}", topics[0].config);
+    assert!(topics[0].config.contains(&kept), "a key missing in the spec is kept: {:?}", topics[0].config);
     assert!(topics[0].replication >= 1);
 }
 
-fn fewer_partitions_are_left_alone(kit: &Kit) {
+fn partition_count_is_never_reduced(kit: &Kit) {
     let topic = kit.topic(3);
     let outcomes = kit.broker.apply_topics(&[spec(&topic, 1, &[])], DEADLINE).unwrap();
     assert_eq!(outcomes[0].change, TopicChange::Unchanged);
     assert_eq!(kit.broker.topics(&topic, DEADLINE).unwrap()[0].partitions, 3);
 }
 
-fn one_bad_topic_does_not_stop_the_others(kit: &Kit) {
+fn invalid_topic_does_not_affect_the_others(kit: &Kit) {
     let (good, bad_value) = (kit.name("good"), kit.name("bad"));
     let specs = [spec("no topic name", 1, &[]), spec(&bad_value, 1, &[("max.message.bytes", "many")]), spec(&good, 1, &[])];
     let outcomes = kit.broker.apply_topics(&specs, DEADLINE).unwrap();
@@ -57,13 +57,13 @@ fn one_bad_topic_does_not_stop_the_others(kit: &Kit) {
     assert!(kit.broker.topics(&bad_value, DEADLINE).unwrap().is_empty());
 }
 
-fn unknown_topics_and_partitions_are_refused(kit: &Kit) {
+fn unknown_topics_and_partitions_are_rejected(kit: &Kit) {
     let unknown = |result: Result<(), BrokerError>| assert!(matches!(result, Err(BrokerError::Unknown(_))), "{result:?}");
     let known = kit.topic(1);
     for at in [Partition::new(kit.name("missing"), 0), Partition::new(known, 7)] {
         unknown(kit.broker.ends(&at, DEADLINE).map(drop));
         unknown(kit.broker.read_at(&at, 0, DEADLINE).map(drop));
-        unknown(kit.send(&plain(&at, "x")).map(drop));
+        unknown(kit.send(&value_record(&at, "x")).map(drop));
     }
     let missing = kit.name("missing");
     let keyed = ProducerRecord { topic: &missing, partition: None, key: Some(b"k"), value: None, headers: &[] };

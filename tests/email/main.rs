@@ -1,5 +1,5 @@
-//! Mails, to a real server where `KAFLEET_TEST_SMTP` names a python with aiosmtpd, as `tests/tools smtp` makes one and
-//! `tests/run` sets it.
+//! The `email` handler with a real SMTP server. Runs if `KAFLEET_TEST_SMTP` names a Python with aiosmtpd, as created
+//! by `tests/tools smtp` and set by `tests/run`.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A server, and what it was sent.
+/// An SMTP server and the emails it received.
 struct Server {
     process: Child,
     said: Receiver<String>,
@@ -25,7 +25,7 @@ struct Server {
 }
 
 impl Server {
-    /// None, with a word about it, where there is none.
+    /// Returns `None` with a message if no server is available.
     fn start(mode: &str) -> Option<Self> {
         let Ok(python) = std::env::var("KAFLEET_TEST_SMTP") else {
             eprintln!("skipped: KAFLEET_TEST_SMTP is not set");
@@ -43,7 +43,7 @@ impl Server {
         Some(Self { process, said, port, folder })
     }
 
-    /// What a fleet that may write through it says.
+    /// Configuration of a fleet that may send through this server.
     fn config(&self, tls: MailTls) -> EmailConfig {
         let secret = |text: &str| (tls != MailTls::None).then(|| text.to_owned());
         EmailConfig {
@@ -106,7 +106,7 @@ fn params() -> Value {
 }
 
 #[tokio::test]
-async fn a_mail_is_sent_over_tls_however_that_begins() {
+async fn email_is_sent_over_tls_and_starttls() {
     for (mode, tls) in [("starttls", MailTls::Starttls), ("tls", MailTls::Tls)] {
         let Some(server) = Server::start(mode) else { return };
         assert!(attempt(&server.config(tls), &params(), 1).await.output()["answer"].as_str().unwrap().contains("kept"));
@@ -128,14 +128,14 @@ async fn a_mail_is_sent_over_tls_however_that_begins() {
         if mode == "starttls" {
             assert_eq!(mail["encrypted"], true, "{mail}");
         }
-        // What is sent once more is known as the same mail.
+        // A repeated send has the same message id.
         attempt(&server.config(tls), &params(), 2).await.output();
         assert_eq!(server.mail()["headers"]["message-id"], "<email-abc@example.com>");
     }
 }
 
 #[tokio::test]
-async fn the_answer_says_whether_another_attempt_is_worth_it() {
+async fn smtp_code_determines_retry() {
     let Some(server) = Server::start("starttls") else { return };
     let config = server.config(MailTls::Starttls);
     for (to, then, kind) in
@@ -150,8 +150,8 @@ async fn the_answer_says_whether_another_attempt_is_worth_it() {
     let outcome = attempt(&wrong, &params(), 1).await;
     assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Retry { after: None }, "smtp_access"));
     assert!(!outcome.failure().message.contains("wrong-secret"), "{}", outcome.failure());
-    assert!(server.has_nothing(), "none of them was sent");
-    // The password may be in a file, which somebody sets right.
+    assert!(server.has_nothing(), "no email was accepted");
+    // The password may come from a file that is corrected later.
     let file = server.folder.path().join("password");
     let by_file = EmailConfig { password: None, password_file: Some(file.clone()), ..config };
     let outcome = attempt(&by_file, &params(), 1).await;
@@ -161,9 +161,9 @@ async fn the_answer_says_whether_another_attempt_is_worth_it() {
     server.mail();
 }
 
-/// Who is not known to be the server is told nothing, nor is one that speaks in the clear.
+/// Nothing is sent to a server with an untrusted certificate, or without TLS if it is required.
 #[tokio::test]
-async fn nothing_is_said_to_a_server_that_is_not_trusted() {
+async fn untrusted_smtp_server_is_refused() {
     let Some(server) = Server::start("starttls") else { return };
     let unknown = EmailConfig { ca: None, ..server.config(MailTls::Starttls) };
     let Some(clear) = Server::start("none") else { return };
@@ -174,26 +174,26 @@ async fn nothing_is_said_to_a_server_that_is_not_trusted() {
     }
     assert!(server.has_nothing() && clear.has_nothing());
     attempt(&clear.config(MailTls::None), &params(), 1).await.output();
-    assert_eq!(clear.mail()["encrypted"], false, "unless the configuration says so");
+    assert_eq!(clear.mail()["encrypted"], false, "unencrypted only if configured");
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_asked_again() {
-    // Nobody is given this port.
+async fn unreachable_smtp_server_is_retried() {
+    // No process listens on this port.
     let config: EmailConfig = toml::from_str("server = \"localhost\"\nport = 1\nfrom = \"a@b.c\"").unwrap();
     let outcome = attempt(&config, &params(), 1).await;
     assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Retry { after: None }, "unreachable"));
 }
 
 #[tokio::test]
-async fn who_may_not_be_written_to_is_not() {
+async fn recipient_outside_the_list_is_rejected() {
     let config: EmailConfig =
         toml::from_str("server = \"localhost\"\nfrom = \"a@b.c\"\nrecipients = [\"*@example.com\"]").unwrap();
     let registered = Emails::registered(&config).unwrap();
     let refused = |field: &str, value: Value| {
         let mut params = params();
         params[field] = value;
-        registered.misfit(&RawJson::of(&params).unwrap()).map(|misfit| (misfit.pointer, misfit.message))
+        registered.validate(&RawJson::of(&params).unwrap()).map(|misfit| (misfit.pointer, misfit.message))
     };
     assert_eq!(refused("cc", json!([])), None);
     let (pointer, message) = refused("bcc", json!(["a@example.com", "x@example.org"])).unwrap();

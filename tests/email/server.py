@@ -1,7 +1,7 @@
-"""An SMTP server for tests: keeps what it is sent, and says it.
+"""SMTP server for tests: prints the emails it receives.
 
-server.py MODE CERTIFICATE KEY, where MODE is `starttls` or `tls` (both ask for a password) or `none` (which asks for none).
-The first line is the port; each mail is a line of JSON.
+server.py MODE CERTIFICATE KEY, where MODE is `starttls` or `tls` (both require a password) or `none` (without a password).
+The first line is the port; each email is printed as a line of JSON.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from aiosmtpd.smtp import SMTP, AuthResult
 USER, PASSWORD = b"kafleet", b"mail-secret"
 
 
-class Keeper:
+class RecordingHandler:
     async def handle_RCPT(self, server, session, envelope, address, options):
         if address.startswith("refused@"):
             return "550 5.1.1 nobody of that name"
@@ -38,7 +38,7 @@ class Keeper:
 
 
 def knows(server, session, envelope, mechanism, data):
-    # Not handled: the server itself answers whether it is good.
+    # Not handled: aiosmtpd verifies the credentials itself.
     return AuthResult(success=(data.login, data.password) == (USER, PASSWORD), handled=False)
 
 
@@ -51,7 +51,7 @@ async def main(mode, certificate, key):
         "tls": {"auth_require_tls": False, **private},
         "none": {},
     }[mode]
-    made = lambda: SMTP(Keeper(), hostname="localhost", enable_SMTPUTF8=True, **options)
+    made = lambda: SMTP(RecordingHandler(), hostname="localhost", enable_SMTPUTF8=True, **options)
     server = await asyncio.get_running_loop().create_server(
         made, "127.0.0.1", 0, ssl=context if mode == "tls" else None
     )

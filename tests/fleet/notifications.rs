@@ -249,8 +249,8 @@ async fn invalid_callbacks_are_refused() {
         (json!({"url": "nonsense"}), "/url", "not a url"),
         (json!({"url": "http://10.0.0.1/x"}), "/url", "private"),
         (json!({"url": "https://example.com", "secret": "none"}), "/secret", "no secret `none`"),
-        (json!({"url": "https://example.com", "secret": "billing"}), "/secret", "is not for `example.com`"),
-        (json!({"url": "https://example.com", "headers": {"Cookie": "a=b"}}), "/headers/Cookie", "does not belong"),
+        (json!({"url": "https://example.com", "secret": "billing"}), "/secret", "is not bound to `example.com`"),
+        (json!({"url": "https://example.com", "headers": {"Cookie": "a=b"}}), "/headers/Cookie", "must not contain a secret"),
     ] {
         let (code, problem) = post(&fleet, "/v1/tasks", &with(callback.clone())).await;
         let pointer = format!("/actions/0/callback{pointer}");

@@ -1,4 +1,4 @@
-//! What a broker or a consumer of a test's own leaves to its field `inner`: the methods that its `impl` names.
+//! Delegation of broker and consumer methods to the field `inner` of a test double.
 
 macro_rules! through {
     ($($method:ident),+) => {

@@ -40,7 +40,7 @@ impl Api {
         }
         for (at, telling) in tells.iter().flat_map(NotificationRules::tellings) {
             let (kind, params) = params_of(telling);
-            let misfit = self.registry.get(kind).and_then(|known| known.misfit(&params));
+            let misfit = self.registry.get(kind).and_then(|known| known.validate(&params));
             if let Some(misfit) = misfit {
                 return Err(ApiError::new(Code::BadField, misfit.message).pointer(format!(
                     "{at}/{}{}",

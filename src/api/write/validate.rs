@@ -95,7 +95,7 @@ impl Api {
 
     /// Where this process knows the type: its schema, and whether its handler can read the params.
     pub fn check_fit(&self, task_type: &str, params: &RawJson, at: &str) -> Result<(), ApiError> {
-        match self.registry.get(task_type).and_then(|known| known.misfit(params)) {
+        match self.registry.get(task_type).and_then(|known| known.validate(params)) {
             Some(misfit) => Err(ApiError::new(Code::Schema, misfit.message)
                 .pointer(format!("{at}{}", misfit.pointer))
                 .hint(format!("GET /v1/types shows the schema of `{task_type}`"))),

@@ -1,4 +1,4 @@
-//! Topics: listing, creating, growing, configuring; and where partitions begin and end.
+//! Topic administration (list, create, add partitions, configure) and watermarks.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -20,22 +20,22 @@ use super::settings::Settings;
 use super::{Silent, check_topic, error, native};
 use crate::broker::{BrokerError, Partition, TopicChange, TopicInfo, TopicOutcome, TopicSpec, Watermarks};
 
-/// Replicas of a new topic, where the cluster has as many brokers.
+/// Replication factor of a new topic in a cluster with at least as many brokers.
 const REPLICATION: u32 = 3;
 
-/// How long ago a client's complaint may lie to be taken for the cause of a failure.
+/// Maximum age of a client error that is reported as the cause of a failure.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// The cluster's own things, asked and changed.
+/// Metadata and administration of the cluster.
 pub(super) struct Cluster {
     settings: Settings,
-    /// A producer that never produces: the lightest client that serves its own events.
-    client: ThreadedProducer<Diary>,
+    /// A producer that never sends: the lightest client that serves its own events.
+    client: ThreadedProducer<LastError>,
 }
 
 impl Cluster {
     pub fn new(settings: Settings) -> Result<Self, BrokerError> {
-        let client = settings.admin().create_with_context(Diary::default()).map_err(|error| error::of(&error, "[kafka]"))?;
+        let client = settings.admin().create_with_context(LastError::default()).map_err(|error| error::of(&error, "[kafka]"))?;
         Ok(Self { settings, client })
     }
 
@@ -43,7 +43,7 @@ impl Cluster {
         let until = Instant::now() + deadline;
         let metadata = self.metadata(None, "listing topics", until)?;
         let mut found: Vec<TopicInfo> =
-            metadata.topics().iter().filter(|topic| topic.name().starts_with(prefix)).map(described).collect();
+            metadata.topics().iter().filter(|topic| topic.name().starts_with(prefix)).map(topic_info).collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
         let names: Vec<&str> = found.iter().map(|topic| topic.name.as_str()).collect();
         let mut configs = configs(&self.admin()?, &names, left(until))?;
@@ -55,28 +55,28 @@ impl Cluster {
 
     pub fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         check_topic(&partition.topic)?;
-        let told = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
+        let result = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
         let (first, end) =
-            told.map_err(|error| self.explained(error::of(&error, &format!("asking for the ends of {partition}"))))?;
+            result.map_err(|error| self.with_cause(error::of(&error, &format!("asking for the ends of {partition}"))))?;
         Ok(Watermarks { first, end })
     }
 
     pub fn apply_topics(&self, specs: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
         let until = Instant::now() + deadline;
         let metadata = self.metadata(None, "listing topics", until)?;
-        let present: BTreeMap<String, TopicInfo> =
-            metadata.topics().iter().map(|topic| (topic.name().to_owned(), described(topic))).collect();
+        let existing: BTreeMap<String, TopicInfo> =
+            metadata.topics().iter().map(|topic| (topic.name().to_owned(), topic_info(topic))).collect();
         let change = Change { cluster: self, admin: self.admin()?, brokers: metadata.brokers().len() as u32, until };
         Ok(specs
             .iter()
             .map(|spec| {
-                let change = change.apply(spec, present.get(&spec.name)).unwrap_or_else(TopicChange::Failed);
+                let change = change.apply(spec, existing.get(&spec.name)).unwrap_or_else(TopicChange::Failed);
                 TopicOutcome { name: spec.name.clone(), change }
             })
             .collect())
     }
 
-    /// For one round of calls: nobody serves the events of rdkafka's admin client, so it does not live long.
+    /// Deletes topics by prefix, for benchmarks and tests.
     pub fn delete_topics(&self, prefix: &str, deadline: Duration) -> Result<(), BrokerError> {
         let until = Instant::now() + deadline;
         let topics = self.topics(prefix, deadline)?;
@@ -84,8 +84,8 @@ impl Cluster {
         if names.is_empty() {
             return Ok(());
         }
-        let told = block_on(self.admin()?.delete_topics(&names, &options(left(until))));
-        told.map(drop).map_err(|error| error::of(&error, "deleting topics"))
+        let result = block_on(self.admin()?.delete_topics(&names, &options(left(until))));
+        result.map(drop).map_err(|error| error::of(&error, "deleting topics"))
     }
 
     fn admin(&self) -> Result<Admin, BrokerError> {
@@ -95,11 +95,11 @@ impl Cluster {
     }
 
     fn metadata(&self, topic: Option<&str>, what: &str, until: Instant) -> Result<Metadata, BrokerError> {
-        self.client.client().fetch_metadata(topic, left(until)).map_err(|error| self.explained(error::of(&error, what)))
+        self.client.client().fetch_metadata(topic, left(until)).map_err(|error| self.with_cause(error::of(&error, what)))
     }
 
-    /// An outage, with what the client has complained about last.
-    pub fn explained(&self, error: BrokerError) -> BrokerError {
+    /// Adds the client's last error to an outage.
+    pub fn with_cause(&self, error: BrokerError) -> BrokerError {
         match (error, self.client.context().recent()) {
             (BrokerError::Unavailable(text), Some((code, reason))) => error::classified(code, format!("{text}: {reason}")),
             (error, _) => error,
@@ -107,11 +107,11 @@ impl Cluster {
     }
 }
 
-/// The client's last complaint.
+/// The client's last error.
 #[derive(Default)]
-struct Diary(Mutex<Option<(Instant, RDKafkaErrorCode, String)>>);
+struct LastError(Mutex<Option<(Instant, RDKafkaErrorCode, String)>>);
 
-impl Diary {
+impl LastError {
     fn recent(&self) -> Option<(RDKafkaErrorCode, String)> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, code, reason) = last.as_ref()?;
@@ -119,7 +119,7 @@ impl Diary {
     }
 }
 
-impl ClientContext for Diary {
+impl ClientContext for LastError {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         super::log(level, facility, message);
     }
@@ -133,14 +133,14 @@ impl ClientContext for Diary {
     }
 }
 
-impl ProducerContext for Diary {
+impl ProducerContext for LastError {
     type DeliveryOpaque = ();
     fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
 }
 
 type Admin = AdminClient<Silent>;
 
-fn described(topic: &MetadataTopic) -> TopicInfo {
+fn topic_info(topic: &MetadataTopic) -> TopicInfo {
     let replication = topic.partitions().iter().map(|partition| partition.replicas().len()).max().unwrap_or(0);
     TopicInfo {
         name: topic.name().to_owned(),
@@ -150,15 +150,15 @@ fn described(topic: &MetadataTopic) -> TopicInfo {
     }
 }
 
-/// The entries that were set on the topics themselves.
+/// Returns the configuration entries set on the topics themselves.
 fn configs(admin: &Admin, topics: &[&str], deadline: Duration) -> Result<BTreeMap<String, Vec<(String, String)>>, BrokerError> {
     if topics.is_empty() {
         return Ok(BTreeMap::new());
     }
     let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
-    let told = block_on(admin.describe_configs(&resources, &options(deadline)));
-    let told = told.map_err(|error| error::of(&error, "reading the configuration of topics"))?;
-    Ok(told
+    let result = block_on(admin.describe_configs(&resources, &options(deadline)));
+    let result = result.map_err(|error| error::of(&error, "reading the configuration of topics"))?;
+    Ok(result
         .into_iter()
         .flatten()
         .filter_map(|resource| match resource.specifier {
@@ -171,7 +171,7 @@ fn configs(admin: &Admin, topics: &[&str], deadline: Duration) -> Result<BTreeMa
         .collect())
 }
 
-/// One call of `apply_topics`.
+/// State of one `apply_topics` call.
 struct Change<'a> {
     cluster: &'a Cluster,
     admin: Admin,
@@ -180,9 +180,9 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    fn apply(&self, spec: &TopicSpec, present: Option<&TopicInfo>) -> Result<TopicChange, BrokerError> {
+    fn apply(&self, spec: &TopicSpec, existing: Option<&TopicInfo>) -> Result<TopicChange, BrokerError> {
         check_topic(&spec.name)?;
-        match present {
+        match existing {
             Some(info) => self.alter(spec, info),
             None => self.create(spec),
         }
@@ -190,19 +190,19 @@ impl Change<'_> {
 
     fn create(&self, spec: &TopicSpec) -> Result<TopicChange, BrokerError> {
         let replication = spec.replication.unwrap_or(REPLICATION.min(self.brokers.max(1)));
-        let config = wanted_config(spec, replication);
+        let config = desired_config(spec, replication);
         let count = i32::try_from(spec.partitions).map_err(|_| too_many(spec))?;
         let mut new = NewTopic::new(&spec.name, count, TopicReplication::Fixed(replication as i32));
         new.config = config.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         match single(block_on(self.admin.create_topics([&new], &options(left(self.until))))) {
             Ok(()) => self.await_leaders(spec).map(|()| TopicChange::Created),
-            // Another process was faster.
-            Err(Refusal { code: Some(RDKafkaErrorCode::TopicAlreadyExists), .. }) => {
+            // Another process created it first.
+            Err(TopicError { code: Some(RDKafkaErrorCode::TopicAlreadyExists), .. }) => {
                 let metadata = self.cluster.metadata(Some(&spec.name), "listing topics", self.until)?;
-                let info = metadata.topics().first().map(described);
+                let info = metadata.topics().first().map(topic_info);
                 info.map_or(Ok(TopicChange::Unchanged), |info| self.alter(spec, &info))
             }
-            Err(refusal) => Err(refusal.told(&format!("creating `{}` with {}", spec.name, shown(&config)))),
+            Err(error) => Err(error.into_broker_error(&format!("creating `{}` with {}", spec.name, config_text(&config)))),
         }
     }
 
@@ -212,13 +212,13 @@ impl Change<'_> {
             self.grow(spec)?;
             changes.push(format!("partitions {} → {}", info.partitions, spec.partitions));
         }
-        let present = configs(&self.admin, &[&spec.name], left(self.until))?.remove(&spec.name).unwrap_or_default();
-        let mut wanted = wanted_config(spec, info.replication);
-        wanted.retain(|entry| !present.contains(entry));
-        if !wanted.is_empty() {
-            native::set_topic_config(self.cluster.client.client(), &spec.name, &wanted, left(self.until))
+        let existing = configs(&self.admin, &[&spec.name], left(self.until))?.remove(&spec.name).unwrap_or_default();
+        let mut missing = desired_config(spec, info.replication);
+        missing.retain(|entry| !existing.contains(entry));
+        if !missing.is_empty() {
+            native::set_topic_config(self.cluster.client.client(), &spec.name, &missing, left(self.until))
                 .map_err(|(code, reason)| error::classified(code, format!("configuring `{}`: {reason}", spec.name)))?;
-            changes.extend(wanted.iter().map(|(key, value)| format!("{key}={value}")));
+            changes.extend(missing.iter().map(|(key, value)| format!("{key}={value}")));
         }
         Ok(if changes.is_empty() { TopicChange::Unchanged } else { TopicChange::Altered(changes) })
     }
@@ -226,11 +226,12 @@ impl Change<'_> {
     fn grow(&self, spec: &TopicSpec) -> Result<(), BrokerError> {
         let new = NewPartitions::new(&spec.name, spec.partitions as usize);
         single(block_on(self.admin.create_partitions([&new], &options(left(self.until)))))
-            .map_err(|refusal| refusal.told(&format!("adding partitions to `{}`", spec.name)))?;
+            .map_err(|error| error.into_broker_error(&format!("adding partitions to `{}`", spec.name)))?;
         self.await_leaders(spec)
     }
 
-    /// A topic is told as created before every broker knows of it; who sends at once would be refused.
+    /// Waits until every partition has a leader. Kafka reports a topic as created before every broker knows it, and
+    /// rejects sends in between.
     fn await_leaders(&self, spec: &TopicSpec) -> Result<(), BrokerError> {
         loop {
             let metadata = self.cluster.metadata(Some(&spec.name), &format!("waiting for `{}`", spec.name), self.until)?;
@@ -239,7 +240,7 @@ impl Change<'_> {
                 return Ok(());
             }
             if Instant::now() >= self.until {
-                let text = format!("`{}` was made, but has partitions without a leader", spec.name);
+                let text = format!("`{}` was created, but some of its partitions have no leader yet", spec.name);
                 return Err(BrokerError::Unavailable(text));
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -247,8 +248,8 @@ impl Change<'_> {
     }
 }
 
-/// The spec's configuration, and that a record must lie on two of three replicas where the number was left to us.
-fn wanted_config(spec: &TopicSpec, replication: u32) -> Vec<(String, String)> {
+/// Returns the spec's configuration, plus `min.insync.replicas` if kafleet chose the replication factor.
+fn desired_config(spec: &TopicSpec, replication: u32) -> Vec<(String, String)> {
     const KEY: &str = "min.insync.replicas";
     let mut config = spec.config.clone();
     if spec.replication.is_none() && replication >= REPLICATION && !config.iter().any(|(key, _)| key == KEY) {
@@ -257,28 +258,28 @@ fn wanted_config(spec: &TopicSpec, replication: u32) -> Vec<(String, String)> {
     config
 }
 
-/// Why a request about one topic failed. The code is missing where the client itself refused it.
-struct Refusal {
+/// Error of a request about one topic. The code is missing if the client itself rejected it.
+struct TopicError {
     code: Option<RDKafkaErrorCode>,
     text: String,
 }
 
-impl Refusal {
-    fn told(self, what: &str) -> BrokerError {
+impl TopicError {
+    fn into_broker_error(self, what: &str) -> BrokerError {
         let Self { code, text } = self;
         code.map_or_else(|| BrokerError::Invalid(format!("{what}: {text}")), |code| error::of_code(code, what))
     }
 }
 
-fn single(told: KafkaResult<Vec<TopicResult>>) -> Result<(), Refusal> {
-    let results = told.map_err(|error| Refusal { code: error::code_of(&error), text: error.to_string() })?;
+fn single(result: KafkaResult<Vec<TopicResult>>) -> Result<(), TopicError> {
+    let results = result.map_err(|error| TopicError { code: error::code_of(&error), text: error.to_string() })?;
     results.into_iter().try_for_each(|result| match result {
         Ok(_) => Ok(()),
-        Err((_, code)) => Err(Refusal { code: Some(code), text: String::new() }),
+        Err((_, code)) => Err(TopicError { code: Some(code), text: String::new() }),
     })
 }
 
-fn shown(config: &[(String, String)]) -> String {
+fn config_text(config: &[(String, String)]) -> String {
     let entries: Vec<String> = config.iter().map(|(key, value)| format!("`{key}={value}`")).collect();
     if entries.is_empty() { "no configuration of its own".to_owned() } else { entries.join(", ") }
 }
@@ -291,7 +292,7 @@ fn options(deadline: Duration) -> AdminOptions {
     AdminOptions::new().request_timeout(Some(deadline)).operation_timeout(Some(deadline))
 }
 
-/// The rest of a deadline, as librdkafka takes it: between a moment and an hour.
+/// Returns the remaining time within librdkafka's limits: at least 100 ms and at most an hour.
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(100), Duration::from_secs(3600))
 }

@@ -1,4 +1,4 @@
-//! Committed offsets: of the own group, and of groups seen from outside.
+//! Committed offsets of the consumer's own group, and of other groups.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use super::settings::Settings;
 use super::{committed, error, list, list_of_commits, native};
 use crate::broker::{BrokerError, Commit, Committed, Partition};
 
-/// Before a group's coordinator is asked for again.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Delay before the group coordinator is queried again.
+const COORDINATOR_RETRY: Duration = Duration::from_millis(100);
 
 pub(super) fn offsets(
     settings: &Settings,
@@ -22,23 +22,23 @@ pub(super) fn offsets(
     partitions: &[Partition],
     deadline: Duration,
 ) -> Result<Vec<Option<Committed>>, BrokerError> {
-    committed_of(&outsider(settings, group)?, partitions, deadline)
+    committed_of(&observer(settings, group)?, partitions, deadline)
 }
 
 pub(super) fn set_offsets(settings: &Settings, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
-    let client = outsider(settings, group)?;
+    let client = observer(settings, group)?;
     commit_and_wait(client.client(), commits, deadline, &format!("setting the offsets of `{group}`"))
 }
 
-/// A client that knows the group's name and never joins it.
-fn outsider(settings: &Settings, group: &str) -> Result<BaseConsumer<Outside>, BrokerError> {
+/// Opens a client with the group's id that never joins the group.
+fn observer(settings: &Settings, group: &str) -> Result<BaseConsumer<Observer>, BrokerError> {
     if group.is_empty() || group.contains('\0') {
         return Err(BrokerError::Invalid(format!("bad group name `{}`", group.escape_debug())));
     }
-    settings.outsider(group).create_with_context(Outside).map_err(|error| error::of(&error, "[kafka]"))
+    settings.observer(group).create_with_context(Observer).map_err(|error| error::of(&error, "[kafka]"))
 }
 
-/// What a group has committed, in the order of `partitions`.
+/// Returns a group's committed offsets, in the order of `partitions`.
 pub(super) fn committed_of<C: ConsumerContext>(
     client: &BaseConsumer<C>,
     partitions: &[Partition],
@@ -47,31 +47,33 @@ pub(super) fn committed_of<C: ConsumerContext>(
     if partitions.is_empty() {
         return Ok(Vec::new());
     }
-    let wanted = list(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
-    let told = fetch(client, &wanted, deadline).map_err(|error| error::of(&error, "asking for commits"))?;
-    let mut told = native::entries(&told);
-    if let Some(entry) = told.iter().find(|entry| entry.error != RDKafkaErrorCode::NoError) {
+    let requested = list(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
+    let entries = fetch(client, &requested, deadline).map_err(|error| error::of(&error, "asking for commits"))?;
+    let mut entries = native::entries(&entries);
+    if let Some(entry) = entries.iter().find(|entry| entry.error != RDKafkaErrorCode::NoError) {
         return Err(error::of_code(entry.error, &format!("asking for the commit of {}", entry.partition)));
     }
     partitions
         .iter()
-        .map(|partition| match told.iter().position(|entry| entry.partition == *partition) {
-            Some(n) => Ok(committed(told.swap_remove(n))),
+        .map(|partition| match entries.iter().position(|entry| entry.partition == *partition) {
+            Some(n) => Ok(committed(entries.swap_remove(n))),
             None => Err(BrokerError::Unavailable(format!("no answer about the commit of {partition}"))),
         })
         .collect()
 }
 
-/// Asks again while the group's coordinator is on its way from one broker to another, or comes up: librdkafka does not.
+/// Retries while the group's coordinator moves or starts; librdkafka does not.
 fn fetch<C: ConsumerContext>(
     client: &BaseConsumer<C>,
-    wanted: &TopicPartitionList,
+    requested: &TopicPartitionList,
     deadline: Duration,
 ) -> Result<TopicPartitionList, KafkaError> {
     let end = Instant::now() + deadline;
     loop {
-        match client.committed_offsets(wanted.clone(), end.saturating_duration_since(Instant::now())) {
-            Err(error) if has_no_coordinator(&error) && Instant::now() + PAUSE < end => std::thread::sleep(PAUSE),
+        match client.committed_offsets(requested.clone(), end.saturating_duration_since(Instant::now())) {
+            Err(error) if has_no_coordinator(&error) && Instant::now() + COORDINATOR_RETRY < end => {
+                std::thread::sleep(COORDINATOR_RETRY)
+            }
             outcome => return outcome,
         }
     }
@@ -98,7 +100,7 @@ pub(super) fn commit_and_wait<C: ClientContext>(
     }
 }
 
-/// The outcome of a commit: its own, or that of the first partition that failed.
+/// Returns the outcome of a commit: the overall code, or that of the first failed partition.
 pub(super) fn commit_result(code: RDKafkaErrorCode, entries: &[native::Entry], what: &str) -> Result<(), BrokerError> {
     if let Some(entry) = entries.iter().find(|entry| entry.error != RDKafkaErrorCode::NoError) {
         return Err(error::of_code(entry.error, &format!("{what}, {}", entry.partition)));
@@ -109,9 +111,9 @@ pub(super) fn commit_result(code: RDKafkaErrorCode, entries: &[native::Entry], w
     }
 }
 
-struct Outside;
+struct Observer;
 
-impl ClientContext for Outside {
+impl ClientContext for Observer {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         super::log(level, facility, message);
     }
@@ -119,4 +121,4 @@ impl ClientContext for Outside {
     fn error(&self, _: KafkaError, _: &str) {}
 }
 
-impl ConsumerContext for Outside {}
+impl ConsumerContext for Observer {}

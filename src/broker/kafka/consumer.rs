@@ -1,4 +1,4 @@
-//! Reading, as a member of a group or from partitions that were named.
+//! Kafka consumer: a group member, or a reader of explicitly assigned partitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,45 +18,48 @@ use super::settings::Settings;
 use super::{error, list, list_of_commits, native, offset_of, with_record};
 use crate::broker::{BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
 
-/// Longest wait for the outcome of a commit that is waited for. librdkafka itself gives up later.
+/// Maximum wait for the outcome of a synchronous commit. librdkafka's own timeout is longer.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
 const SEEK_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest look for the partition that an out-of-range error is about.
+/// Maximum time spent on finding the partition of an out-of-range error.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(5);
-/// Before the next look, where the last one could not see them all.
-const SEARCH_PAUSE: Duration = Duration::from_secs(10);
+/// Delay before the next search, if the last one could not check every partition.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often librdkafka is told again where records are to go: whatever makes it forget, they are not forgotten for longer.
-const FORWARD_AGAIN: Duration = Duration::from_secs(1);
+/// Interval at which partition queues are forwarded again. librdkafka drops a forwarding in several situations; this
+/// bounds how long a partition delivers through the slower client queue.
+const FORWARD_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A consumer on librdkafka.
 pub(super) struct KafkaConsumer {
     records: Records,
-    client: BaseConsumer<Notes>,
-    /// Rings for the records' queue and for the client's own.
-    bell: Arc<Waker>,
+    client: BaseConsumer<CallbackEvents>,
+    /// Woken by the record queue and by the client's own queue.
+    waker: Arc<Waker>,
     forwarded: Instant,
     membership: Membership,
-    /// Taken with `assign`, with the start given then.
-    held: BTreeMap<Partition, StartOffset>,
+    /// Partitions being read, with the start given to `assign`.
+    assigned: BTreeMap<Partition, StartOffset>,
     paused: BTreeSet<Partition>,
-    /// Told as out of range, and not moved since.
+    /// Partitions reported as out of range and not moved since.
     out_of_range: BTreeSet<Partition>,
-    /// Something is out of range, and could not be found: when it is looked for again.
+    /// Time of the next search for an out-of-range partition that was not found.
     search_again: Option<Instant>,
-    /// Where partitions were read when they were last taken: librdkafka may say so for a moment longer.
+    /// Positions of partitions before they were last assigned; librdkafka may report them for a moment longer.
     stale: BTreeMap<Partition, i64>,
 }
 
-/// What the group has told and is owed.
+/// State of the group membership.
 #[derive(Default)]
 struct Membership {
     group: Option<String>,
     subscribed: bool,
-    /// What the group has given and not taken back.
+    /// Partitions assigned by the group and not revoked.
     owned: BTreeSet<Partition>,
-    /// What the group wants back and the owner of this consumer has not released yet.
-    awaited: BTreeSet<Partition>,
-    /// Released during a rebalance, to be given back together: librdkafka takes the first answer as the whole.
+    /// Partitions revoked by the group and not released yet by the owner of this consumer.
+    revoking: BTreeSet<Partition>,
+    /// Partitions released during a rebalance. They are returned together, because librdkafka treats the first answer
+    /// as complete.
     released: BTreeSet<Partition>,
 }
 
@@ -65,12 +68,14 @@ impl KafkaConsumer {
         if spec.group.is_none() && !spec.topics.is_empty() {
             return Err(BrokerError::Invalid("subscribing to topics takes a group".to_owned()));
         }
-        let mut client: BaseConsumer<Notes> =
-            settings.consumer(spec).create_with_context(Notes::default()).map_err(|error| error::of(&error, "[kafka]"))?;
-        let bell = Arc::new(Waker::default());
-        let rings = bell.clone();
-        client.set_nonempty_callback(move || rings.ring());
-        let records = Records::new(client.client(), bell.clone())
+        let mut client: BaseConsumer<CallbackEvents> = settings
+            .consumer(spec)
+            .create_with_context(CallbackEvents::default())
+            .map_err(|error| error::of(&error, "[kafka]"))?;
+        let waker = Arc::new(Waker::default());
+        let on_record = waker.clone();
+        client.set_nonempty_callback(move || on_record.wake());
+        let records = Records::new(client.client(), waker.clone())
             .ok_or_else(|| BrokerError::Unavailable("librdkafka made no queue for records".to_owned()))?;
         if !spec.topics.is_empty() {
             let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
@@ -81,10 +86,10 @@ impl KafkaConsumer {
         Ok(Self {
             records,
             client,
-            bell,
+            waker,
             forwarded: Instant::now(),
             membership,
-            held: BTreeMap::new(),
+            assigned: BTreeMap::new(),
             paused: BTreeSet::new(),
             out_of_range: BTreeSet::new(),
             search_again: None,
@@ -92,21 +97,21 @@ impl KafkaConsumer {
         })
     }
 
-    fn notes(&self) -> &Notes {
+    fn callbacks(&self) -> &CallbackEvents {
         self.client.context()
     }
 
-    /// Takes what the callbacks wrote down, and answers the group where the owner of this consumer has nothing to do.
+    /// Takes the events recorded by the callbacks, and completes revocations of partitions that are not being read.
     fn events(&mut self) -> Result<Vec<GroupEvent>, BrokerError> {
-        let events = std::mem::take(&mut self.notes().lock().events);
+        let events = std::mem::take(&mut self.callbacks().lock().events);
         for event in &events {
             match event {
                 GroupEvent::Assigned(partitions) => self.membership.owned.extend(partitions.iter().cloned()),
                 GroupEvent::Revoked(partitions) | GroupEvent::Lost(partitions) => {
                     self.membership.owned.retain(|partition| !partitions.contains(partition));
-                    let held = partitions.iter().filter(|partition| self.held.contains_key(partition));
-                    self.membership.awaited.extend(held.cloned());
-                    self.answer_if_complete()?;
+                    let assigned = partitions.iter().filter(|partition| self.assigned.contains_key(partition));
+                    self.membership.revoking.extend(assigned.cloned());
+                    self.complete_revocation()?;
                 }
                 _ => {}
             }
@@ -114,37 +119,37 @@ impl KafkaConsumer {
         Ok(events)
     }
 
-    fn cooperative(&self) -> bool {
+    fn is_cooperative(&self) -> bool {
         !matches!(self.client.rebalance_protocol(), RebalanceProtocol::Eager)
     }
 
-    /// Gives back what was released, once nothing more is awaited.
-    fn answer_if_complete(&mut self) -> Result<(), BrokerError> {
-        if !self.membership.awaited.is_empty() {
+    /// Returns the released partitions to the group once all revoked ones are released.
+    fn complete_revocation(&mut self) -> Result<(), BrokerError> {
+        if !self.membership.revoking.is_empty() {
             return Ok(());
         }
         let released = std::mem::take(&mut self.membership.released);
-        let gone = if self.cooperative() {
+        let gone = if self.is_cooperative() {
             self.client.incremental_unassign(&list(released.iter().map(|partition| (partition, Offset::Invalid)))?)
-        } else if self.held.is_empty() {
+        } else if self.assigned.is_empty() {
             self.client.unassign()
         } else {
-            self.client.assign(&self.places()?)
+            self.client.assign(&self.resume_offsets()?)
         };
         gone.map_err(|error| error::of(&error, "giving partitions back"))
     }
 
-    /// What librdkafka says of where partitions are read on; it steps over markers as the poll passes them.
-    fn told(&self) -> Result<BTreeMap<Partition, i64>, BrokerError> {
-        let told = self.client.position().map_err(|error| error::of(&error, "asking for positions"))?;
-        Ok(native::entries(&told).into_iter().map(|entry| (entry.partition, entry.offset)).collect())
+    /// Returns librdkafka's positions. They advance past transaction markers while polling.
+    fn native_positions(&self) -> Result<BTreeMap<Partition, i64>, BrokerError> {
+        let positions = self.client.position().map_err(|error| error::of(&error, "asking for positions"))?;
+        Ok(native::entries(&positions).into_iter().map(|entry| (entry.partition, entry.offset)).collect())
     }
 
-    /// Notes what is said of partitions before they are taken anew.
-    fn note_stale<'a>(&mut self, partitions: impl IntoIterator<Item = &'a Partition>) -> Result<(), BrokerError> {
-        let told = self.told()?;
+    /// Remembers the positions of partitions that are about to be reassigned.
+    fn remember_stale<'a>(&mut self, partitions: impl IntoIterator<Item = &'a Partition>) -> Result<(), BrokerError> {
+        let positions = self.native_positions()?;
         for partition in partitions {
-            match told.get(partition).filter(|offset| **offset >= 0) {
+            match positions.get(partition).filter(|offset| **offset >= 0) {
                 Some(offset) => self.stale.insert(partition.clone(), *offset),
                 None => self.stale.remove(partition),
             };
@@ -152,10 +157,10 @@ impl KafkaConsumer {
         Ok(())
     }
 
-    /// Where each held partition would be read on.
-    fn places(&self) -> Result<TopicPartitionList, BrokerError> {
-        let told = self.told()?;
-        list(self.held.iter().map(|(partition, start)| match told.get(partition) {
+    /// Returns the offset at which each assigned partition would continue.
+    fn resume_offsets(&self) -> Result<TopicPartitionList, BrokerError> {
+        let positions = self.native_positions()?;
+        list(self.assigned.iter().map(|(partition, start)| match positions.get(partition) {
             Some(offset) if *offset >= 0 => (partition, Offset::Offset(*offset)),
             _ => (partition, offset_of(*start)),
         }))
@@ -165,14 +170,14 @@ impl KafkaConsumer {
         if starts.is_empty() {
             return Ok(());
         }
-        self.note_stale(starts.keys())?;
-        // Before, lest the first records come to the client's queue; and after, when the end of an earlier reading, which
-        // takes the forwarding back, lies behind.
+        self.remember_stale(starts.keys())?;
+        // Forward before the assignment, or the first records would go to the client's queue, and again after it,
+        // because the end of an earlier fetch removes the forwarding.
         self.forward(starts.keys());
-        let added = if self.cooperative() {
+        let added = if self.is_cooperative() {
             self.client.incremental_assign(&list(starts.iter().map(|(partition, start)| (partition, offset_of(*start))))?)
         } else {
-            let mut all = self.places()?;
+            let mut all = self.resume_offsets()?;
             for (partition, start) in starts {
                 let mut elem = all.add_partition(&partition.topic, partition.index);
                 elem.set_offset(offset_of(*start)).map_err(|error| error::of(&error, "taking partitions"))?;
@@ -181,44 +186,45 @@ impl KafkaConsumer {
         };
         added.map_err(|error| error::of(&error, "taking partitions"))?;
         self.forward(starts.keys());
-        self.held.extend(starts.iter().map(|(partition, start)| (partition.clone(), *start)));
+        self.assigned.extend(starts.iter().map(|(partition, start)| (partition.clone(), *start)));
         Ok(())
     }
 
-    /// Moves held partitions. Records fetched from the old place carry an older version and are dropped by librdkafka.
+    /// Moves assigned partitions. librdkafka drops records already fetched from the old position, by their version.
     fn seek(&mut self, starts: &BTreeMap<Partition, StartOffset>) -> Result<(), BrokerError> {
         if starts.is_empty() {
             return Ok(());
         }
         let wanted = list(starts.iter().map(|(partition, start)| (partition, offset_of(*start))))?;
-        let sought = self.client.seek_partitions(wanted, SEEK_DEADLINE).map_err(|error| error::of(&error, "seeking"))?;
-        self.held.extend(starts.iter().map(|(partition, start)| (partition.clone(), *start)));
+        let results = self.client.seek_partitions(wanted, SEEK_DEADLINE).map_err(|error| error::of(&error, "seeking"))?;
+        self.assigned.extend(starts.iter().map(|(partition, start)| (partition.clone(), *start)));
         self.out_of_range.retain(|partition| !starts.contains_key(partition));
-        let failed: Vec<Partition> = native::entries(&sought)
+        let failed: Vec<Partition> = native::entries(&results)
             .into_iter()
             .filter(|entry| entry.error != RDKafkaErrorCode::NoError)
             .map(|entry| entry.partition)
             .collect();
-        self.take_anew(&failed)
+        self.reassign(&failed)
     }
 
-    /// A partition that is not being fetched, such as one out of range, takes no seek: it is given up and taken again.
-    fn take_anew(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
+    /// Reassigns partitions that are not being fetched, such as out-of-range ones: they reject a seek.
+    fn reassign(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
         if partitions.is_empty() {
             return Ok(());
         }
-        if !self.membership.awaited.is_empty() {
+        if !self.membership.revoking.is_empty() {
             return Err(BrokerError::Refused("a rebalance is under way; move the partition after it".to_owned()));
         }
-        self.note_stale(partitions)?;
-        let moved = if self.cooperative() {
+        self.remember_stale(partitions)?;
+        let moved = if self.is_cooperative() {
             let gone = list(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
-            let again = list(partitions.iter().filter_map(|partition| Some((partition, offset_of(*self.held.get(partition)?)))))?;
+            let again =
+                list(partitions.iter().filter_map(|partition| Some((partition, offset_of(*self.assigned.get(partition)?)))))?;
             self.client.incremental_unassign(&gone).and_then(|()| self.client.incremental_assign(&again))
         } else {
-            let mut all = self.places()?;
+            let mut all = self.resume_offsets()?;
             for partition in partitions {
-                let start = self.held.get(partition).map_or(Offset::Invalid, |start| offset_of(*start));
+                let start = self.assigned.get(partition).map_or(Offset::Invalid, |start| offset_of(*start));
                 all.set_partition_offset(&partition.topic, partition.index, start)
                     .map_err(|error| error::of(&error, "moving partitions"))?;
             }
@@ -233,16 +239,16 @@ impl KafkaConsumer {
         partitions.into_iter().for_each(|partition| self.records.forward(self.client.client(), partition));
     }
 
-    fn forward_again(&mut self, now: Instant) {
-        if now.duration_since(self.forwarded) >= FORWARD_AGAIN {
-            self.forward(self.held.keys());
+    fn refresh_forwarding(&mut self, now: Instant) {
+        if now.duration_since(self.forwarded) >= FORWARD_INTERVAL {
+            self.forward(self.assigned.keys());
             self.forwarded = now;
         }
     }
 
-    /// What the client has to say: at most one rebalance, for what the group says next may depend on the answer; and records
-    /// that came before their partition was forwarded.
-    fn listen(&self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Option<KafkaError>) {
+    /// Serves the client's own queue. Returns after at most one rebalance, because the next group event may depend on
+    /// the answer. The queue also holds records that arrived before their partition was forwarded.
+    fn poll_client(&self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Option<KafkaError>) {
         let mut taken = 0;
         loop {
             match self.client.poll(Duration::ZERO) {
@@ -257,17 +263,17 @@ impl KafkaConsumer {
         }
     }
 
-    /// Turns an error of librdkafka's poll into events; those after which the client is of no use are returned.
-    fn trouble(&mut self, error: &KafkaError, events: &mut Vec<GroupEvent>) -> Result<(), BrokerError> {
-        let reason = std::mem::take(&mut self.notes().lock().reason);
+    /// Converts an error of librdkafka's poll to events. Returns the errors after which the client is unusable.
+    fn handle_error(&mut self, error: &KafkaError, events: &mut Vec<GroupEvent>) -> Result<(), BrokerError> {
+        let reason = std::mem::take(&mut self.callbacks().lock().reason);
         let code = error::code_of(error).unwrap_or(RDKafkaErrorCode::Unknown);
         if code == RDKafkaErrorCode::AutoOffsetReset {
-            events.append(&mut self.outside_the_log(&reason));
+            events.append(&mut self.find_out_of_range(&reason));
             return Ok(());
         }
-        let told =
+        let classified =
             error::classified(code, format!("reading: {}", if reason.is_empty() { error::describe(code) } else { reason }));
-        match (error, told) {
+        match (error, classified) {
             (KafkaError::MessageConsumptionFatal(_), fenced @ BrokerError::Fenced(_)) => Err(fenced),
             (KafkaError::MessageConsumptionFatal(_), other) => Err(BrokerError::Fatal(other.to_string())),
             (_, fatal @ (BrokerError::Fatal(_) | BrokerError::Fenced(_))) => Err(fatal),
@@ -278,16 +284,16 @@ impl KafkaConsumer {
         }
     }
 
-    /// librdkafka does not say which partition the error is about: those whose place is not within their log.
-    fn outside_the_log(&mut self, reason: &str) -> Vec<GroupEvent> {
+    /// Finds the partitions whose position is outside their log; librdkafka's error does not name them.
+    fn find_out_of_range(&mut self, reason: &str) -> Vec<GroupEvent> {
         let until = Instant::now() + SEARCH_DEADLINE;
-        let places = self.places().map(|places| native::entries(&places));
-        let (mut found, mut unknown) = (Vec::new(), places.is_err());
-        for entry in places.unwrap_or_default() {
+        let resume_offsets = self.resume_offsets().map(|resume_offsets| native::entries(&resume_offsets));
+        let (mut found, mut unknown) = (Vec::new(), resume_offsets.is_err());
+        for entry in resume_offsets.unwrap_or_default() {
             if entry.offset < 0 || self.out_of_range.contains(&entry.partition) {
                 continue;
             }
-            match self.is_outside(&entry, until.saturating_duration_since(Instant::now())) {
+            match self.is_out_of_range(&entry, until.saturating_duration_since(Instant::now())) {
                 None => unknown = true,
                 Some(false) => {}
                 Some(true) => {
@@ -296,15 +302,15 @@ impl KafkaConsumer {
                 }
             }
         }
-        self.search_again = unknown.then(|| Instant::now() + SEARCH_PAUSE);
+        self.search_again = unknown.then(|| Instant::now() + SEARCH_INTERVAL);
         if found.is_empty() {
-            found.push(GroupEvent::Trouble(BrokerError::Unavailable(format!("no place to read from: {reason}"))));
+            found.push(GroupEvent::Trouble(BrokerError::Unavailable(format!("no valid position to read from: {reason}"))));
         }
         found
     }
 
-    /// None: nobody could say in time.
-    fn is_outside(&self, entry: &native::Entry, wait: Duration) -> Option<bool> {
+    /// Returns whether a position is outside its log, or `None` if the broker did not answer in time.
+    fn is_out_of_range(&self, entry: &native::Entry, wait: Duration) -> Option<bool> {
         if wait.is_zero() {
             return None;
         }
@@ -331,24 +337,24 @@ impl Consumer for KafkaConsumer {
     fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
         let now = Instant::now();
         let (until, mut events) = (now + wait, Vec::new());
-        self.forward_again(now);
+        self.refresh_forwarding(now);
         if self.search_again.is_some_and(|at| now >= at) {
-            events.append(&mut self.outside_the_log("it was not found before"));
+            events.append(&mut self.find_out_of_range("the earlier search was incomplete"));
         }
         loop {
-            self.bell.hush();
-            let (mut taken, failed) = self.listen(max, sink);
+            self.waker.reset();
+            let (mut taken, failed) = self.poll_client(max, sink);
             if let Some(error) = failed {
-                self.trouble(&error, &mut events)?;
+                self.handle_error(&error, &mut events)?;
             }
             let (more, failed) = self.records.take(max.saturating_sub(taken), sink);
             taken += more;
             for failed in failed {
-                self.notes().lock().reason = failed.reason;
-                self.trouble(&KafkaError::MessageConsumption(failed.code), &mut events)?;
+                self.callbacks().lock().reason = failed.reason;
+                self.handle_error(&KafkaError::MessageConsumption(failed.code), &mut events)?;
             }
             events.append(&mut self.events()?);
-            if taken > 0 || !events.is_empty() || !self.bell.wait(until) {
+            if taken > 0 || !events.is_empty() || !self.waker.wait(until) {
                 return Ok(events);
             }
         }
@@ -357,23 +363,24 @@ impl Consumer for KafkaConsumer {
     fn assign(&mut self, starts: &[(Partition, StartOffset)]) -> Result<(), BrokerError> {
         let starts: BTreeMap<Partition, StartOffset> = starts.iter().cloned().collect();
         let (moved, new): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            starts.into_iter().partition(|(partition, _)| self.held.contains_key(partition));
+            starts.into_iter().partition(|(partition, _)| self.assigned.contains_key(partition));
         self.check_owned(&new)?;
         self.seek(&moved)?;
         self.add(&new)
     }
 
     fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
-        let held: Vec<Partition> = partitions.iter().filter(|partition| self.held.contains_key(partition)).cloned().collect();
-        // librdkafka remembers a pause beyond the assignment.
-        self.pause(&held, false)?;
-        for partition in &held {
-            self.held.remove(partition);
+        let assigned: Vec<Partition> =
+            partitions.iter().filter(|partition| self.assigned.contains_key(partition)).cloned().collect();
+        // librdkafka keeps a pause beyond the assignment.
+        self.pause(&assigned, false)?;
+        for partition in &assigned {
+            self.assigned.remove(partition);
             self.out_of_range.remove(partition);
-            self.membership.awaited.remove(partition);
+            self.membership.revoking.remove(partition);
             self.membership.released.insert(partition.clone());
         }
-        if held.is_empty() { Ok(()) } else { self.answer_if_complete() }
+        if assigned.is_empty() { Ok(()) } else { self.complete_revocation() }
     }
 
     fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
@@ -397,7 +404,7 @@ impl Consumer for KafkaConsumer {
     fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
         let changed: Vec<&Partition> = partitions
             .iter()
-            .filter(|partition| self.held.contains_key(partition) && self.paused.contains(partition) != paused)
+            .filter(|partition| self.assigned.contains_key(partition) && self.paused.contains(partition) != paused)
             .collect();
         if changed.is_empty() {
             return Ok(());
@@ -415,11 +422,11 @@ impl Consumer for KafkaConsumer {
     }
 
     fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
-        let mut told = self.told()?;
-        told.retain(|partition, offset| *offset >= 0 && self.held.contains_key(partition));
-        self.stale.retain(|partition, offset| told.get(partition) == Some(offset));
-        told.retain(|partition, _| !self.stale.contains_key(partition));
-        Ok(told.into_iter().collect())
+        let mut positions = self.native_positions()?;
+        positions.retain(|partition, offset| *offset >= 0 && self.assigned.contains_key(partition));
+        self.stale.retain(|partition, offset| positions.get(partition) == Some(offset));
+        positions.retain(|partition, _| !self.stale.contains_key(partition));
+        Ok(positions.into_iter().collect())
     }
 
     fn close(self: Box<Self>, deadline: Duration) {
@@ -436,18 +443,18 @@ impl Consumer for KafkaConsumer {
 
 impl Drop for KafkaConsumer {
     fn drop(&mut self) {
-        // From here on the callback gives partitions back by itself; a question that is still open is answered first.
-        self.notes().closing.store(true, Ordering::Release);
+        // From here on the rebalance callback returns partitions itself. A pending rebalance is answered first.
+        self.callbacks().closing.store(true, Ordering::Release);
         if self.membership.subscribed {
-            give_all_back(&self.client);
-            // Closed with nothing assigned, librdkafka does not tell the group that it leaves: its rebalances would wait
-            // for this member until its session times out.
+            unassign_all(&self.client);
+            // A subscribed librdkafka consumer that is closed without an assignment does not leave the group, and
+            // would delay rebalances until its session times out.
             self.client.unsubscribe();
         }
     }
 }
 
-fn give_all_back(client: &BaseConsumer<Notes>) {
+fn unassign_all(client: &BaseConsumer<CallbackEvents>) {
     let gone = match client.rebalance_protocol() {
         RebalanceProtocol::Cooperative => client.assignment().and_then(|all| client.incremental_unassign(&all)),
         _ => client.unassign(),
@@ -457,27 +464,27 @@ fn give_all_back(client: &BaseConsumer<Notes>) {
     }
 }
 
-/// What librdkafka's callbacks wrote down during a poll.
+/// Events recorded by librdkafka's callbacks during a poll.
 #[derive(Default)]
-struct Notes {
-    taken: Mutex<Taken>,
+struct CallbackEvents {
+    recorded: Mutex<Recorded>,
     closing: AtomicBool,
 }
 
 #[derive(Default)]
-struct Taken {
+struct Recorded {
     events: Vec<GroupEvent>,
-    /// The reason given with the error that the poll is about to return.
+    /// Reason for the error that the poll is about to return.
     reason: String,
 }
 
-impl Notes {
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+impl CallbackEvents {
+    fn lock(&self) -> MutexGuard<'_, Recorded> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl ClientContext for Notes {
+impl ClientContext for CallbackEvents {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         super::log(level, facility, message);
     }
@@ -489,15 +496,15 @@ impl ClientContext for Notes {
     }
 }
 
-impl ConsumerContext for Notes {
+impl ConsumerContext for CallbackEvents {
     fn rebalance(&self, client: &BaseConsumer<Self>, kind: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
         if self.closing.load(Ordering::Acquire) {
-            return give_all_back(client);
+            return unassign_all(client);
         }
         let partitions = native::entries(partitions).into_iter().map(|entry| entry.partition).collect();
         self.lock().events.push(match kind {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => {
-                accept(client);
+                accept_assignment(client);
                 GroupEvent::Assigned(partitions)
             }
             _ if client.assignment_lost() => GroupEvent::Lost(partitions),
@@ -520,9 +527,9 @@ fn error_code(result: &KafkaResult<()>) -> RDKafkaErrorCode {
     }
 }
 
-/// Answers an assignment at once, with nothing: until an answer comes, librdkafka stops the partitions held already, and
-/// the owner of this consumer may take the new ones one by one, late, or never.
-fn accept(client: &BaseConsumer<Notes>) {
+/// Accepts an assignment at once with an empty list. librdkafka pauses the already assigned partitions until it gets
+/// an answer, and the owner of this consumer may take the new partitions one by one, late, or never.
+fn accept_assignment(client: &BaseConsumer<CallbackEvents>) {
     let nothing = TopicPartitionList::new();
     let accepted = match client.rebalance_protocol() {
         RebalanceProtocol::Cooperative => client.incremental_assign(&nothing),

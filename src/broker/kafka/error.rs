@@ -1,16 +1,16 @@
-//! What librdkafka says, in the broker's words.
+//! Conversion of librdkafka's errors to [`BrokerError`].
 
 use rdkafka::error::KafkaError;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaErrorCode as Code};
 
 use crate::broker::BrokerError;
 
-/// An error with a code: `what` says what was being done.
+/// Converts an error code. `what` names the failed operation.
 pub(super) fn of_code(code: Code, what: &str) -> BrokerError {
     classified(code, format!("{what}: {}", describe(code)))
 }
 
-/// An error with a code and the client's or broker's own reason for it.
+/// Converts an error code with the reason given by the client or broker.
 pub(super) fn classified(code: Code, text: String) -> BrokerError {
     match code {
         Code::QueueFull => BrokerError::Full(text),
@@ -47,7 +47,7 @@ pub(super) fn classified(code: Code, text: String) -> BrokerError {
     }
 }
 
-/// What became of a record that was accepted, and of which it may be unknown whether it lies in the log.
+/// Converts the error of an accepted record. If the outcome is unknown, the result is `InDoubt`.
 pub(super) fn of_delivery(code: Code, topic: &str) -> BrokerError {
     let text = || format!("sending to `{topic}`: {}", describe(code));
     match code {
@@ -60,15 +60,16 @@ pub(super) fn of_delivery(code: Code, topic: &str) -> BrokerError {
     }
 }
 
-/// Why a record was not accepted, or not delivered: wrong is only what is wrong with the record.
+/// Converts the error of a record that was not accepted or not delivered. Only errors caused by the record itself are
+/// `Invalid`.
 pub(super) fn of_record(code: Code, text: String) -> BrokerError {
     match classified(code, text) {
-        BrokerError::Invalid(text) if !lies_in_the_record(code) => BrokerError::Unexpected(text),
+        BrokerError::Invalid(text) if !is_record_error(code) => BrokerError::Unexpected(text),
         error => error,
     }
 }
 
-fn lies_in_the_record(code: Code) -> bool {
+fn is_record_error(code: Code) -> bool {
     matches!(code, Code::InvalidRecord | Code::InvalidTimestamp | Code::InvalidTopic | Code::InvalidArgument)
 }
 
@@ -107,11 +108,11 @@ fn is_denied(code: Code) -> bool {
 }
 
 fn is_transient(code: Code) -> bool {
-    is_transient_here(code) || is_transient_there(code)
+    is_client_transient(code) || is_cluster_transient(code)
 }
 
-/// The client could not get through.
-fn is_transient_here(code: Code) -> bool {
+/// Failures of the client to reach the cluster.
+fn is_client_transient(code: Code) -> bool {
     matches!(
         code,
         Code::BrokerTransportFailure
@@ -136,8 +137,8 @@ fn is_transient_here(code: Code) -> bool {
     )
 }
 
-/// The cluster is busy with itself.
-fn is_transient_there(code: Code) -> bool {
+/// Temporary states of the cluster.
+fn is_cluster_transient(code: Code) -> bool {
     matches!(
         code,
         Code::LeaderNotAvailable
@@ -168,19 +169,19 @@ fn is_transient_there(code: Code) -> bool {
             | Code::UnstableOffsetCommit
             | Code::ThrottlingQuotaExceeded
             | Code::RebootstrapRequired
-            // What a broker says that knows no better, and of what arrived damaged.
+            // Unspecific broker errors, and records damaged in transit.
             | Code::Unknown
             | Code::InvalidMessage
     )
 }
 
-/// librdkafka's text for a code, without its "Broker: " or "Local: ", as a part of a sentence.
+/// Returns librdkafka's text for a code, without its "Broker: " or "Local: " prefix, in lower case.
 pub(super) fn describe(code: Code) -> String {
     let shown = code.to_string();
     let inner = shown.split_once('(').map_or(shown.as_str(), |(_, rest)| rest.strip_suffix(')').unwrap_or(rest));
     let inner = inner.strip_prefix("Broker: ").or_else(|| inner.strip_prefix("Local: ")).unwrap_or(inner);
-    let mut letters = inner.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+    let mut chars = inner.chars();
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
 #[cfg(test)]
@@ -188,13 +189,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn describes_codes_as_parts_of_a_sentence() {
+    fn describe_strips_prefix_and_lowercases() {
         assert_eq!(describe(Code::UnknownTopicOrPartition), "unknown topic or partition");
         assert_eq!(describe(Code::BrokerTransportFailure), "broker transport failure");
     }
 
     #[test]
-    fn tells_apart_what_is_worth_another_try() {
+    fn codes_map_to_transient_and_permanent_errors() {
         assert!(of_code(Code::NotEnoughReplicas, "x").is_transient());
         assert!(of_code(Code::QueueFull, "x").is_transient());
         assert!(matches!(of_code(Code::TopicAuthorizationFailed, "x"), BrokerError::Denied(_)));
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_without_an_answer_is_in_doubt() {
+    fn unacknowledged_send_is_in_doubt() {
         assert!(matches!(of_delivery(Code::MessageTimedOut, "t"), BrokerError::InDoubt(_)));
         assert_eq!(of_delivery(Code::PurgeQueue, "t"), BrokerError::Purged);
         assert!(matches!(of_delivery(Code::Unknown, "t"), BrokerError::InDoubt(_)));
@@ -211,11 +212,11 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_wrong_only_for_what_lies_in_it() {
+    fn only_record_errors_are_invalid() {
         assert!(matches!(of_delivery(Code::InvalidRecord, "t"), BrokerError::Invalid(_)));
         assert!(matches!(of_delivery(Code::InvalidRequiredAcks, "t"), BrokerError::Unexpected(_)));
         assert!(matches!(of_delivery(Code::UnsupportedVersion, "t"), BrokerError::Unexpected(_)));
-        assert!(of_delivery(Code::InvalidMessage, "t").is_transient(), "damaged on its way");
-        assert!(matches!(of_code(Code::InvalidConfig, "t"), BrokerError::Invalid(_)), "not a record: wrong as asked");
+        assert!(of_delivery(Code::InvalidMessage, "t").is_transient(), "damaged in transit");
+        assert!(matches!(of_code(Code::InvalidConfig, "t"), BrokerError::Invalid(_)), "not a record error");
     }
 }

@@ -1,7 +1,7 @@
-//! The real Kafka, through librdkafka.
+//! Kafka through librdkafka.
 //!
-//! Group events come out of [`Consumer::poll`] as values, and partitions are taken and given back later with
-//! [`Consumer::assign`] and [`Consumer::release`]: the callback of a rebalance only writes down what happened.
+//! Group events are returned by [`Consumer::poll`] as values, and partitions are taken and returned later with
+//! [`Consumer::assign`] and [`Consumer::release`]: the rebalance callback only records the event.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -42,14 +42,15 @@ pub struct Kafka {
 }
 
 impl Kafka {
-    /// `section` is the configuration's `[kafka]`: any librdkafka key, handed to every client it concerns. An unknown key,
-    /// a bad value, or a file that is named but missing gives [`BrokerError::Invalid`]. No connection is awaited.
+    /// Creates the clients' settings. `section` is the `[kafka]` section of the configuration: any librdkafka key,
+    /// passed to every client it applies to. An unknown key, a bad value, or a missing file gives
+    /// [`BrokerError::Invalid`]. Does not wait for a connection.
     pub fn new(section: &BTreeMap<String, String>) -> Result<Self, BrokerError> {
         let settings = Settings::new(section)?;
         Ok(Self { cluster: Cluster::new(settings.clone())?, settings, reader: Reader::default() })
     }
 
-    /// Deletes all topics whose names begin with `prefix`: for those who made them to throw them away.
+    /// Deletes all topics whose names begin with `prefix`, for benchmarks and tests.
     pub fn delete_topics(&self, prefix: &str, deadline: Duration) -> Result<(), BrokerError> {
         self.cluster.delete_topics(prefix, deadline)
     }
@@ -81,18 +82,18 @@ impl Broker for Kafka {
     }
 
     fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError> {
-        self.reader.first_visible(&self.settings, partition, offset, deadline).map_err(|error| self.cluster.explained(error))
+        self.reader.first_visible(&self.settings, partition, offset, deadline).map_err(|error| self.cluster.with_cause(error))
     }
 
     fn records_in(
         &self,
         partition: &Partition,
         range: Range<i64>,
-        most: usize,
+        max_records: usize,
         deadline: Duration,
     ) -> Result<Listed, BrokerError> {
-        let listed = self.reader.list(&self.settings, partition, range, most, deadline);
-        listed.map_err(|error| self.cluster.explained(error))
+        let listed = self.reader.list(&self.settings, partition, range, max_records, deadline);
+        listed.map_err(|error| self.cluster.with_cause(error))
     }
 
     fn group_offsets(
@@ -109,12 +110,12 @@ impl Broker for Kafka {
     }
 }
 
-/// librdkafka's version.
+/// Version of librdkafka.
 pub fn client_version() -> String {
     rdkafka::util::get_rdkafka_version().1
 }
 
-/// For clients whose events nobody reads.
+/// Context of clients whose events are ignored.
 struct Silent;
 
 impl ClientContext for Silent {
@@ -123,10 +124,10 @@ impl ClientContext for Silent {
     fn error(&self, _: KafkaError, _: &str) {}
 }
 
-/// librdkafka's log lines, into ours.
+/// Forwards librdkafka's log lines to `tracing`.
 fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     if facility == "CONFWARN" && message.contains("will be ignored by this") {
-        // The section is for all clients: some keys concern only the other kind.
+        // The section applies to all clients, and some keys only concern the other kind.
         return;
     }
     match level {
@@ -136,7 +137,7 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
-/// Lends a record of librdkafka's to `take`.
+/// Passes a record borrowed from librdkafka to `take`.
 fn with_record<T>(message: &BorrowedMessage<'_>, take: impl FnOnce(&RecordRef<'_>) -> T) -> T {
     let headers = native::Headers(message.headers());
     let timestamp = message.timestamp();
@@ -152,14 +153,14 @@ fn with_record<T>(message: &BorrowedMessage<'_>, take: impl FnOnce(&RecordRef<'_
     })
 }
 
-/// A list of partitions for librdkafka.
+/// Builds a partition list for librdkafka.
 fn list<'a>(items: impl IntoIterator<Item = (&'a Partition, Offset)>) -> Result<TopicPartitionList, BrokerError> {
     let mut list = TopicPartitionList::new();
     for (partition, offset) in items {
         check_topic(&partition.topic)?;
         list.add_partition(&partition.topic, partition.index)
             .set_offset(offset)
-            .map_err(|_| BrokerError::Invalid(format!("`{offset:?}` is no place in {partition}")))?;
+            .map_err(|_| BrokerError::Invalid(format!("`{offset:?}` is not a valid offset in {partition}")))?;
     }
     Ok(list)
 }
@@ -172,7 +173,7 @@ fn list_of_commits(commits: &[Commit]) -> Result<TopicPartitionList, BrokerError
     Ok(list)
 }
 
-/// librdkafka's names are C strings.
+/// Rejects topic names with a zero byte: librdkafka's names are C strings.
 fn check_topic(topic: &str) -> Result<(), BrokerError> {
     match topic.contains('\0') {
         true => Err(BrokerError::Invalid(format!("bad topic name `{}`", topic.escape_debug()))),
@@ -188,7 +189,7 @@ fn offset_of(start: StartOffset) -> Offset {
     }
 }
 
-/// What is committed according to an entry of a list.
+/// Returns the committed offset of a list entry, if there is one.
 fn committed(entry: native::Entry) -> Option<Committed> {
     (entry.offset >= 0).then_some(Committed { offset: entry.offset, metadata: entry.metadata })
 }

@@ -1,4 +1,4 @@
-//! Sending: one by one, with the outcome told to a sink, or several at once in a transaction.
+//! Kafka producers: individual sends with outcomes delivered to a sink, and transactions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,14 +17,16 @@ use crate::broker::{
     BatchRecord, BrokerError, DeliverySink, DependentRecord, MakeDependents, Producer, ProducerRecord, TransactionalProducer,
 };
 
-/// How long opening an atomic producer waits for the cluster to end what its predecessor left open.
+/// Maximum time for opening a transactional producer, including the abort of its predecessor's transaction.
 const INIT_DEADLINE: Duration = Duration::from_secs(30);
-/// How long the abort of a transaction may take.
+/// Maximum time for aborting a transaction.
 const ABORT_DEADLINE: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_micros(200);
+/// Poll interval while waiting for outstanding deliveries.
+const SETTLE_POLL: Duration = Duration::from_micros(200);
 
 pub(super) struct KafkaProducer {
-    /// Of the topics that batches went to: one that is known needs no look-up by its name. Given back before the client.
+    /// Topic handles used by batches, which save a lookup by name per batch. Declared before the client: they must be
+    /// dropped first.
     topics: Mutex<BTreeMap<String, Arc<native::Topic>>>,
     client: ThreadedProducer<ToSink>,
 }
@@ -46,32 +48,32 @@ impl KafkaProducer {
         Ok(topic)
     }
 
-    /// An error of librdkafka's, or the failure of the whole client that is behind it.
-    fn refusal(&self, code: RDKafkaErrorCode, topic: &str) -> BrokerError {
+    /// Converts an error code, or the fatal error of the client if there is one.
+    fn rejection(&self, code: RDKafkaErrorCode, topic: &str) -> BrokerError {
         match self.client.client().fatal_error() {
-            Some((code, reason)) => unnamed(fatal(code, reason)),
-            None => refused(code, topic),
+            Some((code, reason)) => fenced_as_fatal(fatal(code, reason)),
+            None => rejected(code, topic),
         }
     }
 }
 
 impl Producer for KafkaProducer {
     fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
-        send(&self.client, record, token).map_err(unnamed)
+        send(&self.client, record, token).map_err(fenced_as_fatal)
     }
 
     fn send_batch(&self, topic: &str, partition: i32, records: &[BatchRecord<'_>]) -> Vec<(usize, BrokerError)> {
         match self.topic(topic) {
             Ok(native) => {
-                let refused = native.produce(partition, records).into_iter();
-                refused.map(|(n, code)| (n, self.refusal(code, topic))).collect()
+                let rejected = native.produce(partition, records).into_iter();
+                rejected.map(|(n, code)| (n, self.rejection(code, topic))).collect()
             }
             Err(error) => (0..records.len()).map(|n| (n, error.clone())).collect(),
         }
     }
 
     fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-        match settle(&self.client, Instant::now() + deadline) {
+        match await_deliveries(&self.client, Instant::now() + deadline) {
             0 => Ok(()),
             open => Err(BrokerError::Unavailable(format!("{open} sent records still without an answer after {deadline:?}"))),
         }
@@ -82,7 +84,7 @@ impl Producer for KafkaProducer {
     }
 }
 
-/// Passes outcomes on. The token travels in librdkafka's pointer for it, without an allocation.
+/// Passes outcomes to the sink. The token travels in librdkafka's opaque pointer, without an allocation.
 struct ToSink(Arc<dyn DeliverySink>);
 
 impl ClientContext for ToSink {
@@ -91,7 +93,7 @@ impl ClientContext for ToSink {
     }
     fn stats_raw(&self, _: &[u8]) {}
     fn error(&self, error: KafkaError, reason: &str) {
-        report(&error, reason);
+        log_error(&error, reason);
     }
 }
 
@@ -102,14 +104,14 @@ impl ProducerContext for ToSink {
         match result {
             Ok(message) => self.0.delivered(token as u64, Ok((message.partition(), message.offset()))),
             Err((error, message)) => {
-                let error = unnamed(delivery_error(error, message.topic()));
+                let error = fenced_as_fatal(delivery_error(error, message.topic()));
                 with_record(message, |record| self.0.delivered(token as u64, Err((error, record))));
             }
         }
     }
 }
 
-fn report(error: &KafkaError, reason: &str) {
+fn log_error(error: &KafkaError, reason: &str) {
     tracing::warn!(target: "kafleet::kafka", "producer: {}: {reason}", error::of(error, "trouble"));
 }
 
@@ -117,14 +119,14 @@ fn delivery_error(error: &KafkaError, topic: &str) -> BrokerError {
     error::code_of(error).map_or_else(|| error::of(error, topic), |code| error::of_delivery(code, topic))
 }
 
-/// Waits until every record has its answer; returns how many have none. rdkafka's own flush, which its commit begins with,
-/// looks only every 100 ms.
-fn settle<C: ProducerContext + 'static>(client: &ThreadedProducer<C>, until: Instant) -> i32 {
+/// Waits until every record has its outcome and returns the number of outstanding ones. rdkafka's own flush, which
+/// starts every commit, checks only every 100 ms.
+fn await_deliveries<C: ProducerContext + 'static>(client: &ThreadedProducer<C>, until: Instant) -> i32 {
     loop {
         match client.in_flight_count() {
             0 => return 0,
             open if Instant::now() >= until => return open,
-            _ => std::thread::sleep(LOOK_AGAIN),
+            _ => std::thread::sleep(SETTLE_POLL),
         }
     }
 }
@@ -135,7 +137,7 @@ where
 {
     super::check_topic(record.topic)?;
     let token = usize::try_from(token).map_err(|_| BrokerError::Invalid(format!("token {token} is too large")))?;
-    let outgoing = BaseRecord::<[u8], [u8], usize> {
+    let record_to_send = BaseRecord::<[u8], [u8], usize> {
         topic: record.topic,
         partition: record.partition,
         payload: record.value,
@@ -144,16 +146,16 @@ where
         headers: headers(record.headers)?,
         delivery_opaque: token,
     };
-    client.send(outgoing).map_err(|(error, _)| match client.client().fatal_error() {
+    client.send(record_to_send).map_err(|(error, _)| match client.client().fatal_error() {
         Some((code, reason)) => fatal(code, reason),
         None => match error::code_of(&error) {
-            Some(code) => refused(code, record.topic),
+            Some(code) => rejected(code, record.topic),
             None => error::of(&error, &format!("sending to `{}`", record.topic)),
         },
     })
 }
 
-fn refused(code: RDKafkaErrorCode, topic: &str) -> BrokerError {
+fn rejected(code: RDKafkaErrorCode, topic: &str) -> BrokerError {
     error::of_record(code, format!("sending to `{topic}`: {}", error::describe(code)))
 }
 
@@ -178,8 +180,9 @@ fn fatal(code: RDKafkaErrorCode, reason: String) -> BrokerError {
     }
 }
 
-/// Nobody can take over from a producer without a name: the cluster has lost track of it, and it is made anew.
-fn unnamed(error: BrokerError) -> BrokerError {
+/// Converts `Fenced` to `Fatal` for a producer without a transactional id: no other producer can take over from it;
+/// the cluster has lost its state, and it must be replaced.
+fn fenced_as_fatal(error: BrokerError) -> BrokerError {
     match error {
         BrokerError::Fenced(text) => BrokerError::Fatal(text),
         other => other,
@@ -188,56 +191,58 @@ fn unnamed(error: BrokerError) -> BrokerError {
 
 /// A producer with a transactional id.
 pub(super) struct KafkaTransactionalProducer {
-    client: ThreadedProducer<Burst>,
-    /// Why it can no longer be used.
+    client: ThreadedProducer<TransactionBatch>,
+    /// The error that made this producer unusable.
     broken: Option<BrokerError>,
 }
 
 impl KafkaTransactionalProducer {
     pub fn new(settings: &Settings, name: &str) -> Result<Self, BrokerError> {
         if name.is_empty() || name.contains('\0') {
-            return Err(BrokerError::Invalid(format!("bad name `{}` for an atomic producer", name.escape_debug())));
+            return Err(BrokerError::Invalid(format!("bad name `{}` for a transactional producer", name.escape_debug())));
         }
-        let client: ThreadedProducer<Burst> =
-            settings.atomic(name).create_with_context(Burst::default()).map_err(|error| error::of(&error, "[kafka]"))?;
+        let client: ThreadedProducer<TransactionBatch> = settings
+            .transactional(name)
+            .create_with_context(TransactionBatch::default())
+            .map_err(|error| error::of(&error, "[kafka]"))?;
         client.init_transactions(INIT_DEADLINE).map_err(|error| transaction_error(&error, "opening"))?;
         Ok(Self { client, broken: None })
     }
 
-    /// Sends all and waits for their places.
-    fn send_burst(&self, records: &[ProducerRecord<'_>], until: Instant) -> Result<Vec<(i32, i64)>, BrokerError> {
-        let burst = self.client.context();
-        let first = burst.begin(records.len());
+    /// Sends all records and waits for their offsets.
+    fn send_batch_and_wait(&self, records: &[ProducerRecord<'_>], until: Instant) -> Result<Vec<(i32, i64)>, BrokerError> {
+        let batch = self.client.context();
+        let first = batch.begin(records.len());
         for (token, record) in (first..).zip(records) {
             send(&self.client, record, token)?;
         }
-        burst.wait(until)
+        batch.wait(until)
     }
 
     fn commit(&mut self, until: Instant) -> Result<(), BrokerError> {
-        // All have been told; the client lets go of them a moment later.
-        settle(&self.client, until);
+        // All records are acknowledged; the client releases them a moment later.
+        await_deliveries(&self.client, until);
         loop {
             let Err(error) = self.client.commit_transaction(left(until)) else { return Ok(()) };
             match &error {
-                KafkaError::Transaction(told) if told.txn_requires_abort() => {
-                    return Err(self.abort(of_transaction(told, "commit")));
+                KafkaError::Transaction(error) if error.txn_requires_abort() => {
+                    return Err(self.abort(of_transaction(error, "commit")));
                 }
-                // An answer may still come: asking again is safe, the cluster knows what it has decided.
-                KafkaError::Transaction(told) if told.is_retriable() && Instant::now() < until => {}
-                other => return Err(self.broken_by(unknown_outcome(other))),
+                // A retried commit is safe: the coordinator remembers the decision.
+                KafkaError::Transaction(error) if error.is_retriable() && Instant::now() < until => {}
+                other => return Err(self.mark_broken(unknown_outcome(other))),
             }
         }
     }
 
-    /// Takes back what was sent. Returns the error to report.
+    /// Aborts the transaction. Returns the error to log_error.
     fn abort(&mut self, cause: BrokerError) -> BrokerError {
         match (&cause, self.client.abort_transaction(ABORT_DEADLINE)) {
-            (BrokerError::Fenced(_) | BrokerError::Fatal(_), _) => self.broken_by(cause),
+            (BrokerError::Fenced(_) | BrokerError::Fatal(_), _) => self.mark_broken(cause),
             (_, Ok(())) => cause,
-            // Nothing was committed, and the next producer of this name, or the timeout, ends it.
+            // Nothing was committed. The next producer of this name, or the transaction timeout, aborts it.
             (_, Err(error)) => match transaction_error(&error, "abort") {
-                fenced @ BrokerError::Fenced(_) => self.broken_by(fenced),
+                fenced @ BrokerError::Fenced(_) => self.mark_broken(fenced),
                 _ => {
                     self.broken = Some(BrokerError::Fatal("an abort did not end; open a new producer".to_owned()));
                     cause
@@ -246,7 +251,7 @@ impl KafkaTransactionalProducer {
         }
     }
 
-    fn broken_by(&mut self, error: BrokerError) -> BrokerError {
+    fn mark_broken(&mut self, error: BrokerError) -> BrokerError {
         self.broken = Some(match &error {
             BrokerError::Fenced(_) => error.clone(),
             other => BrokerError::Fatal(format!("an earlier call ended in: {other}; open a new producer")),
@@ -259,60 +264,59 @@ impl TransactionalProducer for KafkaTransactionalProducer {
     fn send_with_dependents(
         &mut self,
         records: &[ProducerRecord<'_>],
-        then: &mut MakeDependents<'_>,
+        make_dependents: &mut MakeDependents<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
-        // What follows nothing is known already.
-        let early = if records.is_empty() { then(&[]) } else { Vec::new() };
+        // Without first records, the dependents can be built before the transaction is started.
+        let early = if records.is_empty() { make_dependents(&[]) } else { Vec::new() };
         if records.is_empty() && early.is_empty() {
             return Ok(Vec::new());
         }
         let until = Instant::now() + deadline;
         self.client.begin_transaction().map_err(|error| {
             let error = transaction_error(&error, "begin");
-            self.broken_by(error)
+            self.mark_broken(error)
         })?;
-        let sent = self.send_burst(records, until).and_then(|mut places| {
-            let followers = if records.is_empty() { early } else { then(&places) };
-            let followers: Vec<ProducerRecord<'_>> = followers.iter().map(DependentRecord::outgoing).collect();
-            places.extend(self.send_burst(&followers, until)?);
-            Ok(places)
+        let sent = self.send_batch_and_wait(records, until).and_then(|mut offsets| {
+            let dependents = if records.is_empty() { early } else { make_dependents(&offsets) };
+            let dependents: Vec<ProducerRecord<'_>> = dependents.iter().map(DependentRecord::outgoing).collect();
+            offsets.extend(self.send_batch_and_wait(&dependents, until)?);
+            Ok(offsets)
         });
-        let places = match sent {
-            Ok(places) => places,
+        let offsets = match sent {
+            Ok(offsets) => offsets,
             Err(error) => {
-                // Whatever has no answer yet is given up with the transaction.
+                // Discard records without an outcome together with the transaction.
                 self.client.purge(PurgeConfig::default().queue().inflight());
                 let cause = self.client.client().fatal_error().map_or(error, |(code, reason)| fatal(code, reason));
                 return Err(self.abort(cause));
             }
         };
         self.commit(until)?;
-        Ok(places)
+        Ok(offsets)
     }
 }
 
 fn left(until: Instant) -> Duration {
-    // At least enough for one round trip.
+    // Allow for at least one round trip.
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(100))
 }
 
 fn transaction_error(error: &KafkaError, what: &str) -> BrokerError {
     match error {
-        KafkaError::Transaction(told) => of_transaction(told, what),
+        KafkaError::Transaction(error) => of_transaction(error, what),
         other => error::of(other, what),
     }
 }
 
-fn of_transaction(told: &RDKafkaError, what: &str) -> BrokerError {
-    let error = error::classified(told.code(), format!("transaction {what}: {}", told.string()));
-    match error {
-        BrokerError::Fenced(_) | BrokerError::Denied(_) => error,
-        other if told.is_fatal() => BrokerError::Fatal(other.to_string()),
-        other if told.is_retriable() || told.txn_requires_abort() => match other {
+fn of_transaction(error: &RDKafkaError, what: &str) -> BrokerError {
+    match error::classified(error.code(), format!("transaction {what}: {}", error.string())) {
+        fatal @ (BrokerError::Fenced(_) | BrokerError::Denied(_)) => fatal,
+        other if error.is_fatal() => BrokerError::Fatal(other.to_string()),
+        other if error.is_retriable() || error.txn_requires_abort() => match other {
             BrokerError::Fatal(text) | BrokerError::Invalid(text) => BrokerError::Unavailable(text),
             other => other,
         },
@@ -327,44 +331,44 @@ fn unknown_outcome(error: &KafkaError) -> BrokerError {
     }
 }
 
-type Place = Result<(i32, i64), BrokerError>;
+type Acknowledgement = Result<(i32, i64), BrokerError>;
 
 /// Collects the outcomes of one transaction's records.
 #[derive(Default)]
-struct Burst {
+struct TransactionBatch {
     outcomes: Mutex<Outcomes>,
     complete: Condvar,
 }
 
 #[derive(Default)]
 struct Outcomes {
-    /// Which burst the places belong to: outcomes of one given up may come late.
-    burst: u32,
-    places: Vec<Option<Place>>,
+    /// Number of the batch that the outcomes belong to. Outcomes of an abandoned batch may arrive late.
+    number: u32,
+    offsets: Vec<Option<Acknowledgement>>,
     missing: usize,
 }
 
-impl Burst {
+impl TransactionBatch {
     fn lock(&self) -> MutexGuard<'_, Outcomes> {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the token of the first record.
+    /// Starts a batch and returns the token of its first record.
     fn begin(&self, count: usize) -> u64 {
         let mut outcomes = self.lock();
-        outcomes.burst = outcomes.burst.wrapping_add(1);
-        outcomes.places = vec![None; count];
+        outcomes.number = outcomes.number.wrapping_add(1);
+        outcomes.offsets = vec![None; count];
         outcomes.missing = count;
-        u64::from(outcomes.burst) << 32
+        u64::from(outcomes.number) << 32
     }
 
-    fn set(&self, token: u64, place: Place) {
+    fn set(&self, token: u64, acknowledgement: Acknowledgement) {
         let mut outcomes = self.lock();
-        if (token >> 32) as u32 != outcomes.burst {
+        if (token >> 32) as u32 != outcomes.number {
             return;
         }
-        if let Some(slot @ None) = outcomes.places.get_mut(token as u32 as usize) {
-            *slot = Some(place);
+        if let Some(slot @ None) = outcomes.offsets.get_mut(token as u32 as usize) {
+            *slot = Some(acknowledgement);
             outcomes.missing -= 1;
         }
         if outcomes.missing == 0 {
@@ -381,28 +385,28 @@ impl Burst {
             }
             outcomes = self.complete.wait_timeout(outcomes, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
-        outcomes.places.drain(..).flatten().collect()
+        outcomes.offsets.drain(..).flatten().collect()
     }
 }
 
-impl ClientContext for Burst {
+impl ClientContext for TransactionBatch {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         super::log(level, facility, message);
     }
     fn stats_raw(&self, _: &[u8]) {}
     fn error(&self, error: KafkaError, reason: &str) {
-        report(&error, reason);
+        log_error(&error, reason);
     }
 }
 
-impl ProducerContext for Burst {
+impl ProducerContext for TransactionBatch {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, token: usize) {
-        let place = match result {
+        let acknowledgement = match result {
             Ok(message) => Ok((message.partition(), message.offset())),
             Err((error, message)) => Err(delivery_error(error, message.topic())),
         };
-        self.set(token as u64, place);
+        self.set(token as u64, acknowledgement);
     }
 }

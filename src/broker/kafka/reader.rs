@@ -1,4 +1,4 @@
-//! Looking at single places of a log, as readers of what is committed see it.
+//! Reads of single offsets as a read-committed consumer sees them.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::broker::{BrokerError, CommittedProbe, Listed, Partition, Record};
 
 impl ConsumerContext for Silent {}
 
-/// A consumer kept for the next look; one that failed is made anew.
+/// A consumer cached for the next read. A failed consumer is replaced.
 #[derive(Default)]
 pub(super) struct Reader(Mutex<Option<BaseConsumer<Silent>>>);
 
-/// Bytes that one listing reads at most.
+/// Maximum bytes read for one listing.
 const MAX_LISTED_BYTES: usize = 4 << 20;
 
 impl Reader {
@@ -39,14 +39,16 @@ impl Reader {
         settings: &Settings,
         partition: &Partition,
         range: Range<i64>,
-        most: usize,
+        max_records: usize,
         deadline: Duration,
     ) -> Result<Listed, BrokerError> {
         let start = range.start;
-        self.with(settings, partition, start, deadline, |client, until| list_records(client, partition, range, most, until))
+        self.with(settings, partition, start, deadline, |client, until| {
+            list_records(client, partition, range, max_records, until)
+        })
     }
 
-    /// Calls `read` with the client that is kept, or with a new one.
+    /// Calls `read` with the cached client, or with a new one.
     fn with<T>(
         &self,
         settings: &Settings,
@@ -57,14 +59,15 @@ impl Reader {
     ) -> Result<T, BrokerError> {
         check_topic(&partition.topic)?;
         let until = Instant::now() + deadline;
-        let busy = || BrokerError::Unavailable(format!("reading {partition} at {offset}: other reads take too long"));
-        let mut kept = self.0.try_lock_until(until).ok_or_else(busy)?;
-        let client = match kept.take() {
+        let busy =
+            || BrokerError::Unavailable(format!("reading {partition} at {offset}: concurrent reads did not finish in time"));
+        let mut cached = self.0.try_lock_until(until).ok_or_else(busy)?;
+        let client = match cached.take() {
             Some(client) => client,
             None => settings.reader().create_with_context(Silent).map_err(|error| error::of(&error, "[kafka]"))?,
         };
         let read = read(&client, until)?;
-        *kept = Some(client);
+        *cached = Some(client);
         Ok(read)
     }
 }
@@ -75,33 +78,33 @@ fn first_visible(
     offset: i64,
     until: Instant,
 ) -> Result<CommittedProbe, BrokerError> {
-    let (first, stable) = ends(client, partition, until)?;
+    let (first, last_stable) = watermarks(client, partition, until)?;
     let from = offset.max(first);
-    if from >= stable {
-        return Ok(CommittedProbe { place: stable, record: None });
+    if from >= last_stable {
+        return Ok(CommittedProbe { place: last_stable, record: None });
     }
     assign(client, partition, from)?;
     let record = next_record(client, partition, from, until)?;
     unassign(client)?;
-    Ok(CommittedProbe { place: record.as_ref().map_or(stable, |record| record.offset), record })
+    Ok(CommittedProbe { place: record.as_ref().map_or(last_stable, |record| record.offset), record })
 }
 
 fn list_records(
     client: &BaseConsumer<Silent>,
     partition: &Partition,
     range: Range<i64>,
-    most: usize,
+    max_records: usize,
     until: Instant,
 ) -> Result<Listed, BrokerError> {
-    let (first, stable) = ends(client, partition, until)?;
-    let (from, end) = (range.start.max(first), range.end.min(stable));
+    let (first, last_stable) = watermarks(client, partition, until)?;
+    let (from, end) = (range.start.max(first), range.end.min(last_stable));
     let mut listed = Listed { offsets: Vec::new(), to: from.min(range.end) };
     if listed.to >= end {
         return Ok(listed);
     }
     assign(client, partition, from)?;
     let mut bytes = 0;
-    while listed.to < end && listed.offsets.len() < most && bytes < MAX_LISTED_BYTES {
+    while listed.to < end && listed.offsets.len() < max_records && bytes < MAX_LISTED_BYTES {
         match next_record(client, partition, listed.to, until)? {
             Some(record) if record.offset < end => {
                 bytes += record.key.map_or(0, |key| key.len()) + record.value.map_or(0, |value| value.len());
@@ -115,24 +118,24 @@ fn list_records(
     Ok(listed)
 }
 
-/// The first offset, and the end. To a client that reads what is committed a log ends where the first open transaction
-/// begins.
-fn ends(client: &BaseConsumer<Silent>, partition: &Partition, until: Instant) -> Result<(i64, i64), BrokerError> {
+/// Returns the first offset and the last last_stable offset: a read-committed client sees the log end at the first open
+/// transaction.
+fn watermarks(client: &BaseConsumer<Silent>, partition: &Partition, until: Instant) -> Result<(i64, i64), BrokerError> {
     let left = until.saturating_duration_since(Instant::now());
-    let ends = client.fetch_watermarks(&partition.topic, partition.index, left);
-    ends.map_err(|error| error::of(&error, &format!("asking for the ends of {partition}")))
+    let watermarks = client.fetch_watermarks(&partition.topic, partition.index, left);
+    watermarks.map_err(|error| error::of(&error, &format!("fetching the watermarks of {partition}")))
 }
 
 fn assign(client: &BaseConsumer<Silent>, partition: &Partition, from: i64) -> Result<(), BrokerError> {
-    let place = list([(partition, Offset::Offset(from))])?;
-    client.assign(&place).map_err(|error| error::of(&error, "reading a record"))
+    let start = list([(partition, Offset::Offset(from))])?;
+    client.assign(&start).map_err(|error| error::of(&error, "reading a record"))
 }
 
 fn unassign(client: &BaseConsumer<Silent>) -> Result<(), BrokerError> {
     client.unassign().map_err(|error| error::of(&error, "reading a record"))
 }
 
-/// None: there is none up to the end.
+/// Returns the next record, or `None` at the end of the log.
 fn next_record(
     client: &BaseConsumer<Silent>,
     partition: &Partition,
@@ -142,20 +145,22 @@ fn next_record(
     let mut last = None;
     while Instant::now() < until {
         match client.poll(until.saturating_duration_since(Instant::now())) {
-            Some(Ok(message)) if is_of(&message, partition) => {
+            Some(Ok(message)) if belongs_to(&message, partition) => {
                 return Ok(Some(with_record(&message, |record| record.to_owned())));
             }
             Some(Err(KafkaError::PartitionEOF(_))) => return Ok(None),
             Some(Err(error)) if error::code_of(&error) == Some(RDKafkaErrorCode::AutoOffsetReset) => {
-                return Err(BrokerError::Unavailable(format!("reading {partition} at {from}: just removed from the log")));
+                return Err(BrokerError::Unavailable(format!(
+                    "reading {partition} at {from}: the offset was just removed from the log"
+                )));
             }
             Some(Err(error)) => last = Some(error::of(&error, &format!("reading {partition} at {from}"))),
             Some(Ok(_)) | None => {}
         }
     }
-    Err(last.unwrap_or_else(|| BrokerError::Unavailable(format!("reading {partition} at {from}: no answer in time"))))
+    Err(last.unwrap_or_else(|| BrokerError::Unavailable(format!("reading {partition} at {from}: timed out"))))
 }
 
-fn is_of(message: &BorrowedMessage<'_>, partition: &Partition) -> bool {
+fn belongs_to(message: &BorrowedMessage<'_>, partition: &Partition) -> bool {
     message.topic() == &*partition.topic && message.partition() == partition.index
 }

@@ -1,4 +1,4 @@
-//! From the `[kafka]` section to the configuration of each kind of client.
+//! Conversion of the `[kafka]` section to the configuration of each kind of client.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::broker::{BrokerError, ConsumerSpec};
 const COMMON: [(&str, &str); 4] = [
     ("client.id", "kafleet"),
     ("statistics.interval.ms", "0"),
-    // Added partitions are noticed within this time.
+    // Upper bound on noticing added partitions.
     ("topic.metadata.refresh.interval.ms", "30000"),
-    // For so long a topic that is missing may still be on its way; who sends to it waits.
+    // Time that a missing topic is assumed to be in creation; sends to it wait.
     ("topic.metadata.propagation.max.ms", "5000"),
 ];
 
@@ -24,7 +24,7 @@ const CONSUMER: [(&str, &str); 6] = [
     ("auto.offset.reset", "error"),
     ("partition.assignment.strategy", "cooperative-sticky"),
     ("isolation.level", "read_committed"),
-    // librdkafka's own 1000 starves a fast consumer: a fetch is postponed that long once the queue was full.
+    // librdkafka's default of 1000 stalls a fast consumer: after a full queue, fetching is postponed for that long.
     ("fetch.queue.backoff.ms", "10"),
 ];
 
@@ -33,16 +33,16 @@ const PRODUCER: [(&str, &str); 6] = [
     ("acks", "all"),
     ("partitioner", "murmur2_random"),
     ("linger.ms", "5"),
-    // The dead-letter topic's 5 MiB, and room for headers.
+    // 5 MiB for the dead-letter topic, plus headers.
     ("message.max.bytes", "5308416"),
-    // librdkafka's own is 1 GiB.
+    // librdkafka's default is 1 GiB.
     ("queue.buffering.max.kbytes", "32768"),
 ];
 
-/// What kafleet itself must set.
+/// Keys that kafleet sets itself.
 const RESERVED: [&str; 3] = ["group.id", "transactional.id", "enable.partition.eof"];
 
-/// Second names: where both were set, the last in no particular order would win.
+/// Aliases of keys. If both names were set, librdkafka would apply them in unspecified order.
 const ALIASES: [(&str, &str); 11] = [
     ("metadata.broker.list", "bootstrap.servers"),
     ("max.in.flight", "max.in.flight.requests.per.connection"),
@@ -59,13 +59,13 @@ const ALIASES: [(&str, &str); 11] = [
 
 const TRANSACTION_TIMEOUT_MS: &str = "10000";
 
-/// The group of consumers that belong to none: librdkafka wants a name, nothing is ever committed under it.
+/// Group id of consumers without a group. librdkafka requires one; nothing is committed under it.
 const NO_GROUP: &str = "kafleet.reader";
 
-/// A queued record costs librdkafka about this many bytes besides its own.
+/// Approximate overhead of a queued record in librdkafka, in bytes.
 const RECORD_OVERHEAD: usize = 300;
 
-/// The checked `[kafka]` section.
+/// The validated `[kafka]` section.
 #[derive(Clone)]
 pub(super) struct Settings {
     user: BTreeMap<String, String>,
@@ -90,17 +90,17 @@ impl Settings {
         Ok(Self { user, log_level })
     }
 
-    /// A client that asks and changes the cluster's own things.
+    /// Configuration of the client for metadata and administration.
     pub fn admin(&self) -> ClientConfig {
         let mut config = self.base(&COMMON);
-        // Ends of partitions are asked for with this client: open transactions are to count.
+        // Watermarks are fetched with this client and must include open transactions.
         config.set("isolation.level", "read_uncommitted");
-        // As a producer that never produces, it needs no producer id.
+        // This producer never sends and needs no producer id.
         config.set("enable.idempotence", "false").remove("group.instance.id");
         config
     }
 
-    /// A consumer that fetches single records, of those that are committed.
+    /// Configuration of a consumer that fetches single committed records.
     pub fn reader(&self) -> ClientConfig {
         let mut config = self.unsubscribed(NO_GROUP);
         config
@@ -108,14 +108,14 @@ impl Settings {
             .set("enable.partition.eof", "true")
             .set("queued.min.messages", "1")
             .set("fetch.message.max.bytes", "65536")
-            // The end of a log is told by a fetch that finds nothing.
+            // An empty fetch signals the end of the log, so it must return quickly.
             .set("fetch.wait.max.ms", "10")
             .set_log_level(RDKafkaLogLevel::Emerg);
         config
     }
 
-    /// A consumer that reads or writes a group's offsets without being a member.
-    pub fn outsider(&self, group: &str) -> ClientConfig {
+    /// Configuration of a consumer that reads or writes a group's offsets without joining it.
+    pub fn observer(&self, group: &str) -> ClientConfig {
         self.unsubscribed(group)
     }
 
@@ -142,8 +142,8 @@ impl Settings {
         self.base(&PRODUCER)
     }
 
-    /// A producer for transactions under a name.
-    pub fn atomic(&self, name: &str) -> ClientConfig {
+    /// Configuration of a transactional producer.
+    pub fn transactional(&self, name: &str) -> ClientConfig {
         let mut config = self.base(&PRODUCER);
         config
             .set("transactional.id", name)
@@ -151,9 +151,10 @@ impl Settings {
             .set("message.timeout.ms", TRANSACTION_TIMEOUT_MS)
             .set("enable.idempotence", "true")
             .set("acks", "all")
-            // All records of a transaction come in one burst: there is nothing to wait for.
+            // All records of a transaction are sent together; lingering would only add latency.
             .set("linger.ms", "0")
-            // The cluster says for a few milliseconds that the transaction before is still being ended.
+            // The coordinator answers with a retryable error for a few milliseconds while it completes the previous
+            // transaction.
             .set("retry.backoff.ms", "20");
         config
     }
@@ -164,7 +165,7 @@ impl Settings {
         if self.user.get("group.protocol").is_some_and(|protocol| protocol.eq_ignore_ascii_case("consumer"))
             && !self.user.contains_key("partition.assignment.strategy")
         {
-            // The newer protocol assigns on the broker, and librdkafka refuses the two together.
+            // The `consumer` protocol assigns partitions on the broker, and librdkafka rejects an assignor with it.
             config.remove("partition.assignment.strategy");
         }
         config
@@ -187,20 +188,21 @@ impl Settings {
     }
 }
 
-/// librdkafka stops fetching when as many bytes or records lie queued; the byte bound shall rule, and small records not
-/// cost many times their size.
+/// Prefetch limits. librdkafka stops fetching at a number of queued bytes or records; the limit in bytes should take
+/// effect first, and the overhead of small records must stay bounded.
 fn prefetch(bytes: usize) -> [(&'static str, usize); 3] {
     [
         ("queued.max.messages.kbytes", (bytes / 1024).clamp(1, 2_097_151)),
         ("queued.min.messages", (bytes / RECORD_OVERHEAD).clamp(1_000, 100_000)),
-        // One fetch may overshoot the bound; keep it to a part. A larger record still comes, alone.
+        // A fetch may exceed the limit by its own size, so it is kept to a quarter. A larger record is still fetched,
+        // alone.
         ("fetch.message.max.bytes", (bytes / 4).clamp(65_536, 1_048_576)),
     ]
 }
 
 fn check(key: &str, value: &str) -> Result<(), BrokerError> {
     if RESERVED.contains(&key) {
-        return Err(BrokerError::Invalid(format!("`{key}` in [kafka] is set by kafleet itself\n\nhint: leave it out")));
+        return Err(BrokerError::Invalid(format!("`{key}` in [kafka] is set by kafleet itself\n\nhint: remove it")));
     }
     let Err(error) = ClientConfig::new().set(key, value).create_native_config() else { return Ok(()) };
     Err(BrokerError::Invalid(match error {
@@ -213,7 +215,7 @@ fn check(key: &str, value: &str) -> Result<(), BrokerError> {
     }))
 }
 
-/// The value is not to be repeated in a message.
+/// True if the value must not appear in messages.
 fn is_secret(key: &str) -> bool {
     ["password", "secret", "pem", "jaas", "token"].iter().any(|part| key.contains(part))
 }
@@ -240,41 +242,41 @@ mod tests {
         Settings::new(&std::iter::once(&servers).chain(extra).map(|(k, v)| (k.to_string(), v.to_string())).collect())
     }
 
-    fn refusal(extra: &[(&str, &str)]) -> String {
+    fn rejection(extra: &[(&str, &str)]) -> String {
         settings(extra).err().expect("refused").to_string()
     }
 
     #[test]
-    fn names_an_unknown_key() {
-        assert!(refusal(&[("bootstrap.server", "x")]).starts_with("unknown key `bootstrap.server` in [kafka]"));
+    fn unknown_key_is_named_in_error() {
+        assert!(rejection(&[("bootstrap.server", "x")]).starts_with("unknown key `bootstrap.server` in [kafka]"));
     }
 
     #[test]
-    fn names_a_bad_value_and_its_key() {
-        let told = refusal(&[("linger.ms", "soon")]);
-        assert!(told.starts_with("bad value `soon` for `linger.ms` in [kafka]"), "{told}");
+    fn bad_value_is_named_with_its_key() {
+        let error = rejection(&[("linger.ms", "soon")]);
+        assert!(error.starts_with("bad value `soon` for `linger.ms` in [kafka]"), "{error}");
     }
 
     #[test]
-    fn keeps_secrets_out_of_messages() {
-        let told = refusal(&[("ssl.key.pem", "hush\0hush")]);
-        assert!(told.contains("`ssl.key.pem`") && !told.contains("hush"), "{told}");
+    fn secret_values_are_not_in_errors() {
+        let error = rejection(&[("ssl.key.pem", "hush\0hush")]);
+        assert!(error.contains("`ssl.key.pem`") && !error.contains("hush"), "{error}");
     }
 
     #[test]
-    fn refuses_what_it_sets_itself() {
-        assert!(refusal(&[("group.id", "mine")]).contains("`group.id`"));
-        assert!(refusal(&[("transactional.id", "mine")]).contains("`transactional.id`"));
+    fn reserved_keys_are_rejected() {
+        assert!(rejection(&[("group.id", "mine")]).contains("`group.id`"));
+        assert!(rejection(&[("transactional.id", "mine")]).contains("`transactional.id`"));
     }
 
     #[test]
-    fn wants_to_know_the_brokers() {
-        let told = Settings::new(&BTreeMap::new()).err().expect("refused").to_string();
-        assert!(told.starts_with("`bootstrap.servers` is missing"), "{told}");
+    fn missing_bootstrap_servers_are_rejected() {
+        let error = Settings::new(&BTreeMap::new()).err().expect("refused").to_string();
+        assert!(error.starts_with("`bootstrap.servers` is missing"), "{error}");
     }
 
     #[test]
-    fn a_users_key_wins_under_either_name() {
+    fn user_key_overrides_default_under_either_name() {
         let settings = settings(&[("queue.buffering.max.ms", "50"), ("auto.offset.reset", "earliest")]).expect("good");
         assert_eq!(settings.producer().get("linger.ms"), Some("50"));
         assert_eq!(settings.producer().get("queue.buffering.max.ms"), None);
@@ -282,19 +284,19 @@ mod tests {
     }
 
     #[test]
-    fn refuses_one_setting_under_two_names() {
-        assert!(refusal(&[("linger.ms", "5"), ("queue.buffering.max.ms", "50")]).contains("are the same"));
+    fn key_and_its_alias_together_are_rejected() {
+        assert!(rejection(&[("linger.ms", "5"), ("queue.buffering.max.ms", "50")]).contains("are the same"));
     }
 
     #[test]
-    fn the_newer_group_protocol_goes_without_an_assignor() {
+    fn consumer_group_protocol_omits_assignor() {
         let settings = settings(&[("group.protocol", "consumer")]).expect("good");
         let spec = ConsumerSpec { group: Some("g".into()), topics: vec!["t".into()], ..Default::default() };
         assert_eq!(settings.consumer(&spec).get("partition.assignment.strategy"), None);
     }
 
     #[test]
-    fn bounds_the_prefetch_in_bytes() {
+    fn prefetch_limit_is_in_bytes() {
         let spec = ConsumerSpec { prefetch_bytes: 1 << 20, ..Default::default() };
         let config = settings(&[]).expect("good").consumer(&spec);
         assert_eq!(config.get("queued.max.messages.kbytes"), Some("1024"));

@@ -1,4 +1,4 @@
-//! Who should own which partition: as even as the subscriptions allow, with as few moves as that takes.
+//! Partition assignment: as even as the subscriptions allow, with the fewest possible moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,55 +7,60 @@ use crate::broker::Partition;
 pub(super) type MemberId = u64;
 pub(super) type Target = BTreeMap<Partition, MemberId>;
 
-/// Spreads `partitions` over members (each with the topics it wants), starting from who has them now.
-pub(super) fn balance(partitions: &[Partition], wants: &BTreeMap<MemberId, BTreeSet<String>>, now: &Target) -> Target {
-    let may = |member: &MemberId, at: &Partition| wants.get(member).is_some_and(|topics| topics.contains(&*at.topic));
-    let mut load: BTreeMap<MemberId, usize> = wants.keys().map(|member| (*member, 0)).collect();
+/// Distributes `partitions` over members, given the topics each one subscribes to and the current assignment.
+pub(super) fn balance(
+    partitions: &[Partition],
+    subscriptions: &BTreeMap<MemberId, BTreeSet<String>>,
+    current: &Target,
+) -> Target {
+    let can_own = |member: &MemberId, at: &Partition| subscriptions.get(member).is_some_and(|topics| topics.contains(&*at.topic));
+    let mut load: BTreeMap<MemberId, usize> = subscriptions.keys().map(|member| (*member, 0)).collect();
     let mut target = Target::new();
-    let (kept, free): (Vec<_>, Vec<_>) = partitions.iter().partition(|at| now.get(at).is_some_and(|member| may(member, at)));
+    let (kept, free): (Vec<_>, Vec<_>) =
+        partitions.iter().partition(|at| current.get(at).is_some_and(|member| can_own(member, at)));
     for at in kept {
-        give(&mut target, &mut load, at, now[at]);
+        assign(&mut target, &mut load, at, current[at]);
     }
     for at in free {
-        let idlest = load.iter().filter(|(member, _)| may(member, at)).min_by_key(|(_, held)| **held);
-        if let Some((&member, _)) = idlest {
-            give(&mut target, &mut load, at, member);
+        let least_loaded = load.iter().filter(|(member, _)| can_own(member, at)).min_by_key(|(_, count)| **count);
+        if let Some((&member, _)) = least_loaded {
+            assign(&mut target, &mut load, at, member);
         }
     }
-    while let Some((at, to)) = next_move(&target, &load, may) {
-        give(&mut target, &mut load, &at, to);
+    while let Some((at, to)) = next_move(&target, &load, can_own) {
+        assign(&mut target, &mut load, &at, to);
     }
     target
 }
 
-fn give(target: &mut Target, load: &mut BTreeMap<MemberId, usize>, at: &Partition, to: MemberId) {
+fn assign(target: &mut Target, load: &mut BTreeMap<MemberId, usize>, at: &Partition, to: MemberId) {
     if let Some(from) = target.insert(at.clone(), to) {
-        load.entry(from).and_modify(|held| *held -= 1);
+        load.entry(from).and_modify(|count| *count -= 1);
     }
-    load.entry(to).and_modify(|held| *held += 1);
+    load.entry(to).and_modify(|count| *count += 1);
 }
 
-/// A partition whose owner holds at least two more than another member that may have it, from the fullest owner first.
+/// Returns a move from the most loaded owner to a member with at least two partitions fewer.
 fn next_move(
     target: &Target,
     load: &BTreeMap<MemberId, usize>,
-    may: impl Fn(&MemberId, &Partition) -> bool,
+    can_own: impl Fn(&MemberId, &Partition) -> bool,
 ) -> Option<(Partition, MemberId)> {
     let moves = target.iter().filter_map(|(at, owner)| {
-        let (&to, &held) = load.iter().filter(|(member, _)| may(member, at)).min_by_key(|(_, held)| **held)?;
-        (load[owner] >= held + 2).then(|| (load[owner], at, to))
+        let (&to, &count) = load.iter().filter(|(member, _)| can_own(member, at)).min_by_key(|(_, count)| **count)?;
+        (load[owner] >= count + 2).then(|| (load[owner], at, to))
     });
-    moves.max_by_key(|(held, ..)| *held).map(|(_, at, to)| (at.clone(), to))
+    moves.max_by_key(|(count, ..)| *count).map(|(_, at, to)| (at.clone(), to))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn spread(count: i32, members: &[MemberId], now: &Target) -> Target {
+    fn spread(count: i32, members: &[MemberId], current: &Target) -> Target {
         let partitions: Vec<Partition> = (0..count).map(|index| Partition::new("t", index)).collect();
-        let wants = members.iter().map(|member| (*member, BTreeSet::from(["t".to_owned()]))).collect();
-        balance(&partitions, &wants, now)
+        let subscriptions = members.iter().map(|member| (*member, BTreeSet::from(["t".to_owned()]))).collect();
+        balance(&partitions, &subscriptions, current)
     }
 
     fn loads(target: &Target) -> Vec<usize> {
@@ -69,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn spreads_evenly_for_any_number_of_members() {
+    fn assignment_is_even_for_any_number_of_members() {
         for members in 1..10_u64 {
             let loads = loads(&spread(16, &(0..members).collect::<Vec<_>>(), &Target::new()));
             assert_eq!(loads.iter().sum::<usize>(), 16);
@@ -78,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_no_more_than_it_must() {
+    fn rebalance_moves_as_few_partitions_as_possible() {
         let two = spread(9, &[1, 2], &Target::new());
         let three = spread(9, &[1, 2, 3], &two);
         let moved = two.iter().filter(|(at, owner)| three[at] != **owner).count();
@@ -88,10 +93,10 @@ mod tests {
     }
 
     #[test]
-    fn gives_a_partition_only_to_who_wants_its_topic() {
+    fn partitions_go_only_to_subscribers_of_their_topic() {
         let partitions = [Partition::new("a", 0), Partition::new("b", 0), Partition::new("c", 0)];
-        let wants = BTreeMap::from([(1, BTreeSet::from(["a".to_owned()])), (2, ["a", "b"].map(String::from).into())]);
-        let target = balance(&partitions, &wants, &Target::new());
+        let subscriptions = BTreeMap::from([(1, BTreeSet::from(["a".to_owned()])), (2, ["a", "b"].map(String::from).into())]);
+        let target = balance(&partitions, &subscriptions, &Target::new());
         assert_eq!(target, Target::from([(partitions[0].clone(), 1), (partitions[1].clone(), 2)]));
     }
 }

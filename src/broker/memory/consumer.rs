@@ -1,4 +1,4 @@
-//! The consumer: its places in the logs, and its standing in its group.
+//! The in-memory consumer: its positions in the logs, and its group membership.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,14 +7,15 @@ use std::time::Duration;
 use parking_lot::{Condvar, MutexGuard};
 use tokio::time::Instant;
 
-use super::group::PendingRebalance;
+use super::group::PollResult;
 use super::log::Entry;
 use super::topics::{self, Topics};
 use super::{Core, State};
 use crate::broker::{BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
 use crate::runtime;
 
-/// Dropped without `close` it is a member that died: the others get its partitions after the session timeout.
+/// A consumer. Dropping it without `close` simulates a crash: its partitions are reassigned after the session
+/// timeout.
 pub(super) struct MemoryConsumer {
     core: Arc<Core>,
     id: u64,
@@ -23,10 +24,11 @@ pub(super) struct MemoryConsumer {
     read_uncommitted: bool,
     waiter: Arc<Condvar>,
     joined: bool,
-    /// What the group has given and the consumer has not released; after `Lost` it has to be released before joining again.
-    given: BTreeSet<Partition>,
+    /// Partitions assigned by the group and not released. After `Lost` they must be released before the consumer
+    /// joins again.
+    assigned: BTreeSet<Partition>,
     reads: Vec<Read>,
-    /// Which read comes first in the next poll, so that a full partition does not starve the others.
+    /// Index of the first read in the next poll, so that a partition with many records does not starve the others.
     next: usize,
     events: Vec<GroupEvent>,
     batch: Vec<(usize, Entry)>,
@@ -36,8 +38,8 @@ struct Read {
     at: Partition,
     position: i64,
     paused: bool,
-    /// Out of range, or being given back.
-    halted: bool,
+    /// Out of range, or being revoked.
+    stopped: bool,
 }
 
 impl MemoryConsumer {
@@ -54,7 +56,7 @@ impl MemoryConsumer {
             read_uncommitted: spec.read_uncommitted,
             waiter: Arc::new(Condvar::new()),
             joined: false,
-            given: BTreeSet::new(),
+            assigned: BTreeSet::new(),
             reads: Vec::new(),
             next: 0,
             events: Vec::new(),
@@ -62,25 +64,25 @@ impl MemoryConsumer {
         })
     }
 
-    /// Joins the group where need be, and takes what it has to say.
-    fn visit_group(&mut self, core: &Core, state: &mut State) {
+    /// Joins the group if necessary, and collects its events.
+    fn poll_group(&mut self, core: &Core, state: &mut State) {
         let Some(name) = self.group.clone() else { return };
-        core.tend(state, &name);
+        core.apply_timeouts(state, &name);
         let now_ms = core.now_ms();
         let group = state.groups.entry(name).or_default();
         if self.joined {
-            match group.visit(self.id, now_ms) {
-                PendingRebalance::Member(events) => return self.take_events(events),
-                PendingRebalance::Out => self.lose_all(),
+            match group.poll(self.id, now_ms) {
+                PollResult::Member(events) => return self.take_events(events),
+                PollResult::Evicted => self.handle_eviction(),
             }
         }
-        // A membership that held nothing is renewed at once; the other ones when all that was lost has been released.
-        if !self.joined && self.given.is_empty() {
+        // Rejoin at once if nothing was assigned; otherwise once all lost partitions have been released.
+        if !self.joined && self.assigned.is_empty() {
             group.join(self.id, &self.topics, &self.waiter, &state.topics, now_ms);
             self.joined = true;
             let missing = self.topics.iter().filter(|topic| !state.topics.contains_key(topic.as_str()));
             self.events.extend(missing.map(|topic| GroupEvent::Trouble(topics::unknown_topic(topic))));
-            if let PendingRebalance::Member(events) = group.visit(self.id, now_ms) {
+            if let PollResult::Member(events) = group.poll(self.id, now_ms) {
                 self.take_events(events);
             }
         }
@@ -89,41 +91,41 @@ impl MemoryConsumer {
     fn take_events(&mut self, events: Vec<GroupEvent>) {
         for event in &events {
             match event {
-                GroupEvent::Assigned(partitions) => self.given.extend(partitions.iter().cloned()),
-                GroupEvent::Revoked(partitions) => self.halt(partitions),
+                GroupEvent::Assigned(partitions) => self.assigned.extend(partitions.iter().cloned()),
+                GroupEvent::Revoked(partitions) => self.stop(partitions),
                 _ => {}
             }
         }
         self.events.extend(events);
     }
 
-    fn halt(&mut self, partitions: &[Partition]) {
+    fn stop(&mut self, partitions: &[Partition]) {
         for read in self.reads.iter_mut().filter(|read| partitions.contains(&read.at)) {
-            read.halted = true;
+            read.stopped = true;
         }
     }
 
-    fn lose_all(&mut self) {
+    fn handle_eviction(&mut self) {
         self.joined = false;
         self.reads.clear();
-        if !self.given.is_empty() {
-            self.events.push(GroupEvent::Lost(self.given.iter().cloned().collect()));
+        if !self.assigned.is_empty() {
+            self.events.push(GroupEvent::Lost(self.assigned.iter().cloned().collect()));
         }
     }
 
-    /// Moves at most `max` records into the batch.
+    /// Moves at most `max` records to the batch.
     fn take(&mut self, topics: &Topics, max: usize) {
         let count = self.reads.len();
         let Self { reads, batch, events, .. } = self;
         for n in 0..count {
             let slot = (self.next + n) % count;
             let read = &mut reads[slot];
-            if read.paused || read.halted {
+            if read.paused || read.stopped {
                 continue;
             }
             let Ok(log) = topics::log(topics, &read.at) else { continue };
             if read.position < log.first || read.position > log.end {
-                read.halted = true;
+                read.stopped = true;
                 events.push(GroupEvent::OutOfRange(read.at.clone()));
                 continue;
             }
@@ -136,27 +138,27 @@ impl MemoryConsumer {
         }
     }
 
-    /// Waits for a record, for news of the group, or for `left` to pass.
+    /// Waits for a record, a group event, or the timeout.
     fn wait(&self, core: &Core, state: &mut MutexGuard<'_, State>, mut left: Duration) {
-        for read in self.reads.iter().filter(|read| !read.paused && !read.halted) {
+        for read in self.reads.iter().filter(|read| !read.paused && !read.stopped) {
             if let Ok(log) = topics::log_mut(&mut state.topics, &read.at) {
                 log.wait_with(&self.waiter);
             }
         }
         let group = self.group.as_ref().and_then(|name| state.groups.get(name));
-        if let Some(silence_ms) = group.and_then(|group| group.next_silence_ms(core.now_ms(), core.session_ms())) {
-            left = left.min(Duration::from_millis(silence_ms));
+        if let Some(eviction_ms) = group.and_then(|group| group.next_eviction_ms(core.now_ms(), core.session_ms())) {
+            left = left.min(Duration::from_millis(eviction_ms));
         }
         self.waiter.wait_for(state, left);
     }
 
-    /// Fills the batch and the events, or waits in vain.
-    fn gather(&mut self, max: usize, wait: Duration) {
+    /// Fills the batch and the events, waiting up to `wait`.
+    fn fill(&mut self, max: usize, wait: Duration) {
         let end = Instant::now() + wait.min(Duration::from_secs(24 * 3600));
         let core = self.core.clone();
         let mut state = core.lock();
         loop {
-            self.visit_group(&core, &mut state);
+            self.poll_group(&core, &mut state);
             if self.events.is_empty() && max > 0 {
                 self.take(&state.topics, max);
             }
@@ -169,7 +171,7 @@ impl MemoryConsumer {
             }
         }
         if let Some(group) = self.group.as_ref().and_then(|name| state.groups.get_mut(name)) {
-            group.end_visit(self.id, core.now_ms());
+            group.end_poll(self.id, core.now_ms());
         }
     }
 
@@ -177,17 +179,17 @@ impl MemoryConsumer {
         self.group.as_deref().ok_or_else(|| BrokerError::Invalid("a consumer without a group has no commits".to_owned()))
     }
 
-    /// The partition may be read by this consumer.
-    fn may_read(&self, state: &State, at: &Partition) -> Result<(), BrokerError> {
+    /// Checks that this consumer may read the partition.
+    fn check_assigned(&self, state: &State, at: &Partition) -> Result<(), BrokerError> {
         let Some(name) = &self.group else { return Ok(()) };
-        let held = state.groups.get(name).is_some_and(|group| group.holds(self.id, at));
-        if held { Ok(()) } else { Err(BrokerError::Refused(format!("`{at}` is not assigned to this member of `{name}`"))) }
+        let is_assigned = state.groups.get(name).is_some_and(|group| group.is_assigned(self.id, at));
+        if is_assigned { Ok(()) } else { Err(BrokerError::Refused(format!("`{at}` is not assigned to this member of `{name}`"))) }
     }
 
-    fn place(&mut self, at: &Partition, position: i64, halted: bool) {
+    fn set_position(&mut self, at: &Partition, position: i64, stopped: bool) {
         match self.reads.iter_mut().find(|read| read.at == *at) {
-            Some(read) => (read.position, read.halted) = (position, halted),
-            None => self.reads.push(Read { at: at.clone(), position, paused: false, halted }),
+            Some(read) => (read.position, read.stopped) = (position, stopped),
+            None => self.reads.push(Read { at: at.clone(), position, paused: false, stopped }),
         }
     }
 
@@ -200,10 +202,10 @@ impl MemoryConsumer {
 impl Consumer for MemoryConsumer {
     fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
         self.batch.clear();
-        self.gather(max, wait);
+        self.fill(max, wait);
         for (slot, entry) in &self.batch {
             let at = &self.reads[*slot].at;
-            sink(&entry.payload.record(&at.topic, at.index, entry.place));
+            sink(&entry.payload.record(&at.topic, at.index, entry.at));
         }
         self.batch.clear();
         Ok(std::mem::take(&mut self.events))
@@ -212,26 +214,26 @@ impl Consumer for MemoryConsumer {
     fn assign(&mut self, starts: &[(Partition, StartOffset)]) -> Result<(), BrokerError> {
         let core = self.core.clone();
         let state = core.lock();
-        let mut places = Vec::with_capacity(starts.len());
+        let mut positions = Vec::with_capacity(starts.len());
         for (at, start) in starts {
-            self.may_read(&state, at)?;
+            self.check_assigned(&state, at)?;
             let log = topics::log(&state.topics, at)?;
-            places.push(match start {
+            positions.push(match start {
                 StartOffset::Beginning => log.first,
-                StartOffset::End => log.limit(self.read_uncommitted),
+                StartOffset::End => log.read_limit(self.read_uncommitted),
                 StartOffset::At(offset) => *offset,
             });
         }
-        for ((at, _), position) in starts.iter().zip(places) {
-            let halted = self.is_revoking(&state, at);
-            self.place(at, position, halted);
+        for ((at, _), position) in starts.iter().zip(positions) {
+            let stopped = self.is_revoking(&state, at);
+            self.set_position(at, position, stopped);
         }
         Ok(())
     }
 
     fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
         self.reads.retain(|read| !partitions.contains(&read.at));
-        self.given.retain(|at| !partitions.contains(at));
+        self.assigned.retain(|at| !partitions.contains(at));
         let mut state = self.core.lock();
         if let Some(group) = self.group.as_ref().and_then(|name| state.groups.get_mut(name)) {
             group.release(self.id, partitions);
@@ -242,7 +244,7 @@ impl Consumer for MemoryConsumer {
     fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
         self.group_name()?;
         if self.events.iter().any(|event| matches!(event, GroupEvent::Committed { .. })) {
-            return Err(BrokerError::Invalid("a commit is under way; hint: poll for its outcome first".to_owned()));
+            return Err(BrokerError::Invalid("a commit is in flight; hint: poll for its outcome first".to_owned()));
         }
         let result = self.commit_sync(commits);
         let partitions = commits.iter().map(|commit| commit.partition.clone()).collect();
@@ -253,8 +255,8 @@ impl Consumer for MemoryConsumer {
     fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
         let name = self.group_name()?;
         let mut state = self.core.lock();
-        self.core.tend(&mut state, name);
-        state.dice.commit()?;
+        self.core.apply_timeouts(&mut state, name);
+        state.faults.commit()?;
         let now_ms = self.core.now_ms();
         let state = &mut *state;
         let group = state.groups.entry(name.to_owned()).or_default();

@@ -1,21 +1,21 @@
-//! What may go wrong on purpose, decided by a seed.
+//! Fault injection from a seed.
 
 use crate::broker::BrokerError;
 
-/// Probabilities from 0 to 1, each per call or record; all 0 by default.
+/// Probabilities from 0 to 1 of each fault, per call or record. All 0 by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     pub seed: u64,
-    /// A send fails and nothing is written.
+    /// A send fails without writing the record.
     pub unavailable: f64,
-    /// A send is written, but its sender is told that it failed.
+    /// A record is written, but its producer gets an error.
     pub lost_acknowledgement: f64,
-    /// A record, and everything behind it in its producer, waits: until the next `send`, `flush` or
-    /// [`super::Memory::deliver_delayed`] of an inline producer, else for some milliseconds.
+    /// A record, and everything behind it in its producer, is delayed: until the next `send`, `flush` or
+    /// [`super::Memory::deliver_delayed`] of an inline producer, otherwise for a few milliseconds.
     pub delay: f64,
     /// A record is written twice.
     pub duplicate: f64,
-    /// A member's commit is refused, as in a rebalance.
+    /// A member's commit is refused, as during a rebalance.
     pub refuse_commit: f64,
 }
 
@@ -58,12 +58,12 @@ impl FaultInjector {
 
     pub fn commit(&mut self) -> Result<(), BrokerError> {
         if self.random.f64() < self.faults.refuse_commit {
-            return Err(BrokerError::Refused("a fault on purpose".to_owned()));
+            return Err(BrokerError::Refused("injected fault".to_owned()));
         }
         Ok(())
     }
 }
 
 pub(super) fn injected() -> BrokerError {
-    BrokerError::Unavailable("a fault on purpose".to_owned())
+    BrokerError::Unavailable("injected fault".to_owned())
 }

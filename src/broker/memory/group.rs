@@ -1,7 +1,8 @@
-//! A consumer group: members, who owns what, what was committed.
+//! A consumer group: members, assignments and committed offsets.
 //!
-//! A partition goes through `Offered` (the member has to hear of it) → `Held` → `Revoking` (it has to be released), and
-//! only then to its next owner. Nothing here waits; what a member has to be told lies in its [`PollResult`] until it polls.
+//! A partition goes through `Offered` (not delivered to the member yet), `Held` and `Revoking` (the member must
+//! release it) before its next owner gets it. Nothing here waits: pending changes stay in the member's
+//! [`PollResult`] until it polls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,10 +18,10 @@ const MAX_METADATA_BYTES: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Group {
     members: BTreeMap<MemberId, Member>,
-    owners: BTreeMap<Partition, Holding>,
+    owners: BTreeMap<Partition, Assignment>,
     target: Target,
     known_partitions: usize,
-    /// Goes up with every change of members or partitions.
+    /// Incremented with every change of members or partitions.
     generation: u64,
     offsets: BTreeMap<Partition, Stored>,
     empty_since_ms: i64,
@@ -30,35 +31,35 @@ pub(super) struct Group {
 struct Member {
     topics: BTreeSet<String>,
     waiter: Arc<Condvar>,
-    /// Inside [`crate::broker::Consumer::poll`], so alive however long that waits.
+    /// The member is inside [`crate::broker::Consumer::poll`], and therefore alive however long that waits.
     polling: bool,
     seen_ms: i64,
-    /// The generation of its last poll.
+    /// Generation of the member's last poll.
     generation: u64,
-    /// It has learnt of its first assignment, which may be empty.
-    welcomed: bool,
-    mail: PollResult,
+    /// The member has received its first assignment, which may be empty.
+    got_first_assignment: bool,
+    pending: PendingRebalance,
 }
 
 #[derive(Debug, Default)]
-struct PollResult {
-    give: Vec<Partition>,
-    take: Vec<Partition>,
+struct PendingRebalance {
+    assigned: Vec<Partition>,
+    revoked: Vec<Partition>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Lies in the member's mail.
+    /// The assignment is pending for the member's next poll.
     Offered,
     Held,
-    /// The request to give it back lies in the member's mail.
-    Wanted,
-    /// The member knows that it has to give it back.
+    /// The revocation is pending for the member's next poll.
+    RevokePending,
+    /// The member has received the revocation.
     Revoking,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Holding {
+struct Assignment {
     member: MemberId,
     phase: Phase,
 }
@@ -69,11 +70,11 @@ struct Stored {
     at_ms: i64,
 }
 
-/// What a member learns when it polls.
-pub(super) enum PendingRebalance {
+/// Result of a member's poll.
+pub(super) enum PollResult {
     Member(Vec<GroupEvent>),
-    /// It has been put out; these were its partitions.
-    Out,
+    /// The member was evicted.
+    Evicted,
 }
 
 impl Group {
@@ -88,27 +89,27 @@ impl Group {
             polling: false,
             seen_ms: now_ms,
             generation: 0,
-            welcomed: false,
-            mail: PollResult::default(),
+            got_first_assignment: false,
+            pending: PendingRebalance::default(),
         };
         self.members.insert(id, member);
         self.rebalance(all);
     }
 
-    /// Takes a member out; its partitions go to others at once.
+    /// Removes a member; its partitions are reassigned at once.
     pub fn leave(&mut self, id: MemberId, all: &Topics, now_ms: i64) {
         if self.members.remove(&id).is_none() {
             return;
         }
-        self.owners.retain(|_, holding| holding.member != id);
+        self.owners.retain(|_, assignment| assignment.member != id);
         if self.members.is_empty() {
             self.empty_since_ms = now_ms;
         }
         self.rebalance(all);
     }
 
-    /// Puts out members that have not polled for `timeout_ms`.
-    pub fn put_out_silent(&mut self, all: &Topics, now_ms: i64, timeout_ms: i64) {
+    /// Evicts members that have not polled for `timeout_ms`.
+    pub fn evict_silent(&mut self, all: &Topics, now_ms: i64, timeout_ms: i64) {
         let silent = |member: &Member| !member.polling && now_ms - member.seen_ms > timeout_ms;
         let ids: Vec<MemberId> = self.members.iter().filter(|(_, member)| silent(member)).map(|(id, _)| *id).collect();
         for id in ids {
@@ -116,153 +117,157 @@ impl Group {
         }
     }
 
-    /// Milliseconds until the next member falls silent.
-    pub fn next_silence_ms(&self, now_ms: i64, timeout_ms: i64) -> Option<u64> {
+    /// Returns the milliseconds until the next member may be evicted.
+    pub fn next_eviction_ms(&self, now_ms: i64, timeout_ms: i64) -> Option<u64> {
         let idle = self.members.values().filter(|member| !member.polling);
         idle.map(|member| (member.seen_ms + timeout_ms + 1 - now_ms).max(1) as u64).min()
     }
 
-    /// Hands a member its mail.
-    pub fn visit(&mut self, id: MemberId, now_ms: i64) -> PendingRebalance {
-        let Some(member) = self.members.get_mut(&id) else { return PendingRebalance::Out };
+    /// Returns a member's pending events.
+    pub fn poll(&mut self, id: MemberId, now_ms: i64) -> PollResult {
+        let Some(member) = self.members.get_mut(&id) else { return PollResult::Evicted };
         (member.polling, member.seen_ms, member.generation) = (true, now_ms, self.generation);
-        let PollResult { give, take } = std::mem::take(&mut member.mail);
-        // Where there are fewer partitions than members: it hears so once.
-        let without = self.known_partitions > 0 && !self.target.values().any(|owner| *owner == id);
-        let told = !give.is_empty() || (without && !member.welcomed);
-        member.welcomed |= told;
-        for (partitions, phase) in [(&give, Phase::Held), (&take, Phase::Revoking)] {
+        let PendingRebalance { assigned, revoked } = std::mem::take(&mut member.pending);
+        // A member without partitions receives its empty assignment once.
+        let has_none = self.known_partitions > 0 && !self.target.values().any(|owner| *owner == id);
+        let deliver_assignment = !assigned.is_empty() || (has_none && !member.got_first_assignment);
+        member.got_first_assignment |= deliver_assignment;
+        for (partitions, phase) in [(&assigned, Phase::Held), (&revoked, Phase::Revoking)] {
             for at in partitions {
-                self.owners.insert(at.clone(), Holding { member: id, phase });
+                self.owners.insert(at.clone(), Assignment { member: id, phase });
             }
         }
-        let events = [(!take.is_empty()).then_some(GroupEvent::Revoked(take)), told.then_some(GroupEvent::Assigned(give))];
-        PendingRebalance::Member(events.into_iter().flatten().collect())
+        let events = [
+            (!revoked.is_empty()).then_some(GroupEvent::Revoked(revoked)),
+            deliver_assignment.then_some(GroupEvent::Assigned(assigned)),
+        ];
+        PollResult::Member(events.into_iter().flatten().collect())
     }
 
-    pub fn end_visit(&mut self, id: MemberId, now_ms: i64) {
+    pub fn end_poll(&mut self, id: MemberId, now_ms: i64) {
         if let Some(member) = self.members.get_mut(&id) {
             (member.polling, member.seen_ms) = (false, now_ms);
         }
     }
 
-    /// The partition is this member's, and it has heard so.
-    pub fn holds(&self, id: MemberId, at: &Partition) -> bool {
-        self.owners.get(at).is_some_and(|holding| holding.member == id && holding.phase != Phase::Offered)
+    /// Returns whether the partition is assigned to this member, and the member has received the assignment.
+    pub fn is_assigned(&self, id: MemberId, at: &Partition) -> bool {
+        self.owners.get(at).is_some_and(|assignment| assignment.member == id && assignment.phase != Phase::Offered)
     }
 
-    /// Where the group does not want it back, the partition stays the member's, unread: nobody else may take it.
+    /// Releases partitions. One that is not being revoked is_target assigned to the member, unread; no other member gets
+    /// it.
     pub fn release(&mut self, id: MemberId, partitions: &[Partition]) {
-        for at in partitions.iter().filter(|at| self.is_wanted_back(id, at)).collect::<Vec<_>>() {
+        for at in partitions.iter().filter(|at| self.is_revocation_pending(id, at)).collect::<Vec<_>>() {
             self.owners.remove(at);
-            self.write(id, |mail| mail.take.retain(|wanted| wanted != at));
+            self.update_pending(id, |pending| pending.revoked.retain(|wanted| wanted != at));
         }
-        self.settle();
+        self.advance_all();
     }
 
-    /// The partition is this member's, but the group has another use for it.
-    pub fn is_wanted_back(&self, id: MemberId, at: &Partition) -> bool {
-        let phase = self.owners.get(at).filter(|holding| holding.member == id).map(|holding| holding.phase);
-        matches!(phase, Some(Phase::Wanted | Phase::Revoking))
+    /// Returns whether the partition is assigned to this member, but about to be revoked.
+    pub fn is_revocation_pending(&self, id: MemberId, at: &Partition) -> bool {
+        let phase = self.owners.get(at).filter(|assignment| assignment.member == id).map(|assignment| assignment.phase);
+        matches!(phase, Some(Phase::RevokePending | Phase::Revoking))
     }
 
-    /// The member knows that it has to give the partition back, so it gets no more records of it.
+    /// Returns whether the member has received the revocation; it gets no more records of the partition.
     pub fn is_revoking(&self, id: MemberId, at: &Partition) -> bool {
-        self.owners.get(at).is_some_and(|holding| holding.member == id && holding.phase == Phase::Revoking)
+        self.owners.get(at).is_some_and(|assignment| assignment.member == id && assignment.phase == Phase::Revoking)
     }
 
-    /// Shares out partitions that have come into being.
-    pub fn notice_topics(&mut self, all: &Topics) {
-        let partitions = self.wanted(all);
+    /// Rebalances after partitions were added.
+    pub fn update_partitions(&mut self, all: &Topics) {
+        let partitions = self.subscribed_partitions(all);
         if partitions.len() != self.known_partitions {
             self.rebalance(all);
         }
     }
 
-    /// Finds out again who should own what, after a change of members, topics or partitions.
+    /// Recomputes the assignment after a change of members, topics or partitions.
     fn rebalance(&mut self, all: &Topics) {
-        let wants: BTreeMap<MemberId, BTreeSet<String>> =
+        let subscriptions: BTreeMap<MemberId, BTreeSet<String>> =
             self.members.iter().map(|(id, member)| (*id, member.topics.clone())).collect();
-        let partitions = self.wanted(all);
+        let partitions = self.subscribed_partitions(all);
         self.known_partitions = partitions.len();
-        self.target = balance(&partitions, &wants, &self.target);
+        self.target = balance(&partitions, &subscriptions, &self.target);
         self.generation += 1;
-        self.settle();
+        self.advance_all();
     }
 
-    /// The partitions of all topics that some member wants.
-    fn wanted(&self, all: &Topics) -> Vec<Partition> {
+    /// Returns the partitions of all topics with a subscribed member.
+    fn subscribed_partitions(&self, all: &Topics) -> Vec<Partition> {
         let wanted: BTreeSet<&str> = self.members.values().flat_map(|member| &member.topics).map(String::as_str).collect();
         let topics = all.iter().filter(|(name, _)| wanted.contains(&***name));
         topics.flat_map(|(name, topic)| (0..topic.logs.len()).map(|index| Partition::new(name.clone(), index as i32))).collect()
     }
 
     /// Moves every partition one step towards its target.
-    fn settle(&mut self) {
-        let held: Vec<(Partition, Holding)> = self.owners.iter().map(|(at, holding)| (at.clone(), *holding)).collect();
-        for (at, holding) in held {
-            let stays = self.target.get(&at) == Some(&holding.member);
-            self.turn(&at, holding, stays);
+    fn advance_all(&mut self) {
+        let held: Vec<(Partition, Assignment)> = self.owners.iter().map(|(at, assignment)| (at.clone(), *assignment)).collect();
+        for (at, assignment) in held {
+            let is_target = self.target.get(&at) == Some(&assignment.member);
+            self.advance(&at, assignment, is_target);
         }
         let free: Vec<(Partition, MemberId)> =
             self.target.iter().filter(|(at, _)| !self.owners.contains_key(at)).map(|(at, to)| (at.clone(), *to)).collect();
         for (at, member) in free {
-            self.owners.insert(at.clone(), Holding { member, phase: Phase::Offered });
-            self.write(member, |mail| mail.give.push(at));
+            self.owners.insert(at.clone(), Assignment { member, phase: Phase::Offered });
+            self.update_pending(member, |pending| pending.assigned.push(at));
         }
     }
 
-    fn turn(&mut self, at: &Partition, Holding { member, phase }: Holding, stays: bool) {
+    fn advance(&mut self, at: &Partition, Assignment { member, phase }: Assignment, is_target: bool) {
         match phase {
-            Phase::Offered if !stays => {
+            Phase::Offered if !is_target => {
                 self.owners.remove(at);
-                self.write(member, |mail| mail.give.retain(|offered| offered != at));
+                self.update_pending(member, |pending| pending.assigned.retain(|offered| offered != at));
             }
-            Phase::Held if !stays => {
-                self.owners.insert(at.clone(), Holding { member, phase: Phase::Wanted });
-                self.write(member, |mail| mail.take.push(at.clone()));
+            Phase::Held if !is_target => {
+                self.owners.insert(at.clone(), Assignment { member, phase: Phase::RevokePending });
+                self.update_pending(member, |pending| pending.revoked.push(at.clone()));
             }
-            Phase::Wanted if stays => {
-                self.owners.insert(at.clone(), Holding { member, phase: Phase::Held });
-                self.write(member, |mail| mail.take.retain(|wanted| wanted != at));
+            Phase::RevokePending if is_target => {
+                self.owners.insert(at.clone(), Assignment { member, phase: Phase::Held });
+                self.update_pending(member, |pending| pending.revoked.retain(|wanted| wanted != at));
             }
-            Phase::Offered | Phase::Held | Phase::Wanted | Phase::Revoking => {}
+            Phase::Offered | Phase::Held | Phase::RevokePending | Phase::Revoking => {}
         }
     }
 
-    fn write(&mut self, id: MemberId, write: impl FnOnce(&mut PollResult)) {
+    fn update_pending(&mut self, id: MemberId, update: impl FnOnce(&mut PendingRebalance)) {
         if let Some(member) = self.members.get_mut(&id) {
-            write(&mut member.mail);
+            update(&mut member.pending);
             member.waiter.notify_all();
         }
     }
 
-    /// A commit by a member: all of it or nothing.
+    /// Commits for a member: all offsets or none.
     pub fn commit(&mut self, name: &str, id: MemberId, commits: &[Commit], all: &Topics, now_ms: i64) -> Result<(), BrokerError> {
-        check(commits, all)?;
+        check_commits(commits, all)?;
         let Some(member) = self.members.get(&id) else {
             return Err(BrokerError::Refused(format!("this consumer is not a member of `{name}`; hint: poll to join it")));
         };
-        if let Some(foreign) = commits.iter().find(|commit| !self.holds(id, &commit.partition)) {
+        if let Some(foreign) = commits.iter().find(|commit| !self.is_assigned(id, &commit.partition)) {
             return Err(BrokerError::Refused(format!("`{}` is not this member's", foreign.partition)));
         }
-        // As in Kafka: between a rebalance and the member's next poll its commits carry an old generation, but one that
-        // is giving partitions back keeps everybody else waiting and may commit until it has released them.
-        let giving_back = self.owners.values().any(|holding| holding.member == id && holding.phase == Phase::Revoking);
-        if member.generation != self.generation && !giving_back {
+        // As in Kafka, commits between a rebalance and the member's next poll carry an old generation. A member that
+        // is still revoking partitions delays the rebalance, and may commit until it has released them.
+        let is_revoking = self.owners.values().any(|assignment| assignment.member == id && assignment.phase == Phase::Revoking);
+        if member.generation != self.generation && !is_revoking {
             return Err(BrokerError::Refused(format!("`{name}` is being rebalanced; hint: poll, then commit again")));
         }
         self.store(commits, now_ms);
         Ok(())
     }
 
-    /// A commit from outside.
-    pub fn commit_outside(&mut self, name: &str, commits: &[Commit], all: &Topics, now_ms: i64) -> Result<(), BrokerError> {
+    /// Commits from outside the group.
+    pub fn commit_externally(&mut self, name: &str, commits: &[Commit], all: &Topics, now_ms: i64) -> Result<(), BrokerError> {
         if !self.members.is_empty() {
             let members = self.members.len();
             return Err(BrokerError::Refused(format!("`{name}` has {members} members; hint: stop them first")));
         }
-        check(commits, all)?;
+        check_commits(commits, all)?;
         self.store(commits, now_ms);
         Ok(())
     }
@@ -278,13 +283,14 @@ impl Group {
         partitions.iter().map(|at| self.offsets.get(at).map(|stored| stored.committed.clone())).collect()
     }
 
-    pub fn forget_if_empty(&mut self) {
+    pub fn clear_offsets_if_empty(&mut self) {
         if self.members.is_empty() {
             self.offsets.clear();
         }
     }
 
-    /// Without members, forgets commits that are older than `retention_ms`, counted from the last member's leave.
+    /// Removes committed offsets older than `retention_ms` from an empty group; the age counts from the last member's
+    /// departure.
     pub fn expire(&mut self, now_ms: i64, retention_ms: i64) {
         if self.members.is_empty() {
             let since = self.empty_since_ms;
@@ -293,7 +299,7 @@ impl Group {
     }
 }
 
-fn check(commits: &[Commit], all: &Topics) -> Result<(), BrokerError> {
+fn check_commits(commits: &[Commit], all: &Topics) -> Result<(), BrokerError> {
     for Commit { partition, offset, metadata } in commits {
         topics::log(all, partition)?;
         if *offset < 0 {

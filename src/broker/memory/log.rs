@@ -1,4 +1,4 @@
-//! One partition's log: records by offset with gaps, open atomic sends, and a count of the bytes held.
+//! The log of a partition: records by offset with gaps, open transactions, and the size in bytes.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -7,10 +7,11 @@ use parking_lot::Condvar;
 
 use crate::broker::{CommittedProbe, HeaderList, ProducerRecord, RecordRef};
 
-/// What a record costs beside its own bytes: its place in the log and its allocations.
+/// Overhead of a record beyond its own bytes, for its log entry and allocations.
 const RECORD_OVERHEAD: u64 = 96;
 
-/// The bytes of a record in one piece (key, value, then each header's name and value), shared by the log and its readers.
+/// The bytes of a record in one allocation (key, value, then each header's name and value), shared by the log and its
+/// readers.
 #[derive(Debug)]
 pub(super) struct Payload {
     bytes: Box<[u8]>,
@@ -29,7 +30,7 @@ struct HeaderSpan {
 
 impl Payload {
     pub fn new(record: &ProducerRecord<'_>, created_ms: i64) -> Self {
-        let mut bytes = Vec::with_capacity(outgoing_size(record));
+        let mut bytes = Vec::with_capacity(record_size(record));
         bytes.extend_from_slice(record.key.unwrap_or_default());
         bytes.extend_from_slice(record.value.unwrap_or_default());
         let headers = record.headers.iter().map(|(name, value)| {
@@ -52,12 +53,12 @@ impl Payload {
         self.value.map(|len| &self.bytes[start..start + len])
     }
 
-    /// Bytes as a broker counts them against `max.message.bytes`: the record's own, without batch framing.
+    /// Number of bytes that count against `max.message.bytes`: the record's own, without batch framing.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    pub fn record<'a>(&'a self, topic: &'a str, partition: i32, entry: Place) -> RecordRef<'a> {
+    pub fn record<'a>(&'a self, topic: &'a str, partition: i32, entry: RecordPosition) -> RecordRef<'a> {
         RecordRef {
             topic,
             partition,
@@ -83,14 +84,14 @@ impl HeaderList for Payload {
     }
 }
 
-pub(super) fn outgoing_size(record: &ProducerRecord<'_>) -> usize {
+pub(super) fn record_size(record: &ProducerRecord<'_>) -> usize {
     let headers: usize = record.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len) + headers
 }
 
-/// Where and when a record lies in the log.
+/// Offset and timestamp of a record in the log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct RecordPosition {
     pub offset: i64,
     pub timestamp_ms: i64,
     pub log_append_time: bool,
@@ -98,10 +99,10 @@ pub(super) struct Place {
 
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    pub place: Place,
+    pub at: RecordPosition,
     pub payload: Arc<Payload>,
-    /// The atomic send that wrote it; 0: none.
-    send: u64,
+    /// Transaction that wrote the record; 0: none.
+    transaction: u64,
     aborted: bool,
 }
 
@@ -119,80 +120,81 @@ pub(super) fn cost_of(payload: &Payload) -> u64 {
 pub(super) struct Log {
     entries: VecDeque<Entry>,
     pub first: i64,
-    /// The offset that the next record gets.
+    /// Offset of the next record.
     pub end: i64,
     pub bytes: u64,
-    /// What the last compaction left.
+    /// Size after the last compaction.
     compacted_bytes: u64,
-    /// Atomic sends that are neither committed nor aborted, with their first offset.
+    /// Open transactions with their first offset.
     open: Vec<(u64, i64)>,
-    /// Consumers that wait for a record here.
+    /// Consumers waiting for a record in this log.
     waiters: Vec<Weak<Condvar>>,
 }
 
 impl Log {
-    pub fn append(&mut self, payload: Arc<Payload>, append_time_ms: Option<i64>, send: u64) -> i64 {
+    pub fn append(&mut self, payload: Arc<Payload>, append_time_ms: Option<i64>, transaction: u64) -> i64 {
         let timestamp_ms = append_time_ms.unwrap_or(payload.created_ms);
-        let place = Place { offset: self.end, timestamp_ms, log_append_time: append_time_ms.is_some() };
-        if send != 0 && !self.open.iter().any(|(open, _)| *open == send) {
-            self.open.push((send, self.end));
+        let at = RecordPosition { offset: self.end, timestamp_ms, log_append_time: append_time_ms.is_some() };
+        if transaction != 0 && !self.open.iter().any(|(open, _)| *open == transaction) {
+            self.open.push((transaction, self.end));
         }
-        let entry = Entry { place, payload, send, aborted: false };
+        let entry = Entry { at, payload, transaction, aborted: false };
         self.bytes += entry.cost();
         self.entries.push_back(entry);
         self.end += 1;
         self.wake();
-        place.offset
+        at.offset
     }
 
-    /// Ends an atomic send: its marker takes an offset that no reader sees.
-    pub fn close(&mut self, send: u64, committed: bool) {
-        let Some(at) = self.open.iter().position(|(open, _)| *open == send) else { return };
+    /// Ends a transaction. Its marker takes an offset that consumers never see.
+    pub fn end_transaction(&mut self, transaction: u64, committed: bool) {
+        let Some(at) = self.open.iter().position(|(open, _)| *open == transaction) else { return };
         let (_, first) = self.open.remove(at);
         let begin = self.index_of(first);
-        for entry in self.entries.range_mut(begin..).filter(|entry| entry.send == send) {
+        for entry in self.entries.range_mut(begin..).filter(|entry| entry.transaction == transaction) {
             entry.aborted = !committed;
         }
         self.end += 1;
         self.wake();
     }
 
-    /// The place up to which a reader may go.
-    pub fn limit(&self, read_uncommitted: bool) -> i64 {
-        let held = self.open.iter().map(|(_, first)| *first).min().filter(|_| !read_uncommitted);
-        held.unwrap_or(self.end)
+    /// Offset up to which a consumer may read: the last stable offset, or the end for a read-uncommitted one.
+    pub fn read_limit(&self, read_uncommitted: bool) -> i64 {
+        let open_offset = self.open.iter().map(|(_, first)| *first).min().filter(|_| !read_uncommitted);
+        open_offset.unwrap_or(self.end)
     }
 
-    /// Hands out at most `max` records from `position` on and returns how many; the position steps over what no reader sees.
+    /// Passes at most `max` records from `position` on to the sink and returns their number. Advances the position
+    /// past invisible records too.
     pub fn take(&self, position: &mut i64, max: usize, read_uncommitted: bool, mut sink: impl FnMut(&Entry)) -> usize {
-        let limit = self.limit(read_uncommitted);
+        let read_limit = self.read_limit(read_uncommitted);
         let mut taken = 0;
         for entry in self.entries.range(self.index_of(*position)..) {
-            if taken == max || entry.place.offset >= limit {
+            if taken == max || entry.at.offset >= read_limit {
                 break;
             }
-            *position = entry.place.offset + 1;
+            *position = entry.at.offset + 1;
             if read_uncommitted || !entry.aborted {
                 sink(entry);
                 taken += 1;
             }
         }
         if taken < max {
-            *position = limit.max(*position);
+            *position = read_limit.max(*position);
         }
         taken
     }
 
-    /// What a reader of what is committed finds first from an offset on.
+    /// Returns the first record that a read-committed consumer sees at or after an offset.
     pub fn first_visible(&self, topic: &str, partition: i32, offset: i64) -> CommittedProbe {
-        let limit = self.limit(false);
-        let rest = self.entries.range(self.index_of(offset)..).take_while(|entry| entry.place.offset < limit);
+        let read_limit = self.read_limit(false);
+        let rest = self.entries.range(self.index_of(offset)..).take_while(|entry| entry.at.offset < read_limit);
         let found = rest.into_iter().find(|entry| !entry.aborted);
-        let record = found.map(|entry| entry.payload.record(topic, partition, entry.place).to_owned());
-        CommittedProbe { place: found.map_or(limit, |entry| entry.place.offset), record }
+        let record = found.map(|entry| entry.payload.record(topic, partition, entry.at).to_owned());
+        CommittedProbe { place: found.map_or(read_limit, |entry| entry.at.offset), record }
     }
 
-    /// Removes what lies before an offset.
+    /// Removes the records before an offset.
     pub fn truncate_before(&mut self, offset: i64) {
         let keep = self.index_of(offset);
         self.bytes -= self.entries.drain(..keep).map(|entry| entry.cost()).sum::<u64>();
@@ -200,25 +202,25 @@ impl Log {
         self.wake();
     }
 
-    /// Removes the records from before a time at the log's beginning, but none that an open atomic send holds back.
+    /// Removes the records older than a timestamp from the start of the log, up to the first open transaction.
     pub fn expire(&mut self, before_ms: i64) {
-        let limit = self.limit(false);
-        let is_old = |entry: &&Entry| entry.place.timestamp_ms < before_ms && entry.place.offset < limit;
-        if let Some(last) = self.entries.iter().take_while(is_old).last() {
-            self.truncate_before(last.place.offset + 1);
+        let read_limit = self.read_limit(false);
+        let is_expired = |entry: &&Entry| entry.at.timestamp_ms < before_ms && entry.at.offset < read_limit;
+        if let Some(last) = self.entries.iter().take_while(is_expired).last() {
+            self.truncate_before(last.at.offset + 1);
         }
     }
 
-    /// Keeps the latest record of each key, and tombstones only while they are younger than `tombstones_after_ms`.
+    /// Keeps the latest record of each key, and tombstones only while they are newer than `tombstones_after_ms`.
     pub fn compact(&mut self, tombstones_after_ms: i64) {
-        let limit = self.limit(false);
+        let read_limit = self.read_limit(false);
         let mut seen: HashSet<Vec<u8>> = HashSet::new();
         let mut kept = VecDeque::new();
         for entry in self.entries.drain(..).rev() {
-            let stays = entry.place.offset >= limit
+            let stays = entry.at.offset >= read_limit
                 || (!entry.aborted
                     && entry.payload.key().is_none_or(|key| seen.insert(key.to_vec()))
-                    && (entry.payload.value().is_some() || entry.place.timestamp_ms > tombstones_after_ms));
+                    && (entry.payload.value().is_some() || entry.at.timestamp_ms > tombstones_after_ms));
             if stays {
                 kept.push_front(entry);
             }
@@ -228,7 +230,7 @@ impl Log {
         self.entries = kept;
     }
 
-    /// Bytes that came since the last compaction.
+    /// Returns the bytes appended since the last compaction.
     pub fn uncompacted_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.compacted_bytes)
     }
@@ -245,13 +247,13 @@ impl Log {
         }
     }
 
-    /// Where the first record at or after an offset lies. Without gaps that is plain arithmetic.
+    /// Returns the index of the first record at or after an offset. Without gaps it is computed directly.
     fn index_of(&self, offset: i64) -> usize {
         let Some(first) = self.entries.front() else { return 0 };
-        let guess = usize::try_from(offset.saturating_sub(first.place.offset)).unwrap_or(0);
+        let guess = usize::try_from(offset.saturating_sub(first.at.offset)).unwrap_or(0);
         match self.entries.get(guess) {
-            Some(entry) if entry.place.offset == offset => guess,
-            _ => self.entries.partition_point(|entry| entry.place.offset < offset),
+            Some(entry) if entry.at.offset == offset => guess,
+            _ => self.entries.partition_point(|entry| entry.at.offset < offset),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! A broker in memory: for `dev`, tests and the seeded simulation, not for production.
+//! An in-memory broker for `kafleet dev`, tests and the seeded simulation; not for production.
 //!
-//! It behaves as Kafka where that hurts: see `tests/broker_conformance`. Whatever it does happens under one lock, in the
-//! order of the calls; sinks are called without it. A log that is full refuses records; only
-//! `cleanup.policy=compact`, and `retention.ms` where the options say so, make room. Reading order: [`log`] → [`topics`] → [`balance`] → [`group`] → [`faults`] →
-//! the three clients.
+//! It reproduces Kafka's behaviour, including its failures; `tests/broker_conformance` runs against both. Every
+//! operation runs under one lock, in call order; sinks are called without the lock. A full log rejects records; only
+//! `cleanup.policy=compact`, and `retention.ms` if enabled in the options, free space. Reading order: [`log`],
+//! [`topics`], [`assignor`], [`group`], [`faults`], then the three clients.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -29,26 +29,27 @@ mod transactions;
 
 pub use faults::Faults;
 
-/// Epoch milliseconds; called under the broker's lock, so it must not call the broker.
+/// Returns epoch milliseconds. Called under the broker's lock, so it must not call the broker.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
 
+/// Options of the in-memory broker.
 #[derive(Clone)]
 pub struct MemoryOptions {
-    /// What one partition may hold, in bytes, with some 100 bytes of overhead a record. Default 256 MiB.
+    /// Maximum size of one partition in bytes, including about 100 bytes of overhead per record. Default 256 MiB.
     pub log_bytes_per_partition: u64,
-    /// How long a member may go without a poll before its partitions are taken from it. Default 45 s.
+    /// Time without a poll after which a group member is evicted. Default 45 s.
     pub session_timeout: Duration,
-    /// Records older than the topic's `retention.ms` are removed as others are appended. Default false: a test says itself
-    /// when retention strikes, see [`Memory::truncate_before`].
+    /// Remove records older than the topic's `retention.ms` when others are appended. Default false: tests remove
+    /// records explicitly with [`Memory::truncate_before`].
     pub heeds_retention: bool,
-    /// How long commits of a group without members are kept. Default 7 days.
+    /// Time that committed offsets of an empty group are kept. Default 7 days.
     pub offsets_retention: Duration,
-    /// Timestamps, sessions and retentions go by it. Default: the system's time.
+    /// Clock for timestamps, sessions and retention. Default: the system's clock.
     pub clock: Clock,
-    /// Outcomes are told inside `send`, `flush` and [`Memory::deliver_delayed`] instead of on a thread of the producer, so
-    /// that one thread alone decides the order of everything. Default false.
+    /// Deliver outcomes inside `send`, `flush` and [`Memory::deliver_delayed`] instead of on a thread of the
+    /// producer, so that a single thread determines the order of everything. Default false.
     pub inline_delivery: bool,
-    /// Default: none.
+    /// Injected faults. Default: none.
     pub faults: Faults,
 }
 
@@ -70,7 +71,7 @@ fn system_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
-/// A [`Broker`] in memory, with hooks for tests.
+/// An in-memory [`Broker`] with hooks for tests.
 pub struct Memory {
     core: Arc<Core>,
 }
@@ -84,9 +85,9 @@ struct Core {
 struct State {
     topics: Topics,
     groups: BTreeMap<String, Group>,
-    senders: BTreeMap<String, transactions::Sender>,
-    dice: faults::FaultInjector,
-    /// Inline producers, which only send when somebody calls.
+    transactional_ids: BTreeMap<String, transactions::TransactionalId>,
+    faults: faults::FaultInjector,
+    /// Inline producers, which send only when called.
     inline: Vec<Weak<producer::SendQueue>>,
     last_id: u64,
 }
@@ -111,11 +112,11 @@ impl Core {
         millis(self.options.session_timeout)
     }
 
-    /// Does to a group what time has brought: silent members go, and so do old commits of an empty group.
-    fn tend(&self, state: &mut State, group: &str) {
+    /// Evicts silent members of a group, and expires the committed offsets of an empty one.
+    fn apply_timeouts(&self, state: &mut State, group: &str) {
         if let Some(group) = state.groups.get_mut(group) {
             let now_ms = self.now_ms();
-            group.put_out_silent(&state.topics, now_ms, self.session_ms());
+            group.evict_silent(&state.topics, now_ms, self.session_ms());
             group.expire(now_ms, millis(self.options.offsets_retention));
         }
     }
@@ -127,7 +128,7 @@ fn millis(duration: Duration) -> i64 {
 
 impl Memory {
     pub fn new(options: MemoryOptions) -> Arc<Self> {
-        let state = State { dice: faults::FaultInjector::new(options.faults), ..State::default() };
+        let state = State { faults: faults::FaultInjector::new(options.faults), ..State::default() };
         Arc::new(Self { core: Arc::new(Core { options, state: Mutex::new(state) }) })
     }
 
@@ -138,54 +139,54 @@ impl Memory {
     pub fn truncate_before(&self, partition: &Partition, offset: i64) -> Result<(), BrokerError> {
         let mut state = self.core.lock();
         let log = topics::log_mut(&mut state.topics, partition)?;
-        if offset < log.first || offset > log.limit(false) {
-            let (first, limit) = (log.first, log.limit(false));
+        if offset < log.first || offset > log.read_limit(false) {
+            let (first, limit) = (log.first, log.read_limit(false));
             return Err(BrokerError::Invalid(format!("`{partition}` holds offsets {first} to {limit}, not {offset}")));
         }
         log.truncate_before(offset);
         Ok(())
     }
 
-    /// Compacts a topic now: of each key the latest record stays, and the offsets get gaps.
+    /// Compacts a topic immediately: keeps the latest record of each key, which leaves gaps in the offsets.
     ///
     /// # Errors
-    /// `Unknown`, or `Invalid` where the topic's `cleanup.policy` has no `compact`.
+    /// `Unknown`, or `Invalid` if the topic's `cleanup.policy` has no `compact`.
     pub fn compact(&self, topic: &str) -> Result<(), BrokerError> {
         let now_ms = self.core.now_ms();
         let mut state = self.core.lock();
         let found = topics::topic_mut(&mut state.topics, topic)?;
-        if !found.rules.compact {
+        if !found.log_config.compact {
             return Err(BrokerError::Invalid(format!("`{topic}` is not compacted; hint: set `cleanup.policy`")));
         }
-        let tombstones_after_ms = now_ms - found.rules.delete_retention_ms;
+        let tombstones_after_ms = now_ms - found.log_config.delete_retention_ms;
         found.logs.iter_mut().for_each(|log| log.compact(tombstones_after_ms));
         Ok(())
     }
 
-    /// Forgets the commits of all groups without members, whatever their age.
+    /// Removes the committed offsets of all groups without members, whatever their age.
     pub fn expire_groups(&self) {
         let mut state = self.core.lock();
-        state.groups.values_mut().for_each(Group::forget_if_empty);
+        state.groups.values_mut().for_each(Group::clear_offsets_if_empty);
     }
 
-    /// Changes what goes wrong from now on; `Faults::default()` calms everything.
+    /// Replaces the injected faults; `Faults::default()` disables all.
     pub fn set_faults(&self, faults: Faults) {
-        self.core.lock().dice = faults::FaultInjector::new(faults);
+        self.core.lock().faults = faults::FaultInjector::new(faults);
     }
 
-    /// Sends what a fault holds back in inline producers.
+    /// Sends the records that a fault delays in inline producers.
     pub fn deliver_delayed(&self) {
-        let pipes: Vec<_> = self.core.lock().inline.iter().filter_map(Weak::upgrade).collect();
-        pipes.iter().for_each(|pipe| pipe.drain_all());
+        let queues: Vec<_> = self.core.lock().inline.iter().filter_map(Weak::upgrade).collect();
+        queues.iter().for_each(|queue| queue.drain_all());
     }
 
-    /// Keeps the next atomic sends under this name open: their records are in the log, neither committed nor aborted,
-    /// and the sender is told `InDoubt`. Opening the name anew aborts them, as Kafka does.
+    /// Keeps the next transactions of this name open: their records are in the log, neither committed nor aborted,
+    /// and the producer gets `InDoubt`. Opening the name again aborts them, as Kafka does.
     pub fn hold_atomic(&self, name: &str, hold: bool) {
-        self.core.lock().senders.entry(name.to_owned()).or_default().hold = hold;
+        self.core.lock().transactional_ids.entry(name.to_owned()).or_default().hold = hold;
     }
 
-    /// Ends the open atomic send of this name; false where there is none.
+    /// Commits or aborts the open transaction of this name. False if there is none.
     pub fn settle_atomic(&self, name: &str, committed: bool) -> bool {
         self.core.lock().settle_atomic(name, committed)
     }
@@ -210,7 +211,7 @@ impl Broker for Memory {
         Ok(matching.map(|(name, topic)| topic.info(name)).collect())
     }
 
-    /// There is one copy of everything: `replication` is not looked at.
+    /// Creates or alters topics. `replication` is ignored: there is a single copy.
     fn apply_topics(&self, specs: &[TopicSpec], _deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
         let mut state = self.core.lock();
         let state = &mut *state;
@@ -218,7 +219,7 @@ impl Broker for Memory {
             specs.iter().map(|spec| TopicOutcome { name: spec.name.clone(), change: topics::apply(&mut state.topics, spec) });
         let outcomes = outcomes.collect();
         for group in state.groups.values_mut().filter(|group| !group.is_empty()) {
-            group.notice_topics(&state.topics);
+            group.update_partitions(&state.topics);
         }
         Ok(outcomes)
     }
@@ -241,16 +242,16 @@ impl Broker for Memory {
         _deadline: Duration,
     ) -> Result<Vec<Option<Committed>>, BrokerError> {
         let mut state = self.core.lock();
-        self.core.tend(&mut state, group);
+        self.core.apply_timeouts(&mut state, group);
         let found = state.groups.get(group);
         Ok(found.map_or_else(|| vec![None; partitions.len()], |group| group.committed(partitions)))
     }
 
     fn set_group_offsets(&self, group: &str, commits: &[Commit], _deadline: Duration) -> Result<(), BrokerError> {
         let mut state = self.core.lock();
-        self.core.tend(&mut state, group);
+        self.core.apply_timeouts(&mut state, group);
         let now_ms = self.core.now_ms();
         let state = &mut *state;
-        state.groups.entry(group.to_owned()).or_default().commit_outside(group, commits, &state.topics, now_ms)
+        state.groups.entry(group.to_owned()).or_default().commit_externally(group, commits, &state.topics, now_ms)
     }
 }

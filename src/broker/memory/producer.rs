@@ -1,4 +1,4 @@
-//! The producer: a bounded queue, emptied into the logs in batches by a thread of its own, or inline by its callers.
+//! The in-memory producer: a bounded queue, drained in batches by a thread of its own, or inline by its callers.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::faults::{SendFault, injected};
-use super::log::{Payload, Place, cost_of, outgoing_size};
+use super::log::{Payload, RecordPosition, cost_of, record_size};
 use super::topics::{self, Topics};
 use super::{Core, State};
 use crate::broker::{BrokerError, DeliverySink, Partition, Producer, ProducerRecord};
 
 const QUEUE_RECORDS: usize = 100_000;
 const QUEUE_BYTES: u64 = 64 << 20;
-/// The largest record that a client takes at all, as in librdkafka.
+/// Maximum size of a record in the client, as in librdkafka.
 const RECORD_BYTES: usize = 1_000_000_000;
 const BATCH: usize = 512;
-/// How long a thread waits when a fault delays a record.
+/// Time that the thread waits when a fault delays a record.
 const DELAY: Duration = Duration::from_millis(5);
-/// Names of topics that are kept for the records to come.
+/// Maximum number of cached topic names.
 const KNOWN_NAMES: usize = 1024;
 
 struct Item {
@@ -35,9 +35,9 @@ struct Item {
 struct Queue {
     items: VecDeque<Item>,
     bytes: u64,
-    /// Accepted and without an outcome so far.
+    /// Records accepted and without an outcome.
     outstanding: usize,
-    /// Somebody is at it; whoever comes second leaves the work to them.
+    /// A thread is draining the queue; concurrent calls leave the work to it.
     draining: bool,
     closed: bool,
     names: HashSet<Arc<str>>,
@@ -78,14 +78,14 @@ impl Queue {
         batch
     }
 
-    fn take_back(&mut self, mut held: VecDeque<Item>) {
-        self.bytes += held.iter().map(|item| cost_of(&item.payload)).sum::<u64>();
-        held.append(&mut self.items);
-        self.items = held;
+    fn put_back(&mut self, mut delayed: VecDeque<Item>) {
+        self.bytes += delayed.iter().map(|item| cost_of(&item.payload)).sum::<u64>();
+        delayed.append(&mut self.items);
+        self.items = delayed;
     }
 }
 
-/// What the producer's handle and its thread share.
+/// State shared by the producer's handle and its thread.
 pub(super) struct SendQueue {
     core: Arc<Core>,
     sink: Arc<dyn DeliverySink>,
@@ -105,7 +105,7 @@ impl SendQueue {
         self.core.options.inline_delivery
     }
 
-    /// Sends everything that waits, and tells the outcomes. True when a fault has held the rest back.
+    /// Sends all queued records and delivers the outcomes. True if a fault delays the rest.
     fn drain(&self) -> bool {
         let mut queue = self.lock();
         if std::mem::replace(&mut queue.draining, true) {
@@ -115,36 +115,37 @@ impl SendQueue {
             let mut batch = queue.next_batch();
             drop(queue);
             let outcomes = self.write(&mut batch);
-            let told = outcomes.len();
+            let delivered = outcomes.len();
             for (item, outcome) in outcomes {
-                self.tell(&item, outcome);
+                self.deliver(&item, outcome);
             }
             queue = self.lock();
-            queue.outstanding -= told;
-            let held = !batch.is_empty();
-            queue.take_back(batch);
+            queue.outstanding -= delivered;
+            let delayed = !batch.is_empty();
+            queue.put_back(batch);
             if queue.outstanding == 0 {
                 self.settled.notify_all();
             }
-            if held || queue.items.is_empty() {
+            if delayed || queue.items.is_empty() {
                 queue.draining = false;
-                return held;
+                return delayed;
             }
         }
     }
 
-    /// Like `drain`, past every delay: a record is delayed once at most.
+    /// Like [`Self::drain`], but ignores delays: a record is delayed at most once.
     pub fn drain_all(&self) {
         while self.drain() {}
     }
 
-    /// Writes from the front of the batch until a fault delays a record; that one and the rest stay in it.
+    /// Writes records from the front of the batch until a fault delays one; that record and the rest stay in the
+    /// batch.
     fn write(&self, batch: &mut VecDeque<Item>) -> Vec<(Item, Outcome)> {
         let mut outcomes = Vec::with_capacity(batch.len());
         let now_ms = self.core.now_ms();
         let mut state = self.core.lock();
         while let Some(mut item) = batch.pop_front() {
-            let fault = if item.purged { SendFault::None } else { state.dice.send() };
+            let fault = if item.purged { SendFault::None } else { state.faults.send() };
             if fault == SendFault::Delay && !std::mem::replace(&mut item.delayed, true) {
                 batch.push_front(item);
                 break;
@@ -155,13 +156,13 @@ impl SendQueue {
         outcomes
     }
 
-    fn tell(&self, item: &Item, outcome: Outcome) {
-        let place = Place { offset: -1, timestamp_ms: item.payload.created_ms, log_append_time: false };
-        let record = item.payload.record(&item.topic, item.partition.unwrap_or(-1), place);
+    fn deliver(&self, item: &Item, outcome: Outcome) {
+        let position = RecordPosition { offset: -1, timestamp_ms: item.payload.created_ms, log_append_time: false };
+        let record = item.payload.record(&item.topic, item.partition.unwrap_or(-1), position);
         self.sink.delivered(item.token, outcome.map_err(|error| (error, &record)));
     }
 
-    /// The producer's thread.
+    /// Runs the producer's thread.
     fn run(&self) {
         loop {
             let mut queue = self.lock();
@@ -178,7 +179,7 @@ impl SendQueue {
         }
     }
 
-    /// What waits gets no other outcome than `Purged`.
+    /// Discards all queued records; their outcome is `Purged`.
     fn purge(&self, closing: bool) {
         let mut queue = self.lock();
         queue.closed |= closing;
@@ -197,8 +198,8 @@ impl Core {
             return Err(injected());
         }
         let topic = topics::topic_mut(&mut state.topics, &item.topic)?;
-        topic.admits(&item.topic, &item.payload)?;
-        let index = topic.choose(&item.topic, item.partition, item.payload.key())?;
+        topic.check_record(&item.topic, &item.payload)?;
+        let index = topic.choose_partition(&item.topic, item.partition, item.payload.key())?;
         let copies = if fault == SendFault::Duplicate { 2 } else { 1 };
         let need = cost_of(&item.payload) * copies;
         if !topic.has_room(index, need, &self.options, now_ms) {
@@ -209,7 +210,7 @@ impl Core {
             topic.append(index, item.payload.clone(), now_ms, 0);
         }
         match fault {
-            SendFault::LostAcknowledgement => Err(BrokerError::InDoubt("a fault on purpose".to_owned())),
+            SendFault::LostAcknowledgement => Err(BrokerError::InDoubt("injected fault".to_owned())),
             _ => Ok((index, offset)),
         }
     }
@@ -223,60 +224,60 @@ impl Core {
     fn full(&self, at: &Partition) -> BrokerError {
         let limit = self.options.log_bytes_per_partition;
         BrokerError::Full(format!(
-            "`{at}` would hold more than {limit} bytes; hint: the broker in memory never drops a record, so start it anew"
+            "`{at}` would hold more than {limit} bytes; hint: the in-memory broker never drops records; restart it"
         ))
     }
 }
 
 pub(super) struct MemoryProducer {
-    pipe: Arc<SendQueue>,
+    shared: Arc<SendQueue>,
 }
 
 impl MemoryProducer {
     pub fn start(core: Arc<Core>, sink: Arc<dyn DeliverySink>) -> Result<Self, BrokerError> {
-        let pipe = Arc::new(SendQueue { core, sink, queue: Mutex::default(), ready: Condvar::new(), settled: Condvar::new() });
-        if pipe.inline() {
-            let mut state = pipe.core.lock();
+        let shared = Arc::new(SendQueue { core, sink, queue: Mutex::default(), ready: Condvar::new(), settled: Condvar::new() });
+        if shared.inline() {
+            let mut state = shared.core.lock();
             state.inline.retain(|known| known.strong_count() > 0);
-            state.inline.push(Arc::downgrade(&pipe));
+            state.inline.push(Arc::downgrade(&shared));
         } else {
             let thread = std::thread::Builder::new().name("memory-producer".to_owned());
-            let own = pipe.clone();
+            let own = shared.clone();
             thread
                 .spawn(move || own.run())
                 .map_err(|error| BrokerError::Unavailable(format!("cannot start a thread: {error}")))?;
         }
-        Ok(Self { pipe })
+        Ok(Self { shared })
     }
 }
 
 impl Producer for MemoryProducer {
     fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
-        let size = outgoing_size(record);
+        let size = record_size(record);
         if size > RECORD_BYTES {
             return Err(BrokerError::TooLarge(format!("{size} bytes; a client takes {RECORD_BYTES}")));
         }
-        let payload = Payload::new(record, self.pipe.core.now_ms());
-        let mut queue = self.pipe.lock();
+        let payload = Payload::new(record, self.shared.core.now_ms());
+        let mut queue = self.shared.lock();
         queue.accept(record, payload, token)?;
         let first = queue.items.len() == 1;
         drop(queue);
-        if self.pipe.inline() {
-            self.pipe.drain();
+        if self.shared.inline() {
+            self.shared.drain();
         } else if first {
-            self.pipe.ready.notify_one();
+            self.shared.ready.notify_one();
         }
         Ok(())
     }
 
     fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-        if self.pipe.inline() {
-            self.pipe.drain_all();
+        if self.shared.inline() {
+            self.shared.drain_all();
         }
         let end = Instant::now() + deadline.min(Duration::from_secs(24 * 3600));
-        let mut queue = self.pipe.lock();
+        let mut queue = self.shared.lock();
         while queue.outstanding > 0 {
-            if self.pipe.settled.wait_until(&mut queue, end).timed_out() && queue.outstanding > 0 {
+            if self.shared.settled.wait_until(&mut queue, end).timed_out() && queue.outstanding > 0 {
                 let count = queue.outstanding;
                 return Err(BrokerError::Unavailable(format!(
                     "{count} records have no outcome after {} ms",
@@ -288,12 +289,12 @@ impl Producer for MemoryProducer {
     }
 
     fn purge(&self) {
-        self.pipe.purge(false);
+        self.shared.purge(false);
     }
 }
 
 impl Drop for MemoryProducer {
     fn drop(&mut self) {
-        self.pipe.purge(true);
+        self.shared.purge(true);
     }
 }

@@ -1,4 +1,4 @@
-//! Topics: their configuration, and where a record goes.
+//! Topics: configuration and choice of the partition.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,46 +15,46 @@ const DAY_MS: i64 = 24 * 3600 * 1000;
 pub(super) struct Topic {
     pub logs: Vec<Log>,
     config: BTreeMap<String, String>,
-    pub rules: Rules,
-    /// Where the next record without a key goes.
+    pub log_config: LogConfig,
+    /// Partition of the next record without a key.
     next: u32,
 }
 
-/// The configuration that changes what the log does. Other keys are kept and shown, and mean nothing here.
+/// Configuration that affects the log. Other keys are stored and listed without effect.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+pub(super) struct LogConfig {
     pub log_append_time: bool,
     pub max_message_bytes: usize,
     pub compact: bool,
-    /// How long records are kept. None: for ever.
+    /// Retention time; `None`: unlimited.
     pub retention_ms: Option<i64>,
     pub delete_retention_ms: i64,
 }
 
-impl Default for Rules {
+impl Default for LogConfig {
     fn default() -> Self {
         let retention_ms = Some(7 * DAY_MS);
         Self { log_append_time: true, max_message_bytes: 1_048_588, compact: false, retention_ms, delete_retention_ms: DAY_MS }
     }
 }
 
-impl Rules {
+impl LogConfig {
     fn parse(config: &BTreeMap<String, String>) -> Result<Self, BrokerError> {
-        let mut rules = Self::default();
+        let mut log_config = Self::default();
         for (key, value) in config {
             match key.as_str() {
-                "message.timestamp.type" => rules.log_append_time = parse_timestamp_type(value)?,
-                "max.message.bytes" => rules.max_message_bytes = parse_number(key, value)?,
-                "delete.retention.ms" => rules.delete_retention_ms = parse_number(key, value)?,
-                "retention.ms" => rules.retention_ms = parse_retention(key, value)?,
-                "cleanup.policy" => rules.compact = parse_policy(value)?,
+                "message.timestamp.type" => log_config.log_append_time = parse_timestamp_type(value)?,
+                "max.message.bytes" => log_config.max_message_bytes = parse_number(key, value)?,
+                "delete.retention.ms" => log_config.delete_retention_ms = parse_number(key, value)?,
+                "retention.ms" => log_config.retention_ms = parse_retention(key, value)?,
+                "cleanup.policy" => log_config.compact = parse_policy(value)?,
                 _ => {}
             }
         }
         if config.get("cleanup.policy").is_some_and(|policy| !policy.contains("delete")) {
-            rules.retention_ms = None;
+            log_config.retention_ms = None;
         }
-        Ok(rules)
+        Ok(log_config)
     }
 }
 
@@ -66,7 +66,7 @@ fn parse_timestamp_type(value: &str) -> Result<bool, BrokerError> {
     }
 }
 
-/// `-1` is for ever.
+/// Parses a retention time; `-1` means unlimited.
 fn parse_retention(key: &str, value: &str) -> Result<Option<i64>, BrokerError> {
     if value == "-1" { Ok(None) } else { parse_number(key, value).map(Some) }
 }
@@ -98,8 +98,8 @@ impl Topic {
         }
     }
 
-    /// Which partition a record goes to.
-    pub fn choose(&mut self, name: &str, wanted: Option<i32>, key: Option<&[u8]>) -> Result<i32, BrokerError> {
+    /// Returns the partition of a record.
+    pub fn choose_partition(&mut self, name: &str, wanted: Option<i32>, key: Option<&[u8]>) -> Result<i32, BrokerError> {
         let count = self.logs.len() as u32;
         match (wanted, key) {
             (Some(index), _) if usize::try_from(index).is_ok_and(|index| index < self.logs.len()) => Ok(index),
@@ -112,13 +112,13 @@ impl Topic {
         }
     }
 
-    /// What the topic's own rules have against a record.
-    pub fn admits(&self, name: &str, payload: &Payload) -> Result<(), BrokerError> {
-        let (size, limit) = (payload.len(), self.rules.max_message_bytes);
+    /// What the topic's own log_config have against a record.
+    pub fn check_record(&self, name: &str, payload: &Payload) -> Result<(), BrokerError> {
+        let (size, limit) = (payload.len(), self.log_config.max_message_bytes);
         if size > limit {
             return Err(BrokerError::TooLarge(format!("{size} bytes for `{name}`, which takes {limit} (`max.message.bytes`)")));
         }
-        if self.rules.compact && payload.key().is_none() {
+        if self.log_config.compact && payload.key().is_none() {
             return Err(BrokerError::Invalid(format!("`{name}` is compacted and takes no record without a key")));
         }
         Ok(())
@@ -126,20 +126,20 @@ impl Topic {
 
     /// Whether `index` takes `more` bytes, after removing what retention and compaction allow.
     pub fn has_room(&mut self, index: i32, more: u64, options: &MemoryOptions, now_ms: i64) -> bool {
-        let (rules, limit) = (self.rules, options.log_bytes_per_partition);
+        let (log_config, limit) = (self.log_config, options.log_bytes_per_partition);
         let Some(log) = self.log_mut(index) else { return false };
-        if let Some(kept_ms) = rules.retention_ms.filter(|_| options.heeds_retention) {
-            log.expire(now_ms.saturating_sub(kept_ms));
+        if let Some(retention_ms) = log_config.retention_ms.filter(|_| options.heeds_retention) {
+            log.expire(now_ms.saturating_sub(retention_ms));
         }
-        // Compacting walks the whole log, so a log full of live keys must not be walked again for every record.
-        if log.bytes + more > limit && rules.compact && log.uncompacted_bytes() >= limit / 8 {
-            log.compact(now_ms - rules.delete_retention_ms);
+        // Compaction scans the whole log: a log full of live keys must not be scanned again for every record.
+        if log.bytes + more > limit && log_config.compact && log.uncompacted_bytes() >= limit / 8 {
+            log.compact(now_ms - log_config.delete_retention_ms);
         }
         log.bytes + more <= limit
     }
 
     pub fn append(&mut self, index: i32, payload: Arc<Payload>, now_ms: i64, send: u64) -> i64 {
-        let append_time = self.rules.log_append_time.then_some(now_ms);
+        let append_time = self.log_config.log_append_time.then_some(now_ms);
         self.log_mut(index).map_or(-1, |log| log.append(payload, append_time, send))
     }
 
@@ -147,7 +147,7 @@ impl Topic {
         self.logs.get_mut(usize::try_from(index).ok()?)
     }
 
-    /// Brings the topic to what is asked for; nothing changes on an error.
+    /// Applies a spec; changes nothing on an error.
     fn apply(&mut self, spec: &TopicSpec) -> Result<Vec<String>, BrokerError> {
         let mut config = self.config.clone();
         let mut changes = Vec::new();
@@ -157,12 +157,12 @@ impl Topic {
                 changes.push(format!("{key}: {} -> {value}", old.as_deref().unwrap_or("default")));
             }
         }
-        self.rules = Rules::parse(&config)?;
+        self.log_config = LogConfig::parse(&config)?;
         self.config = config;
-        let (has, wants) = (self.logs.len(), spec.partitions as usize);
-        if has < wants {
-            changes.push(format!("partitions: {has} -> {wants}"));
-            self.logs.resize_with(wants, Log::default);
+        let (current, desired) = (self.logs.len(), spec.partitions as usize);
+        if current < desired {
+            changes.push(format!("partitions: {current} -> {desired}"));
+            self.logs.resize_with(desired, Log::default);
         }
         Ok(changes)
     }
@@ -170,18 +170,18 @@ impl Topic {
 
 pub(super) type Topics = BTreeMap<Arc<str>, Topic>;
 
-/// Creates or alters one topic.
+/// Creates or alters a topic.
 pub(super) fn apply(topics: &mut Topics, spec: &TopicSpec) -> TopicChange {
     if let Err(error) = check(spec) {
         return TopicChange::Failed(error);
     }
     let known = topics.contains_key(spec.name.as_str());
-    let mut fresh = Topic::default();
-    let topic = topics.get_mut(spec.name.as_str()).unwrap_or(&mut fresh);
+    let mut new_topic = Topic::default();
+    let topic = topics.get_mut(spec.name.as_str()).unwrap_or(&mut new_topic);
     match topic.apply(spec) {
         Err(error) => TopicChange::Failed(error),
         Ok(_) if !known => {
-            topics.insert(spec.name.as_str().into(), fresh);
+            topics.insert(spec.name.as_str().into(), new_topic);
             TopicChange::Created
         }
         Ok(changes) if changes.is_empty() => TopicChange::Unchanged,
@@ -194,7 +194,7 @@ fn check(spec: &TopicSpec) -> Result<(), BrokerError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if name.is_empty() || name.len() > 249 || !name.chars().all(legal) || name == "." || name == ".." {
         let rule = "1 to 249 characters of letters, digits, `.`, `_` and `-`";
-        return Err(BrokerError::Invalid(format!("`{name}` is no topic name; hint: {rule}")));
+        return Err(BrokerError::Invalid(format!("`{name}` is not a valid topic name; hint: use {rule}")));
     }
     if spec.partitions == 0 || spec.partitions > MAX_PARTITIONS {
         return Err(BrokerError::Invalid(format!(

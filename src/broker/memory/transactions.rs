@@ -1,5 +1,5 @@
-//! Atomic sends: the records, then one marker in every partition that was touched. Between the first ones and those that
-//! follow them others may write, as in Kafka.
+//! Transactions: the records, then a marker in every partition involved. Other producers may write between the first
+//! records and their dependents, as in Kafka.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::log::{Payload, cost_of};
 use super::{Core, State, topics};
 use crate::broker::{BrokerError, DependentRecord, MakeDependents, Partition, ProducerRecord, TransactionalProducer};
 
-/// What the broker knows of one name.
+/// State of a transactional id.
 #[derive(Default)]
-pub(super) struct Sender {
-    /// Which opening of the name may send.
+pub(super) struct TransactionalId {
+    /// Epoch of the producer that may send.
     epoch: u64,
     pub hold: bool,
-    open: Option<Open>,
+    open: Option<OpenTransaction>,
 }
 
-struct Open {
-    send: u64,
+struct OpenTransaction {
+    transaction: u64,
     partitions: Vec<Partition>,
 }
 
@@ -36,49 +36,52 @@ impl MemoryTransactionalProducer {
     pub fn open(core: Arc<Core>, name: &str) -> Self {
         let mut state = core.lock();
         state.settle_atomic(name, false);
-        let sender = state.senders.entry(name.to_owned()).or_default();
-        sender.epoch += 1;
-        let epoch = sender.epoch;
+        let id_state = state.transactional_ids.entry(name.to_owned()).or_default();
+        id_state.epoch += 1;
+        let epoch = id_state.epoch;
         drop(state);
         Self { core, name: name.to_owned(), epoch }
     }
 }
 
 impl State {
-    /// Commits or aborts what is open under a name.
+    /// Commits or aborts the open transaction of a name.
     pub(super) fn settle_atomic(&mut self, name: &str, committed: bool) -> bool {
-        let open = self.senders.get_mut(name).and_then(|sender| sender.open.take());
-        if let Some(Open { send, partitions }) = &open {
-            self.close(*send, partitions, committed);
+        let open = self.transactional_ids.get_mut(name).and_then(|id_state| id_state.open.take());
+        if let Some(OpenTransaction { transaction, partitions }) = &open {
+            self.end(*transaction, partitions, committed);
         }
         open.is_some()
     }
 
-    fn close(&mut self, send: u64, partitions: &[Partition], committed: bool) {
+    fn end(&mut self, transaction: u64, partitions: &[Partition], committed: bool) {
         for at in partitions {
             if let Ok(log) = topics::log_mut(&mut self.topics, at) {
-                log.close(send, committed);
+                log.end_transaction(transaction, committed);
             }
         }
     }
 
-    fn may_send(&self, name: &str, epoch: u64) -> Result<(), BrokerError> {
-        match self.senders.get(name) {
-            Some(sender) if sender.epoch != epoch => Err(BrokerError::Fenced(format!("`{name}` was opened again"))),
-            Some(Sender { open: Some(_), .. }) => {
-                Err(BrokerError::InDoubt(format!("the send before under `{name}` is still open; hint: open `{name}` again")))
-            }
+    fn check_epoch(&self, name: &str, epoch: u64) -> Result<(), BrokerError> {
+        match self.transactional_ids.get(name) {
+            Some(id_state) if id_state.epoch != epoch => Err(BrokerError::Fenced(format!("`{name}` was opened again"))),
+            Some(TransactionalId { open: Some(_), .. }) => Err(BrokerError::InDoubt(format!(
+                "the previous transaction of `{name}` is still open; hint: open `{name}` again"
+            ))),
             _ => Ok(()),
         }
     }
 
-    /// The partitions of a send that goes on, unless it was ended meanwhile by another opening of its name.
-    fn take_open(&mut self, name: &str, send: u64) -> Result<Vec<Partition>, BrokerError> {
-        let open = self.senders.get_mut(name).and_then(|sender| sender.open.take_if(|open| open.send == send));
+    /// Takes the partitions of a transaction that continues, unless another opening of its name ended it.
+    fn take_open(&mut self, name: &str, transaction: u64) -> Result<Vec<Partition>, BrokerError> {
+        let open = self
+            .transactional_ids
+            .get_mut(name)
+            .and_then(|id_state| id_state.open.take_if(|open| open.transaction == transaction));
         open.map(|open| open.partitions).ok_or_else(|| BrokerError::Fenced(format!("`{name}` was opened again")))
     }
 
-    /// Finds each record's partition, and that all of them will be taken.
+    /// Chooses each record's partition and checks that all records will be accepted.
     fn plan(
         &mut self,
         core: &Core,
@@ -90,8 +93,8 @@ impl State {
         for record in records {
             let payload = Arc::new(Payload::new(record, now_ms));
             let topic = topics::topic_mut(&mut self.topics, record.topic)?;
-            let at = Partition::new(record.topic, topic.choose(record.topic, record.partition, record.key)?);
-            topic.admits(record.topic, &payload)?;
+            let at = Partition::new(record.topic, topic.choose_partition(record.topic, record.partition, record.key)?);
+            topic.check_record(record.topic, &payload)?;
             *needs.entry(at.clone()).or_default() += cost_of(&payload);
             plan.push((at, payload));
         }
@@ -101,11 +104,11 @@ impl State {
         Ok(plan)
     }
 
-    /// Writes records, all or none, and notes which partitions they are in.
+    /// Writes all records or none, and adds their partitions to `partitions`.
     fn add(
         &mut self,
         core: &Core,
-        send: u64,
+        transaction: u64,
         records: &[ProducerRecord<'_>],
         partitions: &mut Vec<Partition>,
         now_ms: i64,
@@ -114,16 +117,21 @@ impl State {
         partitions.extend(plan.iter().map(|(at, _)| at.clone()));
         partitions.sort_unstable();
         partitions.dedup();
-        self.write(send, plan, now_ms)
+        self.write(transaction, plan, now_ms)
     }
 
-    fn write(&mut self, send: u64, plan: Vec<(Partition, Arc<Payload>)>, now_ms: i64) -> Result<Vec<(i32, i64)>, BrokerError> {
-        let mut places = Vec::with_capacity(plan.len());
+    fn write(
+        &mut self,
+        transaction: u64,
+        plan: Vec<(Partition, Arc<Payload>)>,
+        now_ms: i64,
+    ) -> Result<Vec<(i32, i64)>, BrokerError> {
+        let mut offsets = Vec::with_capacity(plan.len());
         for (at, payload) in plan {
             let topic = topics::topic_mut(&mut self.topics, &at.topic)?;
-            places.push((at.index, topic.append(at.index, payload, now_ms, send)));
+            offsets.push((at.index, topic.append(at.index, payload, now_ms, transaction)));
         }
-        Ok(places)
+        Ok(offsets)
     }
 }
 
@@ -131,39 +139,39 @@ impl TransactionalProducer for MemoryTransactionalProducer {
     fn send_with_dependents(
         &mut self,
         records: &[ProducerRecord<'_>],
-        then: &mut MakeDependents<'_>,
+        make_dependents: &mut MakeDependents<'_>,
         _deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let now_ms = self.core.now_ms();
         let mut state = self.core.lock();
-        state.may_send(&self.name, self.epoch)?;
-        let fault = state.dice.send();
+        state.check_epoch(&self.name, self.epoch)?;
+        let fault = state.faults.send();
         if fault == SendFault::Unavailable {
             return Err(injected());
         }
-        let (send, mut partitions) = (state.new_id(), Vec::new());
-        let mut places = state.add(&self.core, send, records, &mut partitions, now_ms)?;
-        state.senders.entry(self.name.clone()).or_default().open = Some(Open { send, partitions });
-        let followers = MutexGuard::unlocked(&mut state, || then(&places));
-        let mut partitions = state.take_open(&self.name, send)?;
-        let followers: Vec<ProducerRecord<'_>> = followers.iter().map(DependentRecord::outgoing).collect();
-        match state.add(&self.core, send, &followers, &mut partitions, now_ms) {
-            Ok(more) => places.extend(more),
+        let (transaction, mut partitions) = (state.new_id(), Vec::new());
+        let mut offsets = state.add(&self.core, transaction, records, &mut partitions, now_ms)?;
+        state.transactional_ids.entry(self.name.clone()).or_default().open = Some(OpenTransaction { transaction, partitions });
+        let dependents = MutexGuard::unlocked(&mut state, || make_dependents(&offsets));
+        let mut partitions = state.take_open(&self.name, transaction)?;
+        let dependents: Vec<ProducerRecord<'_>> = dependents.iter().map(DependentRecord::outgoing).collect();
+        match state.add(&self.core, transaction, &dependents, &mut partitions, now_ms) {
+            Ok(more) => offsets.extend(more),
             Err(error) => {
-                // As Kafka does: what was written stays, and no reader is given it.
-                state.close(send, &partitions, false);
+                // As in Kafka, written records stay in the log, invisible to read-committed consumers.
+                state.end(transaction, &partitions, false);
                 return Err(error);
             }
         }
-        let sender = state.senders.entry(self.name.clone()).or_default();
-        if sender.hold && !partitions.is_empty() {
-            sender.open = Some(Open { send, partitions });
-            return Err(BrokerError::InDoubt(format!("the send under `{}` is held open", self.name)));
+        let id_state = state.transactional_ids.entry(self.name.clone()).or_default();
+        if id_state.hold && !partitions.is_empty() {
+            id_state.open = Some(OpenTransaction { transaction, partitions });
+            return Err(BrokerError::InDoubt(format!("the transaction of `{}` is held open", self.name)));
         }
-        state.close(send, &partitions, true);
+        state.end(transaction, &partitions, true);
         if fault == SendFault::LostAcknowledgement {
-            return Err(BrokerError::InDoubt("a fault on purpose".to_owned()));
+            return Err(BrokerError::InDoubt("injected fault".to_owned()));
         }
-        Ok(places)
+        Ok(offsets)
     }
 }

@@ -1,4 +1,4 @@
-//! The types of `kafleet dev --demo`: they work in steps and end as their params say.
+//! Task types of `kafleet dev --demo`: they work in steps and end as their params request.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,15 +12,15 @@ pub const ORDER: &str = "demo-order";
 pub const FETCH: &str = "demo-fetch";
 pub const PACK: &str = "demo-pack";
 pub const REPORT: &str = "demo-report";
-/// Paused by the demo.
+/// Type paused by the demo.
 pub const IMPORT: &str = "demo-import";
-/// One attempt at a time, so that others wait.
+/// Type with one attempt at a time, so that others queue.
 pub const SLOW: &str = "demo-slow";
 
-/// The second attempt comes soon, and the last one too.
+/// Short backoff, so that all attempts happen within the demo.
 const RETRY: RetryPolicy = RetryPolicy { retries: 2, min_backoff: Millis::secs(2), max_backoff: Millis::secs(4) };
 
-/// Works in steps, and ends as it is told.
+/// Params of a demo task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Play {
@@ -28,23 +28,23 @@ pub struct Play {
     pub steps: u32,
     /// Duration of a step.
     pub pause: Millis,
-    /// Lines for its log.
+    /// Log lines.
     pub log: Vec<String>,
-    /// Warning shown until it ends.
+    /// Warning shown until the task ends.
     pub warn: Option<String>,
-    /// Name of a text to attach.
+    /// Name of a text attachment.
     pub attach: Option<String>,
-    /// The first so many attempts fail and are tried again.
+    /// Number of attempts that fail before one succeeds.
     pub failing_attempts: u32,
-    /// The first so many runs fail for good.
+    /// Number of runs that fail.
     pub failing_runs: u32,
-    /// It ends as a dead letter.
+    /// End as a dead letter.
     pub dead: bool,
-    /// Children published when it ends well.
+    /// Children spawned on success.
     pub children: Vec<Part>,
 }
 
-/// A child to be.
+/// A child of a demo task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
@@ -55,7 +55,7 @@ pub struct Part {
     pub params: Play,
 }
 
-/// How far it came.
+/// Result of a demo task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Played {
     pub steps: u32,
@@ -95,7 +95,7 @@ impl Task for Play {
     }
 }
 
-/// Registers the demo's types, where their names are free.
+/// Registers the demo's types whose names are free.
 pub fn register(registry: &mut Registry) {
     for name in [ORDER, FETCH, PACK, REPORT, IMPORT, SLOW] {
         let mut registered = Registered::of::<Play>();
@@ -113,7 +113,7 @@ mod tests {
     use crate::handlers::testing::TestRun;
 
     #[tokio::test(start_paused = true)]
-    async fn play_ends_as_its_params_say() {
+    async fn demo_task_ends_as_its_params_request() {
         let child = Part { id: "pack".into(), task_type: PACK.into(), params: Play::default() };
         let play = Play {
             steps: 2,

@@ -1,9 +1,9 @@
-//! `echo`: answers its params. For trying out a fleet and for measuring it.
+//! `echo`: returns its params. For trying out a fleet and for benchmarks.
 
 use crate::handlers::{AnswerFuture, Context, Handler, ParamsError};
 use crate::model::json::RawJson;
 
-/// Answers its params, whatever JSON they are, without reading them.
+/// Returns its params, any JSON, without parsing them.
 pub struct Echo;
 
 impl Handler for Echo {

@@ -1,4 +1,5 @@
-//! `foreach`: counts steps with a pause between, and shows where it is. For trying out progress, cancellation and failure.
+//! `foreach`: counts steps with a pause in between and reports progress. For trying out progress, cancellation and
+//! failure.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,17 +12,17 @@ use crate::model::units::duration::Millis;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Foreach {
-    /// How many steps.
+    /// Number of steps.
     pub count: u32,
-    /// Between two steps.
+    /// Pause between two steps.
     #[serde(default = "one_second")]
     pub pause: Millis,
-    /// Fail in this step (the first is 1).
+    /// Step that fails (the first is 1).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fail_at: Option<u32>,
 }
 
-/// How far it came.
+/// Result of a `foreach` task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Counted {
     pub steps: u32,
@@ -42,7 +43,7 @@ impl Task for Foreach {
             }
             cx.check()?;
             if self.fail_at == Some(step) {
-                return Err(Failure::fail(format!("step {step} of {} failed, as it was told to", self.count)));
+                return Err(Failure::fail(format!("step {step} of {} failed as requested by `fail_at`", self.count)));
             }
             cx.progress(json!({"step": step, "of": self.count}));
         }

@@ -1,5 +1,5 @@
-//! `http`: a call of a configured URL is the task type. Params are the body, the answer's body is the result, and its
-//! status says how it went.
+//! `http`: calls a configured URL per attempt. The params are the request body, the response body is the result, and
+//! the status is the outcome.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use crate::handlers::failure::excerpt;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
 
-/// A server cannot ask for a longer wait than this.
+/// Upper bound on a server's `Retry-After`.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
-/// How long a connection may take.
+/// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For an attempt without a deadline of its own.
+/// Timeout of an attempt without a deadline.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
-/// How much of a refusal's body its message quotes.
+/// Maximum characters of an error response quoted in the message.
 const QUOTED_CHARS: usize = 500;
 
-/// What is called, and how.
+/// A request and its limits.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub url: Url,
     pub method: Method,
     pub headers: HeaderMap,
-    /// Bytes of the answer's body.
+    /// Maximum bytes of the response body.
     pub max_output: usize,
 }
 
@@ -37,14 +37,15 @@ pub struct Http {
     call: Arc<Call>,
 }
 
-/// The client that all `http` types of a process share. Follows no redirects: a moved address is a setting to change.
+/// Creates the client shared by all `http` types of a process. It follows no redirects: a moved address is a
+/// configuration change.
 pub fn client() -> Result<Client, String> {
     Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
         .build()
-        .map_err(|why| format!("no http client could be made: {}", causes(&why)))
+        .map_err(|why| format!("cannot create an http client: {}", causes(&why)))
 }
 
 impl Http {
@@ -57,9 +58,9 @@ impl Handler for Http {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let (client, call, params) = (self.client.clone(), self.call.clone(), params.clone());
         Ok(Box::pin(async move {
-            let answered = call.make(&client, params, &cx);
+            let answer = call.send(&client, params, &cx);
             tokio::select! {
-                answer = answered => answer,
+                answer = answer => answer,
                 () = cx.cancelled().cancelled() => Err(Failure::cancelled()),
             }
         }))
@@ -71,30 +72,31 @@ impl Handler for Http {
 }
 
 impl Call {
-    async fn make(&self, client: &Client, params: RawJson, cx: &Context) -> Answer {
+    async fn send(&self, client: &Client, params: RawJson, cx: &Context) -> Answer {
         let timeout = cx.deadline.map_or(DEFAULT_TIMEOUT, |at| at.saturating_duration_since(Instant::now()));
         let body = params.text().to_owned();
         let request = client.request(self.method.clone(), self.url.clone()).headers(self.headers(cx)).timeout(timeout).body(body);
-        let mut response = request.send().await.map_err(|why| self.unanswered(why))?;
+        let mut response = request.send().await.map_err(|why| self.no_response(why))?;
         let (status, wait) = (response.status(), retry_after(response.headers(), now()));
-        let body = self.body(&mut response).await.map_err(|why| self.unanswered(why))?;
+        let body = self.body(&mut response).await.map_err(|why| self.no_response(why))?;
         if !status.is_success() {
-            return Err(self.refused(&response, &body, wait));
+            return Err(self.error_status(&response, &body, wait));
         }
         if body.len() > self.max_output {
-            let told =
-                format!("the answer has more than {} bytes; hint: store it elsewhere and answer with a link", self.max_output);
-            return Err(Failure::fail(told).of_kind("result_too_large"));
+            let message =
+                format!("the response has more than {} bytes; hint: store it elsewhere and return a link", self.max_output);
+            return Err(Failure::fail(message).of_kind("result_too_large"));
         }
         result(&body)
     }
 
-    /// The configured headers, and what an attempt says of itself: CloudEvents attributes, the idempotency key, the trace.
+    /// Returns the request headers: CloudEvents attributes, idempotency key and trace of the attempt, then the
+    /// configured ones.
     fn headers(&self, cx: &Context) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let mut set = |name: &'static str, value: &str| {
-            // Only a trace from outside can hold what a header cannot.
+            // Only a trace from outside can have characters that are invalid in a header.
             if let Ok(value) = HeaderValue::from_str(value) {
                 headers.insert(HeaderName::from_static(name), value);
             }
@@ -115,7 +117,7 @@ impl Call {
         headers
     }
 
-    /// The body, and one byte more than allowed where it is too long.
+    /// Reads the response body, up to one byte over the limit.
     async fn body(&self, response: &mut Response) -> Result<Vec<u8>, reqwest::Error> {
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await? {
@@ -128,21 +130,21 @@ impl Call {
         Ok(body)
     }
 
-    fn unanswered(&self, why: reqwest::Error) -> Failure {
+    fn no_response(&self, why: reqwest::Error) -> Failure {
         let (host, timed_out) = (self.url.host_str().unwrap_or_default(), why.is_timeout());
-        Failure::unanswered(format!("`{host}` did not answer: {}", causes(&why.without_url())), timed_out)
+        Failure::no_response(format!("`{host}` did not respond: {}", causes(&why.without_url())), timed_out)
     }
 
-    fn refused(&self, response: &Response, body: &[u8], wait: Option<Duration>) -> Failure {
+    fn error_status(&self, response: &Response, body: &[u8], wait: Option<Duration>) -> Failure {
         let status = response.status();
-        let mut message = format!("`{}` answered {status}", self.url.host_str().unwrap_or_default());
+        let mut message = format!("`{}` response {status}", self.url.host_str().unwrap_or_default());
         if let Some(to) = response.headers().get("location").filter(|_| status.is_redirection()) {
             let to = excerpt(to.as_bytes(), QUOTED_CHARS);
             message = format!("{message} to `{to}`; hint: redirects are not followed, set `url` to where it leads");
         } else if !body.trim_ascii().is_empty() {
             message = format!("{message}: {}", excerpt(body, QUOTED_CHARS));
         }
-        let failure = match (is_passing(status), wait) {
+        let failure = match (is_retryable(status), wait) {
             (true, Some(wait)) => Failure::retry_after(message, wait),
             (true, None) => Failure::retry(message),
             (false, _) => Failure::fail(message),
@@ -151,27 +153,27 @@ impl Call {
     }
 }
 
-/// Whether the same call may be answered better later.
-fn is_passing(status: StatusCode) -> bool {
+/// Returns whether a retry of the same request may succeed.
+fn is_retryable(status: StatusCode) -> bool {
     status.is_server_error()
         || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// JSON as it is, other text as a string, nothing as null.
+/// Converts a body: JSON as it is, other text to a string, nothing to null.
 fn result(body: &[u8]) -> Answer {
     if body.trim_ascii().is_empty() {
         return Ok(RawJson::null());
     }
     RawJson::parse(body)
         .or_else(|_| RawJson::of(&String::from_utf8_lossy(body)))
-        .map_err(|why| Failure::fail(format!("the answer is not JSON: {why}")))
+        .map_err(|why| Failure::fail(format!("the response is not JSON: {why}")))
 }
 
 fn now() -> jiff::Timestamp {
     jiff::Timestamp::now()
 }
 
-/// Seconds or an HTTP date; at most [`MAX_RETRY_AFTER`], and nothing for what is neither.
+/// Parses `Retry-After`, seconds or an HTTP date, capped at [`MAX_RETRY_AFTER`]. `None` if it is neither.
 pub(in crate::handlers) fn retry_after(headers: &HeaderMap, now: jiff::Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match text.parse::<u64>() {
@@ -184,7 +186,7 @@ pub(in crate::handlers) fn retry_after(headers: &HeaderMap, now: jiff::Timestamp
     Some(wait.min(MAX_RETRY_AFTER))
 }
 
-/// An error with its causes, outermost first.
+/// Formats an error with its causes, outermost first.
 fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -200,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_seconds_or_a_date_within_reason() {
+    fn retry_after_accepts_seconds_and_dates_up_to_the_cap() {
         let now = "1994-11-06T08:49:07Z".parse().unwrap();
         for (text, wait) in [
             ("120", Some(120)),

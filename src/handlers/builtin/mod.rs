@@ -1,5 +1,5 @@
-//! Task types from `kafleet.toml`: a `[types.<name>]` with a handler makes a type, one without sets the policy of a type
-//! that is registered in Rust.
+//! Task types from `kafleet.toml`. A `[types.<name>]` section with a handler defines a type; one without a handler
+//! overrides the policy of a type registered in Rust.
 
 pub mod callback;
 pub(crate) mod demo;
@@ -28,31 +28,31 @@ use super::{Registered, Registry, Schema, Task};
 use crate::config::{CallbacksConfig, EmailConfig, HandlerKind, TypeConfig, WorkerConfig};
 use crate::model::task::id::{check_own_type, clip};
 
-/// The largest schema file, in bytes.
+/// Maximum size of a schema file, in bytes.
 const MAX_SCHEMA_BYTES: u64 = 1 << 20;
 
-/// What types from configuration need to know besides their own section.
+/// Environment of types defined in the configuration.
 pub struct HandlerEnv<'a> {
-    /// Where `kafleet.toml` is: relative paths in it start there.
+    /// Directory of `kafleet.toml`; relative paths start there.
     pub dir: &'a Path,
     pub worker: &'a WorkerConfig,
     pub callbacks: Option<&'a CallbacksConfig>,
     pub email: Option<&'a EmailConfig>,
 }
 
-/// Registers what `[types]` describes. The error lists every problem, each naming its key; those that can be seen in the
-/// file alone have been told with their line when it was read.
+/// Registers the types of `[types]`. The error lists every problem with its key; problems visible in the file alone
+/// were already reported with their line when it was read.
 pub fn register_config(
     registry: &mut Registry,
     types: &BTreeMap<String, TypeConfig>,
-    around: &HandlerEnv<'_>,
+    env: &HandlerEnv<'_>,
 ) -> Result<(), Vec<String>> {
     let (mut problems, mut client) = (Vec::new(), None);
-    let telling = [
-        ("callbacks", callback::TYPE, around.callbacks.map(Callbacks::registered)),
-        ("email", email::TYPE, around.email.map(Emails::registered)),
+    let notifying = [
+        ("callbacks", callback::TYPE, env.callbacks.map(Callbacks::registered)),
+        ("email", email::TYPE, env.email.map(Emails::registered)),
     ];
-    for (section, name, made) in telling {
+    for (section, name, made) in notifying {
         match made {
             Some(Ok(registered)) => drop(registry.add_reserved(name, registered)),
             Some(Err(why)) => problems.push(format!("`{section}`: {why}")),
@@ -60,7 +60,7 @@ pub fn register_config(
         }
     }
     for (name, config) in types {
-        let mut section = Section { name, config, around, client: &mut client, problems: &mut problems };
+        let mut section = Section { name, config, env, client: &mut client, problems: &mut problems };
         if registry.get(name).is_some() {
             section.override_policy(registry);
         } else if let Some(registered) = section.make() {
@@ -70,7 +70,8 @@ pub fn register_config(
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// Registers `echo` and `foreach` under their own names, where these are free: what a fleet without configuration has.
+/// Registers `echo` and `foreach` under their own names, unless these are taken: the types of a fleet without
+/// configuration.
 pub fn register_samples(registry: &mut Registry) {
     if registry.get("echo").is_none() {
         registry.add("echo", Registered::new(Echo));
@@ -80,7 +81,7 @@ pub fn register_samples(registry: &mut Registry) {
     }
 }
 
-/// The handler that a child process runs under this name: one that is registered in Rust, else one that is built in.
+/// Returns the handler that a child process runs under this name: one registered in Rust, otherwise a built-in one.
 pub fn in_child(registry: &Registry, name: &str) -> Option<Registered> {
     registry.get(name).cloned().or_else(|| match name {
         "echo" => Some(Registered::new(Echo)),
@@ -89,12 +90,12 @@ pub fn in_child(registry: &Registry, name: &str) -> Option<Registered> {
     })
 }
 
-/// One `[types.<name>]` while it is read.
+/// A `[types.<name>]` section being processed.
 struct Section<'a> {
     name: &'a str,
     config: &'a TypeConfig,
-    around: &'a HandlerEnv<'a>,
-    /// Made for the first `http` type and shared by all.
+    env: &'a HandlerEnv<'a>,
+    /// Created for the first `http` type and shared by all.
     client: &'a mut Option<Client>,
     problems: &'a mut Vec<String>,
 }
@@ -118,7 +119,7 @@ impl Section<'_> {
         }
     }
 
-    /// None where there was a problem, which is told.
+    /// Creates the type. Problems are recorded and give `None`.
     fn make(&mut self) -> Option<Registered> {
         let before = self.problems.len();
         if let Err(why) = check_own_type(self.name) {
@@ -155,7 +156,8 @@ impl Section<'_> {
             self.problem("command", "missing; hint: a program and its arguments, such as [\"python3\", \"count.py\"]");
             return None;
         };
-        // A name without a slash is looked for in PATH; a path starts at kafleet.toml, wherever the worker was started.
+        // A name without a slash is looked up in PATH; a path is relative to kafleet.toml, independent of the working
+        // directory.
         let program = if program.contains('/') { self.path(Path::new(program)) } else { PathBuf::from(program) };
         Some(Program {
             program,
@@ -164,7 +166,7 @@ impl Section<'_> {
             cwd: self.path(self.config.cwd.as_deref().unwrap_or(Path::new("."))),
             retry_exit_codes: self.config.retry_exit_codes.clone().unwrap_or_else(|| vec![RETRY_EXIT_CODE]),
             max_output: self.max_output(),
-            grace: Duration::from(self.around.worker.grace),
+            grace: Duration::from(self.env.worker.grace),
         })
     }
 
@@ -179,7 +181,10 @@ impl Section<'_> {
 
     fn url(&mut self) -> Option<Url> {
         let Some(text) = &self.config.url else {
-            self.problem("url", "missing; hint: where to send the params, such as \"https://resizer.internal/resize\"");
+            self.problem(
+                "url",
+                "missing; hint: set it to the address of the service, such as \"https://resizer.internal/resize\"",
+            );
             return None;
         };
         let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -206,19 +211,21 @@ impl Section<'_> {
         for (name, value) in &self.config.headers {
             match (name.parse::<HeaderName>(), value.parse::<HeaderValue>()) {
                 (Ok(name), Ok(value)) => drop(headers.insert(name, value)),
-                // The value may be a secret: it is not shown.
-                (Ok(_), Err(_)) => self.problem(&format!("headers.{name}"), "the value has characters that no header may have"),
+                // The value may be a secret and is not shown.
+                (Ok(_), Err(_)) => {
+                    self.problem(&format!("headers.{name}"), "the value has characters that are not allowed in a header")
+                }
                 (Err(_), _) => self.problem("headers", format!("`{}` is not the name of a header", clip(name))),
             }
         }
         (headers.len() == self.config.headers.len()).then_some(headers)
     }
 
-    /// None: the handler's own.
+    /// Returns the configured schema; `None`: the handler's own.
     fn schema(&mut self, kind: HandlerKind) -> Option<Schema> {
         let file = self.config.schema.as_ref()?;
         if kind == HandlerKind::Foreach {
-            self.problem("schema", "`foreach` has its own: remove this key");
+            self.problem("schema", "`foreach` has its own schema: remove this key");
             return None;
         }
         let path = self.path(file);
@@ -226,11 +233,11 @@ impl Section<'_> {
     }
 
     fn path(&self, path: &Path) -> PathBuf {
-        self.around.dir.join(path)
+        self.env.dir.join(path)
     }
 
     fn max_output(&self) -> usize {
-        usize::try_from(self.around.worker.max_output.0).unwrap_or(usize::MAX)
+        usize::try_from(self.env.worker.max_output.0).unwrap_or(usize::MAX)
     }
 }
 
@@ -239,7 +246,7 @@ fn read_schema(path: &Path) -> Result<Schema, String> {
     let file = std::fs::File::open(path).map_err(|why| why.to_string())?;
     file.take(MAX_SCHEMA_BYTES + 1).read_to_end(&mut text).map_err(|why| why.to_string())?;
     if text.len() as u64 > MAX_SCHEMA_BYTES {
-        return Err(format!("larger than {MAX_SCHEMA_BYTES} bytes, which is the most that a schema may have"));
+        return Err(format!("larger than {MAX_SCHEMA_BYTES} bytes, the maximum for a schema"));
     }
     let schema: Value = serde_json::from_slice(&text).map_err(|why| format!("not JSON: {why}"))?;
     Schema::compile(schema).map_err(|why| format!("not a JSON Schema: {why}"))

@@ -1,4 +1,4 @@
-//! Outgoing connections of handlers: hosts and addresses they may reach, and secrets bound to them.
+//! Outgoing connections of handlers: permitted hosts and addresses, and secrets bound to hosts.
 
 pub(crate) mod policy;
 pub(crate) mod secrets;

@@ -1,21 +1,21 @@
-//! Which hosts and addresses may be reached by what tasks ask for.
+//! Hosts and addresses that tasks may connect to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// A host, or all below a domain (`*.example.com`), or any (`*`).
+/// A pattern for hosts: a host, all subdomains of a domain (`*.example.com`), or any host (`*`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
 impl Pattern {
     pub fn new(text: &str) -> Self {
-        Self(plain(text))
+        Self(normalised(text))
     }
 
     pub fn matches(&self, host: &str) -> bool {
-        let host = plain(host);
+        let host = normalised(host);
         match self.0.strip_prefix('*') {
             Some(domain) => host.len() > domain.len() && host.ends_with(domain),
             None => host == self.0,
@@ -23,12 +23,12 @@ impl Pattern {
     }
 }
 
-/// Hosts are the same in capitals, with a dot at their end, and an address in brackets.
-fn plain(host: &str) -> String {
+/// Normalises a host: lower case, without a trailing dot or the brackets of an address.
+fn normalised(host: &str) -> String {
     host.trim_end_matches('.').trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase()
 }
 
-/// What of IPv4 is not the public internet: IANA's registry of special addresses, multicast and what is reserved.
+/// IPv4 networks outside the public internet: IANA's special-purpose registry, multicast and reserved ranges.
 const SPECIAL_V4: [&str; 15] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -46,50 +46,50 @@ const SPECIAL_V4: [&str; 15] = [
     "224.0.0.0/4",
     "240.0.0.0/4",
 ];
-/// What of `2000::/3`, the only part of IPv6 that is routed, is not the public internet: protocols, tunnels that lead to
-/// any IPv4 address, and documentation.
+/// Networks within `2000::/3`, the only globally routed part of IPv6, that are not public: protocol assignments,
+/// tunnels to any IPv4 address, and documentation.
 const SPECIAL_V6: [&str; 4] = ["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"];
 const ROUTED_V6: &str = "2000::/3";
-/// Translated to the IPv4 address in its last bytes.
+/// Prefix of addresses translated to the IPv4 address in their last bytes.
 const NAT64: &str = "64:ff9b::/96";
 
-struct Nets {
+struct Networks {
     v4: Vec<Ipv4Net>,
     v6: Vec<Ipv6Net>,
     routed: Option<Ipv6Net>,
     nat64: Option<Ipv6Net>,
 }
 
-static NETS: LazyLock<Nets> = LazyLock::new(|| Nets {
+static NETWORKS: LazyLock<Networks> = LazyLock::new(|| Networks {
     v4: SPECIAL_V4.iter().filter_map(|net| net.parse().ok()).collect(),
     v6: SPECIAL_V6.iter().filter_map(|net| net.parse().ok()).collect(),
     routed: ROUTED_V6.parse().ok(),
     nat64: NAT64.parse().ok(),
 });
 
-/// On the public internet.
+/// Returns whether an address is on the public internet.
 pub fn is_public(address: IpAddr) -> bool {
-    match unwrapped(address) {
-        IpAddr::V4(address) => !NETS.v4.iter().any(|net| net.contains(&address)),
+    match embedded_v4(address) {
+        IpAddr::V4(address) => !NETWORKS.v4.iter().any(|net| net.contains(&address)),
         IpAddr::V6(address) => {
-            NETS.routed.is_some_and(|net| net.contains(&address)) && !NETS.v6.iter().any(|net| net.contains(&address))
+            NETWORKS.routed.is_some_and(|net| net.contains(&address)) && !NETWORKS.v6.iter().any(|net| net.contains(&address))
         }
     }
 }
 
-/// In one of these networks.
-pub fn is_within(address: IpAddr, nets: &[IpNet]) -> bool {
-    let address = unwrapped(address);
-    nets.iter().any(|net| net.contains(&address))
+/// Returns whether an address is in one of these networks.
+pub fn is_in(address: IpAddr, networks: &[IpNet]) -> bool {
+    let address = embedded_v4(address);
+    networks.iter().any(|net| net.contains(&address))
 }
 
-/// The IPv4 address that an IPv6 address stands for, if it does.
-fn unwrapped(address: IpAddr) -> IpAddr {
+/// Returns the IPv4 address embedded in an IPv6 address, if there is one.
+fn embedded_v4(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     if let Some(v4) = v6.to_ipv4_mapped() {
         return IpAddr::V4(v4);
     }
-    if NETS.nat64.is_some_and(|net| net.contains(&v6)) {
+    if NETWORKS.nat64.is_some_and(|net| net.contains(&v6)) {
         return IpAddr::V4(last_bytes(v6));
     }
     address
@@ -106,18 +106,18 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn all_nets_are_read() {
-        let nets = &*NETS;
-        assert_eq!((nets.v4.len(), nets.v6.len()), (SPECIAL_V4.len(), SPECIAL_V6.len()));
-        assert!(nets.routed.is_some() && nets.nat64.is_some());
+    fn network_constants_parse() {
+        let networks = &*NETWORKS;
+        assert_eq!((networks.v4.len(), networks.v6.len()), (SPECIAL_V4.len(), SPECIAL_V6.len()));
+        assert!(networks.routed.is_some() && networks.nat64.is_some());
     }
 
     #[test]
-    fn what_is_inside_is_told_from_what_is_outside() {
+    fn public_and_special_addresses_are_distinguished() {
         for public in ["1.1.1.1", "93.184.216.34", "172.32.0.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"] {
             assert!(is_public(public.parse().unwrap()), "{public}");
         }
-        for inside in [
+        for special in [
             "127.0.0.1",
             "127.8.9.1",
             "0.0.0.0",
@@ -142,12 +142,12 @@ mod tests {
             "ff02::1",
             "fec0::1",
         ] {
-            assert!(!is_public(inside.parse().unwrap()), "{inside}");
+            assert!(!is_public(special.parse().unwrap()), "{special}");
         }
     }
 
     #[test]
-    fn patterns_are_hosts_or_all_below_a_domain() {
+    fn pattern_matches_host_or_subdomains() {
         for (pattern, host, matches) in [
             ("example.com", "EXAMPLE.com.", true),
             ("example.com", "a.example.com", false),
@@ -166,19 +166,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mapped_address_is_judged_as_the_one_that_it_stands_for(bytes: [u8; 4]) {
+        fn mapped_address_is_treated_as_its_ipv4_address(bytes: [u8; 4]) {
             let v4 = Ipv4Addr::from(bytes);
             prop_assert_eq!(is_public(v4.into()), is_public(v4.to_ipv6_mapped().into()));
-            let nets = ["10.0.0.0/8".parse().unwrap()];
-            prop_assert_eq!(is_within(v4.into(), &nets), bytes[0] == 10);
-            prop_assert_eq!(is_within(v4.to_ipv6_mapped().into(), &nets), bytes[0] == 10);
+            let networks = ["10.0.0.0/8".parse().unwrap()];
+            prop_assert_eq!(is_in(v4.into(), &networks), bytes[0] == 10);
+            prop_assert_eq!(is_in(v4.to_ipv6_mapped().into(), &networks), bytes[0] == 10);
         }
 
         #[test]
-        fn nothing_outside_what_is_routed_is_public(bytes: [u8; 16]) {
+        fn only_globally_routed_ipv6_is_public(bytes: [u8; 16]) {
             let address = Ipv6Addr::from(bytes);
-            let stands_for_another = address.to_ipv4_mapped().is_some() || address.to_string().starts_with("64:ff9b::");
-            prop_assume!(!stands_for_another);
+            let embeds_v4 = address.to_ipv4_mapped().is_some() || address.to_string().starts_with("64:ff9b::");
+            prop_assume!(!embeds_v4);
             prop_assert!(!is_public(address.into()) || bytes[0] >> 5 == 1);
         }
     }

@@ -1,4 +1,4 @@
-//! Secrets that tasks name and never hold: from the configuration or from a file, bound to hosts.
+//! Secrets that tasks refer to by name: from the configuration or a file, bound to hosts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use tokio::io::AsyncReadExt;
 use super::policy::Pattern;
 use crate::config::SecretConfig;
 
-/// The largest secret in a file, in bytes.
+/// Maximum size of a secret file, in bytes.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// Where a secret comes from.
+/// Source of a secret.
 #[derive(Clone)]
 pub enum Source {
     Text(String),
@@ -24,7 +24,7 @@ pub struct Secret {
 }
 
 impl Source {
-    /// The text, without line breaks at its end. A file is read each time, so that it can be replaced.
+    /// Reads the secret, without trailing line breaks. A file is read on every call, so that it can be rotated.
     pub async fn read(&self) -> Result<String, String> {
         match self {
             Self::Text(text) => Ok(text.clone()),
@@ -61,19 +61,19 @@ impl Secret {
     }
 }
 
-/// A text in which `${name}` stands for a secret.
+/// A part of a text with `${name}` references to secrets.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part<'a> {
     Plain(&'a str),
     Secret(&'a str),
 }
 
-/// The parts of a text; an error where `${` has no end. Any other `$` is itself.
+/// Splits a text into its parts. An unterminated `${` is an error; any other `$` is literal.
 pub fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
     let (mut parts, mut rest) = (Vec::new(), text);
     while let Some((plain, after)) = rest.split_once("${") {
         let Some((name, behind)) = after.split_once('}') else {
-            return Err("`${` has no `}`; hint: `${name}` stands for a secret of `[callbacks.secrets]`".to_owned());
+            return Err("`${` has no `}`; hint: `${name}` refers to a secret of `[callbacks.secrets]`".to_owned());
         };
         parts.push(Part::Plain(plain));
         parts.push(Part::Secret(name));
@@ -84,7 +84,7 @@ pub fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
     Ok(parts)
 }
 
-/// The text with its secrets in place.
+/// Replaces the references with their secrets.
 pub async fn fill(text: &str, secrets: &BTreeMap<String, Secret>) -> Result<String, String> {
     let mut filled = String::new();
     for part in parts(text)? {
@@ -104,27 +104,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_names_its_secrets() {
+    fn text_is_split_into_secret_references() {
         use Part::{Plain, Secret};
-        for (text, told) in [
+        for (text, expected) in [
             ("", vec![]),
             ("plain $5 {a}", vec![Plain("plain $5 {a}")]),
             ("Bearer ${billing}", vec![Plain("Bearer "), Secret("billing")]),
             ("${a}${b}-c", vec![Secret("a"), Secret("b"), Plain("-c")]),
         ] {
-            assert_eq!(parts(text), Ok(told), "{text}");
+            assert_eq!(parts(text), Ok(expected), "{text}");
         }
         assert!(parts("${a").is_err());
     }
 
     #[tokio::test]
-    async fn a_secret_in_a_file_may_be_replaced() {
+    async fn secret_file_is_read_on_every_use() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         let config = SecretConfig { file: Some(file.clone()), hosts: vec!["a.example".into()], ..SecretConfig::default() };
         let secrets = BTreeMap::from([("key".to_owned(), Secret::new(&config))]);
-        let told = fill("x-${key}", &secrets).await.unwrap_err();
-        assert!(told.contains("`key`") && told.contains("cannot be read"), "{told}");
+        let error = fill("x-${key}", &secrets).await.unwrap_err();
+        assert!(error.contains("`key`") && error.contains("cannot be read"), "{error}");
         for text in ["one\n", "two"] {
             std::fs::write(&file, text).unwrap();
             assert_eq!(fill("x-${key}", &secrets).await, Ok(format!("x-{}", text.trim())));

@@ -355,7 +355,7 @@ impl Dispatcher {
         if let Some(wait) = policy.and_then(|policy| policy.not_before_ms).filter(|at| *at > now) {
             return self.put_off(held, wait, now).await;
         }
-        if let Some(misfit) = self.parts.registered.schema.refuses(&held.task.params) {
+        if let Some(misfit) = self.parts.registered.schema.validate(&held.task.params) {
             return self.refuse(held, burial_of(misfit));
         }
         if self.left(&held, now).is_some_and(|left| left.is_zero()) {

@@ -1,4 +1,4 @@
-//! Groups: news not heard yet, silence, commits that come too late or expire.
+//! Consumer groups: undelivered events, silent members, late and expired commits.
 
 use std::time::Duration;
 
@@ -9,39 +9,39 @@ use super::{Case, Lab, SESSION_MS};
 use crate::kit::{DEADLINE, Kit, Member, commit, spec, until};
 
 pub const CASES: &[Case] = &[
-    ("added_partitions_are_shared_out", added_partitions_are_shared_out),
-    ("a_topic_that_comes_later_is_shared_out", a_topic_that_comes_later_is_shared_out),
-    ("a_silent_member_loses_its_partitions", a_silent_member_loses_its_partitions),
-    ("a_dead_member_is_noticed_by_one_that_waits", a_dead_member_is_noticed_by_one_that_waits),
-    ("no_commit_between_a_rebalance_and_the_next_poll", no_commit_between_a_rebalance_and_the_next_poll),
-    ("no_commit_for_what_others_hold", no_commit_for_what_others_hold),
-    ("nothing_is_read_while_it_is_being_given_back", nothing_is_read_while_it_is_being_given_back),
-    ("a_request_that_was_not_heard_is_taken_back", a_request_that_was_not_heard_is_taken_back),
-    ("a_partition_that_is_refused_stays_the_members", a_partition_that_is_refused_stays_the_members),
-    ("commits_of_empty_groups_expire", commits_of_empty_groups_expire),
-    ("a_refused_commit_is_on_purpose", a_refused_commit_is_on_purpose),
-    ("bad_consumers_and_offsets_are_refused", bad_consumers_and_offsets_are_refused),
+    ("added_partitions_are_assigned", added_partitions_are_assigned),
+    ("later_created_topic_is_assigned", later_created_topic_is_assigned),
+    ("silent_member_is_evicted", silent_member_is_evicted),
+    ("waiting_member_notices_a_dead_one", waiting_member_notices_a_dead_one),
+    ("commit_between_rebalance_and_next_poll_is_refused", commit_between_rebalance_and_next_poll_is_refused),
+    ("commit_for_foreign_partition_is_refused", commit_for_foreign_partition_is_refused),
+    ("partition_being_revoked_delivers_no_records", partition_being_revoked_delivers_no_records),
+    ("undelivered_revocation_is_withdrawn", undelivered_revocation_is_withdrawn),
+    ("released_partition_stays_assigned_without_revocation", released_partition_stays_assigned_without_revocation),
+    ("committed_offsets_of_empty_group_expire", committed_offsets_of_empty_group_expire),
+    ("injected_fault_refuses_commit", injected_fault_refuses_commit),
+    ("invalid_consumers_and_offsets_are_rejected", invalid_consumers_and_offsets_are_rejected),
 ];
 
-fn added_partitions_are_shared_out() {
+fn added_partitions_are_assigned() {
     let lab = Lab::new();
     let topic = lab.kit.topic(1);
     let mut member = lab.kit.member("g", &topic);
-    member.until_holding(1);
+    member.until_assigned(1);
     lab.kit.broker.apply_topics(&[spec(&topic, 3, &[])], DEADLINE).unwrap();
-    member.until_holding(3);
+    member.until_assigned(3);
 }
 
-fn a_topic_that_comes_later_is_shared_out() {
+fn later_created_topic_is_assigned() {
     let lab = Lab::new();
     let mut member = lab.kit.member("g", "later");
     member.step();
     assert!(matches!(member.events.as_slice(), [GroupEvent::Trouble(BrokerError::Unknown(_))]), "{:?}", member.events);
     lab.kit.broker.apply_topics(&[spec("later", 2, &[])], DEADLINE).unwrap();
-    member.until_holding(2);
+    member.until_assigned(2);
 }
 
-fn a_silent_member_loses_its_partitions() {
+fn silent_member_is_evicted() {
     let lab = Lab::new();
     let topic = lab.kit.topic(2);
     let at = Partition::new(topic.as_str(), 0);
@@ -52,7 +52,7 @@ fn a_silent_member_loses_its_partitions() {
         !silent.records.is_empty()
     });
     lab.advance_ms(SESSION_MS + 1);
-    other.until_holding(2);
+    other.until_assigned(2);
     other.step();
     assert_eq!(other.values(), ["0"], "nothing was committed");
     assert!(matches!(silent.consumer.commit_sync(&[commit(&at, 1, "")]), Err(BrokerError::Refused(_))));
@@ -60,96 +60,96 @@ fn a_silent_member_loses_its_partitions() {
     let mut records = 0;
     let lost = silent.consumer.poll(10, Duration::ZERO, &mut |_| records += 1).unwrap();
     assert_eq!((lost, records), (vec![GroupEvent::Lost((0..2).map(|index| Partition::new(topic.as_str(), index)).collect())], 0));
-    assert_eq!(silent.consumer.poll(10, Duration::ZERO, &mut |_| records += 1), Ok(vec![]), "it joins again after the release");
-    let all: Vec<Partition> = silent.held.iter().cloned().collect();
+    assert_eq!(silent.consumer.poll(10, Duration::ZERO, &mut |_| records += 1), Ok(vec![]), "rejoining waits for the release");
+    let all: Vec<Partition> = silent.assigned.iter().cloned().collect();
     silent.consumer.release(&all).unwrap();
-    silent.held.clear();
-    until("it has its share again", || {
-        silent.step_and_pay();
-        other.step_and_pay();
-        silent.held.len() == 1 && other.held.len() == 1
+    silent.assigned.clear();
+    until("both members have a partition", || {
+        silent.step_and_release();
+        other.step_and_release();
+        silent.assigned.len() == 1 && other.assigned.len() == 1
     });
 }
 
-fn a_dead_member_is_noticed_by_one_that_waits() {
+fn waiting_member_notices_a_dead_one() {
     let memory = Memory::new(MemoryOptions { session_timeout: Duration::from_millis(200), ..MemoryOptions::default() });
     let kit = Kit::new(memory, "only");
     let topic = kit.topic(2);
     let mut dying = kit.member("g", &topic);
-    dying.until_holding(2);
+    dying.until_assigned(2);
     drop(dying);
     let mut member = kit.member("g", &topic);
     let events = member.consumer.poll(1, DEADLINE, &mut |_| {}).unwrap();
     assert!(matches!(events.as_slice(), [GroupEvent::Assigned(partitions)] if partitions.len() == 2), "{events:?}");
 }
 
-/// Two members of a group on a topic with two partitions; the second has joined, but the first has not heard of it.
-fn unheard(lab: &Lab) -> (Member, Member, Partition) {
+/// Two members of a group on a topic with two partitions. The second has joined; the first has not polled since.
+fn pending_rebalance(lab: &Lab) -> (Member, Member, Partition) {
     let topic = lab.kit.topic(2);
     let (mut old, mut new) = (lab.kit.member("g", &topic), lab.kit.member("g", &topic));
-    old.until_holding(2);
+    old.until_assigned(2);
     new.step();
     (old, new, Partition::new(topic, 0))
 }
 
-fn no_commit_between_a_rebalance_and_the_next_poll() {
+fn commit_between_rebalance_and_next_poll_is_refused() {
     let lab = Lab::new();
-    let (mut old, _new, at) = unheard(&lab);
-    let refused = old.consumer.commit_sync(&[commit(&at, 0, "")]);
-    assert!(matches!(&refused, Err(error @ BrokerError::Refused(_)) if error.is_transient()), "{refused:?}");
+    let (mut old, _new, at) = pending_rebalance(&lab);
+    let result = old.consumer.commit_sync(&[commit(&at, 0, "")]);
+    assert!(matches!(&result, Err(error @ BrokerError::Refused(_)) if error.is_transient()), "{result:?}");
     old.step();
-    assert_eq!(old.owed.len(), 1);
+    assert_eq!(old.revoked.len(), 1);
     assert_eq!(old.consumer.commit_sync(&[commit(&at, 0, "")]), Ok(()));
 }
 
-fn no_commit_for_what_others_hold() {
+fn commit_for_foreign_partition_is_refused() {
     let lab = Lab::new();
-    let (mut old, mut new, _) = unheard(&lab);
+    let (mut old, mut new, _) = pending_rebalance(&lab);
     until("it has moved", || {
-        old.step_and_pay();
-        new.step_and_pay();
-        new.held.len() == 1
+        old.step_and_release();
+        new.step_and_release();
+        new.assigned.len() == 1
     });
-    let moved = new.held.first().cloned().unwrap();
-    let both = [commit(old.held.first().unwrap(), 0, ""), commit(&moved, 0, "")];
+    let moved = new.assigned.first().cloned().unwrap();
+    let both = [commit(old.assigned.first().unwrap(), 0, ""), commit(&moved, 0, "")];
     assert!(matches!(old.consumer.commit_sync(&both), Err(BrokerError::Refused(_))));
-    assert_eq!(lab.kit.committed("g", &both[0].partition), None, "a commit is all or nothing");
+    assert_eq!(lab.kit.committed("g", &both[0].partition), None, "commits are atomic");
     old.consumer.commit(&both).unwrap();
     old.step();
     assert!(matches!(old.events.last(), Some(GroupEvent::Committed { result: Err(BrokerError::Refused(_)), .. })));
     assert!(matches!(old.consumer.assign(&[(moved, StartOffset::Beginning)]), Err(BrokerError::Refused(_))));
 }
 
-fn nothing_is_read_while_it_is_being_given_back() {
+fn partition_being_revoked_delivers_no_records() {
     let lab = Lab::new();
-    let (mut old, _new, _) = unheard(&lab);
+    let (mut old, _new, _) = pending_rebalance(&lab);
     old.step();
-    let (owed, kept) = (old.owed.first().cloned().unwrap(), old.held.difference(&old.owed).next().cloned().unwrap());
-    lab.kit.fill(&owed, ["for the next owner"]);
+    let (revoked, kept) = (old.revoked.first().cloned().unwrap(), old.assigned.difference(&old.revoked).next().cloned().unwrap());
+    lab.kit.fill(&revoked, ["for the next owner"]);
     lab.kit.fill(&kept, ["mine"]);
-    old.consumer.assign(&[(owed, StartOffset::Beginning)]).unwrap();
+    old.consumer.assign(&[(revoked, StartOffset::Beginning)]).unwrap();
     old.step();
     old.step();
     assert_eq!(old.values(), ["mine"]);
 }
 
-fn a_request_that_was_not_heard_is_taken_back() {
+fn undelivered_revocation_is_withdrawn() {
     let lab = Lab::new();
-    let (mut old, new, at) = unheard(&lab);
+    let (mut old, new, at) = pending_rebalance(&lab);
     new.close();
     old.step();
-    assert_eq!((old.owed.len(), old.held.len()), (0, 2));
+    assert_eq!((old.revoked.len(), old.assigned.len()), (0, 2));
     lab.kit.fill(&at, ["still mine"]);
     old.step();
     assert_eq!(old.values(), ["still mine"]);
     assert_eq!(old.consumer.commit_sync(&[commit(&at, 1, "")]), Ok(()));
 }
 
-fn a_partition_that_is_refused_stays_the_members() {
+fn released_partition_stays_assigned_without_revocation() {
     let lab = Lab::new();
     let topic = lab.kit.topic(1);
     let mut member = lab.kit.member("g", &topic);
-    member.until_holding(1);
+    member.until_assigned(1);
     let at = Partition::new(topic.as_str(), 0);
     member.consumer.release(std::slice::from_ref(&at)).unwrap();
     lab.kit.fill(&at, ["unread"]);
@@ -158,19 +158,19 @@ fn a_partition_that_is_refused_stays_the_members() {
         member.step();
         other.step();
     }
-    assert_eq!((member.values().len(), other.held.len()), (0, 0));
-    assert_eq!(member.events.len(), 1, "it is not given again: {:?}", member.events);
+    assert_eq!((member.values().len(), other.assigned.len()), (0, 0));
+    assert_eq!(member.events.len(), 1, "it is not assigned again: {:?}", member.events);
     member.consumer.assign(&[(at, StartOffset::Beginning)]).unwrap();
     member.step();
     assert_eq!(member.values(), ["unread"]);
 }
 
-fn commits_of_empty_groups_expire() {
+fn committed_offsets_of_empty_group_expire() {
     let lab = Lab::with(MemoryOptions { offsets_retention: Duration::from_secs(100), ..MemoryOptions::default() });
     let topic = lab.kit.topic(1);
     let at = Partition::new(topic.as_str(), 0);
     let mut member = lab.kit.member("g", &topic);
-    member.until_holding(1);
+    member.until_assigned(1);
     member.commit(&[commit(&at, 0, "")]);
     for _ in 0..30 {
         lab.advance_ms(SESSION_MS);
@@ -188,19 +188,19 @@ fn commits_of_empty_groups_expire() {
     assert_eq!(lab.kit.committed("g", &at), None);
 }
 
-fn a_refused_commit_is_on_purpose() {
+fn injected_fault_refuses_commit() {
     let lab = Lab::new();
     let topic = lab.kit.topic(1);
     let at = Partition::new(topic.as_str(), 0);
     let mut member = lab.kit.member("g", &topic);
-    member.until_holding(1);
+    member.until_assigned(1);
     lab.memory.set_faults(Faults { refuse_commit: 1.0, ..Faults::default() });
     assert!(matches!(member.consumer.commit_sync(&[commit(&at, 0, "")]), Err(BrokerError::Refused(_))));
     lab.memory.set_faults(Faults::default());
     assert_eq!(member.consumer.commit_sync(&[commit(&at, 0, "")]), Ok(()));
 }
 
-fn bad_consumers_and_offsets_are_refused() {
+fn invalid_consumers_and_offsets_are_rejected() {
     let lab = Lab::new();
     let at = lab.partition();
     let topics = vec![at.topic.to_string()];

@@ -1,4 +1,4 @@
-//! Logs with a limit: full, truncated, compacted.
+//! Logs with a size limit: full, truncated, compacted.
 
 use std::time::Duration;
 
@@ -6,39 +6,39 @@ use kafleet::broker::memory::MemoryOptions;
 use kafleet::broker::{BrokerError, GroupEvent, Partition, ProducerRecord, StartOffset};
 
 use super::{Case, Lab};
-use crate::kit::{DEADLINE, keyed, plain};
+use crate::kit::{DEADLINE, keyed, value_record};
 
 pub const CASES: &[Case] = &[
-    ("a_full_log_refuses_and_keeps_what_it_has", a_full_log_refuses_and_keeps_what_it_has),
-    ("a_full_compacted_log_makes_room", a_full_compacted_log_makes_room),
-    ("old_records_are_removed_where_retention_is_heeded", old_records_are_removed_where_retention_is_heeded),
-    ("truncation_leaves_readers_out_of_range", truncation_leaves_readers_out_of_range),
+    ("full_log_rejects_records_and_keeps_existing_ones", full_log_rejects_records_and_keeps_existing_ones),
+    ("full_compacted_log_frees_space", full_compacted_log_frees_space),
+    ("old_records_are_removed_if_retention_is_enabled", old_records_are_removed_if_retention_is_enabled),
+    ("truncation_makes_positions_out_of_range", truncation_makes_positions_out_of_range),
     ("compaction_leaves_gaps", compaction_leaves_gaps),
-    ("a_compacted_topic_takes_no_record_without_a_key", a_compacted_topic_takes_no_record_without_a_key),
-    ("keyless_records_take_turns", keyless_records_take_turns),
+    ("compacted_topic_rejects_keyless_records", compacted_topic_rejects_keyless_records),
+    ("keyless_records_rotate_over_partitions", keyless_records_rotate_over_partitions),
 ];
 
-fn a_full_log_refuses_and_keeps_what_it_has() {
+fn full_log_rejects_records_and_keeps_existing_ones() {
     let lab = Lab::with(MemoryOptions { log_bytes_per_partition: 10_000, ..MemoryOptions::default() });
     let topic = lab.kit.topic(2);
     let [full, free] = [0, 1].map(|index| Partition::new(topic.as_str(), index));
     let value = "v".repeat(900);
     let mut held = 0;
     let refused = loop {
-        match lab.kit.send(&plain(&full, &value)) {
+        match lab.kit.send(&value_record(&full, &value)) {
             Ok(_) => held += 1,
             Err(error) => break error,
         }
         assert!(held < 20, "it never gets full");
     };
     assert!(matches!(refused, BrokerError::Full(_)) && refused.is_transient(), "{refused:?}");
-    assert!(lab.kit.send(&plain(&free, &value)).is_ok(), "each partition has its own limit");
+    assert!(lab.kit.send(&value_record(&free, &value)).is_ok(), "each partition has its own limit");
     assert_eq!(lab.read_all(&full, false).len(), held);
     lab.memory.truncate_before(&full, 2).unwrap();
-    assert_eq!(lab.kit.send(&plain(&full, &value)), Ok((0, held as i64)), "there is room again");
+    assert_eq!(lab.kit.send(&value_record(&full, &value)), Ok((0, held as i64)), "there is room again");
 }
 
-fn a_full_compacted_log_makes_room() {
+fn full_compacted_log_frees_space() {
     let lab = Lab::with(MemoryOptions { log_bytes_per_partition: 10_000, ..MemoryOptions::default() });
     let topic = lab.kit.topic_with(1, &[("cleanup.policy", "compact,delete")]);
     for n in 0..500 {
@@ -55,7 +55,7 @@ fn a_full_compacted_log_makes_room() {
     assert!(matches!(refused, Some(BrokerError::Full(_))), "live keys are never dropped: {refused:?}");
 }
 
-fn old_records_are_removed_where_retention_is_heeded() {
+fn old_records_are_removed_if_retention_is_enabled() {
     for (heeds_retention, config, first) in [
         (true, ("retention.ms", "60000"), 2),
         (true, ("retention.ms", "-1"), 0),
@@ -77,7 +77,7 @@ fn old_records_are_removed_where_retention_is_heeded() {
     }
 }
 
-fn truncation_leaves_readers_out_of_range() {
+fn truncation_makes_positions_out_of_range() {
     let lab = Lab::new();
     let at = lab.partition();
     lab.kit.fill(&at, ["0", "1", "2", "3"]);
@@ -89,7 +89,7 @@ fn truncation_leaves_readers_out_of_range() {
     reader.step();
     assert_eq!((reader.events.as_slice(), reader.values()), (&[GroupEvent::OutOfRange(at.clone())][..], vec!["0".to_owned()]));
     reader.step();
-    assert_eq!(reader.events.len(), 1, "it is told once");
+    assert_eq!(reader.events.len(), 1, "the event is reported once");
     reader.consumer.assign(&[(at.clone(), StartOffset::Beginning)]).unwrap();
     assert_eq!(reader.read(2), ["0", "3"]);
     assert!(matches!(lab.memory.truncate_before(&at, 9), Err(BrokerError::Invalid(_))));
@@ -117,13 +117,13 @@ fn compaction_leaves_gaps() {
     assert!(matches!(lab.memory.compact(&lab.partition().topic), Err(BrokerError::Invalid(_))));
 }
 
-fn a_compacted_topic_takes_no_record_without_a_key() {
+fn compacted_topic_rejects_keyless_records() {
     let lab = Lab::new();
     let at = Partition::new(lab.kit.topic_with(1, &[("cleanup.policy", "compact")]), 0);
-    assert!(matches!(lab.kit.send(&plain(&at, "x")), Err(BrokerError::Invalid(_))));
+    assert!(matches!(lab.kit.send(&value_record(&at, "x")), Err(BrokerError::Invalid(_))));
 }
 
-fn keyless_records_take_turns() {
+fn keyless_records_rotate_over_partitions() {
     let lab = Lab::new();
     let topic = lab.kit.topic(3);
     let record = ProducerRecord { topic: &topic, partition: None, key: None, value: Some(b"x"), headers: &[] };

@@ -1,4 +1,5 @@
-//! What only the broker in memory can be made to do on demand: full logs, truncation, compaction, silence, open sends, faults.
+//! Conditions that only the in-memory broker can produce on demand: full logs, truncation, compaction, eviction, open
+//! transactions, injected faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,7 +15,7 @@ mod groups;
 mod logs;
 mod producers;
 
-/// A case that makes its own broker.
+/// A case with a broker of its own.
 pub type Case = (&'static str, fn());
 
 pub fn cases() -> impl Iterator<Item = &'static Case> {
@@ -23,7 +24,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
 
 const SESSION_MS: i64 = 10_000;
 
-/// A broker with a clock that the case moves.
+/// A broker with a manual clock.
 struct Lab {
     memory: Arc<Memory>,
     kit: Kit,
@@ -59,7 +60,7 @@ impl Lab {
         Partition::new(self.kit.topic(1), 0)
     }
 
-    /// All values from the log's first offset on, as a reader sees them now.
+    /// Reads all values from the start of the log.
     fn read_all(&self, at: &Partition, read_uncommitted: bool) -> Vec<String> {
         let spec = ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() };
         let mut reader = self.kit.reader_with(&spec, &[(at.clone(), StartOffset::Beginning)]);

@@ -1,6 +1,6 @@
-//! The few librdkafka calls that rdkafka lacks, gets wrong or answers with a panic: header names and commit metadata that
-//! are not UTF-8, the outcome of commits, incremental changes of configuration, records in batches. All unsafe code of the
-//! Kafka side is here.
+//! librdkafka calls that rdkafka lacks, implements wrongly or answers with a panic: header names and commit metadata
+//! that are not UTF-8, the outcome of commits, incremental configuration changes, record batches. All unsafe code of
+//! the Kafka client is here.
 
 mod records;
 
@@ -18,7 +18,7 @@ pub(super) use records::{Records, Waker};
 
 use crate::broker::{BatchRecord, HeaderList, Partition};
 
-/// The headers of a record, where it has any.
+/// Headers of a record, if any.
 pub(super) struct Headers<'a>(pub Option<&'a BorrowedHeaders>);
 
 impl HeaderList for Headers<'_> {
@@ -43,16 +43,16 @@ impl HeaderList for Headers<'_> {
     }
 }
 
-/// What a list of partitions says about one of them.
+/// An entry of a partition list.
 pub(super) struct Entry {
     pub partition: Partition,
-    /// Negative: a logical offset, or none.
+    /// Negative: a logical offset, or no offset.
     pub offset: i64,
     pub metadata: String,
     pub error: RDKafkaErrorCode,
 }
 
-/// The entries of a list; metadata that is not UTF-8 comes with replacement characters.
+/// Returns the entries of a list. Metadata that is not UTF-8 is converted with replacement characters.
 pub(super) fn entries(list: &TopicPartitionList) -> Vec<Entry> {
     // SAFETY: the list is alive.
     unsafe { raw_entries(list.ptr()) }
@@ -86,11 +86,11 @@ unsafe fn entry(elem: &sys::rd_kafka_topic_partition_t) -> Entry {
     }
 }
 
-/// A queue of events.
+/// An event queue.
 struct Queue(NonNull<sys::rd_kafka_queue_t>);
 
 impl Queue {
-    /// The queue that a consumer's poll reads.
+    /// Returns the queue read by the consumer's poll.
     fn of_consumer<C: ClientContext>(client: &Client<C>) -> Option<Self> {
         // SAFETY: the client is alive; the reference returned is ours.
         NonNull::new(unsafe { sys::rd_kafka_queue_get_consumer(client.native_ptr()) }).map(Self)
@@ -106,9 +106,10 @@ impl Queue {
         NonNull::new(unsafe { sys::rd_kafka_queue_poll(self.0.as_ptr(), millis(wait)) }).map(Event)
     }
 
-    /// Begins a commit whose outcome comes to this queue.
+    /// Starts a commit whose outcome arrives on this queue.
     fn commit<C: ClientContext>(&self, client: &Client<C>, list: &TopicPartitionList) -> RDKafkaErrorCode {
-        // SAFETY: librdkafka copies the list, counts its own references to the queue, and says so where there is no group.
+        // SAFETY: librdkafka copies the list, holds its own reference to the queue, and returns an error without a
+        // group.
         unsafe { sys::rd_kafka_commit_queue(client.native_ptr(), list.ptr(), self.0.as_ptr(), None, ptr::null_mut()).into() }
     }
 }
@@ -120,10 +121,10 @@ impl Drop for Queue {
     }
 }
 
-/// Records handed over in one call.
+/// Maximum records per librdkafka call.
 const MAX_BATCH: usize = 10_000;
 
-/// A topic as a producer knows it.
+/// A producer's topic handle.
 pub(super) struct Topic(NonNull<sys::rd_kafka_topic_t>);
 
 // SAFETY: librdkafka's topics may be used and destroyed by any thread.
@@ -132,7 +133,7 @@ unsafe impl Send for Topic {}
 unsafe impl Sync for Topic {}
 
 impl Topic {
-    /// The client has to outlive it.
+    /// Opens a topic. The client must outlive it.
     pub fn new<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, RDKafkaErrorCode> {
         let name = CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidArgument)?;
         // SAFETY: the client is alive, the name is copied, the reference returned is ours.
@@ -140,13 +141,13 @@ impl Topic {
         NonNull::new(topic).map(Self).ok_or(RDKafkaErrorCode::InvalidTopic)
     }
 
-    /// Hands over copies of the records. Returns those that were refused.
+    /// Enqueues copies of the records. Returns the rejected ones.
     pub fn produce(&self, partition: i32, records: &[BatchRecord<'_>]) -> Vec<(usize, RDKafkaErrorCode)> {
         let mut messages: Vec<sys::rd_kafka_message_t> = records.iter().map(message).collect();
-        for some in messages.chunks_mut(MAX_BATCH) {
-            let (copy, count) = (sys::RD_KAFKA_MSG_F_COPY, some.len() as i32);
+        for chunk in messages.chunks_mut(MAX_BATCH) {
+            let (copy, count) = (sys::RD_KAFKA_MSG_F_COPY, chunk.len() as i32);
             // SAFETY: payloads and keys are copied before the call returns; the outcome of each is in its `err`.
-            unsafe { sys::rd_kafka_produce_batch(self.0.as_ptr(), partition, copy, some.as_mut_ptr(), count) };
+            unsafe { sys::rd_kafka_produce_batch(self.0.as_ptr(), partition, copy, chunk.as_mut_ptr(), count) };
         }
         let outcomes = messages.iter().map(|message| RDKafkaErrorCode::from(message.err)).enumerate();
         outcomes.filter(|(_, code)| *code != RDKafkaErrorCode::NoError).collect()
@@ -170,7 +171,7 @@ fn message(record: &BatchRecord<'_>) -> sys::rd_kafka_message_t {
         key: record.key.as_ptr().cast_mut().cast(),
         key_len: record.key.len(),
         offset: 0,
-        // What rdkafka takes for the address of a delivery's opaque is the token itself.
+        // rdkafka stores the token itself in the pointer to the delivery opaque.
         _private: ptr::without_provenance_mut(record.token as usize),
     }
 }
@@ -201,12 +202,13 @@ impl Drop for Event {
     }
 }
 
-/// Begins a commit whose outcome comes to the consumer's poll. rdkafka's own asynchronous commit never tells its outcome.
+/// Starts a commit whose outcome arrives in the consumer's poll. rdkafka's own asynchronous commit does not report
+/// the outcome.
 pub(super) fn begin_commit<C: ClientContext>(client: &Client<C>, list: &TopicPartitionList) -> RDKafkaErrorCode {
     Queue::of_consumer(client).map_or(RDKafkaErrorCode::UnknownGroup, |queue| queue.commit(client, list))
 }
 
-/// Commits and waits for the outcome: the overall code and that of each partition. None: no answer by the deadline.
+/// Commits and waits for the outcome: the overall code and that of each partition. `None` after the deadline.
 pub(super) fn commit<C: ClientContext>(
     client: &Client<C>,
     list: &TopicPartitionList,
@@ -235,7 +237,7 @@ fn wait_for(queue: &Queue, kind: i32, deadline: Duration) -> Option<Event> {
     }
 }
 
-/// Sets entries of a topic's configuration and leaves the others alone. The error is the broker's own text.
+/// Sets entries of a topic's configuration and leaves the others unchanged. The error is the broker's own text.
 pub(super) fn set_topic_config<C: ClientContext>(
     client: &Client<C>,
     topic: &str,
@@ -244,7 +246,7 @@ pub(super) fn set_topic_config<C: ClientContext>(
 ) -> Result<(), (RDKafkaErrorCode, String)> {
     let queue = Queue::new(client).ok_or_else(|| (RDKafkaErrorCode::Fail, "no queue".to_owned()))?;
     let resource = ConfigResource::new(topic, config)?;
-    // SAFETY: the options are destroyed below, the resource after; librdkafka copies both before the call returns.
+    // SAFETY: options and resource are destroyed after the call; librdkafka copies both before it returns.
     unsafe {
         let options = sys::rd_kafka_AdminOptions_new(
             client.native_ptr(),
@@ -255,7 +257,7 @@ pub(super) fn set_topic_config<C: ClientContext>(
         sys::rd_kafka_IncrementalAlterConfigs(client.native_ptr(), resources.as_mut_ptr(), 1, options, queue.0.as_ptr());
         sys::rd_kafka_AdminOptions_destroy(options);
     }
-    // librdkafka keeps the deadline itself; a second more, for its timers.
+    // librdkafka enforces the deadline itself; one more second for its timers.
     let event = wait_for(&queue, sys::RD_KAFKA_EVENT_INCREMENTALALTERCONFIGS_RESULT, deadline + Duration::from_secs(1))
         .ok_or_else(|| (RDKafkaErrorCode::OperationTimedOut, "no answer in time".to_owned()))?;
     outcome(&event)
@@ -304,16 +306,16 @@ impl ConfigResource {
             if error.is_null() {
                 return Ok(());
             }
-            let told = (sys::rd_kafka_error_code(error).into(), text(sys::rd_kafka_error_string(error)));
+            let failure = (sys::rd_kafka_error_code(error).into(), text(sys::rd_kafka_error_string(error)));
             sys::rd_kafka_error_destroy(error);
-            Err(told)
+            Err(failure)
         }
     }
 }
 
 impl Drop for ConfigResource {
     fn drop(&mut self) {
-        // SAFETY: ours.
+        // SAFETY: the resource is ours.
         unsafe { sys::rd_kafka_ConfigResource_destroy(self.0.as_ptr()) }
     }
 }
@@ -332,7 +334,7 @@ unsafe fn text(text: *const c_char) -> String {
     }
 }
 
-/// librdkafka takes at most an hour.
+/// Converts to librdkafka's milliseconds, capped at an hour.
 fn millis(wait: Duration) -> i32 {
     wait.as_millis().min(3_600_000) as i32
 }

@@ -1,5 +1,5 @@
-//! Records in batches. The queues of the partitions are forwarded to one of our own, which librdkafka empties many at a time:
-//! one by one over the consumer's queue, each costs an event, an allocation and some looks at the clock.
+//! Record batches. The queues of the partitions are forwarded to one queue, which librdkafka empties in batches;
+//! record by record from the consumer's queue, each would cost an event, an allocation and several clock reads.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{self, NonNull};
@@ -14,62 +14,62 @@ use rdkafka::types::RDKafkaErrorCode;
 use super::{Headers, Queue};
 use crate::broker::{Partition, RecordRef};
 
-/// Rings when there is something to be read.
+/// Wakes the poll loop when a queue becomes non-empty.
 #[derive(Default)]
 pub struct Waker {
-    rung: Mutex<bool>,
-    heard: Condvar,
+    woken: Mutex<bool>,
+    changed: Condvar,
 }
 
 impl Waker {
-    pub fn ring(&self) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.heard.notify_one();
+    pub fn wake(&self) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_one();
     }
 
-    /// Before a look: what comes after it rings again.
-    pub fn hush(&self) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    /// Resets the wake-up. Call it before checking the queues: anything that arrives afterwards wakes again.
+    pub fn reset(&self) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
 
-    /// False: it has not rung until then.
+    /// Waits for a wake-up. False on timeout.
     pub fn wait(&self, until: Instant) -> bool {
-        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.saturating_duration_since(Instant::now());
-        let waited = self.heard.wait_timeout_while(rung, left, |rung| !*rung);
+        let waited = self.changed.wait_timeout_while(woken, left, |woken| !*woken);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-/// What came in place of a record.
+/// An error received in place of a record.
 pub struct Failed {
     pub code: RDKafkaErrorCode,
     pub reason: String,
 }
 
-/// To be dropped before its client.
+/// A queue of records. Drop it before its client.
 pub struct Records {
     queue: Queue,
-    /// Null, or what it held a batch ago.
+    /// Message pointers of the current batch; null or stale between batches.
     batch: Vec<*mut sys::rd_kafka_message_t>,
     #[expect(dead_code, reason = "librdkafka has its address")]
-    bell: Arc<Waker>,
+    waker: Arc<Waker>,
 }
 
-// SAFETY: librdkafka's queues may be used by any thread; nothing is kept in the batch between two calls.
+// SAFETY: librdkafka's queues may be used by any thread; no message is kept in the batch between two calls.
 unsafe impl Send for Records {}
 
 impl Records {
-    pub fn new<C: ClientContext>(client: &Client<C>, bell: Arc<Waker>) -> Option<Self> {
+    pub fn new<C: ClientContext>(client: &Client<C>, waker: Arc<Waker>) -> Option<Self> {
         let queue = Queue::new(client)?;
-        let address = Arc::as_ptr(&bell).cast_mut().cast();
-        // SAFETY: the bell lives as long as the queue: after its drop librdkafka does not ring.
-        unsafe { sys::rd_kafka_queue_cb_event_enable(queue.0.as_ptr(), Some(ring), address) };
-        Some(Self { queue, batch: Vec::new(), bell })
+        let address = Arc::as_ptr(&waker).cast_mut().cast();
+        // SAFETY: the waker lives as long as the queue; after the queue's drop librdkafka does not call it.
+        unsafe { sys::rd_kafka_queue_cb_event_enable(queue.0.as_ptr(), Some(wake_callback), address) };
+        Some(Self { queue, batch: Vec::new(), waker })
     }
 
-    /// Has the records of a partition come here, those that wait already first. librdkafka takes this back when it stops
-    /// reading the partition.
+    /// Forwards a partition's records to this queue, starting with those already waiting. librdkafka removes the
+    /// forwarding when it stops fetching the partition.
     pub fn forward<C: ClientContext>(&self, client: &Client<C>, partition: &Partition) {
         let Ok(topic) = CString::new(&*partition.topic) else { return };
         // SAFETY: the client is alive and the name copied; the reference returned is ours.
@@ -80,13 +80,14 @@ impl Records {
         }
     }
 
-    /// Lends what is there, at most so many, and returns how many, and what came in place of some. Never waits.
+    /// Passes at most `max` available records to the sink. Returns their number and the errors received in between.
+    /// Never waits.
     pub fn take(&mut self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Vec<Failed>) {
         if max == 0 {
             return (0, Vec::new());
         }
         self.batch.resize(max, ptr::null_mut());
-        // SAFETY: the queue is ours, and there is room for as many as are asked for.
+        // SAFETY: the queue is ours, and the batch has room for `max` messages.
         let count = unsafe { sys::rd_kafka_consume_batch_queue(self.queue.0.as_ptr(), 0, self.batch.as_mut_ptr(), max) };
         let (mut taken, mut failed) = (0, Vec::new());
         for message in &self.batch[..usize::try_from(count).unwrap_or_default()] {
@@ -105,24 +106,24 @@ impl Records {
 
 impl Drop for Records {
     fn drop(&mut self) {
-        // SAFETY: the queue is ours. Forwarded queues may keep it alive; it rings no more.
+        // SAFETY: the queue is ours. Forwarded queues may keep it alive; the callback is removed.
         unsafe { sys::rd_kafka_queue_cb_event_enable(self.queue.0.as_ptr(), None, ptr::null_mut()) };
     }
 }
 
-unsafe extern "C" fn ring(_: *mut sys::rd_kafka_t, bell: *mut c_void) {
-    // SAFETY: the address of the bell that `Records` keeps alive until librdkafka has forgotten it.
-    if let Some(bell) = unsafe { bell.cast::<Waker>().as_ref() } {
-        bell.ring();
+unsafe extern "C" fn wake_callback(_: *mut sys::rd_kafka_t, waker: *mut c_void) {
+    // SAFETY: the address of the waker that `Records` keeps alive until the callback is removed.
+    if let Some(waker) = unsafe { waker.cast::<Waker>().as_ref() } {
+        waker.wake();
     }
 }
 
-/// A message of a batch, which is ours; never null.
+/// An owned message of a batch; never null.
 struct Message(*mut sys::rd_kafka_message_t);
 
 impl Message {
     fn failed(&self) -> Option<Failed> {
-        // SAFETY: the message is alive; the reason is a C string in its payload, or one that lives for ever.
+        // SAFETY: the message is alive; the reason is a C string in its payload or a static one.
         unsafe {
             let code = RDKafkaErrorCode::from((*self.0).err);
             (code != RDKafkaErrorCode::NoError)
@@ -131,12 +132,12 @@ impl Message {
     }
 
     fn with_record(&self, sink: &mut dyn FnMut(&RecordRef<'_>)) {
-        // SAFETY: topic, key, value and headers belong to the message, which outlives the call; a list of headers is what
-        // rdkafka's `BorrowedHeaders` is the address of.
+        // SAFETY: topic, key, value and headers belong to the message, which outlives the call; rdkafka's
+        // `BorrowedHeaders` is the address of a header list.
         unsafe {
             let message = &*self.0;
             let (mut headers, mut kind) = (ptr::null_mut(), sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE);
-            // An error: it has none.
+            // Returns an error for a message without headers.
             sys::rd_kafka_message_headers(self.0, &mut headers);
             sink(&RecordRef {
                 topic: CStr::from_ptr(sys::rd_kafka_topic_name(message.rkt)).to_str().unwrap_or_default(),
@@ -154,13 +155,13 @@ impl Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        // SAFETY: ours.
+        // SAFETY: the message is ours.
         unsafe { sys::rd_kafka_message_destroy(self.0) }
     }
 }
 
 /// # Safety
-/// `data` is null or holds so many bytes for as long as the caller says.
+/// `data` is null or points to `size` bytes that live for `'a`.
 unsafe fn bytes<'a>(data: *const c_void, size: usize) -> Option<&'a [u8]> {
     // SAFETY: promised by the caller.
     (!data.is_null()).then(|| unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) })

@@ -1,8 +1,8 @@
-//! `kafleet-callback`: one signed call that tells somebody outside what has become of a task.
+//! `kafleet-callback`: a signed HTTP request that notifies an external service about a task.
 //!
-//! Whom it may reach says the configuration, checked on the address that is connected to; no redirect is followed and no
-//! proxy used, so that nothing comes behind that check. Secrets are put in at the last moment and never told: not the
-//! URL, nor what the other side answers, is part of a message.
+//! The permitted destinations are configured, and checked on the address of the actual connection; redirects are not
+//! followed and no proxy is used, since either would bypass that check. Secrets are inserted at the last moment, and
+//! messages contain neither the URL nor the response.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -23,7 +23,7 @@ use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
 use crate::model::task::action::{CALLBACK_TYPE, Callback};
 use crate::model::units::duration::Millis;
-use egress_policy::{Guard, Refused, Resolver};
+use egress_policy::{CallbackPolicy, ForbiddenAddress, Resolver};
 
 mod egress_policy;
 mod signature;
@@ -32,7 +32,7 @@ pub use signature::{ID, SIGNATURE, TIMESTAMP, signature};
 
 /// The type's name.
 pub const TYPE: &str = CALLBACK_TYPE;
-/// Calls at once in one worker: they wait for others, they do not compute.
+/// Concurrent calls in one worker. High, because calls wait for other services rather than compute.
 const CONCURRENCY: u32 = 32;
 const RETRIES: u32 = 10;
 const MIN_BACKOFF: Millis = Millis::secs(1);
@@ -40,49 +40,49 @@ const MAX_BACKOFF: Millis = Millis::secs(600);
 const TIMEOUT: Millis = Millis::secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is called with what.
+/// Params of a callback task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallbackParams {
-    /// `${name}` in its path or query stands for a secret of `[callbacks.secrets]`.
+    /// URL to call. `${name}` in its path or query refers to a secret of `[callbacks.secrets]`.
     pub url: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// The secret that signs it.
+    /// Name of the secret that signs the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Sent as it is.
+    /// Request body, sent unchanged.
     pub body: RawJson,
 }
 
-/// Makes calls, as far as the configuration allows them.
+/// Handler of callback tasks.
 pub struct Callbacks {
     client: Client,
-    guard: Arc<Guard>,
+    policy: Arc<CallbackPolicy>,
 }
 
 impl Callbacks {
     pub fn new(config: &CallbacksConfig) -> Result<Self, String> {
-        let guard = Arc::new(Guard::new(config)?);
+        let policy = Arc::new(CallbackPolicy::new(config)?);
         let client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
-            // A proxy would connect to where we cannot look.
+            // A proxy would establish connections beyond the address check.
             .no_proxy()
-            .dns_resolver(Arc::new(Resolver(guard.clone())))
+            .dns_resolver(Arc::new(Resolver(policy.clone())))
             .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|why| format!("no http client could be made: {why}"))?;
-        Ok(Self { client, guard })
+            .map_err(|why| format!("cannot create an http client: {why}"))?;
+        Ok(Self { client, policy })
     }
 
-    /// The params of the task that makes a call.
+    /// Builds the params of a callback task.
     pub fn params(callback: &Callback, body: RawJson) -> CallbackParams {
         let Callback { url, headers, secret, .. } = callback.clone();
         CallbackParams { url, headers, secret, body }
     }
 
-    /// The type, ready to be registered.
+    /// Creates the type with its policy and schema.
     pub fn registered(config: &CallbacksConfig) -> Result<Registered, String> {
         let policy = TypePolicy {
             concurrency: Some(CONCURRENCY),
@@ -97,18 +97,18 @@ impl Callbacks {
 impl Handler for Callbacks {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let params: CallbackParams = schema::read(params.text())?;
-        self.guard.check(&params)?;
-        let (client, guard) = (self.client.clone(), self.guard.clone());
+        self.policy.check(&params)?;
+        let (client, policy) = (self.client.clone(), self.policy.clone());
         Ok(Box::pin(async move {
             tokio::select! {
-                answer = call(&client, &guard, &params, &cx) => answer,
+                answer = call(&client, &policy, &params, &cx) => answer,
                 () = cx.cancelled().cancelled() => Err(Failure::cancelled()),
             }
         }))
     }
 
-    fn refuses(&self, params: &RawJson) -> Option<ParamsError> {
-        schema::read::<CallbackParams>(params.text()).and_then(|params| self.guard.check(&params)).err()
+    fn validate(&self, params: &RawJson) -> Option<ParamsError> {
+        schema::read::<CallbackParams>(params.text()).and_then(|params| self.policy.check(&params)).err()
     }
 
     fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
@@ -116,83 +116,85 @@ impl Handler for Callbacks {
     }
 }
 
-async fn call(client: &Client, guard: &Guard, params: &CallbackParams, cx: &Context) -> Answer {
-    let url = address(guard, params).await?;
+async fn call(client: &Client, policy: &CallbackPolicy, params: &CallbackParams, cx: &Context) -> Answer {
+    let url = resolved_url(policy, params).await?;
     let host = url.host_str().unwrap_or_default().to_owned();
-    let headers = headers(guard, params, cx).await?;
+    let headers = headers(policy, params, cx).await?;
     let timeout = cx.deadline.map_or(TIMEOUT.into(), |at| at.saturating_duration_since(Instant::now()));
     let request = client.post(url).headers(headers).timeout(timeout).body(params.body.text().to_owned());
-    let response = request.send().await.map_err(|why| unanswered(&host, &why))?;
+    let response = request.send().await.map_err(|why| no_response(&host, &why))?;
     let (status, wait) = (response.status(), retry_after(response.headers(), jiff::Timestamp::now()));
     if !status.is_success() {
-        return Err(refused(&host, status, wait));
+        return Err(error_status(&host, status, wait));
     }
     RawJson::of(&serde_json::json!({"status": status.as_u16()})).map_err(|why| Failure::fail(why.to_string()))
 }
 
-/// The URL with its secrets, which lead to no other host than it names.
-async fn address(guard: &Guard, params: &CallbackParams) -> Result<Url, Failure> {
-    let text = fill(&params.url, guard.secrets()).await.map_err(no_secret)?;
-    let told = || Failure::dead("the url is none with its secrets in place").of_kind("bad_url");
-    let (named, url) = (Url::parse(&params.url).map_err(|_| told())?, Url::parse(&text).map_err(|_| told())?);
-    let place = |url: &Url| (url.scheme().to_owned(), url.host_str().map(str::to_owned), url.port_or_known_default());
-    if place(&named) == place(&url) { Ok(url) } else { Err(told()) }
+/// Returns the URL with its secrets, which must not change its origin.
+async fn resolved_url(policy: &CallbackPolicy, params: &CallbackParams) -> Result<Url, Failure> {
+    let text = fill(&params.url, policy.secrets()).await.map_err(secret_error)?;
+    let bad_url = || Failure::dead("the url is invalid with its secrets inserted").of_kind("bad_url");
+    let template = Url::parse(&params.url).map_err(|_| bad_url())?;
+    let url = Url::parse(&text).map_err(|_| bad_url())?;
+    let origin = |url: &Url| (url.scheme().to_owned(), url.host_str().map(str::to_owned), url.port_or_known_default());
+    if origin(&template) == origin(&url) { Ok(url) } else { Err(bad_url()) }
 }
 
-async fn headers(guard: &Guard, params: &CallbackParams, cx: &Context) -> Result<HeaderMap, Failure> {
+async fn headers(policy: &CallbackPolicy, params: &CallbackParams, cx: &Context) -> Result<HeaderMap, Failure> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     for (name, text) in &params.headers {
-        let value = fill(text, guard.secrets()).await.map_err(no_secret)?;
-        let told =
-            |_| Failure::dead(format!("the header `{name}` cannot be sent with its secret in place")).of_kind("bad_header");
-        let mut value: HeaderValue = value.parse().map_err(told)?;
+        let value = fill(text, policy.secrets()).await.map_err(secret_error)?;
+        let bad_header =
+            |_| Failure::dead(format!("the header `{name}` is invalid with its secret inserted")).of_kind("bad_header");
+        let mut value: HeaderValue = value.parse().map_err(bad_header)?;
         value.set_sensitive(text != value.to_str().unwrap_or_default());
-        headers.insert(name.parse::<HeaderName>().map_err(|_| Failure::dead(format!("`{name}` is no header")))?, value);
+        headers.insert(
+            name.parse::<HeaderName>().map_err(|_| Failure::dead(format!("`{name}` is not a valid header name")))?,
+            value,
+        );
     }
     let seconds = jiff::Timestamp::now().as_second().to_string();
     let mut set = |name: &'static str, value: &str| {
-        // Ids, numbers and base64 are all that a header may have.
+        // Ids, numbers and base64 are always valid header values.
         headers.extend(value.parse::<HeaderValue>().ok().map(|value| (HeaderName::from_static(name), value)));
     };
     set(ID, cx.id.as_str());
     set(TIMESTAMP, &seconds);
     set("kafleet-attempt", &cx.number.to_string());
     if let Some(name) = &params.secret {
-        let secret = guard.secrets().get(name).ok_or_else(|| no_secret(format!("there is no secret `{name}`")))?;
-        let secret = secret.source().read().await.map_err(no_secret)?;
-        let signature = signature(&secret, cx.id.as_str(), &seconds, params.body.text()).map_err(no_secret)?;
+        let secret = policy.secrets().get(name).ok_or_else(|| secret_error(format!("there is no secret `{name}`")))?;
+        let secret = secret.source().read().await.map_err(secret_error)?;
+        let signature = signature(&secret, cx.id.as_str(), &seconds, params.body.text()).map_err(secret_error)?;
         set(SIGNATURE, &signature);
     }
     Ok(headers)
 }
 
-/// Somebody has to set it right: other attempts are of use then.
-fn no_secret(why: String) -> Failure {
+/// Failure of a missing or unreadable secret. Retried: it works once the configuration is fixed.
+fn secret_error(why: String) -> Failure {
     Failure::retry(why).of_kind("secret")
 }
 
-fn unanswered(host: &str, why: &reqwest::Error) -> Failure {
+fn no_response(host: &str, why: &reqwest::Error) -> Failure {
     let mut cause: Option<&(dyn Error + 'static)> = why.source();
     let mut last = String::new();
     while let Some(error) = cause {
-        if let Some(refused) = error.downcast_ref::<Refused>() {
-            return Failure::dead(refused.to_string()).of_kind("forbidden_address");
+        if let Some(error_status) = error.downcast_ref::<ForbiddenAddress>() {
+            return Failure::dead(error_status.to_string()).of_kind("forbidden_address");
         }
         last = error.to_string();
         cause = error.source();
     }
-    let told = if why.is_timeout() { "no answer in time".to_owned() } else { last };
-    Failure::unanswered(format!("`{host}` did not answer: {told}"), why.is_timeout())
+    let reason = if why.is_timeout() { "no response in time".to_owned() } else { last };
+    Failure::no_response(format!("`{host}` did not respond: {reason}"), why.is_timeout())
 }
 
-/// Only what will not change by itself is not tried again.
-fn refused(host: &str, status: StatusCode, wait: Option<Duration>) -> Failure {
+/// Failure of an error status. Only permanent ones are not retried.
+fn error_status(host: &str, status: StatusCode, wait: Option<Duration>) -> Failure {
     let message = format!("`{host}` answered {status}");
     let failure = match wait {
-        _ if status.is_redirection() => {
-            Failure::dead(format!("{message}; hint: redirects are not followed, name where it leads"))
-        }
+        _ if status.is_redirection() => Failure::dead(format!("{message}; hint: redirects are not followed, use the target url")),
         _ if status == StatusCode::GONE => Failure::dead(message),
         Some(wait) => Failure::retry_after(message, wait),
         None => Failure::retry(message),

@@ -1,25 +1,25 @@
-//! How callbacks are signed: as <https://www.standardwebhooks.com> says, so that its libraries verify them.
+//! Signatures of callbacks according to <https://www.standardwebhooks.com>, whose libraries can verify them.
 
 use data_encoding::BASE64;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// The delivery, the same for every attempt.
+/// Header with the id of the delivery, the same for every attempt.
 pub const ID: &str = "webhook-id";
-/// When the attempt was made, in seconds since 1970.
+/// Header with the time of the attempt, in seconds since 1970.
 pub const TIMESTAMP: &str = "webhook-timestamp";
-/// `v1,` and the base64 of HMAC-SHA256 over `<id>.<timestamp>.<body>`.
+/// Header with the signature: `v1,` and the base64 of HMAC-SHA256 over `<id>.<timestamp>.<body>`.
 pub const SIGNATURE: &str = "webhook-signature";
 
-/// A key in base64 may be written so; any other text is the key itself.
+/// Prefix of a key in base64; any other text is the key itself.
 const ENCODED: &str = "whsec_";
 
-/// The value of [`SIGNATURE`].
+/// Returns the value of [`SIGNATURE`].
 pub fn signature(secret: &str, id: &str, timestamp: &str, body: &str) -> Result<String, String> {
     let key = match secret.strip_prefix(ENCODED) {
-        Some(encoded) => {
-            BASE64.decode(encoded.as_bytes()).map_err(|_| format!("the secret begins with `{ENCODED}` and is not base64 then"))?
-        }
+        Some(encoded) => BASE64
+            .decode(encoded.as_bytes())
+            .map_err(|_| format!("the secret begins with `{ENCODED}`, but the rest is not base64"))?,
         None => secret.as_bytes().to_vec(),
     };
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|why| why.to_string())?;
@@ -33,9 +33,9 @@ pub fn signature(secret: &str, id: &str, timestamp: &str, body: &str) -> Result<
 mod tests {
     use super::*;
 
-    /// The vector of the standard's own libraries.
+    /// Test vector of the standard's own libraries.
     #[test]
-    fn agrees_with_the_standard() {
+    fn signature_matches_the_standard_vector() {
         let signed = signature(
             "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
             "msg_p5jXN8AQM9LWM0D4loKWxJek",
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_sent_is_signed() {
+    fn signature_covers_id_timestamp_and_body() {
         let first = signature("key", "a", "1", "{}").unwrap();
         for (secret, id, timestamp, body) in
             [("kez", "a", "1", "{}"), ("key", "b", "1", "{}"), ("key", "a", "2", "{}"), ("key", "a", "1", "{ }")]

@@ -1,4 +1,4 @@
-//! `kafleet-email`: one mail that tells somebody what has become of a task, through the configured SMTP server.
+//! `kafleet-email`: an email that notifies people about a task, sent through the configured SMTP server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,16 +26,16 @@ mod template;
 
 /// The type's name.
 pub const TYPE: &str = EMAIL_TYPE;
-/// Mails at once in one worker: servers do not like many connections.
+/// Concurrent emails in one worker. Low, because SMTP servers limit connections.
 const CONCURRENCY: u32 = 4;
 const RETRIES: u32 = 10;
 const MIN_BACKOFF: Millis = Millis::secs(5);
 const MAX_BACKOFF: Millis = Millis::secs(600);
 const TIMEOUT: Millis = Millis::secs(60);
-/// SMTP's answers about who is asking, not about the mail: somebody has to set that right.
-const ACCESS: [u16; 4] = [530, 534, 535, 538];
+/// SMTP codes about the client's credentials rather than the message; fixed only by the operator.
+const ACCESS_CODES: [u16; 4] = [530, 534, 535, 538];
 
-/// What is written to whom.
+/// Params of an email task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EmailParams {
@@ -44,21 +44,21 @@ pub struct EmailParams {
     pub cc: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bcc: Vec<String>,
-    /// A template; default: the task and its state.
+    /// Subject template. Default: the task and its state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// A template; default: what is known of the task.
+    /// Body template. Default: a summary of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// What the templates are about: as the body of a callback.
+    /// Values for the templates, in the format of a callback's body.
     pub about: RawJson,
 }
 
-/// Sends mails.
-pub struct Emails(Arc<Post>);
+/// Handler of email tasks.
+pub struct Emails(Arc<Mailer>);
 
-/// The server and its rules.
-struct Post {
+/// SMTP server, sender and permitted recipients.
+struct Mailer {
     server: String,
     port: u16,
     tls: Option<(MailTls, TlsParameters)>,
@@ -72,14 +72,14 @@ impl Emails {
     pub fn new(config: &EmailConfig) -> Result<Self, String> {
         let tls = match config.tls {
             MailTls::None => None,
-            kind => Some((kind, tls_of(config)?)),
+            kind => Some((kind, tls_parameters(config)?)),
         };
         let recipients: Result<_, _> = config.recipients.iter().map(|text| AddressPattern::new(text)).collect();
         let password = match &config.password_file {
             Some(path) => Source::File(path.clone()),
             None => Source::Text(config.password.clone().unwrap_or_default()),
         };
-        Ok(Self(Arc::new(Post {
+        Ok(Self(Arc::new(Mailer {
             server: config.server.clone(),
             port: config.port.unwrap_or(config.tls.port()),
             tls,
@@ -90,13 +90,13 @@ impl Emails {
         })))
     }
 
-    /// The params of the task that sends a mail.
+    /// Builds the params of an email task.
     pub fn params(email: &Email, about: RawJson) -> EmailParams {
         let Email { to, cc, bcc, subject, body, .. } = email.clone();
         EmailParams { to, cc, bcc, subject, body, about }
     }
 
-    /// The type, ready to be registered.
+    /// Creates the type with its policy and schema.
     pub fn registered(config: &EmailConfig) -> Result<Registered, String> {
         let policy = TypePolicy {
             concurrency: Some(CONCURRENCY),
@@ -108,30 +108,31 @@ impl Emails {
     }
 }
 
-fn tls_of(config: &EmailConfig) -> Result<TlsParameters, String> {
+fn tls_parameters(config: &EmailConfig) -> Result<TlsParameters, String> {
     let mut tls = TlsParameters::builder(config.server.clone());
     if let Some(path) = &config.ca {
-        let told = |why: String| format!("`ca`: `{}` {why}", path.display());
-        let pem = std::fs::read(path).map_err(|why| told(format!("cannot be read: {why}")))?;
-        tls = tls.add_root_certificate(Certificate::from_pem(&pem).map_err(|why| told(format!("is no certificate: {why}")))?);
+        let failed = |why: String| format!("`ca`: `{}` {why}", path.display());
+        let pem = std::fs::read(path).map_err(|why| failed(format!("cannot be read: {why}")))?;
+        tls =
+            tls.add_root_certificate(Certificate::from_pem(&pem).map_err(|why| failed(format!("is not a certificate: {why}")))?);
     }
-    tls.build().map_err(|why| format!("TLS cannot be set up: {why}"))
+    tls.build().map_err(|why| format!("cannot set up TLS: {why}"))
 }
 
 impl Handler for Emails {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let params: EmailParams = schema::read(params.text())?;
         self.0.check(&params)?;
-        let post = self.0.clone();
+        let mailer = self.0.clone();
         Ok(Box::pin(async move {
             tokio::select! {
-                answer = post.send(&params, &cx) => answer,
+                answer = mailer.send(&params, &cx) => answer,
                 () = cx.cancelled().cancelled() => Err(Failure::cancelled()),
             }
         }))
     }
 
-    fn refuses(&self, params: &RawJson) -> Option<ParamsError> {
+    fn validate(&self, params: &RawJson) -> Option<ParamsError> {
         schema::read::<EmailParams>(params.text()).and_then(|params| self.0.check(&params)).err()
     }
 
@@ -140,8 +141,8 @@ impl Handler for Emails {
     }
 }
 
-impl Post {
-    /// What can be said without asking the server.
+impl Mailer {
+    /// Validates params without contacting the server.
     fn check(&self, params: &EmailParams) -> Result<(), ParamsError> {
         for (field, list) in [("to", &params.to), ("cc", &params.cc), ("bcc", &params.bcc)] {
             for (n, text) in list.iter().enumerate() {
@@ -157,7 +158,7 @@ impl Post {
         if allowed {
             Ok(mailbox)
         } else {
-            Err(format!("`{}` may not be written to; hint: `email.recipients` lists who may", mailbox.email))
+            Err(format!("`{}` is not a permitted recipient; hint: `email.recipients` lists the permitted ones", mailbox.email))
         }
     }
 
@@ -165,30 +166,30 @@ impl Post {
         let message = self.message(params, cx)?;
         let transport = self.transport(cx).await?;
         let answer = transport.send(message).await.map_err(|why| self.failure(&why))?;
-        let told: Vec<&str> = answer.message().collect();
-        RawJson::of(&serde_json::json!({"answer": told.join(" ")})).map_err(|why| Failure::fail(why.to_string()))
+        let lines: Vec<&str> = answer.message().collect();
+        RawJson::of(&serde_json::json!({"answer": lines.join(" ")})).map_err(|why| Failure::fail(why.to_string()))
     }
 
     fn message(&self, params: &EmailParams, cx: &Context) -> Result<Message, Failure> {
-        let wrong = |why: String| Failure::dead(why).of_kind("template");
-        let templates = Templates::new(params).map_err(|misfit| wrong(misfit.to_string()))?;
-        let (subject, body) = templates.render(&params.about).map_err(wrong)?;
-        // The same for every attempt: a mail that arrives twice is known as one.
+        let invalid = |why: String| Failure::dead(why).of_kind("template");
+        let templates = Templates::new(params).map_err(|error| invalid(error.to_string()))?;
+        let (subject, body) = templates.render(&params.about).map_err(invalid)?;
+        // The same id in every attempt, so that mail clients recognise duplicates.
         let id = format!("<{}@{}>", cx.id, self.from.email.domain());
         let mut message = Message::builder().from(self.from.clone()).message_id(Some(id)).subject(subject);
-        // Nobody's holiday is to answer it.
+        // Suppresses automatic replies, such as vacation notices.
         let automatic = HeaderName::new_from_ascii_str("Auto-Submitted");
         message = message.raw_header(HeaderValue::new(automatic, "auto-generated".to_owned()));
         for text in &params.to {
-            message = message.to(self.recipient(text).map_err(wrong)?);
+            message = message.to(self.recipient(text).map_err(invalid)?);
         }
         for text in &params.cc {
-            message = message.cc(self.recipient(text).map_err(wrong)?);
+            message = message.cc(self.recipient(text).map_err(invalid)?);
         }
         for text in &params.bcc {
-            message = message.bcc(self.recipient(text).map_err(wrong)?);
+            message = message.bcc(self.recipient(text).map_err(invalid)?);
         }
-        message.header(ContentType::TEXT_PLAIN).body(body).map_err(|why| wrong(format!("the mail cannot be written: {why}")))
+        message.header(ContentType::TEXT_PLAIN).body(body).map_err(|why| invalid(format!("cannot build the email: {why}")))
     }
 
     async fn transport(&self, cx: &Context) -> Result<AsyncSmtpTransport<Tokio1Executor>, Failure> {
@@ -208,15 +209,15 @@ impl Post {
     }
 
     fn failure(&self, why: &Error) -> Failure {
-        let told = format!("`{}:{}`: {}", self.server, self.port, causes(why));
+        let message = format!("`{}:{}`: {}", self.server, self.port, causes(why));
         let code = why.status().map(u16::from);
-        if code.is_some_and(|code| ACCESS.contains(&code)) {
-            return Failure::retry(told).of_kind("smtp_access");
+        if code.is_some_and(|code| ACCESS_CODES.contains(&code)) {
+            return Failure::retry(message).of_kind("smtp_access");
         }
         match why.status().map(|code| code.severity) {
-            Some(Severity::PermanentNegativeCompletion) => Failure::dead(told).of_kind("smtp_refused"),
-            Some(_) => Failure::retry(told).of_kind("smtp_busy"),
-            None => Failure::unanswered(told, why.is_timeout()),
+            Some(Severity::PermanentNegativeCompletion) => Failure::dead(message).of_kind("smtp_refused"),
+            Some(_) => Failure::retry(message).of_kind("smtp_busy"),
+            None => Failure::no_response(message, why.is_timeout()),
         }
     }
 }
@@ -234,7 +235,7 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Who may be written to: one address, or all of a domain (`*@example.com`).
+/// A pattern for recipients: an address, or all addresses of a domain (`*@example.com`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressPattern {
     user: Option<String>,
@@ -250,7 +251,7 @@ impl AddressPattern {
                 .parse()
                 .map(|address: Address| Self { user: Some(address.user().to_owned()), domain: address.domain().to_owned() }),
         }
-        .map_err(|_| format!("`{text}` is neither an address nor `*@` and a domain"))
+        .map_err(|_| format!("`{text}` is neither an email address nor `*@` followed by a domain"))
     }
 
     fn matches(&self, address: &Address) -> bool {
@@ -259,24 +260,24 @@ impl AddressPattern {
     }
 }
 
-/// `a@example.com`, or `A name <a@example.com>`.
+/// Validates an address: `a@example.com`, or `A name <a@example.com>`.
 pub fn check_address(text: &str) -> Result<(), String> {
     mailbox(text).map(drop)
 }
 
 fn mailbox(text: &str) -> Result<Mailbox, String> {
-    // A list is none: each recipient is judged.
+    // A list is rejected: each recipient is checked individually.
     let several = text.parse::<Mailboxes>().is_ok_and(|all| all.iter().count() > 1);
-    let wrong = || {
+    let invalid = || {
         format!(
-            "`{}` is not a mail address: write `a@example.com` or `A name <a@example.com>`",
+            "`{}` is not an email address: write `a@example.com` or `A name <a@example.com>`",
             crate::model::task::id::clip(text)
         )
     };
     if several || text.chars().any(char::is_control) {
-        return Err(wrong());
+        return Err(invalid());
     }
-    text.parse::<Mailbox>().map_err(|_| wrong())
+    text.parse::<Mailbox>().map_err(|_| invalid())
 }
 
 #[cfg(test)]
@@ -284,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_one_each() {
+    fn single_addresses_are_accepted() {
         for good in ["a@example.com", "A Name <a.b+c@example.com>", "\"Ops, night\" <o@example.com>"] {
             assert_eq!(check_address(good), Ok(()), "{good}");
         }
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_addresses_or_domains() {
+    fn pattern_matches_address_or_domain() {
         for (pattern, address, matches) in [
             ("ops@example.com", "Ops@Example.com", true),
             ("ops@example.com", "dev@example.com", false),

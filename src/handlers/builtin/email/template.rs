@@ -1,4 +1,4 @@
-//! Subjects and bodies of mails, as Jinja templates over what a callback would say.
+//! Jinja templates of email subjects and bodies.
 
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, context};
@@ -7,11 +7,11 @@ use super::EmailParams;
 use crate::handlers::ParamsError;
 use crate::model::json::RawJson;
 
-/// The longest subject, in characters; what is longer is cut.
+/// Maximum length of a subject, in characters; longer ones are truncated.
 const MAX_SUBJECT_CHARS: usize = 300;
-/// The largest body, in bytes; what is larger is cut.
+/// Maximum size of a body, in bytes; larger ones are truncated.
 const MAX_BODY_BYTES: usize = 256 << 10;
-/// Steps of a template: one that goes on for longer has no end.
+/// Maximum steps of a template's evaluation, against endless loops.
 const FUEL: u64 = 50_000;
 
 const SUBJECT: &str = "{% if check %}{{ task.id }}: check {{ 'passed' if check.passed else 'failed' }} ({{ task.state }})\
@@ -25,44 +25,49 @@ const BODY: &str = "Task:     {{ task.id }}\n\
      {% if task.error %}Error:    {{ task.error.kind }}: {{ task.error.message }}\n{% endif %}\
      {% if task.link %}Link:     {{ task.link }}\n{% endif %}";
 
-/// The templates of one mail, understood.
+/// The parsed templates of an email.
 pub struct Templates<'a>(Environment<'a>);
 
 impl<'a> Templates<'a> {
-    /// Refused where one is no template.
+    /// Parses the templates.
+    ///
+    /// # Errors
+    /// A template has a syntax error.
     pub fn new(params: &'a EmailParams) -> Result<Self, ParamsError> {
         let mut templates = Environment::new();
         templates.set_fuel(Some(FUEL));
         for (name, text) in
             [("subject", params.subject.as_deref().unwrap_or(SUBJECT)), ("body", params.body.as_deref().unwrap_or(BODY))]
         {
-            templates.add_template(name, text).map_err(|why| ParamsError { pointer: format!("/{name}"), message: told(&why) })?;
+            templates
+                .add_template(name, text)
+                .map_err(|why| ParamsError { pointer: format!("/{name}"), message: error_text(&why) })?;
         }
         Ok(Self(templates))
     }
 
-    /// The subject and the body, within bounds.
+    /// Renders subject and body, truncated to their limits.
     pub fn render(&self, about: &RawJson) -> Result<(String, String), String> {
-        let about = about.value().map_err(|why| format!("what it is about cannot be read: {why}"))?;
+        let about = about.value().map_err(|why| format!("cannot parse `about`: {why}"))?;
         let mut task = about.get("data").cloned().unwrap_or_default();
-        // What is not there is empty, not `none`.
+        // Missing values render as an empty string rather than `none`.
         task.as_object_mut().into_iter().for_each(|task| task.retain(|_, value| !value.is_null()));
         let of = |value: Option<&serde_json::Value>| Value::from(Serde(value.cloned().unwrap_or_default()));
         let values =
             context! { task => of(Some(&task)), check => of(task.get("check")), timestamp => of(about.get("timestamp")) };
         let render =
-            |name: &str| self.0.get_template(name).and_then(|template| template.render(&values)).map_err(|why| told(&why));
-        Ok((one_line(&render("subject")?), cut(render("body")?)))
+            |name: &str| self.0.get_template(name).and_then(|template| template.render(&values)).map_err(|why| error_text(&why));
+        Ok((one_line(&render("subject")?), truncate(render("body")?)))
     }
 }
 
-/// A header ends with its line: what is more would be another one.
+/// Returns the text as a single line: a line break would start another header.
 fn one_line(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     plain.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_SUBJECT_CHARS).collect()
 }
 
-fn cut(mut text: String) -> String {
+fn truncate(mut text: String) -> String {
     if text.len() > MAX_BODY_BYTES {
         text.truncate(text.floor_char_boundary(MAX_BODY_BYTES));
         text.push_str("\n…");
@@ -70,9 +75,9 @@ fn cut(mut text: String) -> String {
     text
 }
 
-fn told(why: &minijinja::Error) -> String {
+fn error_text(why: &minijinja::Error) -> String {
     let line = why.line().map_or(String::new(), |line| format!(" in line {line}"));
-    format!("the template has a mistake{line}: {}", why.detail().map_or_else(|| why.kind().to_string(), str::to_owned))
+    format!("template error{line}: {}", why.detail().map_or_else(|| why.kind().to_string(), str::to_owned))
 }
 
 #[cfg(test)]
@@ -90,7 +95,7 @@ mod tests {
             body: text(body),
             about: RawJson::of(about).unwrap(),
         };
-        Templates::new(&params).map_err(|misfit| misfit.to_string())?.render(&params.about)
+        Templates::new(&params).map_err(|error| error.to_string())?.render(&params.about)
     }
 
     fn about() -> serde_json::Value {
@@ -102,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_see_the_task() {
+    fn templates_access_task_fields() {
         for (template, text) in [
             ("{{ task.id }}: {{ task.state | upper }}", "order-42: FAILED"),
             ("{% for tag in task.tags %}[{{ tag }}]{% endfor %}", "[a][b]"),
@@ -118,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn without_templates_it_says_what_is_known() {
+    fn default_templates_summarise_the_task() {
         let (subject, body) = rendered(None, None, &about()).unwrap();
         assert_eq!(subject, "order-42 is failed");
         let expected = "Task:     order-42\nType:     resize\nState:    failed\nAt:       2026-01-31T12:00:00.000Z\nError:    timeout: too <slow>\n";
@@ -131,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_is_one_line_whatever_it_holds() {
+    fn subject_is_a_single_line() {
         let mut about = about();
         about["data"]["name"] = json!("a\r\nBcc: x@y.z\t\u{7}b");
         assert_eq!(rendered(Some("{{ task.name }}\n"), None, &about).unwrap().0, "a Bcc: x@y.z b");
@@ -139,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_and_endless_templates_are_told() {
-        let told = rendered(None, Some("a\n{{ task.id "), &about()).unwrap_err();
-        assert!(told.contains("`/body`") && told.contains("line 2"), "{told}");
+    fn template_errors_and_endless_loops_are_reported() {
+        let error = rendered(None, Some("a\n{{ task.id "), &about()).unwrap_err();
+        assert!(error.contains("`/body`") && error.contains("line 2"), "{error}");
         let endless = "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}";
         assert!(rendered(None, Some(endless), &about()).unwrap_err().contains("fuel"));
         let large = "{% for a in range(900) %}{{ 'x' * 1000 }}{% endfor %}";
         assert_eq!(rendered(None, Some(large), &about()).unwrap().1.len(), MAX_BODY_BYTES + 4);
-        assert!(rendered(None, Some("{% include 'other' %}"), &about()).is_err(), "there is nothing else");
+        assert!(rendered(None, Some("{% include 'other' %}"), &about()).is_err(), "includes are unavailable");
     }
 }

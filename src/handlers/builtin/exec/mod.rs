@@ -1,8 +1,8 @@
-//! `exec`: a program is the task type. Params are JSON on its stdin, the result is JSON on its stdout, lines on its stderr
-//! are progress and log, and its exit code says how it went. No shell is involved.
+//! `exec`: runs a program per attempt. The params are JSON on its stdin, the result is JSON on its stdout, lines on
+//! its stderr are progress and log, and the exit code is the outcome. No shell is involved.
 //!
-//! A program leads a process group of its own, which never outlives the attempt: it is killed whole when the program has
-//! ended, when the attempt is dropped, and by the guard when the worker dies.
+//! A program leads its own process group, which never outlives the attempt: the group is killed when the program has
+//! ended, when the attempt is dropped, and by the guard process when the worker dies.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
 use self::reaper::Group;
-use self::stderr_protocol::{Heard, Output};
+use self::stderr_protocol::{Stderr, Stdout};
 use crate::handlers::failure::excerpt;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
@@ -30,26 +30,26 @@ mod stderr_protocol;
 
 pub use stderr_protocol::{MAX_LINE_BYTES, MAX_LINES};
 
-/// EX_TEMPFAIL of sysexits.h: the exit code that asks for another attempt, unless the type names others.
+/// EX_TEMPFAIL of sysexits.h: the exit code that requests a retry, unless the type configures others.
 pub const RETRY_EXIT_CODE: i32 = 75;
 
-/// How long stdout and stderr are still read after the program's group is dead. Only something that left the group can
-/// hold them open that long.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Time for reading the rest of stdout and stderr after the program's group is dead. Only a process that left the
+/// group can keep them open that long.
+const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
-/// A program, and how it is run.
+/// A program and its execution settings.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// A path, or a name to be found in `PATH`.
+    /// Path, or a name looked up in `PATH`.
     pub program: PathBuf,
     pub arguments: Vec<String>,
     /// Added to the worker's environment.
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
     pub retry_exit_codes: Vec<i32>,
-    /// Bytes of stdout.
+    /// Maximum bytes of stdout.
     pub max_output: usize,
-    /// Between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
 }
 
@@ -73,54 +73,55 @@ impl Handler for Exec {
     }
 
     fn prepare(&self) -> Result<(), String> {
-        reaper::start().map_err(|why| format!("no guard process for programs could be started: {why}"))
+        reaper::start().map_err(|why| format!("cannot start the guard process for programs: {why}"))
     }
 }
 
 impl Program {
     async fn run(&self, params: RawJson, cx: Context) -> Answer {
         let (mut child, group) = self.launch(&cx).await?;
-        let (mut output, mut heard) = (Output::default(), Heard::default());
+        let mut output = Stdout::default();
+        let mut errors = Stderr::default();
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
-            return Err(Failure::retry("the program was started without its pipes"));
+            return Err(Failure::retry("the program was started without pipes"));
         };
         let status = {
-            let listen = async {
+            let read_stdout = async {
                 output.read(stdout, self.max_output).await;
                 if output.too_large {
                     group.signal(Signal::SIGKILL);
                 }
             };
-            let talk = pin!(async { tokio::join!(feed(stdin, &params), listen, heard.read(stderr, &cx)) });
-            match select(pin!(self.end(&mut child, &group, &cx)), talk).await {
-                Either::Left((status, talk)) => {
-                    let _ = timeout(LAST_WORDS, talk).await;
+            let pipes = pin!(async { tokio::join!(feed(stdin, &params), read_stdout, errors.read(stderr, &cx)) });
+            match select(pin!(self.end(&mut child, &group, &cx)), pipes).await {
+                Either::Left((status, pipes)) => {
+                    let _ = timeout(OUTPUT_GRACE, pipes).await;
                     status
                 }
                 Either::Right((_, end)) => end.await,
             }
         };
-        let status = status.map_err(|why| Failure::retry(format!("the end of the program is unknown: {why}")))?;
-        self.judge(status, &output, &heard, &cx)
+        let status = status.map_err(|why| Failure::retry(format!("the exit status of the program is unknown: {why}")))?;
+        self.answer(status, &output, &errors, &cx)
     }
 
-    /// On the blocking pool: forking a large process takes milliseconds.
+    /// Starts the program on the blocking pool: forking a large process takes milliseconds.
     async fn launch(&self, cx: &Context) -> Result<(Child, Group), Failure> {
         let command = self.command(cx);
-        let told = |why: &dyn std::fmt::Display| {
-            let told = format!("the program `{}` could not be started: {why}", self.program.display());
-            Failure::retry(told).of_kind("not_started")
+        let not_started = |why: &dyn std::fmt::Display| {
+            let message = format!("cannot start the program `{}`: {why}", self.program.display());
+            Failure::retry(message).of_kind("not_started")
         };
-        let launched = tokio::task::spawn_blocking(|| reaper::spawn(command)).await.map_err(|why| told(&why))?;
-        launched.map_err(|why| told(&why))
+        let launched = tokio::task::spawn_blocking(|| reaper::spawn(command)).await.map_err(|why| not_started(&why))?;
+        launched.map_err(|why| not_started(&why))
     }
 
     fn command(&self, cx: &Context) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).current_dir(&self.cwd);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // The worker's own trace is not the task's.
+        // The worker's own trace context is not the task's.
         command.env_remove("TRACEPARENT").env_remove("TRACESTATE").envs(&self.env);
         command.env("KAFLEET_TASK_ID", cx.id.as_str()).env("KAFLEET_TYPE", cx.task_type());
         command.env("KAFLEET_ATTEMPT", cx.number.to_string()).env("KAFLEET_RUN", cx.run.to_string());
@@ -132,7 +133,7 @@ impl Program {
         command
     }
 
-    /// Waits for the program, or stops it when told to, and kills what it leaves behind.
+    /// Waits for the program, stopping it on cancellation, and kills the remaining processes of its group.
     async fn end(&self, child: &mut Child, group: &Group, cx: &Context) -> io::Result<ExitStatus> {
         let status = tokio::select! {
             status = child.wait() => status,
@@ -151,25 +152,25 @@ impl Program {
         child.wait().await
     }
 
-    fn judge(&self, status: ExitStatus, output: &Output, heard: &Heard, cx: &Context) -> Answer {
+    fn answer(&self, status: ExitStatus, output: &Stdout, stderr: &Stderr, cx: &Context) -> Answer {
         if output.too_large {
-            let told =
-                format!("the result has more than {} bytes; hint: store it elsewhere and answer with a link", self.max_output);
-            return Err(Failure::fail(told).of_kind("result_too_large"));
+            let message =
+                format!("the result has more than {} bytes; hint: store it elsewhere and return a link", self.max_output);
+            return Err(Failure::fail(message).of_kind("result_too_large"));
         }
         match status.code() {
             Some(0) => result(&output.bytes),
             _ if cx.is_cancelled() => Err(Failure::cancelled()),
             Some(code) if self.retry_exit_codes.contains(&code) => {
-                Err(Failure::retry(ending(&format!("exit code {code}"), heard)).of_kind("exit_code"))
+                Err(Failure::retry(ending(&format!("exit code {code}"), stderr)).of_kind("exit_code"))
             }
-            Some(code) => Err(Failure::fail(ending(&format!("exit code {code}"), heard)).of_kind("exit_code")),
-            None => Err(Failure::retry(ending(&format!("ended by {}", signal_name(status)), heard)).of_kind("signal")),
+            Some(code) => Err(Failure::fail(ending(&format!("exit code {code}"), stderr)).of_kind("exit_code")),
+            None => Err(Failure::retry(ending(&format!("ended by {}", signal_name(status)), stderr)).of_kind("signal")),
         }
     }
 }
 
-/// Writes the params and closes. A program need not read them.
+/// Writes the params and closes stdin. Programs need not read them.
 async fn feed(mut stdin: ChildStdin, params: &RawJson) {
     if stdin.write_all(params.text().as_bytes()).await.is_ok() {
         let _ = stdin.shutdown().await;
@@ -181,15 +182,15 @@ fn result(stdout: &[u8]) -> Answer {
         return Ok(RawJson::null());
     }
     RawJson::parse(stdout).map_err(|why| {
-        let told = format!("the program's output is not JSON ({why}); it begins with `{}`", excerpt(stdout, 100));
-        Failure::fail(told).of_kind("bad_output")
+        let message = format!("the program's output is not JSON ({why}); it begins with `{}`", excerpt(stdout, 100));
+        Failure::fail(message).of_kind("bad_output")
     })
 }
 
-fn ending(how: &str, heard: &Heard) -> String {
-    match heard.last_words() {
-        words if words.is_empty() => format!("{how}, and nothing on stderr"),
-        words => format!("{how}: {words}"),
+fn ending(how: &str, stderr: &Stderr) -> String {
+    match stderr.tail() {
+        lines if lines.is_empty() => format!("{how}, and nothing on stderr"),
+        lines => format!("{how}: {lines}"),
     }
 }
 

@@ -1,12 +1,12 @@
-//! Programs die with their worker, also when the worker is killed with SIGKILL.
+//! Kills programs when their worker dies, even by SIGKILL.
 //!
-//! Each worker process has one guard: a process forked before the first program starts, which holds the reading end of a
-//! pipe. Only the worker holds the writing end, so that the kernel tells the guard of the worker's death, whatever its
-//! kind; the guard then kills the process groups it was told of. A program tells of itself between fork and exec, so that
-//! there is no moment in which it runs and the guard does not know it.
+//! Each worker process has one guard: a process forked before the first program starts, which holds the read end of a
+//! pipe. Only the worker holds the write end, so that any death of the worker closes the pipe; the guard then kills
+//! the registered process groups. A program registers itself between fork and exec, so that it never runs
+//! unregistered.
 //!
-//! `PR_SET_PDEATHSIG` would not do: it reaches no grandchildren, and it fires when the *thread* that started the program
-//! ends, which for a pool's thread can be at any time.
+//! `PR_SET_PDEATHSIG` is not sufficient: it does not reach grandchildren, and it fires when the *thread* that started
+//! the program ends, which for a pool thread can be at any time.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsRawFd, RawFd};
@@ -22,18 +22,18 @@ use nix::unistd::{ForkResult, Pid, fork};
 use parking_lot::Mutex;
 use tokio::process::{Child, Command};
 
-/// Programs of one worker at once. Bounds the guard's table.
-const CAPACITY: usize = 1 << 15;
+/// Maximum concurrent programs of a worker; the size of the guard's table.
+const MAX_PROGRAMS: usize = 1 << 15;
 
-/// A slot of the guard's table, and the process group in it; 0 empties the slot. Far below PIPE_BUF, so written whole.
+/// A slot of the guard's table and its process group; 0 clears the slot. Far below PIPE_BUF, so writes are atomic.
 type Message = [i32; 2];
 
-static ROSTER: Mutex<Roster> = Mutex::new(Roster { guard: None, groups: Vec::new(), free: Vec::new() });
+static GUARD_TABLE: Mutex<GuardTable> = Mutex::new(GuardTable { guard: None, groups: Vec::new(), free: Vec::new() });
 
-/// The worker's side: what the guard knows, and who it is.
-struct Roster {
+/// The worker's side: the guard process and the registered groups.
+struct GuardTable {
     guard: Option<Guard>,
-    /// By slot; 0 where no program is known.
+    /// Process group per slot; 0 if free.
     groups: Vec<i32>,
     free: Vec<usize>,
 }
@@ -43,46 +43,48 @@ struct Guard {
     pipe: Arc<PipeWriter>,
 }
 
-/// A place in the table, given back when dropped.
+/// A slot in the table, freed when dropped.
 struct Slot(usize);
 
-/// A running program's process group: killed whole when dropped.
+/// The process group of a running program, killed when dropped.
 pub struct Group {
     leader: Pid,
-    over: AtomicBool,
+    ended: AtomicBool,
     _slot: Slot,
 }
 
-/// Starts the guard, if there is none. Early is better: it keeps the memory that the worker has at that time.
+/// Starts the guard if there is none. Call this early: the guard is forked, and keeps a copy of the worker's memory
+/// as of the fork.
 pub fn start() -> io::Result<()> {
-    ROSTER.lock().pipe().map(drop)
+    GUARD_TABLE.lock().pipe().map(drop)
 }
 
-/// Starts a program as the leader of its own process group, known to the guard. Blocks for the time of a fork and exec.
+/// Starts a program as the leader of its own process group, registered with the guard. Blocks for a fork and exec.
 pub fn spawn(mut command: Command) -> io::Result<(Child, Group)> {
-    let (slot, pipe) = ROSTER.lock().reserve()?;
+    let (slot, pipe) = GUARD_TABLE.lock().reserve()?;
     let (number, fd) = (slot.0 as i32, pipe.as_raw_fd());
     command.process_group(0);
     // SAFETY: getpid(2) and write(2) are async-signal-safe, and `pipe` stays open until after the spawn.
-    unsafe { command.pre_exec(move || tell(fd, [number, libc::getpid()])) };
+    unsafe { command.pre_exec(move || write_message(fd, [number, libc::getpid()])) };
     let child = command.spawn()?;
     let leader = Pid::from_raw(child.id().and_then(|id| i32::try_from(id).ok()).ok_or(Errno::ESRCH)?);
-    ROSTER.lock().settle(slot.0, leader, &pipe);
-    Ok((child, Group { leader, over: AtomicBool::new(false), _slot: slot }))
+    GUARD_TABLE.lock().register(slot.0, leader, &pipe);
+    Ok((child, Group { leader, ended: AtomicBool::new(false), _slot: slot }))
 }
 
 impl Group {
-    /// To the whole group. Nothing happens where it has ended.
+    /// Signals the whole group, unless it has ended.
     pub fn signal(&self, signal: Signal) {
-        if !self.over.load(Ordering::Relaxed) {
+        if !self.ended.load(Ordering::Relaxed) {
             let _ = killpg(self.leader, signal);
         }
     }
 
-    /// The leader has ended: kills what it leaves behind. After that the number may belong to others.
+    /// Kills the rest of the group after the leader has ended. Afterwards the process group id may be reused by
+    /// others.
     pub fn finish(&self) {
         self.signal(Signal::SIGKILL);
-        self.over.store(true, Ordering::Relaxed);
+        self.ended.store(true, Ordering::Relaxed);
     }
 }
 
@@ -94,48 +96,49 @@ impl Drop for Group {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        ROSTER.lock().forget(self.0);
+        GUARD_TABLE.lock().unregister(self.0);
     }
 }
 
-impl Roster {
+impl GuardTable {
     fn reserve(&mut self) -> io::Result<(Slot, Arc<PipeWriter>)> {
         let pipe = self.pipe()?;
         if let Some(slot) = self.free.pop() {
             return Ok((Slot(slot), pipe));
         }
-        if self.groups.len() == CAPACITY {
-            return Err(io::Error::other(format!("{CAPACITY} programs are running, which is the most that one worker may have")));
+        if self.groups.len() == MAX_PROGRAMS {
+            return Err(io::Error::other(format!("{MAX_PROGRAMS} programs are running, the maximum for one worker")));
         }
         self.groups.push(0);
         Ok((Slot(self.groups.len() - 1), pipe))
     }
 
-    /// Notes a program that has started. If the guard was replaced meanwhile, the new one is told.
-    fn settle(&mut self, slot: usize, leader: Pid, told: &Arc<PipeWriter>) {
+    /// Records a started program. If the guard was replaced in the meantime, registers the program with the new one.
+    fn register(&mut self, slot: usize, leader: Pid, used: &Arc<PipeWriter>) {
         self.groups[slot] = leader.as_raw();
-        if !self.guard.as_ref().is_some_and(|guard| Arc::ptr_eq(&guard.pipe, told)) {
-            self.tell([slot as i32, leader.as_raw()]);
+        if !self.guard.as_ref().is_some_and(|guard| Arc::ptr_eq(&guard.pipe, used)) {
+            self.send([slot as i32, leader.as_raw()]);
         }
     }
 
-    fn forget(&mut self, slot: usize) {
+    fn unregister(&mut self, slot: usize) {
         self.groups[slot] = 0;
         self.free.push(slot);
-        self.tell([slot as i32, 0]);
+        self.send([slot as i32, 0]);
     }
 
-    /// A guard that cannot be told is replaced by one that begins with what is known now.
-    fn tell(&mut self, message: Message) {
-        let told = self.guard.as_ref().map(|guard| tell(guard.pipe.as_raw_fd(), message));
-        if !matches!(told, Some(Ok(())))
+    /// Sends a message to the guard. A guard that cannot be reached is replaced by one that starts with the current
+    /// table.
+    fn send(&mut self, message: Message) {
+        let sent = self.guard.as_ref().map(|guard| write_message(guard.pipe.as_raw_fd(), message));
+        if !matches!(sent, Some(Ok(())))
             && let Err(why) = self.replace()
         {
-            tracing::warn!("programs would outlive a crash of this worker: no guard process could be started: {why}");
+            tracing::warn!("cannot start the guard process: programs would outlive a crash of this worker: {why}");
         }
     }
 
-    /// The pipe to a guard that is alive.
+    /// Returns the pipe to a live guard.
     fn pipe(&mut self) -> io::Result<Arc<PipeWriter>> {
         if let Some(guard) = &self.guard
             && matches!(waitpid(guard.pid, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive))
@@ -147,7 +150,7 @@ impl Roster {
 
     fn replace(&mut self) -> io::Result<Arc<PipeWriter>> {
         if let Some(old) = self.guard.take() {
-            // Before its pipe is closed, lest it takes that for the worker's death.
+            // Kill it before its pipe closes, which it would treat as the worker's death.
             if matches!(waitpid(old.pid, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive)) {
                 let _ = kill(old.pid, Signal::SIGKILL);
                 let _ = waitpid(old.pid, None);
@@ -163,15 +166,15 @@ impl Roster {
 impl Guard {
     fn fork(groups: &[i32]) -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
-        // A guard that is stopped must not stop the worker: a full pipe is an error, which gets it replaced.
+        // A stopped guard must not block the worker: writing to a full pipe fails, and the guard is replaced.
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let mut table = groups.to_vec();
-        table.resize(CAPACITY, 0);
-        // The guard keeps all signals blocked: neither the worker's handlers nor a Ctrl-C are for it.
+        table.resize(MAX_PROGRAMS, 0);
+        // The guard keeps all signals blocked: it must ignore the worker's handlers and Ctrl-C.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         // SAFETY: the child makes async-signal-safe calls only, and never returns.
         let forked = match unsafe { fork() } {
-            Ok(ForkResult::Child) => watch(&reader, &mut table),
+            Ok(ForkResult::Child) => run_guard(&reader, &mut table),
             Ok(ForkResult::Parent { child }) => Ok(child),
             Err(why) => Err(why),
         };
@@ -180,15 +183,15 @@ impl Guard {
     }
 }
 
-/// Async-signal-safe: called between fork and exec too.
-fn tell(pipe: RawFd, message: Message) -> io::Result<()> {
+/// Sends a message. Async-signal-safe: also called between fork and exec.
+fn write_message(pipe: RawFd, message: Message) -> io::Result<()> {
     // SAFETY: the buffer is valid for its size; a bad descriptor is an error, not undefined behaviour.
     let written = unsafe { libc::write(pipe, message.as_ptr().cast(), size_of::<Message>()) };
     if written == size_of::<Message>() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The guard's whole life. In a forked copy of a process with threads: no allocation, no lock, no panic.
-fn watch(pipe: &PipeReader, groups: &mut [i32]) -> ! {
+/// Runs the guard. As a forked copy of a multi-threaded process it must not allocate, lock or panic.
+fn run_guard(pipe: &PipeReader, groups: &mut [i32]) -> ! {
     let pipe = pipe.as_raw_fd();
     // SAFETY: plain system calls on this process alone.
     unsafe { libc::setsid() };
@@ -197,14 +200,14 @@ fn watch(pipe: &PipeReader, groups: &mut [i32]) -> ! {
     let mut messages: [Message; 256] = [[0; 2]; 256];
     loop {
         // SAFETY: the buffer is valid for its size, and any bytes are a valid `Message`.
-        let got = unsafe { libc::read(pipe, messages.as_mut_ptr().cast(), size_of_val(&messages)) };
-        if got < 0 && Errno::last() == Errno::EINTR {
+        let received = unsafe { libc::read(pipe, messages.as_mut_ptr().cast(), size_of_val(&messages)) };
+        if received < 0 && Errno::last() == Errno::EINTR {
             continue;
         }
-        if got <= 0 {
+        if received <= 0 {
             break;
         }
-        for [slot, group] in messages.iter().take(got.unsigned_abs() / size_of::<Message>()) {
+        for [slot, group] in messages.iter().take(received.unsigned_abs() / size_of::<Message>()) {
             if let Some(known) = groups.get_mut(*slot as usize) {
                 *known = *group;
             }
@@ -214,11 +217,11 @@ fn watch(pipe: &PipeReader, groups: &mut [i32]) -> ! {
         // SAFETY: kill(2) has no memory effects.
         unsafe { libc::kill(group.wrapping_neg(), libc::SIGKILL) };
     }
-    // SAFETY: ends the process without running anything of the worker's.
+    // SAFETY: ends the process without running any code of the worker.
     unsafe { libc::_exit(0) }
 }
 
-/// What `ps` and `top` show.
+/// Sets the name shown by `ps` and `top`.
 fn name_process() {
     #[cfg(target_os = "linux")]
     // SAFETY: the name is a C string of at most 16 bytes.
@@ -227,7 +230,7 @@ fn name_process() {
     };
 }
 
-/// The worker's sockets and files must not stay open because its guard has them.
+/// Closes inherited descriptors: the worker's sockets and files must not stay open because of the guard.
 fn close_all_but(kept: RawFd) {
     let kept = kept.unsigned_abs();
     close_range(kept.wrapping_add(1), u32::MAX);
@@ -238,7 +241,7 @@ fn close_all_but(kept: RawFd) {
 
 fn close_range(first: u32, last: u32) {
     #[cfg(target_os = "linux")]
-    // SAFETY: closes descriptors of this process, none of which is used any more.
+    // SAFETY: closes unused descriptors of this process.
     if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0 {
         return;
     }

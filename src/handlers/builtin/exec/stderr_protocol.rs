@@ -1,4 +1,4 @@
-//! What a program says: a bounded result on stdout, and lines on stderr.
+//! Stdout of a program: a bounded result on stdout, and lines on stderr.
 
 use std::collections::VecDeque;
 
@@ -8,42 +8,43 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReade
 use crate::handlers::Context;
 use crate::model::json::RawJson;
 
-/// Longer lines are cut.
+/// Maximum length of a line; longer lines are truncated.
 pub const MAX_LINE_BYTES: usize = 16 * 1024;
-/// Log lines of one attempt; further ones are counted.
+/// Maximum log lines of one attempt; further ones are only counted.
 pub const MAX_LINES: usize = 10_000;
-/// Lines that a failure's message quotes, and how much of each.
+/// Number of lines quoted in a failure's message.
 const QUOTED_LINES: usize = 10;
+/// Maximum length of a quoted line.
 const QUOTED_CHARS: usize = 400;
 
-/// What came on stdout.
+/// Contents of stdout.
 #[derive(Default)]
-pub struct Output {
+pub struct Stdout {
     pub bytes: Vec<u8>,
     pub too_large: bool,
 }
 
-impl Output {
-    /// Reads to the end, or until there is more than allowed.
+impl Stdout {
+    /// Reads to the end of the stream, or until the limit is exceeded.
     pub async fn read(&mut self, from: impl AsyncRead + Unpin, max_bytes: usize) {
         let most = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
-        // A pipe that breaks is a program that ends: its exit code says how.
+        // A broken pipe means that the program has ended; its exit code is the outcome.
         let _ = from.take(most).read_to_end(&mut self.bytes).await;
         self.too_large = self.bytes.len() > max_bytes;
     }
 }
 
-/// What came on stderr.
+/// Contents of stderr.
 #[derive(Default)]
-pub struct Heard {
-    /// The last lines that are not of the protocol, such as the program's own error messages.
+pub struct Stderr {
+    /// Last lines outside the protocol, such as the program's own error messages.
     plain: VecDeque<String>,
-    /// The last log lines and warnings of the protocol.
-    said: VecDeque<String>,
+    /// Last log lines and warnings of the protocol.
+    logged: VecDeque<String>,
     lines: usize,
 }
 
-/// A line of the protocol: a JSON object with these keys only. Any other line is a log line.
+/// A line of the protocol: a JSON object with only these keys. Any other line is a log line.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StderrLine {
@@ -52,8 +53,8 @@ struct StderrLine {
     warn: Option<String>,
 }
 
-impl Heard {
-    /// Reads to the end and passes on what is said.
+impl Stderr {
+    /// Reads to the end of the stream and forwards progress, log lines and warnings.
     pub async fn read(&mut self, from: impl AsyncRead + Unpin, cx: &Context) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
@@ -61,13 +62,13 @@ impl Heard {
             self.line(&line, cx);
         }
         if self.lines > MAX_LINES {
-            cx.log(format!("{} more lines were dropped: an attempt may log {MAX_LINES}", self.lines - MAX_LINES));
+            cx.log(format!("{} more lines were dropped: the limit of an attempt is {MAX_LINES}", self.lines - MAX_LINES));
         }
     }
 
     fn line(&mut self, line: &[u8], cx: &Context) {
-        let said = if line.starts_with(b"{") { serde_json::from_slice::<StderrLine>(line).ok() } else { None };
-        let Some(StderrLine { progress, log, warn }) = said else {
+        let logged = if line.starts_with(b"{") { serde_json::from_slice::<StderrLine>(line).ok() } else { None };
+        let Some(StderrLine { progress, log, warn }) = logged else {
             let line = String::from_utf8_lossy(line).trim_end().to_owned();
             keep(&mut self.plain, &line);
             return self.log(line, cx);
@@ -76,11 +77,11 @@ impl Heard {
             cx.progress(state);
         }
         if let Some(message) = warn {
-            keep(&mut self.said, &message);
+            keep(&mut self.logged, &message);
             cx.warn(message);
         }
         if let Some(line) = log {
-            keep(&mut self.said, &line);
+            keep(&mut self.logged, &line);
             self.log(line, cx);
         }
     }
@@ -95,9 +96,9 @@ impl Heard {
         }
     }
 
-    /// The last lines, as a failure quotes them: plain ones, or those of the protocol where there is no other.
-    pub fn last_words(&self) -> String {
-        let lines = if self.plain.is_empty() { &self.said } else { &self.plain };
+    /// Returns the last lines for a failure's message: lines outside the protocol, otherwise those of the protocol.
+    pub fn tail(&self) -> String {
+        let lines = if self.plain.is_empty() { &self.logged } else { &self.plain };
         lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 }
@@ -112,7 +113,7 @@ fn keep(lines: &mut VecDeque<String>, line: &str) {
     lines.push_back(crate::handlers::failure::excerpt(line.as_bytes(), QUOTED_CHARS));
 }
 
-/// Reads one line, of which at most [`MAX_LINE_BYTES`] are kept. False at the end.
+/// Reads one line, truncated to [`MAX_LINE_BYTES`]. False at the end of the stream.
 async fn next_line(from: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> bool {
     line.clear();
     let mut begun = false;
