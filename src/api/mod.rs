@@ -144,9 +144,7 @@ pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> 
     let api = open(setup, address, &shutdown)?;
     tracing::info!(%address, "the api listens");
     http::serve::serve(listener, api.router.clone(), &shutdown).await;
-    let link = api.link.clone();
-    crate::runtime::blocking(move || link.flush(FLUSH_DEADLINE)).await.map_err(anyhow::Error::msg)??;
-    Ok(())
+    Ok(api.link.flush(FLUSH_DEADLINE).await?)
 }
 
 /// Serves `/healthz`, `/readyz` and `/metrics` for a role without an api.

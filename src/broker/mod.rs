@@ -1,17 +1,19 @@
 //! Kafka behind three small traits. This is the only folder that names rdkafka.
 //!
-//! Every call may block the calling thread for up to the deadline it takes; async code calls it through
-//! `tokio::task::spawn_blocking` or from a thread of its own. The two implementations, [`kafka`] and [`memory`], pass
-//! the same conformance suite (`tests/broker_conformance`).
+//! Every call of a [`Broker`] may block the calling thread for up to the deadline it takes; async code uses [`Client`].
+//! The two implementations, [`kafka`] and [`memory`], pass the same conformance suite (`tests/broker_conformance`).
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod client;
 pub mod kafka;
 pub mod memory;
 pub mod offset_range;
 pub mod shared_producer;
+
+pub use client::{CALL_DEADLINE, Client, Transactions};
 
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -94,8 +94,7 @@ impl SharedProducer {
         if self.known_topics.lock().contains(topic) {
             return Ok(true);
         }
-        let (broker, name) = (self.broker.clone(), topic.to_owned());
-        let listed = blocking(move || broker.topics(&name, deadline)).await.map_err(BrokerError::Unavailable)??;
+        let listed = self.broker.client().with_deadline(deadline).topics(topic).await?;
         let found = listed.iter().any(|info| info.name == topic);
         if found {
             self.known_topics.lock().insert(topic.to_owned());
@@ -163,10 +162,10 @@ impl SharedProducer {
         SendBatch { producer: self, number, acks }
     }
 
-    /// Blocks until every sent record has its outcome.
-    pub fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
+    /// Waits until every sent record has its outcome.
+    pub async fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
         let producer = self.producer.read().client.clone();
-        producer.flush(deadline)
+        blocking(move || producer.flush(deadline)).await.map_err(BrokerError::Unavailable)?
     }
 
     /// Replaces a failed client. Its unsent records get the outcome `Purged`.

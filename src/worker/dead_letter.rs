@@ -10,7 +10,7 @@ use crate::model::outbox::KeptRecord;
 use crate::model::task::Task;
 use crate::model::task::id::TaskId;
 use crate::publish::{PUBLISH_DEADLINE, task_headers};
-use crate::runtime::{Backoff, Health, blocking, now_ms};
+use crate::runtime::{Backoff, Health, now_ms};
 
 use super::decode::{InFlight, Invalid};
 use super::events::EventWriter;
@@ -96,9 +96,7 @@ impl DeadLetterWriter {
         let partition = Partition::new(self.events.publisher().names().tasks(task_type), task.position.partition);
         let (mut backoff, offset) = (backoff(), task.position.offset);
         loop {
-            let (broker, at) = (self.broker.clone(), partition.clone());
-            let read = blocking(move || broker.read_at(&at, offset, READ_DEADLINE)).await.map_err(BrokerError::Unavailable);
-            match read.and_then(|read| read) {
+            match self.broker.client().with_deadline(READ_DEADLINE).read_at(&partition, offset).await {
                 Ok(record) => return record.unwrap_or_else(|| rebuilt(task, &partition)),
                 Err(error) => tracing::warn!(%task_type, %error, "the record of a task cannot be read again yet"),
             }

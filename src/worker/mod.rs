@@ -27,12 +27,12 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{Broker, ConsumerSpec};
+use crate::broker::{Broker, BrokerError, ConsumerSpec};
 use crate::config::{Isolation, Names, WorkerConfig};
 use crate::control::{self, ControlState, ControlWatch};
 use crate::handlers::{Registered, Registry};
 use crate::publish::Publisher;
-use crate::runtime::{self, Health, Shutdown, blocking, now_ms};
+use crate::runtime::{self, Health, Shutdown, now_ms};
 use crate::telemetry::Metrics;
 use child::{ChildPool, Reentry};
 use completions::{Completions, MAX_LANES};
@@ -88,11 +88,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     let inboxes: Vec<Arc<Completions>> = types.iter().map(|_| Arc::default()).collect();
     let (deliveries, undelivered) = Deliveries::new(inboxes.clone());
-    let (broker, sink) = (setup.broker.clone(), deliveries.clone());
-    let link = blocking(move || SharedProducer::open(broker, Some(sink)))
-        .await
-        .map_err(anyhow::Error::msg)?
-        .context("the producer cannot be opened")?;
+    let link = setup.broker.client().shared_producer(Some(deliveries.clone())).await.context("the producer cannot be opened")?;
     let publisher = Publisher::new(link.clone(), setup.names.clone(), setup.events_partitions, &format!("kafleet/{worker}"));
     let events = EventWriter::new(link.clone(), publisher, worker.clone(), setup.health.clone());
     let resending = runtime::spawn(events.clone().resend(undelivered));
@@ -160,9 +156,8 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
 
 /// Waits for the last acknowledgements; not for ever, should it not even be begun. False: some did not come.
 async fn flush(link: Arc<SharedProducer>) -> bool {
-    let flushing = blocking(move || link.flush(FLUSH_DEADLINE).map_err(|error| error.to_string()));
-    let flushed = tokio::time::timeout(FLUSH_DEADLINE + LAST_WORDS, flushing).await;
-    let flushed = flushed.unwrap_or_else(|_| Err("no thread was free for it".into())).flatten();
+    let flushed = tokio::time::timeout(FLUSH_DEADLINE + LAST_WORDS, link.flush(FLUSH_DEADLINE)).await;
+    let flushed = flushed.unwrap_or_else(|_| Err(BrokerError::Unavailable("no thread is free for the flush".to_owned())));
     if let Err(error) = &flushed {
         tracing::warn!(%error, "not everything was acknowledged at the end: it will be repeated");
     }
@@ -245,8 +240,7 @@ async fn measure(
         }
         let now = places.lock().clone();
         for (partition, done) in now {
-            let (broker, at) = (broker.clone(), partition.clone());
-            let Ok(Ok(ends)) = blocking(move || broker.ends(&at, Duration::from_secs(5))).await else { continue };
+            let Ok(ends) = broker.client().with_deadline(Duration::from_secs(5)).watermarks(&partition).await else { continue };
             let label = partition.index.to_string();
             metrics.lag.with_label_values(&[&*partition.topic, &label]).set((ends.end - done).max(0));
         }
@@ -319,8 +313,7 @@ impl StartOffset<'_> {
             prefetch_bytes: (memory_limit / 4 / self.lanes).max(1 << 20),
             ..ConsumerSpec::default()
         };
-        let (broker, first) = (setup.broker.clone(), spec.clone());
-        let consumer = blocking(move || broker.consumer(&first)).await.map_err(anyhow::Error::msg)?;
+        let consumer = setup.broker.client().consumer(spec.clone()).await;
         let consumer = consumer.with_context(|| format!("the consumer of `{}` cannot be opened", self.task_type))?;
         let (work_out, work_in) = mpsc::channel(BATCHES);
         let (commands_out, commands_in) = mpsc::unbounded_channel();
