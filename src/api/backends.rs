@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::Api;
 use super::http::problem::{ApiError, Code};
-use crate::broker::{Broker, BrokerError, Partition, Watermarks};
+use crate::broker::{Partition, Watermarks};
 use crate::model::event::Event;
 use crate::model::record::TaskRecord;
 use crate::model::task::Position;
 use crate::model::task::id::TaskId;
-use crate::runtime::{self, blocking};
+use crate::runtime;
 use crate::store::{Checkpoint, Entry, Index, StoreError};
 
 /// How long the store may take over an answer.
@@ -56,29 +56,7 @@ impl Api {
     }
 
     pub async fn event_ends(&self, partition: u32, deadline: Duration) -> Result<Watermarks, ApiError> {
-        let events = self.events(partition);
-        self.kafka(deadline, move |broker| broker.ends(&events, deadline)).await
-    }
-
-    /// Makes a blocking call to Kafka off the async threads.
-    pub async fn kafka<T: Send + 'static>(
-        &self,
-        deadline: Duration,
-        call: impl FnOnce(&dyn Broker) -> Result<T, BrokerError> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let late = |_| ApiError::from(BrokerError::Unavailable(format!("no answer within {} s", deadline.as_secs_f32())));
-        let bounded = tokio::time::timeout(deadline, async {
-            // Never closed; an error would only mean that the api is ending.
-            let permit = self.broker_calls.clone().acquire_owned().await;
-            let broker = self.broker.clone();
-            // The permit goes along: a call that is no longer waited for still holds a thread.
-            blocking(move || (call(&*broker), drop(permit)).0).await
-        });
-        let answer = bounded.await.map_err(late)?.map_err(|why| {
-            tracing::error!(why, "a call to Kafka failed");
-            ApiError::internal()
-        })?;
-        Ok(answer?)
+        Ok(self.broker.with_deadline(deadline).watermarks(&self.events(partition)).await?)
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::broker::Broker;
 use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{Broker, Client};
 use crate::config::{ApiConfig, Names};
 use crate::control::heartbeat;
 use crate::control::heartbeat::WorkerRegistry;
@@ -58,7 +58,7 @@ pub struct ApiSetup {
 
 /// What every call shares.
 pub(crate) struct Api {
-    broker: Arc<dyn Broker>,
+    broker: Client,
     store: Arc<dyn Store>,
     registry: Registry,
     publisher: Publisher,
@@ -77,7 +77,6 @@ pub(crate) struct Api {
     max_attachment: usize,
     max_tree_age: Millis,
     bodies: Arc<Semaphore>,
-    broker_calls: Arc<Semaphore>,
     sender: write::transaction::Sender,
     /// What Kafka knows it by.
     sender_name: String,
@@ -91,7 +90,7 @@ impl Api {
         Ok(Self {
             access: http::auth::Access::new(&setup.config, address)?,
             publisher: Publisher::new(link, setup.names, setup.events_partitions, "kafleet/api"),
-            broker: setup.broker,
+            broker: setup.broker.client().with_deadline(backends::KAFKA_DEADLINE).with_limit(BROKER_CALLS),
             store: setup.store,
             registry: setup.registry,
             ops: http::ops::Ops { metrics: setup.metrics, health: setup.health, shutdown: shutdown.clone() },
@@ -105,7 +104,6 @@ impl Api {
             max_attachment: setup.config.max_attachment.as_usize(),
             max_tree_age: setup.max_tree_age,
             bodies: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
-            broker_calls: Arc::new(Semaphore::new(BROKER_CALLS)),
             sender: write::transaction::Sender::default(),
             sender_name,
             shutdown,
@@ -126,8 +124,8 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
     let api = Arc::new(Api::new(setup, address, shutdown.clone())?);
     let listening = read::notices::listen(api.hub.clone(), api.store.clone());
     // Whoever cannot be told so answers that Kafka is away; it is no part of this role's health.
-    let orders = control::keep(api.control.clone(), api.broker.clone(), api.publisher.names(), None);
-    let beats = heartbeat::listen(api.roll.clone(), api.broker.clone(), api.publisher.names());
+    let orders = control::keep(api.control.clone(), api.broker.broker().clone(), api.publisher.names(), None);
+    let beats = heartbeat::listen(api.roll.clone(), api.broker.broker().clone(), api.publisher.names());
     let link = api.publisher.link().clone();
     Ok(Open { router: http::router::router(api), link, _listening: listening, _following: [orders, beats] })
 }

@@ -6,7 +6,6 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::api::backends::KAFKA_DEADLINE;
 use crate::api::documents::{Params, TaskPage};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
@@ -99,7 +98,7 @@ pub async fn params(call: ApiRequest) -> Result<Response, ApiError> {
 async fn in_topic(call: &ApiRequest, task: &TaskView, task_type: Arc<str>, position: Position) -> Result<Params, ApiError> {
     let topic = call.api.publisher.names().tasks(&task_type);
     let place = Partition::new(topic.as_str(), position.partition);
-    let record = call.api.kafka(KAFKA_DEADLINE, move |broker| broker.read_at(&place, position.offset, KAFKA_DEADLINE)).await?;
+    let record = call.api.broker.read_at(&place, position.offset).await?;
     let Some(record) = record else { return Err(params_gone(task, &topic, position)) };
     let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
@@ -116,7 +115,7 @@ async fn in_topic(call: &ApiRequest, task: &TaskView, task_type: Arc<str>, posit
 /// From the event with which the task began to wait for its time.
 async fn in_event(call: &ApiRequest, task: &TaskView, offset: i64) -> Result<Option<Params>, ApiError> {
     let events = call.api.events(task.partition);
-    let record = call.api.kafka(KAFKA_DEADLINE, move |broker| broker.read_at(&events, offset, KAFKA_DEADLINE)).await?;
+    let record = call.api.broker.read_at(&events, offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
     let kept = event.filter(|event| event.id == task.id).and_then(|event| event.record);
     Ok(kept.map(|kept| Params { id: task.id.to_string(), params: kept.params }))

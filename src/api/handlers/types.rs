@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::task::json_answer;
 use super::workers::at_work;
 use crate::api::Api;
-use crate::api::backends::{KAFKA_DEADLINE, stored};
+use crate::api::backends::stored;
 use crate::api::documents::{Backlog, Paused, TypeDocument, TypeLimits, Types};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
@@ -106,8 +106,7 @@ impl Api {
             return last.known.as_ref().map(|(_, known)| known.clone()).ok_or_else(|| refusal.clone());
         }
         let prefix = self.publisher.names().tasks("");
-        let topics = self.kafka(KAFKA_DEADLINE, move |broker| broker.topics(&prefix, KAFKA_DEADLINE)).await;
-        match topics {
+        match self.broker.topics(&prefix).await.map_err(ApiError::from) {
             Ok(topics) => {
                 let names = self.publisher.names();
                 let of = |topic: &TopicInfo| Some((names.type_of(&topic.name)?.to_owned(), topic.partitions));

@@ -160,7 +160,7 @@ impl Api {
         };
         // What ends a transaction, or was given up with one, is for no reader: the fold can stand just before it.
         let events = self.events(partition);
-        let look = self.kafka(UNKNOWN_DEADLINE, move |broker| broker.first_visible(&events, folded, UNKNOWN_DEADLINE)).await;
+        let look = self.broker.with_deadline(UNKNOWN_DEADLINE).first_visible(&events, folded).await;
         // Where nobody can say, it is behind.
         let passed = look.is_ok_and(|look| look.place >= end);
         Ok((!passed).then(|| behind(partition, folded, end)))

@@ -238,7 +238,8 @@ impl Api {
         let late =
             |_| (ApiError::new(Code::Overloaded, format!("other batches take all the time; {NOTHING}")).hint("try again"), false);
         let mut sender = tokio::time::timeout(DEADLINE, sender.lock_owned()).await.map_err(late)?;
-        let done = self.kafka(DEADLINE * 3, move |broker| {
+        let broker = self.broker.with_deadline(DEADLINE * 3);
+        let done = broker.call(move |broker, _| {
             let mut producer = match sender.take() {
                 Some(producer) => producer,
                 // Nothing of this batch is sent yet.
@@ -250,13 +251,13 @@ impl Api {
             let done = publisher.publish_together(&mut *producer, tasks, now_ms(), DEADLINE);
             // After anything else a new one is opened, which settles what this one has left.
             *sender = done.is_ok().then_some(producer);
-            Ok(done)
+            Ok::<_, BrokerError>(done)
         });
         match done.await {
             Ok(Ok(published)) => Ok(published),
             Ok(Err(error)) => Err(refused(error)),
             // It was not waited for any longer, and may go on.
-            Err(refusal) => Err((in_doubt(&refusal.document().detail), true)),
+            Err(error) => Err((in_doubt(&error.to_string()), true)),
         }
     }
 }

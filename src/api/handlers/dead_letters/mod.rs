@@ -12,7 +12,7 @@ use crate::api::backends::detached;
 use crate::api::documents::{DeadLetter, DeadOutcome, DeadPage, DeadRecord, DeadRefusal, DeadSelection, LetterOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
-use crate::broker::Partition;
+use crate::broker::{Broker, Partition};
 use crate::dead_letters::headers::has_moved_on;
 use crate::dead_letters::{Bounds, DeadLetterRecord, Fate, Filter, LetterId, MAX_SCANNED, Page};
 use crate::model::json::RawJson;
@@ -169,8 +169,8 @@ impl Api {
         for _ in 0..MAX_ROUNDS {
             let (ledger, names, filter) = (self.ledger.clone(), self.publisher.names().clone(), filter.clone());
             let (bounds, wanted) = (all.next.take(), limit - all.letters.len());
-            let page = self.kafka(READ_DEADLINE, move |broker| ledger.page(broker, &names, &filter, bounds.as_ref(), wanted));
-            let page = page.await?;
+            let read = move |broker: &dyn Broker, _| ledger.page(broker, &names, &filter, bounds.as_ref(), wanted);
+            let page = self.broker.with_deadline(READ_DEADLINE).call(read).await?;
             all.letters.extend(self.still_dead(page.letters).await?);
             (all.next, all.scanned) = (page.next, all.scanned + page.scanned);
             if all.next.is_none() || all.letters.len() >= limit || all.scanned >= MAX_SCANNED {
@@ -202,7 +202,8 @@ impl Api {
     /// A letter, and what has become of it.
     async fn letter(&self, id: &LetterId) -> Result<(DeadLetterRecord, Option<Fate>), ApiError> {
         let (ledger, names, wanted) = (self.ledger.clone(), self.publisher.names().clone(), id.clone());
-        let found = self.kafka(READ_DEADLINE, move |broker| ledger.letter(broker, &names, &wanted)).await?;
+        let read = move |broker: &dyn Broker, _| ledger.letter(broker, &names, &wanted);
+        let found = self.broker.with_deadline(READ_DEADLINE).call(read).await?;
         found.ok_or_else(|| ApiError::new(Code::NotFound, format!("there is no dead letter `{id}`, or it is no longer kept")))
     }
 

@@ -100,8 +100,9 @@ impl Api {
             let (orders, mut outcomes) = self.prepare(ids, request).await;
             let Some(first) = orders.first() else { return Ok(outcomes) };
             let (name, ledger, asked) = (first.partition.topic.clone(), self.ledger.clone(), request.clone());
-            let sent = self.kafka(CALL_DEADLINE, move |broker| Ok(send(broker, &name, &ledger, &orders, &asked))).await;
-            let error = match sent.map_err(not_waited_for)? {
+            let send = move |broker: &dyn Broker, _| Ok::<_, BrokerError>(send(broker, &name, &ledger, &orders, &asked));
+            let sent = self.broker.with_deadline(CALL_DEADLINE).call(send).await;
+            let error = match sent.map_err(|error| not_waited_for(error.into()))? {
                 Ok(already) => {
                     for (n, fate) in already {
                         outcomes[n] = Err(settled(&ids[n], fate));
@@ -165,7 +166,7 @@ impl Api {
             // The fold may have heard of a redrive before this call has.
             Err(refusal) if refusal.is(Code::AlreadyDone) || refusal.is(Code::NotFinished) => {
                 let (ledger, at) = (self.ledger.clone(), partition.clone());
-                self.kafka(SEND_DEADLINE, move |broker| ledger.read_all(broker, &at)).await?;
+                self.broker.with_deadline(SEND_DEADLINE).call(move |broker, _| ledger.read_all(broker, &at)).await?;
                 return match self.ledger.settled(&partition, id.offset) {
                     Some(settled) => known(id, &settled, request),
                     None => Err(refusal),

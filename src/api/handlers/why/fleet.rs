@@ -1,7 +1,6 @@
 //! What the workers, and those who steer them, have to do with where a task is.
 
 use crate::api::Api;
-use crate::api::backends::KAFKA_DEADLINE;
 use crate::api::documents::{Finding, Reason};
 use crate::api::handlers::types::limits_of;
 use crate::api::handlers::workers::{at_work, parts};
@@ -66,7 +65,7 @@ impl Api {
     /// Every heartbeat that there was a moment ago has been read.
     async fn knows_workers(&self) -> Result<bool, ApiError> {
         let place = Partition::new(self.publisher.names().workers(), 0);
-        let ends = self.kafka(KAFKA_DEADLINE, move |broker| broker.ends(&place, KAFKA_DEADLINE)).await;
+        let ends = self.broker.watermarks(&place).await;
         Ok(ends.is_ok_and(|ends| self.roll.has_read(ends.end)))
     }
 
@@ -79,11 +78,11 @@ impl Api {
         let names = self.publisher.names();
         let (topic, group) = (names.tasks(task_type), names.group(task_type));
         let places: Vec<Partition> = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
-        let lag = self.kafka(KAFKA_DEADLINE, move |broker| {
-            let committed = broker.group_offsets(&group, &places, KAFKA_DEADLINE)?;
-            let mut counter = Counter::new(broker, KAFKA_DEADLINE);
+        let lag = self.broker.call(move |broker, deadline| {
+            let committed = broker.group_offsets(&group, &places, deadline)?;
+            let mut counter = Counter::new(broker, deadline);
             let open = places.iter().zip(committed).map(|(place, committed)| {
-                let ends = broker.ends(place, KAFKA_DEADLINE)?;
+                let ends = broker.ends(place, deadline)?;
                 let completed = match committed {
                     Some(at) => Metadata::decode(at.offset, &at.metadata)
                         .map_or_else(|| Completed::starting_at(at.offset), |metadata| metadata.completed),
@@ -93,7 +92,7 @@ impl Api {
             });
             open.sum::<Result<Count, BrokerError>>()
         });
-        lag.await.map(Some)
+        Ok(Some(lag.await?))
     }
 
     /// What is known of a task that a worker has.

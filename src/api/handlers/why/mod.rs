@@ -11,7 +11,7 @@ use crate::api::documents::{Finding, Reason, Why};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
 use crate::api::read::consistency::TaskView;
-use crate::broker::{Committed, Partition, Watermarks};
+use crate::broker::{Broker, Committed, Partition, Watermarks};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
 use crate::model::record::state::{Category, State};
@@ -164,8 +164,7 @@ impl Api {
         };
         let names = self.publisher.names();
         let place = Partition::new(names.tasks(&task_type), position.partition);
-        let at = place.clone();
-        let ends = self.kafka(KAFKA_DEADLINE, move |broker| broker.ends(&at, KAFKA_DEADLINE)).await?;
+        let ends = self.broker.watermarks(&place).await?;
         let committed = self.committed(&task_type, &place).await?;
         let line = place_in_line(position.offset, ends, committed.as_ref());
         let mut findings = match line {
@@ -208,14 +207,15 @@ impl Api {
     }
 
     async fn committed(&self, task_type: &str, place: &Partition) -> Result<Option<Committed>, ApiError> {
-        let (group, at) = (self.publisher.names().group(task_type), place.clone());
-        let committed = self.kafka(KAFKA_DEADLINE, move |broker| broker.group_offsets(&group, &[at], KAFKA_DEADLINE)).await?;
+        let group = self.publisher.names().group(task_type);
+        let committed = self.broker.group_offsets(&group, vec![place.clone()]).await?;
         Ok(committed.into_iter().next().flatten())
     }
 
     async fn count_below(&self, place: &Partition, completed: Completed, to: i64) -> Result<Count, ApiError> {
         let at = place.clone();
-        self.kafka(KAFKA_DEADLINE, move |broker| Counter::new(broker, KAFKA_DEADLINE).open_below(&at, &completed, to)).await
+        let count = move |broker: &dyn Broker, deadline| Counter::new(broker, deadline).open_below(&at, &completed, to);
+        Ok(self.broker.call(count).await?)
     }
 
     /// Measures how fast the partition moves.
@@ -245,8 +245,7 @@ impl Api {
 
     /// One task at the watermark does not end, and the map of what is done behind it is full.
     async fn held_back(&self, task_type: &str, place: &Partition, watermark: i64) -> Result<Finding, ApiError> {
-        let at = place.clone();
-        let record = self.kafka(KAFKA_DEADLINE, move |broker| broker.read_at(&at, watermark, KAFKA_DEADLINE)).await?;
+        let record = self.broker.read_at(place, watermark).await?;
         let task_type = task_type.into();
         let holder = record.and_then(|record| {
             let position = Position { partition: place.index, offset: watermark };
