@@ -1,4 +1,4 @@
-"""Renders the chart, and finds things in what came out."""
+"""Rendering of the chart, and queries on the rendered objects."""
 
 import subprocess
 from functools import cache
@@ -9,19 +9,19 @@ import yaml
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CHART = ROOT / "helm/kafleet"
-# The oldest version the chart says it needs, and the newest whose schemas are at hand.
+# The oldest version that the chart supports, and the newest one with schemas in kubernetes_validate.
 KUBERNETES = ["1.30", "1.37"]
 VALUES = sorted((HERE / "values").glob("*.yaml"))
 REFUSED = sorted((HERE / "refused").glob("*.yaml"))
 
 
 class StrictLoader(yaml.SafeLoader):
-    """A key that is there twice is an error: one of the two would be lost without a word."""
+    """Rejects duplicate keys, of which YAML would silently drop one."""
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = {key for key in keys if keys.count(key) > 1}
-        assert not twice, f"keys written twice at line {node.start_mark.line + 1}: {twice}"
+        duplicates = {key for key in keys if keys.count(key) > 1}
+        assert not duplicates, f"duplicate keys at line {node.start_mark.line + 1}: {duplicates}"
         return super().construct_mapping(node, deep)
 
 
@@ -55,7 +55,7 @@ def one(values, kind, name):
 
 
 def pod_specs(values):
-    """(name, labels, spec) of everything that becomes a pod."""
+    """Yields (name, labels, spec) of each pod template and pod."""
     for document in of_kind(values, "Deployment", "Job"):
         template = document["spec"]["template"]
         yield document["metadata"]["name"], template["metadata"]["labels"], template["spec"]

@@ -1,4 +1,4 @@
-"""The helm chart: what it renders is valid, safe and complete, and what it cannot render right it refuses."""
+"""The helm chart renders valid, safe and complete objects, and refuses invalid values."""
 
 import json
 import re
@@ -15,14 +15,14 @@ BUILT_IN = {"apps/v1", "autoscaling/v2", "batch/v1", "networking.k8s.io/v1", "po
 
 
 @EVERY
-def test_lint_has_nothing_to_say(values):
+def test_lint_reports_nothing(values):
     done = run("helm", "lint", "--strict", CHART, "--kube-version", KUBERNETES[-1], "--values", values)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @EVERY
 @pytest.mark.parametrize("version", KUBERNETES)
-def test_every_object_fits_its_schema(values, version):
+def test_objects_validate_against_their_schemas(values, version):
     for document in objects(values, version):
         if document["apiVersion"] in BUILT_IN:
             kubernetes_validate.validate(document, version, strict=True)
@@ -31,21 +31,21 @@ def test_every_object_fits_its_schema(values, version):
             jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(document)
 
 
-def test_an_older_kubernetes_is_refused():
+def test_older_kubernetes_is_refused():
     done = template(named("default"), "1.29")
     assert done.returncode != 0 and "kubeVersion" in done.stderr
 
 
 @EVERY
-def test_names_are_short_and_used_once(values):
+def test_names_are_short_and_unique(values):
     names = [(document["kind"], document["metadata"]["name"]) for document in objects(values)]
     assert len(names) == len(set(names))
-    # KEDA puts `keda-hpa-` before the name and uses it as a label.
+    # KEDA uses the name with the prefix `keda-hpa-` as a label.
     assert all(len(name) <= 63 - len("keda-hpa-") for _, name in names)
 
 
 @EVERY
-def test_pods_have_no_rights_to_spare(values):
+def test_pods_have_least_privileges(values):
     for name, _, spec in pod_specs(values):
         assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}, name
         assert spec["automountServiceAccountToken"] is False, name
@@ -69,7 +69,7 @@ def test_pods_can_write_to_tmp_only(values):
 
 
 @EVERY
-def test_pods_are_probed_where_the_configuration_listens(values):
+def test_probes_use_the_configured_port(values):
     for document in of_kind(values, "Deployment"):
         template = document["spec"]["template"]
         container = template["spec"]["containers"][0]
@@ -82,7 +82,7 @@ def test_pods_are_probed_where_the_configuration_listens(values):
 
 
 @EVERY
-def test_each_deployment_has_a_disruption_budget_of_its_own(values):
+def test_each_deployment_has_one_disruption_budget(values):
     budgets = of_kind(values, "PodDisruptionBudget")
     for deployment in of_kind(values, "Deployment"):
         labels = deployment["spec"]["template"]["metadata"]["labels"]
@@ -92,7 +92,7 @@ def test_each_deployment_has_a_disruption_budget_of_its_own(values):
 
 
 @EVERY
-def test_selectors_keep_deployments_apart(values):
+def test_selectors_are_disjoint(values):
     pods = [labels for _, labels, _ in pod_specs(values)]
     for deployment in of_kind(values, "Deployment"):
         selector = deployment["spec"]["selector"]["matchLabels"]
@@ -102,7 +102,7 @@ def test_selectors_keep_deployments_apart(values):
 
 
 @EVERY
-def test_secrets_come_by_reference_only(values):
+def test_secrets_are_references(values):
     assert not of_kind(values, "Secret")
     for _, _, spec in pod_specs(values):
         for variable in spec["containers"][0]["env"]:
@@ -113,7 +113,7 @@ def test_secrets_come_by_reference_only(values):
 
 
 @EVERY
-def test_each_pod_has_the_variables_of_its_part_of_the_configuration(values):
+def test_pods_have_the_variables_of_their_role(values):
     config = configuration(values)
     api_only = variables_in(config) - variables_in({key: part for key, part in config.items() if key != "api"})
     for name, labels, spec in pod_specs(values):
@@ -122,12 +122,12 @@ def test_each_pod_has_the_variables_of_its_part_of_the_configuration(values):
         if labels["app.kubernetes.io/component"] == "api":
             assert variables_in(config) <= set(variables), name
         else:
-            # Programs that a worker starts inherit its environment: the api's tokens must not be in it.
+            # Programs started by a worker inherit its environment, so it must not contain the api's tokens.
             assert variables_in(config) - api_only <= set(variables) and not api_only & set(variables), name
 
 
 @EVERY
-def test_workers_get_the_time_to_drain(values):
+def test_termination_grace_covers_the_drain_timeout(values):
     text = configuration(values).get("worker", {}).get("drain_timeout", "30s")
     drain = int(text[:-1]) * {"s": 1, "m": 60}[text[-1]]
     for deployment in workers(values):
@@ -135,7 +135,7 @@ def test_workers_get_the_time_to_drain(values):
 
 
 @EVERY
-def test_one_deployment_per_entry_of_workers(values):
+def test_each_worker_entry_has_a_deployment(values):
     given = yaml.safe_load(values.read_text()).get("workers", [{"name": "default"}])
     found = {deployment["metadata"]["labels"]["kafleet/worker"]: deployment for deployment in workers(values)}
     assert list(sorted(found)) == sorted(worker["name"] for worker in given)
@@ -149,12 +149,12 @@ def test_one_deployment_per_entry_of_workers(values):
 
 
 @EVERY
-def test_a_worker_is_never_scaled_to_nothing(values):
+def test_workers_are_never_scaled_to_zero(values):
     scaled = {scaler["spec"]["scaleTargetRef"]["name"]: scaler["spec"] for scaler in of_kind(values, "ScaledObject", "HorizontalPodAutoscaler")}
     for deployment in workers(values):
         name, spec = deployment["metadata"]["name"], deployment["spec"]
         if name in scaled:
-            assert "replicas" not in spec, "two would fight over the number"
+            assert "replicas" not in spec, "the autoscaler owns the number"
             assert scaled[name].get("minReplicas", scaled[name].get("minReplicaCount")) >= 1
         else:
             assert spec["replicas"] >= 1
@@ -162,14 +162,14 @@ def test_a_worker_is_never_scaled_to_nothing(values):
     assert set(scaled) <= {deployment["metadata"]["name"] for deployment in workers(values)}
 
 
-def test_keda_asks_the_api_for_the_backlog_of_each_type():
+def test_keda_queries_the_backlog_of_each_type():
     scaler = one(named("keda"), "ScaledObject", "fleet-transcode")["spec"]
-    asked = [trigger["metadata"] for trigger in scaler["triggers"]]
-    assert [trigger["url"] for trigger in asked] == [
+    queries = [trigger["metadata"] for trigger in scaler["triggers"]]
+    assert [trigger["url"] for trigger in queries] == [
         "http://fleet-api.jobs.svc:8080/v1/types/transcode/backlog",
         "http://fleet-api.jobs.svc:8080/v1/types/thumbnail/backlog",
     ]
-    assert {(trigger["valueLocation"], trigger["targetValue"], trigger["authMode"]) for trigger in asked} == {("backlog", "4", "bearer")}
+    assert {(trigger["valueLocation"], trigger["targetValue"], trigger["authMode"]) for trigger in queries} == {("backlog", "4", "bearer")}
     assert scaler["fallback"]["replicas"] == 3 and scaler["maxReplicaCount"] == 20
     login = one(named("keda"), "TriggerAuthentication", scaler["triggers"][0]["authenticationRef"]["name"])
     assert login["spec"]["secretTargetRef"] == [{"parameter": "token", "name": "fleet-secrets", "key": "keda-token"}]
@@ -207,7 +207,7 @@ def test_topics_are_applied_before_anything_else_and_bring_what_they_need():
     assert config["data"] == one(named("keda"), "ConfigMap", "fleet")["data"]
 
 
-def test_topics_without_the_hook_are_a_job_of_another_name_for_another_configuration(tmp_path):
+def test_topics_job_without_hook_is_named_after_the_configuration(tmp_path):
     def job(config):
         values = tmp_path / "values.yaml"
         values.write_text(yaml.safe_dump({"topics": {"hook": False}, "pod": {"annotations": {"x": config}}}))
@@ -218,7 +218,7 @@ def test_topics_without_the_hook_are_a_job_of_another_name_for_another_configura
     assert job("a") != job("b")
 
 
-def test_configuration_and_its_files_are_where_the_pods_look():
+def test_configuration_files_are_mounted_at_their_paths():
     for name, _, spec in pod_specs(named("keda")):
         volume = spec["volumes"][0]["configMap"]
         data = one(named("keda"), "ConfigMap", volume["name"])["data"]
@@ -226,25 +226,25 @@ def test_configuration_and_its_files_are_where_the_pods_look():
         assert {"name": "KAFLEET_CONFIG", "value": "/etc/kafleet/kafleet.toml"} in spec["containers"][0]["env"], name
 
 
-def test_another_configuration_is_another_pod(tmp_path):
-    def mark(timeout):
+def test_changed_configuration_restarts_the_pods(tmp_path):
+    def config_hashes(timeout):
         values = tmp_path / "values.yaml"
         config = f'[api]\nlisten = "0.0.0.0:8080"\n[ops]\nlisten = "0.0.0.0:9464"\n[worker]\ndrain_timeout = "{timeout}"\n'
         values.write_text(yaml.safe_dump({"config": config}))
         deployments = [doc for doc in yaml.safe_load_all(template(values).stdout) if doc and doc["kind"] == "Deployment"]
         return [doc["spec"]["template"]["metadata"]["annotations"]["kafleet/config"] for doc in deployments]
 
-    assert len(mark("30s")) == 3 and not set(mark("30s")) & set(mark("31s"))
+    assert len(config_hashes("30s")) == 3 and not set(config_hashes("30s")) & set(config_hashes("31s"))
 
 
-def test_an_address_of_redis_in_the_secret_wins_and_workers_never_see_it():
+def test_redis_url_from_the_secret_reaches_tracker_and_api_only():
     for name, labels, spec in pod_specs(named("keda")):
         redis = [variable["valueFrom"]["secretKeyRef"] for variable in spec["containers"][0]["env"] if variable["name"] == "KAFLEET_REDIS"]
-        touches_it = labels["app.kubernetes.io/component"] in ("tracker", "api", "doctor")
-        assert redis == ([{"name": "fleet-secrets", "key": "redis-url"}] if touches_it else []), name
+        uses_redis = labels["app.kubernetes.io/component"] in ("tracker", "api", "doctor")
+        assert redis == ([{"name": "fleet-secrets", "key": "redis-url"}] if uses_redis else []), name
 
 
-def test_images_by_digest_and_by_entry():
+def test_images_by_digest_and_by_worker_entry():
     digest = one(named("hpa"), "Deployment", "demo-kafleet-tracker")["spec"]["template"]["spec"]["containers"][0]["image"]
     assert digest.startswith("registry.example/kafleet@sha256:")
     own = one(named("keda"), "Deployment", "fleet-transcode")["spec"]["template"]["spec"]
@@ -253,19 +253,19 @@ def test_images_by_digest_and_by_entry():
     assert one(named("keda"), "Deployment", "fleet-echo")["spec"]["template"]["spec"]["containers"][0]["image"] == "kafleet:0.1.0"
 
 
-def test_monitors_find_services_and_services_find_pods():
+def test_service_monitors_cover_all_deployments():
     services = of_kind(named("keda"), "Service")
-    watched = set()
+    monitored = set()
     for monitor in of_kind(named("keda"), "ServiceMonitor"):
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
         wanted = monitor["spec"]["selector"]["matchLabels"]
         (service,) = [service for service in services if matches(wanted, service["metadata"]["labels"])]
         assert monitor["spec"]["endpoints"][0]["port"] in [port["name"] for port in service["spec"]["ports"]]
-        watched |= {name for name, labels, _ in pod_specs(named("keda")) if matches(service["spec"]["selector"], labels)}
-    assert watched == {deployment["metadata"]["name"] for deployment in of_kind(named("keda"), "Deployment")}
+        monitored |= {name for name, labels, _ in pod_specs(named("keda")) if matches(service["spec"]["selector"], labels)}
+    assert monitored == {deployment["metadata"]["name"] for deployment in of_kind(named("keda"), "Deployment")}
 
 
-def test_closed_networks_leave_a_door_for_each_port():
+def test_network_policies_open_exactly_the_ports():
     policies = {policy["metadata"]["name"]: policy["spec"] for policy in of_kind(named("hpa"), "NetworkPolicy")}
     everything = policies.pop("demo-kafleet")
     assert everything["policyTypes"] == ["Ingress", "Egress"] and "ingress" not in everything
@@ -282,16 +282,16 @@ def test_closed_networks_leave_a_door_for_each_port():
     assert all(policy["ingress"][0]["from"] for policy in policies.values())
 
 
-def test_the_least_that_can_be_installed():
-    kinds = [document["kind"] for document in objects(named("least"))]
+def test_minimal_installation():
+    kinds = [document["kind"] for document in objects(named("minimal"))]
     assert sorted(kinds) == sorted(["ConfigMap", "ServiceAccount", "Pod"] + 2 * ["Deployment", "PodDisruptionBudget"])
 
 
 @pytest.mark.parametrize("values", REFUSED, ids=lambda path: path.stem)
-def test_refused(values):
+def test_invalid_values_are_refused(values):
     expected = values.read_text().splitlines()[0].removeprefix("# refused: ")
     done = template(values)
-    assert done.returncode != 0, "it was rendered"
+    assert done.returncode != 0, "rendering succeeded"
     assert re.search(expected, done.stderr, re.S), done.stderr
 
 

@@ -1,4 +1,4 @@
-"""docker-compose.yml: it fits the specification, starts in the right order, and gives its containers no more than they need."""
+"""docker-compose.yml: valid, with the right start order and least privileges."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from rendering import ROOT, run
 
-OURS = ["topics", "tracker", "worker", "api"]
+ROLES = ["topics", "tracker", "worker", "api"]
 
 
 @pytest.fixture(scope="module")
@@ -21,19 +21,19 @@ def services():
     return json.loads(done.stdout)["services"]
 
 
-def test_the_services_are_the_roles_and_what_they_need(services):
-    assert sorted(services) == sorted(["kafka", "redis", *OURS])
-    assert [services[name]["command"] for name in OURS] == [["topics", "apply"], ["tracker"], ["worker"], ["api"]]
+def test_services_are_the_roles_and_their_dependencies(services):
+    assert sorted(services) == sorted(["kafka", "redis", *ROLES])
+    assert [services[name]["command"] for name in ROLES] == [["topics", "apply"], ["tracker"], ["worker"], ["api"]]
 
 
-def test_what_a_service_needs_is_healthy_or_done_before_it_starts(services):
+def test_services_start_after_their_dependencies(services):
     def conditions(name):
         return {needed: rule["condition"] for needed, rule in services[name]["depends_on"].items()}
 
     assert conditions("topics") == {"kafka": "service_healthy"}
-    for name in OURS[1:]:
+    for name in ROLES[1:]:
         assert conditions(name) == {"redis": "service_healthy", "topics": "service_completed_successfully"}
-    for name in ["kafka", "redis", *OURS[1:]]:
+    for name in ["kafka", "redis", *ROLES[1:]]:
         assert services[name]["healthcheck"]["test"], name
     assert "restart" not in services["topics"]
 
@@ -42,31 +42,31 @@ def test_workers_can_be_scaled(services):
     assert "container_name" not in services["worker"] and "ports" not in services["worker"]
 
 
-def test_ports_are_open_on_this_machine_only(services):
+def test_ports_are_bound_to_loopback(services):
     ports = [port for service in services.values() for port in service.get("ports", [])]
     assert sorted(port["target"] for port in ports) == [8080, 9094]
     assert all(port["host_ip"] == "127.0.0.1" for port in ports)
 
 
-def test_redis_keeps_everything(services):
+def test_redis_is_persistent_and_never_evicts(services):
     assert " ".join(services["redis"]["command"]) == "redis-server --appendonly yes --maxmemory-policy noeviction"
     assert services["redis"]["volumes"][0]["target"] == "/data"
 
 
-def test_our_containers_have_no_rights_to_spare(services):
-    for name in OURS:
+def test_containers_have_least_privileges(services):
+    for name in ROLES:
         service = services[name]
         assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["tmpfs"] == ["/tmp"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert all(volume["read_only"] for volume in service["volumes"]), name
 
 
-def test_the_token_has_to_be_given_and_only_the_api_has_it(services):
+def test_token_is_required_and_given_to_the_api_only(services):
     assert services["api"]["environment"]["KAFLEET_API_TOKEN"].startswith("${KAFLEET_API_TOKEN:?")
     assert not any("KAFLEET_API_TOKEN" in services[name]["environment"] for name in ["topics", "tracker", "worker"])
 
 
-def test_the_mounted_configuration_is_there_and_fits(services):
+def test_mounted_configuration_exists_and_matches(services):
     volume = services["worker"]["volumes"][0]
     source = re.fullmatch(r"\$\{KAFLEET_FILE:-(.+)\}", volume["source"]).group(1)
     config = tomllib.loads((ROOT / source).read_text())
@@ -75,34 +75,34 @@ def test_the_mounted_configuration_is_there_and_fits(services):
     assert seconds(services["worker"]["stop_grace_period"]) >= seconds(config["worker"]["drain_timeout"]) + 10
 
 
-def test_containers_listen_where_others_reach_them(services):
-    for name in OURS:
+def test_containers_listen_on_all_interfaces(services):
+    for name in ROLES:
         environment = services[name]["environment"]
         assert environment["KAFLEET_API_LISTEN"] == "0.0.0.0:8080" and environment["KAFLEET_OPS_LISTEN"] == "0.0.0.0:9464"
 
 
 @pytest.mark.parametrize("service, port", [("worker", 9464), ("tracker", 9464), ("api", 8080)])
 @pytest.mark.parametrize("status, healthy", [(200, True), (503, False), (None, False)])
-def test_the_health_check_tells_ready_from_not_ready(services, service, port, status, healthy):
+def test_health_check_follows_readiness(services, service, port, status, healthy):
     command = [part.replace("$$", "$") for part in services[service]["healthcheck"]["test"]]
     assert command[:3] == ["CMD", "bash", "-c"] and f"/{port}" in command[3]
-    with answering(status) as here:
-        script = command[3].replace(f"/{port}", f"/{here}")
+    with ReadyzServer(status) as free_port:
+        script = command[3].replace(f"/{port}", f"/{free_port}")
         assert (subprocess.run(["bash", "-c", script], capture_output=True, timeout=120).returncode == 0) is healthy
 
 
 @pytest.mark.skipif(
     not shutil.which("docker") or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0,
-    reason="docker compose is not on this machine; the specification's own checker has read the file",
+    reason="docker compose is not installed; the file has been checked by compose-spec",
 )
-def test_docker_compose_agrees(monkeypatch):
+def test_docker_compose_accepts_the_file(monkeypatch):
     monkeypatch.setenv("KAFLEET_API_TOKEN", "0123456789abcdef")
     done = run("docker", "compose", "--file", ROOT / "docker-compose.yml", "config", "--quiet")
     assert done.returncode == 0, done.stderr
 
 
-class answering:
-    """A server on a free port that answers /readyz with a status; without one, a port where nobody listens."""
+class ReadyzServer:
+    """A server that answers /readyz with a status; without a status, a closed port."""
 
     def __init__(self, status):
         class Handler(BaseHTTPRequestHandler):

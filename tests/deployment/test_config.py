@@ -1,4 +1,4 @@
-"""What compose and the chart mount is a configuration that kafleet reads: it fits the schema generated from its types."""
+"""The configurations mounted by compose and the chart validate against kafleet's generated schema."""
 
 import json
 import tomllib
@@ -15,11 +15,11 @@ def check(text):
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(tomllib.loads(text))
 
 
-def test_of_compose():
+def test_compose_configuration_is_valid():
     check((ROOT / "docker-compose.kafleet.toml").read_text())
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-def test_of_the_chart(values):
+def test_chart_configuration_is_valid(values):
     for config in of_kind(values, "ConfigMap"):
         check(config["data"]["kafleet.toml"])

@@ -1,4 +1,4 @@
-"""The Dockerfile and what it may see of the sources."""
+"""The Dockerfile and its build context."""
 
 import fnmatch
 import re
@@ -20,46 +20,46 @@ def steps():
 @pytest.fixture(scope="module")
 def runtime(steps):
     """The steps of the last stage."""
-    last = max(place for place, (instruction, _) in enumerate(steps) if instruction == "FROM")
+    last = max(index for index, (instruction, _) in enumerate(steps) if instruction == "FROM")
     return steps[last:]
 
 
-def test_hadolint_has_nothing_to_say():
+def test_hadolint_reports_nothing():
     hadolint = Path(sys.executable).parent / "hadolint"
     done = subprocess.run([hadolint, ROOT / "Dockerfile"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
 
 
-def test_the_compiler_stays_out_of_the_image(steps, runtime):
+def test_image_contains_no_compiler(steps, runtime):
     stages = [value for instruction, value in steps if instruction == "FROM"]
     assert len(stages) == 2 and stages[0].startswith("rust:") and "slim" in stages[1]
     copies = [value for instruction, value in runtime if instruction == "COPY"]
     assert copies == ["--from=build /out/kafleet /usr/local/bin/kafleet"]
 
 
-def test_both_stages_are_of_one_distribution(steps):
-    # A binary linked against a newer C library or OpenSSL than the image has would not start.
+def test_both_stages_use_one_distribution(steps):
+    # A binary linked against a newer libc or OpenSSL than the image has does not start.
     assert all("${DEBIAN}" in value for instruction, value in steps if instruction == "FROM")
 
 
-def test_it_runs_as_nobody_in_particular(runtime):
+def test_container_runs_as_an_unprivileged_user(runtime):
     users = [value for instruction, value in runtime if instruction == "USER"]
     assert re.fullmatch(r"([1-9]\d*):([1-9]\d*)", users[-1])
 
 
-def test_the_entry_is_the_program_itself(runtime):
+def test_entrypoint_is_the_program(runtime):
     entries = [value for instruction, value in runtime if instruction in ("ENTRYPOINT", "CMD")]
     assert entries == ['["kafleet"]']
     assert ("EXPOSE", "8080 9464") in runtime
 
 
-def test_the_toolchain_is_new_enough(steps):
+def test_toolchain_satisfies_rust_version(steps):
     wanted = re.search(r'^rust-version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.M).group(1)
     given = dict(value.split("=") for instruction, value in steps if instruction == "ARG")["RUST"]
     assert version(given) >= version(wanted)
 
 
-def test_everything_the_sources_include_is_in_the_build_context():
+def test_included_files_are_in_the_build_context():
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     named = re.compile(r'include_(?:str|bytes|dir)!\(\s*(?:concat!\(env!\("CARGO_MANIFEST_DIR"\),\s*)?"([^"]+)"')
     for source in (ROOT / "src").rglob("*.rs"):

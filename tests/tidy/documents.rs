@@ -1,4 +1,4 @@
-//! Rules of the documents: links lead somewhere, and metrics that are named exist.
+//! Rules of the documents: link targets and named metrics exist.
 
 use std::collections::BTreeSet;
 

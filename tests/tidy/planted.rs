@@ -1,8 +1,9 @@
-//! Each rule finds what is planted for it, and nothing in the text beside it that keeps the rule.
+//! Tests of the rules: each finds a planted violation, and nothing in a text that keeps it.
 
 use crate::documents::{broken_links, unknown_names};
 use crate::rules;
 use crate::source::{SourceFile, Violation};
+use crate::words;
 
 type Rule = fn(&[SourceFile]) -> Vec<Violation>;
 
@@ -10,7 +11,7 @@ fn found_in(rule: Rule, path: &str, text: &str) -> Vec<String> {
     rule(&[SourceFile::new(path, text)]).iter().map(ToString::to_string).collect()
 }
 
-/// Asserts one finding in the first text, whose place and words it names, and none in the second.
+/// Asserts that the rule has one finding with this text in the first source and none in the second.
 fn assert_finds(rule: Rule, path: &str, (bad, finding): (&str, &str), good: &str) {
     let found = found_in(rule, path, bad);
     assert!(matches!(&found[..], [one] if one.contains(finding)), "{finding}: {found:?}");
@@ -42,9 +43,17 @@ fn large_struct_is_found() {
 fn methods_of_a_type_are_counted_over_its_impl_blocks() {
     let part =
         |from: usize, to: usize| format!("impl S {{ {} }}", (from..to).map(|n| format!("fn m{n}() {{}}")).collect::<String>());
-    let files = |most| [SourceFile::new("src/a/x.rs", &part(0, 20)), SourceFile::new("src/a/y.rs", &part(20, most))];
+    let files = |most| {
+        let file = SourceFile::new;
+        [
+            file("src/a/w.rs", &part(0, 20)),
+            file("src/a/x.rs", "\nstruct S;"),
+            file("src/a/y.rs", &part(20, most)),
+            file("src/b/x.rs", "struct S; impl S { fn other() {} }"),
+        ]
+    };
     let found = rules::large_types(&files(26));
-    assert!(matches!(&found[..], [one] if one.to_string().contains("`S` has 26 methods")), "{found:?}");
+    assert!(matches!(&found[..], [one] if one.to_string().contains("src/a/x.rs:2: `S` has 26 methods")), "{found:?}");
     assert!(rules::large_types(&files(25)).is_empty());
 }
 
@@ -100,6 +109,18 @@ fn doc_comment_that_begins_with_a_question_word_is_found() {
         good,
     );
     assert_finds(rules::riddles, "src/a.rs", ("//! So it is.\n", "src/a.rs:1: a doc comment begins with `So`"), "//! Sorting.\n");
+}
+
+#[test]
+fn forbidden_words_are_counted_in_code_and_comments() {
+    let list = "# a list\nboth  lane  1 consumer\ncode  Ticket  0 delivery tag\ntext  whoever  0 the subject\n";
+    let words = words::parse(list);
+    let source = "struct Ticket; // a Ticket, `lane`, lanes\n/// Whoever polls the lane.\nfn f(lane: &str) { g(\"lane\", 'l', r#\"lane\"#) }\n";
+    let uses = words::uses(&words, &[SourceFile::new("src/a.rs", source)]);
+    let lines = |word: &str| uses[word].iter().map(|one| one.line).collect::<Vec<_>>();
+    assert_eq!((lines("lane"), lines("Ticket"), lines("whoever")), (vec![2, 3], vec![1], vec![2]));
+    assert_eq!(uses["Ticket"][0].to_string(), "src/a.rs:1: `Ticket` has a standard term: delivery tag");
+    assert!(words::lowered(list, &uses).contains("both  lane             1 consumer\n"), "maxima are never raised");
 }
 
 #[test]

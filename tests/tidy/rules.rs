@@ -1,4 +1,4 @@
-//! Rules of the code: sizes, folders that may name a crate, purity of the model, files that belong to no module, doc comments.
+//! Rules of the code: sizes, folders that may use a crate, purity of the model, files without a module, doc comments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ pub const MAX_FUNCTION_LINES: usize = 60;
 pub const MAX_FIELDS: usize = 20;
 pub const MAX_METHODS: usize = 25;
 
-/// Crates that only some folders may name: the names as they stand in paths, and the folders.
+/// Crates with the folders that may use them.
 const CRATES: &[(&str, &[&str])] =
     &[("rdkafka", &["src/broker/", "src/bench/"]), ("redis", &["src/store/", "src/bench/"]), ("axum", &["src/api/"])];
 
-/// Paths that code without IO, clock, randomness and concurrency does not name.
+/// Paths of IO, clock, randomness and concurrency.
 const IMPURE: &str = r"\b(tokio|tracing|fastrand|parking_lot)::|\bstd::(fs|net|env|thread|process)\b|\b(SystemTime|Instant)::now|\basync\s+(fn|move)\b";
 
-/// First words of a doc comment that do not name the thing.
+/// First words of doc comments that do not name their subject.
 const RIDDLES: &[&str] = &["What", "How", "Where", "Who", "Whoever", "So", "Whose"];
 
 pub fn long_files(files: &[SourceFile]) -> Vec<Violation> {
@@ -62,20 +62,25 @@ pub fn long_functions(files: &[SourceFile]) -> Vec<Violation> {
     files.iter().flat_map(of_file).collect()
 }
 
-/// Structs with too many fields, and types with too many methods over all their `impl` blocks without a trait.
+/// Structs with too many fields, and types with too many methods in their inherent `impl` blocks, at their definitions.
 pub fn large_types(files: &[SourceFile]) -> Vec<Violation> {
     struct Types<'a> {
         path: &'a str,
         found: Vec<Violation>,
-        methods: Vec<(String, usize, usize)>,
+        defined: Vec<(String, usize)>,
+        methods: Vec<(String, usize)>,
     }
     impl<'ast> Visit<'ast> for Types<'_> {
         fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+            self.defined.push((item.ident.to_string(), item.ident.span().start().line));
             let fields = item.fields.len();
             if fields > MAX_FIELDS {
                 let message = format!("`{}` has {fields} fields; at most {MAX_FIELDS}: group what belongs together", item.ident);
                 self.found.push(Violation::new(self.path, item.ident.span().start().line, message));
             }
+        }
+        fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+            self.defined.push((item.ident.to_string(), item.ident.span().start().line));
         }
         fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
             if item.trait_.is_none()
@@ -83,30 +88,40 @@ pub fn large_types(files: &[SourceFile]) -> Vec<Violation> {
                 && let Some(last) = path.path.segments.last()
             {
                 let methods = item.items.iter().filter(|item| matches!(item, syn::ImplItem::Fn(_))).count();
-                self.methods.push((last.ident.to_string(), methods, item.impl_token.span.start().line));
+                self.methods.push((last.ident.to_string(), methods));
             }
             visit::visit_item_impl(self, item);
         }
     }
     let mut found = Vec::new();
-    // A type is told from others of its name by its folder: that is as far as `impl` blocks of one type are spread.
-    let mut totals: BTreeMap<(String, String), (usize, String, usize)> = BTreeMap::new();
+    let mut definitions: BTreeMap<String, Vec<(String, usize)>> = BTreeMap::new();
+    let mut blocks = Vec::new();
     for file in files {
-        let mut types = Types { path: &file.path, found: Vec::new(), methods: Vec::new() };
+        let mut types = Types { path: &file.path, found: Vec::new(), defined: Vec::new(), methods: Vec::new() };
         types.visit_file(&file.syntax);
         found.append(&mut types.found);
-        for (name, methods, line) in types.methods {
-            let folder = file.path.split('/').take(2).collect::<Vec<_>>().join("/");
-            let total = totals.entry((folder, name)).or_insert((0, file.path.clone(), line));
-            total.0 += methods;
+        for (name, line) in types.defined {
+            definitions.entry(name).or_default().push((file.path.clone(), line));
         }
+        blocks.extend(types.methods.into_iter().map(|(name, methods)| (file.path.as_str(), name, methods)));
     }
-    for ((_, name), (methods, path, line)) in totals {
+    let mut totals: BTreeMap<(&(String, usize), String), usize> = BTreeMap::new();
+    for (path, name, methods) in blocks {
+        let Some(definition) = definitions.get(&name).and_then(|all| nearest(all, path)) else { continue };
+        *totals.entry((definition, name)).or_default() += methods;
+    }
+    for (((path, line), name), methods) in totals {
         if methods > MAX_METHODS {
-            found.push(Violation::new(&path, line, format!("`{name}` has {methods} methods; at most {MAX_METHODS}: split it")));
+            found.push(Violation::new(path, *line, format!("`{name}` has {methods} methods; at most {MAX_METHODS}: split it")));
         }
     }
     found
+}
+
+/// The definition whose path has the longest beginning in common with an `impl` block of the same name.
+fn nearest<'a>(definitions: &'a [(String, usize)], path: &str) -> Option<&'a (String, usize)> {
+    let common = |other: &str| other.split('/').zip(path.split('/')).take_while(|(a, b)| a == b).count();
+    definitions.iter().rev().max_by_key(|(other, _)| common(other))
 }
 
 pub fn misplaced_crates(files: &[SourceFile]) -> Vec<Violation> {
@@ -129,14 +144,14 @@ pub fn impure_model(files: &[SourceFile]) -> Vec<Violation> {
     model.flat_map(|file| matches(file, &impure, |text| format!("`{text}` has no place in the model: it is pure"))).collect()
 }
 
-/// Places outside comments that match.
+/// Matches outside of comments.
 fn matches(file: &SourceFile, pattern: &Regex, message: impl Fn(&str) -> String) -> Vec<Violation> {
     let code = file.text.lines().zip(1..).map(|(text, line)| (text.split("//").next().unwrap_or_default(), line));
     let found = code.filter_map(|(text, line)| Some((pattern.find(text)?.as_str().trim(), line)));
     found.map(|(text, line)| Violation::new(&file.path, line, message(text))).collect()
 }
 
-/// Files that no `mod` declares: the compiler does not see them.
+/// Files without a `mod` declaration, which are not compiled.
 pub fn dead_files(files: &[SourceFile]) -> Vec<Violation> {
     struct Modules<'a>(&'a str, BTreeSet<String>);
     impl<'ast> Visit<'ast> for Modules<'_> {
@@ -178,7 +193,7 @@ pub fn dead_files(files: &[SourceFile]) -> Vec<Violation> {
     dead.map(|file| Violation::new(&file.path, 1, "no `mod` declares this file: it is never compiled")).collect()
 }
 
-/// `src/lib.rs`, `src/main.rs`, examples, and test programs: `tests/NAME.rs` and `tests/NAME/main.rs`.
+/// Whether a file is the root of a crate: `src/lib.rs`, `src/main.rs`, examples, and tests (`tests/NAME.rs`, `tests/NAME/main.rs`).
 fn is_crate_root(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     matches!(parts[..], ["src", "lib.rs" | "main.rs"] | ["examples" | "tests", _] | ["examples" | "tests", _, "main.rs"])
@@ -196,7 +211,7 @@ fn normalised(path: &str) -> String {
     parts.join("/")
 }
 
-/// First lines of doc comments that begin with a question word instead of naming the thing.
+/// Doc comments that begin with a question word.
 pub fn riddles(files: &[SourceFile]) -> Vec<Violation> {
     let mut found = Vec::new();
     for file in files {

@@ -1,4 +1,4 @@
-//! Reading the repository: Rust files with their syntax trees, and documents.
+//! Rust files with their syntax trees, and documents of the repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ impl SourceFile {
         Self { path: path.to_owned(), text: text.to_owned(), syntax }
     }
 
-    /// Whether the file holds tests only: below `tests/`, or the test module of a file of `src/`.
+    /// Whether the file contains only tests: below `tests/`, or a test module of `src/`.
     pub fn is_test(&self) -> bool {
         self.path.starts_with("tests/") || self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
     }
 }
 
-/// One finding: the place, and what is wrong with it.
+/// Finding with its location and message.
 #[derive(Debug)]
 pub struct Violation {
     pub path: String,
@@ -46,14 +46,14 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every Rust file of the folders, in the order of their paths.
+/// All Rust files of the folders, sorted by path.
 pub fn rust_files(folders: &[&str]) -> Vec<SourceFile> {
     let mut files: Vec<SourceFile> = texts(folders, "rs").iter().map(|(path, text)| SourceFile::new(path, text)).collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
     files
 }
 
-/// Path and text of every file with the extension, in the folders; the folder `.` stands for the files of the root alone.
+/// Path and text of the files with an extension in the folders; `.` is the root without its subfolders.
 pub fn texts(folders: &[&str], extension: &str) -> Vec<(String, String)> {
     let mut paths = Vec::new();
     for folder in folders {
