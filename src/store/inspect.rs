@@ -1,4 +1,4 @@
-//! What a store keeps, key by key and whatever it means: for comparing two stores that were folded from one log.
+//! Raw access to the keys of a partition, for comparing two stores that were built from the same log.
 
 use std::fmt::Write;
 
@@ -7,56 +7,56 @@ use serde_json::Value;
 
 use super::{Checkpoint, StoreError, TaskRecord};
 
-/// The longest text of a value that is told, in characters.
-const MAX_TOLD_CHARS: usize = 400;
+/// Maximum length of a value in a report, in characters.
+const MAX_VALUE_CHARS: usize = 400;
 
-/// A store that can be looked through.
+/// A store whose keys can be listed and read.
 #[async_trait]
 pub trait Inspect: Send + Sync + 'static {
     async fn inspect(&self, partition: u32) -> Result<Box<dyn Inspector>, StoreError>;
 }
 
-/// A look through what was folded into a partition. After any error it is of no use any more.
+/// A scan of one partition. Closed after any error.
 #[async_trait]
 pub trait Inspector: Send {
-    /// More names of keys, in no order; what is there all the while comes at least once. None at the end. What the fold
-    /// has not written (fences, reservations) is left out.
+    /// Returns more key names, unordered, or `None` at the end. Keys that exist during the whole scan appear at least
+    /// once; keys that are not part of the projection (checkpoints, reservations) are skipped.
     async fn names(&mut self) -> Result<Option<Vec<String>>, StoreError>;
 
-    /// What lies under the first of these keys, at least one and as many as one answer may hold, and the fence it belongs
-    /// to. Without `values` only whether there is something.
-    async fn read(&mut self, wanted: &[Wanted], values: bool) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError>;
+    /// Reads a prefix of the given keys (at least one, as many as fit into one answer) and the checkpoint they belong
+    /// to. With `values` set to false only the existence of each key is reported.
+    async fn read(&mut self, requests: &[KeyRequest], values: bool) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError>;
 }
 
-/// A part of what lies under a key, with what goes by it: member and score, field and value.
+/// One element of a value: member and score of a sorted set, field and value of a hash.
 pub type Part = (Vec<u8>, Vec<u8>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct KeyRequest {
     pub key: String,
-    /// In a sorted set, the entry to go on after.
+    /// Entry of a sorted set to continue after.
     pub after: Option<Part>,
 }
 
-/// What lies under a key. Large sorted sets come in several pieces.
+/// Contents of a key. Large sorted sets are split into several pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Redis' word; `none` where there is nothing, which includes counters that all stand at zero.
+    /// Redis type of the value; `none` if the key does not exist or holds only zero counters.
     pub kind: String,
     pub parts: Vec<Part>,
-    /// Entries follow.
+    /// Further entries follow.
     pub more: bool,
 }
 
-/// What is different between two pieces, for people.
+/// Human-readable differences between two pieces: the parts found only in each of them.
 pub fn differences(key: &str, one: &Piece, other: &Piece) -> (String, String) {
     if let (Some(one), Some(other)) = (record(key, one), record(key, other)) {
         return changed_fields(&one, &other);
     }
-    (told(one, other), told(other, one))
+    (describe(one, other), describe(other, one))
 }
 
-/// The record of a task as a document.
+/// Decodes the record of a task to JSON.
 fn record(key: &str, piece: &Piece) -> Option<Value> {
     key.contains("}:t:").then_some(())?;
     let (_, bytes) = piece.parts.first()?;
@@ -75,8 +75,8 @@ fn changed_fields(one: &Value, other: &Value) -> (String, String) {
     (left.trim_end().to_owned(), right.trim_end().to_owned())
 }
 
-/// The parts that the other has not.
-fn told(piece: &Piece, other: &Piece) -> String {
+/// Describes the parts that the other piece does not have.
+fn describe(piece: &Piece, other: &Piece) -> String {
     if piece.kind == "none" {
         return "nothing".to_owned();
     }
@@ -92,8 +92,8 @@ fn part_text(name: &[u8], value: &[u8]) -> String {
 }
 
 fn short(text: &str) -> String {
-    let clean: String = text.chars().take(MAX_TOLD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().nth(MAX_TOLD_CHARS).is_some() { clean + "…" } else { clean }
+    let clean: String = text.chars().take(MAX_VALUE_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(MAX_VALUE_CHARS).is_some() { clean + "…" } else { clean }
 }
 
 #[cfg(test)]
@@ -105,15 +105,15 @@ mod tests {
     }
 
     #[test]
-    fn records_are_told_by_the_fields_that_differ() {
+    fn record_difference_lists_changed_fields() {
         let one = TaskRecord::expected(1, 7);
         let other = TaskRecord { attempt: 3, ..one.clone() };
-        let told = differences("k:{p0}:t:a", &text(one.encode()), &text(other.encode()));
-        assert_eq!(told, ("attempt=0".to_owned(), "attempt=3".to_owned()));
+        let describe = differences("k:{p0}:t:a", &text(one.encode()), &text(other.encode()));
+        assert_eq!(describe, ("attempt=0".to_owned(), "attempt=3".to_owned()));
     }
 
     #[test]
-    fn other_values_are_told_by_what_only_one_has() {
+    fn value_difference_lists_parts_found_on_one_side() {
         let entry = |name: &str| (name.as_bytes().to_vec(), b"7".to_vec());
         let set = |parts: Vec<Part>| Piece { kind: "zset".into(), parts, more: false };
         let (left, right) = differences("k:{p0}:due", &set(vec![entry("a"), entry("b")]), &set(vec![entry("b")]));

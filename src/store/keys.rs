@@ -1,31 +1,31 @@
-//! Every Redis key there is, built here and nowhere else.
+//! Redis key names. All of them are built in this module.
 //!
-//! All keys of events partition 12 begin with `kafleet:{p12}:` (`kafleet` is the configurable prefix). The braces are a
-//! hash tag: in a cluster everything of a partition lies in one slot, so that one MULTI can change it.
+//! All keys of events partition 12 begin with `kafleet:{p12}:` (`kafleet` is the configurable prefix). The braces are
+//! a hash tag: in a cluster all keys of a partition share one slot, so that one MULTI can change them.
 //!
-//! | key after `kafleet:{p12}:` | type | holds | written by |
+//! | key after `kafleet:{p12}:` | type | contents | written by |
 //! |---|---|---|---|
-//! | `fence` | string | `offset version log_time_ms kept_bytes`: up to where the partition is folded, and the number of the rebuild if one wrote it | SET in every batch |
-//! | `b` | hash | how many batches have begun, and how many have ended: the same, unless Redis has torn one apart; the sizes of indexes and the sum of the counters, to compare with; how many keys each server had evicted (`evicted:<run id>`) | HINCRBY, HSET |
-//! | `t:<id>` | string | the record of a task ([`TaskRecord::encode`](crate::model::record::TaskRecord::encode)) | MSET, DEL |
+//! | `fence` | string | checkpoint: `offset version log_time_ms kept_bytes rebuild complete_at` | SET in every batch |
+//! | `batches` | hash | batches begun and ended (equal unless Redis applied a part of one); expected sizes of indexes and counters; evicted keys per server (`evicted:<run id>`) | HINCRBY, HSET |
+//! | `t:<id>` | string | task record ([`TaskRecord::encode`](crate::model::record::TaskRecord::encode)) | MSET, DEL |
 //! | `roots` | zset | ids of roots; score: log time of the first event, ms | ZADD, ZREM |
 //! | `c:<parent>` | zset | ids of the direct children of a task; same score | ZADD, ZREM |
 //! | `m:<type>:<state>` | zset | ids of the tasks of a type in an indexed state; same score | ZADD, ZREM |
-//! | `due` | zset | ids of the tasks with a timer; score: when it is due, ms | ZADD, ZREM |
-//! | `todo` | zset | ids of the tasks with effects to be done; score: [`TaskRecord::turn`](crate::model::record::TaskRecord::turn) | ZADD, ZREM |
-//! | `old` | zset | ids of the tasks with something to come by log time: open roots, and what is only expected; score: when, ms | ZADD, ZREM |
-//! | `done` | zset | the times at which finished trees are removed, ms; score: the same | ZADD, ZREM |
-//! | `done:<time>` | list | ids of the roots that are removed then, unless their records say otherwise | RPUSH, LTRIM |
-//! | `life` | string | how long trees and records last, JSON; there where the log says so | SET |
-//! | `k:<id>` | string | the record of a task that waits for its time | MSET, DEL |
-//! | `n` | hash | number of tasks by `type/state`; a field at zero goes with the next batch | HINCRBY, HDEL |
-//! | `l:<id>` | list | the newest log lines of a task, bounded in lines and bytes | RPUSH, LTRIM, DEL |
-//! | `a:<id>` | hash | what is attached to a task, by name | HSET, HDEL, DEL |
-//! | `ln:<id>` | string | how many log lines the task has had ever, so that lines keep their numbers | SET, DEL |
-//! | `r:<id>` | string | a reservation, `stage hash`: the position of the event, `@owner` while it is published, `-` in doubt; expires | SET PX, DEL |
-//! | `r:probe` | string | nothing: a write to see whether Redis takes any; expires | SET PX |
+//! | `due` | zset | ids of tasks with a timer; score: due time, ms | ZADD, ZREM |
+//! | `effects` | zset | ids of tasks with pending effects; score: [`TaskRecord::turn`](crate::model::record::TaskRecord::turn) | ZADD, ZREM |
+//! | `expiry` | zset | ids of open roots and of expected tasks; score: log time at which they expire, ms | ZADD, ZREM |
+//! | `done` | zset | times at which finished trees are removed, ms; score: the same | ZADD, ZREM |
+//! | `done:<time>` | list | ids of the roots to remove at that time, if their records confirm it | RPUSH, LTRIM |
+//! | `lifetimes` | string | retention of trees and records, JSON; present once the log contains it | SET |
+//! | `k:<id>` | string | deferred record: the task record to publish when its timer fires | MSET, DEL |
+//! | `counts` | hash | number of tasks by `type/state`; a zero field is removed by the next batch | HINCRBY, HDEL |
+//! | `l:<id>` | list | newest log lines of a task, bounded in lines and bytes | RPUSH, LTRIM, DEL |
+//! | `a:<id>` | hash | attachments of a task by name | HSET, HDEL, DEL |
+//! | `ln:<id>` | string | number of log lines the task ever had, so that lines keep their numbers | SET, DEL |
+//! | `r:<run>:<id>` | string | reservation, `stage hash`: position of the event, `@owner` while publishing, `-` in doubt; expires | SET PX, DEL |
+//! | `r:probe` | string | empty: a write that tests whether Redis accepts writes; expires | SET PX |
 //!
-//! One more lies outside of any partition: the pub/sub channel `kafleet:notices`, with one JSON message per batch.
+//! The pub/sub channel `kafleet:notices` belongs to no partition and carries one JSON message per batch.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use super::{Index, StoreError};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 
-/// The longest prefix, in characters.
+/// Maximum length of a prefix, in characters.
 const MAX_PREFIX_CHARS: usize = 64;
 
 /// The keys of one events partition.
@@ -48,14 +48,14 @@ impl Keys {
         Self { base: format!("{prefix}:{{p{partition}}}:") }
     }
 
-    /// Up to where the partition is folded. Every batch is guarded by a WATCH on it.
+    /// The checkpoint. Every batch is guarded by a WATCH on it.
     pub fn fence(&self) -> String {
         self.key("fence", "")
     }
 
-    /// How many batches have begun and ended.
+    /// Counts of batches begun and ended, and expected sizes.
     pub fn batches(&self) -> String {
-        self.key("b", "")
+        self.key("batches", "")
     }
 
     /// The record of a task.
@@ -63,93 +63,94 @@ impl Keys {
         self.key("t:", id.as_str())
     }
 
-    /// The sorted set behind an index.
+    /// The sorted set of an index.
     pub fn index(&self, index: &Index) -> String {
         match index {
             Index::Roots => self.key("roots", ""),
             Index::Timers => self.key("due", ""),
-            Index::Effects => self.key("todo", ""),
-            Index::Ages => self.key("old", ""),
+            Index::Effects => self.key("effects", ""),
+            Index::Ages => self.key("expiry", ""),
             Index::Children(parent) => self.key("c:", parent.as_str()),
             Index::Members { task_type, state } => format!("{}m:{task_type}:{state}", self.base),
         }
     }
 
-    /// The times at which finished trees are removed.
+    /// Times at which finished trees are removed.
     pub fn done_times(&self) -> String {
         self.key("done", "")
     }
 
-    /// The roots whose trees are removed at a time.
+    /// Roots whose trees are removed at `due_ms`.
     pub fn done(&self, due_ms: i64) -> String {
         format!("{}done:{due_ms}", self.base)
     }
 
-    /// How long trees and records last.
+    /// Retention of trees and records.
     pub fn lifetimes(&self) -> String {
-        self.key("life", "")
+        self.key("lifetimes", "")
     }
 
-    /// The record of a task that waits for its time.
+    /// Deferred record of a task, to publish when its timer fires.
     pub fn kept(&self, id: &TaskId) -> String {
         self.key("k:", id.as_str())
     }
 
     /// The counters of the partition.
     pub fn counts(&self) -> String {
-        self.key("n", "")
+        self.key("counts", "")
     }
 
-    /// The log lines of a task that are kept.
+    /// Retained log lines of a task.
     pub fn log(&self, id: &TaskId) -> String {
         self.key("l:", id.as_str())
     }
 
-    /// What is attached to a task.
+    /// Attachments of a task by name.
     pub fn attachments(&self, id: &TaskId) -> String {
         self.key("a:", id.as_str())
     }
 
-    /// How many log lines a task has had ever.
+    /// Number of log lines the task ever had.
     pub fn log_total(&self, id: &TaskId) -> String {
         self.key("ln:", id.as_str())
     }
 
-    /// The reservation of an id for a run.
+    /// Reservation of an id for one run of its task.
     pub fn reservation(&self, id: &TaskId, run: u32) -> String {
         format!("{}r:{run}:{id}", self.base)
     }
 
-    /// The key of a write probe.
+    /// Key of the write probe.
     pub fn probe(&self) -> String {
         self.key("r:", "probe")
     }
 
-    /// It expires by design, and is no part of what is folded.
+    /// Returns true for keys that expire by design and are not part of the projection.
     pub fn is_reservation(&self, key: &str) -> bool {
         key.strip_prefix(&self.base).is_some_and(|name| name.starts_with("r:"))
     }
 
-    /// What all keys of the partition begin with.
+    /// Common prefix of all keys of the partition.
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// The key of an index without what all keys begin with.
+    /// Key of an index without the common prefix.
     pub fn name_of(&self, index: &Index) -> String {
         self.index(index).split_off(self.base.len())
     }
 
-    /// A pattern over everything of the partition: a prefix has no characters that mean something else in one.
+    /// SCAN pattern for all keys of the partition. A valid prefix contains no pattern characters.
     pub fn all(&self) -> String {
         self.key("*", "")
     }
 
-    /// The fold has written it, the same whenever it folds: it is no fence, no reservation, no count of batches, and no list
-    /// of finished roots, which has them in the order in which batches brought them, and of which the records say the same.
+    /// Returns true for keys whose contents depend only on the log. Excluded are the checkpoint, reservations, batch
+    /// counts and the lists of finished roots, whose order depends on batch boundaries (records hold the same
+    /// information).
     pub fn is_folded(&self, key: &str) -> bool {
         let of_finished = |name: &str| name == "done" || name.starts_with("done:");
-        let beside = |name: &str| matches!(name, "fence" | "b") || name.starts_with("r:") || of_finished(name);
+        let beside = |name: &str| matches!(name, "fence" | "batches") || name.starts_with("r:") || of_finished(name);
         key.strip_prefix(&self.base).is_some_and(|name| !beside(name))
     }
 
@@ -163,18 +164,18 @@ pub fn counter(task_type: &str, state: State) -> String {
     format!("{task_type}/{state}")
 }
 
-/// What a field of [`Keys::counts`] counts.
+/// Parses a field of [`Keys::counts`].
 pub fn parse_counter(field: &str) -> Option<(Arc<str>, State)> {
     let (task_type, state) = field.rsplit_once('/')?;
     Some((task_type.into(), State::from_name(state)?))
 }
 
-/// The channel of change notices: one for all partitions.
+/// Pub/sub channel of change notices, shared by all partitions.
 pub fn notices(prefix: &str) -> String {
     format!("{prefix}:notices")
 }
 
-/// Checks a prefix: no braces, because the hash tag must be the partition's.
+/// Validates a key prefix. Braces are not allowed because the hash tag must be the partition's.
 pub fn check_prefix(prefix: &str) -> Result<(), StoreError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':');
     if prefix.is_empty() || prefix.len() > MAX_PREFIX_CHARS || !prefix.bytes().all(allowed) {
@@ -191,23 +192,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_of_a_partition_has_its_hash_tag() {
+    fn keys_of_a_partition_share_its_hash_tag() {
         let keys = Keys::new("fleet", 12);
         let id = TaskId::parse("r:a").unwrap();
         let members = Index::Members { task_type: "echo".into(), state: State::Failed };
         for (key, expect) in [
             (keys.fence(), "fleet:{p12}:fence"),
-            (keys.batches(), "fleet:{p12}:b"),
+            (keys.batches(), "fleet:{p12}:batches"),
             (keys.record(&id), "fleet:{p12}:t:r:a"),
             (keys.index(&Index::Roots), "fleet:{p12}:roots"),
             (keys.index(&Index::Children(id.clone())), "fleet:{p12}:c:r:a"),
             (keys.index(&members), "fleet:{p12}:m:echo:failed"),
             (keys.index(&Index::Timers), "fleet:{p12}:due"),
-            (keys.index(&Index::Effects), "fleet:{p12}:todo"),
-            (keys.index(&Index::Ages), "fleet:{p12}:old"),
-            (keys.lifetimes(), "fleet:{p12}:life"),
+            (keys.index(&Index::Effects), "fleet:{p12}:effects"),
+            (keys.index(&Index::Ages), "fleet:{p12}:expiry"),
+            (keys.lifetimes(), "fleet:{p12}:lifetimes"),
             (keys.kept(&id), "fleet:{p12}:k:r:a"),
-            (keys.counts(), "fleet:{p12}:n"),
+            (keys.counts(), "fleet:{p12}:counts"),
             (keys.log(&id), "fleet:{p12}:l:r:a"),
             (keys.log_total(&id), "fleet:{p12}:ln:r:a"),
             (keys.attachments(&id), "fleet:{p12}:a:r:a"),
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_read_back_what_they_count() {
+    fn counter_names_round_trip() {
         for state in State::ALL {
             assert_eq!(parse_counter(&counter("a-b", state)), Some(("a-b".into(), state)));
         }
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_with_a_hash_tag_of_its_own_is_refused() {
+    fn invalid_prefixes_are_rejected() {
         assert_eq!(check_prefix("kafleet.test:1_a-b"), Ok(()));
         for bad in ["", "a{b}", "a b", &"x".repeat(65)] {
             assert!(matches!(check_prefix(bad), Err(StoreError::Misconfigured(_))), "{bad:?}");

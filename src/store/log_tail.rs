@@ -1,18 +1,18 @@
-//! The newest log lines of a task: bounded in lines and in bytes, each line with the number it has had from the start.
+//! The newest log lines of a task, bounded in lines and bytes. Lines keep their numbers when older ones are dropped.
 
 use std::collections::VecDeque;
 
-/// The lines kept of a task.
+/// Maximum number of retained lines per task.
 pub const MAX_LOG_LINES: usize = 1_000;
-/// The bytes kept of a task's lines.
+/// Maximum bytes of retained lines per task.
 pub const MAX_LOG_BYTES: usize = 1 << 20;
 
-/// The kept lines, or (with `T = ()`) only their sizes.
+/// The retained lines or, with `T = ()`, only their sizes.
 #[derive(Clone, Debug)]
 pub(super) struct LogTail<T> {
     lines: VecDeque<(T, usize)>,
     bytes: usize,
-    /// How many lines there have been ever.
+    /// Number of lines ever pushed.
     total: u64,
 }
 
@@ -23,7 +23,7 @@ impl<T> Default for LogTail<T> {
 }
 
 impl<T> LogTail<T> {
-    /// A tail found in the store. Never fewer lines ever than lines kept.
+    /// Restores a tail read from the store. `total` is raised to the number of retained lines if it is lower.
     pub(super) fn found(lines: impl IntoIterator<Item = (T, usize)>, total: u64) -> Self {
         let mut tail = Self::default();
         lines.into_iter().for_each(|(line, size)| tail.push(line, size));
@@ -53,7 +53,7 @@ impl<T> LogTail<T> {
         self.total
     }
 
-    /// The lines from number `from` on, at most `limit`, with the number of the first.
+    /// Returns at most `limit` lines starting at line number `from`, and the number of the first.
     pub(super) fn page(&self, from: u64, limit: usize) -> (u64, impl Iterator<Item = &T>) {
         let first = self.total - self.lines.len() as u64;
         let start = from.clamp(first, self.total);
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_lines_go_first_and_numbers_stay() {
+    fn oldest_lines_are_dropped_and_numbers_remain() {
         let mut tail = LogTail::default();
         (0..MAX_LOG_LINES + 5).for_each(|n| tail.push(n, 1));
         assert_eq!((tail.len(), tail.bytes(), tail.total()), (MAX_LOG_LINES, MAX_LOG_LINES, 1_005));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_bounded_even_by_one_line() {
+    fn bytes_stay_bounded_when_one_line_is_too_large() {
         let mut tail = LogTail::default();
         (0..3).for_each(|n| tail.push(n, MAX_LOG_BYTES / 2));
         assert_eq!((tail.len(), tail.bytes()), (2, MAX_LOG_BYTES));

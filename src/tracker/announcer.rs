@@ -1,5 +1,5 @@
-//! Announces what producers publish without a word: tasks whose records lack `ce_announced` show up as queued within a
-//! moment, not only when a worker takes them. All trackers share the task topics' partitions in one group.
+//! Announces tasks whose records lack `ce_announced`, so that they appear as queued within moments and not only when
+//! a worker takes them. All trackers share the partitions of the task topics in one group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::model::task::{Position, Source, header, read_task};
 use crate::publish::Publisher;
 use crate::runtime::{self, Backoff, Shutdown, now_ms};
 
-/// Records read in one turn, and so announcements under way at once.
+/// Records per poll, and so the maximum of concurrent announcements.
 const BATCH: usize = 2_000;
 const POLL_WAIT: Duration = Duration::from_millis(100);
-/// Bytes of tasks that may lie prefetched in the client.
+/// Maximum bytes of tasks prefetched by the client.
 const PREFETCH_BYTES: usize = 16 << 20;
-/// How often new task topics are looked for.
-const LOOK_FOR_TOPICS: Duration = Duration::from_secs(2);
+/// Interval of checks for new task topics.
+const TOPIC_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// How it is named in the health report.
-const PART: &str = "observer";
+/// Name in the health report.
+const HEALTH_PART: &str = "observer";
 
 pub struct Announcer {
     setup: Arc<TrackerSetup>,
@@ -34,54 +34,54 @@ pub struct Announcer {
     shutdown: Shutdown,
 }
 
-/// Observing a fixed set of topics.
-struct Watch<'a> {
-    observer: &'a Announcer,
+/// Consumption of a fixed set of topics.
+struct Subscription<'a> {
+    announcer: &'a Announcer,
     consumer: Box<dyn Consumer>,
-    /// Behind the last record that is done with, where that is not committed yet.
-    done: BTreeMap<Partition, i64>,
+    /// Next offset after the last processed record, if not yet committed.
+    processed: BTreeMap<Partition, i64>,
     last_commit: Instant,
-    /// What the commit under way says.
+    /// Offsets of the commit in flight.
     committing: Option<BTreeMap<Partition, i64>>,
-    /// Assigned by the group, but where to start could not be read yet.
-    unplaced: Vec<Partition>,
+    /// Assigned partitions whose start offset could not be determined yet.
+    unstarted: Vec<Partition>,
 }
 
 impl Announcer {
-    /// Blocks for the producer's start.
+    /// Opens the producer. Blocks.
     pub fn open(setup: Arc<TrackerSetup>, shutdown: Shutdown) -> Result<Self, BrokerError> {
-        let link = SharedProducer::open(setup.broker.clone(), None)?;
-        let publisher = Publisher::new(link, setup.names.clone(), setup.events_partitions, "kafleet/observer");
+        let producer = SharedProducer::open(setup.broker.clone(), None)?;
+        let publisher = Publisher::new(producer, setup.names.clone(), setup.events_partitions, "kafleet/observer");
         Ok(Self { setup, publisher, shutdown })
     }
 
-    /// Observes until the tracker stops, whatever goes wrong.
+    /// Runs until the tracker stops; errors are retried.
     pub async fn run(self) {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
         while !self.shutdown.is_draining() {
-            match self.observe(&mut backoff).await {
-                Ok(()) => self.setup.health.clear(PART),
+            match self.consume_topics(&mut backoff).await {
+                Ok(()) => self.setup.health.clear(HEALTH_PART),
                 Err(error) => {
-                    tracing::warn!(%error, "tasks are not observed; trying again");
-                    self.setup.health.set(PART, format!("tasks of foreign producers are not announced: {error}"));
-                    self.rest(backoff.next_wait()).await;
+                    tracing::warn!(%error, "cannot read tasks to announce; retrying");
+                    self.setup.health.set(HEALTH_PART, format!("tasks of foreign producers are not announced: {error}"));
+                    self.pause(backoff.next_wait()).await;
                 }
             }
         }
     }
 
-    /// Waits, unless the tracker stops.
-    async fn rest(&self, wait: Duration) {
+    /// Waits, or returns early when the tracker stops.
+    async fn pause(&self, wait: Duration) {
         let stopping = self.shutdown.drain.cancelled();
         let _ = tokio::time::timeout(wait, stopping).await;
     }
 
-    /// Until the task topics are others, or the tracker stops.
-    async fn observe(&self, backoff: &mut Backoff) -> Result<(), BrokerError> {
+    /// Consumes until the set of task topics changes or the tracker stops.
+    async fn consume_topics(&self, backoff: &mut Backoff) -> Result<(), BrokerError> {
         let topics = self.topics()?;
         if topics.is_empty() {
-            self.setup.health.clear(PART);
-            self.rest(LOOK_FOR_TOPICS).await;
+            self.setup.health.clear(HEALTH_PART);
+            self.pause(TOPIC_CHECK_INTERVAL).await;
             return Ok(());
         }
         let spec = ConsumerSpec {
@@ -91,27 +91,27 @@ impl Announcer {
             ..ConsumerSpec::default()
         };
         let consumer = self.setup.broker.consumer(&spec)?;
-        let (done, unplaced, last_commit) = (BTreeMap::new(), Vec::new(), Instant::now());
-        let mut watch = Watch { observer: self, consumer, done, last_commit, committing: None, unplaced };
-        let mut looked = Instant::now();
+        let (processed, unstarted, last_commit) = (BTreeMap::new(), Vec::new(), Instant::now());
+        let mut subscription = Subscription { announcer: self, consumer, processed, last_commit, committing: None, unstarted };
+        let mut last_topic_check = Instant::now();
         let outcome = loop {
             if self.shutdown.is_draining() {
                 break Ok(());
             }
-            if looked.elapsed() >= LOOK_FOR_TOPICS {
-                looked = Instant::now();
-                // Kafka's being away is told by the poll.
+            if last_topic_check.elapsed() >= TOPIC_CHECK_INTERVAL {
+                last_topic_check = Instant::now();
+                // If Kafka is unavailable, the poll reports it.
                 if self.topics().is_ok_and(|now| now != topics) {
                     break Ok(());
                 }
             }
-            if let Err(error) = watch.turn().await {
+            if let Err(error) = subscription.poll().await {
                 break Err(error);
             }
-            self.setup.health.clear(PART);
+            self.setup.health.clear(HEALTH_PART);
             backoff.reset();
         };
-        watch.leave();
+        subscription.close();
         outcome
     }
 
@@ -124,7 +124,8 @@ impl Announcer {
         Ok(topics)
     }
 
-    /// Writes these announcements; an error only when the tracker stops before Kafka has them all.
+    /// Publishes announcements, with retries. Fails only if the tracker stops before Kafka has acknowledged all of
+    /// them.
     async fn announce(&self, mut events: Vec<Event>) -> Result<(), BrokerError> {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
@@ -134,32 +135,34 @@ impl Announcer {
                 (event, outcome)
             });
             let outcomes: Vec<_> = written.buffered(BATCH).collect().await;
-            let mut trouble = None;
+            let mut failure = None;
             events = Vec::new();
             for (event, outcome) in outcomes {
                 match outcome {
                     Ok(_) => {}
-                    // A policy that makes the event too large for its topic: the worker's first event will tell.
+                    // A policy can make the event too large for its topic; the worker's first event reveals the task
+                    // then.
                     Err(error @ (BrokerError::TooLarge(_) | BrokerError::Invalid(_))) => {
                         tracing::warn!(task = %event.id, %error, "a task cannot be announced");
                     }
                     Err(error) => {
-                        trouble = Some(error);
+                        failure = Some(error);
                         events.push(event);
                     }
                 }
             }
-            let Some(error) = trouble else { return Ok(()) };
+            let Some(error) = failure else { return Ok(()) };
             if self.shutdown.is_draining() {
                 return Err(error);
             }
-            tracing::warn!(%error, waiting = events.len(), "tasks are not announced yet; trying again");
-            self.setup.health.set(PART, format!("tasks of foreign producers are not announced: {error}"));
-            self.rest(backoff.next_wait()).await;
+            tracing::warn!(%error, waiting = events.len(), "cannot announce tasks; retrying");
+            self.setup.health.set(HEALTH_PART, format!("tasks of foreign producers are not announced: {error}"));
+            self.pause(backoff.next_wait()).await;
         }
     }
 
-    /// The event that announces a record's task. None: it is announced already, or it is no task, which the worker tells.
+    /// Builds the announcement of a record's task. `None` if it is announced already or invalid (reported by the
+    /// worker).
     fn announcement(&self, record: &RecordRef<'_>) -> Option<Event> {
         if is_announced(record) {
             return None;
@@ -176,92 +179,92 @@ impl Announcer {
     }
 }
 
-/// Looked at before anything is read: most records are.
+/// Checks the header before the record is decoded, because most records are announced.
 fn is_announced(record: &RecordRef<'_>) -> bool {
     let marked = |(name, value): (&str, Option<&[u8]>)| name == header::ANNOUNCED && matches!(value, Some(b"1" | b"true"));
     record.headers().any(marked)
 }
 
-impl Watch<'_> {
-    async fn turn(&mut self) -> Result<(), BrokerError> {
-        self.place()?;
-        let (observer, done) = (self.observer, &mut self.done);
+impl Subscription<'_> {
+    async fn poll(&mut self) -> Result<(), BrokerError> {
+        self.start_partitions()?;
+        let (announcer, processed) = (self.announcer, &mut self.processed);
         let mut events = Vec::new();
-        let mut read: BTreeMap<Partition, i64> = BTreeMap::new();
-        let heard = self.consumer.poll(BATCH, runtime::waiting(POLL_WAIT).await, &mut |record| {
-            events.extend(observer.announcement(record));
-            match read.iter_mut().find(|(at, _)| at.index == record.partition && &*at.topic == record.topic) {
+        let mut next_offsets: BTreeMap<Partition, i64> = BTreeMap::new();
+        let group_events = self.consumer.poll(BATCH, runtime::waiting(POLL_WAIT).await, &mut |record| {
+            events.extend(announcer.announcement(record));
+            match next_offsets.iter_mut().find(|(at, _)| at.index == record.partition && &*at.topic == record.topic) {
                 Some((_, next)) => *next = record.offset + 1,
-                None => drop(read.insert(Partition::new(record.topic, record.partition), record.offset + 1)),
+                None => drop(next_offsets.insert(Partition::new(record.topic, record.partition), record.offset + 1)),
             }
         })?;
-        observer.announce(events).await?;
-        done.extend(read);
-        heard.into_iter().for_each(|event| self.group_event(event));
+        announcer.announce(events).await?;
+        processed.extend(next_offsets);
+        group_events.into_iter().for_each(|event| self.group_event(event));
         self.commit_if_due();
         Ok(())
     }
 
     fn group_event(&mut self, event: GroupEvent) {
         match event {
-            GroupEvent::Assigned(partitions) => self.unplaced.extend(partitions),
+            GroupEvent::Assigned(partitions) => self.unstarted.extend(partitions),
             GroupEvent::Revoked(partitions) | GroupEvent::Lost(partitions) => self.release(&partitions),
-            // What lay there is gone: nothing of it can be announced.
+            // The records are gone and cannot be announced.
             GroupEvent::OutOfRange(partition) => {
                 if let Err(error) = self.consumer.assign(&[(partition, StartOffset::Beginning)]) {
-                    tracing::warn!(%error, "the observer cannot go on behind a gap");
+                    tracing::warn!(%error, "the announcer cannot seek to the beginning of the log");
                 }
             }
             GroupEvent::Committed { result, .. } => {
-                let said = self.committing.take().unwrap_or_default();
+                let committing = self.committing.take().unwrap_or_default();
                 if let Err(error) = result {
-                    tracing::debug!(%error, "a commit of the observer failed and will be made again");
-                    said.into_iter().for_each(|(partition, next)| _ = self.done.entry(partition).or_insert(next));
+                    tracing::debug!(%error, "a commit of the announcer failed and will be repeated");
+                    committing.into_iter().for_each(|(partition, next)| _ = self.processed.entry(partition).or_insert(next));
                 }
             }
-            GroupEvent::Trouble(error) => tracing::debug!(%error, "trouble of the observer; going on"),
+            GroupEvent::Trouble(error) => tracing::debug!(%error, "error in the announcer's consumer; continuing"),
         }
     }
 
     fn release(&mut self, partitions: &[Partition]) {
-        // What is done and not committed is announced again by the next owner: a second `submitted` changes nothing.
+        // The next owner announces uncommitted records again: a second `submitted` changes nothing.
         self.commit_now(|partition| partitions.contains(partition));
-        for done in self.committing.iter_mut().chain([&mut self.done]) {
-            done.retain(|partition, _| !partitions.contains(partition));
+        for processed in self.committing.iter_mut().chain([&mut self.processed]) {
+            processed.retain(|partition, _| !partitions.contains(partition));
         }
-        self.unplaced.retain(|partition| !partitions.contains(partition));
+        self.unstarted.retain(|partition| !partitions.contains(partition));
         if let Err(error) = self.consumer.release(partitions) {
-            tracing::warn!(%error, "the observer cannot give partitions back");
+            tracing::warn!(%error, "the announcer cannot release partitions");
         }
     }
 
-    /// Where the observers left off. Where none has been yet: where the workers are, for what they are through with is
-    /// known, and may be forgotten again by now.
-    fn place(&mut self) -> Result<(), BrokerError> {
-        if self.unplaced.is_empty() {
+    /// Starts new partitions at the group's committed offset or, without one, at the workers' committed offset: tasks
+    /// before it are known already and may have been removed again.
+    fn start_partitions(&mut self) -> Result<(), BrokerError> {
+        if self.unstarted.is_empty() {
             return Ok(());
         }
-        let committed = self.consumer.committed(&self.unplaced, CALL_DEADLINE)?;
+        let committed = self.consumer.committed(&self.unstarted, CALL_DEADLINE)?;
         let mut starts = Vec::new();
-        for (partition, committed) in self.unplaced.iter().zip(committed) {
+        for (partition, committed) in self.unstarted.iter().zip(committed) {
             let start = match committed {
                 Some(committed) => StartOffset::At(committed.offset),
-                None => self.where_workers_are(partition)?,
+                None => self.worker_position(partition)?,
             };
             starts.push((partition.clone(), start));
         }
         self.consumer.assign(&starts)?;
-        // A place that is chosen is kept, also where nothing comes that would commit it.
-        self.done.extend(starts.into_iter().filter_map(|(partition, start)| match start {
+        // Commit the chosen offset even if no record follows.
+        self.processed.extend(starts.into_iter().filter_map(|(partition, start)| match start {
             StartOffset::At(offset) => Some((partition, offset)),
             StartOffset::Beginning | StartOffset::End => None,
         }));
-        self.unplaced.clear();
+        self.unstarted.clear();
         Ok(())
     }
 
-    fn where_workers_are(&self, partition: &Partition) -> Result<StartOffset, BrokerError> {
-        let setup = &self.observer.setup;
+    fn worker_position(&self, partition: &Partition) -> Result<StartOffset, BrokerError> {
+        let setup = &self.announcer.setup;
         let Some(task_type) = setup.names.type_of(&partition.topic) else { return Ok(StartOffset::Beginning) };
         let (group, at) = (setup.names.group(task_type), std::slice::from_ref(partition));
         let committed = setup.broker.group_offsets(&group, at, CALL_DEADLINE)?.into_iter().next().flatten();
@@ -276,7 +279,7 @@ impl Watch<'_> {
         self.last_commit = Instant::now();
         let commits = self.commits(|_| true);
         if !commits.is_empty() && self.consumer.commit(&commits).is_ok() {
-            self.committing = Some(std::mem::take(&mut self.done));
+            self.committing = Some(std::mem::take(&mut self.processed));
         }
     }
 
@@ -285,16 +288,18 @@ impl Watch<'_> {
         if !commits.is_empty()
             && let Err(error) = self.consumer.commit_sync(&commits)
         {
-            tracing::debug!(%error, "the observer's last commit failed");
+            tracing::debug!(%error, "the announcer's last commit failed");
         }
     }
 
     fn commits(&self, which: impl Fn(&Partition) -> bool) -> Vec<Commit> {
-        let done = self.done.iter().filter(|(partition, _)| which(partition));
-        done.map(|(partition, next)| Commit { partition: partition.clone(), offset: *next, metadata: String::new() }).collect()
+        let processed = self.processed.iter().filter(|(partition, _)| which(partition));
+        processed
+            .map(|(partition, next)| Commit { partition: partition.clone(), offset: *next, metadata: String::new() })
+            .collect()
     }
 
-    fn leave(mut self) {
+    fn close(mut self) {
         self.commit_now(|_| true);
         self.consumer.close(Duration::from_secs(5));
     }

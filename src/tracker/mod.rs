@@ -1,11 +1,12 @@
-//! The tracker: folds the events topic into the store. The offset it trusts is the store's own fence.
+//! The tracker: projects the events topic into the store. Its position is the store's own checkpoint, not the group's
+//! committed offsets.
 //!
-//! A [`reader`] thread polls the partitions that the group gives it and, through a bounded [`feed`], hands their events to
-//! one [`folder`] per partition, which has a store connection of its own. Whatever goes wrong (a lost connection, another
-//! owner, a store that lost writes), the folder reads the fence again and goes on from there. Beside each folder,
-//! [`firing`] publishes what the fold has left to be done: timers that are due, and effects; [`schedules`], beside the
-//! first partition's, what is due again and again, and [`leftovers`] takes back cancels that nobody needs. [`withdrawals`]
-//! finds out when the workers are past what a cancel has ended. The [`observer`] announces tasks that their producers have not announced.
+//! A poll loop ([`consume`]) reads the assigned partitions and passes their events in bounded batches to one task per
+//! partition ([`project`]), which has a store connection of its own. After any error (a lost connection, another
+//! owner, a store that lost writes) the task reads the checkpoint again and resumes from there. Beside each task,
+//! [`outbox`] publishes due timers and effects, and [`upkeep`] adds ticks, lost tasks and the withdrawal of cancels.
+//! The owner of the first partition also runs [`schedules`]. The [`announcer`] announces tasks that their producers
+//! have not announced.
 
 mod announcer;
 pub mod consume;
@@ -33,25 +34,25 @@ use consume::poll_loop::PollLoop;
 use project::partition_task::PartitionTask;
 use upkeep::ticker::TrackerShared;
 
-/// Bytes of events that may lie prefetched in the client.
+/// Maximum bytes of events prefetched by the client.
 const PREFETCH_BYTES: usize = 16 << 20;
-/// How long the observer may take to leave its group.
-const LEAVE_DEADLINE: Duration = Duration::from_secs(8);
-/// For reading the control topic: an open transaction of somebody else may hold it up.
+/// Deadline for the announcer to leave its group.
+const ANNOUNCER_DEADLINE: Duration = Duration::from_secs(8);
+/// Deadline for reading the control topic, which another client's open transaction may delay.
 const READ_DEADLINE: Duration = Duration::from_secs(60);
-/// How often lag is measured.
+/// Interval of lag measurements.
 const LAG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a tracker needs.
+/// Dependencies and settings of a tracker.
 pub struct TrackerSetup {
     pub broker: Arc<dyn Broker>,
     pub store: Arc<dyn Store>,
     pub config: TrackerConfig,
-    /// How long trees and their records are to last; the log is told where it says otherwise.
+    /// Retention of trees and records. Written to the log where the log says otherwise.
     pub lifetimes: Lifetimes,
-    /// How long Kafka keeps tasks (`topics.task_retention`).
+    /// Retention of tasks in Kafka (`topics.task_retention`).
     pub task_retention: Millis,
-    /// How often topics are checked (`topics.check_interval`).
+    /// Interval of topic checks (`topics.check_interval`).
     pub topic_check: Millis,
     pub names: Names,
     pub events_partitions: u32,
@@ -59,7 +60,7 @@ pub struct TrackerSetup {
     pub health: Health,
 }
 
-/// Tracks until told to stop.
+/// Runs the tracker until shutdown.
 pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let setup = Arc::new(setup);
     let spec = ConsumerSpec {
@@ -71,37 +72,37 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     let broker = setup.broker.clone();
     let consumer = blocking(move || broker.consumer(&spec)).await.map_err(anyhow::Error::msg)?;
     let consumer = consumer.context("the consumer of events cannot be opened")?;
-    let (shared, folding) = (TrackerShared::open(&setup), setup.clone());
-    let fold = move |post| drop(runtime::spawn(PartitionTask::new(folding.clone(), shared.clone(), post).run()));
-    let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(fold));
+    let (shared, task_setup) = (TrackerShared::open(&setup), setup.clone());
+    let spawn = move |post| drop(runtime::spawn(PartitionTask::new(task_setup.clone(), shared.clone(), post).run()));
+    let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(spawn));
     let end = runtime::thread("kafleet-tracker", reader.run()).context("a thread for the poll loop cannot be started")?;
-    let observing = observe(&setup, &shutdown).await?;
+    let announcing = start_announcer(&setup, &shutdown).await?;
     tracing::info!("tracker starts");
     let measuring = runtime::spawn(measure_lag(setup.clone()));
     let outcome = end.await.context("the tracker's poll loop ended without leaving its group");
     measuring.abort();
     shutdown.begin();
-    if let Some(left) = observing {
-        // It leaves its group; a process that does not wait for it leaves a gap until the session times out.
-        let _ = tokio::time::timeout(LEAVE_DEADLINE, left).await;
+    if let Some(left) = announcing {
+        // Leaving the group avoids a pause until its session times out.
+        let _ = tokio::time::timeout(ANNOUNCER_DEADLINE, left).await;
     }
-    outcome?.context("the consumer of events cannot go on")?;
+    outcome?.context("the consumer of events failed")?;
     tracing::info!("tracker has stopped");
     Ok(())
 }
 
-/// Starts the observer on a thread of its own. The receiver hears when it has left its group.
-async fn observe(setup: &Arc<TrackerSetup>, shutdown: &Shutdown) -> anyhow::Result<Option<oneshot::Receiver<()>>> {
+/// Starts the announcer on a thread of its own. The receiver resolves when it has left its group.
+async fn start_announcer(setup: &Arc<TrackerSetup>, shutdown: &Shutdown) -> anyhow::Result<Option<oneshot::Receiver<()>>> {
     if !setup.config.observe {
         return Ok(None);
     }
     let (setup, shutdown) = (setup.clone(), shutdown.clone());
     let opened = blocking(move || Announcer::open(setup, shutdown)).await.map_err(anyhow::Error::msg)?;
-    let observer = opened.context("the observer's producer cannot be opened")?;
-    runtime::thread("kafleet-observer", observer.run()).context("a thread for the observer cannot be started").map(Some)
+    let announcer = opened.context("the observer's producer cannot be opened")?;
+    runtime::thread("kafleet-observer", announcer.run()).context("a thread for the observer cannot be started").map(Some)
 }
 
-/// How far the store is behind the log, per partition. Whoever tracks measures all of them: it is the fleet's lag.
+/// Measures the lag of the store behind the log per partition. Every tracker measures all partitions of the fleet.
 async fn measure_lag(setup: Arc<TrackerSetup>) {
     let topic: Arc<str> = setup.names.events().into();
     let partitions: Vec<u32> = (0..setup.events_partitions).collect();

@@ -75,10 +75,10 @@ async fn evictions_while_nobody_looks_are_noticed_when_opened() {
 #[tokio::test]
 async fn deleted_keys_are_noticed_by_their_sums() {
     for (key, said) in [
-        ("n", "the counters add up to 0 tasks, 2 were written"),
-        ("roots", "`kafleet:{p0}:roots` holds 0 of 1 entries"),
-        ("due", "`kafleet:{p0}:due` holds 0 of 1 entries"),
-        ("m:echo:failed", "the index of `echo/failed` holds 0 of 1 entries"),
+        ("counts", "the counters add up to 0 tasks instead of 2"),
+        ("roots", "`kafleet:{p0}:roots` has 0 entries instead of 1"),
+        ("due", "`kafleet:{p0}:due` has 0 entries instead of 1"),
+        ("m:echo:failed", "the index of `echo/failed` has 0 entries instead of 1"),
         ("b", "holds 1 of 0 entries"),
     ] {
         let Some((server, bench)) = server(&[]).await else { return };
@@ -99,7 +99,7 @@ async fn deleted_keys_are_noticed_by_their_sums() {
 
 #[tokio::test]
 async fn missing_fence_or_count_of_batches_is_noticed_when_opened() {
-    for (key, said) in [("fence", "its fence is gone"), ("b", "the count of its batches is gone")] {
+    for (key, said) in [("fence", "its checkpoint is missing"), ("batches", "the counts of its batches are missing")] {
         let Some((server, bench)) = server(&[]).await else { return };
         bench.put(0, full_batch("a")).await;
         assert_eq!(server.call::<i64>(&["DEL", &format!("kafleet:{{p0}}:{key}")]).unwrap(), 1);
@@ -114,11 +114,11 @@ async fn counter_below_zero_is_noticed_by_the_batch() {
     let Some((server, bench)) = server(&[]).await else { return };
     bench.put(0, full_batch("a")).await;
     let (mut writer, found) = bench.open(0).await;
-    let _: i64 = server.call(&["DEL", "kafleet:{p0}:n"]).unwrap();
+    let _: i64 = server.call(&["DEL", "kafleet:{p0}:counts"]).unwrap();
     let ended = vec![("echo".into(), State::Queued, -1), ("echo".into(), State::Succeeded, 1)];
     let changes = Changes { counts: ended, ..Changes::default() };
     let applied = writer.apply(&changes, found, fence(2)).await;
-    assert!(is_damaged(&applied, "`echo/queued` has fallen below zero"), "{applied:?}");
+    assert!(is_damaged(&applied, "`echo/queued` is negative"), "{applied:?}");
     is_emptied(&server, &bench).await;
 }
 
@@ -133,7 +133,7 @@ async fn audit_finds_missing_and_expiring_records() {
     let rest = writer.audit(&Index::Roots, Some(&first.tasks[0].entry), 10).await.unwrap();
     assert!(!rest.more && rest.tasks.len() == 1 && rest.tasks[0].fault().is_none(), "{rest:?}");
     for (words, said) in [
-        (&["PEXPIRE", "kafleet:{p0}:t:b", "3600000"][..], "has an expiry"),
+        (&["PEXPIRE", "kafleet:{p0}:t:b", "3600000"][..], "has a TTL"),
         (&["DEL", "kafleet:{p0}:t:b"], "the record of `b` is missing"),
     ] {
         let _: i64 = server.call(words).unwrap();

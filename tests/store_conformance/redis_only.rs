@@ -185,7 +185,7 @@ async fn what_cannot_be_read_is_named() {
     let Some((server, bench)) = server(&[]).await else { return };
     let _: String = server.call(&["SET", "kafleet:{p0}:fence", "12 nonsense"]).unwrap();
     let _: String = server.call(&["SET", "kafleet:{p0}:t:a", "\u{1}"]).unwrap();
-    let _: i64 = server.call(&["HSET", "kafleet:{p0}:n", "nonsense", "1"]).unwrap();
+    let _: i64 = server.call(&["HSET", "kafleet:{p0}:counts", "nonsense", "1"]).unwrap();
     for (error, said) in [
         (bench.store.open(0).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
         (bench.store.fences(&[0]).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
@@ -239,7 +239,7 @@ async fn a_counter_at_zero_leaves_nothing_behind() {
     writer.apply(&count(1), None, fence(1)).await.unwrap();
     writer.apply(&count(-1), Some(fence(1)), fence(2)).await.unwrap();
     writer.apply(&Changes::default(), Some(fence(2)), fence(3)).await.unwrap();
-    assert_eq!(server.call::<i64>(&["EXISTS", "kafleet:{p0}:n"]).unwrap(), 0);
+    assert_eq!(server.call::<i64>(&["EXISTS", "kafleet:{p0}:counts"]).unwrap(), 0);
 }
 
 #[tokio::test]
@@ -276,7 +276,7 @@ async fn a_batch_that_redis_tore_apart_is_noticed() {
         server.kill();
         server.start_again();
         let told = bench.store.open(0).await.map(drop);
-        assert!(matches!(&told, Err(StoreError::Damaged(why)) if why == "a part of a batch was applied"), "{told:?}");
+        assert!(matches!(&told, Err(StoreError::Damaged(why)) if why == "only a part of a batch was applied"), "{told:?}");
         let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();
         assert_eq!(left, Vec::<String>::new());
         assert_eq!(bench.open(0).await.1, None, "it begins anew");

@@ -154,12 +154,12 @@ async fn lost_records_are_found_by_the_audit() {
     });
     for (id, _) in oracle.nodes[0].iter().step_by(7) {
         let before = losses(&ground, &tracker);
-        memory.lose(0, id);
+        memory.remove_record(0, id);
         heals(&ground, &tracker, id.as_str(), before).await;
     }
     listening.abort();
     let heard = heard.lock().unwrap().clone();
-    assert!(heard.iter().any(|reason| reason.contains("is missing") && reason.contains("folded anew")), "{heard:?}");
+    assert!(heard.iter().any(|reason| reason.contains("is missing") && reason.contains("folded again")), "{heard:?}");
     tracker.stop().await;
 }
 
@@ -201,7 +201,7 @@ async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     let oracle = agrees(&ground).await;
     let end = ground.end(0);
     tricks.records.store(100, SeqCst);
-    memory.lose(0, &oracle.nodes[0][0].0);
+    memory.remove_record(0, &oracle.nodes[0][0].0);
     until("the loss is noticed", || async { losses(&ground, &tracker) > 0 }).await;
     let place = || async { ground.store.fences(&[0]).await.unwrap()[0].map_or(0, |fence| fence.offset) };
     until("a part is folded anew", || async { (1..end).contains(&place().await) }).await;

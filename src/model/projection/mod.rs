@@ -38,7 +38,7 @@ mod requests;
 mod state_machine;
 
 /// The version of this fold. A store written by a higher one is left alone.
-pub const FOLD_VERSION: u32 = 8;
+pub const FOLD_VERSION: u32 = 9;
 
 /// Where an event lies in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

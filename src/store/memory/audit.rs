@@ -1,4 +1,4 @@
-//! Comparisons of what a partition in memory holds.
+//! Consistency checks of a partition in memory.
 
 use super::Partition;
 use crate::model::projection::Placed;
@@ -6,12 +6,12 @@ use crate::store::audit::{AuditPage, Audited, SIZED, Sizes};
 use crate::store::{Entry, Index, TaskRecord};
 
 impl Partition {
-    /// What does not add up.
+    /// Describes a difference between expected and actual sizes.
     pub(super) fn fault(&self) -> Option<String> {
         let found = |index: &Index| self.indexes.get(index).map_or(0, |entries| entries.len() as i64);
         let sizes = Sizes { entries: SIZED.each_ref().map(found), tasks: self.counts.values().sum() };
         if sizes != self.sizes {
-            return Some(format!("{sizes:?} are there of {:?}", self.sizes));
+            return Some(format!("found {sizes:?}, expected {:?}", self.sizes));
         }
         let wrong = self.counts.iter().find(|((task_type, state), count)| {
             let members = Index::Members { task_type: task_type.clone(), state: *state };
@@ -20,16 +20,16 @@ impl Partition {
         wrong.map(|((task_type, state), count)| format!("the index of `{task_type}/{state}` does not hold {count} entries"))
     }
 
-    /// Entries in ascending order, as in [`PartitionWriter::audit`].
+    /// Reads entries in ascending order, as [`PartitionWriter::audit`](crate::store::PartitionWriter::audit) does.
     pub(super) fn audit(&self, index: &Index, after: Option<&Entry>, limit: usize) -> AuditPage {
         use std::ops::Bound::{Excluded, Unbounded};
         let Some(entries) = self.indexes.get(index) else { return AuditPage::default() };
         let mut rest = entries.range((after.map_or(Unbounded, Excluded), Unbounded));
-        let tasks = rest.by_ref().take(limit).map(|entry| self.beside(entry)).collect();
+        let tasks = rest.by_ref().take(limit).map(|entry| self.related(entry)).collect();
         AuditPage { tasks, more: rest.next().is_some() }
     }
 
-    fn beside(&self, entry: &Entry) -> Audited {
+    fn related(&self, entry: &Entry) -> Audited {
         let at = |index: &Index, due_ms: Option<i64>| {
             let is_there = |seen_ms: &i64| {
                 let entry = Entry { seen_ms: *seen_ms, id: entry.id.clone() };

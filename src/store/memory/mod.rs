@@ -1,5 +1,5 @@
-//! The store in memory: for `kafleet dev`, tests and simulation. The same promises as Redis, except that it ends with
-//! the process; bounded, and full means a clear refusal.
+//! In-memory store for `kafleet dev`, tests and simulation. Behaves like the Redis store but ends with the process,
+//! and rejects batches when it is full.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,9 +26,9 @@ mod audit;
 
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
-    /// The most task records, over all partitions. Default 1,000,000.
+    /// Maximum number of task records over all partitions. Default 1,000,000.
     pub max_records: usize,
-    /// The most bytes of records and log lines. Default 1 GiB.
+    /// Maximum bytes of records and log lines. Default 1 GiB.
     pub max_bytes: usize,
     /// Lifetime of a reservation whose publish has ended. Default [`RESERVATION_TTL`].
     pub reservation_ttl: Duration,
@@ -48,7 +48,7 @@ impl Default for MemoryOptions {
     }
 }
 
-/// Cheap to clone; all clones are one store.
+/// Handle to an in-memory store. Clones share the store.
 #[derive(Clone)]
 pub struct Memory {
     shared: Arc<Shared>,
@@ -63,10 +63,9 @@ struct Shared {
 #[derive(Clone, Default)]
 struct Contents {
     partitions: FxHashMap<u32, Partition>,
-    /// Counts every change of a fence, so that a writer notices one that came back to where it was.
+    /// Incremented with every change of a checkpoint, so that a writer detects one that was changed back.
     revision: u64,
-    /// When everything was last taken away or put back: no writer opened before it may write, whether or not there is
-    /// anything in its partition.
+    /// Revision of the last wipe or restore: writers opened before it are fenced off, even in an empty partition.
     replaced: u64,
 }
 
@@ -80,14 +79,14 @@ struct Partition {
     logs: FxHashMap<TaskId, LogTail<String>>,
     attachments: FxHashMap<TaskId, BTreeMap<String, Vec<u8>>>,
     kept: FxHashMap<TaskId, Vec<u8>>,
-    /// By the time of their removal.
+    /// Finished roots by the time of their removal.
     done: BTreeMap<i64, VecDeque<TaskId>>,
     lifetimes: Option<Lifetimes>,
     sizes: Sizes,
     bytes: usize,
-    /// By id and run.
+    /// Reservations by id and run.
     reservations: FxHashMap<(TaskId, u32), Reserved>,
-    /// The keys of `reservations` by the time of their ends.
+    /// Keys of `reservations` by expiry.
     ends: BTreeSet<(Instant, (TaskId, u32))>,
 }
 
@@ -97,7 +96,7 @@ struct Reserved {
     end: Instant,
 }
 
-/// Everything a store held at some moment.
+/// Contents of a store at some moment.
 #[derive(Clone)]
 pub struct Snapshot(FxHashMap<u32, Partition>);
 
@@ -113,7 +112,7 @@ impl Memory {
         Self { shared: Arc::new(Shared { options, state: Mutex::default(), notices }) }
     }
 
-    /// Forgets everything, as FLUSHALL does.
+    /// Removes everything, as FLUSHALL does.
     pub fn wipe(&self) {
         self.lock().replace(FxHashMap::default());
     }
@@ -122,18 +121,18 @@ impl Memory {
         Snapshot(self.lock().partitions.clone())
     }
 
-    /// Goes back to a snapshot, as a failover to a replica that lags does.
+    /// Restores a snapshot, as a failover to a lagging replica does.
     pub fn restore(&self, snapshot: &Snapshot) {
         self.lock().replace(snapshot.0.clone());
     }
 
-    /// Loses the record of a task, as Redis does when it evicts a key.
-    pub fn lose(&self, partition: u32, id: &TaskId) {
+    /// Removes the record of a task, as a Redis eviction does.
+    pub fn remove_record(&self, partition: u32, id: &TaskId) {
         self.lock().partitions.get_mut(&partition).and_then(|partition| partition.records.remove(id));
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {
-        // A panic elsewhere leaves no half-done change: each is made under one lock without a fallible step.
+        // A panic elsewhere leaves no partial change: each change is made under one lock without a fallible step.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,7 +140,7 @@ impl Memory {
         self.lock().partitions.get(&partition).map(read).unwrap_or_default()
     }
 
-    fn read_nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+    fn read_records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         let records: Vec<Option<Vec<u8>>> = {
             let contents = self.lock();
             let records = contents.partitions.get(&partition).map(|partition| &partition.records);
@@ -158,13 +157,14 @@ impl Contents {
         (self.partitions, self.replaced) = (partitions, self.revision);
     }
 
-    /// A partition's fence, and its revision.
+    /// Checkpoint and revision of a partition.
     fn fence(&self, partition: u32) -> (Option<Checkpoint>, u64) {
         let (fence, revision) = self.partitions.get(&partition).map_or((None, 0), |found| (found.fence, found.revision));
         (fence, revision.max(self.replaced))
     }
 
-    /// Refuses a batch that may not fit. Counts replaced records as new bytes: exact enough for a limit.
+    /// Rejects a batch that may exceed the limits. Replaced records count as new bytes, which is exact enough for a
+    /// limit.
     fn check_room(&self, partition: u32, changes: &Changes, options: &MemoryOptions) -> Result<(), StoreError> {
         let here = self.partitions.get(&partition);
         let is_new = |id: &TaskId| here.is_none_or(|here| !here.records.contains_key(id));
@@ -187,7 +187,7 @@ impl Contents {
 
 fn full(what: &str) -> StoreError {
     StoreError::Invalid(format!(
-        "the memory store is full: {what}\n\nhint: it is for development; use redis, or raise its limits"
+        "the memory store is full: {what}\n\nhint: it is meant for development; use redis, or raise its limits"
     ))
 }
 
@@ -315,7 +315,7 @@ impl Store for Memory {
     }
 
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
-        self.read_nodes(partition, ids)
+        self.read_records(partition, ids)
     }
 
     async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
@@ -407,12 +407,12 @@ impl Store for Memory {
     }
 
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
-        // The stream holds the store, so that it ends only by being dropped.
+        // The stream keeps the store alive, so that it ends only when dropped.
         let listening = (self.clone(), self.shared.notices.subscribe());
         let later = stream::unfold(listening, |(store, mut receiver)| async move {
             match receiver.recv().await {
                 Ok(notice) => Some((notice, (store, receiver))),
-                // A gap means reading everything again: what is still queued has nothing to add.
+                // A gap makes the reader read everything again, so notices still queued are redundant.
                 Err(RecvError::Lagged(_)) => Some((Notice::Gap, (store, receiver.resubscribe()))),
                 Err(RecvError::Closed) => None,
             }
@@ -428,7 +428,7 @@ impl Store for Memory {
 struct Writer {
     store: Memory,
     partition: u32,
-    /// The revision of the fence when it was last seen; None once closed.
+    /// Revision of the checkpoint when last read; `None` once closed.
     revision: Option<u64>,
 }
 
@@ -444,7 +444,7 @@ impl PartitionWriter for Writer {
 
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         let revision = self.revision.take().ok_or_else(closed_writer)?;
-        let nodes = self.store.read_nodes(self.partition, ids)?;
+        let nodes = self.store.read_records(self.partition, ids)?;
         self.revision = Some(revision);
         Ok(nodes)
     }
@@ -499,7 +499,7 @@ impl PartitionWriter for Writer {
         partition.revision = revision;
         drop(contents);
         self.revision = Some(revision);
-        // An error only says that nobody listens.
+        // An error only means that there is no subscriber.
         let _ = self.store.shared.notices.send(Notice::of(self.partition, to, changes));
         Ok(())
     }

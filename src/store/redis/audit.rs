@@ -1,9 +1,9 @@
-//! Comparisons of what Redis holds of a partition, each in one script, so at one fence.
+//! Consistency checks of a partition in Redis, each in one script and so as of one checkpoint.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, Value, pipe};
 
-use super::connection::Link;
+use super::connection::Connector;
 use super::values::read;
 use super::writer::ask;
 use crate::model::projection::changes::{Changes, Entry, Index};
@@ -13,25 +13,25 @@ use crate::store::audit::{AuditPage, Audited, SIZED, Sizes};
 use crate::store::keys::Keys;
 use crate::store::{StoreError, TaskRecord, decode};
 
-/// Bytes of records after which a page takes in no further one.
+/// Bytes of records after which a page accepts no further entry.
 const PAGE_BYTES: usize = 256 << 10;
 /// Entries per page.
 const PAGE: usize = 100;
-/// The field of the number of tasks in all counters.
+/// Field of the sum of all counters.
 const TASKS: &str = "tasks";
 
-/// KEYS: counts of batches, counters, then the sized indexes. ARGV: what all keys begin with, how many fields of sizes, these
-/// fields, that of all tasks, then the states that are indexed. Answers with problems.
+/// KEYS: batch counts, counters, then the sized indexes. ARGV: common key prefix, number of size fields, their names,
+/// the name of the counters' sum field, then the indexed states. Returns a list of problems.
 const TOTALS: &str = "
 local out={}
 for i=1,#KEYS do
-  if redis.call('PTTL',KEYS[i])>=0 then out[#out+1]='`'..KEYS[i]..'` has an expiry that kafleet has not set' end
+  if redis.call('PTTL',KEYS[i])>=0 then out[#out+1]='`'..KEYS[i]..'` has a TTL that kafleet has not set' end
 end
 local fields=tonumber(ARGV[2])
 for i=1,fields do
   local noted=tonumber(redis.call('HGET',KEYS[1],ARGV[2+i]) or 0)
   local found=redis.call('ZCARD',KEYS[2+i])
-  if noted~=found then out[#out+1]='`'..KEYS[2+i]..'` holds '..found..' of '..noted..' entries' end
+  if noted~=found then out[#out+1]='`'..KEYS[2+i]..'` has '..found..' entries instead of '..noted end
 end
 local indexed={}
 for i=4+fields,#ARGV do indexed[ARGV[i]]=true end
@@ -40,18 +40,18 @@ for i=1,#counters,2 do
   local name,count=counters[i],tonumber(counters[i+1])
   sum=sum+count
   local kind,state=name:match('^(.*)/([^/]*)$')
-  if count<0 then out[#out+1]='the counter `'..name..'` stands at '..count
+  if count<0 then out[#out+1]='the counter `'..name..'` is '..count
   elseif indexed[state] then
     local found=redis.call('ZCARD',ARGV[1]..'m:'..kind..':'..state)
-    if found~=count then out[#out+1]='the index of `'..name..'` holds '..found..' of '..count..' entries' end
+    if found~=count then out[#out+1]='the index of `'..name..'` has '..found..' entries instead of '..count end
   end
 end
 local noted=tonumber(redis.call('HGET',KEYS[1],ARGV[3+fields]) or 0)
-if noted~=sum then out[#out+1]='the counters add up to '..sum..' tasks, '..noted..' were written' end
+if noted~=sum then out[#out+1]='the counters add up to '..sum..' tasks instead of '..noted' end
 return out";
 
-/// KEYS: the index, then those of timers, effects and ages. ARGV: what all keys begin with, limits in entries and bytes, and the
-/// entry to go on after.
+/// KEYS: the index, then the timer, effect and age indexes. ARGV: common key prefix, limits in entries and bytes, and
+/// the entry to continue after.
 const RECORDS: &str = "
 local base,limit,budget=ARGV[1],tonumber(ARGV[2]),tonumber(ARGV[3])
 local first,member,score=0,ARGV[4],ARGV[5]
@@ -73,8 +73,9 @@ for i=1,#page,2 do
 end
 return {out,redis.call('ZCARD',KEYS[1])-first-#out}";
 
-/// Notes in a batch what it adds to the sizes that [`totals`] compares, under the names that the keys of the indexes have.
-pub(super) fn note(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
+/// Adds a batch's changes in size to the expected sizes that [`totals`] compares; fields are named like the index
+/// keys.
+pub(super) fn add_sizes(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     let sizes = Sizes::of(changes);
     let entries = SIZED.iter().map(|index| keys.name_of(index)).zip(sizes.entries);
     for (field, change) in entries.chain([(TASKS.to_owned(), sizes.tasks)]).filter(|(_, change)| *change != 0) {
@@ -82,9 +83,9 @@ pub(super) fn note(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     }
 }
 
-/// What does not add up; None if everything does.
+/// Compares expected and actual sizes. Returns a description of any difference.
 pub(super) async fn totals(
-    link: &Link,
+    connector: &Connector,
     connection: &mut MultiplexedConnection,
     keys: &Keys,
 ) -> Result<Option<String>, StoreError> {
@@ -95,14 +96,14 @@ pub(super) async fn totals(
     commands.arg(SIZED.iter().map(|index| keys.name_of(index)).collect::<Vec<_>>()).arg(TASKS);
     let indexed = State::ALL.into_iter().filter(|state| state.is_indexed());
     commands.arg(indexed.map(State::name).collect::<Vec<_>>());
-    let answer = ask(link, connection, &commands).await?.pop().unwrap_or_default();
+    let answer = ask(connector, connection, &commands).await?.pop().unwrap_or_default();
     let problems: Vec<String> = read(&keys.all(), answer)?;
     Ok((!problems.is_empty()).then(|| problems.join(", ")))
 }
 
-/// A part of an index, with everything that belongs to its tasks.
+/// Reads a page of an index with the keys that belong to its tasks.
 pub(super) async fn records(
-    link: &Link,
+    connector: &Connector,
     connection: &mut MultiplexedConnection,
     (keys, partition): (&Keys, u32),
     index: &Index,
@@ -110,15 +111,15 @@ pub(super) async fn records(
     limit: usize,
 ) -> Result<AuditPage, StoreError> {
     let mut commands = pipe();
-    let beside = [Index::Timers, Index::Effects, Index::Ages];
-    commands.cmd("EVAL").arg(RECORDS).arg(1 + beside.len()).arg(keys.index(index));
-    commands.arg(beside.iter().map(|index| keys.index(index)).collect::<Vec<_>>());
+    let related = [Index::Timers, Index::Effects, Index::Ages];
+    commands.cmd("EVAL").arg(RECORDS).arg(1 + related.len()).arg(keys.index(index));
+    commands.arg(related.iter().map(|index| keys.index(index)).collect::<Vec<_>>());
     commands.arg(keys.base()).arg(limit.clamp(1, PAGE)).arg(PAGE_BYTES);
     match after {
         Some(entry) => commands.arg(entry.id.as_str()).arg(entry.seen_ms),
         None => commands.arg("").arg(""),
     };
-    let answer = ask(link, connection, &commands).await?.pop().unwrap_or_default();
+    let answer = ask(connector, connection, &commands).await?.pop().unwrap_or_default();
     let (found, rest): (Vec<Value>, i64) = read(&keys.all(), answer)?;
     let tasks = found.into_iter().map(|task| audited(keys, partition, task));
     Ok(AuditPage { tasks: tasks.collect::<Result<_, _>>()?, more: rest > 0 })
@@ -129,7 +130,7 @@ fn audited(keys: &Keys, partition: u32, task: Value) -> Result<Audited, StoreErr
     type Found = (String, f64, Option<Vec<u8>>, u64, TimerKind, TimerKind, TimerKind, bool, bool, bool, i64);
     let (member, score, record, children, timer, effect, age, has_kept, has_log, has_attachments, ttl_ms): Found =
         read(&keys.all(), task)?;
-    let unreadable = |_| StoreError::Invalid(format!("`{member}` in an index of partition {partition} is no task id"));
+    let unreadable = |_| StoreError::Invalid(format!("`{member}` in an index of partition {partition} is not a task id"));
     let id = TaskId::parse(&member).map_err(unreadable)?;
     let wipe = format!("delete the keys `{}`", keys.all());
     let node: Option<TaskRecord> = record.map(|bytes| decode(partition, &id, &bytes, &wipe)).transpose()?;

@@ -1,4 +1,4 @@
-//! How to reach Redis, and what its errors mean to a person.
+//! Connections to Redis, and the translation of its errors.
 
 use std::future::Future;
 use std::io;
@@ -16,29 +16,29 @@ use super::RedisOptions;
 use super::url::{Address, without_credentials};
 use crate::store::StoreError;
 
-/// How often a cluster may send us on to another node before it counts as going round in circles.
-pub(super) const MAX_MOVES: usize = 5;
-/// What to do about a server that is full.
+/// Maximum redirects of a cluster before they count as a loop.
+pub(super) const MAX_REDIRECTS: usize = 5;
+/// Hint for a server that is out of memory.
 const MORE_MEMORY: &str = "raise its `maxmemory`, keep finished trees for a shorter time (`record_retention`), or give it more servers; \
-     nothing is lost, and trackers go on by themselves";
+     nothing is lost, and trackers continue by themselves";
 
-pub(super) struct Link {
+pub(super) struct Connector {
     pub(super) address: Address,
     pub(super) options: RedisOptions,
-    /// The URL as it may be shown.
+    /// The URL without credentials.
     pub(super) place: String,
-    /// Whose turn it is among a cluster's nodes.
+    /// Round-robin counter over a cluster's nodes.
     turn: AtomicUsize,
 }
 
-impl Link {
+impl Connector {
     pub(super) fn new(options: RedisOptions) -> Result<Self, StoreError> {
         let address = Address::parse(&options)?;
         let place = options.hide(&without_credentials(&options.url));
         Ok(Self { address, options, place, turn: AtomicUsize::new(0) })
     }
 
-    /// A client of the one server, of the master that the sentinels name, or of some node of the cluster.
+    /// Creates a client of the single server, of the master named by the sentinels, or of any node of the cluster.
     async fn client(&self) -> RedisResult<Client> {
         match &self.address {
             Address::One(info) => Client::open(info.as_ref().clone()),
@@ -47,7 +47,7 @@ impl Link {
         }
     }
 
-    /// One of the nodes that the URL names, in turn.
+    /// The next of the nodes in the URL, round-robin.
     pub(super) fn node(&self) -> RedisResult<ConnectionInfo> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         match &self.address {
@@ -57,13 +57,13 @@ impl Link {
         }
     }
 
-    /// The server that the address leads to now.
+    /// Resolves the server that the address leads to now.
     pub(super) async fn named(&self) -> RedisResult<ConnectionInfo> {
         let client = within(self.options.connect_timeout, self.client().boxed()).await?;
         Ok(client.get_connection_info().clone())
     }
 
-    /// A connection that never reconnects by itself. To any node, in a cluster; with the node's address.
+    /// Opens a connection that never reconnects by itself (in a cluster: to any node), with the node's address.
     pub(super) async fn connect(&self) -> RedisResult<(MultiplexedConnection, ConnectionInfo)> {
         let work = async {
             let client = self.client().await?;
@@ -73,26 +73,26 @@ impl Link {
         within(self.options.connect_timeout, work.boxed()).await
     }
 
-    /// The node that an answer of `near` names. A node that names no host means its own.
+    /// Resolves the node named by a redirect from `near`. A redirect without a host means `near` itself.
     pub(super) fn redirected(&self, answer: &RedisError, near: &ConnectionInfo) -> RedisResult<ConnectionInfo> {
         let named = answer.redirect_node().and_then(|(node, _)| node.rsplit_once(':'));
         match named.and_then(|(host, port)| Some((host, port.parse().ok()?))) {
-            Some((host, port)) => Ok(near.clone().set_addr(moved(near.addr(), host, port))),
+            Some((host, port)) => Ok(near.clone().set_addr(with_host(near.addr(), host, port))),
             None => Err(answer.clone()),
         }
     }
 
-    /// The same to a node that `near` has named.
+    /// Connects to a node named by `near`.
     pub(super) async fn connect_to(
         &self,
         host: &str,
         port: u16,
         near: &ConnectionInfo,
     ) -> RedisResult<(MultiplexedConnection, ConnectionInfo)> {
-        self.open(near.clone().set_addr(moved(near.addr(), host, port))).await
+        self.open(near.clone().set_addr(with_host(near.addr(), host, port))).await
     }
 
-    /// The same to this node.
+    /// Connects to this node.
     pub(super) async fn open(&self, info: ConnectionInfo) -> RedisResult<(MultiplexedConnection, ConnectionInfo)> {
         let client = Client::open(info.clone())?;
         let config = self.config();
@@ -111,8 +111,8 @@ impl Link {
             .set_response_timeout(Some(self.options.response_timeout))
     }
 
-    /// May the same succeed a little later?
-    pub(super) fn is_passing(&self, error: &RedisError) -> bool {
+    /// Returns true if a retry may succeed.
+    pub(super) fn is_transient(&self, error: &RedisError) -> bool {
         use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
         match error.kind() {
             ErrorKind::Io | ErrorKind::MasterNameNotFoundBySentinel => true,
@@ -125,26 +125,26 @@ impl Link {
     pub(super) fn explain(&self, error: &RedisError) -> StoreError {
         let text = self.options.hide(&error.to_string());
         let place = &self.place;
-        if is_refused(error) {
+        if is_permission_error(error) {
             return StoreError::Misconfigured(format!(
                 "redis at `{place}` refuses the user: {text}\n\nhint: check user name, password and the user's rights"
             ));
         }
         if is_out_of_memory(error) {
-            return self.unavailable(&format!("it is out of memory and refuses every write ({text})\n\nhint: {MORE_MEMORY}"));
+            return self.unavailable(&format!("out of memory, all writes are rejected ({text})\n\nhint: {MORE_MEMORY}"));
         }
         match error.kind() {
-            ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) if self.is_passing(error) => {
-                self.unavailable(&format!("its slot is being moved to another node; it goes on when that is done ({text})"))
+            ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) if self.is_transient(error) => {
+                self.unavailable(&format!("its slot is being migrated to another node; retrying until that is done ({text})"))
             }
-            ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::CrossSlot) if !self.is_passing(error) => {
+            ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::CrossSlot) if !self.is_transient(error) => {
                 StoreError::Misconfigured(format!(
                     "redis at `{place}` is part of a cluster\n\nhint: write the URL as redis-cluster://host:port"
                 ))
             }
             ErrorKind::InvalidClientConfig => StoreError::Misconfigured(format!("redis at `{place}`: {text}")),
             _ if error.code() == Some("WRONGTYPE") => {
-                StoreError::Invalid(format!("redis at `{place}` holds something else: {text}"))
+                StoreError::Invalid(format!("redis at `{place}` holds data of another application: {text}"))
             }
             _ => self.unavailable(&text),
         }
@@ -155,16 +155,16 @@ impl Link {
     }
 }
 
-/// Also where a command within a transaction was refused for it.
+/// Detects out-of-memory errors, including EXEC aborted because of one.
 fn is_out_of_memory(error: &RedisError) -> bool {
     error.code() == Some("OOM") || error.to_string().contains("OOM command not allowed")
 }
 
-fn is_refused(error: &RedisError) -> bool {
+fn is_permission_error(error: &RedisError) -> bool {
     error.kind() == ErrorKind::AuthenticationFailed || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
 }
 
-fn moved(from: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
+fn with_host(from: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
     let host_or = |own: &str| if host.is_empty() { own.to_owned() } else { host.to_owned() };
     match from {
         ConnectionAddr::TcpTls { host: own, insecure, tls_params, .. } => {
@@ -175,12 +175,12 @@ fn moved(from: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
     }
 }
 
-/// Nodes that name one another for the same thing.
-pub(super) fn circles(what: &str) -> RedisError {
-    io::Error::other(format!("the cluster's nodes send us on from one to another for {what}")).into()
+/// Error for a redirect loop.
+pub(super) fn redirect_loop(what: &str) -> RedisError {
+    io::Error::other(format!("redirect loop between cluster nodes for {what}")).into()
 }
 
-/// A deadline as an error of its own.
+/// Applies a deadline, reported as an IO error.
 pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(result) => result,

@@ -1,25 +1,25 @@
-//! Looks through the keys of a partition, on a connection of its own to the node that holds them.
+//! Scan of a partition's keys, on a connection of its own to the node that holds them.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Value, cmd, pipe};
 use async_trait::async_trait;
 use std::sync::Arc;
 
-use super::connection::Link;
-use super::values::{read, read_fence};
+use super::connection::Connector;
+use super::values::{read, read_checkpoint};
 use super::writer::{send, watch_at_owner};
-use crate::store::inspect::{Inspector, Part, Piece, Wanted};
+use crate::store::inspect::{Inspector, KeyRequest, Part, Piece};
 use crate::store::keys::Keys;
 use crate::store::{Checkpoint, StoreError};
 
-/// Keys looked at in one step of a scan.
+/// COUNT of a SCAN.
 const SCAN_COUNT: usize = 1_000;
-/// Bytes after which an answer takes in no further key.
+/// Bytes after which an answer includes no further key.
 const ANSWER_BYTES: usize = 1 << 20;
-/// Entries of a sorted set in one piece.
+/// Maximum entries of a sorted set per piece.
 const WINDOW: usize = 1_000;
-/// The fence, then type and contents of each key. Of a sorted set only a window: behind the entry that was seen last, or,
-/// where it is gone, from the first that has its score.
+/// Returns the checkpoint, then type and contents of each key. Sorted sets are read in windows, starting after the
+/// last entry seen or, if that is gone, at the first entry with its score.
 const READ: &str = "
 local out,spent={redis.call('GET',KEYS[1])},0
 local budget,window,values=tonumber(ARGV[1]),tonumber(ARGV[2]),ARGV[3]=='1'
@@ -47,31 +47,31 @@ for i=2,#KEYS do
 end
 return out";
 
-pub(super) struct Look {
-    link: Arc<Link>,
+pub(super) struct KeyScan {
+    connector: Arc<Connector>,
     keys: Keys,
     connection: MultiplexedConnection,
-    /// None: all names have been told.
+    /// SCAN cursor; `None` after the last key.
     cursor: Option<String>,
 }
 
-impl Look {
-    pub(super) async fn open(link: Arc<Link>, partition: u32) -> Result<Self, StoreError> {
-        let keys = Keys::new(&link.options.prefix, partition);
-        let (connection, ..) = watch_at_owner(&link, &keys).await.map_err(|error| link.explain(&error))?;
-        Ok(Self { link, keys, connection, cursor: Some("0".to_owned()) })
+impl KeyScan {
+    pub(super) async fn open(connector: Arc<Connector>, partition: u32) -> Result<Self, StoreError> {
+        let keys = Keys::new(&connector.options.prefix, partition);
+        let (connection, ..) = watch_at_owner(&connector, &keys).await.map_err(|error| connector.explain(&error))?;
+        Ok(Self { connector, keys, connection, cursor: Some("0".to_owned()) })
     }
 
     async fn ask(&mut self, command: ::redis::Cmd) -> Result<Value, StoreError> {
         let mut commands = pipe();
         commands.add_command(command);
-        let answer = send(&self.link, &mut self.connection, &commands).await?.pop().unwrap_or_default();
-        answer.extract_error().map_err(|error| self.link.explain(&error))
+        let answer = send(&self.connector, &mut self.connection, &commands).await?.pop().unwrap_or_default();
+        answer.extract_error().map_err(|error| self.connector.explain(&error))
     }
 }
 
 #[async_trait]
-impl Inspector for Look {
+impl Inspector for KeyScan {
     async fn names(&mut self) -> Result<Option<Vec<String>>, StoreError> {
         let Some(cursor) = self.cursor.take() else { return Ok(None) };
         let mut scan = cmd("SCAN");
@@ -83,23 +83,23 @@ impl Inspector for Look {
         Ok(Some(names))
     }
 
-    async fn read(&mut self, wanted: &[Wanted], values: bool) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError> {
+    async fn read(&mut self, requests: &[KeyRequest], values: bool) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError> {
         let mut script = cmd("EVAL");
-        script.arg(READ).arg(wanted.len() + 1).arg(self.keys.fence());
-        for one in wanted {
+        script.arg(READ).arg(requests.len() + 1).arg(self.keys.fence());
+        for one in requests {
             script.arg(&one.key);
         }
         script.arg(ANSWER_BYTES).arg(WINDOW).arg(u8::from(values));
-        for one in wanted {
+        for one in requests {
             let (member, score) = one.after.as_ref().map_or((&b""[..], &b""[..]), |(member, score)| (member, score));
             script.arg(member).arg(score);
         }
         let Value::Array(answers) = self.ask(script).await? else {
-            return Err(self.link.unavailable("an answer that makes no sense to EVAL"));
+            return Err(self.connector.unavailable("unexpected answer to EVAL"));
         };
         let mut answers = answers.into_iter();
-        let fence = read_fence(&self.keys, answers.next().unwrap_or_default())?;
-        let pieces = answers.zip(wanted).map(|(answer, one)| piece(&one.key, answer));
+        let fence = read_checkpoint(&self.keys, answers.next().unwrap_or_default())?;
+        let pieces = answers.zip(requests).map(|(answer, one)| piece(&one.key, answer));
         Ok((fence, pieces.collect::<Result<_, _>>()?))
     }
 }
@@ -112,7 +112,7 @@ fn piece(key: &str, answer: Value) -> Result<Piece, StoreError> {
         _ => values.into_iter().map(|value| (Vec::new(), value)).collect(),
     };
     if kind == "hash" {
-        // A counter at zero goes with some later batch: it may be here and not there.
+        // A zero counter is removed by some later batch: it may exist in one store and not in the other.
         parts.retain(|(_, value)| value != b"0");
     }
     if kind != "zset" {

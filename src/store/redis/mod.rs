@@ -1,7 +1,7 @@
 //! The store in Redis: one server, a master behind sentinels, or a cluster.
 //!
-//! [`keys`](super::keys) says what lies where. Each writer has a connection of its own that never reconnects
-//! (`writer`); reads share one that does (`reader`); change notices have a third (`notices`).
+//! [`keys`](super::keys) lists all keys. Each writer has a connection of its own that never reconnects (`writer`);
+//! reads share one that does (`reader`); change notices use a third (`notices`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::{
 use super::{LEASE_TTL, MAX_PAGE, RESERVATION_TTL, Stage};
 use crate::config::RedisConfig;
 use crate::model::task::id::TaskId;
-use connection::Link;
+use connection::Connector;
 use page::{Pages, is_newest_first};
 use reader::Reader;
 
@@ -44,7 +44,7 @@ mod usage;
 mod values;
 mod writer;
 
-/// Sets or deletes a reservation that has the expected value, or was replaced by an attempt whose answer was lost.
+/// Sets or deletes a reservation if it has the expected value, or the new one from an attempt whose answer was lost.
 const REPLACE: &str = "local held = redis.call('GET', KEYS[1])
 if held ~= ARGV[1] and held ~= (ARGV[2] or false) then return 0 end
 if ARGV[2] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) else redis.call('DEL', KEYS[1]) end
@@ -52,34 +52,34 @@ return 1";
 
 /// Records per MGET.
 const CHUNK: usize = 1_000;
-/// Kept records per MGET: each may be as large as params may be.
+/// Deferred records per MGET: each may be as large as params may be.
 const KEPT_CHUNK: usize = 16;
-/// The heads of two indexes and the fence, at one moment.
+/// Reads the heads of two indexes and the checkpoint atomically.
 const OUTBOX: &str = "return {redis.call('GET',KEYS[1]),\
     redis.call('ZRANGE',KEYS[2],0,ARGV[1],'WITHSCORES'),redis.call('ZRANGE',KEYS[3],0,ARGV[1],'WITHSCORES')}";
-/// How often something that changed while it was read is read again.
+/// Attempts at reading a value that changes while it is read.
 const ATTEMPTS: usize = 5;
 
-/// How to reach Redis. `Debug` shows no secret.
+/// Connection settings. `Debug` shows no secret.
 #[derive(Clone)]
 pub struct RedisOptions {
     /// `redis://[user:password@]host:port[/db]`, with `rediss` for TLS; `redis-cluster://host:port,host:port` (also
     /// `rediss-cluster`) for any nodes of a cluster; `redis-sentinel://host:port,host:port/master-name[/db]` (also
     /// `rediss-sentinel`), where user and password are the master's; `redis+unix:///path`.
     pub url: String,
-    /// Instead of the one in the URL.
+    /// Overrides the user name in the URL.
     pub username: Option<String>,
-    /// Instead of the one in the URL.
+    /// Overrides the password in the URL.
     pub password: Option<String>,
-    /// The sentinels' own.
+    /// Password of the sentinels.
     pub sentinel_password: Option<String>,
-    /// What all keys begin with: `[A-Za-z0-9._:-]{1,64}`. Default `kafleet`.
+    /// Prefix of all keys: `[A-Za-z0-9._:-]{1,64}`. Default `kafleet`.
     pub prefix: String,
-    /// For a connection to stand. Default 5 s.
+    /// Deadline for opening a connection. Default 5 s.
     pub connect_timeout: Duration,
-    /// For the answer to a batch. Default 10 s.
+    /// Deadline for the answer to a batch. Default 10 s.
     pub response_timeout: Duration,
-    /// For a read with all its attempts. Default 5 s.
+    /// Deadline for a read including all retries. Default 5 s.
     pub read_timeout: Duration,
     /// Lifetime of a reservation whose publish has ended. Default [`RESERVATION_TTL`].
     pub reservation_ttl: Duration,
@@ -120,7 +120,7 @@ impl RedisOptions {
         ttl.as_millis() as u64
     }
 
-    /// The text without any password in it.
+    /// Replaces all passwords in the text.
     fn hide(&self, text: &str) -> String {
         let in_url = url::Address::password(self);
         let secrets = [in_url.as_deref(), self.password.as_deref(), self.sentinel_password.as_deref()];
@@ -144,31 +144,31 @@ impl fmt::Debug for RedisOptions {
     }
 }
 
-/// Cheap to clone; clones share the connection for reads.
+/// Handle to the Redis store. Clones share the connection for reads.
 #[derive(Clone)]
 pub struct Redis {
-    link: Arc<Link>,
+    connector: Arc<Connector>,
     reader: Arc<Reader>,
 }
 
 impl Redis {
-    /// Checks the options. The first call connects, so Redis may be away at start; [`Store::check`] asks it.
+    /// Checks the options. Connects with the first call only, so Redis may be down at start; see [`Store::check`].
     pub fn connect(options: RedisOptions) -> Result<Self, StoreError> {
         keys::check_prefix(&options.prefix)?;
-        let link = Arc::new(Link::new(options)?);
-        Ok(Self { reader: Arc::new(Reader::new(link.clone())), link })
+        let connector = Arc::new(Connector::new(options)?);
+        Ok(Self { reader: Arc::new(Reader::new(connector.clone())), connector })
     }
 
-    /// Its URL, as it may be shown.
+    /// The URL without credentials.
     pub fn place(&self) -> &str {
-        &self.link.place
+        &self.connector.place
     }
 
     fn keys(&self, partition: u32) -> Keys {
-        Keys::new(&self.link.options.prefix, partition)
+        Keys::new(&self.connector.options.prefix, partition)
     }
 
-    /// One command on keys of a partition, one answer.
+    /// Sends one command on keys of a partition.
     async fn ask(&self, partition: u32, command: &mut Cmd) -> Result<Value, StoreError> {
         let mut commands = pipe();
         commands.add_command(command.take());
@@ -178,7 +178,7 @@ impl Redis {
     async fn fence(&self, partition: u32) -> Result<Option<Checkpoint>, StoreError> {
         let keys = self.keys(partition);
         let answer = self.ask(partition, cmd("GET").arg(keys.fence())).await?;
-        values::read_fence(&keys, answer)
+        values::read_checkpoint(&keys, answer)
     }
 
     async fn counters(&self, partition: u32) -> Result<Vec<(String, i64)>, StoreError> {
@@ -187,7 +187,7 @@ impl Redis {
         values::read(&key, answer)
     }
 
-    /// The log lines kept of a task; None when a write came between.
+    /// Reads the retained log lines of a task; `None` if a write came between.
     async fn log(&self, partition: u32, id: &TaskId) -> Result<Option<LogTail<String>>, StoreError> {
         let keys = self.keys(partition);
         let mut commands = pipe();
@@ -207,7 +207,7 @@ impl Redis {
 #[async_trait]
 impl Store for Redis {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
-        let (writer, fence) = writer::Writer::open(self.link.clone(), partition).await?;
+        let (writer, fence) = writer::Writer::open(self.connector.clone(), partition).await?;
         Ok((Box::new(writer), fence))
     }
 
@@ -216,7 +216,7 @@ impl Store for Redis {
         let mut nodes = Vec::with_capacity(ids.len());
         for ids in ids.chunks(CHUNK) {
             let answers = self.reader.query(partition, &writer::get_records(&keys, ids)).await?;
-            nodes.extend(values::read_nodes(&keys, partition, ids, answers)?);
+            nodes.extend(values::read_records(&keys, partition, ids, answers)?);
         }
         Ok(nodes)
     }
@@ -253,7 +253,7 @@ impl Store for Redis {
         let answer = self.ask(partition, &mut script).await?;
         let (fence, due, todo): (Value, Value, Value) = values::read(&keys.all(), answer)?;
         Ok(Outbox {
-            fence: values::read_fence(&keys, fence)?,
+            fence: values::read_checkpoint(&keys, fence)?,
             timers: values::read_entries(&timers, due)?,
             effects: values::read_entries(&effects, todo)?,
         })
@@ -275,7 +275,7 @@ impl Store for Redis {
         let counters = try_join_all(partitions.iter().map(|&partition| self.counters(partition))).await?;
         let known = counters.into_iter().flatten().map(|(field, count)| match keys::parse_counter(&field) {
             Some(counter) => Ok((counter, count)),
-            None => Err(StoreError::Invalid(format!("`{field}` is not the name of a counter: another version wrote it"))),
+            None => Err(StoreError::Invalid(format!("`{field}` is not a valid counter name: another version wrote it"))),
         });
         super::sum_counts(known.collect::<Result<Vec<_>, _>>()?)
     }
@@ -305,7 +305,7 @@ impl Store for Redis {
         mark: &Reservation,
     ) -> Result<Option<Reservation>, StoreError> {
         let key = self.keys(partition).reservation(id, run);
-        let ttl_ms = self.link.options.ttl_ms(mark);
+        let ttl_ms = self.connector.options.ttl_ms(mark);
         for _ in 0..ATTEMPTS {
             let mut commands = pipe();
             commands.cmd("SET").arg(&key).arg(values::reservation_text(mark)).arg("NX").arg("PX").arg(ttl_ms);
@@ -315,7 +315,7 @@ impl Store for Redis {
             if answers.pop() == Some(Value::Okay) {
                 return Ok(None);
             }
-            // Nothing there: it expired between the two.
+            // No value: the reservation expired between the two commands.
             if let Some(held) = values::read_reservation(&key, held)? {
                 return Ok(Some(held));
             }
@@ -335,28 +335,28 @@ impl Store for Redis {
         let mut script = cmd("EVAL");
         script.arg(REPLACE).arg(1).arg(&key).arg(values::reservation_text(held));
         if let Some(mark) = mark {
-            script.arg(values::reservation_text(mark)).arg(self.link.options.ttl_ms(mark));
+            script.arg(values::reservation_text(mark)).arg(self.connector.options.ttl_ms(mark));
         }
         let replaced: i64 = values::read(&key, self.ask(partition, &mut script).await?)?;
         Ok(replaced == 1)
     }
 
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
-        Ok(notices::stream(self.link.clone()))
+        Ok(notices::stream(self.connector.clone()))
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        server_checks::check(&self.link).await
+        server_checks::check(&self.connector).await
     }
 
     async fn memory(&self) -> Result<Vec<MemoryUse>, StoreError> {
-        server_checks::memory(&self.link).await
+        server_checks::memory(&self.connector).await
     }
 }
 
 #[async_trait]
 impl Inspect for Redis {
     async fn inspect(&self, partition: u32) -> Result<Box<dyn Inspector>, StoreError> {
-        Ok(Box::new(inspect::Look::open(self.link.clone(), partition).await?))
+        Ok(Box::new(inspect::KeyScan::open(self.connector.clone(), partition).await?))
     }
 }

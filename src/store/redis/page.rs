@@ -1,7 +1,7 @@
-//! Pages of a sorted set that are exact while it is being written, however many entries share a score.
+//! Pagination over a sorted set that stays exact under concurrent writes, however many entries share a score.
 //!
-//! Ranks shift under writes, so they only say where to look: a window of neighbouring entries is fetched in one
-//! command, and it counts if the place to go on from lies inside of it. If not, the next window is wider.
+//! Ranks shift under writes, so they are only an estimate: a window of neighbouring entries is fetched in one command
+//! and accepted if it contains the position to continue from. Otherwise the next window is wider.
 
 use ::redis::{Cmd, Value, cmd, pipe};
 
@@ -9,7 +9,7 @@ use super::reader::Reader;
 use super::values::{read, read_entries};
 use crate::store::{Entry, Index, StoreError};
 
-/// How many entries a window holds on either side of the page, attempt by attempt.
+/// Extra entries on either side of the page, per attempt.
 const SLACK: [usize; 5] = [4, 32, 256, 1_024, 4_096];
 
 pub(super) struct Pages<'a> {
@@ -46,7 +46,7 @@ impl Pages<'_> {
         Err(StoreError::Unavailable(format!("the index `{}` changes faster than it can be read: try again", self.key)))
     }
 
-    /// How many entries lie before this one (itself there or not), a moment ago.
+    /// Number of entries before this one, which need not exist, as of a moment ago.
     async fn rank(&self, entry: &Entry) -> Result<usize, StoreError> {
         let (key, id, seen_ms) = (&self.key, entry.id.as_str(), entry.seen_ms);
         let mut commands = pipe();
@@ -62,7 +62,7 @@ impl Pages<'_> {
         }
     }
 
-    /// Halves the range of ranks in which the entry would lie.
+    /// Binary search over the ranks at which the entry would be.
     async fn search(&self, entry: &Entry, mut low: usize, mut high: usize) -> Result<usize, StoreError> {
         while low < high {
             let middle = low + (high - low) / 2;
@@ -74,7 +74,7 @@ impl Pages<'_> {
         Ok(low)
     }
 
-    /// The entries with these ranks, `end` excluded, oldest first.
+    /// Reads the entries with ranks `start..end`, oldest first.
     async fn range(&self, start: usize, end: usize) -> Result<Vec<Entry>, StoreError> {
         self.entries(cmd("ZRANGE").arg(&self.key).arg(start).arg(end as i64 - 1).arg("WITHSCORES")).await
     }
@@ -87,17 +87,17 @@ impl Pages<'_> {
     }
 }
 
-/// Neighbouring entries as they were at one moment, oldest first.
+/// Neighbouring entries as of one moment, oldest first.
 struct Window {
     entries: Vec<Entry>,
-    /// Nothing lies before it.
+    /// The window starts at the first entry.
     from_start: bool,
-    /// Nothing lies behind it.
+    /// The window ends at the last entry.
     to_end: bool,
 }
 
 impl Window {
-    /// The page of entries that follow `after`, oldest first; None if the window may not hold it all.
+    /// Returns the page after `after`, oldest first; `None` if the window may be too small.
     fn behind(mut self, after: &Entry, limit: usize) -> Option<Vec<Entry>> {
         let split = self.entries.partition_point(|entry| entry <= after);
         let begins = split > 0 || self.from_start;
@@ -105,7 +105,7 @@ impl Window {
         (begins && suffices).then(|| self.entries.drain(split..).take(limit).collect())
     }
 
-    /// The page of entries that precede `after`, newest first; None if the window may not hold it all.
+    /// Returns the page before `after`, newest first; `None` if the window may be too small.
     fn before(mut self, after: &Entry, limit: usize) -> Option<Vec<Entry>> {
         let split = self.entries.partition_point(|entry| entry < after);
         let begins = split < self.entries.len() || self.to_end;
@@ -127,23 +127,23 @@ mod tests {
         Window { entries: range.map(entry).collect(), from_start, to_end }
     }
 
-    fn told(page: Option<Vec<Entry>>) -> Option<Vec<i64>> {
+    fn times(page: Option<Vec<Entry>>) -> Option<Vec<i64>> {
         page.map(|page| page.iter().map(|entry| entry.seen_ms).collect())
     }
 
     #[test]
-    fn a_window_counts_only_if_the_place_lies_inside() {
-        assert_eq!(told(window(2..9, false, false).behind(&entry(3), 2)), Some(vec![4, 5]));
-        assert_eq!(told(window(4..9, false, false).behind(&entry(3), 2)), None, "something may lie between");
-        assert_eq!(told(window(4..9, true, false).behind(&entry(3), 2)), Some(vec![4, 5]));
-        assert_eq!(told(window(2..5, false, false).behind(&entry(3), 2)), None, "too short");
-        assert_eq!(told(window(2..5, false, true).behind(&entry(3), 2)), Some(vec![4]));
-        assert_eq!(told(window(0..0, true, true).behind(&entry(3), 2)), Some(vec![]));
+    fn window_is_accepted_only_if_it_contains_the_position() {
+        assert_eq!(times(window(2..9, false, false).behind(&entry(3), 2)), Some(vec![4, 5]));
+        assert_eq!(times(window(4..9, false, false).behind(&entry(3), 2)), None, "something may lie between");
+        assert_eq!(times(window(4..9, true, false).behind(&entry(3), 2)), Some(vec![4, 5]));
+        assert_eq!(times(window(2..5, false, false).behind(&entry(3), 2)), None, "too short");
+        assert_eq!(times(window(2..5, false, true).behind(&entry(3), 2)), Some(vec![4]));
+        assert_eq!(times(window(0..0, true, true).behind(&entry(3), 2)), Some(vec![]));
 
-        assert_eq!(told(window(2..9, false, false).before(&entry(5), 2)), Some(vec![4, 3]));
-        assert_eq!(told(window(2..5, false, false).before(&entry(5), 2)), None, "something may lie between");
-        assert_eq!(told(window(2..5, false, true).before(&entry(5), 2)), Some(vec![4, 3]));
-        assert_eq!(told(window(4..9, false, false).before(&entry(5), 2)), None, "too short");
-        assert_eq!(told(window(4..9, true, false).before(&entry(5), 2)), Some(vec![4]));
+        assert_eq!(times(window(2..9, false, false).before(&entry(5), 2)), Some(vec![4, 3]));
+        assert_eq!(times(window(2..5, false, false).before(&entry(5), 2)), None, "something may lie between");
+        assert_eq!(times(window(2..5, false, true).before(&entry(5), 2)), Some(vec![4, 3]));
+        assert_eq!(times(window(4..9, false, false).before(&entry(5), 2)), None, "too short");
+        assert_eq!(times(window(4..9, true, false).before(&entry(5), 2)), Some(vec![4]));
     }
 }

@@ -1,7 +1,7 @@
-//! Reads over shared connections: they come back by themselves, and a read never waits longer than its deadline.
+//! Reads over shared connections, which reconnect by themselves. A read never waits longer than its deadline.
 //!
-//! One server, and a master behind sentinels, has one connection; in a cluster each node that holds partitions has one
-//! (`cluster`).
+//! A single server, and a master behind sentinels, has one connection; in a cluster each node that holds partitions
+//! has one (`cluster`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,189 +12,193 @@ use ::redis::{ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult, Serv
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
 
-use super::connection::{Link, within};
+use super::connection::{Connector, within};
 use super::url::Address;
 use crate::store::StoreError;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// How often the sentinels are asked whether the master still is one: a deposed one that nobody can reach to tell it so goes
-/// on answering.
-const MASTER_LOOK: Duration = Duration::from_secs(5);
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// Interval of asking the sentinels for the master: a deposed master that cannot be reached by them keeps answering.
+const MASTER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) struct Reader {
-    pub(super) link: Arc<Link>,
-    pub(super) lines: Arc<Lines>,
+    pub(super) connector: Arc<Connector>,
+    pub(super) pool: Arc<ConnectionPool>,
 }
 
 impl Reader {
-    pub(super) fn new(link: Arc<Link>) -> Self {
-        Self { link, lines: Arc::default() }
+    pub(super) fn new(connector: Arc<Connector>) -> Self {
+        Self { connector, pool: Arc::default() }
     }
 
-    /// Sends commands on keys of one partition and returns their answers. Repeats what fails for a passing reason, so the
-    /// commands must bear being sent twice.
+    /// Sends commands on keys of one partition and returns their answers. Retries transient failures, so the commands
+    /// must be idempotent.
     pub(super) async fn query(&self, partition: u32, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        let limit = self.link.options.read_timeout;
+        let limit = self.connector.options.read_timeout;
         let mut last = None;
-        match timeout(limit, self.persist(partition, pipeline, &mut last)).await {
-            Ok(result) => result.map_err(|error| self.link.explain(&error)),
+        match timeout(limit, self.query_with_retries(partition, pipeline, &mut last)).await {
+            Ok(result) => result.map_err(|error| self.connector.explain(&error)),
             Err(_) => {
                 let why = last.map_or("no answer".to_owned(), |error| error.to_string());
-                Err(self.link.unavailable(&format!("{why} (gave up after {limit:?})")))
+                Err(self.connector.unavailable(&format!("{why} (gave up after {limit:?})")))
             }
         }
     }
 
-    async fn persist(&self, partition: u32, pipeline: &Pipeline, last: &mut Option<RedisError>) -> RedisResult<Vec<Value>> {
-        let mut pause = FIRST_PAUSE;
+    async fn query_with_retries(
+        &self,
+        partition: u32,
+        pipeline: &Pipeline,
+        last: &mut Option<RedisError>,
+    ) -> RedisResult<Vec<Value>> {
+        let mut pause = MIN_PAUSE;
         loop {
             match self.attempt(partition, pipeline).await {
-                Err(error) if self.link.is_passing(&error) => *last = Some(error),
+                Err(error) if self.connector.is_transient(&error) => *last = Some(error),
                 result => return result,
             }
             tokio::time::sleep(pause).await;
-            pause = LONGEST_PAUSE.min(pause * 2);
+            pause = MAX_PAUSE.min(pause * 2);
         }
     }
 
     async fn attempt(&self, partition: u32, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
-        let answers = match &self.link.address {
+        let answers = match &self.connector.address {
             Address::Cluster(_) => return self.ask_owner(partition, pipeline).await,
-            Address::One(_) => self.send(&self.lines.only(), pipeline).await?,
+            Address::One(_) => self.send(&self.pool.only(), pipeline).await?,
             Address::Sentinel(_) => {
-                let line = self.lines.only();
-                self.look_at_master(&line);
+                let line = self.pool.only();
+                self.check_master(&line);
                 self.send(&line, pipeline).await?
             }
         };
         answers.into_iter().map(Value::extract_error).collect()
     }
 
-    /// Sends commands and returns their answers, errors among them. A line that is of no use any more is forgotten.
-    pub(super) async fn send(&self, line: &Arc<Line>, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
-        // Half of the deadline, so that a dead connection leaves time for another.
-        let limit = self.link.options.read_timeout / 2;
+    /// Sends commands and returns their answers, including errors. Drops a connection that is no longer usable.
+    pub(super) async fn send(&self, line: &Arc<SharedConnection>, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
+        // Half of the deadline, so that a dead connection leaves time for another attempt.
+        let limit = self.connector.options.read_timeout / 2;
         let sent = async {
-            let mut connection = within(limit, line.connection(&self.link)).await?;
+            let mut connection = within(limit, line.connection(&self.connector)).await?;
             within(limit, connection.send_packed_commands(pipeline, 0, pipeline.len())).await
         };
         let answers = sent.await;
         let useless = match &answers {
-            Err(error) => self.link.is_passing(error),
-            Ok(answers) => answers.iter().any(is_of_no_use),
+            Err(error) => self.connector.is_transient(error),
+            Ok(answers) => answers.iter().any(is_unavailable),
         };
         if useless {
-            self.lines.forget(line);
+            self.pool.forget(line);
         }
         answers
     }
 
-    /// Asks the sentinels for the master from time to time, while reads go on.
-    fn look_at_master(&self, line: &Arc<Line>) {
-        if !line.is_look_due() {
+    /// Asks the sentinels for the current master periodically, in the background.
+    fn check_master(&self, line: &Arc<SharedConnection>) {
+        if !line.is_master_check_due() {
             return;
         }
-        let (link, lines, line) = (self.link.clone(), self.lines.clone(), line.clone());
+        let (connector, pool, line) = (self.connector.clone(), self.pool.clone(), line.clone());
         tokio::spawn(async move {
-            let named = link.named().await;
+            let named = connector.named().await;
             let Some((_, own)) = line.live.get() else { return };
             if named.is_ok_and(|master| master.addr() != own.addr()) {
-                tracing::warn!(deposed = %own.addr(), "the sentinels have named another master");
-                lines.forget(&line);
+                tracing::warn!(deposed = %own.addr(), "the sentinels name another master; reconnecting");
+                pool.forget(&line);
             }
         });
     }
 }
 
-/// This server does not serve, or not any more what it served: another may.
-fn is_of_no_use(answer: &Value) -> bool {
+/// Returns true if this server does not serve its data any more and another may.
+fn is_unavailable(answer: &Value) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
     let Value::ServerError(error) = answer else { return false };
     matches!(error.kind(), Some(BusyLoading | ClusterDown | MasterDown | ReadOnly))
 }
 
-/// A connection that many share.
-pub(super) struct Line {
-    /// The node it goes to; None: wherever the address leads.
+/// A shared connection.
+pub(super) struct SharedConnection {
+    /// Target node; `None`: resolved from the address.
     to: Option<ConnectionInfo>,
     live: OnceCell<(MultiplexedConnection, ConnectionInfo)>,
-    looked: Mutex<Instant>,
+    last_master_check: Mutex<Instant>,
 }
 
-impl Line {
+impl SharedConnection {
     fn new(to: Option<ConnectionInfo>) -> Arc<Self> {
-        Arc::new(Self { to, live: OnceCell::new(), looked: Mutex::new(Instant::now()) })
+        Arc::new(Self { to, live: OnceCell::new(), last_master_check: Mutex::new(Instant::now()) })
     }
 
-    /// Where it goes to, once it is known.
-    pub(super) fn place(&self) -> Option<&ConnectionInfo> {
+    /// Target node, if it is fixed.
+    pub(super) fn node(&self) -> Option<&ConnectionInfo> {
         self.to.as_ref()
     }
 
-    async fn connection(&self, link: &Link) -> RedisResult<MultiplexedConnection> {
+    async fn connection(&self, connector: &Connector) -> RedisResult<MultiplexedConnection> {
         let opened = self.live.get_or_try_init(|| async {
             match &self.to {
-                Some(info) => link.open(info.clone()).await,
-                None => link.connect().await,
+                Some(info) => connector.open(info.clone()).await,
+                None => connector.connect().await,
             }
         });
         Ok(opened.await?.0.clone())
     }
 
-    fn is_look_due(&self) -> bool {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = looked.elapsed() >= MASTER_LOOK;
+    fn is_master_check_due(&self) -> bool {
+        let mut last_master_check = self.last_master_check.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last_master_check.elapsed() >= MASTER_CHECK_INTERVAL;
         if due {
-            *looked = Instant::now();
+            *last_master_check = Instant::now();
         }
         due
     }
 }
 
-/// The lines in use.
+/// Connections in use.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct ConnectionPool {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    only: Option<Arc<Line>>,
-    /// Of a cluster, by address.
-    nodes: HashMap<String, Arc<Line>>,
-    /// Which node has last answered for a partition.
-    owners: HashMap<u32, Arc<Line>>,
+    only: Option<Arc<SharedConnection>>,
+    /// Connections of a cluster by node address.
+    nodes: HashMap<String, Arc<SharedConnection>>,
+    /// Node that last answered for a partition.
+    owners: HashMap<u32, Arc<SharedConnection>>,
 }
 
-impl Lines {
+impl ConnectionPool {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn only(&self) -> Arc<Line> {
-        self.state().only.get_or_insert_with(|| Line::new(None)).clone()
+    fn only(&self) -> Arc<SharedConnection> {
+        self.state().only.get_or_insert_with(|| SharedConnection::new(None)).clone()
     }
 
-    /// To this node of a cluster.
-    pub(super) fn to(&self, node: ConnectionInfo) -> Arc<Line> {
-        self.state().nodes.entry(node.addr().to_string()).or_insert_with(|| Line::new(Some(node))).clone()
+    /// Connection to this node of a cluster.
+    pub(super) fn to(&self, node: ConnectionInfo) -> Arc<SharedConnection> {
+        self.state().nodes.entry(node.addr().to_string()).or_insert_with(|| SharedConnection::new(Some(node))).clone()
     }
 
-    pub(super) fn owner(&self, partition: u32) -> Option<Arc<Line>> {
+    pub(super) fn owner(&self, partition: u32) -> Option<Arc<SharedConnection>> {
         self.state().owners.get(&partition).cloned()
     }
 
-    pub(super) fn owns(&self, line: &Arc<Line>, partition: u32) {
+    pub(super) fn owns(&self, line: &Arc<SharedConnection>, partition: u32) {
         let mut state = self.state();
-        // One that was forgotten meanwhile stays so.
+        // A connection that was forgotten meanwhile is not restored.
         if state.nodes.values().any(|node| Arc::ptr_eq(node, line)) {
             state.owners.insert(partition, line.clone());
         }
     }
 
-    /// Whoever needs it next opens another.
-    fn forget(&self, line: &Arc<Line>) {
+    /// Removes a connection; the next user opens a new one.
+    fn forget(&self, line: &Arc<SharedConnection>) {
         let mut state = self.state();
         state.only.take_if(|only| Arc::ptr_eq(only, line));
         state.nodes.retain(|_, node| !Arc::ptr_eq(node, line));
@@ -202,24 +206,24 @@ impl Lines {
     }
 }
 
-/// Where a cluster's node sends us on to.
-pub(super) enum Elsewhere {
-    /// The slot lies there.
+/// Redirect of a cluster node.
+pub(super) enum Redirect {
+    /// MOVED: the slot belongs to another node.
     Moved(RedisError),
-    /// The slot is on its way there, and this key has gone or is new.
-    Asked(RedisError),
-    /// The slot is on its way, and the keys of this command lie on both sides.
-    Split(RedisError),
+    /// ASK: the slot is being migrated, and this key is at the other node or does not exist.
+    Ask(RedisError),
+    /// TRYAGAIN: the slot is being migrated, and the keys of this command are on both nodes.
+    TryAgain(RedisError),
 }
 
-impl Elsewhere {
+impl Redirect {
     pub(super) fn of(answer: &Value) -> Option<Self> {
         let Value::ServerError(error) = answer else { return None };
         let error = RedisError::from(error.clone());
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::Moved) => Some(Self::Moved(error)),
-            ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Asked(error)),
-            ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Self::Split(error)),
+            ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Ask(error)),
+            ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Self::TryAgain(error)),
             _ => None,
         }
     }

@@ -1,27 +1,27 @@
-//! Is Redis set up as it must be? Every master is asked.
+//! Checks of the version and configuration of every master.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value};
 
-use super::connection::{Link, within};
+use super::connection::{Connector, within};
 use super::url::Address;
 use crate::store::{MemoryUse, StoreError};
 
-/// The oldest version that has all commands in use.
+/// Oldest version with all commands in use.
 const MIN_VERSION: (u32, u32) = (6, 2);
 
-pub(super) async fn check(link: &Link) -> Result<(), StoreError> {
-    for (mut connection, info) in connect_to_masters(link).await? {
-        check_node(link, &mut connection, &info).await?;
+pub(super) async fn check(connector: &Connector) -> Result<(), StoreError> {
+    for (mut connection, info) in connect_to_masters(connector).await? {
+        check_node(connector, &mut connection, &info).await?;
     }
     Ok(())
 }
 
-/// The memory of each server that has a limit.
-pub(super) async fn memory(link: &Link) -> Result<Vec<MemoryUse>, StoreError> {
+/// Memory of each server that has a limit.
+pub(super) async fn memory(connector: &Connector) -> Result<Vec<MemoryUse>, StoreError> {
     let mut uses = Vec::new();
-    for (mut connection, info) in connect_to_masters(link).await? {
-        let facts: String = ask(link, &mut connection, &["INFO", "memory"]).await?;
+    for (mut connection, info) in connect_to_masters(connector).await? {
+        let facts: String = ask(connector, &mut connection, &["INFO", "memory"]).await?;
         let number = |name| fact(&facts, name).and_then(|text| text.parse().ok()).unwrap_or(0);
         let (used_bytes, limit_bytes) = (number("used_memory"), number("maxmemory"));
         let server = info.addr().to_string();
@@ -30,27 +30,31 @@ pub(super) async fn memory(link: &Link) -> Result<Vec<MemoryUse>, StoreError> {
     Ok(uses)
 }
 
-/// In a cluster all of its masters.
-async fn connect_to_masters(link: &Link) -> Result<Vec<(MultiplexedConnection, ConnectionInfo)>, StoreError> {
-    let (mut connection, info) = link.connect().await.map_err(|error| link.explain(&error))?;
-    if !matches!(link.address, Address::Cluster(_)) {
+/// Connects to the master, or to all masters of a cluster.
+async fn connect_to_masters(connector: &Connector) -> Result<Vec<(MultiplexedConnection, ConnectionInfo)>, StoreError> {
+    let (mut connection, info) = connector.connect().await.map_err(|error| connector.explain(&error))?;
+    if !matches!(connector.address, Address::Cluster(_)) {
         return Ok(vec![(connection, info)]);
     }
-    let slots = ask(link, &mut connection, &["CLUSTER", "SLOTS"]).await?;
+    let slots = ask(connector, &mut connection, &["CLUSTER", "SLOTS"]).await?;
     let mut connected = Vec::new();
     for (host, port) in masters(slots) {
-        connected.push(link.connect_to(&host, port, &info).await.map_err(|error| link.explain(&error))?);
+        connected.push(connector.connect_to(&host, port, &info).await.map_err(|error| connector.explain(&error))?);
     }
     Ok(connected)
 }
 
-async fn ask<T: FromRedisValue>(link: &Link, connection: &mut MultiplexedConnection, words: &[&str]) -> Result<T, StoreError> {
+async fn ask<T: FromRedisValue>(
+    connector: &Connector,
+    connection: &mut MultiplexedConnection,
+    words: &[&str],
+) -> Result<T, StoreError> {
     let command = cmd(words[0]).arg(&words[1..]).take();
-    let answer = within(link.options.response_timeout, command.query_async(connection)).await;
-    answer.map_err(|error| link.explain(&error))
+    let answer = within(connector.options.response_timeout, command.query_async(connection)).await;
+    answer.map_err(|error| connector.explain(&error))
 }
 
-/// The masters in an answer of CLUSTER SLOTS: `[[first, last, [host, port, …], replicas…], …]`.
+/// Parses the masters in an answer of CLUSTER SLOTS: `[[first, last, [host, port, …], replicas…], …]`.
 fn masters(slots: Vec<Value>) -> Vec<(String, u16)> {
     let master = |range: Value| -> Option<(String, u16)> {
         let Value::Array(range) = range else { return None };
@@ -65,30 +69,34 @@ fn masters(slots: Vec<Value>) -> Vec<(String, u16)> {
     masters
 }
 
-async fn check_node(link: &Link, connection: &mut MultiplexedConnection, info: &ConnectionInfo) -> Result<(), StoreError> {
-    // One section a call, because old versions take only one.
+async fn check_node(
+    connector: &Connector,
+    connection: &mut MultiplexedConnection,
+    info: &ConnectionInfo,
+) -> Result<(), StoreError> {
+    // One section per call, because old versions accept only one.
     let mut facts = String::new();
     for section in ["server", "memory", "cluster", "replication"] {
-        facts += &ask::<String>(link, connection, &["INFO", section]).await?;
+        facts += &ask::<String>(connector, connection, &["INFO", section]).await?;
     }
-    let in_cluster = matches!(link.address, Address::Cluster(_));
-    judge(&facts, in_cluster).map_err(|problem| StoreError::Misconfigured(format!("redis at `{}` {problem}", info.addr())))
+    let in_cluster = matches!(connector.address, Address::Cluster(_));
+    check_info(&facts, in_cluster).map_err(|problem| StoreError::Misconfigured(format!("redis at `{}` {problem}", info.addr())))
 }
 
-/// A line of INFO.
+/// Value of a line of INFO.
 pub(super) fn fact<'a>(facts: &'a str, name: &str) -> Option<&'a str> {
     facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Why a server with this policy, and with a limit of its memory or without, does not keep what it is given.
+/// Describes an eviction policy that may drop keys.
 pub(super) fn policy_problem(policy: &str, is_limited: bool) -> Option<String> {
     (is_limited && !matches!(policy, "" | "noeviction")).then(|| {
-        format!("drops keys when memory is short (maxmemory-policy `{policy}`)\n\nhint: set maxmemory-policy to noeviction")
+        format!("evicts keys when memory is short (maxmemory-policy `{policy}`)\n\nhint: set maxmemory-policy to noeviction")
     })
 }
 
-/// What is wrong with a server that says this of itself.
-fn judge(facts: &str, in_cluster: bool) -> Result<(), String> {
+/// Checks the INFO of a server.
+fn check_info(facts: &str, in_cluster: bool) -> Result<(), String> {
     let fact = |name: &str| fact(facts, name);
     let version = fact("redis_version").unwrap_or_default();
     let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
@@ -104,7 +112,9 @@ fn judge(facts: &str, in_cluster: bool) -> Result<(), String> {
         return Err("is part of a cluster\n\nhint: write the URL as redis-cluster://host:port".into());
     }
     if !in_cluster && fact("role") == Some("slave") {
-        return Err("is a replica, which takes no writes\n\nhint: name its master, or the sentinels as redis-sentinel://host:port/master-name".into());
+        return Err(
+            "is a replica, which accepts no writes\n\nhint: name its master, or the sentinels as redis-sentinel://host:port/master-name".into(),
+        );
     }
     Ok(())
 }
@@ -114,19 +124,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_a_server() {
+    fn unsuitable_servers_are_rejected_with_a_hint() {
         let good = "# Server\r\nredis_version:7.2.4\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nrole:master\r\n";
-        assert_eq!(judge(good, false), Ok(()));
-        assert_eq!(judge(&good.replace("noeviction", "allkeys-lru"), false), Ok(()), "without a limit nothing is dropped");
-        for (old, new, said) in [
+        assert_eq!(check_info(good, false), Ok(()));
+        assert_eq!(check_info(&good.replace("noeviction", "allkeys-lru"), false), Ok(()), "without a limit nothing is evicted");
+        for (old, new, expected) in [
             ("7.2.4", "6.0.16", "version `6.0.16`"),
             ("7.2.4", "nonsense", "version `nonsense`"),
             ("maxmemory:0\r\nmaxmemory_policy:noeviction", "maxmemory:100\r\nmaxmemory_policy:allkeys-lru", "`allkeys-lru`"),
             ("role:master", "role:master\r\ncluster_enabled:1", "redis-cluster://"),
             ("role:master", "role:slave", "is a replica"),
         ] {
-            let told = judge(&good.replace(old, new), false).unwrap_err();
-            assert!(told.contains(said) && told.contains("hint: "), "{told}");
+            let message = check_info(&good.replace(old, new), false).unwrap_err();
+            assert!(message.contains(expected) && message.contains("hint: "), "{message}");
         }
     }
 }

@@ -1,54 +1,55 @@
-//! What the server that holds a partition says of itself, and what it said when the partition was last written.
+//! State of the server that holds a partition, now and when the partition was last written.
 //!
-//! `evicted_keys` counts from the start of a server, for all its keys together. So each batch notes, in the hash that counts
-//! batches, how many keys the server had evicted when its writer was opened, under the server's run id. Whoever opens the
-//! partition later compares: a tracker that was down, or one that finds another master, notices what happened in between.
+//! `evicted_keys` counts from the start of a server, over all its keys. The first batch of each writer therefore
+//! records in the `batches` hash how many keys the server had evicted when the writer was opened, under the server's
+//! run id. The next open compares: a tracker that was down, or that connects to another master, detects evictions in
+//! between.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, pipe};
 
-use super::connection::Link;
+use super::connection::Connector;
 use super::server_checks::{fact, policy_problem};
 use super::values::read;
 use super::writer::ask;
 use crate::store::keys::Keys;
 use crate::store::{Checkpoint, StoreError};
 
-/// What the names of fields begin with that hold a server's evictions; its run id follows.
+/// Prefix of the fields that hold a server's evictions, followed by its run id.
 const EVICTED: &str = "evicted:";
-/// Servers noted at most; beyond it, only the present one is kept.
+/// Maximum number of recorded servers; beyond it, only the current one is kept.
 const MAX_SERVERS: usize = 32;
-/// How long the key of a write probe stays, in milliseconds.
+/// TTL of the write probe's key, milliseconds.
 const PROBE_MS: u64 = 1_000;
 
-/// A server, as of now.
+/// Current state of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Vitals {
-    /// A new one with each start.
+pub(super) struct ServerState {
+    /// Changes with each start of the server.
     run_id: String,
     evicted: u64,
     policy: String,
     used_bytes: u64,
-    /// 0: no limit.
+    /// 0 means no limit.
     limit_bytes: u64,
 }
 
-/// What earlier batches have noted of servers.
-pub(super) struct Noted {
+/// Server state recorded by earlier batches.
+pub(super) struct RecordedState {
     servers: Vec<(String, u64)>,
-    /// A batch has been written.
-    begun: bool,
+    /// At least one batch was written.
+    has_batches: bool,
 }
 
-impl Vitals {
-    pub(super) async fn ask(link: &Link, connection: &mut MultiplexedConnection) -> Result<Self, StoreError> {
+impl ServerState {
+    pub(super) async fn ask(connector: &Connector, connection: &mut MultiplexedConnection) -> Result<Self, StoreError> {
         let mut commands = pipe();
-        // One section a call, because old versions take only one.
+        // One section per call, because old versions accept only one.
         for section in ["server", "memory", "stats"] {
             commands.cmd("INFO").arg(section);
         }
         let mut facts = String::new();
-        for answer in ask(link, connection, &commands).await? {
+        for answer in ask(connector, connection, &commands).await? {
             facts += &read::<String>("INFO", answer)?;
         }
         Ok(Self::of(&facts))
@@ -66,18 +67,18 @@ impl Vitals {
         }
     }
 
-    /// The server may drop keys at any time.
-    pub(super) fn check_policy(&self, link: &Link) -> Result<(), StoreError> {
+    /// Rejects a server that may evict keys.
+    pub(super) fn check_policy(&self, connector: &Connector) -> Result<(), StoreError> {
         match policy_problem(&self.policy, self.limit_bytes > 0) {
-            Some(problem) => Err(StoreError::Misconfigured(format!("redis at `{}` {problem}", link.place))),
+            Some(problem) => Err(StoreError::Misconfigured(format!("redis at `{}` {problem}", connector.place))),
             None => Ok(()),
         }
     }
 
-    /// Tries a write, where memory may have run out: an idle partition would not notice.
+    /// Tries a write if memory may have run out, because an idle partition would not notice otherwise.
     pub(super) async fn check_memory(
         &self,
-        link: &Link,
+        connector: &Connector,
         keys: &Keys,
         connection: &mut MultiplexedConnection,
     ) -> Result<(), StoreError> {
@@ -86,21 +87,21 @@ impl Vitals {
         }
         let mut probe = pipe();
         probe.cmd("SET").arg(keys.probe()).arg("").arg("PX").arg(PROBE_MS);
-        ask(link, connection, &probe).await.map(drop)
+        ask(connector, connection, &probe).await.map(drop)
     }
 
-    /// Keys evicted since another look at the same server.
+    /// Describes the keys evicted since an earlier state of the same server.
     pub(super) fn evicted_since(&self, earlier: &Self) -> Option<String> {
         if self.run_id != earlier.run_id {
             return (self.evicted > 0).then(|| evicted(self.evicted));
         }
-        // Fewer: somebody has reset the statistics since.
+        // A lower number means that the statistics were reset.
         let before = if self.evicted < earlier.evicted { 0 } else { earlier.evicted };
         (self.evicted > before).then(|| evicted(self.evicted - before))
     }
 
-    /// The field to note in a batch, and its value.
-    pub(super) fn note(&self) -> (String, u64) {
+    /// Field to record in a batch, and its value.
+    pub(super) fn field(&self) -> (String, u64) {
         (format!("{EVICTED}{}", self.run_id), self.evicted)
     }
 }
@@ -109,30 +110,34 @@ fn evicted(keys: u64) -> String {
     format!("redis has evicted {keys} keys")
 }
 
-impl Noted {
-    pub(super) async fn ask(link: &Link, connection: &mut MultiplexedConnection, keys: &Keys) -> Result<Self, StoreError> {
+impl RecordedState {
+    pub(super) async fn ask(
+        connector: &Connector,
+        connection: &mut MultiplexedConnection,
+        keys: &Keys,
+    ) -> Result<Self, StoreError> {
         let mut commands = pipe();
         commands.cmd("HGETALL").arg(keys.batches());
-        let answer = ask(link, connection, &commands).await?.pop().unwrap_or_default();
+        let answer = ask(connector, connection, &commands).await?.pop().unwrap_or_default();
         let fields: Vec<(String, String)> = read(&keys.batches(), answer)?;
         let of_server = |(name, value): &(String, String)| Some((name.strip_prefix(EVICTED)?.to_owned(), value.parse().ok()?));
-        Ok(Self { servers: fields.iter().filter_map(of_server).collect(), begun: !fields.is_empty() })
+        Ok(Self { servers: fields.iter().filter_map(of_server).collect(), has_batches: !fields.is_empty() })
     }
 
-    /// What is gone of a partition with this fence, on this server.
-    pub(super) fn loss(&self, fence: Option<Checkpoint>, now: &Vitals) -> Option<String> {
-        match (fence.is_some(), self.begun) {
+    /// Describes the data lost since the checkpoint was written.
+    pub(super) fn loss(&self, fence: Option<Checkpoint>, now: &ServerState) -> Option<String> {
+        match (fence.is_some(), self.has_batches) {
             (false, false) => return None,
-            (true, false) => return Some("the count of its batches is gone".to_owned()),
-            (false, true) => return Some("its fence is gone, and its batches are counted".to_owned()),
+            (true, false) => return Some("the counts of its batches are missing".to_owned()),
+            (false, true) => return Some("its checkpoint is missing, but its batch counts exist".to_owned()),
             (true, true) => {}
         }
-        let noted = self.servers.iter().find(|(run_id, _)| *run_id == now.run_id).map_or(0, |(_, evicted)| *evicted);
-        now.evicted_since(&Vitals { evicted: noted, ..now.clone() })
+        let recorded = self.servers.iter().find(|(run_id, _)| *run_id == now.run_id).map_or(0, |(_, evicted)| *evicted);
+        now.evicted_since(&ServerState { evicted: recorded, ..now.clone() })
     }
 
-    /// Fields of servers that are not of interest any more, where there are many.
-    pub(super) fn outdated(&self, now: &Vitals) -> Vec<String> {
+    /// Fields of other servers, if there are too many.
+    pub(super) fn outdated(&self, now: &ServerState) -> Vec<String> {
         if self.servers.len() < MAX_SERVERS {
             return Vec::new();
         }
@@ -141,9 +146,9 @@ impl Noted {
     }
 }
 
-/// Notes the server in a batch.
-pub(super) fn note(commands: &mut Pipeline, keys: &Keys, now: &Vitals, outdated: &[String]) {
-    let (field, value) = now.note();
+/// Records the server's state in a batch.
+pub(super) fn record(commands: &mut Pipeline, keys: &Keys, now: &ServerState, outdated: &[String]) {
+    let (field, value) = now.field();
     commands.cmd("HSET").arg(keys.batches()).arg(field).arg(value);
     if !outdated.is_empty() {
         commands.cmd("HDEL").arg(keys.batches()).arg(outdated);
@@ -154,15 +159,15 @@ pub(super) fn note(commands: &mut Pipeline, keys: &Keys, now: &Vitals, outdated:
 mod tests {
     use super::*;
 
-    fn server(run_id: &str, evicted: u64) -> Vitals {
-        Vitals { run_id: run_id.to_owned(), evicted, ..Vitals::default() }
+    fn server(run_id: &str, evicted: u64) -> ServerState {
+        ServerState { run_id: run_id.to_owned(), evicted, ..ServerState::default() }
     }
 
     #[test]
-    fn evictions_are_noticed_across_restarts_and_failovers() {
-        let noted = |servers: &[(&str, u64)]| Noted {
+    fn evictions_are_detected_across_restarts_and_failovers() {
+        let recorded = |servers: &[(&str, u64)]| RecordedState {
             servers: servers.iter().map(|(run_id, evicted)| ((*run_id).to_owned(), *evicted)).collect(),
-            begun: true,
+            has_batches: true,
         };
         let fence = Some(Checkpoint::default());
         for (servers, now, lost) in [
@@ -175,24 +180,25 @@ mod tests {
             (&[("a", 3)], server("a", 0), None),
             (&[("a", 3)], server("a", 2), Some("2 keys")),
         ] {
-            let loss = noted(servers).loss(fence, &now);
+            let loss = recorded(servers).loss(fence, &now);
             assert_eq!(loss.is_some(), lost.is_some(), "{servers:?} {now:?} {loss:?}");
             assert!(lost.is_none_or(|lost| loss.is_some_and(|loss| loss.contains(lost))), "{servers:?} {now:?}");
         }
     }
 
     #[test]
-    fn fence_and_count_of_batches_belong_together() {
-        let noted = |begun| Noted { servers: Vec::new(), begun };
-        assert_eq!(noted(false).loss(None, &server("a", 9)), None, "nothing was written, so nothing is lost");
-        assert!(noted(true).loss(None, &server("a", 0)).is_some());
-        assert!(noted(false).loss(Some(Checkpoint::default()), &server("a", 0)).is_some());
+    fn missing_checkpoint_or_batch_counts_are_a_loss() {
+        let recorded = |has_batches| RecordedState { servers: Vec::new(), has_batches };
+        assert_eq!(recorded(false).loss(None, &server("a", 9)), None, "an empty partition has lost nothing");
+        assert!(recorded(true).loss(None, &server("a", 0)).is_some());
+        assert!(recorded(false).loss(Some(Checkpoint::default()), &server("a", 0)).is_some());
     }
 
     #[test]
-    fn facts_are_read_from_info() {
+    fn server_state_is_parsed_from_info() {
         let facts = "run_id:abc\r\nused_memory:7\r\nmaxmemory:9\r\nmaxmemory_policy:allkeys-lru\r\nevicted_keys:12\r\n";
-        let expected = Vitals { run_id: "abc".into(), evicted: 12, policy: "allkeys-lru".into(), used_bytes: 7, limit_bytes: 9 };
-        assert_eq!(Vitals::of(facts), expected);
+        let expected =
+            ServerState { run_id: "abc".into(), evicted: 12, policy: "allkeys-lru".into(), used_bytes: 7, limit_bytes: 9 };
+        assert_eq!(ServerState::of(facts), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! What a redis URL names: one server, a cluster, or a master that sentinels know.
+//! Redis URLs: a single server, a cluster, or a master behind sentinels.
 
 use ::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisResult, TlsMode, io::tcp::TcpSettings};
@@ -6,26 +6,26 @@ use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisResult, T
 use super::RedisOptions;
 use crate::store::StoreError;
 
-/// The forms of a URL, for messages.
+/// Supported forms of a URL, for messages.
 const FORMS: &str = "hint: write redis://[user:password@]host:port[/db] (rediss for TLS), redis-cluster://host:port,host:port \
 or redis-sentinel://host:port,host:port/master-name[/db]";
 const SENTINEL_PORT: u16 = 26_379;
 
 pub(super) enum Address {
     One(Box<ConnectionInfo>),
-    /// Any nodes of a cluster.
+    /// Some nodes of a cluster.
     Cluster(Vec<ConnectionInfo>),
     Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
 }
 
-/// A URL in its parts: `scheme://user@host,host/path?query#fragment`.
+/// Parts of a URL: `scheme://user@host,host/path?query#fragment`.
 struct Parts<'a> {
     tls: bool,
     kind: &'a str,
     user: &'a str,
     hosts: &'a str,
     path: &'a str,
-    /// With its `?` or `#`.
+    /// Query and fragment, including `?` or `#`.
     rest: &'a str,
 }
 
@@ -47,11 +47,11 @@ impl Address {
         match parts.kind {
             "cluster" => parts.cluster(options),
             "sentinel" => parts.sentinel(options),
-            other => Err(format!("`redis-{other}` is not known")),
+            other => Err(format!("`redis-{other}` is not a supported scheme")),
         }
     }
 
-    /// The password in force, so that it can be hidden.
+    /// Effective password, for redaction.
     pub(super) fn password(options: &RedisOptions) -> Option<String> {
         let single =
             Parts::split(&options.url).map(|parts| parts.node_url(parts.hosts.split(',').next().unwrap_or_default(), ""));
@@ -61,7 +61,7 @@ impl Address {
 }
 
 impl<'a> Parts<'a> {
-    /// None for a URL of a single server.
+    /// Splits the URL of a cluster or of sentinels; `None` for a single server.
     fn split(url: &'a str) -> Option<Self> {
         let (scheme, after) = url.split_once("://")?;
         let (tls, kind) = match scheme.split_once('-')? {
@@ -75,7 +75,7 @@ impl<'a> Parts<'a> {
         Some(Self { tls, kind, user, hosts, path, rest })
     }
 
-    /// The URL of one of the hosts.
+    /// URL of one of the hosts.
     fn node_url(&self, host: &str, db: &str) -> String {
         let scheme = if self.tls { "rediss" } else { "redis" };
         let at = if self.user.is_empty() { "" } else { "@" };
@@ -111,7 +111,7 @@ impl<'a> Parts<'a> {
         Ok(Address::Sentinel(Box::new(tokio::sync::Mutex::new(client))))
     }
 
-    /// Sentinels have a port and a password of their own.
+    /// Connection settings of a sentinel, which has a port and password of its own.
     fn sentinel_node(&self, host: &str, options: &RedisOptions) -> RedisResult<ConnectionInfo> {
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && !port.ends_with(']'));
         let host = if has_port { host.to_owned() } else { format!("{host}:{SENTINEL_PORT}") };
@@ -141,7 +141,7 @@ pub(super) fn tcp_settings() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }
 
-/// The URL as it may be shown.
+/// Redacts user name and password.
 pub(super) fn without_credentials(url: &str) -> String {
     match url.rsplit_once('@') {
         None => url.to_owned(),
@@ -161,36 +161,36 @@ mod tests {
     }
 
     #[test]
-    fn the_forms_of_a_url() {
+    fn all_url_forms_are_parsed() {
         assert!(matches!(parse("redis://localhost:6379/2"), Ok(Address::One(_))));
         assert!(matches!(parse("rediss://u:p@host"), Ok(Address::One(_))));
         assert!(matches!(parse("redis+unix:///run/redis.sock"), Ok(Address::One(_))));
         let Ok(Address::Cluster(nodes)) = parse("rediss-cluster://u:p%40ss@a:1,b:2/?protocol=resp3#insecure") else { panic!() };
-        let told: Vec<_> = nodes.iter().map(|node| (node.addr().to_string(), node.redis_settings().password())).collect();
-        assert_eq!(told, [("a:1".into(), Some("p@ss")), ("b:2".into(), Some("p@ss"))]);
+        let message: Vec<_> = nodes.iter().map(|node| (node.addr().to_string(), node.redis_settings().password())).collect();
+        assert_eq!(message, [("a:1".into(), Some("p@ss")), ("b:2".into(), Some("p@ss"))]);
         assert!(matches!(nodes[0].addr(), ConnectionAddr::TcpTls { insecure: true, .. }));
         assert!(matches!(parse("redis-sentinel://:p@a,b:26380/main/3"), Ok(Address::Sentinel(_))));
     }
 
     #[test]
-    fn what_is_wrong_with_a_url_is_said_without_its_secret() {
-        for (url, said) in [
+    fn url_errors_do_not_show_the_password() {
+        for (url, expected) in [
             ("http://u:secret@host", "`http://***@host` is not a redis URL"),
             ("redis://u:secret@host:port", "not a redis URL"),
             ("redis-cluster://u:secret@a,,b", "a host is empty"),
             ("redis-cluster://u:secret@a/3", "no database `3`"),
             ("redis-sentinel://u:secret@a", "the name of the master is missing"),
-            ("redis-ring://u:secret@a", "`redis-ring` is not known"),
+            ("redis-ring://u:secret@a", "`redis-ring` is not a supported scheme"),
             ("", "not a redis URL"),
         ] {
-            let told = parse(url).err().unwrap();
-            assert!(told.contains(said) && told.contains("hint: "), "{url} gave {told}");
-            assert!(!told.contains("secret"), "{told}");
+            let message = parse(url).err().unwrap();
+            assert!(message.contains(expected) && message.contains("hint: "), "{url} gave {message}");
+            assert!(!message.contains("secret"), "{message}");
         }
     }
 
     #[test]
-    fn credentials_of_their_own_outweigh_the_url() {
+    fn separate_credentials_override_the_url() {
         let mut options = RedisOptions::new("redis-cluster://u:p%40ss@a,b");
         assert_eq!(Address::password(&options).as_deref(), Some("p@ss"));
         options.password = Some("other".into());

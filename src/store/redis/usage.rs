@@ -1,4 +1,4 @@
-//! What a benchmark asks of Redis itself: what it costs, and how fast it takes plain writes.
+//! Resource usage of Redis and its raw write speed, for benchmarks.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::values::read;
 use super::{Keys, Redis};
 use crate::store::StoreError;
 
-/// Writes in one pipeline, and keys in one step of clearing.
+/// Writes per pipeline, and keys per SCAN.
 const PIPELINE: u64 = 1_000;
 
-/// What Redis has used since it began.
+/// Resource usage since the server started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
     pub version: String,
@@ -39,16 +39,16 @@ impl Redis {
         })
     }
 
-    /// Writes so many records of so many bytes each, and each into an index, over one connection per partition, in
-    /// pipelines: what the store takes from somebody who does nothing else.
+    /// Writes `records` records of `bytes` each, with an index entry each, pipelined over one connection per
+    /// partition: the write speed of Redis without kafleet.
     pub async fn plain_writes(&self, partitions: u32, records: u64, bytes: usize) -> Result<(), StoreError> {
         let share = records / u64::from(partitions.max(1));
         try_join_all((0..partitions).map(|partition| self.plain_partition(partition, share, bytes))).await.map(drop)
     }
 
     async fn plain_partition(&self, partition: u32, records: u64, bytes: usize) -> Result<(), StoreError> {
-        let (keys, value) = (Keys::new(&self.link.options.prefix, partition), vec![b'x'; bytes]);
-        let (mut connection, _) = self.link.connect().await.map_err(|error| self.link.explain(&error))?;
+        let (keys, value) = (Keys::new(&self.connector.options.prefix, partition), vec![b'x'; bytes]);
+        let (mut connection, _) = self.connector.connect().await.map_err(|error| self.connector.explain(&error))?;
         let mut next = 0;
         while next < records {
             let end = (next + PIPELINE).min(records);
@@ -61,18 +61,18 @@ impl Redis {
             }
             commands.add_command(sets).add_command(index);
             let sent = connection.send_packed_commands(&commands, 0, 2);
-            let answers = within(self.link.options.response_timeout, sent).await;
-            for answer in answers.map_err(|error| self.link.explain(&error))? {
-                Value::extract_error(answer).map_err(|error| self.link.explain(&error))?;
+            let answers = within(self.connector.options.response_timeout, sent).await;
+            for answer in answers.map_err(|error| self.connector.explain(&error))? {
+                Value::extract_error(answer).map_err(|error| self.connector.explain(&error))?;
             }
             next = end;
         }
         Ok(())
     }
 
-    /// Deletes everything under this prefix.
+    /// Deletes all keys with this prefix.
     pub async fn clear(&self) -> Result<(), StoreError> {
-        let (mut cursor, pattern) = ("0".to_owned(), format!("{}:*", self.link.options.prefix));
+        let (mut cursor, pattern) = ("0".to_owned(), format!("{}:*", self.connector.options.prefix));
         loop {
             let found = self.ask(0, cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PIPELINE)).await?;
             let (next, keys): (String, Vec<String>) = read("SCAN", found)?;

@@ -1,4 +1,4 @@
-//! How values are written in Redis, and read back.
+//! Text formats of values in Redis.
 
 use ::redis::{Cmd, FromRedisValue, Value, cmd, from_redis_value};
 use serde::{Deserialize, Serialize};
@@ -10,15 +10,15 @@ use crate::store::keys::Keys;
 use crate::store::{Checkpoint, Entry, Notice, Reservation, Stage, StoreError, TaskRecord, decode};
 
 /// `offset version log_time_ms kept_bytes rebuild complete_at`.
-pub(super) fn fence_text(fence: Checkpoint) -> String {
+pub(super) fn checkpoint_text(fence: Checkpoint) -> String {
     let Checkpoint { offset, version, log_time_ms, kept_bytes, rebuild, complete_at } = fence;
     format!("{offset} {version} {log_time_ms} {kept_bytes} {rebuild} {complete_at}")
 }
 
-pub(super) fn read_fence(keys: &Keys, value: Value) -> Result<Option<Checkpoint>, StoreError> {
+pub(super) fn read_checkpoint(keys: &Keys, value: Value) -> Result<Option<Checkpoint>, StoreError> {
     let Some(bytes) = read::<Option<Vec<u8>>>(&keys.fence(), value)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
-    let fence = parse_fence(&text);
+    let fence = parse_checkpoint(&text);
     fence.map(Some).ok_or_else(|| unreadable(&keys.fence(), &text, &format!("delete the keys `{}`", keys.all())))
 }
 
@@ -29,7 +29,7 @@ pub(super) fn read_lifetimes(keys: &Keys, value: Value) -> Result<Option<Lifetim
     serde_json::from_slice(&bytes).map(Some).map_err(unreadable)
 }
 
-fn parse_fence(text: &str) -> Option<Checkpoint> {
+fn parse_checkpoint(text: &str) -> Option<Checkpoint> {
     let mut parts = text.split(' ');
     let fence = Checkpoint {
         offset: parts.next()?.parse().ok()?,
@@ -47,13 +47,13 @@ fn unreadable(key: &str, value: &str, wipe: &str) -> StoreError {
     StoreError::Invalid(format!("the value `{value}` of the key `{key}` cannot be read\n\nhint: {wipe}"))
 }
 
-/// An answer of the expected shape.
+/// Converts an answer to the expected type.
 pub(super) fn read<T: FromRedisValue>(key: &str, value: Value) -> Result<T, StoreError> {
-    from_redis_value(value).map_err(|error| StoreError::Invalid(format!("redis gave an unexpected answer for `{key}`: {error}")))
+    from_redis_value(value).map_err(|error| StoreError::Invalid(format!("unexpected answer of redis for `{key}`: {error}")))
 }
 
-/// The answers to MGETs of these records.
-pub(super) fn read_nodes(
+/// Decodes the answers to MGETs of these records.
+pub(super) fn read_records(
     keys: &Keys,
     partition: u32,
     ids: &[TaskId],
@@ -64,44 +64,46 @@ pub(super) fn read_nodes(
         records.extend(read::<Vec<Option<Vec<u8>>>>(&keys.all(), value)?);
     }
     if records.len() != ids.len() {
-        return Err(StoreError::Invalid(format!("redis answered {} of {} records", records.len(), ids.len())));
+        return Err(StoreError::Invalid(format!("redis returned {} of {} records", records.len(), ids.len())));
     }
     let wipe = format!("delete the keys `{}`", keys.all());
     ids.iter().zip(records).map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, &wipe)).transpose()).collect()
 }
 
-/// An answer of ZRANGE … WITHSCORES. Scores are whole milliseconds, which a double holds exactly for 285,000 years.
+/// Parses an answer of ZRANGE … WITHSCORES. Scores are whole milliseconds, which a double holds exactly for 285,000
+/// years.
 pub(super) fn read_entries(key: &str, value: Value) -> Result<Vec<Entry>, StoreError> {
     let pairs: Vec<(String, f64)> = read(key, value)?;
     let entry = |(member, score): (String, f64)| match TaskId::parse(&member) {
         Ok(id) => Ok(Entry { seen_ms: score as i64, id }),
-        Err(_) => Err(unreadable(key, &member, "it is no task id: something else writes to this key")),
+        Err(_) => Err(unreadable(key, &member, "it is not a task id: another application writes to this key")),
     };
     pairs.into_iter().map(entry).collect()
 }
 
-/// The first time of a set of times that comes after one, and the first ids of the list that is named after it.
+/// Returns the first time after ARGV[1] and the first ids of that time's list.
 const DONE: &str = "local due = redis.call('ZRANGE',KEYS[1],'('..ARGV[1],'+inf','BYSCORE','LIMIT',0,1)[1]\n\
     if not due then return {false,{}} end\n\
     return {due,redis.call('LRANGE',KEYS[1]..':'..due,0,ARGV[2])}";
-/// Asks for the first ids under the first time after one.
+
+/// Reads the first ids at the first time after `after_ms`.
 pub(super) fn first_done(key: &str, after_ms: i64, limit: usize) -> Cmd {
     let mut script = cmd("EVAL");
     script.arg(DONE).arg(1).arg(key).arg(after_ms).arg(limit.clamp(1, MAX_PAGE) - 1);
     script
 }
 
-/// A time, and the ids of the roots that are removed then.
+/// Parses a removal time and the ids of its roots.
 pub(super) fn read_done(key: &str, value: Value) -> Result<Vec<Entry>, StoreError> {
     let (due, ids): (Option<i64>, Vec<String>) = read(key, value)?;
     let entry = |member: String| match TaskId::parse(&member) {
         Ok(id) => Ok(Entry { seen_ms: due.unwrap_or_default(), id }),
-        Err(_) => Err(unreadable(key, &member, "it is no task id: something else writes to this key")),
+        Err(_) => Err(unreadable(key, &member, "it is not a task id: another application writes to this key")),
     };
     ids.into_iter().map(entry).collect()
 }
 
-/// `stage hash`; the stage is the position of the event, `@owner` while it is published, or `-` where that is in doubt.
+/// Formats a reservation as `stage hash`: the event's position, `@owner` while publishing, or `-` if in doubt.
 pub(super) fn reservation_text(mark: &Reservation) -> String {
     let stage = match &mark.stage {
         Stage::Publishing { owner } => format!("@{owner}"),
@@ -126,14 +128,14 @@ fn parse_reservation(text: &str) -> Option<Reservation> {
     Some(Reservation { hash: hash.to_owned(), stage })
 }
 
-/// A notice on the channel.
+/// JSON form of a notice.
 #[derive(Serialize, Deserialize)]
 struct Message {
     partition: u32,
     offset: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ids: Option<Vec<TaskId>>,
-    /// In place of ids: too many to name.
+    /// Set instead of ids when there are too many.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     many: bool,
 }
@@ -144,7 +146,7 @@ pub(super) fn notice_text(notice: Notice) -> Option<String> {
     serde_json::to_string(&Message { partition, offset, ids, many }).ok()
 }
 
-/// What cannot be understood is a gap: something was said that this reader missed.
+/// Parses a notice. An invalid one counts as a gap, because its contents are lost.
 pub(super) fn parse_notice(text: &[u8]) -> Notice {
     match serde_json::from_slice::<Message>(text) {
         Ok(Message { partition, offset, ids, many }) => Notice::Changed { partition, offset, ids: ids.filter(|_| !many) },
@@ -158,21 +160,21 @@ mod tests {
     use crate::model::task::Position;
 
     #[test]
-    fn a_fence_is_read_or_refused() {
+    fn checkpoints_are_parsed_or_rejected() {
         let fence =
             Checkpoint { offset: 42, version: 1, log_time_ms: 1_700_000_000_000, kept_bytes: 9, rebuild: 2, complete_at: 50 };
-        assert_eq!(fence_text(fence), "42 1 1700000000000 9 2 50");
-        assert_eq!(parse_fence("42 1 1700000000000 9 2 50"), Some(fence));
+        assert_eq!(checkpoint_text(fence), "42 1 1700000000000 9 2 50");
+        assert_eq!(parse_checkpoint("42 1 1700000000000 9 2 50"), Some(fence));
         let bad = ["", "42", "42 1 0 0 0", "42 1 x 0 0 0", "42 1 0 0 0 x", "42 1 0 0 0 0 0", "-1 1 0 0 0 0", "42  1 0 0 0 0"];
         for bad in bad.into_iter().chain(["42 1 0 -1 0 0"]) {
-            assert_eq!(parse_fence(bad), None, "{bad:?}");
+            assert_eq!(parse_checkpoint(bad), None, "{bad:?}");
         }
-        let told = read_fence(&Keys::new("k", 3), Value::BulkString(b"nonsense".to_vec())).unwrap_err().to_string();
-        assert!(told.contains("`nonsense`") && told.contains("`k:{p3}:fence`") && told.contains("hint: "), "{told}");
+        let message = read_checkpoint(&Keys::new("k", 3), Value::BulkString(b"nonsense".to_vec())).unwrap_err().to_string();
+        assert!(message.contains("`nonsense`") && message.contains("`k:{p3}:fence`") && message.contains("hint: "), "{message}");
     }
 
     #[test]
-    fn reservations_and_notices_read_back() {
+    fn reservations_and_notices_round_trip() {
         let publishing = Stage::Publishing { owner: "one".into() };
         for stage in [publishing, Stage::InDoubt, Stage::Published(Position { partition: 3, offset: 42 })] {
             let mark = Reservation { hash: "a b".into(), stage };

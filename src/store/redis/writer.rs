@@ -1,9 +1,9 @@
-//! The writer of a partition: one connection that never reconnects by itself, because a WATCH lost by a silent reconnect
-//! would let two owners write.
+//! The writer of a partition: a connection that never reconnects by itself, because a silent reconnect would lose the
+//! WATCH and let two owners write.
 //!
-//! A batch is one pipeline: `MULTI … EXEC`, then `WATCH fence` and `GET fence` for the next batch. The connection is
-//! taken out of the writer for the time of a call and put back only when all went well; whatever else happens to the call
-//! (an error, a deadline, being dropped half way) leaves the writer closed.
+//! A batch is one pipeline: `MULTI … EXEC`, then `WATCH fence` and `GET fence` for the next batch. A call takes the
+//! connection out of the writer and puts it back only on success; an error, a deadline or a dropped call leaves the
+//! writer closed.
 
 use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use ::redis::{ErrorKind, Pipeline, RedisResult, ServerErrorKind, Value, cmd, pip
 use async_trait::async_trait;
 use rustc_hash::FxHashMap;
 
-use super::connection::{Link, MAX_MOVES, circles, within};
-use super::server_state::{Noted, Vitals};
-use super::values::{fence_text, first_done, notice_text, read, read_done, read_fence, read_lifetimes, read_nodes};
+use super::connection::{Connector, MAX_REDIRECTS, redirect_loop, within};
+use super::server_state::{RecordedState, ServerState};
+use super::values::{checkpoint_text, first_done, notice_text, read, read_checkpoint, read_done, read_lifetimes, read_records};
 use super::{audit, server_state, torn_writes};
 use crate::model::retention::Lifetimes;
 use crate::model::task::id::TaskId;
@@ -26,55 +26,58 @@ use crate::store::{
     AuditPage, Changes, Checkpoint, Entry, Index, Notice, PartitionWriter, StoreError, TaskRecord, closed_writer,
 };
 
-/// Records per MSET or MGET, members per ZADD or ZREM: no single command holds Redis for long.
+/// Records per MSET or MGET, members per ZADD or ZREM, so that no single command blocks Redis for long.
 const CHUNK: usize = 1_000;
-/// Tasks whose log sizes are remembered between batches.
+/// Tasks whose log sizes are cached between batches.
 const MAX_TAILS: usize = 1_000;
 
 pub(super) struct Writer {
-    link: Arc<Link>,
+    connector: Arc<Connector>,
     keys: Keys,
     partition: u32,
-    /// None once closed.
+    /// `None` once closed.
     connection: Option<MultiplexedConnection>,
-    /// As read at the last WATCH.
+    /// Checkpoint read at the last WATCH.
     fence: Option<Checkpoint>,
-    /// Applied so far, by anybody.
+    /// Batches applied by all writers so far.
     batches: u64,
-    /// Sizes of the log lines kept of tasks that logged lately.
+    /// Sizes of the retained log lines of recently logging tasks.
     tails: FxHashMap<TaskId, LogTail<()>>,
-    /// Counters that the last batch brought to zero: they go with the next.
+    /// Counters that the last batch set to zero; the next batch removes them.
     zeroed: Vec<String>,
-    /// A counter that the last batch brought below zero: what it had counted before is gone.
+    /// Counter that the last batch made negative: its earlier value was lost.
     negative: Option<String>,
-    /// The server when the partition was opened.
-    vitals: Vitals,
-    /// Until the first batch, which notes the server: what is noted of others and of no interest any more.
-    unnoted: Option<Vec<String>>,
+    /// Server state when the partition was opened.
+    server: ServerState,
+    /// Outdated server fields to remove; `Some` until the first batch, which records the server.
+    outdated_fields: Option<Vec<String>>,
 }
 
 impl Writer {
-    pub(super) async fn open(link: Arc<Link>, partition: u32) -> Result<(Self, Option<Checkpoint>), StoreError> {
-        let keys = Keys::new(&link.options.prefix, partition);
-        let opened = watch_at_owner(&link, &keys).await;
-        let (mut connection, numbers, answer) = opened.map_err(|error| link.explain(&error))?;
-        let state = torn_writes::read(numbers).map_err(|error| link.explain(&error))?;
+    pub(super) async fn open(connector: Arc<Connector>, partition: u32) -> Result<(Self, Option<Checkpoint>), StoreError> {
+        let keys = Keys::new(&connector.options.prefix, partition);
+        let opened = watch_at_owner(&connector, &keys).await;
+        let (mut connection, numbers, answer) = opened.map_err(|error| connector.explain(&error))?;
+        let state = torn_writes::read(numbers).map_err(|error| connector.explain(&error))?;
         let Batches::Whole(batches) = state else {
-            tracing::warn!(partition, "emptying a partition, to be folded again");
-            torn_writes::clear(&link, &keys, &mut connection).await.map_err(|error| link.explain(&error))?;
+            tracing::warn!(partition, "emptying a damaged partition, to be folded again");
+            torn_writes::clear(&connector, &keys, &mut connection).await.map_err(|error| connector.explain(&error))?;
             return Err(match state {
-                Batches::Torn => StoreError::Damaged("a part of a batch was applied".to_owned()),
-                _ => link.unavailable(&format!("partition {partition} has lost keys and was emptied: it is folded again")),
+                Batches::Torn => StoreError::Damaged("only a part of a batch was applied".to_owned()),
+                _ => connector
+                    .unavailable(&format!("partition {partition} has lost keys and was emptied; it will be folded again")),
             });
         };
-        let fence = read_fence(&keys, answer)?;
-        let vitals = Vitals::ask(&link, &mut connection).await?;
-        vitals.check_policy(&link)?;
-        let noted = Noted::ask(&link, &mut connection, &keys).await?;
-        let (tails, unnoted, loss) = (FxHashMap::default(), Some(noted.outdated(&vitals)), noted.loss(fence, &vitals));
+        let fence = read_checkpoint(&keys, answer)?;
+        let server = ServerState::ask(&connector, &mut connection).await?;
+        server.check_policy(&connector)?;
+        let recorded = RecordedState::ask(&connector, &mut connection, &keys).await?;
+        let (tails, outdated_fields, loss) =
+            (FxHashMap::default(), Some(recorded.outdated(&server)), recorded.loss(fence, &server));
         let connection = Some(connection);
         let (zeroed, negative) = (Vec::new(), None);
-        let mut writer = Self { link, keys, partition, connection, fence, batches, tails, zeroed, negative, vitals, unnoted };
+        let mut writer =
+            Self { connector, keys, partition, connection, fence, batches, tails, zeroed, negative, server, outdated_fields };
         if let Some(loss) = loss {
             writer.condemn().await?;
             return Err(StoreError::Damaged(loss));
@@ -82,12 +85,12 @@ impl Writer {
         Ok((writer, fence))
     }
 
-    /// The server may be written to, and has evicted nothing.
+    /// Checks that the server is writable and has evicted nothing.
     async fn check_on(&mut self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
-        let now = Vitals::ask(&self.link, connection).await?;
-        now.check_policy(&self.link)?;
-        now.check_memory(&self.link, &self.keys, connection).await?;
-        let loss = now.evicted_since(&self.vitals).filter(|_| self.fence.is_some());
+        let now = ServerState::ask(&self.connector, connection).await?;
+        now.check_policy(&self.connector)?;
+        now.check_memory(&self.connector, &self.keys, connection).await?;
+        let loss = now.evicted_since(&self.server).filter(|_| self.fence.is_some());
         let Some(loss) = loss else { return Ok(()) };
         self.condemn_on(connection).await?;
         Err(StoreError::Damaged(loss))
@@ -95,8 +98,8 @@ impl Writer {
 
     async fn condemn_on(&mut self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
         let mut commands = pipe();
-        torn_writes::condemn(&mut commands, &self.keys);
-        let answer = ask(&self.link, connection, &commands).await?.pop().unwrap_or_default();
+        torn_writes::mark_damaged(&mut commands, &self.keys);
+        let answer = ask(&self.connector, connection, &commands).await?.pop().unwrap_or_default();
         if answer == Value::Nil { Err(StoreError::Conflict { found: self.fence }) } else { Ok(()) }
     }
 
@@ -113,7 +116,7 @@ impl Writer {
         self.load_tails(connection, changes).await?;
         let zeroed = std::mem::take(&mut self.zeroed);
         let batch = Batch::build(self, changes, &zeroed, to);
-        let mut answers = send(&self.link, connection, &batch.commands).await?;
+        let mut answers = send(&self.connector, connection, &batch.commands).await?;
         let (found, watched) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
         let executed = match answers.pop().unwrap_or_default() {
             Value::Nil => false,
@@ -124,17 +127,18 @@ impl Writer {
             }
             refused => return Err(self.refused(answers, refused)),
         };
-        // Refused where the slot has gone elsewhere in between.
-        let found = watched.extract_error().and_then(|_| found.extract_error()).map_err(|error| self.link.explain(&error))?;
-        self.fence = read_fence(&self.keys, found)?;
+        // An error here means that the slot was migrated in between.
+        let found =
+            watched.extract_error().and_then(|_| found.extract_error()).map_err(|error| self.connector.explain(&error))?;
+        self.fence = read_checkpoint(&self.keys, found)?;
         if let Some(counter) = self.negative.take() {
             self.condemn_on(connection).await?;
-            return Err(StoreError::Damaged(format!("the counter `{counter}` has fallen below zero")));
+            return Err(StoreError::Damaged(format!("the counter `{counter}` is negative")));
         }
         if executed { Ok(()) } else { Err(StoreError::Conflict { found: self.fence }) }
     }
 
-    /// The batch was executed: nothing in it may have failed, because Redis does not take back the rest.
+    /// Checks an executed batch: none of its commands may have failed, because Redis does not roll back the others.
     async fn finish(
         &mut self,
         connection: &mut MultiplexedConnection,
@@ -149,34 +153,36 @@ impl Writer {
             }
         }
         let Err(error) = done.into_iter().map(Value::extract_error).collect::<RedisResult<Vec<_>>>() else { return Ok(()) };
-        // Only a key of another type gets here. Half of the batch is in: nobody may go on from this fence.
+        // Only a key of another type fails here. A part of the batch is applied, so no writer may continue from this
+        // checkpoint.
         let mut spoil = pipe();
         spoil.cmd("SET").arg(self.keys.fence()).arg("spoilt");
-        send(&self.link, connection, &spoil).await?;
-        Err(self.link.explain(&error))
+        send(&self.connector, connection, &spoil).await?;
+        Err(self.connector.explain(&error))
     }
 
-    /// EXEC was refused because a command before it was (no memory left, no right): nothing was changed.
+    /// Explains an EXEC that was rejected because of an earlier command (out of memory, no permission); nothing was
+    /// changed.
     fn refused(&self, queued: Vec<Value>, exec: Value) -> StoreError {
         let errors = queued.into_iter().chain([exec]).map(Value::extract_error);
         match errors.filter_map(Result::err).next() {
-            Some(error) => self.link.explain(&error),
-            None => self.link.unavailable("an answer that makes no sense to EXEC"),
+            Some(error) => self.connector.explain(&error),
+            None => self.connector.unavailable("unexpected answer to EXEC"),
         }
     }
 
-    /// Reads how long the logs are that this batch adds to.
+    /// Loads the sizes of the logs that this batch appends to.
     async fn load_tails(&mut self, connection: &mut MultiplexedConnection, changes: &Changes) -> Result<(), StoreError> {
         if self.tails.len() > MAX_TAILS {
             self.tails.clear();
         }
         let unknown: Vec<&TaskId> = changes.logs.iter().map(|(id, _)| id).filter(|id| !self.tails.contains_key(*id)).collect();
-        // One by one: each log may hold as much as is kept of it.
+        // One at a time, because each log may be of maximum size.
         for id in unknown {
             if let Slot::Vacant(slot) = self.tails.entry(id.clone()) {
                 let mut commands = pipe();
                 commands.cmd("GET").arg(self.keys.log_total(id)).cmd("LRANGE").arg(self.keys.log(id)).arg(0).arg(-1);
-                let answers = ask(&self.link, connection, &commands).await?;
+                let answers = ask(&self.connector, connection, &commands).await?;
                 let (total, lines): (Option<u64>, Vec<Vec<u8>>) = read(&self.keys.log(id), Value::Array(answers))?;
                 slot.insert(LogTail::found(lines.iter().map(|line| ((), line.len())), total.unwrap_or(0)));
             }
@@ -191,7 +197,7 @@ impl PartitionWriter for Writer {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let (key, mut commands) = (self.keys.lifetimes(), pipe());
         commands.cmd("GET").arg(&key);
-        let found = ask(&self.link, &mut connection, &commands).await?.pop().unwrap_or_default();
+        let found = ask(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
         self.connection = Some(connection);
         read_lifetimes(&self.keys, found)
     }
@@ -200,7 +206,7 @@ impl PartitionWriter for Writer {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let (key, mut commands) = (self.keys.done_times(), pipe());
         commands.add_command(first_done(&key, i64::MIN, limit));
-        let found = ask(&self.link, &mut connection, &commands).await?.pop().unwrap_or_default();
+        let found = ask(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
         self.connection = Some(connection);
         read_done(&key, found)
     }
@@ -209,8 +215,8 @@ impl PartitionWriter for Writer {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let mut nodes = Vec::with_capacity(ids.len());
         for ids in ids.chunks(CHUNK) {
-            let answers = ask(&self.link, &mut connection, &get_records(&self.keys, ids)).await?;
-            nodes.extend(read_nodes(&self.keys, self.partition, ids, answers)?);
+            let answers = ask(&self.connector, &mut connection, &get_records(&self.keys, ids)).await?;
+            nodes.extend(read_records(&self.keys, self.partition, ids, answers)?);
         }
         self.connection = Some(connection);
         Ok(nodes)
@@ -225,7 +231,7 @@ impl PartitionWriter for Writer {
 
     async fn sums(&mut self) -> Result<Option<String>, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
-        let fault = audit::totals(&self.link, &mut connection, &self.keys).await?;
+        let fault = audit::totals(&self.connector, &mut connection, &self.keys).await?;
         self.connection = Some(connection);
         Ok(fault)
     }
@@ -233,7 +239,7 @@ impl PartitionWriter for Writer {
     async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let place = (&self.keys, self.partition);
-        let page = audit::records(&self.link, &mut connection, place, index, after, limit).await?;
+        let page = audit::records(&self.connector, &mut connection, place, index, after, limit).await?;
         self.connection = Some(connection);
         Ok(page)
     }
@@ -251,27 +257,27 @@ impl PartitionWriter for Writer {
     }
 }
 
-/// Sends commands and returns their answers, errors among them.
+/// Sends commands and returns their answers, including errors.
 pub(super) async fn send(
-    link: &Link,
+    connector: &Connector,
     connection: &mut MultiplexedConnection,
     commands: &Pipeline,
 ) -> Result<Vec<Value>, StoreError> {
-    let sent = within(link.options.response_timeout, connection.send_packed_commands(commands, 0, commands.len()));
-    sent.await.map_err(|error| link.explain(&error))
+    let sent = within(connector.options.response_timeout, connection.send_packed_commands(commands, 0, commands.len()));
+    sent.await.map_err(|error| connector.explain(&error))
 }
 
-/// The same for reads: an error among the answers is the answer.
+/// Sends reads; an error among the answers fails the call.
 pub(super) async fn ask(
-    link: &Link,
+    connector: &Connector,
     connection: &mut MultiplexedConnection,
     commands: &Pipeline,
 ) -> Result<Vec<Value>, StoreError> {
-    let answers = send(link, connection, commands).await?;
-    answers.into_iter().map(Value::extract_error).collect::<RedisResult<_>>().map_err(|error| link.explain(&error))
+    let answers = send(connector, connection, commands).await?;
+    answers.into_iter().map(Value::extract_error).collect::<RedisResult<_>>().map_err(|error| connector.explain(&error))
 }
 
-/// One MGET.
+/// Builds one MGET.
 pub(super) fn get_records(keys: &Keys, ids: &[TaskId]) -> Pipeline {
     let mut commands = pipe();
     commands.cmd("MGET");
@@ -281,29 +287,29 @@ pub(super) fn get_records(keys: &Keys, ids: &[TaskId]) -> Pipeline {
     commands
 }
 
-/// Connects to the node that holds the partition and watches its fence there. A cluster's other nodes name it.
-/// With the answers to [`torn::ask`] and to GET of the fence.
-pub(super) async fn watch_at_owner(link: &Link, keys: &Keys) -> RedisResult<(MultiplexedConnection, Value, Value)> {
-    let (mut connection, mut info) = link.connect().await?;
+/// Connects to the node that owns the partition, following redirects, and watches its checkpoint there. Also returns
+/// the answers to [`torn_writes::ask`] and to GET of the checkpoint.
+pub(super) async fn watch_at_owner(connector: &Connector, keys: &Keys) -> RedisResult<(MultiplexedConnection, Value, Value)> {
+    let (mut connection, mut info) = connector.connect().await?;
     let mut commands = pipe();
     torn_writes::ask(&mut commands, keys);
     watch(&mut commands, keys);
-    for _ in 0..MAX_MOVES {
-        let sent = within(link.options.response_timeout, connection.send_packed_commands(&commands, 0, commands.len()));
+    for _ in 0..MAX_REDIRECTS {
+        let sent = within(connector.options.response_timeout, connection.send_packed_commands(&commands, 0, commands.len()));
         let answers: RedisResult<Vec<Value>> = sent.await?.into_iter().map(Value::extract_error).collect();
         match answers {
             Ok(mut answers) => {
                 let fence = answers.pop().unwrap_or_default();
                 return Ok((connection, answers.swap_remove(0), fence));
             }
-            // Not while the slot is on its way: a batch needs all of its keys on one side.
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) && link.is_passing(&error) => {
-                (connection, info) = link.open(link.redirected(&error, &info)?).await?;
+            // ASK is not followed: a batch needs all of its keys on one node.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) && connector.is_transient(&error) => {
+                (connection, info) = connector.open(connector.redirected(&error, &info)?).await?;
             }
             Err(error) => return Err(error),
         }
     }
-    Err(circles(&format!("`{}`", keys.fence())))
+    Err(redirect_loop(&format!("`{}`", keys.fence())))
 }
 
 fn watch(commands: &mut Pipeline, keys: &Keys) {
@@ -311,12 +317,12 @@ fn watch(commands: &mut Pipeline, keys: &Keys) {
     commands.cmd("GET").arg(keys.fence());
 }
 
-/// The commands of one batch.
+/// Commands of one batch.
 struct Batch {
     commands: Pipeline,
-    /// The counters in the order of their HINCRBY.
+    /// Counters in the order of their HINCRBY.
     counters: Vec<String>,
-    /// The place of the first of these among the transaction's commands.
+    /// Index of the first HINCRBY of a counter among the transaction's commands.
     first_counter: usize,
 }
 
@@ -330,10 +336,10 @@ impl Batch {
         set_many(&mut commands, records);
         let kept = changes.kept.iter().filter_map(|(id, kept)| Some((keys.kept(id), kept.as_deref()?)));
         set_many(&mut commands, kept);
-        drop_kept(&mut commands, keys, changes);
+        delete_deferred(&mut commands, keys, changes);
         add_logs(&mut commands, keys, &mut writer.tails, changes);
         change_attachments(&mut commands, keys, changes);
-        drop_gone(&mut commands, keys, &mut writer.tails, changes);
+        delete_records(&mut commands, keys, &mut writer.tails, changes);
         if let Some(lifetimes) = &changes.lifetimes {
             commands.cmd("SET").arg(keys.lifetimes()).arg(serde_json::to_vec(lifetimes).unwrap_or_default());
         }
@@ -342,17 +348,17 @@ impl Batch {
         if !zeroed.is_empty() {
             commands.cmd("HDEL").arg(keys.counts()).arg(zeroed);
         }
-        // MULTI itself has no place in what EXEC answers.
+        // MULTI itself has no answer in EXEC.
         let first_counter = commands.len() - 1;
         let counters = change_counts(&mut commands, keys, changes);
-        audit::note(&mut commands, keys, changes);
-        if let Some(outdated) = writer.unnoted.take() {
-            server_state::note(&mut commands, keys, &writer.vitals, &outdated);
+        audit::add_sizes(&mut commands, keys, changes);
+        if let Some(outdated_fields) = writer.outdated_fields.take() {
+            server_state::record(&mut commands, keys, &writer.server, &outdated_fields);
         }
         torn_writes::end(&mut commands, keys, writer.batches + 1);
-        commands.cmd("SET").arg(keys.fence()).arg(fence_text(to));
+        commands.cmd("SET").arg(keys.fence()).arg(checkpoint_text(to));
         if let Some(text) = notice_text(Notice::of(writer.partition, to, changes)) {
-            commands.cmd("PUBLISH").arg(keys::notices(&writer.link.options.prefix)).arg(text);
+            commands.cmd("PUBLISH").arg(keys::notices(&writer.connector.options.prefix)).arg(text);
         }
         commands.cmd("EXEC");
         watch(&mut commands, keys);
@@ -376,15 +382,16 @@ fn set_many<'a>(commands: &mut Pipeline, pairs: impl Iterator<Item = (String, &'
     }
 }
 
-fn drop_kept(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
+fn delete_deferred(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     let gone: Vec<String> = changes.kept.iter().filter(|(_, kept)| kept.is_none()).map(|(id, _)| keys.kept(id)).collect();
     for chunk in gone.chunks(CHUNK) {
         commands.cmd("DEL").arg(chunk);
     }
 }
 
-/// Records, their logs and attachments; the index of a record's children is empty by then, and so not there any more.
-fn drop_gone(commands: &mut Pipeline, keys: &Keys, tails: &mut FxHashMap<TaskId, LogTail<()>>, changes: &Changes) {
+/// Deletes records, their logs and attachments. The index of a record's children is empty by then and so does not
+/// exist.
+fn delete_records(commands: &mut Pipeline, keys: &Keys, tails: &mut FxHashMap<TaskId, LogTail<()>>, changes: &Changes) {
     for chunk in changes.gone.chunks(CHUNK) {
         let of = |id: &TaskId| [keys.record(id), keys.log(id), keys.log_total(id), keys.attachments(id)];
         commands.cmd("DEL").arg(chunk.iter().flat_map(of).collect::<Vec<_>>());
@@ -435,7 +442,7 @@ fn change_indexes(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     }
 }
 
-/// Drops ids from the front of a list, and its time once it is empty.
+/// Drops ids from the front of a list, and removes its time once the list is empty.
 const DONE_WITH: &str = "redis.call('LTRIM',KEYS[2],ARGV[1],-1)\n\
     if redis.call('EXISTS',KEYS[2]) == 0 then redis.call('ZREM',KEYS[1],ARGV[2]) end";
 

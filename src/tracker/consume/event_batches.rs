@@ -1,35 +1,35 @@
-//! From the reader's thread to the folder of a partition: events in batches, bounded in number and bytes.
+//! Batches of events between the poll loop and the task of a partition, bounded in number and bytes.
 
 use tokio::sync::mpsc;
 
 use crate::model::event::Event;
 use crate::tracker::project::projection::Logged;
 
-/// Batches on their way to a folder.
+/// Maximum batches queued for a partition task.
 pub const BATCHES: usize = 2;
-/// Bytes of events that wait for a folder before no more are taken, and that make one batch.
+/// Bytes of pending events at which a partition counts as full.
 const MAX_PENDING_BYTES: usize = 4 << 20;
 
-/// The place of a feed that was never started.
-const NOWHERE: i64 = -1;
+/// Offset of a batcher that was never started.
+const NOT_STARTED: i64 = -1;
 
 /// Events of one partition, in log order.
 pub struct Batch {
-    /// Which start of the partition they belong to.
+    /// Generation of the seek that the events belong to.
     pub generation: u64,
     pub events: Vec<Logged>,
-    /// The place after the last record read, events or not.
+    /// Offset after the last record read, including records without an event.
     pub next: i64,
-    /// The record at `next` cannot be folded, and nothing behind it.
+    /// Reason why the record at `next` cannot be folded; nothing follows it.
     pub stop: Option<String>,
 }
 
-/// The reader's end.
+/// Collects the events of one partition and sends them in batches.
 pub struct EventBatcher {
     out: mpsc::Sender<Batch>,
     pub generation: u64,
-    /// The folder has said where to start, and nothing has stopped it since.
-    pub flowing: bool,
+    /// A start offset was set and nothing has stopped the partition since.
+    pub is_started: bool,
     pub paused: bool,
     pending: Vec<Logged>,
     bytes: usize,
@@ -39,25 +39,25 @@ pub struct EventBatcher {
 }
 
 impl EventBatcher {
-    /// Nothing flows before the first start, whose generation is higher than this one.
+    /// Creates a stopped batcher. The generation of the first start must be higher than `generation`.
     pub fn new(out: mpsc::Sender<Batch>, generation: u64) -> Self {
         let (pending, stop) = (Vec::new(), None);
-        Self { out, generation, flowing: false, paused: false, pending, bytes: 0, next: NOWHERE, sent: NOWHERE, stop }
+        Self { out, generation, is_started: false, paused: false, pending, bytes: 0, next: NOT_STARTED, sent: NOT_STARTED, stop }
     }
 
-    /// Begins anew at an offset; whatever was on its way is of an older generation.
+    /// Restarts at an offset; batches already sent belong to an older generation.
     pub fn start(&mut self, generation: u64, offset: i64) {
         self.generation = generation;
-        self.flowing = true;
+        self.is_started = true;
         self.pending.clear();
         self.bytes = 0;
         (self.next, self.sent) = (offset, offset);
         self.stop = None;
     }
 
-    /// The consumer could not be moved to the start: what it delivers does not belong here.
-    pub fn hold(&mut self) {
-        self.flowing = false;
+    /// Drops further records because the consumer could not be moved to the start offset.
+    pub fn suspend(&mut self) {
+        self.is_started = false;
     }
 
     pub fn next(&self) -> i64 {
@@ -65,7 +65,7 @@ impl EventBatcher {
     }
 
     pub fn was_started(&self) -> bool {
-        self.next != NOWHERE
+        self.next != NOT_STARTED
     }
 
     pub fn push(&mut self, event: Event, offset: i64, timestamp_ms: i64, bytes: usize) {
@@ -74,27 +74,27 @@ impl EventBatcher {
         self.next = offset + 1;
     }
 
-    /// A record that is no event.
+    /// Steps over a record without an event.
     pub fn skip(&mut self, offset: i64) {
         self.next = offset + 1;
     }
 
-    /// The consumer has come this far: what lies before and was not delivered is for no reader.
-    pub fn step_to(&mut self, next: i64) {
-        if self.flowing {
+    /// Advances to the consumer's position: offsets before it that were not delivered hold no visible record.
+    pub fn advance_to(&mut self, next: i64) {
+        if self.is_started {
             self.next = self.next.max(next);
         }
     }
 
-    /// Nothing from this offset on can be folded.
+    /// Stops at an offset that cannot be folded.
     pub fn stop_at(&mut self, offset: i64, why: String) {
         self.next = offset;
         self.stop = Some(why);
-        self.flowing = false;
+        self.is_started = false;
     }
 
-    /// Hands over what has gathered, if the folder has room.
-    pub fn pass_on(&mut self, max_events: usize) {
+    /// Sends pending events while the partition task has capacity.
+    pub fn flush(&mut self, max_events: usize) {
         while self.next > self.sent || self.stop.is_some() {
             let Ok(place) = self.out.try_reserve() else { return };
             let rest = if self.pending.len() > max_events { self.pending.split_off(max_events) } else { Vec::new() };
@@ -108,7 +108,7 @@ impl EventBatcher {
         }
     }
 
-    /// Whoever folded it has gone for good.
+    /// Returns true if the partition task has ended.
     pub fn is_abandoned(&self) -> bool {
         self.out.is_closed()
     }
@@ -117,7 +117,7 @@ impl EventBatcher {
         self.next > self.sent || self.stop.is_some()
     }
 
-    /// So much waits that reading on would be hoarding.
+    /// Returns true if enough events are pending to stop reading.
     pub fn is_full(&self, max_events: usize) -> bool {
         self.pending.len() >= max_events || self.bytes >= MAX_PENDING_BYTES
     }

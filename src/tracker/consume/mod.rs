@@ -1,4 +1,4 @@
-//! Reads the events topic and hands each partition's events to its task in bounded batches.
+//! Reads the events topic and passes the events of each partition to its task in bounded batches.
 
 pub(crate) mod event_batches;
 pub(crate) mod poll_loop;

@@ -1,4 +1,4 @@
-//! The tracker's poll loop, on a thread of its own: reads the partitions that the group gives it and feeds their folders.
+//! Poll loop of the tracker, on a thread of its own: reads the assigned partitions and feeds their tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,303 +18,314 @@ use crate::tracker::TrackerSetup;
 const POLL_RECORDS: usize = 2_000;
 const BUSY_WAIT: Duration = Duration::from_millis(2);
 const IDLE_WAIT: Duration = Duration::from_millis(50);
-/// How long no events are taken for the sake of a folder that is behind, while another has nothing left to do. Then the
-/// partition of the first is paused: a pause throws away what the client has fetched ahead, and librdkafka takes up to a
-/// second to fetch again. Where nothing came for the others meanwhile they are quiet, and the next time waits longer.
-const PATIENCE: Duration = Duration::from_millis(100);
-const MOST_PATIENCE: Duration = Duration::from_secs(1);
+/// Time for which polling stops in favour of a partition task that is behind, while another has nothing to do. After
+/// it, the partition that is behind is paused: a pause discards the client's prefetched records, and librdkafka takes
+/// up to a second to fetch them again. If no events arrive for the other partitions meanwhile, the next wait is
+/// longer.
+const MIN_WAIT: Duration = Duration::from_millis(100);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 const FULL_WAIT: Duration = Duration::from_millis(1);
-/// How often the group is told how far the fold is. For people who look at lag; the truth is the fence.
+/// Interval of commits to the group. Informational, for lag monitoring; the checkpoint is authoritative.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// Between two tries to move the consumer to where a folder wants it.
-const MOVE_AGAIN: Duration = Duration::from_millis(200);
-/// How trouble with the broker is named in the health report.
+/// Wait between attempts at moving the consumer to a requested offset.
+const SEEK_RETRY: Duration = Duration::from_millis(200);
+/// Name of broker errors in the health report.
 const BROKER_PART: &str = "events topic";
 
-/// Asks for a partition to be read from an offset on.
+/// Request to read a partition from an offset.
 pub struct SeekRequest {
     pub partition: i32,
     pub generation: u64,
     pub offset: i64,
 }
 
-/// A partition that was taken up, for whoever folds it.
+/// Channels of an assigned partition, for the task that folds it.
 pub struct PartitionHandle {
     pub number: i32,
     pub batches: mpsc::Receiver<Batch>,
-    pub asking: mpsc::UnboundedSender<SeekRequest>,
-    /// The partition was given back.
+    pub seek_sender: mpsc::UnboundedSender<SeekRequest>,
+    /// Cancelled when the partition is released.
     pub stop: CancellationToken,
-    /// Lower than that of any start to come, and higher than any before the partition was taken up.
+    /// Lower than the generation of any seek to come, higher than those of earlier assignments.
     pub generation: u64,
 }
 
-/// Sees to it that a partition is folded.
+/// Spawns the task of an assigned partition.
 pub type SpawnPartition = Box<dyn Fn(PartitionHandle) + Send>;
 
 pub struct PollLoop {
     setup: Arc<TrackerSetup>,
-    fold: SpawnPartition,
-    /// Partitions to be read without a group, until they are taken up.
-    given: Vec<Partition>,
-    /// The consumer is in a group, which gives partitions and is told how far they are folded.
+    spawn: SpawnPartition,
+    /// Partitions to read without a group.
+    fixed_partitions: Vec<Partition>,
+    /// The consumer is a group member: the group assigns partitions and receives commits.
     in_group: bool,
     consumer: Box<dyn Consumer>,
     topic: Arc<str>,
-    feeds: BTreeMap<i32, (EventBatcher, CancellationToken)>,
-    /// What folders ask for; bounded by their number.
-    asked: mpsc::UnboundedReceiver<SeekRequest>,
-    asking: mpsc::UnboundedSender<SeekRequest>,
-    /// Asks that could not be obeyed yet.
-    unmoved: Vec<SeekRequest>,
-    next_move: Instant,
-    /// Goes up with each partition taken up: the generations of different folders of a partition never meet.
-    taken_up: u64,
+    batchers: BTreeMap<i32, (EventBatcher, CancellationToken)>,
+    /// Seek requests of partition tasks; bounded by the number of tasks.
+    seek_requests: mpsc::UnboundedReceiver<SeekRequest>,
+    seek_sender: mpsc::UnboundedSender<SeekRequest>,
+    /// Seek requests that failed and are retried.
+    pending_seeks: Vec<SeekRequest>,
+    next_seek: Instant,
+    /// Incremented per assignment, so that generations of different tasks of a partition never overlap.
+    assignments: u64,
     committing: bool,
     last_commit: Instant,
-    /// Since when a folder has had nothing to do because another is behind.
-    starving: Option<Instant>,
-    /// How long that may last.
-    patience: Duration,
-    /// Events have come for another partition since one was paused for the sake of the others.
-    relieved: bool,
+    /// Start of the time during which a partition task was idle because another is behind.
+    idle_since: Option<Instant>,
+    /// Current limit of that time.
+    wait_limit: Duration,
+    /// Events have arrived for another partition since one was paused.
+    others_received: bool,
     shutdown: Shutdown,
 }
 
 impl PollLoop {
-    pub fn new(setup: Arc<TrackerSetup>, consumer: Box<dyn Consumer>, shutdown: Shutdown, fold: SpawnPartition) -> Self {
-        let (asking, asked) = mpsc::unbounded_channel();
+    pub fn new(setup: Arc<TrackerSetup>, consumer: Box<dyn Consumer>, shutdown: Shutdown, spawn: SpawnPartition) -> Self {
+        let (seek_sender, seek_requests) = mpsc::unbounded_channel();
         let topic = setup.names.events().into();
-        let (feeds, now) = (BTreeMap::new(), Instant::now());
+        let (batchers, now) = (BTreeMap::new(), Instant::now());
         setup.health.set("tracker", "waiting for the group");
         Self {
             setup,
-            fold,
-            given: Vec::new(),
+            spawn,
+            fixed_partitions: Vec::new(),
             in_group: true,
             consumer,
             topic,
-            feeds,
-            asked,
-            asking,
-            unmoved: Vec::new(),
-            next_move: now,
-            taken_up: 0,
+            batchers,
+            seek_requests,
+            seek_sender,
+            pending_seeks: Vec::new(),
+            next_seek: now,
+            assignments: 0,
             committing: false,
             last_commit: now,
-            starving: None,
-            patience: PATIENCE,
-            relieved: true,
+            idle_since: None,
+            wait_limit: MIN_WAIT,
+            others_received: true,
             shutdown,
         }
     }
 
-    /// Reads these partitions, with a consumer that is in no group.
+    /// Reads these partitions with a consumer outside of a group.
     pub fn of(mut self, partitions: Vec<Partition>) -> Self {
-        (self.given, self.in_group) = (partitions, false);
+        (self.fixed_partitions, self.in_group) = (partitions, false);
         self
     }
 
-    /// Runs until the tracker stops, or its consumer is of no use any more; then leaves the group.
+    /// Runs until the tracker stops or the consumer fails, then leaves the group.
     pub async fn run(mut self) -> Result<(), BrokerError> {
         let mut outcome = Ok(());
-        let given = std::mem::take(&mut self.given);
+        let fixed_partitions = std::mem::take(&mut self.fixed_partitions);
         if !self.in_group {
-            self.take_up(&given);
+            self.assign(&fixed_partitions);
         }
         while outcome.is_ok() && !self.shutdown.is_draining() {
             outcome = self.step().await;
         }
-        self.feeds.values().for_each(|(_, stop)| stop.cancel());
+        self.batchers.values().for_each(|(_, stop)| stop.cancel());
         self.consumer.close(Duration::from_secs(5));
         outcome
     }
 
-    /// An error means that the consumer is of no use any more.
+    /// One iteration. An error means that the consumer has failed.
     async fn step(&mut self) -> Result<(), BrokerError> {
-        if Instant::now() >= self.next_move {
-            std::mem::take(&mut self.unmoved).into_iter().for_each(|ask| self.obey(ask));
+        if Instant::now() >= self.next_seek {
+            std::mem::take(&mut self.pending_seeks).into_iter().for_each(|ask| self.seek(ask));
         }
-        while let Ok(ask) = self.asked.try_recv() {
-            self.obey(ask);
+        while let Ok(ask) = self.seek_requests.try_recv() {
+            self.seek(ask);
         }
-        self.give_up_what_nobody_folds();
+        self.release_abandoned();
         let batch = self.setup.config.batch_events;
-        self.feeds.values_mut().for_each(|(feed, _)| feed.pass_on(batch));
+        self.batchers.values_mut().for_each(|(batcher, _)| batcher.flush(batch));
         self.commit_if_due();
-        let patient = self.is_patient();
-        self.balance(patient);
-        if patient {
+        let waiting = self.is_waiting();
+        self.balance(waiting);
+        if waiting {
             return self.poll(0, runtime::waiting(FULL_WAIT).await);
         }
-        let pending = self.feeds.values().any(|(feed, _)| feed.has_pending());
+        let pending = self.batchers.values().any(|(batcher, _)| batcher.has_pending());
         self.poll(POLL_RECORDS, runtime::waiting(if pending { BUSY_WAIT } else { IDLE_WAIT }).await)
     }
 
-    /// Serves the group, and takes at most so many events.
+    /// Polls for at most `most` events and handles group events.
     fn poll(&mut self, most: usize, wait: Duration) -> Result<(), BrokerError> {
-        let (feeds, setup) = (&mut self.feeds, &self.setup);
-        let (mut heard, mut relieved) = (false, false);
-        let one_is_paused = feeds.values().any(|(feed, _)| feed.flowing && feed.paused);
+        let (batchers, setup) = (&mut self.batchers, &self.setup);
+        let (mut received, mut others_received) = (false, false);
+        let any_paused = batchers.values().any(|(batcher, _)| batcher.is_started && batcher.paused);
         let polled = self.consumer.poll(most, wait, &mut |record| {
-            heard = true;
-            if let Some((feed, _)) = feeds.get_mut(&record.partition) {
-                relieved |= one_is_paused && !feed.paused;
-                take(feed, record, setup);
+            received = true;
+            if let Some((batcher, _)) = batchers.get_mut(&record.partition) {
+                others_received |= any_paused && !batcher.paused;
+                take(batcher, record, setup);
             }
         });
-        self.relieved |= relieved;
-        if heard {
+        self.others_received |= others_received;
+        if received {
             self.setup.health.clear(BROKER_PART);
         }
         match polled {
             Ok(events) => events.into_iter().for_each(|event| self.group_event(event)),
             Err(error @ (BrokerError::Fatal(_) | BrokerError::Fenced(_))) => return Err(error),
-            Err(error) => self.trouble(&error),
+            Err(error) => self.report_broker_error(&error),
         }
-        // Where nothing was asked for nothing has moved.
+        // Positions do not move if no records were requested.
         if most > 0 {
-            self.step_over_markers();
+            self.skip_markers();
         }
         Ok(())
     }
 
-    /// What ends a transaction takes a place in the log and is never delivered: the fold's place steps over it.
-    fn step_over_markers(&mut self) {
-        let places = match self.consumer.positions() {
-            Ok(places) => places,
-            Err(error) => return self.trouble(&error),
+    /// Advances over transaction markers, which occupy offsets but are never delivered.
+    fn skip_markers(&mut self) {
+        let positions = match self.consumer.positions() {
+            Ok(positions) => positions,
+            Err(error) => return self.report_broker_error(&error),
         };
-        for (partition, next) in places {
-            if let Some((feed, _)) = self.feeds.get_mut(&partition.index) {
-                feed.step_to(next);
+        for (partition, next) in positions {
+            if let Some((batcher, _)) = self.batchers.get_mut(&partition.index) {
+                batcher.advance_to(next);
             }
         }
     }
 
     fn group_event(&mut self, event: GroupEvent) {
         match event {
-            GroupEvent::Assigned(partitions) => self.take_up(&partitions),
-            GroupEvent::Revoked(partitions) | GroupEvent::Lost(partitions) => self.give_back(&partitions),
+            GroupEvent::Assigned(partitions) => self.assign(&partitions),
+            GroupEvent::Revoked(partitions) | GroupEvent::Lost(partitions) => self.release(&partitions),
             GroupEvent::Committed { result, .. } => {
                 self.committing = false;
                 match result {
                     Ok(()) => self.setup.health.clear(BROKER_PART),
-                    Err(error) => tracing::debug!(%error, "the group was not told how far the fold is"),
+                    Err(error) => tracing::debug!(%error, "committing the fold's offsets failed"),
                 }
             }
             GroupEvent::OutOfRange(partition) => self.out_of_range(&partition),
-            GroupEvent::Trouble(error) => self.trouble(&error),
+            GroupEvent::Trouble(error) => self.report_broker_error(&error),
         }
     }
 
-    /// Each partition gets a folder, which finds the fence and says where to start. The consumer takes it only then: one
-    /// that was taken at some other place and moved at once may still end up there, behind events that were never folded.
-    fn take_up(&mut self, partitions: &[Partition]) {
+    /// Spawns a task per partition, which reads the checkpoint and requests its start offset. The consumer is
+    /// assigned only then: assigned elsewhere and moved at once, it may still deliver records beyond events that were
+    /// never folded.
+    fn assign(&mut self, partitions: &[Partition]) {
         let numbers: Vec<i32> = partitions.iter().map(|partition| partition.index).collect();
         tracing::info!(partitions = ?numbers, "events partitions assigned");
         self.setup.health.clear("tracker");
         for number in numbers {
-            self.taken_up += 1;
-            let generation = self.taken_up << 32;
+            self.assignments += 1;
+            let generation = self.assignments << 32;
             let (out, batches) = mpsc::channel(BATCHES);
             let stop = CancellationToken::new();
-            (self.fold)(PartitionHandle { number, batches, asking: self.asking.clone(), stop: stop.clone(), generation });
-            self.feeds.insert(number, (EventBatcher::new(out, generation), stop));
+            (self.spawn)(PartitionHandle {
+                number,
+                batches,
+                seek_sender: self.seek_sender.clone(),
+                stop: stop.clone(),
+                generation,
+            });
+            self.batchers.insert(number, (EventBatcher::new(out, generation), stop));
         }
     }
 
-    fn give_up_what_nobody_folds(&mut self) {
-        let gone: Vec<i32> = self.feeds.iter().filter(|(_, (feed, _))| feed.is_abandoned()).map(|(number, _)| *number).collect();
+    fn release_abandoned(&mut self) {
+        let gone: Vec<i32> =
+            self.batchers.iter().filter(|(_, (batcher, _))| batcher.is_abandoned()).map(|(number, _)| *number).collect();
         if !gone.is_empty() {
             let partitions: Vec<Partition> = gone.into_iter().map(|number| Partition::new(self.topic.clone(), number)).collect();
-            self.give_back(&partitions);
+            self.release(&partitions);
         }
     }
 
-    /// The folder may still be in the middle of a batch: the fence keeps it from writing over its successor.
-    fn give_back(&mut self, partitions: &[Partition]) {
+    /// Stops the tasks of these partitions. A task may still be inside a batch; the checkpoint keeps it from
+    /// overwriting its successor's work.
+    fn release(&mut self, partitions: &[Partition]) {
         let numbers: Vec<i32> = partitions.iter().map(|partition| partition.index).collect();
-        tracing::info!(partitions = ?numbers, "events partitions given back");
+        tracing::info!(partitions = ?numbers, "events partitions released");
         for number in numbers {
-            if let Some((_, stop)) = self.feeds.remove(&number) {
+            if let Some((_, stop)) = self.batchers.remove(&number) {
                 stop.cancel();
             }
         }
         if let Err(error) = self.consumer.release(partitions) {
-            self.trouble(&error);
+            self.report_broker_error(&error);
         }
-        if self.feeds.is_empty() {
+        if self.batchers.is_empty() {
             self.setup.health.clear(BROKER_PART);
         }
     }
 
-    /// Begins at the asked place. Until the consumer has been moved there, what it delivers is not taken: it may lie
-    /// behind events that were never folded.
-    fn obey(&mut self, ask: SeekRequest) {
+    /// Moves the consumer to the requested offset. Until that succeeds, its records are dropped: they may lie beyond
+    /// events that were never folded.
+    fn seek(&mut self, ask: SeekRequest) {
         let partition = Partition::new(self.topic.clone(), ask.partition);
-        let Some((feed, _)) = self.feeds.get_mut(&ask.partition) else { return };
-        // The same generation once more is one that could not be obeyed.
-        if ask.generation < feed.generation {
+        let Some((batcher, _)) = self.batchers.get_mut(&ask.partition) else { return };
+        // An equal generation is a retry of a failed seek.
+        if ask.generation < batcher.generation {
             return;
         }
-        feed.start(ask.generation, ask.offset);
+        batcher.start(ask.generation, ask.offset);
         let partitions = std::slice::from_ref(&partition);
         let moved = self.consumer.assign(&[(partition.clone(), StartOffset::At(ask.offset))]);
         match moved.and_then(|()| self.consumer.pause(partitions, false)) {
-            Ok(()) => feed.paused = false,
+            Ok(()) => batcher.paused = false,
             Err(error) => {
-                feed.hold();
-                self.trouble(&error);
-                self.unmoved.push(ask);
-                self.next_move = Instant::now() + MOVE_AGAIN;
+                batcher.suspend();
+                self.report_broker_error(&error);
+                self.pending_seeks.push(ask);
+                self.next_seek = Instant::now() + SEEK_RETRY;
             }
         }
     }
 
-    /// A folder is behind, and no other has waited for long.
-    fn is_patient(&mut self) -> bool {
+    /// Returns true while polling should wait for a partition task that is behind and no other has been idle for
+    /// long.
+    fn is_waiting(&mut self) -> bool {
         let limit = self.setup.config.queue_events;
-        let open = || self.feeds.values().map(|(feed, _)| feed).filter(|feed| feed.flowing && !feed.paused);
-        if !open().any(|feed| feed.is_full(limit)) {
-            self.starving = None;
+        let open = || self.batchers.values().map(|(batcher, _)| batcher).filter(|batcher| batcher.is_started && !batcher.paused);
+        if !open().any(|batcher| batcher.is_full(limit)) {
+            self.idle_since = None;
             return false;
         }
         if open().all(EventBatcher::has_pending) {
-            self.starving = None;
+            self.idle_since = None;
             return true;
         }
-        let patient = self.starving.get_or_insert_with(Instant::now).elapsed() < self.patience;
-        if !patient {
-            self.starving = None;
-            self.patience = if self.relieved { PATIENCE } else { MOST_PATIENCE.min(self.patience * 2) };
-            self.relieved = false;
+        let waiting = self.idle_since.get_or_insert_with(Instant::now).elapsed() < self.wait_limit;
+        if !waiting {
+            self.idle_since = None;
+            self.wait_limit = if self.others_received { MIN_WAIT } else { MAX_WAIT.min(self.wait_limit * 2) };
+            self.others_received = false;
         }
-        patient
+        waiting
     }
 
-    /// Resumes what its folder has caught up with, and pauses what it cannot keep up with, where that is not waited for.
-    fn balance(&mut self, patient: bool) {
+    /// Pauses partitions whose tasks cannot keep up, and resumes those that have caught up.
+    fn balance(&mut self, waiting: bool) {
         let limit = self.setup.config.queue_events;
-        for (number, (feed, _)) in &mut self.feeds {
-            let pause = !feed.flowing || (feed.is_full(limit) && !patient);
-            let resume = feed.flowing && !feed.is_full((limit / 2).max(1));
-            if (pause && !feed.paused) || (resume && feed.paused) {
+        for (number, (batcher, _)) in &mut self.batchers {
+            let pause = !batcher.is_started || (batcher.is_full(limit) && !waiting);
+            let resume = batcher.is_started && !batcher.is_full((limit / 2).max(1));
+            if (pause && !batcher.paused) || (resume && batcher.paused) {
                 let partition = Partition::new(self.topic.clone(), *number);
                 match self.consumer.pause(std::slice::from_ref(&partition), pause) {
-                    Ok(()) => feed.paused = pause,
-                    Err(error) => tracing::warn!(%error, "a partition could not be paused or resumed; trying again"),
+                    Ok(()) => batcher.paused = pause,
+                    Err(error) => tracing::warn!(%error, "cannot pause or resume a partition; retrying"),
                 }
             }
         }
     }
 
     fn out_of_range(&mut self, partition: &Partition) {
-        let Some((feed, _)) = self.feeds.get_mut(&partition.index) else { return };
-        let at = feed.next();
-        feed.stop_at(
+        let Some((batcher, _)) = self.batchers.get_mut(&partition.index) else { return };
+        let at = batcher.next();
+        batcher.stop_at(
             at,
-            format!("offset {at} lies outside the log: events that were never folded are gone, or the topic was made anew"),
+            format!("offset {at} is out of range: events were removed before they were folded, or the topic was recreated"),
         );
     }
 
@@ -323,11 +334,11 @@ impl PollLoop {
             return;
         }
         self.last_commit = Instant::now();
-        let flowing = self.feeds.iter().filter(|(_, (feed, _))| feed.was_started());
-        let commits: Vec<Commit> = flowing
-            .map(|(number, (feed, _))| Commit {
+        let is_started = self.batchers.iter().filter(|(_, (batcher, _))| batcher.was_started());
+        let commits: Vec<Commit> = is_started
+            .map(|(number, (batcher, _))| Commit {
                 partition: Partition::new(self.topic.clone(), *number),
-                offset: feed.next(),
+                offset: batcher.next(),
                 metadata: String::new(),
             })
             .collect();
@@ -336,44 +347,47 @@ impl PollLoop {
         }
     }
 
-    /// What the client itself goes on trying. It matters to whoever asks only while there is something to read.
-    fn trouble(&self, error: &BrokerError) {
-        tracing::warn!(%error, "trouble with the broker; going on");
-        if !self.feeds.is_empty() {
+    /// Reports an error that the client retries by itself. Only relevant to health while partitions are assigned.
+    fn report_broker_error(&self, error: &BrokerError) {
+        tracing::warn!(%error, "broker error; continuing");
+        if !self.batchers.is_empty() {
             self.setup.health.set(BROKER_PART, error.to_string());
         }
     }
 }
 
-fn take(feed: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup) {
-    // What was on its way before a start elsewhere does not belong to it.
-    if !feed.flowing || record.offset < feed.next() {
+fn take(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup) {
+    // Records fetched before the last seek belong to an older generation.
+    if !batcher.is_started || record.offset < batcher.next() {
         return;
     }
     let value = record.value.unwrap_or_default();
     match Event::decode(value) {
-        Ok(event) => match home_of(&event, setup) {
-            Some(home) if home != record.partition => {
-                let why = format!("`{}` belongs to partition {home}: the key is the root's id, partitioned by murmur2", event.id);
-                skip(feed, record, setup, &why);
+        Ok(event) => match partition_of_event(&event, setup) {
+            Some(partition) if partition != record.partition => {
+                let why = format!(
+                    "`{}` belongs to partition {partition}: records are keyed by the root id and partitioned by murmur2",
+                    event.id
+                );
+                skip(batcher, record, setup, &why);
             }
-            _ => feed.push(event, record.offset, record.timestamp_ms, value.len()),
+            _ => batcher.push(event, record.offset, record.timestamp_ms, value.len()),
         },
-        Err(DecodeError::Newer(version)) => feed.stop_at(record.offset, DecodeError::Newer(version).to_string()),
-        Err(DecodeError::Malformed(why)) => skip(feed, record, setup, &why),
+        Err(DecodeError::Newer(version)) => batcher.stop_at(record.offset, DecodeError::Newer(version).to_string()),
+        Err(DecodeError::Malformed(why)) => skip(batcher, record, setup, &why),
     }
 }
 
-/// The partition of the task that an event speaks of. Folded in another one it would make a second record of the task, which
-/// nobody finds by its id.
-fn home_of(event: &Event, setup: &TrackerSetup) -> Option<i32> {
-    let home = || partition_of(event.id.root().as_bytes(), setup.events_partitions);
-    if event.kind.is_of_no_task() { None } else { i32::try_from(home()).ok() }
+/// Partition of an event's task. Folded in another partition, the event would create a second record that no lookup
+/// by id finds.
+fn partition_of_event(event: &Event, setup: &TrackerSetup) -> Option<i32> {
+    let partition = || partition_of(event.id.root().as_bytes(), setup.events_partitions);
+    if event.kind.is_of_no_task() { None } else { i32::try_from(partition()).ok() }
 }
 
-fn skip(feed: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup, why: &str) {
+fn skip(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup, why: &str) {
     let partition = record.partition.to_string();
-    tracing::warn!(partition, offset = record.offset, reason = %why, "a record on the events topic cannot be folded and is skipped");
+    tracing::warn!(partition, offset = record.offset, reason = %why, "skipping an invalid record on the events topic");
     setup.metrics.events_skipped.with_label_values(&[&partition]).inc();
-    feed.skip(record.offset);
+    batcher.skip(record.offset);
 }

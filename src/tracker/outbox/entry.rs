@@ -1,4 +1,4 @@
-//! What is fired for a timer or an effect: the records of one step, the event that says it is done last.
+//! Outbox entries: the Kafka records published for a timer or an effect, ending with the event that marks it as done.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::model::task::Position;
 use crate::model::task::id::TaskId;
 pub use crate::tracker::outbox::planner::OutboxPlanner;
 
-/// A record to be sent.
+/// A record to be produced.
 pub struct Message {
     pub(super) topic: Arc<str>,
     pub(super) partition: Option<i32>,
@@ -19,7 +19,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// One without headers.
+    /// Creates a record without headers.
     pub fn plain(topic: Arc<str>, partition: i32, key: String, value: Option<Vec<u8>>) -> Self {
         Self { topic, partition: Some(partition), key: key.into_bytes(), value, headers: Vec::new() }
     }
@@ -28,52 +28,58 @@ impl Message {
         self.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect()
     }
 
-    pub fn outgoing<'a>(&'a self, headers: &'a [(&'a str, &'a [u8])]) -> ProducerRecord<'a> {
+    pub fn producer_record<'a>(&'a self, headers: &'a [(&'a str, &'a [u8])]) -> ProducerRecord<'a> {
         let (partition, key) = (self.partition, Some(self.key.as_slice()));
         ProducerRecord { topic: &self.topic, partition, key, value: self.value.as_deref(), headers }
     }
 }
 
-/// What is fired together or not at all.
+/// Records that are published atomically.
 pub struct OutboxEntry {
     pub id: TaskId,
-    /// With the id, what it is: the timer, or an effect.
-    pub mark: String,
-    /// For the metric.
+    /// Identifies the timer or effect within the task, for deduplication.
+    pub dedup_key: String,
+    /// Label of the metric.
     pub kind: &'static str,
-    /// The last one is an event of this partition, unless one follows, or a walk that goes on has nothing to say but to the
-    /// workers.
+    /// Records in order. The last one is an event of this partition, unless `dependent_event` is set or the step of a
+    /// subtree command has a control record only.
     pub messages: Vec<Message>,
-    /// An event behind them that says where the last one of them lies: the task's record.
-    pub follower: Option<Event>,
+    /// Event published after them that contains the position of the last one, the task's record.
+    pub dependent_event: Option<Event>,
 }
 
 impl OutboxEntry {
     pub const TIMER: &str = "timer";
-    /// The kind of a step of a walk.
-    pub const WALK: &str = "walk";
+    /// Kind of a subtree command's step.
+    pub const SUBTREE: &str = "walk";
 
-    pub fn is_of_walk(&self) -> bool {
-        self.kind == Self::WALK
+    pub fn is_subtree_step(&self) -> bool {
+        self.kind == Self::SUBTREE
     }
 
-    pub fn plain(id: &TaskId, mark: impl Into<String>, kind: &'static str, messages: Vec<Message>) -> Self {
-        Self { id: id.clone(), mark: mark.into(), kind, messages, follower: None }
+    pub fn plain(id: &TaskId, dedup_key: impl Into<String>, kind: &'static str, messages: Vec<Message>) -> Self {
+        Self { id: id.clone(), dedup_key: dedup_key.into(), kind, messages, dependent_event: None }
     }
 
-    /// Publishes a task's record, and tells it.
-    pub(super) fn of_record(id: &TaskId, mark: impl Into<String>, kind: &'static str, record: Message, event: Event) -> Self {
-        Self { id: id.clone(), mark: mark.into(), kind, messages: vec![record], follower: Some(event) }
+    /// Publishes a task's record and the event that refers to it.
+    pub(super) fn record_and_event(
+        id: &TaskId,
+        dedup_key: impl Into<String>,
+        kind: &'static str,
+        record: Message,
+        event: Event,
+    ) -> Self {
+        Self { id: id.clone(), dedup_key: dedup_key.into(), kind, messages: vec![record], dependent_event: Some(event) }
     }
 
-    pub fn ends_in(&self, topic: &str) -> bool {
+    pub fn ends_in_topic(&self, topic: &str) -> bool {
         self.messages.last().is_some_and(|last| *last.topic == *topic)
     }
 
-    /// What follows, where its last message lies there.
-    pub fn follower(&self, events: &Arc<str>, number: u32, place: (i32, i64)) -> Option<DependentRecord> {
+    /// Builds the dependent event, given the position of the last record.
+    pub fn dependent_event(&self, events: &Arc<str>, number: u32, place: (i32, i64)) -> Option<DependentRecord> {
         let (partition, offset) = place;
-        let (key, value) = encoded(&Event { position: Some(Position { partition, offset }), ..self.follower.clone()? });
+        let (key, value) = encoded(&Event { position: Some(Position { partition, offset }), ..self.dependent_event.clone()? });
         Some(DependentRecord { topic: events.clone(), partition: number as i32, key, value })
     }
 
@@ -87,7 +93,7 @@ pub fn event_message(events: &Arc<str>, number: u32, event: &Event) -> Message {
     Message { topic: events.clone(), partition, key, value: Some(value), headers: Vec::new() }
 }
 
-/// The key and the value of an event's record.
+/// Encodes key and value of an event's record.
 fn encoded(event: &Event) -> (Vec<u8>, Vec<u8>) {
     let mut value = Vec::with_capacity(256);
     event.encode(&mut value);
@@ -100,7 +106,7 @@ pub fn effect_done(id: &TaskId, effect: Effect, now: i64) -> Event {
     event
 }
 
-pub(super) fn last_word(id: &TaskId, run: u32, kind: Kind, why: &str, now: i64) -> Event {
+pub(super) fn terminal_event(id: &TaskId, run: u32, kind: Kind, why: &str, now: i64) -> Event {
     let mut event = Event::new(kind, id.clone(), run, now);
     event.error = Some(Box::new(ErrorInfo::new(&kind.name(), why, 0)));
     event

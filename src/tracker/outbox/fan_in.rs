@@ -1,4 +1,4 @@
-//! The params of a continuation: as they were written, or with the results of the tasks that it follows.
+//! Params of a continuation: as submitted, or with the results of the tasks that it follows.
 
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
@@ -8,24 +8,24 @@ use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index};
 use crate::tracker::TrackerSetup;
 
-/// Records read at a time: each may have a result of some hundred KiB.
+/// Records per read; each may have a result of several hundred KiB.
 const STEP: usize = 64;
 
-/// Err: the params cannot be made, for good; the outer one: not now.
+/// Builds the params. The inner error is permanent, the outer one transient.
 pub async fn params(
     setup: &TrackerSetup,
     number: u32,
     id: &TaskId,
     node: &TaskRecord,
-    then: &Continuation,
+    continuation: &Continuation,
 ) -> Result<Result<RawJson, String>, String> {
-    if !then.with_results {
-        return Ok(RawJson::of(&then.params).map_err(|why| why.to_string()));
+    if !continuation.with_results {
+        return Ok(RawJson::of(&continuation.params).map_err(|why| why.to_string()));
     }
-    // Since it is followed it waits for what follows.
+    // The parent's rolled-up state waits for its continuations, so use the state without them.
     let settled = rollup::settled(node.own, &node.below, node.tolerated());
     let task = Ended { state: settled, ..ended(id.clone(), node) };
-    let mut joined = Joined { params: then.params.clone(), task, results: Vec::new() };
+    let mut joined = Joined { params: continuation.params.clone(), task, results: Vec::new() };
     let (mut after, mut bytes) = (None::<Entry>, size(&joined));
     loop {
         let page = setup.store.page(number, &Index::Children(id.clone()), after.as_ref(), STEP).await;
@@ -36,12 +36,12 @@ pub async fn params(
             let Some(found) = found.filter(|found| found.run >= node.run && number_of(child.segment()).is_none()) else {
                 continue;
             };
-            let one = ended(child, &found);
-            bytes += size(&one) + 1;
+            let child_result = ended(child, &found);
+            bytes += size(&child_result) + 1;
             if bytes > MAX_JOINED_BYTES {
                 return Ok(Err(too_large(id, joined.results.len())));
             }
-            joined.results.push(one);
+            joined.results.push(child_result);
         }
         after = page.last().cloned();
         if page.len() < STEP {
@@ -61,7 +61,7 @@ fn size(value: &impl serde::Serialize) -> usize {
 
 fn too_large(id: &TaskId, fitting: usize) -> String {
     format!(
-        "the results of the children of `{id}` have more than {} MiB together: {fitting} of them would fit (hint: let the children return links, or leave `with_results` out and read `GET /v1/tasks/{id}/children`)",
+        "the results of the children of `{id}` exceed {} MiB in total: {fitting} of them fit (hint: return links from the children, or omit `with_results` and read `GET /v1/tasks/{id}/children`)",
         MAX_JOINED_BYTES >> 20
     )
 }

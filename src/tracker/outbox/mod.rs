@@ -1,4 +1,4 @@
-//! Publishes the timers and effects that the fold has stored, each once.
+//! Publishes the timers and effects that the fold has stored, exactly once each.
 
 pub(crate) mod entry;
 pub(crate) mod fan_in;

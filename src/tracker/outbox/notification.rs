@@ -1,5 +1,5 @@
-//! What is told of a task: a delivery is a task of its own, of a type that comes with kafleet. Attempts, backoff, dead
-//! letters, redrive and status are those of any task; what the fold has decided once is published once.
+//! Notifications about a task. Each delivery is a task of its own with a built-in type, so attempts, backoff, dead
+//! letters, redrive and status work as for any task. The fold decides on a delivery once, and it is published once.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ use crate::model::units::duration::Millis;
 use crate::publish::{NewTask, scheduled_event, time_text};
 
 const SOURCE: &str = "kafleet/tracker";
-/// Who is told to have made a delivery.
+/// Creator of delivery tasks.
 const CREATOR: &str = "kafleet";
 
-/// The event that brings a delivery about; None: the task's policy says nothing of it any more. `lean`: without what may
-/// be large.
+/// Builds the event that schedules a delivery; `None` if the task's policy no longer contains its rule. `lean` omits
+/// fields that may be large.
 pub fn delivery_event(
     id: &TaskId,
     node: &TaskRecord,
@@ -33,34 +33,34 @@ pub fn delivery_event(
     now_ms: i64,
 ) -> Result<Option<Event>, String> {
     let rules = node.policy.as_deref().map(|policy| &policy.rules);
-    let Some(telling) = rules.and_then(|rules| delivery.rule.telling(rules)) else { return Ok(None) };
+    let Some(notification) = rules.and_then(|rules| delivery.rule.telling(rules)) else { return Ok(None) };
     let body = RawJson::of(&body(id, node, delivery, lean)).map_err(|why| why.to_string())?;
-    let (kind, params, attempts) = match telling {
+    let (kind, params, attempts) = match notification {
         Notification::Callback(callback) => {
             (callback::TYPE, RawJson::of(&Callbacks::params(callback, body)), (callback.retries, callback.timeout))
         }
         Notification::Email(email) => (email::TYPE, RawJson::of(&Emails::params(email, body)), (email.retries, email.timeout)),
     };
     let mut new = NewTask::new(kind, params.map_err(|why| why.to_string())?);
-    new.id = Some(TaskId::parse(&delivery.id(id, telling)).map_err(|why| why.to_string())?);
+    new.id = Some(TaskId::parse(&delivery.id(id, notification)).map_err(|why| why.to_string())?);
     new.policy = policy(id, delivery, attempts);
     scheduled_event(new, SOURCE, now_ms, now_ms).map(Some).map_err(|why| why.to_string())
 }
 
 fn policy(id: &TaskId, delivery: Delivery, (retries, timeout): (Option<u32>, Option<Millis>)) -> Policy {
-    let about = json!({"task": id, "rule": delivery.rule.to_string(), "state": delivery.state, "run": delivery.run});
+    let options = json!({"task": id, "rule": delivery.rule.to_string(), "state": delivery.state, "run": delivery.run});
     let name: String = format!("{} of {id}", delivery.state).chars().take(MAX_TEXT_CHARS).collect();
     Policy {
         retries,
         timeout,
         name: Some(name),
         creator: Some(CREATOR.to_owned()),
-        rules: Rules { options: Some(about), ..Rules::default() },
+        rules: Rules { options: Some(options), ..Rules::default() },
         ..Policy::default()
     }
 }
 
-/// What a callback says: what kind of thing has happened, when, and to which task.
+/// Builds the body of a callback: kind of event, time and task.
 fn body(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Value {
     let mut data = task_data(id, node, delivery, lean);
     let mut kind = "task.state";
@@ -75,10 +75,10 @@ fn body(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Value
 
 fn task_data(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Map<String, Value> {
     let policy = node.policy.as_deref().cloned().unwrap_or_default();
-    // The task may have gone on since: what it says then is not what it said when it came into this state.
-    let still = node.run == delivery.run && node.state == delivery.state;
-    let time = |at: Option<i64>| at.filter(|_| still).map(time_text);
-    let result = node.output.as_ref().filter(|_| still && !lean).and_then(|output| output.value().ok());
+    // Omit fields of a later state if the task has changed since.
+    let is_current = node.run == delivery.run && node.state == delivery.state;
+    let time = |at: Option<i64>| at.filter(|_| is_current).map(time_text);
+    let result = node.output.as_ref().filter(|_| is_current && !lean).and_then(|output| output.value().ok());
     let fields: BTreeMap<&str, Value> = [
         ("id", json!(id)),
         ("parent", json!(id.parent())),
@@ -97,7 +97,7 @@ fn task_data(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> 
         ("started_at", json!(time(node.started_at_ms))),
         ("ended_at", json!(time(node.ended_at_ms))),
         ("result", result.unwrap_or_default()),
-        ("error", json!(node.error.as_deref().filter(|_| still))),
+        ("error", json!(node.error.as_deref().filter(|_| is_current))),
     ]
     .into();
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

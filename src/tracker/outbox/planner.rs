@@ -1,4 +1,4 @@
-//! Makes shots: what is due, what tasks want, and what of that has to wait.
+//! Plans outbox entries for due timers and pending effects, and defers those that have to wait.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::entry::{Message, OutboxEntry, effect_done, event_message, last_word};
+use super::entry::{Message, OutboxEntry, effect_done, event_message, terminal_event};
 use crate::broker::BrokerError;
 use crate::control::{CONTROL_VERSION, Cancel, ControlKey};
 use crate::model::event::{Event, Kind};
@@ -19,37 +19,37 @@ use crate::store::Entry;
 use crate::tracker::TrackerSetup;
 use crate::tracker::outbox::notification::delivery_event;
 use crate::tracker::outbox::subtree::SubtreeCommand;
-use crate::tracker::outbox::task_records::renew;
+use crate::tracker::outbox::task_records::apply_patch;
 use crate::tracker::upkeep::withdrawals::{CancelProgress, Withdrawals};
 
-/// How long what has to wait for Kafka is left alone, so that others get their turn.
+/// Minimum deferral of an effect that waits for Kafka, so that others get their turn.
 const DEFERRAL: Duration = Duration::from_secs(3);
-/// However many there are, no more than some in a second are looked at again.
-const PER_DEFERRED: Duration = Duration::from_millis(20);
-/// A partition that took so long not to give a record is asked for no other one in the same pass.
-const SILENCE: Duration = Duration::from_secs(1);
-/// Bytes of continuations in one transaction, about.
-const MOST_BYTES: usize = 8 << 20;
-/// The control topic has one partition.
+/// Deferral per deferred task, which bounds the rate of repeated attempts.
+const DEFERRAL_PER_TASK: Duration = Duration::from_millis(20);
+/// Duration after which a failed read excludes its partition from further reads in the same pass.
+const MAX_READ_TIME: Duration = Duration::from_secs(1);
+/// Approximate maximum bytes of continuations per transaction.
+const MAX_BYTES: usize = 8 << 20;
+/// Partition of the control topic, which has only one.
 const CONTROL_PARTITION: i32 = 0;
 
 /// Type and partition of a task's record.
-fn place_of(node: &TaskRecord) -> (Option<Arc<str>>, Option<i32>) {
+fn location(node: &TaskRecord) -> (Option<Arc<str>>, Option<i32>) {
     (node.task_type.clone(), node.position.map(|position| position.partition))
 }
 
-/// Makes shots.
+/// Plans outbox entries of one events partition.
 pub struct OutboxPlanner {
     pub(super) setup: Arc<TrackerSetup>,
     pub(super) number: u32,
     pub(super) events: Arc<str>,
     control: Arc<str>,
-    /// Topics that are known to exist.
+    /// Topics known to exist.
     pub(super) topics: HashSet<String>,
-    /// What cannot be sent, and why.
-    pub(super) given_up: HashMap<(TaskId, String), String>,
+    /// Timers and effects whose records cannot be sent, with the reason.
+    pub(super) unsendable: HashMap<(TaskId, String), String>,
     withdrawals: Arc<Withdrawals>,
-    /// Tasks whose effects have to wait, with their turn, and until when.
+    /// Deferred tasks with their turn, and the end of the deferral.
     deferred: HashMap<(TaskId, i64), Instant>,
 }
 
@@ -62,29 +62,29 @@ impl OutboxPlanner {
             events,
             control,
             topics: HashSet::new(),
-            given_up: HashMap::new(),
+            unsendable: HashMap::new(),
             withdrawals,
             deferred: HashMap::new(),
         }
     }
 
-    /// How many tasks have effects that wait for something else.
+    /// Number of tasks whose effects are deferred.
     pub fn deferred(&self) -> usize {
         self.deferred.len() + self.withdrawals.len()
     }
 
-    /// The next shot for the same becomes a failure.
-    pub fn give_up(&mut self, shot: &OutboxEntry, error: &BrokerError) {
+    /// Records that an entry cannot be sent; its next plan becomes a failure event.
+    pub fn mark_unsendable(&mut self, entry: &OutboxEntry, error: &BrokerError) {
         self.topics.clear();
-        self.given_up.insert((shot.id.clone(), shot.mark.clone()), error.to_string());
+        self.unsendable.insert((entry.id.clone(), entry.dedup_key.clone()), error.to_string());
     }
 
     pub(super) async fn nodes(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, String> {
         self.setup.store.nodes(self.number, ids).await.map_err(|error| error.to_string())
     }
 
-    /// Shots for tasks whose timer is due; what the records say meanwhile counts.
-    pub async fn timers(&mut self, ids: &[TaskId], most_bytes: u64, now: i64) -> Result<Vec<OutboxEntry>, String> {
+    /// Plans entries for tasks with a due timer, according to their current records.
+    pub async fn timers(&mut self, ids: &[TaskId], max_bytes: u64, now: i64) -> Result<Vec<OutboxEntry>, String> {
         let mut bytes = 0;
         let mut due: Vec<(TaskId, TaskRecord, TimerKind)> = Vec::new();
         for (id, node) in ids.iter().zip(self.nodes(ids).await?) {
@@ -93,7 +93,7 @@ impl OutboxPlanner {
                 continue;
             }
             bytes += u64::from(node.kept);
-            if bytes > most_bytes && !due.is_empty() {
+            if bytes > max_bytes && !due.is_empty() {
                 break;
             }
             due.push((id.clone(), node, timer.what));
@@ -101,10 +101,10 @@ impl OutboxPlanner {
         let waiting: Vec<TaskId> =
             due.iter().filter(|(_, _, what)| *what == TimerKind::Release).map(|(id, ..)| id.clone()).collect();
         let mut kept = self.setup.store.kept(self.number, &waiting).await.map_err(|error| error.to_string())?.into_iter();
-        let mut shots = Vec::with_capacity(due.len());
+        let mut planned = Vec::with_capacity(due.len());
         for (id, node, what) in due {
-            let shot = match what {
-                // None: it was released or dropped a moment ago.
+            let entry = match what {
+                // The record is missing if the task was released or dropped a moment ago.
                 TimerKind::Release => match kept.next().flatten() {
                     Some(bytes) => self.release(&id, &node, &bytes, now).await?,
                     None => continue,
@@ -113,22 +113,22 @@ impl OutboxPlanner {
                 TimerKind::Expire => self.end(&id, &node, Kind::Expired, "it was not started in time", "expire", now),
                 TimerKind::Cancel => self.end_cancelled(&id, &node, now),
             };
-            shots.push(shot);
+            planned.push(entry);
         }
-        // Of a timer that is due no more.
-        self.given_up.retain(|(_, mark), _| mark != OutboxEntry::TIMER);
-        Ok(shots)
+        // Forget timers that are no longer due.
+        self.unsendable.retain(|(_, dedup_key), _| dedup_key != OutboxEntry::TIMER);
+        Ok(planned)
     }
 
-    /// The record that was kept goes to its topic.
+    /// Publishes the deferred record to its topic.
     async fn release(&mut self, id: &TaskId, node: &TaskRecord, kept: &[u8], now: i64) -> Result<OutboxEntry, String> {
-        let refusal = self.refusal(id, OutboxEntry::TIMER, node).await?;
-        let Some(record) = KeptRecord::decode(kept).filter(|_| refusal.is_none()) else {
-            let why = refusal.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
+        let unsendable_reason = self.unsendable_reason(id, OutboxEntry::TIMER, node).await?;
+        let Some(record) = KeptRecord::decode(kept).filter(|_| unsendable_reason.is_none()) else {
+            let why = unsendable_reason.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
             return Ok(self.end(id, node, Kind::Failed, &format!("it could not be released: {why}"), "fail", now));
         };
         let mut headers = record.released(node.attempt);
-        renew(&mut headers, node, node.attempt == 0);
+        apply_patch(&mut headers, node, node.attempt == 0);
         let task = Message {
             topic: self.topic_of(node),
             partition: None,
@@ -137,136 +137,137 @@ impl OutboxPlanner {
             headers,
         };
         let released = Event { attempt: node.attempt, ..Event::new(Kind::Released, id.clone(), node.run, now) };
-        Ok(OutboxEntry::of_record(id, OutboxEntry::TIMER, "release", task, released))
+        Ok(OutboxEntry::record_and_event(id, OutboxEntry::TIMER, "release", task, released))
     }
 
-    /// The fold looks at the state that the task has where this event comes to lie.
+    /// Publishes a state check. The fold evaluates the task's state at the offset of this event.
     fn check(&self, id: &TaskId, node: &TaskRecord, number: u32, now: i64) -> OutboxEntry {
         let mut event = Event::new(Kind::Checked, id.clone(), node.run, now);
         event.check = Some(number);
         OutboxEntry::plain(id, OutboxEntry::TIMER, "check", vec![self.event(&event)])
     }
 
-    /// The task ends here.
+    /// Ends the task.
     fn end(&self, id: &TaskId, node: &TaskRecord, kind: Kind, why: &str, name: &'static str, now: i64) -> OutboxEntry {
-        let event = self.event(&last_word(id, node.run, kind, why, now));
+        let event = self.event(&terminal_event(id, node.run, kind, why, now));
         OutboxEntry::plain(id, OutboxEntry::TIMER, name, vec![event])
     }
 
-    /// The task ends here, which no worker has: nobody else would say so.
+    /// Ends a cancelled task that no worker holds, and whose end no worker reports.
     fn end_cancelled(&self, id: &TaskId, node: &TaskRecord, now: i64) -> OutboxEntry {
         let request = node.cancelled_by().map(|cancel| cancel.request.clone()).unwrap_or_default();
         let why = request.message(", before a worker took it");
-        let event = Event { by: request.by, ..last_word(id, node.run, Kind::Cancelled, &why, now) };
+        let event = Event { by: request.by, ..terminal_event(id, node.run, Kind::Cancelled, &why, now) };
         OutboxEntry::plain(id, OutboxEntry::TIMER, "cancel", vec![self.event(&event)])
     }
 
-    /// Shots for the effects of these tasks, in their order, and those of them that ask for a walk: what a task wants behind
-    /// a walk waits for its end. What waits for workers holds up nothing behind it.
+    /// Plans entries for the effects of these tasks, in order, and collects subtree commands: effects behind a
+    /// subtree command wait for its end. Effects that wait for workers do not block those behind them.
     pub async fn effects(
         &mut self,
         entries: &[Entry],
-        is_fired: impl Fn(&TaskId, &str) -> bool,
-        most: usize,
+        is_published: impl Fn(&TaskId, &str) -> bool,
+        limit: usize,
         now: i64,
     ) -> Result<(Vec<OutboxEntry>, Vec<(TaskId, Effect)>), String> {
-        let (mut shots, mut walks, mut bytes) = (Vec::new(), Vec::new(), 0);
-        let mut silent = HashSet::new();
-        self.forget_all_but(entries);
-        let ids = self.ready(entries, &is_fired, most);
+        let (mut planned, mut subtree_commands, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut unresponsive = HashSet::new();
+        self.retain_only(entries);
+        let ids = self.ready(entries, &is_published, limit);
         for (id, node) in ids.iter().zip(self.nodes(&ids).await?) {
             let Some(node) = node else { continue };
             for effect in &node.effects {
-                let mark = effect.id();
-                if is_fired(id, &mark) || shots.len() >= most {
+                let dedup_key = effect.id();
+                if is_published(id, &dedup_key) || planned.len() >= limit {
                     continue;
                 }
                 match effect.what {
-                    EffectKind::Publish { .. } if silent.contains(&place_of(&node)) => self.defer(id, &node),
+                    EffectKind::Publish { .. } if unresponsive.contains(&location(&node)) => self.defer(id, &node),
                     EffectKind::Publish { run } => {
                         let asked = Instant::now();
-                        match self.publish(id, &node, *effect, run, now).await? {
-                            Some(shot) => shots.push(shot),
+                        match self.republish(id, &node, *effect, run, now).await? {
+                            Some(entry) => planned.push(entry),
                             None => {
-                                silent.extend((asked.elapsed() > SILENCE).then(|| place_of(&node)));
+                                unresponsive.extend((asked.elapsed() > MAX_READ_TIME).then(|| location(&node)));
                                 self.defer(id, &node);
                             }
                         }
                     }
-                    EffectKind::Follow { .. } | EffectKind::NotifyAction(_) if bytes > MOST_BYTES => continue,
+                    EffectKind::Follow { .. } | EffectKind::NotifyAction(_) if bytes > MAX_BYTES => continue,
                     EffectKind::NotifyAction(delivery) => {
-                        let shot = self.tell(id, &node, *effect, delivery, now)?;
-                        bytes += shot.bytes();
-                        shots.push(shot);
+                        let entry = self.notify(id, &node, *effect, delivery, now)?;
+                        bytes += entry.bytes();
+                        planned.push(entry);
                     }
                     EffectKind::Follow { run } => {
-                        let shot = self.follow(id, &node, *effect, run, now).await?;
-                        bytes += shot.bytes();
-                        shots.push(shot);
+                        let entry = self.start_continuation(id, &node, *effect, run, now).await?;
+                        bytes += entry.bytes();
+                        planned.push(entry);
                     }
-                    // What else the task wants comes first; then this one can be left alone.
+                    // Other effects go first, so that the task can then be deferred.
                     EffectKind::Uncancel { .. } if node.effects.len() > 1 => continue,
-                    // Taken back before whoever asked tells the workers, it would stay for ever.
+                    // Withdrawn before the api has written the cancel, the late control record would stay forever.
                     EffectKind::Uncancel { due_ms } if due_ms > now => {
                         let wait = Duration::from_millis(due_ms.abs_diff(now)).min(DEFERRAL);
                         self.defer_for(id, &node, wait);
                     }
                     EffectKind::Uncancel { .. } => {
                         let Some(key) = node.turn().map(|turn| (id.clone(), turn)) else { continue };
-                        match self.withdrawals.standing(&key) {
+                        match self.withdrawals.progress(&key) {
                             Some(CancelProgress::Passed) => {
                                 self.withdrawals.forget(&key);
-                                shots.push(self.uncancel(id, *effect, now));
+                                planned.push(self.uncancel(id, *effect, now));
                             }
                             Some(CancelProgress::Waiting) => {}
-                            None => self.withdrawals.ask(key),
+                            None => self.withdrawals.request(key),
                         }
                     }
                     EffectKind::RetryFailed { .. } | EffectKind::End { .. } | EffectKind::Cancel { .. } => {
-                        walks.push((id.clone(), *effect));
+                        subtree_commands.push((id.clone(), *effect));
                         break;
                     }
                 }
             }
         }
-        Ok((shots, walks))
+        Ok((planned, subtree_commands))
     }
 
-    /// The tasks whose effects are to be looked at now: not those that wait, nor, where only a cancel is left to be taken
-    /// back, more than can be fired.
-    fn ready(&self, entries: &[Entry], is_fired: impl Fn(&TaskId, &str) -> bool, most: usize) -> Vec<TaskId> {
-        let mut passed = 0;
+    /// Selects the tasks to plan now: neither deferred ones nor, if only the withdrawal of a cancel is left, more
+    /// than can be published.
+    fn ready(&self, entries: &[Entry], is_published: impl Fn(&TaskId, &str) -> bool, limit: usize) -> Vec<TaskId> {
+        let mut withdrawn = 0;
         let is_ready = |entry: &&Entry| {
             let key = (entry.id.clone(), entry.seen_ms);
             if self.deferred.contains_key(&key) {
                 return false;
             }
             let Some(cause) = withdrawal_cause(entry.seen_ms) else { return true };
-            match self.withdrawals.standing(&key) {
+            match self.withdrawals.progress(&key) {
                 Some(CancelProgress::Waiting) => false,
                 Some(CancelProgress::Passed) => {
-                    passed += 1;
-                    passed <= most
+                    withdrawn += 1;
+                    withdrawn <= limit
                 }
-                None => !is_fired(&entry.id, &Effect { cause, what: EffectKind::Uncancel { due_ms: 0 } }.id()),
+                None => !is_published(&entry.id, &Effect { cause, what: EffectKind::Uncancel { due_ms: 0 } }.id()),
             }
         };
         entries.iter().filter(is_ready).map(|entry| entry.id.clone()).collect()
     }
 
-    /// What is remembered of tasks that want nothing any more.
-    fn forget_all_but(&mut self, entries: &[Entry]) {
+    /// Drops state of tasks without pending effects.
+    fn retain_only(&mut self, entries: &[Entry]) {
         let ids: HashSet<&TaskId> = entries.iter().map(|entry| &entry.id).collect();
-        self.withdrawals.forget_all_but(entries);
-        self.given_up.retain(|(id, mark), _| mark == OutboxEntry::TIMER || ids.contains(id));
+        self.withdrawals.retain_only(entries);
+        self.unsendable.retain(|(id, dedup_key), _| dedup_key == OutboxEntry::TIMER || ids.contains(id));
         self.deferred.retain(|_, until| *until > Instant::now());
     }
 
-    /// Leaves a task alone for a while, unless it wants something else too. To take a cancel back has its own turn, later.
+    /// Defers a task unless it has other effects. The withdrawal of a cancel has a turn of its own and does not
+    /// count.
     fn defer(&mut self, id: &TaskId, node: &TaskRecord) {
         let others = node.effects.iter().filter(|effect| !matches!(effect.what, EffectKind::Uncancel { .. })).count();
         if let 0 | 1 = others {
-            let wait = DEFERRAL.max(PER_DEFERRED.saturating_mul(self.deferred.len() as u32));
+            let wait = DEFERRAL.max(DEFERRAL_PER_TASK.saturating_mul(self.deferred.len() as u32));
             self.defer_for(id, node, wait);
         }
     }
@@ -277,17 +278,17 @@ impl OutboxPlanner {
         }
     }
 
-    /// The walks that these tasks asked for, in their order, without those that are asked for no more.
-    pub async fn walks(&self, asked: &[(TaskId, Effect)], now: i64) -> Result<Vec<SubtreeCommand>, String> {
+    /// Builds the requested subtree commands, in order, without those that are no longer pending.
+    pub async fn subtree_commands(&self, asked: &[(TaskId, Effect)], now: i64) -> Result<Vec<SubtreeCommand>, String> {
         let ids: Vec<TaskId> = asked.iter().map(|(id, _)| id.clone()).collect();
         let begun = asked.iter().zip(self.nodes(&ids).await?).filter_map(|((id, effect), node)| {
             let node = node.filter(|node| node.effects.contains(effect))?;
-            Some(self.walk(id, &node, *effect, now))
+            Some(self.subtree_command(id, &node, *effect, now))
         });
         Ok(begun.collect())
     }
 
-    fn walk(&self, id: &TaskId, node: &TaskRecord, effect: Effect, now: i64) -> SubtreeCommand {
+    fn subtree_command(&self, id: &TaskId, node: &TaskRecord, effect: Effect, now: i64) -> SubtreeCommand {
         let first = match effect.what {
             EffectKind::End { asof } => Some(self.cancel(id, node, asof, true, now)),
             EffectKind::Cancel { asof, subtree } => Some(self.cancel(id, node, asof, subtree, now)),
@@ -296,7 +297,8 @@ impl OutboxPlanner {
         SubtreeCommand::new(id, node, effect, first, (&self.events, self.number), now)
     }
 
-    /// What workers are told before anything else is done: what runs is to stop soon. The api may have told them already.
+    /// Builds the cancel record for workers, published before the subtree command starts so that running tasks stop
+    /// soon. The api may have published it already.
     fn cancel(&self, id: &TaskId, node: &TaskRecord, asof: i64, subtree: bool, now: i64) -> Message {
         let request = node.cancel.as_deref().filter(|cancel| cancel.asof == asof).map(|cancel| &cancel.request);
         let reason = request.and_then(|request| request.reason.as_deref()).map(str::to_owned);
@@ -310,15 +312,15 @@ impl OutboxPlanner {
         OutboxEntry::plain(id, effect.id(), "uncancel", messages)
     }
 
-    /// What the control topic says of the cancel of a task; None: nothing any more.
+    /// Builds the control record of a task's cancel; `None` deletes it.
     fn control(&self, id: &TaskId, value: Option<String>) -> Message {
         let (topic, partition) = (self.control.clone(), Some(CONTROL_PARTITION));
         let (key, value) = (ControlKey::Cancel(id.to_string()).to_string().into_bytes(), value.map(String::into_bytes));
         Message { topic, partition, key, value, headers: Vec::new() }
     }
 
-    /// The delivery waits at the tracker of its own partition, which publishes it.
-    fn tell(
+    /// Publishes a delivery to its own partition, whose tracker releases it.
+    fn notify(
         &mut self,
         id: &TaskId,
         node: &TaskRecord,
@@ -326,15 +328,15 @@ impl OutboxPlanner {
         delivery: Delivery,
         now: i64,
     ) -> Result<OutboxEntry, String> {
-        let mark = effect.id();
-        let lean = self.given_up.remove(&(id.clone(), mark.clone())).is_some();
+        let dedup_key = effect.id();
+        let lean = self.unsendable.remove(&(id.clone(), dedup_key.clone())).is_some();
         let event = delivery_event(id, node, delivery, lean, now)?;
-        let told = event.map(|event| {
+        let message = event.map(|event| {
             let number = partition_of(event.id.root().as_bytes(), self.setup.events_partitions);
             event_message(&self.events, number, &event)
         });
-        let messages = told.into_iter().chain([self.event(&effect_done(id, effect, now))]).collect();
-        Ok(OutboxEntry::plain(id, mark, "tell", messages))
+        let messages = message.into_iter().chain([self.event(&effect_done(id, effect, now))]).collect();
+        Ok(OutboxEntry::plain(id, dedup_key, "tell", messages))
     }
 
     pub(super) fn event(&self, event: &Event) -> Message {

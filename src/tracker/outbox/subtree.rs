@@ -1,5 +1,5 @@
-//! A walk through what lies below a task, some records at a time, for a cancel or a retry of what failed: each task that
-//! it concerns gets an event of its own. Begun again after a crash, it finds those done that are.
+//! Subtree commands: a cancel, expiry or retry of a tree, which publishes an event for each affected task in bounded
+//! steps. Repeated after a crash, it skips tasks that are done.
 
 use std::sync::Arc;
 
@@ -12,34 +12,34 @@ use crate::model::record::state::Category;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index, Store};
 
-/// Records after which a step is over; its last page may go beyond, by less than this.
+/// Records after which a step ends; its last page may exceed this by less than one page.
 pub const STEP: usize = 500;
 
 pub struct SubtreeCommand {
     top: TaskId,
     effect: Effect,
-    /// What tasks below are told of a cancel.
+    /// Cancel request passed on to the tasks below.
     request: CancelRequest,
     events: Arc<str>,
     number: u32,
-    /// Sent with the next step.
+    /// Published with the next step.
     messages: Vec<Message>,
-    /// Tasks whose children are looked at, each with the child looked at last.
-    open: Vec<(TaskId, u32, Option<Entry>)>,
+    /// Tasks whose children are visited, with the last visited child.
+    pending: Vec<(TaskId, u32, Option<Entry>)>,
     steps: u32,
 }
 
-/// A part of a walk.
+/// Result of a step.
 pub struct Step {
-    pub shot: Option<OutboxEntry>,
-    /// None: it has come to its end.
+    pub entry: Option<OutboxEntry>,
+    /// `None` if the command is complete.
     pub rest: Option<SubtreeCommand>,
-    /// Records looked at, at least one.
-    pub looked: usize,
+    /// Records visited, at least one.
+    pub visited: usize,
 }
 
 impl SubtreeCommand {
-    /// Begins at this task; `first` is sent before everything else.
+    /// Starts at this task; `first` is published before everything else.
     pub fn new(
         top: &TaskId,
         node: &TaskRecord,
@@ -50,58 +50,59 @@ impl SubtreeCommand {
     ) -> Self {
         let (messages, (events, number)) = (first.into_iter().collect(), place);
         let request = node.cancel.as_deref().map(|cancel| cancel.request.below(top.as_str())).unwrap_or_default();
-        let (top_id, events, open) = (top.clone(), events.clone(), Vec::new());
-        let mut walk = Self { top: top_id, effect, request, events, number, messages, open, steps: 0 };
-        walk.look(top, node, now);
-        walk
+        let (top_id, events, pending) = (top.clone(), events.clone(), Vec::new());
+        let mut command = Self { top: top_id, effect, request, events, number, messages, pending, steps: 0 };
+        command.visit(top, node, now);
+        command
     }
 
-    /// The task at which it began. There is one walk of a task at a time.
+    /// Task at which the command starts. At most one command runs per task.
     pub fn top(&self) -> &TaskId {
         &self.top
     }
 
-    /// Events for the next tasks, and the rest of the walk; the last step ends the effect.
+    /// Visits the next tasks and returns their events and the rest of the command; the last step completes the
+    /// effect.
     pub async fn step(mut self, store: &dyn Store, now: i64) -> Result<Step, String> {
-        let mut looked = 1;
-        while looked < STEP
-            && let Some((parent, run, after)) = self.open.pop()
+        let mut visited = 1;
+        while visited < STEP
+            && let Some((parent, run, after)) = self.pending.pop()
         {
             let page = store.page(self.number, &Index::Children(parent.clone()), after.as_ref(), STEP).await;
             let page = page.map_err(|error| error.to_string())?;
             if page.len() == STEP {
-                self.open.push((parent, run, page.last().cloned()));
+                self.pending.push((parent, run, page.last().cloned()));
             }
-            looked += page.len().max(1);
+            visited += page.len().max(1);
             let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
             let nodes = store.nodes(self.number, &ids).await.map_err(|error| error.to_string())?;
             for (id, node) in ids.iter().zip(nodes) {
-                // One that its parent's new run has superseded does not count.
+                // Skip tasks superseded by a new run of their parent.
                 if let Some(node) = node.filter(|node| node.run >= run) {
-                    self.look(id, &node, now);
+                    self.visit(id, &node, now);
                 }
             }
         }
-        let done = self.open.is_empty();
+        let done = self.pending.is_empty();
         let mut messages = std::mem::take(&mut self.messages);
         if done {
             messages.push(event_message(&self.events, self.number, &effect_done(&self.top, self.effect, now)));
         }
         self.steps += 1;
-        let mark = if done { self.effect.id() } else { format!("{}/{}", self.effect.id(), self.steps) };
-        let shot = (!messages.is_empty()).then(|| OutboxEntry::plain(&self.top, mark, OutboxEntry::WALK, messages));
-        Ok(Step { shot, rest: (!done).then_some(self), looked })
+        let dedup_key = if done { self.effect.id() } else { format!("{}/{}", self.effect.id(), self.steps) };
+        let entry = (!messages.is_empty()).then(|| OutboxEntry::plain(&self.top, dedup_key, OutboxEntry::SUBTREE, messages));
+        Ok(Step { entry, rest: (!done).then_some(self), visited })
     }
 
-    fn look(&mut self, id: &TaskId, node: &TaskRecord, now: i64) {
+    fn visit(&mut self, id: &TaskId, node: &TaskRecord, now: i64) {
         let (_, _, tree) = children_of(&node.below);
-        let concerned = match self.effect.what {
+        let affected = match self.effect.what {
             EffectKind::RetryFailed { .. } => node.restartable_below(),
             EffectKind::Cancel { subtree: true, .. } | EffectKind::End { .. } => tree.in_category(Category::Pending),
             _ => 0,
         };
-        if concerned > 0 {
-            self.open.push((id.clone(), node.run, None));
+        if affected > 0 {
+            self.pending.push((id.clone(), node.run, None));
         }
         if let Some(event) = self.event_for(id, node, now) {
             self.messages.push(event_message(&self.events, self.number, &event));

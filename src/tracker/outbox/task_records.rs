@@ -1,4 +1,4 @@
-//! The record of a task that is to run: as it was, or made for one that follows another.
+//! Task records that the tracker publishes: the original once more for a retry, or a new one for a continuation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,17 @@ use crate::model::task::id::TaskId;
 use crate::model::task::{Policy, Position, Task, header};
 use crate::publish::{set_policy, task_headers};
 use crate::runtime::blocking;
-use crate::tracker::outbox::entry::{Message, OutboxEntry, effect_done, last_word};
+use crate::tracker::outbox::entry::{Message, OutboxEntry, effect_done, terminal_event};
 use crate::tracker::outbox::fan_in;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// `ce_source` of what the tracker itself makes.
+/// `ce_source` of records created by the tracker.
 const SOURCE: &str = "kafleet/tracker";
 
 impl OutboxPlanner {
-    /// The task's record once more, for a new run; where it is gone, the run fails. None: it cannot be read at present.
-    pub(crate) async fn publish(
+    /// Publishes the task's record again for a new run; if the record is gone, the run fails. `None` if it cannot be
+    /// read now.
+    pub(crate) async fn republish(
         &mut self,
         id: &TaskId,
         node: &TaskRecord,
@@ -30,34 +31,34 @@ impl OutboxPlanner {
         run: u32,
         now: i64,
     ) -> Result<Option<OutboxEntry>, String> {
-        let is_out = node.position.is_some() || node.told_at.is_some();
-        if number_of(id.segment()).is_some() && !is_out {
-            // A continuation of which no record was ever made.
-            return self.follow(id, node, effect, run, now).await.map(Some);
+        let was_published = node.position.is_some() || node.told_at.is_some();
+        if number_of(id.segment()).is_some() && !was_published {
+            // A continuation whose record was never published.
+            return self.start_continuation(id, node, effect, run, now).await.map(Some);
         }
         let kind = "retry";
         if node.run != run || node.own.is_terminal() {
-            return Ok(Some(self.done(id, effect, kind, now)));
+            return Ok(Some(self.completed(id, effect, kind, now)));
         }
-        let found = match self.refusal(id, &effect.id(), node).await? {
+        let found = match self.unsendable_reason(id, &effect.id(), node).await? {
             Some(why) => Err(why),
-            None => match self.record_of(id, node).await {
+            None => match self.original_record(id, node).await {
                 Err(error) if error.is_transient() => {
-                    tracing::warn!(task = %id, %error, "the record of a task to be retried cannot be read; trying again");
+                    tracing::warn!(task = %id, %error, "cannot read the record of a task to be retried; retrying");
                     return Ok(None);
                 }
                 found => found.map_err(|error| error.to_string())?.ok_or_else(|| {
-                    "the task's record is no longer in Kafka (hint: submit it anew; `topics.task_retention` says how long records are kept)".to_owned()
+                    "the task's record is no longer in Kafka (hint: submit the task again; `topics.task_retention` is the retention of records)".to_owned()
                 }),
             },
         };
-        let record = found.map(|found| self.again(id, node, found, run, effect.cause));
+        let record = found.map(|found| self.retry_record(id, node, found, run, effect.cause));
         let record = record.map_err(|why| format!("the retry is not possible: {why}"));
-        Ok(Some(self.out(id, effect, kind, run, record, now)))
+        Ok(Some(self.record_or_failure(id, effect, kind, run, record, now)))
     }
 
-    /// A continuation: its record, from what the task that it follows says of it.
-    pub(crate) async fn follow(
+    /// Publishes the record of a continuation, as specified by the task that it follows.
+    pub(crate) async fn start_continuation(
         &mut self,
         id: &TaskId,
         node: &TaskRecord,
@@ -67,26 +68,31 @@ impl OutboxPlanner {
     ) -> Result<OutboxEntry, String> {
         let kind = "follow";
         if node.run != run || node.own.is_terminal() {
-            return Ok(self.done(id, effect, kind, now));
+            return Ok(self.completed(id, effect, kind, now));
         }
-        let record = match self.refusal(id, &effect.id(), node).await? {
+        let record = match self.unsendable_reason(id, &effect.id(), node).await? {
             Some(why) => Err(why),
             None => self.continuation(id, node).await?,
         };
         let record = record.map_err(|why| format!("it cannot be started: {why}"));
-        Ok(self.out(id, effect, kind, run, record, now))
+        Ok(self.record_or_failure(id, effect, kind, run, record, now))
     }
 
-    /// Why nothing can be sent for it, if it is so.
-    pub(crate) async fn refusal(&mut self, id: &TaskId, mark: &str, node: &TaskRecord) -> Result<Option<String>, String> {
-        match self.given_up.remove(&(id.clone(), mark.to_owned())) {
+    /// Reason why no record can be sent for the task, if any.
+    pub(crate) async fn unsendable_reason(
+        &mut self,
+        id: &TaskId,
+        dedup_key: &str,
+        node: &TaskRecord,
+    ) -> Result<Option<String>, String> {
+        match self.unsendable.remove(&(id.clone(), dedup_key.to_owned())) {
             Some(why) => Ok(Some(why)),
             None => self.missing_topic(node).await,
         }
     }
 
-    /// The record of a run, or the end of the run where there is none; and why.
-    fn out(
+    /// Publishes the record of a run, or ends the run with the reason why there is none.
+    fn record_or_failure(
         &self,
         id: &TaskId,
         effect: Effect,
@@ -96,35 +102,37 @@ impl OutboxPlanner {
         now: i64,
     ) -> OutboxEntry {
         match record {
-            Ok(record) => OutboxEntry::of_record(id, effect.id(), kind, record, effect_done(id, effect, now)),
+            Ok(record) => OutboxEntry::record_and_event(id, effect.id(), kind, record, effect_done(id, effect, now)),
             Err(why) => {
-                let mut shot = self.done(id, effect, kind, now);
-                shot.messages.insert(0, self.event(&last_word(id, run, Kind::Failed, &why, now)));
-                shot
+                let mut entry = self.completed(id, effect, kind, now);
+                entry.messages.insert(0, self.event(&terminal_event(id, run, Kind::Failed, &why, now)));
+                entry
             }
         }
     }
 
-    /// Nothing but that it is done.
-    fn done(&self, id: &TaskId, effect: Effect, kind: &'static str, now: i64) -> OutboxEntry {
+    /// Publishes only the event that completes the effect.
+    fn completed(&self, id: &TaskId, effect: Effect, kind: &'static str, now: i64) -> OutboxEntry {
         OutboxEntry::plain(id, effect.id(), kind, vec![self.event(&effect_done(id, effect, now))])
     }
 
     async fn continuation(&self, id: &TaskId, node: &TaskRecord) -> Result<Result<Message, String>, String> {
-        let Some(parent) = id.parent_id() else { return Ok(Err("it follows nothing".to_owned())) };
+        let Some(parent) = id.parent_id() else { return Ok(Err("it has no parent to follow".to_owned())) };
         let followed = self.nodes(std::slice::from_ref(&parent)).await?.pop().flatten();
-        let then = followed.and_then(|found| {
-            let then = found.thens().nth(number_of(id.segment())?).cloned()?;
-            Some((found, then))
+        let continuation = followed.and_then(|found| {
+            let continuation = found.thens().nth(number_of(id.segment())?).cloned()?;
+            Some((found, continuation))
         });
-        let Some((followed, then)) = then else { return Ok(Err(format!("`{parent}` no longer says what follows it"))) };
-        let params = match fan_in::params(&self.setup, self.number, &parent, &followed, &then).await? {
+        let Some((followed, continuation)) = continuation else {
+            return Ok(Err(format!("`{parent}` no longer defines this continuation")));
+        };
+        let params = match fan_in::params(&self.setup, self.number, &parent, &followed, &continuation).await? {
             Ok(params) => params,
             Err(why) => return Ok(Err(why)),
         };
         let task = Task {
             id: id.clone(),
-            task_type: then.task_type.clone(),
+            task_type: continuation.task_type.clone(),
             run: node.run,
             attempts_used: 0,
             created_at_ms: node.created_at_ms.unwrap_or_default(),
@@ -142,23 +150,23 @@ impl OutboxPlanner {
         Ok(Ok(Message {
             topic: self.topic_of(node),
             partition: None,
-            key: then.key.unwrap_or_else(|| id.to_string()).into_bytes(),
+            key: continuation.key.unwrap_or_else(|| id.to_string()).into_bytes(),
             value: Some(task.params.text().as_bytes().to_vec()),
             headers: headers.collect(),
         }))
     }
 
-    fn again(&self, id: &TaskId, node: &TaskRecord, found: Found, run: u32, asof: i64) -> Message {
+    fn retry_record(&self, id: &TaskId, node: &TaskRecord, found: OriginalRecord, run: u32, asof: i64) -> Message {
         let set = [
             (header::ID, id.to_string()),
             (header::RUN, run.to_string()),
             (header::AS_OF, asof.to_string()),
             (header::ANNOUNCED, "1".to_owned()),
         ];
-        let gone = [header::NOT_BEFORE, header::ATTEMPT, header::EXPIRES];
+        let removed = [header::NOT_BEFORE, header::ATTEMPT, header::EXPIRES];
         let mut headers = found.headers;
-        headers.retain(|(name, _)| !gone.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
-        renew(&mut headers, node, false);
+        headers.retain(|(name, _)| !removed.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
+        apply_patch(&mut headers, node, false);
         headers.extend(set.map(|(name, value)| (name.to_owned(), value.into_bytes())));
         if let Some(parent) = id.parent().filter(|_| !headers.iter().any(|(name, _)| name == header::PARENT)) {
             headers.push((header::PARENT.to_owned(), parent.as_bytes().to_vec()));
@@ -167,19 +175,19 @@ impl OutboxPlanner {
         Message { topic: self.topic_of(node), partition: None, key, value: found.value, headers }
     }
 
-    /// From its place in its topic, or from the event that carried it.
-    async fn record_of(&self, id: &TaskId, node: &TaskRecord) -> Result<Option<Found>, BrokerError> {
+    /// Reads the task's record from its topic, or from the event that contained it.
+    async fn original_record(&self, id: &TaskId, node: &TaskRecord) -> Result<Option<OriginalRecord>, BrokerError> {
         if let Some(position) = node.position {
             let place = Partition::new(self.topic_of(node), position.partition);
             if let Some(record) = self.read(place, position.offset).await? {
-                return Ok(Some(Found::of(record)));
+                return Ok(Some(OriginalRecord::of(record)));
             }
         }
         let Some(offset) = node.told_at else { return Ok(None) };
         let place = Partition::new(self.events.clone(), self.number as i32);
         let record = self.read(place, offset).await?;
         let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
-        Ok(event.filter(|event| event.id == *id).and_then(|event| event.record).map(|kept| Found::kept(*kept)))
+        Ok(event.filter(|event| event.id == *id).and_then(|event| event.record).map(|kept| OriginalRecord::kept(*kept)))
     }
 
     async fn read(&self, place: Partition, offset: i64) -> Result<Option<Record>, BrokerError> {
@@ -190,7 +198,7 @@ impl OutboxPlanner {
         }
     }
 
-    /// Sending to a topic that is not there would hold up everything else.
+    /// Reports a missing topic, because sending to it would block everything else.
     async fn missing_topic(&mut self, node: &TaskRecord) -> Result<Option<String>, String> {
         let topic = self.topic_of(node).to_string();
         if self.topics.contains(&topic) {
@@ -208,22 +216,22 @@ impl OutboxPlanner {
     }
 }
 
-/// A record that is published again says what its task was changed to since. Only a first attempt can be too late.
-pub(crate) fn renew(headers: &mut Vec<(String, Vec<u8>)>, node: &TaskRecord, expires: bool) {
+/// Applies later changes of a task to a record that is published again. `expires`: only a first attempt can expire.
+pub(crate) fn apply_patch(headers: &mut Vec<(String, Vec<u8>)>, node: &TaskRecord, expires: bool) {
     if let Some(policy) = node.policy.as_deref().filter(|_| node.patched) {
         let expires_at_ms = policy.expires_at_ms.filter(|_| expires);
         set_policy(headers, &Policy { not_before_ms: None, expires_at_ms, ..policy.clone() });
     }
 }
 
-/// A task's record as it was.
-struct Found {
+/// Original record of a task.
+struct OriginalRecord {
     key: Option<Vec<u8>>,
     value: Option<Vec<u8>>,
     headers: Vec<(String, Vec<u8>)>,
 }
 
-impl Found {
+impl OriginalRecord {
     fn of(record: Record) -> Self {
         let headers = record.headers.into_iter().map(|(name, value)| (name, value.unwrap_or_default())).collect();
         Self { key: record.key, value: record.value, headers }

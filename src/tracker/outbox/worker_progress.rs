@@ -1,4 +1,4 @@
-//! How far the workers of a type have consumed its task partitions, measured once for everybody in a tracker who asks.
+//! Consumption progress of workers in the task partitions of a type, measured once for all users within a tracker.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use crate::config::Names;
 use crate::runtime::blocking;
 use crate::tracker::TrackerSetup;
 
-/// Of one call to Kafka.
+/// Deadline of one call to Kafka.
 const CALL_DEADLINE: Duration = Duration::from_secs(3);
 
-/// A task partition as it was measured.
+/// Measured progress in a task partition.
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub partition: Partition,
-    /// The partition's end.
+    /// End of the partition.
     pub end: i64,
-    /// The next record for the workers: everything before is committed, or is nothing that a worker is given, such as the
-    /// marker that ends a transaction.
+    /// Next record for the workers: everything before is committed or is not delivered to consumers, such as
+    /// transaction markers.
     pub consumed: i64,
-    /// What the group has committed; 0 where that is nothing.
+    /// Committed offset of the group; 0 without a commit.
     committed: i64,
 }
 
-/// The partitions of a type's topic that hold records.
+/// Non-empty partitions of a type's topic.
 pub type WorkerProgress = Vec<Measured>;
 
-/// One answer per type that was asked for.
+/// Result per requested type.
 pub type Survey = BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerError>>;
 
-/// The latest measurement of each type, and when it began.
+/// Latest measurement of each type and its start time.
 type Latest = HashMap<Arc<str>, (Instant, Arc<WorkerProgress>)>;
 
-/// Measurements shared by the partitions that a tracker owns: each costs Kafka the same, whatever number of cancels asks.
+/// Measurements shared by the partitions of a tracker: their cost does not depend on the number of cancels.
 #[derive(Default)]
 pub struct Surveys(Mutex<Latest>);
 
 impl Surveys {
-    /// Measurements of these types that began at `since` or later.
+    /// Measures these types; measurements that began at `since` or later are reused.
     pub async fn survey(&self, setup: &TrackerSetup, types: BTreeSet<Arc<str>>, since: Instant) -> Result<Survey, String> {
         let mut latest = self.0.lock().await;
         let is_fresh = |task_type: &Arc<str>| latest.get(task_type).is_some_and(|(begun, _)| *begun >= since);
@@ -68,7 +68,7 @@ fn measure(broker: &dyn Broker, names: &Names, asked: Vec<(Option<Arc<WorkerProg
     };
     let (mut survey, mut away) = (Survey::new(), None);
     for (before, name) in asked {
-        // Each of the others would take its deadline too.
+        // After one timeout, skip the others: each would take its deadline too.
         let found = match &away {
             Some(error) => Err(BrokerError::clone(error)),
             None => measure_type(broker, names, &name, &counts, before.as_deref()),
@@ -103,7 +103,7 @@ fn measure_type(
         let known = before.and_then(|before| before.iter().find(|known| known.partition == partition));
         let consumed = match known {
             _ if committed >= end => committed,
-            // The record that was found there is there, and where there was none nothing has come.
+            // The record found earlier is still there, or no record has been added.
             Some(known) if known.committed == committed && (known.consumed < known.end || known.end == end) => known.consumed,
             _ => broker.first_visible(&partition, committed, CALL_DEADLINE)?.place.max(committed),
         };

@@ -1,4 +1,4 @@
-//! Folds one events partition into its store.
+//! Projects one events partition into its store.
 
 pub(crate) mod partition_task;
 pub mod projection;

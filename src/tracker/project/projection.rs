@@ -1,8 +1,9 @@
-//! The fold of one events partition into its store: batches of events in; records, indexes and the fence out, in one step.
+//! The projection of one events partition: applies batches of events to records, indexes and the checkpoint
+//! atomically.
 //!
-//! Where the log passes a border of time and something is due by it, the batch is cut: what lies before is applied, then
-//! what is due is dealt with (finished trees are removed in bounded steps), then the fold goes on. So what the store holds
-//! at a fence depends on the log alone.
+//! When log time crosses a time step and something is due by then, the batch is split: the events before are applied,
+//! due trees are expired or removed in bounded steps, then the fold continues. The contents of the store at a
+//! checkpoint therefore depend on the log alone.
 
 use std::sync::Arc;
 
@@ -17,25 +18,25 @@ use crate::model::retention::time_step;
 use crate::model::task::id::TaskId;
 use crate::store::{Checkpoint, Index, PartitionWriter, Store, StoreError};
 
-/// Tasks looked at in one step when their time has come.
+/// Maximum tasks per expiry step.
 const STEP: usize = 500;
 
-/// An event and where it was logged.
+/// An event with its offset.
 pub struct Logged {
     pub event: Event,
     pub offset: i64,
-    /// When the broker got it, epoch milliseconds.
+    /// Broker append time, epoch milliseconds.
     pub timestamp_ms: i64,
 }
 
-/// What a batch has brought.
+/// Outcome of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Brought {
-    /// Something new is due or to be done.
-    pub news: bool,
-    /// Records of finished trees that were removed.
+pub struct BatchOutcome {
+    /// Timers or effects were added.
+    pub has_new_work: bool,
+    /// Records removed with finished trees.
     pub removed: u64,
-    /// Tasks given up and trees ended for their age.
+    /// Expected tasks given up and trees ended because of their age.
     pub expired: u64,
 }
 
@@ -46,23 +47,23 @@ pub struct Projection {
     working_set: WorkingSet,
     fence: Option<Checkpoint>,
     log_time_ms: i64,
-    /// By log time nothing is due before it, as far as the store knew when it was last looked at.
-    head_ms: i64,
-    brought: Brought,
-    /// Who writes: a tracker (0), or a rebuild of the store.
+    /// Earliest log time at which something is due, as of the last read of the indexes.
+    next_due_ms: i64,
+    outcome: BatchOutcome,
+    /// Owner of the partition: 0 for a tracker, otherwise the number of a rebuild.
     rebuild: u32,
     /// [`Checkpoint::complete_at`].
     complete_at: i64,
 }
 
 impl Projection {
-    /// Goes on where the store is. After an error it is of no use any more.
+    /// Opens the partition at the store's checkpoint. Must be dropped after an error.
     pub async fn open(store: Arc<dyn Store>, partition: u32) -> Result<Self, StoreError> {
         let (mut writer, fence) = store.open(partition).await?;
         let lifetimes = writer.lifetimes().await?.unwrap_or_default();
         let working_set = WorkingSet::resume(fence.map_or(0, |fence| fence.kept_bytes), lifetimes);
         let log_time_ms = fence.map_or(0, |fence| fence.log_time_ms);
-        let (brought, complete_at) = (Brought::default(), fence.map_or(0, |fence| fence.complete_at));
+        let (outcome, complete_at) = (BatchOutcome::default(), fence.map_or(0, |fence| fence.complete_at));
         Ok(Self {
             store,
             writer,
@@ -70,15 +71,15 @@ impl Projection {
             working_set,
             fence,
             log_time_ms,
-            head_ms: i64::MIN,
-            brought,
+            next_due_ms: i64::MIN,
+            outcome,
             rebuild: 0,
             complete_at,
         })
     }
 
-    /// Begins a partition that holds nothing yet, which is complete at this place of the log.
-    pub fn begin(&mut self, complete_at: i64) {
+    /// Starts an empty partition, which is complete once it is folded up to this offset.
+    pub fn begin_empty(&mut self, complete_at: i64) {
         self.complete_at = complete_at;
     }
 
@@ -90,19 +91,19 @@ impl Projection {
         self.fence
     }
 
-    /// Makes the partition a tracker's (0) or a rebuild's by writing so into the fence; whoever had it before can write no
-    /// more. Where nothing is folded yet the fence begins at `first`.
+    /// Claims the partition for a tracker (0) or a rebuild by writing the checkpoint, which fences the previous
+    /// owner. An empty partition starts at `first`.
     pub async fn claim(&mut self, rebuild: u32, first: i64) -> Result<(), StoreError> {
         self.rebuild = rebuild;
         self.apply(self.fence.map_or(first, |fence| fence.offset)).await
     }
 
-    /// The writer, for checks between two batches.
+    /// Access to the writer, for checks between two batches.
     pub fn writer(&mut self) -> &mut dyn PartitionWriter {
         &mut *self.writer
     }
 
-    /// Marks the partition as damaged in the store, so that nobody goes on from there.
+    /// Marks the partition as damaged in the store, so that no writer continues from its checkpoint.
     pub async fn condemn(&mut self, fault: String) -> StoreError {
         match self.writer.condemn().await {
             Ok(()) => StoreError::Damaged(fault),
@@ -114,36 +115,38 @@ impl Projection {
         &mut self.working_set
     }
 
-    /// Folds a batch; `next` is the place behind it.
-    pub async fn fold(&mut self, events: &[Logged], next: i64) -> Result<Brought, StoreError> {
-        self.brought = Brought::default();
+    /// Folds a batch; `next` is the offset after it.
+    pub async fn fold(&mut self, events: &[Logged], next: i64) -> Result<BatchOutcome, StoreError> {
+        self.outcome = BatchOutcome::default();
         self.load(events).await?;
         for (n, logged) in events.iter().enumerate() {
             let log_time_ms = logged.timestamp_ms.max(self.log_time_ms);
             let passed = time_step(log_time_ms);
-            if passed > time_step(self.log_time_ms) && (self.head_ms <= passed || self.working_set.may_be_old(passed)) {
+            if passed > time_step(self.log_time_ms) && (self.next_due_ms <= passed || self.working_set.may_be_old(passed)) {
                 self.apply(logged.offset).await?;
                 self.expire(Place { offset: logged.offset, log_time_ms: passed }).await?;
                 self.load(&events[n..]).await?;
             }
-            if let Some(told) = logged.event.lifetimes.as_deref().filter(|told| self.working_set.changes_tree_age(told)) {
+            if let Some(lifetimes) =
+                logged.event.lifetimes.as_deref().filter(|lifetimes| self.working_set.changes_tree_age(lifetimes))
+            {
                 self.apply(logged.offset).await?;
-                self.set_tree_age(told.max_tree_age_ms, logged.offset).await?;
+                self.set_tree_age(lifetimes.max_tree_age_ms, logged.offset).await?;
                 self.load(&events[n..]).await?;
             }
             self.log_time_ms = log_time_ms;
             self.working_set.fold(&logged.event, Place { offset: logged.offset, log_time_ms });
         }
         self.apply(next).await?;
-        Ok(self.brought)
+        Ok(self.outcome)
     }
 
     async fn load(&mut self, events: &[Logged]) -> Result<(), StoreError> {
         let missing = self.working_set.missing(events.iter().map(|logged| &logged.event));
-        self.load_nodes(missing).await
+        self.load_records(missing).await
     }
 
-    async fn load_nodes(&mut self, mut missing: Vec<TaskId>) -> Result<(), StoreError> {
+    async fn load_records(&mut self, mut missing: Vec<TaskId>) -> Result<(), StoreError> {
         while !missing.is_empty() {
             let found = self.writer.nodes(&missing).await?;
             if let Some(fault) = orphan(&missing, &found) {
@@ -155,14 +158,14 @@ impl Projection {
         Ok(())
     }
 
-    /// Writes what has changed, and the fence.
+    /// Writes the changed records and the checkpoint.
     async fn apply(&mut self, next: i64) -> Result<(), StoreError> {
         let changes = self.working_set.take_changes();
         let to = self.fence_at(next);
         if changes.is_empty() && self.fence == Some(to) {
             return Ok(());
         }
-        self.brought.news |= changes.concerns_outbox();
+        self.outcome.has_new_work |= changes.concerns_outbox();
         self.write(&changes, next).await
     }
 
@@ -178,49 +181,51 @@ impl Projection {
         }
     }
 
-    /// Deals with everything whose time has come at a border. Begun again after a crash, it goes on.
+    /// Processes everything due at a time step. Idempotent: repeated after a crash, it continues.
     async fn expire(&mut self, place: Place) -> Result<(), StoreError> {
-        let open = self.end_old(place).await?;
-        let done = self.remove_old(place).await?;
-        self.head_ms = open.min(done);
+        let open = self.expire_open(place).await?;
+        let done = self.remove_finished(place).await?;
+        self.next_due_ms = open.min(done);
         self.working_set.clear_due();
         Ok(())
     }
 
-    /// Ends trees that have been open for too long, and gives up what nobody announces. Returns when the next is due.
-    async fn end_old(&mut self, place: Place) -> Result<i64, StoreError> {
+    /// Ends trees that have been open for too long and gives up unannounced tasks. Returns the time of the next due
+    /// entry.
+    async fn expire_open(&mut self, place: Place) -> Result<i64, StoreError> {
         loop {
             let mut due = self.store.page(self.partition, &Index::Ages, None, STEP).await?;
             let later = due.iter().position(|entry| entry.seen_ms > place.log_time_ms);
-            let head_ms = later.map_or(i64::MAX, |at| due[at].seen_ms);
+            let next_due_ms = later.map_or(i64::MAX, |at| due[at].seen_ms);
             due.truncate(later.unwrap_or(due.len()));
             if due.is_empty() {
-                self.is_what_was_read().await?;
-                return Ok(head_ms);
+                self.verify_checkpoint().await?;
+                return Ok(next_due_ms);
             }
             let ids: Vec<TaskId> = due.into_iter().map(|entry| entry.id).collect();
-            let changed = self.look_at(&ids, place, Expired::Changed).await?.len() as u64;
-            self.is_what_was_read().await?;
+            let changed = self.expire_tasks(&ids, place, Expired::Changed).await?.len() as u64;
+            self.verify_checkpoint().await?;
             if changed == 0 {
                 return Err(StoreError::Invalid(format!(
-                    "the index of what is due by age in partition {} does not fit its records: something else has written there",
+                    "the index of expiry times in partition {} contradicts its records: another application has written to it",
                     self.partition
                 )));
             }
-            self.brought.expired += changed;
+            self.outcome.expired += changed;
             self.apply(place.offset).await?;
         }
     }
 
-    /// Open trees are to end at another age. Written before the event that says so: begun again after a crash, it goes on.
+    /// Updates the expiry of open trees. Written before the event that changes it; repeated after a crash, it
+    /// continues.
     async fn set_tree_age(&mut self, max_tree_age_ms: i64, offset: i64) -> Result<(), StoreError> {
         let mut after = None;
         loop {
             let page = self.store.page(self.partition, &Index::Ages, after.as_ref(), STEP).await?;
             let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
-            self.load_nodes(self.working_set.missing_of(&ids)).await?;
+            self.load_records(self.working_set.missing_of(&ids)).await?;
             ids.iter().for_each(|id| self.working_set.set_tree_age(id, max_tree_age_ms));
-            self.is_what_was_read().await?;
+            self.verify_checkpoint().await?;
             self.apply(offset).await?;
             self.working_set.shrink(STEP);
             if page.len() < STEP {
@@ -230,17 +235,18 @@ impl Projection {
         }
     }
 
-    /// Indexes are read over another connection than the writer's. For a while after a failover that may lead to another
-    /// server, with other contents: what is decided from them needs the same fence, at which all stores are the same.
-    async fn is_what_was_read(&mut self) -> Result<(), StoreError> {
+    /// Indexes are read over another connection than the writer's, which after a failover may lead to another server
+    /// with other contents for a while. Decisions based on them require equal checkpoints, at which all stores have
+    /// equal contents.
+    async fn verify_checkpoint(&mut self) -> Result<(), StoreError> {
         let found = self.store.fences(&[self.partition]).await?.pop().flatten();
         if found == self.fence { Ok(()) } else { Err(StoreError::Conflict { found }) }
     }
 
-    /// Removes finished trees. Returns when the next are due.
-    async fn remove_old(&mut self, place: Place) -> Result<i64, StoreError> {
+    /// Removes finished trees. Returns the time at which the next are due.
+    async fn remove_finished(&mut self, place: Place) -> Result<i64, StoreError> {
         loop {
-            // What is dropped from the front is what was read: so it is read where it is dropped.
+            // Entries are dropped from the front of the list, so they are read over the same connection.
             let due = self.writer.done(STEP).await?;
             let Some(due_ms) = due.first().map(|entry| entry.seen_ms) else { return Ok(i64::MAX) };
             if due_ms > place.log_time_ms {
@@ -248,19 +254,19 @@ impl Projection {
             }
             let count = due.len();
             let mut ids: Vec<TaskId> = due.into_iter().map(|entry| entry.id).collect();
-            // A root that was started again and has finished again is there twice.
+            // A root that was retried and has finished again is listed twice.
             ids.sort();
             ids.dedup();
-            let finished = self.look_at(&ids, place, Expired::Remove).await?;
-            self.sweep(finished, place.offset).await?;
-            self.is_what_was_read().await?;
+            let finished = self.expire_tasks(&ids, place, Expired::Remove).await?;
+            self.remove_trees(finished, place.offset).await?;
+            self.verify_checkpoint().await?;
             self.write(&Changes { done_with: Some((due_ms, count)), ..Changes::default() }, place.offset).await?;
         }
     }
 
-    /// Those of which this becomes.
-    async fn look_at(&mut self, ids: &[TaskId], place: Place, wanted: Expired) -> Result<Vec<TaskId>, StoreError> {
-        self.load_nodes(self.working_set.missing_of(ids)).await?;
+    /// Expires tasks and returns those with the given outcome.
+    async fn expire_tasks(&mut self, ids: &[TaskId], place: Place, wanted: Expired) -> Result<Vec<TaskId>, StoreError> {
+        self.load_records(self.working_set.missing_of(ids)).await?;
         Ok(ids.iter().filter(|id| self.working_set.expire(id, place) == wanted).cloned().collect())
     }
 
@@ -271,25 +277,25 @@ impl Projection {
         Ok(())
     }
 
-    async fn sweep(&mut self, roots: Vec<TaskId>, offset: i64) -> Result<(), StoreError> {
-        let mut sweep = TreeGc::of(roots, &*self.store, self.partition).await?;
-        while let Some(gone) = sweep.step(&*self.store, self.partition).await? {
-            self.is_what_was_read().await?;
-            self.brought.removed += gone.len() as u64;
-            let changes = self.working_set.remove(gone);
+    async fn remove_trees(&mut self, roots: Vec<TaskId>, offset: i64) -> Result<(), StoreError> {
+        let mut remove_trees = TreeGc::of(roots, &*self.store, self.partition).await?;
+        while let Some(missing) = remove_trees.step(&*self.store, self.partition).await? {
+            self.verify_checkpoint().await?;
+            self.outcome.removed += missing.len() as u64;
+            let changes = self.working_set.remove(missing);
             self.write(&changes, offset).await?;
         }
         Ok(())
     }
 }
 
-/// A record whose parent has none. What is above a record is asked for with it, or at hand.
+/// Finds a record whose parent is missing. The ancestors of a record are requested with it or loaded already.
 fn orphan(asked: &[TaskId], found: &[Option<TaskRecord>]) -> Option<String> {
-    let gone: FxHashSet<&TaskId> = asked.iter().zip(found).filter(|(_, node)| node.is_none()).map(|(id, _)| id).collect();
-    if gone.is_empty() {
+    let missing: FxHashSet<&TaskId> = asked.iter().zip(found).filter(|(_, node)| node.is_none()).map(|(id, _)| id).collect();
+    if missing.is_empty() {
         return None;
     }
     let there = asked.iter().zip(found).filter(|(_, node)| node.is_some());
-    let lost = there.filter_map(|(id, _)| Some((id, id.parent_id()?))).find(|(_, parent)| gone.contains(parent));
-    lost.map(|(id, parent)| format!("the record of `{parent}` is missing, and that of `{id}` below it is there"))
+    let orphaned = there.filter_map(|(id, _)| Some((id, id.parent_id()?))).find(|(_, parent)| missing.contains(parent));
+    orphaned.map(|(id, parent)| format!("the record of `{parent}` is missing but its child `{id}` exists"))
 }

@@ -1,5 +1,5 @@
-//! Finished trees, taken apart from below in steps that the store can take in one go. Begun again after a crash, what is
-//! left is found below the roots.
+//! Removal of finished trees from the leaves up, in steps of bounded size. Repeated after a crash, it finds the
+//! remaining records below the roots.
 
 use std::collections::VecDeque;
 
@@ -7,19 +7,19 @@ use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index, Store, StoreError};
 
-/// Records of one step, and children read at a time.
+/// Records per step, and children per read.
 const STEP: usize = 500;
 
 pub struct TreeGc {
-    /// From the roots down to where it is: at most as many as ids have levels.
+    /// Path from the roots to the current level: at most as many as an id has levels.
     levels: Vec<Level>,
 }
 
 struct Level {
-    /// What lies below it goes before it.
+    /// Removed after its children.
     parent: Option<(TaskId, TaskRecord)>,
     nodes: VecDeque<(TaskId, TaskRecord)>,
-    /// The last child read, where there may be more.
+    /// Last child read, if more may follow.
     last: Option<Entry>,
 }
 
@@ -30,10 +30,10 @@ impl TreeGc {
         Ok(Self { levels: vec![Level { parent: None, nodes, last: None }] })
     }
 
-    /// The next records to remove, in this order; None at the end.
+    /// Returns the next records to remove, in order; `None` at the end.
     pub async fn step(&mut self, store: &dyn Store, partition: u32) -> Result<Option<Vec<(TaskId, TaskRecord)>>, StoreError> {
-        let mut gone = Vec::new();
-        while gone.len() < STEP
+        let mut removed = Vec::new();
+        while removed.len() < STEP
             && let Some(level) = self.levels.last_mut()
         {
             match (level.nodes.pop_front(), level.last.take()) {
@@ -42,14 +42,14 @@ impl TreeGc {
                     if node.has_below {
                         self.levels.push(Level::below(id, node, store, partition).await?);
                     } else {
-                        gone.push((id, node));
+                        removed.push((id, node));
                     }
                 }
                 (None, Some(last)) => level.read(Some(&last), store, partition).await?,
-                (None, None) => gone.extend(self.levels.pop().and_then(|level| level.parent)),
+                (None, None) => removed.extend(self.levels.pop().and_then(|level| level.parent)),
             }
         }
-        Ok((!gone.is_empty()).then_some(gone))
+        Ok((!removed.is_empty()).then_some(removed))
     }
 }
 
@@ -66,7 +66,7 @@ impl Level {
         self.last = page.last().filter(|_| page.len() == STEP).cloned();
         let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
         let found = store.nodes(partition, &ids).await?;
-        // Without a record there is still its place in the index.
+        // Remove index entries without a record too.
         let node = |(entry, node): (Entry, Option<TaskRecord>)| {
             (entry.id, node.unwrap_or_else(|| TaskRecord::expected(1, entry.seen_ms)))
         };

@@ -1,4 +1,4 @@
-//! Folds one partition into the new store, has it compared, and goes on until a tracker takes it over.
+//! Folds one partition into the new store, compares it with the source, and continues until a tracker takes it over.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,42 +13,42 @@ use crate::tracker::consume::event_batches::Batch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
 use crate::tracker::project::projection::Projection;
 
-/// How often the fence of an idle partition is looked at.
+/// Interval of checkpoint reads in an idle partition.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
-/// How often a comparison is begun again after trouble.
+/// Maximum restarts of a comparison after errors.
 const COMPARISONS: u32 = 5;
 
-/// Why a session ended.
+/// Reason why a session ended.
 pub(super) enum End {
     Stopped,
-    /// A tracker has the partition.
+    /// A tracker has claimed the partition.
     TakenOver,
-    /// Begin again at the fence.
+    /// The checkpoint must be read again.
     Again(String),
-    /// The whole rebuild has to end.
+    /// The whole rebuild must end.
     Over(String),
 }
 
 pub(super) struct Copier {
     pub(super) job: Arc<Job>,
     pub(super) number: u32,
-    post: PartitionHandle,
-    /// What is left of a batch that was folded only in part.
+    handle: PartitionHandle,
+    /// Remainder of a batch that was folded in part.
     rest: Option<Batch>,
-    /// This rebuild has been in the fence.
+    /// This rebuild has claimed the partition.
     claimed: bool,
     compared: bool,
     comparisons: u32,
 }
 
 impl Copier {
-    pub(super) fn new(job: Arc<Job>, post: PartitionHandle) -> Self {
-        let number = post.number.unsigned_abs();
-        Self { job, number, post, rest: None, claimed: false, compared: false, comparisons: 0 }
+    pub(super) fn new(job: Arc<Job>, handle: PartitionHandle) -> Self {
+        let number = handle.number.unsigned_abs();
+        Self { job, number, handle, rest: None, claimed: false, compared: false, comparisons: 0 }
     }
 
     pub(super) async fn run(mut self) {
-        let stop = self.post.stop.clone();
+        let stop = self.handle.stop.clone();
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
             let end = tokio::select! {
@@ -61,7 +61,7 @@ impl Copier {
                 End::TakenOver => return self.taken_over(),
                 End::Over(why) => return self.report(Report::Over(Refusal::Unfit(why))),
                 End::Again(why) => {
-                    tracing::warn!(partition = self.number, reason = %why, "reading the fence again");
+                    tracing::warn!(partition = self.number, reason = %why, "resuming from the checkpoint");
                     let wait = backoff.next_wait();
                     tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(wait) => {} }
                 }
@@ -78,11 +78,11 @@ impl Copier {
     }
 
     fn report(&self, report: Report) {
-        // Nobody listens any more when the rebuild ends.
+        // The receiver is dropped when the rebuild ends.
         let _ = self.job.reports.send(report);
     }
 
-    /// From one reading of the fence to the next.
+    /// Runs from one read of the checkpoint to the next.
     async fn session(&mut self) -> End {
         match self.fold().await {
             Ok(never) => match never {},
@@ -92,80 +92,80 @@ impl Copier {
 
     async fn fold(&mut self) -> Result<std::convert::Infallible, End> {
         let (first, store) = (self.ends().await?.first, self.job.setup.tracker.store.clone());
-        let mut folding = Projection::open(store, self.number).await.map_err(|error| self.end_of(error))?;
-        self.judge(folding.fence())?;
-        folding.claim(self.job.plan.number, first).await.map_err(|error| self.end_of(error))?;
+        let mut projection = Projection::open(store, self.number).await.map_err(|error| self.end_of(error))?;
+        self.check_owner(projection.fence())?;
+        projection.claim(self.job.plan.number, first).await.map_err(|error| self.end_of(error))?;
         self.claimed = true;
-        let start = folding.fence().map_or(first, |fence| fence.offset);
-        self.post.generation += 1;
+        let start = projection.fence().map_or(first, |fence| fence.offset);
+        self.handle.generation += 1;
         self.rest = None;
-        let ask = SeekRequest { partition: self.post.number, generation: self.post.generation, offset: start };
-        self.post.asking.send(ask).map_err(|_| End::Stopped)?;
+        let request = SeekRequest { partition: self.handle.number, generation: self.handle.generation, offset: start };
+        self.handle.seek_sender.send(request).map_err(|_| End::Stopped)?;
         loop {
-            if !self.compared && folding.fence().is_some_and(|fence| fence.offset >= self.goal()) {
-                self.compare(&mut folding).await?;
+            if !self.compared && projection.fence().is_some_and(|fence| fence.offset >= self.goal()) {
+                self.compare(&mut projection).await?;
             }
-            self.advance(&mut folding, None).await?;
+            self.advance(&mut projection, None).await?;
         }
     }
 
-    /// The end of the log when the rebuild began.
+    /// End of the log at the start of the rebuild.
     fn goal(&self) -> i64 {
         let task = self.job.plan.partitions.iter().find(|task| task.number == self.number);
         task.map_or(0, |task| task.end)
     }
 
-    /// Whose partition it is.
-    fn judge(&self, found: Option<Checkpoint>) -> Result<(), End> {
+    /// Checks the owner of the partition.
+    fn check_owner(&self, found: Option<Checkpoint>) -> Result<(), End> {
         match found {
             Some(Checkpoint { rebuild: 0, .. }) => Err(End::TakenOver),
             Some(fence) if fence.rebuild > self.job.plan.number || (fence.rebuild == self.job.plan.number && !self.claimed) => {
-                Err(End::Over("another rebuild into this store was started since: this one ends, that one goes on".into()))
+                Err(End::Over("another rebuild into this store was started: this one ends, the other one continues".into()))
             }
             _ => Ok(()),
         }
     }
 
     pub(super) fn end_of(&self, error: StoreError) -> End {
-        let told = error.to_string();
+        let message = error.to_string();
         match error {
-            StoreError::Conflict { found } => self.judge(found).err().unwrap_or(End::Again(told)),
-            StoreError::Unavailable(_) | StoreError::Damaged(_) => End::Again(told),
-            StoreError::Misconfigured(_) | StoreError::Invalid(_) => End::Over(told),
+            StoreError::Conflict { found } => self.check_owner(found).err().unwrap_or(End::Again(message)),
+            StoreError::Unavailable(_) | StoreError::Damaged(_) => End::Again(message),
+            StoreError::Misconfigured(_) | StoreError::Invalid(_) => End::Over(message),
         }
     }
 
     pub(super) async fn ends(&self) -> Result<Watermarks, End> {
         let setup = &self.job.setup.tracker;
-        let (broker, partition) = (setup.broker.clone(), Partition::new(setup.names.events(), self.post.number));
+        let (broker, partition) = (setup.broker.clone(), Partition::new(setup.names.events(), self.handle.number));
         let ends = blocking(move || broker.ends(&partition, CALL_DEADLINE)).await.map_err(End::Again)?;
         ends.map_err(|error| End::Again(error.to_string()))
     }
 
-    /// Folds what comes next, at most up to `until`.
-    pub(super) async fn advance(&mut self, folding: &mut Projection, until: Option<i64>) -> Result<(), End> {
-        let Some(batch) = self.next_batch(folding.fence()).await? else { return Ok(()) };
+    /// Folds the next batch, at most up to `until`.
+    pub(super) async fn advance(&mut self, projection: &mut Projection, until: Option<i64>) -> Result<(), End> {
+        let Some(batch) = self.next_batch(projection.fence()).await? else { return Ok(()) };
         let (batch, rest) = split(batch, until);
         self.rest = rest;
-        let fence = folding.fence().map_or(0, |fence| fence.offset);
+        let fence = projection.fence().map_or(0, |fence| fence.offset);
         if batch.next > fence {
-            folding.fold(&batch.events, batch.next).await.map_err(|error| self.end_of(error))?;
-            self.note(batch.next);
+            projection.fold(&batch.events, batch.next).await.map_err(|error| self.end_of(error))?;
+            self.record_progress(batch.next);
         }
         if let Some(why) = batch.stop {
             return Err(End::Over(format!("partition {}: {why}", self.number)));
         }
-        folding.working_set().shrink(self.job.setup.tracker.config.cache_records);
+        projection.working_set().shrink(self.job.setup.tracker.config.cache_records);
         Ok(())
     }
 
-    /// None: nothing came, and the fence is still this rebuild's.
+    /// Returns `None` if no events arrived and this rebuild still owns the checkpoint.
     async fn next_batch(&mut self, left: Option<Checkpoint>) -> Result<Option<Batch>, End> {
         if let Some(rest) = self.rest.take() {
             return Ok(Some(rest));
         }
-        match tokio::time::timeout(IDLE_LOOK, self.post.batches.recv()).await {
-            Ok(Some(batch)) => Ok((batch.generation == self.post.generation).then_some(batch)),
+        match tokio::time::timeout(IDLE_LOOK, self.handle.batches.recv()).await {
+            Ok(Some(batch)) => Ok((batch.generation == self.handle.generation).then_some(batch)),
             Ok(None) => Err(End::Stopped),
             Err(_) => {
                 let fences = self.job.setup.tracker.store.fences(&[self.number]).await;
@@ -175,16 +175,16 @@ impl Copier {
         }
     }
 
-    fn note(&self, folded: i64) {
+    fn record_progress(&self, folded: i64) {
         let place = self.job.plan.partitions.iter().position(|task| task.number == self.number);
         if let Some(part) = place.and_then(|place| self.job.progress.parts.get(place)) {
             part.folded.fetch_max(folded, Relaxed);
         }
     }
 
-    async fn compare(&mut self, folding: &mut Projection) -> Result<(), End> {
+    async fn compare(&mut self, projection: &mut Projection) -> Result<(), End> {
         let partition = self.number;
-        let told = match verify::verify(self, folding).await {
+        let message = match verify::verify(self, projection).await {
             Ok(Verdict::Same(verified)) => RebuildEvent::Verified(verified),
             Ok(Verdict::Different(differences)) => RebuildEvent::Differs { partition, differences },
             Ok(Verdict::Unknown(why)) => RebuildEvent::Unverified { partition, why },
@@ -196,12 +196,12 @@ impl Copier {
             Err(end) => return Err(end),
         };
         self.compared = true;
-        self.report(Report::RebuildEvent(told));
+        self.report(Report::RebuildEvent(message));
         Ok(())
     }
 }
 
-/// The part of a batch up to a place, and what is left of it.
+/// Splits a batch at an offset.
 fn split(mut batch: Batch, until: Option<i64>) -> (Batch, Option<Batch>) {
     let Some(until) = until.filter(|until| *until < batch.next) else { return (batch, None) };
     let at = batch.events.partition_point(|logged| logged.offset < until);

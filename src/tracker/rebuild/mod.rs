@@ -1,13 +1,12 @@
-//! Folds the log into another store while the first one serves, and follows it there until trackers take it over.
+//! Rebuild: folds the log into another store while the first one serves, and follows it until trackers take over.
 //!
-//! One `copier` per partition folds as a tracker's folder does, and does nothing else: no timer is fired, no effect
-//! published, nothing written to Kafka. Who may write is decided by the fence, as among trackers: a rebuild puts its number
-//! into it, a tracker that takes the partition over puts that out, and whoever finds the fence changed stops. A later
-//! rebuild has a higher number and so ends an earlier one.
+//! One `copier` per partition folds as a tracker does, but publishes nothing. The owner of a partition is recorded in
+//! its checkpoint: a rebuild writes its number there, a tracker that takes over writes 0, and any process that finds
+//! the checkpoint changed stops. A later rebuild has a higher number and thus ends an earlier one.
 //!
-//! When a partition has come to the end that the log had, it is compared with the source (`verify`), piece by piece: the
-//! piece is read at the source together with its fence, the copy is folded to exactly that place, and read. So both are as
-//! of one fence, while both go on.
+//! When a partition reaches the end that the log had at the start, it is compared with the source (`verify`) piece by
+//! piece: the piece is read at the source with its checkpoint, the copy is folded up to exactly that offset and read.
+//! Both are thus compared at equal checkpoints while both continue.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,41 +30,41 @@ mod verify;
 
 pub use preflight::preflight;
 
-/// Bytes of events that may lie prefetched in the client.
+/// Maximum bytes of events prefetched by the client.
 const PREFETCH_BYTES: usize = 16 << 20;
-/// How often the ends of the log are looked at.
+/// Interval of reading the ends of the log.
 const MEASURE: Duration = Duration::from_secs(1);
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// How long the folding may take to end.
+/// Deadline for the copiers to stop.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What a rebuild needs.
+/// Settings of a rebuild.
 pub struct Rebuild {
-    /// As a tracker's; its store is the one to be filled.
+    /// Setup of a tracker whose store is the one to fill.
     pub tracker: Arc<TrackerSetup>,
-    /// The one that serves.
+    /// Store that serves now.
     pub source: Arc<dyn Store>,
-    /// Both, to be compared: the source and the copy.
+    /// Raw access to the source and the copy, for comparing them.
     pub compare: Option<(Arc<dyn Inspect>, Arc<dyn Inspect>)>,
-    /// Go on although the log has lost the beginning of trees that the source shows.
+    /// Continue even if the log has lost the beginning of trees that the source contains.
     pub partial: bool,
-    /// Follow the log until trackers have taken all partitions over; else end when everything is compared.
+    /// Follow the log until trackers have taken over all partitions; otherwise end when everything is compared.
     pub follow: bool,
 }
 
-/// What was found before anything is written.
+/// Findings of the preflight, made before anything is written.
 pub struct RebuildPlan {
-    /// The number of this rebuild.
+    /// Number of this rebuild.
     pub number: u32,
-    /// What there is to do, by partition; those of trackers are left out.
+    /// Partitions to fold, without those owned by trackers.
     pub partitions: Vec<Task>,
-    /// Partitions that trackers have taken over already.
+    /// Partitions that trackers have already taken over.
     pub taken: BTreeSet<u32>,
-    /// An earlier rebuild has begun: this one goes on.
+    /// True if this rebuild continues an earlier one.
     pub resumed: bool,
-    /// Why the copy cannot be compared with the source.
+    /// Reason why the copy cannot be compared with the source.
     pub incomparable: Option<String>,
-    /// Trees that the source shows and whose beginning the log has lost.
+    /// Number of trees in the source whose beginning the log has lost.
     pub partial_trees: u64,
 }
 
@@ -73,46 +72,46 @@ pub struct RebuildPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
     pub number: u32,
-    /// Where the folding begins.
+    /// Offset at which folding starts.
     pub from: i64,
-    /// The log's end when it was looked at.
+    /// End of the log at the preflight.
     pub end: i64,
 }
 
-/// What became of a partition.
+/// Result for a partition, or for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RebuildEvent {
     Verified(Verified),
-    /// It was not compared, or not to the end, and why.
+    /// The comparison was not made or not completed.
     Unverified {
         partition: u32,
         why: String,
     },
-    /// The copy is not what the source is.
+    /// The copy differs from the source.
     Differs {
         partition: u32,
         differences: Vec<Difference>,
     },
-    /// A tracker folds it in the new store now.
+    /// A tracker folds the partition in the new store now.
     TakenOver {
         partition: u32,
     },
-    /// All partitions have come to their end and were compared or could not be: the switch may begin.
+    /// All partitions have reached their end and were compared as far as possible: the switch may begin.
     Ready,
 }
 
-/// A partition that is the same in both stores.
+/// A partition with equal contents in both stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     pub partition: u32,
-    /// The fences at which the first and the last piece was compared.
+    /// Checkpoint offsets of the first and the last compared piece.
     pub fences: (i64, i64),
     pub keys: u64,
-    /// Over all that was compared, in any order.
+    /// Order-independent digest of the compared contents.
     pub digest: u128,
 }
 
-/// A key with different contents at equal fences.
+/// A key with different contents at equal checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     pub key: String,
@@ -121,31 +120,31 @@ pub struct Difference {
     pub copy: String,
 }
 
-/// How a rebuild ended.
+/// Outcome of a rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Trackers have all partitions.
+    /// Trackers have taken over all partitions.
     TakenOver,
-    /// Everything is folded, and compared as far as that was possible.
+    /// Everything is folded, and compared as far as possible.
     Complete,
-    /// Told to stop before that.
+    /// Stopped on request before completion.
     Stopped,
-    /// Something differs.
+    /// The stores differ.
     Different,
 }
 
-/// Why there is no rebuild, or no more.
+/// Reason why a rebuild cannot start or continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The stores, or the log, are not such that it could be done.
+    /// The stores or the log do not allow a rebuild.
     #[error("{0}")]
     Unfit(String),
-    /// Something does not answer.
+    /// A service is unavailable.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// How far it is; for whoever shows it.
+/// Progress of a rebuild, for display.
 #[derive(Default)]
 pub struct RebuildProgress {
     parts: Vec<Part>,
@@ -166,7 +165,7 @@ impl RebuildProgress {
         Self { parts: plan.partitions.iter().map(part).collect(), compared: AtomicU64::new(0) }
     }
 
-    /// Places of the log passed by this process, and how many there are to pass, as far as is known.
+    /// Returns the offsets passed by this process, and the total to pass as far as known.
     pub fn places(&self) -> (u64, u64) {
         let over = |upto: fn(&Part) -> &AtomicI64| -> i64 {
             self.parts.iter().map(|part| (upto(part).load(Relaxed) - part.from.load(Relaxed)).max(0)).sum()
@@ -176,7 +175,7 @@ impl RebuildProgress {
     }
 }
 
-/// What the copiers share.
+/// State shared by the copiers.
 struct Job {
     setup: Rebuild,
     plan: RebuildPlan,
@@ -184,29 +183,29 @@ struct Job {
     reports: mpsc::UnboundedSender<Report>,
 }
 
-/// What a copier says; a few for each partition.
+/// Message of a copier; a few per partition.
 enum Report {
     RebuildEvent(RebuildEvent),
-    /// The whole rebuild has to end.
+    /// The whole rebuild must end.
     Over(Refusal),
 }
 
-/// A rebuild under way.
+/// A running rebuild.
 pub struct Running {
     pub progress: Arc<RebuildProgress>,
     job: Arc<Job>,
     reports: mpsc::UnboundedReceiver<Report>,
     shutdown: Shutdown,
-    folding: tokio::sync::oneshot::Receiver<Result<(), crate::broker::BrokerError>>,
+    projection: tokio::sync::oneshot::Receiver<Result<(), crate::broker::BrokerError>>,
     measuring: tokio::task::JoinHandle<()>,
-    /// Partitions that are compared, or cannot be.
-    looked_at: BTreeSet<u32>,
+    /// Partitions whose comparison has ended.
+    compared_partitions: BTreeSet<u32>,
     taken: BTreeSet<u32>,
     differs: bool,
     ready: bool,
 }
 
-/// Begins to fold.
+/// Starts folding.
 pub async fn start(setup: Rebuild, plan: RebuildPlan) -> Result<Running, Refusal> {
     let (tracker, shutdown) = (setup.tracker.clone(), Shutdown::new());
     let broker = tracker.broker.clone();
@@ -218,21 +217,21 @@ pub async fn start(setup: Rebuild, plan: RebuildPlan) -> Result<Running, Refusal
     let taken = plan.taken.clone();
     let job = Arc::new(Job { setup, plan, progress: progress.clone(), reports: reporting });
     let copying = job.clone();
-    let fold = move |post| drop(runtime::spawn(Copier::new(copying.clone(), post).run()));
+    let fold = move |handle| drop(runtime::spawn(Copier::new(copying.clone(), handle).run()));
     let events: Arc<str> = tracker.names.events().into();
     let all = job.plan.partitions.iter().map(|task| Partition::new(events.clone(), task.number as i32)).collect();
     let reader = PollLoop::new(tracker, consumer, shutdown.clone(), Box::new(fold)).of(all);
-    let folding = runtime::thread("kafleet-rebuild", reader.run())
+    let projection = runtime::thread("kafleet-rebuild", reader.run())
         .map_err(|error| Refusal::Unavailable(format!("a thread for the poll loop cannot be started: {error}")))?;
     let measuring = runtime::spawn(measure(job.clone()));
-    let (looked_at, differs, ready) = (BTreeSet::new(), false, false);
-    Ok(Running { progress, job, reports, shutdown, folding, measuring, looked_at, taken, differs, ready })
+    let (compared_partitions, differs, ready) = (BTreeSet::new(), false, false);
+    Ok(Running { progress, job, reports, shutdown, projection, measuring, compared_partitions, taken, differs, ready })
 }
 
 impl Running {
-    /// What happens next; None when it has ended. `stop` ends it.
+    /// Returns the next event, or the end of the rebuild. `stop` ends it.
     pub async fn next(&mut self, stop: &Shutdown) -> Result<Next, Refusal> {
-        if self.looked_at.len() == self.job.plan.partitions.len() && !self.ready && !self.differs {
+        if self.compared_partitions.len() == self.job.plan.partitions.len() && !self.ready && !self.differs {
             self.ready = true;
             return Ok(Next::RebuildEvent(RebuildEvent::Ready));
         }
@@ -241,19 +240,19 @@ impl Running {
         }
         let report = tokio::select! {
             report = self.reports.recv() => report,
-            outcome = &mut self.folding => {
+            outcome = &mut self.projection => {
                 let why = match outcome {
                     Ok(Err(error)) => error.to_string(),
                     _ => "the poll loop ended by itself".to_owned(),
                 };
-                return Err(Refusal::Unavailable(format!("the log cannot be read any more: {why}")));
+                return Err(Refusal::Unavailable(format!("reading the log failed: {why}")));
             }
             () = stop.drain.cancelled() => return self.end(Ending::Stopped).await,
         };
         match report {
-            Some(Report::RebuildEvent(told)) => {
-                self.note(&told);
-                Ok(Next::RebuildEvent(told))
+            Some(Report::RebuildEvent(message)) => {
+                self.record_progress(&message);
+                Ok(Next::RebuildEvent(message))
             }
             Some(Report::Over(refusal)) => {
                 self.end(Ending::Stopped).await?;
@@ -263,13 +262,13 @@ impl Running {
         }
     }
 
-    fn note(&mut self, told: &RebuildEvent) {
-        match told {
+    fn record_progress(&mut self, message: &RebuildEvent) {
+        match message {
             RebuildEvent::Verified(Verified { partition, .. }) | RebuildEvent::Unverified { partition, .. } => {
-                self.looked_at.insert(*partition);
+                self.compared_partitions.insert(*partition);
             }
             RebuildEvent::Differs { partition, .. } => {
-                self.looked_at.insert(*partition);
+                self.compared_partitions.insert(*partition);
                 self.differs = true;
             }
             RebuildEvent::TakenOver { partition } => {
@@ -281,7 +280,7 @@ impl Running {
 
     fn ending(&self) -> Option<Ending> {
         let all = self.job.plan.partitions.len();
-        let compared = self.looked_at.len() == all;
+        let compared = self.compared_partitions.len() == all;
         match () {
             () if compared && self.differs => Some(Ending::Different),
             () if compared && self.taken.len() == all + self.job.plan.taken.len() => Some(Ending::TakenOver),
@@ -293,21 +292,21 @@ impl Running {
     async fn end(&mut self, ending: Ending) -> Result<Next, Refusal> {
         self.shutdown.begin();
         self.measuring.abort();
-        if !self.folding.is_terminated() {
-            let _ = tokio::time::timeout(LEAVE_DEADLINE, &mut self.folding).await;
+        if !self.projection.is_terminated() {
+            let _ = tokio::time::timeout(LEAVE_DEADLINE, &mut self.projection).await;
         }
         Ok(Next::Ended(ending))
     }
 }
 
-/// One step of a rebuild.
+/// Progress of a rebuild: an event or its end.
 #[derive(Debug)]
 pub enum Next {
     RebuildEvent(RebuildEvent),
     Ended(Ending),
 }
 
-/// Keeps the ends of the log up to date, for those who look at the progress, and the lag of the copy.
+/// Updates the ends of the log for the progress display, and the lag of the copy.
 async fn measure(job: Arc<Job>) {
     let mut ticks = tokio::time::interval(MEASURE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

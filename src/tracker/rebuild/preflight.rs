@@ -1,4 +1,4 @@
-//! What a rebuild looks at before it writes anything, and why it may refuse.
+//! Checks made before a rebuild writes anything.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::publish::time_text;
 use crate::runtime::{blocking, now_ms};
 use crate::store::{Checkpoint, Entry, Index, Reservation, Stage, Store, StoreError};
 
-/// Trees that are counted before they are many.
+/// Maximum number of incomplete trees that are counted.
 const MAX_PARTIAL: usize = 10_000;
-/// How many places before a fence are looked at for an event: some hold none.
+/// Number of offsets searched for an event next to a position, because some hold none.
 const LOOK_BACK: i64 = 64;
-/// So much the brokers' clocks may differ.
+/// Tolerated difference between the clocks of brokers.
 const CLOCK_SLACK_MS: i64 = 3_600_000;
 
 impl From<StoreError> for Refusal {
@@ -36,7 +36,7 @@ impl From<BrokerError> for Refusal {
     }
 }
 
-/// What both stores and the log hold now.
+/// State of both stores and of the log.
 struct Preflight<'a> {
     setup: &'a Rebuild,
     source: Vec<Option<Checkpoint>>,
@@ -44,28 +44,28 @@ struct Preflight<'a> {
     ends: Vec<Watermarks>,
 }
 
-/// Looks at everything, and refuses what would go wrong. Writes nothing but a mark that it takes back.
+/// Checks the stores and the log, and plans the rebuild. Writes only a temporary reservation.
 pub async fn preflight(setup: &Rebuild) -> Result<RebuildPlan, Refusal> {
     let tracker = &setup.tracker;
     if is_same(&*setup.source, &*tracker.store).await? {
-        return unfit("this is the store that serves now", "name another Redis, or another database of it, to fold the log into");
+        return unfit("this is the store that serves now", "name another Redis, or another database of this one, as the target");
     }
     let all: Vec<u32> = (0..tracker.events_partitions).collect();
     let ends = ends(setup, &all).await?;
     let (source, copy) = (setup.source.fences(&all).await?, tracker.store.fences(&all).await?);
-    let ground = Preflight { setup, source, copy, ends };
-    ground.check_versions()?;
-    ground.check_owner().await?;
-    ground.check_fleet().await?;
-    let partial_trees = ground.check_log().await?;
-    Ok(ground.plan(partial_trees))
+    let preflight = Preflight { setup, source, copy, ends };
+    preflight.check_versions()?;
+    preflight.check_owner().await?;
+    preflight.check_fleet().await?;
+    let partial_trees = preflight.check_log().await?;
+    Ok(preflight.plan(partial_trees))
 }
 
 fn unfit<T>(what: impl std::fmt::Display, hint: &str) -> Result<T, Refusal> {
     Err(Refusal::Unfit(format!("{what}\n\nhint: {hint}")))
 }
 
-/// A mark left in one is seen in the other.
+/// Detects one store under two addresses: a reservation in one is visible in the other.
 async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, Refusal> {
     let name = format!("rebuild-{}", uuid::Uuid::now_v7().simple());
     let id = TaskId::parse(&name).map_err(|error| Refusal::Unfit(error.to_string()))?;
@@ -97,40 +97,41 @@ impl Preflight<'_> {
             fences.iter().flatten().map(|fence| fence.version).find(|version| wrong(*version))
         };
         if let Some(newer) = version(&self.source, |version| version > FOLD_VERSION) {
-            let what = format!("the source was folded by version {newer} and this build folds version {FOLD_VERSION}");
-            return unfit(what, "rebuild with the build that the trackers have, or a newer one");
+            let what = format!("the source has fold version {newer} and this build has {FOLD_VERSION}");
+            return unfit(what, "use the build that the trackers run, or a newer one");
         }
         if let Some(other) = version(&self.copy, |version| version != FOLD_VERSION) {
-            let what = format!("the store was begun by fold version {other} and this build folds version {FOLD_VERSION}");
-            return unfit(what, "go on with the build that has begun it, or empty the store");
+            let what = format!("the target store has fold version {other} and this build has {FOLD_VERSION}");
+            return unfit(what, "continue with the build that started the rebuild, or empty the store");
         }
         Ok(())
     }
 
-    /// What is there has to be of a rebuild, and something has to be left to do.
+    /// Checks that existing partitions belong to a rebuild.
     async fn check_owner(&self) -> Result<(), Refusal> {
         let trackers = self.copy.iter().flatten().filter(|fence| fence.rebuild == 0).count();
         let rebuilds = self.copy.iter().flatten().filter(|fence| fence.rebuild > 0).count();
         if trackers > 0 && rebuilds == 0 {
-            let what = format!("trackers fold into this store: {trackers} of {} partitions are theirs", self.copy.len());
-            return unfit(what, "name an empty store; a store that trackers keep up needs no rebuild");
+            let what = format!("trackers fold into this store: they own {trackers} of {} partitions", self.copy.len());
+            return unfit(what, "name an empty store; a store maintained by trackers needs no rebuild");
         }
         let store = &self.setup.tracker.store;
         for (number, fence) in (0..).zip(&self.copy) {
             if fence.is_none() && !store.page(number, &Index::Roots, None, 1).await?.is_empty() {
-                let what = format!("the store has records of partition {number} and no fence: nobody knows how far it is");
+                let what = format!("the store has records of partition {number} but no checkpoint");
                 return unfit(what, "empty the store");
             }
         }
         Ok(())
     }
 
-    /// What an earlier rebuild has begun has to be of this log.
+    /// Checks that the state of an earlier rebuild belongs to this log.
     async fn check_fleet(&self) -> Result<(), Refusal> {
-        const HINT: &str = "name an empty store, or the one in which this fleet's rebuild was begun";
+        const HINT: &str = "name an empty store, or the one in which a rebuild of this fleet was started";
         let beyond = self.setup.tracker.events_partitions;
         if self.setup.tracker.store.fences(&[beyond]).await?.pop().flatten().is_some() {
-            let what = format!("the store is another fleet's: it has a partition {beyond}, this fleet has 0 to {}", beyond - 1);
+            let what =
+                format!("the store belongs to another fleet: it has a partition {beyond}, this fleet has 0 to {}", beyond - 1);
             return unfit(what, HINT);
         }
         for (number, (fence, ends)) in self.copy.iter().zip(&self.ends).enumerate() {
@@ -138,7 +139,7 @@ impl Preflight<'_> {
             if fence.offset < ends.first || fence.offset > ends.end {
                 let (first, end) = (ends.first, ends.end);
                 let what = format!(
-                    "the store is another fleet's, or the log has moved on: partition {number} is folded to offset {}, the log holds {first} to {end}",
+                    "the store belongs to another fleet, or the log was truncated: partition {number} is folded to offset {}, the log holds {first} to {end}",
                     fence.offset
                 );
                 return unfit(what, HINT);
@@ -148,7 +149,7 @@ impl Preflight<'_> {
             {
                 let (log, store) = (time_text(time_ms), time_text(fence.log_time_ms));
                 let what = format!(
-                    "the store is another fleet's: partition {number} is folded to offset {} and {store}, where this log was at {log}",
+                    "the store belongs to another fleet: partition {number} is folded to offset {} with log time {store}, but this log has {log} there",
                     fence.offset
                 );
                 return unfit(what, HINT);
@@ -157,22 +158,22 @@ impl Preflight<'_> {
         Ok(())
     }
 
-    /// When the event before a fence was appended.
+    /// Append time of the event before a checkpoint.
     async fn time_before(&self, number: usize, fence: Checkpoint, ends: Watermarks) -> Result<Option<i64>, Refusal> {
         let from = ends.first.max(fence.offset - LOOK_BACK);
         self.find((from..fence.offset).rev(), number).await
     }
 
-    /// When the first event of these places was appended.
+    /// Append time of the first event at these offsets.
     async fn find(&self, places: impl Iterator<Item = i64> + Send + 'static, number: usize) -> Result<Option<i64>, Refusal> {
         let setup = &self.setup.tracker;
         let (broker, partition) = (setup.broker.clone(), Partition::new(setup.names.events(), number as i32));
         Ok(blocking(move || find(&*broker, &partition, places)).await.map_err(Refusal::Unavailable)??)
     }
 
-    /// How many trees of the source began before the log does.
+    /// Counts trees of the source that began before the log does.
     async fn check_log(&self) -> Result<u64, Refusal> {
-        let (mut count, mut told) = (0, Vec::new());
+        let (mut count, mut message) = (0, Vec::new());
         for (number, ends) in self.ends.iter().enumerate() {
             if ends.first == 0 {
                 continue;
@@ -181,15 +182,15 @@ impl Preflight<'_> {
             let begins_ms = self.find(ends.first..until, number).await?.unwrap_or_else(now_ms);
             let mut older = self.older(number as u32, begins_ms).await?;
             if self.copy[number].is_some() {
-                // Begun before: what was folded then is there, and what was not was done without.
+                // Continued from an earlier rebuild: skip trees that it has folded completely.
                 older = self.missing(number as u32, older).await?;
                 count += older.len() as u64;
                 continue;
             }
             if let Some(oldest) = older.last() {
                 let more = if older.len() >= MAX_PARTIAL { " or more" } else { "" };
-                told.push(format!(
-                    "partition {number} begins at offset {} ({}), and {}{more} trees that the source shows began before, such as `{}`",
+                message.push(format!(
+                    "partition {number} begins at offset {} ({}), and {}{more} trees in the source began earlier, such as `{}`",
                     ends.first,
                     time_text(begins_ms),
                     older.len(),
@@ -198,12 +199,12 @@ impl Preflight<'_> {
                 count += older.len() as u64;
             }
         }
-        if told.is_empty() || self.setup.partial {
+        if message.is_empty() || self.setup.partial {
             return Ok(count);
         }
         unfit(
-            format!("retention has removed the beginning of the log: {}", told.join("; ")),
-            "those trees would be missing, or known only in part; `--partial` folds what is left all the same",
+            format!("retention has removed the beginning of the log: {}", message.join("; ")),
+            "those trees would be missing or incomplete; `--partial` folds the rest of the log anyway",
         )
     }
 
@@ -213,7 +214,7 @@ impl Preflight<'_> {
         Ok(self.setup.source.page(number, &Index::Roots, Some(&time_step), MAX_PARTIAL).await?)
     }
 
-    /// Those of which the copy does not know the beginning.
+    /// Returns those trees whose beginning is unknown to the copy.
     async fn missing(&self, number: u32, trees: Vec<Entry>) -> Result<Vec<Entry>, Refusal> {
         let ids: Vec<TaskId> = trees.iter().map(|entry| entry.id.clone()).collect();
         let nodes = self.setup.tracker.store.nodes(number, &ids).await?;
@@ -247,9 +248,9 @@ impl Preflight<'_> {
     fn incomparable(&self, partial_trees: u64) -> Option<String> {
         let older = self.source.iter().flatten().map(|fence| fence.version).find(|version| *version < FOLD_VERSION);
         if let Some(older) = older {
-            return Some(format!("the source was folded by version {older}, the copy by {FOLD_VERSION}"));
+            return Some(format!("the source has fold version {older}, the copy has {FOLD_VERSION}"));
         }
-        (partial_trees > 0).then(|| format!("the log has lost the beginning of {partial_trees} trees that the source shows"))
+        (partial_trees > 0).then(|| format!("the log has lost the beginning of {partial_trees} trees in the source"))
     }
 }
 

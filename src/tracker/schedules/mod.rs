@@ -1,10 +1,12 @@
-//! Fires recurring schedules: each time once.
+//! Fires recurring schedules, exactly once per time.
 //!
-//! Schedules, how far they are, and what people ask of them are records of the control topic. Whoever owns the first
-//! events partition fires them all. A transaction holds the `scheduled` event of each task and the [`State`] that says so;
-//! from there on a task is released like any that starts later. Before the first transaction a producer of a fixed name is
-//! opened, which fences every earlier owner, and only then the control topic is read to its end: what an earlier owner has
-//! fired stands there. Nothing is opened where there are no schedules.
+//! Schedules, their states and requests concerning them are records of the control topic. The owner of the first
+//! events partition fires all of them. A transaction contains the `scheduled` event of each task and the [`State`]
+//! that records it; the tasks are then released like any delayed task. Before the first transaction a producer with a
+//! fixed transactional id is opened, which fences earlier owners, and only then the control topic is read to its end:
+//! it contains everything that earlier owners have fired. Without schedules nothing is opened.
+//!
+//! [`State`]: crate::model::schedule::step::State
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,125 +28,126 @@ mod presence;
 mod table;
 mod transaction;
 
-/// The partition whose owner fires schedules.
+/// Events partition whose owner fires schedules.
 pub const OWNER: u32 = 0;
-const PART: &str = "schedules";
-/// No labels.
-const NONE: &[&str] = &[];
-/// For all records of a transaction.
+const HEALTH_PART: &str = "schedules";
+/// Empty label set.
+const NO_LABELS: &[&str] = &[];
+/// Deadline for all records of a transaction.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
-/// How often it is looked again at what waits for something else than a time.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Interval of rechecks while something is blocked for another reason than time.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(500);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 pub struct Schedules {
     setup: Arc<TrackerSetup>,
     stop: CancellationToken,
-    maker: TaskFactory,
+    factory: TaskFactory,
 }
 
 impl Schedules {
     pub fn new(setup: Arc<TrackerSetup>, stop: CancellationToken) -> Self {
-        Self { maker: TaskFactory::new(setup.clone()), setup, stop }
+        Self { factory: TaskFactory::new(setup.clone()), setup, stop }
     }
 
-    /// Fires until the partition is given back.
+    /// Runs until the partition is released.
     pub async fn run(mut self) {
         let stop = self.stop.clone();
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
         loop {
-            let told = tokio::select! {
+            let error = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                told = self.session(&mut backoff) => told,
+                error = self.session(&mut backoff) => error,
             };
-            let Err(told) = told;
-            tracing::warn!(reason = %told, "no schedule can be fired; beginning again");
-            self.setup.health.set(PART, told);
+            let Err(error) = error;
+            tracing::warn!(reason = %error, "cannot fire schedules; restarting");
+            self.setup.health.set(HEALTH_PART, error);
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep(backoff.next_wait()) => {}
             }
         }
-        self.setup.health.clear(PART);
-        self.setup.metrics.schedules.with_label_values(NONE).set(0);
+        self.setup.health.clear(HEALTH_PART);
+        self.setup.metrics.schedules.with_label_values(NO_LABELS).set(0);
     }
 
     async fn session(&mut self, backoff: &mut Backoff) -> Result<std::convert::Infallible, String> {
-        self.until_there_are_some().await;
+        self.wait_for_schedules().await;
         let mut producer = self.open().await?;
-        // Begun after the opening: it is read to where the topic ends now.
-        let board = ControlWatch::new(ControlState::without_cancels().with_plan());
-        let _reading = keep(board.clone(), self.setup.broker.clone(), &self.setup.names, None);
-        let mut changes = board.changes();
-        board.whole_within(READ_DEADLINE, &self.setup.names).await?;
-        let mut book = ScheduleTable::of(&board.orders().plan);
+        // Read after the producer was opened, up to the current end of the topic.
+        let control = ControlWatch::new(ControlState::without_cancels().with_plan());
+        let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.names, None);
+        let mut changes = control.changes();
+        control.whole_within(READ_DEADLINE, &self.setup.names).await?;
+        let mut table = ScheduleTable::of(&control.orders().plan);
         loop {
             changes.borrow_and_update();
-            book.sync(&board.orders().plan);
-            self.setup.metrics.schedules.with_label_values(NONE).set(book.entries.len() as i64);
+            table.sync(&control.orders().plan);
+            self.setup.metrics.schedules.with_label_values(NO_LABELS).set(table.entries.len() as i64);
             let now = now_ms();
-            let burst = self.maker.gather(&mut book, now).await?;
-            self.tell(&burst);
-            if burst.is_empty() {
+            let transaction = self.factory.collect(&mut table, now).await?;
+            self.report_blocked(&transaction);
+            if transaction.is_empty() {
                 backoff.reset();
-                wait(&mut changes, self.rest(&book, &burst, now)).await;
+                wait(&mut changes, self.next_wait(&table, &transaction, now)).await;
                 continue;
             }
-            let (sent, burst) = self.send(producer, burst).await?;
+            let (sent, transaction) = self.send(producer, transaction).await?;
             producer = sent;
-            count(&self.setup.metrics, &book, &burst);
-            book.done(burst);
+            count(&self.setup.metrics, &table, &transaction);
+            table.done(transaction);
             backoff.reset();
         }
     }
 
-    /// A fleet without schedules pays for none.
-    async fn until_there_are_some(&self) {
+    /// Waits until a schedule exists, so that a fleet without schedules has no cost.
+    async fn wait_for_schedules(&self) {
         let (seen, mut some) = watch::channel(false);
         let (broker, topic) = (self.setup.broker.clone(), self.setup.names.control());
-        let _looking = follow_uncommitted(broker, topic, SchedulePresence(seen));
-        // The sender lives as long as the looking.
+        let _follower = follow_uncommitted(broker, topic, SchedulePresence(seen));
+        // The sender lives as long as the follower.
         let _ = some.wait_for(|some| *some).await;
     }
 
-    /// Fences earlier owners.
+    /// Opens the producer, which fences earlier owners.
     async fn open(&self) -> Result<Box<dyn TransactionalProducer>, String> {
         let (broker, name) = (self.setup.broker.clone(), format!("{}.schedules", self.setup.names.events()));
         blocking(move || broker.atomic_producer(&name)).await?.map_err(|error: BrokerError| error.to_string())
     }
 
-    /// All of it in one transaction.
+    /// Publishes the records in one transaction.
     async fn send(
         &self,
         mut producer: Box<dyn TransactionalProducer>,
-        burst: ScheduleTransaction,
+        transaction: ScheduleTransaction,
     ) -> Result<(Box<dyn TransactionalProducer>, ScheduleTransaction), String> {
-        let (sent, producer, burst) = blocking(move || {
-            let records: Vec<ProducerRecord<'_>> = burst.messages.iter().map(|message| message.outgoing(&[])).collect();
-            (producer.send_all(&records, SEND_DEADLINE), producer, burst)
+        let (sent, producer, transaction) = blocking(move || {
+            let records: Vec<ProducerRecord<'_>> =
+                transaction.messages.iter().map(|message| message.producer_record(&[])).collect();
+            (producer.send_all(&records, SEND_DEADLINE), producer, transaction)
         })
         .await?;
         sent.map_err(|error| error.to_string())?;
-        Ok((producer, burst))
+        Ok((producer, transaction))
     }
 
-    /// Why something that is due cannot be fired.
-    fn tell(&self, burst: &ScheduleTransaction) {
-        match burst.held.as_slice() {
-            [] => self.setup.health.clear(PART),
-            [only] => self.setup.health.set(PART, only.clone()),
-            [first, more @ ..] => self.setup.health.set(PART, format!("{first}; and {} more", more.len())),
+    /// Reports schedules that are due but cannot fire.
+    fn report_blocked(&self, transaction: &ScheduleTransaction) {
+        match transaction.blocked.as_slice() {
+            [] => self.setup.health.clear(HEALTH_PART),
+            [only] => self.setup.health.set(HEALTH_PART, only.clone()),
+            [first, more @ ..] => self.setup.health.set(HEALTH_PART, format!("{first}; and {} more", more.len())),
         }
     }
 
-    fn rest(&self, book: &ScheduleTable, burst: &ScheduleTransaction, now: i64) -> Duration {
-        let longest = if burst.waits || !burst.held.is_empty() { LOOK_AGAIN } else { LONGEST_SLEEP };
-        book.next_due(now).map_or(longest, |due| Duration::from_millis((due - now) as u64).min(longest))
+    fn next_wait(&self, table: &ScheduleTable, transaction: &ScheduleTransaction, now: i64) -> Duration {
+        let longest = if transaction.waits || !transaction.blocked.is_empty() { RECHECK_INTERVAL } else { MAX_SLEEP };
+        table.next_due(now).map_or(longest, |due| Duration::from_millis((due - now) as u64).min(longest))
     }
 }
 
-/// Sees whether there is anything of a schedule.
+/// Detects whether the control topic contains any schedule.
 struct SchedulePresence(watch::Sender<bool>);
 
 impl Sink for SchedulePresence {
@@ -163,13 +166,13 @@ impl Sink for SchedulePresence {
 }
 
 async fn wait(changes: &mut watch::Receiver<u64>, longest: Duration) {
-    // Over in time, or by a change; the sender lives as long as the board.
+    // Ends by a change or by the timeout; the sender lives as long as the watch.
     let _ = tokio::time::timeout(longest, changes.changed()).await;
 }
 
-fn count(metrics: &Metrics, book: &ScheduleTable, burst: &ScheduleTransaction) {
-    for (name, state) in &burst.states {
-        let Some(before) = book.entries.get(name).map(|entry| &entry.state) else { continue };
+fn count(metrics: &Metrics, table: &ScheduleTable, transaction: &ScheduleTransaction) {
+    for (name, state) in &transaction.states {
+        let Some(before) = table.entries.get(name).map(|entry| &entry.state) else { continue };
         let outcomes = [
             ("fired", state.fired.saturating_sub(before.fired)),
             ("skipped", state.skipped.saturating_sub(before.skipped)),
@@ -178,7 +181,7 @@ fn count(metrics: &Metrics, book: &ScheduleTable, burst: &ScheduleTransaction) {
         outcomes.iter().for_each(|(outcome, more)| metrics.schedule_times.with_label_values(&[outcome]).inc_by(*more));
     }
     let now = now_ms();
-    for due_ms in &burst.due {
-        metrics.schedule_lateness.with_label_values(NONE).observe((now - due_ms).max(0) as f64 / 1_000.0);
+    for due_ms in &transaction.due {
+        metrics.schedule_lateness.with_label_values(NO_LABELS).observe((now - due_ms).max(0) as f64 / 1_000.0);
     }
 }

@@ -1,5 +1,5 @@
-//! What the owner knows of the schedules: what people want, as the control topic tells it, and how far each is, as the
-//! owner itself has written it.
+//! Schedules known to the owner: definitions and requests as read from the control topic, and states as written by
+//! the owner itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::model::task::id::TaskId;
 
 pub struct Entry {
     pub schedule: Arc<Schedule>,
-    /// None: this build cannot read them.
+    /// `None` if this build cannot parse them.
     pub times: Option<Times>,
     pub state: State,
-    /// When something is to be decided.
+    /// Time of the next decision.
     pub due_ms: Option<i64>,
-    /// A task that the store does not know, and how far it has to be folded until that means something.
-    pub sought: Option<(TaskId, i64)>,
+    /// Task unknown to the store, and the offset up to which the store must be folded to be sure.
+    pub pending_lookup: Option<(TaskId, i64)>,
 }
 
 impl Entry {
     fn new(name: &str, schedule: &Arc<Schedule>, state: State) -> Self {
         let state = State { v: CONTROL_VERSION, ..state };
         let times = Times::of(&schedule.spec).ok();
-        let mut entry = Self { schedule: schedule.clone(), times, state, due_ms: None, sought: None };
+        let mut entry = Self { schedule: schedule.clone(), times, state, due_ms: None, pending_lookup: None };
         entry.plan(name);
         entry
     }
@@ -39,30 +39,31 @@ impl Entry {
     }
 }
 
-/// Schedule and request.
+/// Names of a schedule and a request.
 pub type ScheduleRequestName = (String, String);
 
-/// A request that is done is soon gone from the topic. One that stays was asked for once more, by somebody who had no answer.
-const GONE_SOON: Duration = Duration::from_secs(10);
+/// Time for a completed request to disappear from the topic. One that stays longer was repeated by a client that got
+/// no answer.
+const REPEAT_AFTER: Duration = Duration::from_secs(10);
 
-/// A request that waits, or is done and still in the topic.
-pub struct Open {
+/// A request that is pending, or completed but still in the topic.
+pub struct PendingRequest {
     pub ask: ScheduleRequest,
     pub done: Option<Instant>,
-    /// Events partitions and how far they have to be folded before it is known which tasks there are.
+    /// Events partitions with the offsets up to which they must be folded before existing tasks are known.
     pub ends: Option<Vec<(u32, i64)>>,
 }
 
 #[derive(Default)]
 pub struct ScheduleTable {
     pub entries: BTreeMap<String, Entry>,
-    pub asks: BTreeMap<ScheduleRequestName, Open>,
-    /// Schedules that are gone, and whose states are to go.
+    pub asks: BTreeMap<ScheduleRequestName, PendingRequest>,
+    /// States without a schedule, to be deleted.
     pub orphans: BTreeSet<String>,
 }
 
 impl ScheduleTable {
-    /// As the topic has it.
+    /// Builds the table from the topic's contents.
     pub fn of(plan: &ScheduleState) -> Self {
         let state = |name: &str| plan.states.get(name).map(|state| (**state).clone()).unwrap_or_default();
         let entries = plan.schedules.iter().map(|(name, schedule)| (name.clone(), Entry::new(name, schedule, state(name))));
@@ -70,7 +71,7 @@ impl ScheduleTable {
         Self { entries: entries.collect(), asks: BTreeMap::new(), orphans }
     }
 
-    /// What people have changed. States are the owner's own.
+    /// Applies changed schedules and requests. States are written by the owner only.
     pub fn sync(&mut self, plan: &ScheduleState) {
         for (name, schedule) in &plan.schedules {
             self.orphans.remove(name);
@@ -83,33 +84,33 @@ impl ScheduleTable {
         let gone = self.entries.extract_if(.., |name, _| !plan.schedules.contains_key(name));
         self.orphans.extend(gone.map(|(name, _)| name));
         self.asks.retain(|name, _| plan.asks.contains_key(name));
-        self.asks.retain(|_, open| open.done.is_none_or(|at| at.elapsed() < GONE_SOON));
+        self.asks.retain(|_, open| open.done.is_none_or(|at| at.elapsed() < REPEAT_AFTER));
         for (name, ask) in &plan.asks {
-            self.asks.entry(name.clone()).or_insert_with(|| Open { ask: ask.clone(), done: None, ends: None });
+            self.asks.entry(name.clone()).or_insert_with(|| PendingRequest { ask: ask.clone(), done: None, ends: None });
         }
     }
 
-    /// What was written counts from now on.
-    pub fn done(&mut self, burst: ScheduleTransaction) {
-        for (name, state) in burst.states {
-            // What was fired now may be among the times that a backfill means.
+    /// Applies a committed transaction.
+    pub fn done(&mut self, transaction: ScheduleTransaction) {
+        for (name, state) in transaction.states {
+            // The tasks just fired may lie within the range of a backfill.
             let backfills = self.asks.iter_mut().filter(|((of, _), open)| *of == name && open.ask.backfill.is_some());
             backfills.for_each(|(_, open)| open.ends = None);
             let Some(entry) = self.entries.get_mut(&name) else { continue };
             entry.state = state;
             entry.plan(&name);
         }
-        for (name, rest) in burst.asks {
+        for (name, next_wait) in transaction.asks {
             let Some(open) = self.asks.get_mut(&name) else { continue };
-            match rest {
-                Some(rest) => open.ask = rest,
+            match next_wait {
+                Some(next_wait) => open.ask = next_wait,
                 None => open.done = Some(Instant::now()),
             }
         }
-        self.orphans.retain(|name| !burst.orphans.contains(name));
+        self.orphans.retain(|name| !transaction.orphans.contains(name));
     }
 
-    /// When the next thing is due that is not due yet.
+    /// Next time at which something is due after `now_ms`.
     pub fn next_due(&self, now_ms: i64) -> Option<i64> {
         self.entries.values().filter_map(|entry| entry.due_ms).filter(|due| *due > now_ms).min()
     }
@@ -120,20 +121,20 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_stays_in_the_topic_is_looked_at_once_more() {
+    async fn completed_request_is_processed_again_if_it_stays_in_the_topic() {
         let name: ScheduleRequestName = ("nightly".into(), "now".into());
         let mut plan = ScheduleState::default();
         plan.asks.insert(name.clone(), ScheduleRequest { v: CONTROL_VERSION, at_ms: 1, backfill: None });
-        let mut book = ScheduleTable::default();
-        book.sync(&plan);
-        assert!(book.asks[&name].done.is_none());
-        book.done(ScheduleTransaction { asks: vec![(name.clone(), None)], ..ScheduleTransaction::default() });
-        book.sync(&plan);
-        assert!(book.asks[&name].done.is_some(), "its end is on the way");
-        tokio::time::advance(GONE_SOON).await;
-        book.sync(&plan);
-        assert!(book.asks[&name].done.is_none(), "it was asked for again");
-        book.sync(&ScheduleState::default());
-        assert!(book.asks.is_empty());
+        let mut table = ScheduleTable::default();
+        table.sync(&plan);
+        assert!(table.asks[&name].done.is_none());
+        table.done(ScheduleTransaction { asks: vec![(name.clone(), None)], ..ScheduleTransaction::default() });
+        table.sync(&plan);
+        assert!(table.asks[&name].done.is_some(), "its deletion is pending");
+        tokio::time::advance(REPEAT_AFTER).await;
+        table.sync(&plan);
+        assert!(table.asks[&name].done.is_none(), "the request was repeated");
+        table.sync(&ScheduleState::default());
+        assert!(table.asks.is_empty());
     }
 }

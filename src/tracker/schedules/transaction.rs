@@ -1,4 +1,4 @@
-//! What is written together: the events of tasks that are due, and the states that say so.
+//! Transactions of the scheduler: the events of due tasks and the states that record them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::presence;
-use super::table::{Entry, Open, ScheduleRequestName, ScheduleTable};
+use super::table::{Entry, PendingRequest, ScheduleRequestName, ScheduleTable};
 use crate::control::schedules::{ScheduleKey, ScheduleRequest, Span};
 use crate::model::event::{Event, Kind};
 use crate::model::json::RawJson;
@@ -22,29 +22,29 @@ use crate::runtime::blocking;
 use crate::tracker::TrackerSetup;
 use crate::tracker::outbox::entry::{Message, event_message};
 
-/// Records in one transaction: what is due beyond that comes with the next one.
-const BURST: usize = 500;
-/// Times of a backfill in one transaction.
+/// Maximum records per transaction; the rest follows in the next one.
+const BATCH: usize = 500;
+/// Times of a backfill per transaction.
 const BACKFILL_STEP: usize = 100;
 const SOURCE: &str = "kafleet/schedules";
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// How long a topic that is missing is believed to be missing.
-const MISSING_FOR: Duration = Duration::from_secs(2);
+/// Time for which a missing topic is not looked up again.
+const MISSING_TTL: Duration = Duration::from_secs(2);
 const CONTROL_PARTITION: i32 = 0;
 
-/// What one transaction holds, and what is so once it is done.
+/// Records of one transaction, and the changes to apply once it is committed.
 #[derive(Default)]
 pub struct ScheduleTransaction {
     pub messages: Vec<Message>,
     pub states: Vec<(String, State)>,
-    /// What is left of requests; None: nothing.
+    /// Remaining parts of requests; `None` deletes a request.
     pub asks: Vec<(ScheduleRequestName, Option<ScheduleRequest>)>,
     pub orphans: Vec<String>,
-    /// When what it fires was due.
+    /// Due times of the fired tasks.
     pub due: Vec<i64>,
-    /// Why something that is due is not in it.
-    pub held: Vec<String>,
-    /// Something waits for something else than a time.
+    /// Reasons why due schedules are not included.
+    pub blocked: Vec<String>,
+    /// Something waits for another reason than time.
     pub waits: bool,
 }
 
@@ -54,7 +54,7 @@ impl ScheduleTransaction {
     }
 
     fn is_full(&self) -> bool {
-        self.messages.len() >= BURST
+        self.messages.len() >= BATCH
     }
 }
 
@@ -62,7 +62,7 @@ pub struct TaskFactory {
     setup: Arc<TrackerSetup>,
     events: Arc<str>,
     control: Arc<str>,
-    /// Whether topics exist, and when that was asked.
+    /// Existence of topics, and the time of each lookup.
     topics: HashMap<String, (bool, Instant)>,
 }
 
@@ -72,154 +72,162 @@ impl TaskFactory {
         Self { setup, events, control, topics: HashMap::new() }
     }
 
-    /// Everything that is to be written now.
-    pub async fn gather(&mut self, book: &mut ScheduleTable, now_ms: i64) -> Result<ScheduleTransaction, String> {
-        let mut burst = ScheduleTransaction::default();
-        for name in book.orphans.iter().take(BURST) {
-            burst.messages.push(self.said(&ScheduleKey::State(name.clone()), None::<&State>)?);
-            burst.orphans.push(name.clone());
+    /// Collects everything to be written now.
+    pub async fn collect(&mut self, table: &mut ScheduleTable, now_ms: i64) -> Result<ScheduleTransaction, String> {
+        let mut transaction = ScheduleTransaction::default();
+        for name in table.orphans.iter().take(BATCH) {
+            transaction.messages.push(self.control_record(&ScheduleKey::State(name.clone()), None::<&State>)?);
+            transaction.orphans.push(name.clone());
         }
-        for (name, entry) in &mut book.entries {
-            if burst.is_full() {
+        for (name, entry) in &mut table.entries {
+            if transaction.is_full() {
                 break;
             }
-            self.times(name, entry, now_ms, &mut burst).await?;
+            self.times(name, entry, now_ms, &mut transaction).await?;
         }
         let asks: Vec<ScheduleRequestName> =
-            book.asks.iter().filter(|(_, open)| open.done.is_none()).map(|(name, _)| name.clone()).collect();
+            table.asks.iter().filter(|(_, open)| open.done.is_none()).map(|(name, _)| name.clone()).collect();
         for name in asks {
-            if burst.is_full() {
+            if transaction.is_full() {
                 break;
             }
-            self.ask(book, &name, now_ms, &mut burst).await?;
+            self.ask(table, &name, now_ms, &mut transaction).await?;
         }
-        Ok(burst)
+        Ok(transaction)
     }
 
-    /// The times of a schedule that are due.
-    async fn times(&mut self, name: &str, entry: &mut Entry, now_ms: i64, burst: &mut ScheduleTransaction) -> Result<(), String> {
+    /// Adds the due times of a schedule.
+    async fn times(
+        &mut self,
+        name: &str,
+        entry: &mut Entry,
+        now_ms: i64,
+        transaction: &mut ScheduleTransaction,
+    ) -> Result<(), String> {
         if entry.times.is_none() {
-            burst.held.push(format!("the schedule `{name}` cannot fire: this build cannot read its times"));
+            transaction.blocked.push(format!("the schedule `{name}` cannot fire: this build cannot parse its times"));
         }
         let waiting = entry.state.waiting_ms.is_some();
         if entry.due_ms.is_none_or(|due| due > now_ms) && !waiting {
             return Ok(());
         }
-        if let Some(why) = self.hindrance(name, &entry.schedule.spec.task).await? {
-            burst.held.push(why);
+        if let Some(why) = self.blocking_reason(name, &entry.schedule.spec.task).await? {
+            transaction.blocked.push(why);
             return Ok(());
         }
-        let runs = entry.schedule.spec.overlap != Overlap::Allow && presence::runs(&self.setup, entry).await?;
+        let is_running = entry.schedule.spec.overlap != Overlap::Allow && presence::is_running(&self.setup, entry).await?;
         let Some(times) = &entry.times else { return Ok(()) };
         let mut state = entry.state.clone();
-        let fires = state.step(name, &entry.schedule, times, runs, now_ms);
-        burst.waits |= state.waiting_ms.is_some();
+        let due_tasks = state.step(name, &entry.schedule, times, is_running, now_ms);
+        transaction.waits |= state.waiting_ms.is_some();
         if state == entry.state {
             return Ok(());
         }
-        for fire in fires {
-            burst.messages.extend(fire.replaces.and_then(|task| self.cancel(name, &task, now_ms)));
-            burst.messages.push(self.task(name, &fire.task, &entry.schedule.spec.task, fire.time_ms, now_ms)?);
-            burst.due.push(times.fires_at(name, fire.time_ms));
+        for fire in due_tasks {
+            transaction.messages.extend(fire.replaces.and_then(|task| self.cancel(name, &task, now_ms)));
+            transaction.messages.push(self.task(name, &fire.task, &entry.schedule.spec.task, fire.time_ms, now_ms)?);
+            transaction.due.push(times.fires_at(name, fire.time_ms));
         }
-        self.state(name, state, burst)
+        self.state(name, state, transaction)
     }
 
-    /// Something that was asked for.
+    /// Processes a request.
     async fn ask(
         &mut self,
-        book: &mut ScheduleTable,
+        table: &mut ScheduleTable,
         name: &ScheduleRequestName,
         now_ms: i64,
-        burst: &mut ScheduleTransaction,
+        transaction: &mut ScheduleTransaction,
     ) -> Result<(), String> {
-        let Some(open) = book.asks.get_mut(name) else { return Ok(()) };
-        // Its state is written once in a burst.
-        let written = burst.states.iter().any(|(schedule, _)| *schedule == name.0);
-        let Some(entry) = book.entries.get(&name.0).filter(|_| !written) else {
-            return if written { Ok(()) } else { self.answered(name, None, burst) };
+        let Some(open) = table.asks.get_mut(name) else { return Ok(()) };
+        // A state is written at most once per transaction.
+        let written = transaction.states.iter().any(|(schedule, _)| *schedule == name.0);
+        let Some(entry) = table.entries.get(&name.0).filter(|_| !written) else {
+            return if written { Ok(()) } else { self.update_request(name, None, transaction) };
         };
-        if let Some(why) = self.hindrance(&name.0, &entry.schedule.spec.task).await? {
-            burst.held.push(why);
+        if let Some(why) = self.blocking_reason(&name.0, &entry.schedule.spec.task).await? {
+            transaction.blocked.push(why);
             return Ok(());
         }
         let mut state = entry.state.clone();
         let Some(span) = open.ask.backfill else {
             let task = TaskId::parse(&run_of(&name.0, &name.1)).map_err(|why| why.to_string())?;
-            let Some(known) = self.known(open, std::slice::from_ref(&task), burst).await? else { return Ok(()) };
-            self.answered(name, None, burst)?;
-            if known.contains(&task) {
-                // Whoever asked could not know that it was heard, and has asked again.
+            let Some(existing) = self.existing(open, std::slice::from_ref(&task), transaction).await? else { return Ok(()) };
+            self.update_request(name, None, transaction)?;
+            if existing.contains(&task) {
+                // The request was repeated by a client that got no answer.
                 return Ok(());
             }
-            burst.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, open.ask.at_ms, now_ms)?);
+            transaction.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, open.ask.at_ms, now_ms)?);
             state.ran(task.as_str(), now_ms);
-            return self.state(&name.0, state, burst);
+            return self.state(&name.0, state, transaction);
         };
-        self.backfill(name, entry, open, span, state, now_ms, burst).await
+        self.backfill(name, entry, open, span, state, now_ms, transaction).await
     }
 
-    /// The next times of a backfill that have no task. Times that the schedule itself has yet to decide are not touched.
-    #[expect(clippy::too_many_arguments, reason = "one step of one request, with all that it touches")]
+    /// Adds the next times of a backfill that have no task. Times that the schedule has yet to decide on are left
+    /// out.
+    #[expect(clippy::too_many_arguments, reason = "one step of one request with all its context")]
     async fn backfill(
         &self,
         name: &ScheduleRequestName,
         entry: &Entry,
-        open: &mut Open,
+        open: &mut PendingRequest,
         span: Span,
         mut state: State,
         now_ms: i64,
-        burst: &mut ScheduleTransaction,
+        transaction: &mut ScheduleTransaction,
     ) -> Result<(), String> {
-        let Some(times) = &entry.times else { return self.answered(name, None, burst) };
+        let Some(times) = &entry.times else { return self.update_request(name, None, transaction) };
         let undecided = state.next(&entry.schedule, times).filter(|_| entry.schedule.paused.is_none());
         let is_past = |time: &i64| *time <= span.to_ms.min(now_ms) && undecided.is_none_or(|first| *time < first);
         let mut due = times.upcoming(span.from_ms - 1, BACKFILL_STEP);
         due.retain(is_past);
         let (goes_on, last) = (due.len() == BACKFILL_STEP, due.last().copied().unwrap_or(span.to_ms));
-        // One that waits for the end of another comes by itself.
+        // A time that waits for the end of another task fires by itself.
         due.retain(|time| state.waiting_ms != Some(*time));
         let tasks: Result<Vec<TaskId>, _> = due.iter().map(|time| TaskId::parse(&task_of(&name.0, *time))).collect();
         let tasks = tasks.map_err(|why| why.to_string())?;
-        let Some(known) = self.known(open, &tasks, burst).await? else { return Ok(()) };
-        let missing: Vec<_> = due.iter().zip(&tasks).filter(|(_, task)| !known.contains(*task)).collect();
+        let Some(existing) = self.existing(open, &tasks, transaction).await? else { return Ok(()) };
+        let missing: Vec<_> = due.iter().zip(&tasks).filter(|(_, task)| !existing.contains(*task)).collect();
         for (time, task) in &missing {
-            burst.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, **time, now_ms)?);
+            transaction.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, **time, now_ms)?);
         }
-        let rest = goes_on.then(|| ScheduleRequest { backfill: Some(Span { from_ms: last + 1, ..span }), ..open.ask.clone() });
-        self.answered(name, rest, burst)?;
+        let next_wait =
+            goes_on.then(|| ScheduleRequest { backfill: Some(Span { from_ms: last + 1, ..span }), ..open.ask.clone() });
+        self.update_request(name, next_wait, transaction)?;
         if missing.is_empty() {
             return Ok(());
         }
         state.backfilled(last, missing.len() as u64, now_ms);
-        self.state(&name.0, state, burst)
+        self.state(&name.0, state, transaction)
     }
 
-    /// Those of these tasks that there are. None: not before more is folded.
-    async fn known(
+    /// Returns those of these tasks that exist; `None` if more has to be folded first.
+    async fn existing(
         &self,
-        open: &mut Open,
+        open: &mut PendingRequest,
         tasks: &[TaskId],
-        burst: &mut ScheduleTransaction,
+        transaction: &mut ScheduleTransaction,
     ) -> Result<Option<HashSet<TaskId>>, String> {
-        // What was fired before this moment is known once it is folded; whatever is fired after it makes it a later one.
+        // Tasks fired before this moment are known once it is folded; firing more tasks resets it.
         if open.ends.is_none() {
-            open.ends = Some(presence::ends_of(&self.setup, tasks).await?);
+            open.ends = Some(presence::current_ends(&self.setup, tasks).await?);
         }
         if !presence::is_folded(&self.setup, open.ends.as_deref().unwrap_or_default()).await? {
-            burst.waits = true;
+            transaction.waits = true;
             return Ok(None);
         }
         open.ends = None;
-        presence::known(&self.setup, tasks).await.map(Some)
+        presence::existing(&self.setup, tasks).await.map(Some)
     }
 
-    /// Why a schedule cannot fire, if it cannot.
-    async fn hindrance(&mut self, name: &str, task: &Template) -> Result<Option<String>, String> {
+    /// Reason why a schedule cannot fire, if any.
+    async fn blocking_reason(&mut self, name: &str, task: &Template) -> Result<Option<String>, String> {
         let topic = self.setup.names.tasks(&task.task_type);
         let exists = match self.topics.get(&topic) {
             Some((true, _)) => true,
-            Some((false, asked)) if asked.elapsed() < MISSING_FOR => false,
+            Some((false, asked)) if asked.elapsed() < MISSING_TTL => false,
             _ => {
                 let (broker, wanted) = (self.setup.broker.clone(), topic.clone());
                 let infos = blocking(move || broker.topics(&wanted, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
@@ -232,7 +240,7 @@ impl TaskFactory {
         Ok((!exists).then(|| format!("the schedule `{name}` cannot fire: the topic `{topic}` does not exist ({hint})")))
     }
 
-    /// The event of a task that may start at once.
+    /// Builds the event of a task that may start at once.
     fn task(&self, schedule: &str, task: &str, template: &Template, time_ms: i64, now_ms: i64) -> Result<Message, String> {
         let id = TaskId::parse(task).map_err(|why| why.to_string())?;
         let new = new_task(schedule, id, template, time_ms, now_ms)?;
@@ -240,7 +248,7 @@ impl TaskFactory {
         Ok(self.event(&event))
     }
 
-    /// None: there is nothing to cancel.
+    /// Builds the cancel of a replaced task; `None` if its id is invalid.
     fn cancel(&self, schedule: &str, task: &str, now_ms: i64) -> Option<Message> {
         let mut event = Event::new(Kind::CancelRequested, TaskId::parse(task).ok()?, 1, now_ms);
         event.message = Some(format!("replaced by the next task of the schedule `{schedule}`"));
@@ -251,24 +259,26 @@ impl TaskFactory {
         event_message(&self.events, presence::partition(&self.setup, &event.id), event)
     }
 
-    fn state(&self, name: &str, state: State, burst: &mut ScheduleTransaction) -> Result<(), String> {
-        burst.messages.push(self.said(&ScheduleKey::State(name.to_owned()), Some(&state))?);
-        burst.states.push((name.to_owned(), state));
+    fn state(&self, name: &str, state: State, transaction: &mut ScheduleTransaction) -> Result<(), String> {
+        transaction.messages.push(self.control_record(&ScheduleKey::State(name.to_owned()), Some(&state))?);
+        transaction.states.push((name.to_owned(), state));
         Ok(())
     }
 
-    fn answered(
+    fn update_request(
         &self,
         name: &ScheduleRequestName,
-        rest: Option<ScheduleRequest>,
-        burst: &mut ScheduleTransaction,
+        next_wait: Option<ScheduleRequest>,
+        transaction: &mut ScheduleTransaction,
     ) -> Result<(), String> {
-        burst.messages.push(self.said(&ScheduleKey::ScheduleRequest(name.0.clone(), name.1.clone()), rest.as_ref())?);
-        burst.asks.push((name.clone(), rest));
+        transaction
+            .messages
+            .push(self.control_record(&ScheduleKey::ScheduleRequest(name.0.clone(), name.1.clone()), next_wait.as_ref())?);
+        transaction.asks.push((name.clone(), next_wait));
         Ok(())
     }
 
-    fn said<T: Serialize>(&self, key: &ScheduleKey, value: Option<&T>) -> Result<Message, String> {
+    fn control_record<T: Serialize>(&self, key: &ScheduleKey, value: Option<&T>) -> Result<Message, String> {
         let value = value.map(serde_json::to_vec).transpose().map_err(|why| why.to_string())?;
         Ok(Message::plain(self.control.clone(), CONTROL_PARTITION, key.to_string(), value))
     }

@@ -1,4 +1,4 @@
-//! Background work beside each partition's fold: ticks, lost tasks, cancels that are no longer needed, comparison of the store.
+//! Background work per partition: ticks, lost tasks, withdrawal of cancels, consistency checks of the store.
 
 pub(crate) mod lost_tasks;
 pub(crate) mod stale_cancels;

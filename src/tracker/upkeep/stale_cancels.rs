@@ -1,6 +1,6 @@
-//! Beside the first partition's folder: takes back cancels that have outlived their trees. A cancel that had to wait for
-//! workers that stayed away longer than its tree's records, or whose api died as it told the workers, is nobody's any more,
-//! and every worker would read it for ever.
+//! Withdraws cancels that have outlived their trees. Runs beside the first partition's task. Such a cancel had to
+//! wait for workers longer than its tree's records are retained, or its api stopped while publishing it. Nothing else
+//! would remove it, and every worker would read it forever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::runtime::now_ms;
 use crate::store::Checkpoint;
 use crate::tracker::{READ_DEADLINE, TrackerSetup};
 
-/// Kafka removes whole segments, by the newest record of each; the oldest may be older by what a segment may span
-/// (`segment.ms`, where nobody has set it).
+/// Kafka removes whole segments by their newest record, so records may exceed the retention by the span of a segment
+/// (the default of `segment.ms`).
 const SEGMENT_MS: i64 = 7 * 24 * 3_600_000;
-/// Ticks between two looks; after one that failed, a single one.
+/// Ticks between two runs; a failed run is repeated after one tick.
 const TICKS: u32 = 60;
 
 pub struct StaleCancels {
@@ -35,55 +35,55 @@ impl StaleCancels {
         Self { setup, shared, stop }
     }
 
-    /// Until the folder's session ends.
+    /// Runs until the session of the partition task ends.
     pub async fn run(self) {
         let tick = Duration::from(self.setup.config.tick);
-        let looking = async {
-            let mut rest = tick;
+        let work = async {
+            let mut wait = tick;
             loop {
-                tokio::time::sleep(rest).await;
-                rest = match self.take_back().await {
+                tokio::time::sleep(wait).await;
+                wait = match self.withdraw_stale().await {
                     Ok(()) => tick.saturating_mul(TICKS),
                     Err(why) => {
-                        tracing::debug!(reason = %why, "it could not be seen which cancels have outlived their trees; trying again");
+                        tracing::debug!(reason = %why, "cannot determine which cancels have outlived their trees; retrying");
                         tick
                     }
                 };
             }
         };
-        self.stop.run_until_cancelled(looking).await;
+        self.stop.run_until_cancelled(work).await;
     }
 
-    async fn take_back(&self) -> Result<(), String> {
+    async fn withdraw_stale(&self) -> Result<(), String> {
         for (number, cancels) in self.cancels().await? {
             let Some(fence) = self.fence(number).await? else { continue };
             let old: Vec<TaskId> =
                 cancels.into_iter().filter(|(_, cancel)| self.is_old(cancel, &fence)).map(|(id, _)| id).collect();
             for ids in old.chunks(STEP) {
                 let nodes = self.setup.store.nodes(number, ids).await.map_err(|error| error.to_string())?;
-                // A store that loses what was folded knows no tree.
+                // A store that has lost writes knows no tree.
                 if self.fence(number).await?.is_none_or(|now| now.offset < fence.offset) {
-                    return Err("the store has lost what was folded".to_owned());
+                    return Err("the store has lost writes".to_owned());
                 }
-                let link = self.shared.link(&self.setup).await?;
-                let gone = ids.iter().zip(nodes).filter(|(_, node)| node.is_none()).map(|(id, _)| async move {
-                    withdraw(link, &self.setup.names, &ControlKey::Cancel(id.to_string())).await?;
-                    tracing::info!(task = %id, "a cancel that has outlived its tree is taken back");
+                let producer = self.shared.producer(&self.setup).await?;
+                let withdrawn = ids.iter().zip(nodes).filter(|(_, node)| node.is_none()).map(|(id, _)| async move {
+                    withdraw(producer, &self.setup.names, &ControlKey::Cancel(id.to_string())).await?;
+                    tracing::info!(task = %id, "withdrew a cancel that has outlived its tree");
                     Ok::<_, BrokerError>(())
                 });
-                try_join_all(gone).await.map_err(|error| error.to_string())?;
+                try_join_all(withdrawn).await.map_err(|error| error.to_string())?;
             }
         }
         Ok(())
     }
 
-    /// All that workers are told of now, by the events partition of the tree.
+    /// Reads all cancels on the control topic, grouped by the events partition of the tree.
     async fn cancels(&self) -> Result<BTreeMap<u32, Vec<(TaskId, Cancel)>>, String> {
-        let board = ControlWatch::new(ControlState::default());
-        let _reading = keep(board.clone(), self.setup.broker.clone(), &self.setup.names, None);
-        board.whole_within(READ_DEADLINE, &self.setup.names).await?;
+        let control = ControlWatch::new(ControlState::default());
+        let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.names, None);
+        control.whole_within(READ_DEADLINE, &self.setup.names).await?;
         let mut all: BTreeMap<u32, Vec<(TaskId, Cancel)>> = BTreeMap::new();
-        for (id, cancel) in board.orders().cancels() {
+        for (id, cancel) in control.orders().cancels() {
             if let Ok(id) = TaskId::parse(id) {
                 let number = partition_of(id.root().as_bytes(), self.setup.events_partitions);
                 all.entry(number).or_default().push((id, cancel.clone()));
@@ -96,10 +96,10 @@ impl StaleCancels {
         Ok(self.setup.store.fences(&[number]).await.map_err(|error| error.to_string())?.pop().flatten())
     }
 
-    /// The fold has been past it, and it is so old that Kafka keeps no task any more that it could mean.
+    /// Returns true if the fold has passed the cancel and Kafka retains no task any more that it could apply to.
     fn is_old(&self, cancel: &Cancel, fence: &Checkpoint) -> bool {
         let known = cancel.at_ms > 0 && fence.offset > cancel.asof;
-        let kept_ms = self.setup.task_retention.as_i64().saturating_add(SEGMENT_MS);
-        known && now_ms().saturating_sub(cancel.at_ms) > kept_ms
+        let retained_ms = self.setup.task_retention.as_i64().saturating_add(SEGMENT_MS);
+        known && now_ms().saturating_sub(cancel.at_ms) > retained_ms
     }
 }

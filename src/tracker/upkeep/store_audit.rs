@@ -1,7 +1,7 @@
-//! Goes round the records of a partition, a few at a time, and compares what is stored: index, record, children, timers.
+//! Cyclic audit of a partition's records: compares index, record, children and timers, some records per step.
 //!
-//! It runs between two batches of the folder that writes the partition, so nothing changes meanwhile. Its memory is bounded: per
-//! level of a tree at most one page of parents waits.
+//! Runs between two batches of the partition task, so nothing changes meanwhile. Memory is bounded to one page of
+//! parents per level of a tree.
 
 use std::time::Duration;
 
@@ -10,37 +10,37 @@ use tokio::time::Instant;
 use crate::model::task::id::TaskId;
 use crate::store::{Audited, Entry, Index, PartitionWriter, StoreError};
 
-/// Records compared in one step.
+/// Records compared per step.
 const RECORDS: usize = 250;
-/// Queries of one step.
+/// Queries per step.
 const QUERIES: usize = 16;
-/// Times in a row that a partition is folded anew for the same difference. More often, it is not the store that is wrong.
+/// Consecutive refolds of a partition for the same difference. After more, the store is not the cause.
 const REPEATS: u32 = 3;
-/// For how long a partition is left alone then.
+/// Pause of the audit after that.
 const PAUSE: Duration = Duration::from_secs(3_600);
 
-/// The place in a round.
+/// Position within a cycle.
 #[derive(Default)]
 pub struct StoreAudit {
-    /// Indexes still to be read, the next one last.
-    ahead: Vec<Visit>,
+    /// Indexes still to read; the last one is next.
+    pending: Vec<Visit>,
 }
 
-/// The outcome of a step.
+/// Result of a step.
 #[derive(Debug, Default)]
 pub struct Compared {
     pub records: u64,
-    /// What is missing or differs.
+    /// Description of a difference.
     pub fault: Option<String>,
 }
 
 struct Visit {
-    /// None: the roots.
+    /// `None` for the roots.
     parent: Option<TaskId>,
     after: Option<Entry>,
 }
 
-/// The differences found lately.
+/// History of differences.
 #[derive(Default)]
 pub struct Losses {
     last: String,
@@ -49,13 +49,13 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Records are not compared for now.
+    /// Returns true while the audit is paused.
     pub fn is_paused(&self) -> bool {
         self.paused.is_some_and(|since| since.elapsed() < PAUSE)
     }
 
-    /// Takes note of a difference, and says whether to fold anew for it.
-    pub fn add(&mut self, fault: &str) -> bool {
+    /// Records a difference and returns whether to fold the partition again.
+    pub fn record(&mut self, fault: &str) -> bool {
         let is_same = self.last == fault;
         self.repeated = if is_same { self.repeated + 1 } else { 1 };
         fault.clone_into(&mut self.last);
@@ -66,23 +66,23 @@ impl Losses {
 }
 
 impl StoreAudit {
-    /// Compares some more records.
+    /// Compares the next records.
     pub async fn step(&mut self, writer: &mut dyn PartitionWriter) -> Result<Compared, StoreError> {
-        let (mut left, mut compared) = (RECORDS, Compared::default());
+        let (mut budget, mut compared) = (RECORDS, Compared::default());
         for _ in 0..QUERIES {
-            let visit = self.ahead.pop().unwrap_or(Visit { parent: None, after: None });
+            let visit = self.pending.pop().unwrap_or(Visit { parent: None, after: None });
             let index = visit.parent.clone().map_or(Index::Roots, Index::Children);
-            let page = writer.audit(&index, visit.after.as_ref(), left).await?;
+            let page = writer.audit(&index, visit.after.as_ref(), budget).await?;
             compared.records += page.tasks.len() as u64;
             compared.fault = page.tasks.iter().find_map(Audited::fault);
-            left = left.saturating_sub(page.tasks.len());
+            budget = budget.saturating_sub(page.tasks.len());
             if let Some(last) = page.tasks.last().filter(|_| page.more) {
-                self.ahead.push(Visit { parent: visit.parent, after: Some(last.entry.clone()) });
+                self.pending.push(Visit { parent: visit.parent, after: Some(last.entry.clone()) });
             }
             let parents = page.tasks.into_iter().filter(|task| task.children > 0);
-            self.ahead.extend(parents.map(|task| Visit { parent: Some(task.entry.id), after: None }));
-            // The end of a round, or of this step.
-            if compared.fault.is_some() || self.ahead.is_empty() || left == 0 {
+            self.pending.extend(parents.map(|task| Visit { parent: Some(task.entry.id), after: None }));
+            // End of a cycle, or of this step.
+            if compared.fault.is_some() || self.pending.is_empty() || budget == 0 {
                 break;
             }
         }
@@ -95,12 +95,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn same_difference_again_and_again_is_left_alone_for_a_while() {
+    async fn repeated_difference_pauses_the_audit() {
         let mut losses = Losses::default();
-        assert!(["a", "a", "b", "a", "a", "a"].iter().all(|fault| losses.add(fault)));
-        assert!(!losses.add("a") && losses.is_paused());
+        assert!(["a", "a", "b", "a", "a", "a"].iter().all(|fault| losses.record(fault)));
+        assert!(!losses.record("a") && losses.is_paused());
         tokio::time::advance(PAUSE).await;
-        assert!(!losses.is_paused(), "it is compared again");
-        assert!(losses.add("b"));
+        assert!(!losses.is_paused(), "the pause has ended");
+        assert!(losses.record("b"));
     }
 }

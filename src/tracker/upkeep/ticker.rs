@@ -1,7 +1,6 @@
-//! Beside each folder: writes what the log of its partition has to be told. That time has passed where nothing happens,
-//! how long trees last where that has changed, which workers are not heard of any more, which queued tasks Kafka has
-//! removed. A tracker that has lost the partition and does not know it yet does no harm: the fold holds each of these
-//! against what it knows.
+//! Upkeep of one partition: publishes ticks where nothing happens, changed lifetimes, silent workers and lost tasks.
+//! A tracker that has lost the partition without knowing does no harm, because the fold validates each of these
+//! events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,77 +29,85 @@ use crate::tracker::outbox::relay::Folded;
 use crate::tracker::outbox::worker_progress::Surveys;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// How often it is looked whether there is something to tell.
-const LOOK: Duration = Duration::from_secs(1);
-/// Records looked at in one step, and events written at once.
+/// Interval of checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Records per read, and events per write.
 pub const STEP: usize = 500;
-/// How often the tasks of a silent worker are looked for: the fold may not have come to all of them at first.
+/// Number of searches for the tasks of a silent worker: the fold may not have reached all of them at first.
 const SEARCHES: u32 = 3;
-/// The workers topic has one partition.
+/// Partition of the workers topic, which has only one.
 const WORKERS_PARTITION: i32 = 0;
 
-/// What the keepers of a tracker share.
+/// State shared by the partitions of a tracker.
 pub struct TrackerShared {
-    roll: Arc<WorkerRegistry>,
+    workers: Arc<WorkerRegistry>,
     #[expect(dead_code, reason = "its drop ends the listening")]
-    listening: TopicFollower,
-    link: OnceCell<Arc<SharedProducer>>,
+    follower: TopicFollower,
+    producer: OnceCell<Arc<SharedProducer>>,
     gaps: Mutex<(Option<Instant>, Gaps)>,
     topics: TopicWatch,
-    /// How far workers are.
+    /// Consumption progress of workers.
     pub surveys: Surveys,
 }
 
 impl TrackerShared {
     pub fn open(setup: &TrackerSetup) -> Arc<Self> {
-        let roll = Arc::new(WorkerRegistry::default());
-        let listening = heartbeat::listen(roll.clone(), setup.broker.clone(), &setup.names);
+        let workers = Arc::new(WorkerRegistry::default());
+        let follower = heartbeat::listen(workers.clone(), setup.broker.clone(), &setup.names);
         let needs = Needs::tracker(&setup.names, setup.events_partitions, &setup.lifetimes);
         let (broker, health) = (setup.broker.clone(), setup.health.clone());
         let topics = TopicWatch::start(broker, needs, health, "tracker's topics", setup.topic_check.into());
-        Arc::new(Self { roll, listening, link: OnceCell::new(), gaps: Mutex::default(), topics, surveys: Surveys::default() })
+        Arc::new(Self {
+            workers,
+            follower,
+            producer: OnceCell::new(),
+            gaps: Mutex::default(),
+            topics,
+            surveys: Surveys::default(),
+        })
     }
 
-    /// Whether the events topic may be folded.
+    /// Suitability of the events topic.
     pub async fn topics(&self) -> Standing {
         self.topics.standing().await
     }
 
-    pub async fn link(&self, setup: &TrackerSetup) -> Result<&Arc<SharedProducer>, String> {
+    pub async fn producer(&self, setup: &TrackerSetup) -> Result<&Arc<SharedProducer>, String> {
         let broker = setup.broker.clone();
         let open = || async { blocking(move || SharedProducer::open(broker, None)).await?.map_err(|error| error.to_string()) };
-        self.link.get_or_try_init(open).await
+        self.producer.get_or_try_init(open).await
     }
 
-    /// What Kafka has removed before a worker took it; looked up once for all keepers.
+    /// Gaps in the task topics, determined once for all partitions.
     async fn gaps(&self, setup: &TrackerSetup) -> Result<Gaps, String> {
         let mut known = self.gaps.lock().await;
-        if known.0.is_none_or(|at| at.elapsed() >= between_gaps(setup)) {
+        if known.0.is_none_or(|at| at.elapsed() >= gap_interval(setup)) {
             let mut gaps = Gaps::find(setup).await?;
-            if let Some(taken) = self.taken_types(setup).await? {
-                gaps.note_workers(&taken);
+            if let Some(taken) = self.live_types(setup).await? {
+                gaps.set_live_types(&taken);
             }
             *known = (Some(Instant::now()), gaps);
         }
         Ok(known.1.clone())
     }
 
-    /// The types that live workers take. `None` where not all heartbeats have been read.
-    async fn taken_types(&self, setup: &TrackerSetup) -> Result<Option<BTreeSet<Arc<str>>>, String> {
-        if !self.has_heard_all(setup).await? {
+    /// Types that live workers take; `None` until all heartbeats are read.
+    async fn live_types(&self, setup: &TrackerSetup) -> Result<Option<BTreeSet<Arc<str>>>, String> {
+        if !self.has_read_heartbeats(setup).await? {
             return Ok(None);
         }
-        let (now, beats) = (now_ms(), self.roll.beats());
-        let live =
-            beats.iter().filter(|(heard, beat)| beat.state != HeartbeatState::Stopped && !is_silent(setup, beat, *heard, now));
+        let (now, beats) = (now_ms(), self.workers.beats());
+        let live = beats
+            .iter()
+            .filter(|(seen_ms, beat)| beat.state != HeartbeatState::Stopped && !is_silent(setup, beat, *seen_ms, now));
         Ok(Some(live.flat_map(|(_, beat)| &beat.types).map(|part| part.task_type.as_str().into()).collect()))
     }
 
-    /// A tracker that hears nobody would think that all of them are silent.
-    async fn has_heard_all(&self, setup: &TrackerSetup) -> Result<bool, String> {
+    /// Returns true if all heartbeats are read. Otherwise every worker would seem silent.
+    async fn has_read_heartbeats(&self, setup: &TrackerSetup) -> Result<bool, String> {
         let (broker, at) = (setup.broker.clone(), Partition::new(setup.names.workers(), WORKERS_PARTITION));
         let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
-        Ok(self.roll.has_read(ends.end))
+        Ok(self.workers.has_read(ends.end))
     }
 }
 
@@ -111,16 +118,16 @@ pub struct PartitionUpkeep {
     events: Arc<str>,
     folded: watch::Receiver<Folded>,
     stop: CancellationToken,
-    /// Where the fold was last, and since when.
+    /// Offset of the fold at the last check, and since when.
     seen: (i64, Instant),
-    /// Where the partition ended at the start; None once the lifetimes have been looked at.
-    begins: Option<i64>,
-    /// Silent workers: since when they are known, and how often their tasks have been looked for.
+    /// End of the partition at the start; `None` once the lifetimes are checked.
+    initial_end: Option<i64>,
+    /// Silent workers: time of detection, and searches for their tasks.
     silent: BTreeMap<Arc<str>, (Instant, u32)>,
     searched: Searched,
-    looked_for_gaps: Instant,
-    /// New gaps, and the place up to which the fold has to have come before the search for their tasks.
-    found: Option<(Gaps, i64)>,
+    last_gap_check: Instant,
+    /// New gaps, and the offset up to which the store must be folded before the search.
+    pending_search: Option<(Gaps, i64)>,
 }
 
 impl PartitionUpkeep {
@@ -134,76 +141,89 @@ impl PartitionUpkeep {
         let (events, now) = (setup.names.events().into(), Instant::now());
         let seen = (folded.borrow().offset, now);
         let (silent, searched) = (BTreeMap::new(), Searched::default());
-        let (begins, found) = (Some(-1), None);
-        Self { setup, shared, number, events, folded, stop, seen, begins, silent, searched, looked_for_gaps: now, found }
+        let (initial_end, pending_search) = (Some(-1), None);
+        Self {
+            setup,
+            shared,
+            number,
+            events,
+            folded,
+            stop,
+            seen,
+            initial_end,
+            silent,
+            searched,
+            last_gap_check: now,
+            pending_search,
+        }
     }
 
-    /// Until the folder's session ends.
+    /// Runs until the session of the partition task ends.
     pub async fn run(mut self) {
         let stop = self.stop.clone();
-        let look = LOOK.min(Duration::from(self.setup.config.tick) / 4);
+        let interval = CHECK_INTERVAL.min(Duration::from(self.setup.config.tick) / 4);
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(look) => {}
+                () = tokio::time::sleep(interval) => {}
             }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                told = self.look() => {
-                    // Everything is looked at again in a moment.
-                    if let Err(why) = told {
-                        tracing::debug!(partition = self.number, reason = %why, "the log could not be told something; trying again");
+                outcome = self.run_once() => {
+                    // The next check retries.
+                    if let Err(why) = outcome {
+                        tracing::debug!(partition = self.number, reason = %why, "upkeep failed; retrying");
                     }
                 }
             }
         }
     }
 
-    async fn look(&mut self) -> Result<(), String> {
-        self.tell_lifetimes().await?;
+    async fn run_once(&mut self) -> Result<(), String> {
+        self.publish_lifetimes().await?;
         self.tick().await?;
-        self.tell_silence().await?;
-        self.tell_lost().await
+        self.publish_silent_workers().await?;
+        self.publish_lost_tasks().await
     }
 
-    /// Writes these events, all at once.
+    /// Publishes these events concurrently.
     async fn write(&self, events: &[Event]) -> Result<(), String> {
-        let link = self.shared.link(&self.setup).await?;
+        let producer = self.shared.producer(&self.setup).await?;
         let messages: Vec<_> = events.iter().map(|event| event_message(&self.events, self.number, event)).collect();
-        let sent = messages.iter().map(|message| link.deliver(message.outgoing(&[]), CALL_DEADLINE));
+        let sent = messages.iter().map(|message| producer.deliver(message.producer_record(&[]), CALL_DEADLINE));
         futures::future::try_join_all(sent).await.map_err(|error| error.to_string())?;
         Ok(())
     }
 
-    /// Where the partition ends now.
+    /// Current end of the partition.
     async fn end(&self) -> Result<i64, String> {
         let (broker, at) = (self.setup.broker.clone(), Partition::new(self.events.clone(), self.number as i32));
         let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
         Ok(ends.end)
     }
 
-    /// Where the log says otherwise than the configuration, up to where it ended at the start.
-    async fn tell_lifetimes(&mut self) -> Result<(), String> {
-        let Some(end) = self.begins else { return Ok(()) };
+    /// Publishes the configured lifetimes if they differ from those in the log, read up to its end at the start.
+    async fn publish_lifetimes(&mut self) -> Result<(), String> {
+        let Some(end) = self.initial_end else { return Ok(()) };
         if end < 0 {
-            self.begins = Some(self.end().await?);
+            self.initial_end = Some(self.end().await?);
             return Ok(());
         }
         if self.folded.borrow().offset < end {
             return Ok(());
         }
         let (mut reader, _) = self.setup.store.open(self.number).await.map_err(|error| error.to_string())?;
-        let told = reader.lifetimes().await.map_err(|error| error.to_string())?.unwrap_or_default();
-        if told != self.setup.lifetimes {
+        let outcome = reader.lifetimes().await.map_err(|error| error.to_string())?.unwrap_or_default();
+        if outcome != self.setup.lifetimes {
             self.write(&[Event::settings(self.setup.lifetimes.clone(), now_ms())]).await?;
         }
-        self.begins = None;
+        self.initial_end = None;
         Ok(())
     }
 
-    /// Log time passes also where nothing happens, as long as there is something that grows old.
+    /// Publishes a tick if the log is idle and something can expire, so that log time advances.
     async fn tick(&mut self) -> Result<(), String> {
         let offset = self.folded.borrow().offset;
         if offset != self.seen.0 {
@@ -212,27 +232,27 @@ impl PartitionUpkeep {
         if self.seen.1.elapsed() < Duration::from(self.setup.config.tick) {
             return Ok(());
         }
-        if self.grows_old().await.map_err(|error| error.to_string())? {
+        if self.has_expiring().await.map_err(|error| error.to_string())? {
             self.write(&[Event::tick(now_ms())]).await?;
         }
         self.seen.1 = Instant::now();
         Ok(())
     }
 
-    async fn grows_old(&self) -> Result<bool, StoreError> {
+    async fn has_expiring(&self) -> Result<bool, StoreError> {
         let store = &self.setup.store;
         let open = store.page(self.number, &Index::Ages, None, 1).await?;
         Ok(!open.is_empty() || !store.done(self.number, i64::MIN, 1).await?.is_empty())
     }
 
-    async fn tell_silence(&mut self) -> Result<(), String> {
-        let (now, beats) = (now_ms(), self.shared.roll.beats());
+    async fn publish_silent_workers(&mut self) -> Result<(), String> {
+        let (now, beats) = (now_ms(), self.shared.workers.beats());
         let silent: BTreeMap<Arc<str>, Heartbeat> = beats
             .into_iter()
-            .filter(|(heard, beat)| match beat.state {
-                // It says nothing more either of what it could not finish.
+            .filter(|(seen_ms, beat)| match beat.state {
+                // A stopped worker reports nothing more about tasks that it did not finish.
                 HeartbeatState::Stopped => beat.unfinished,
-                HeartbeatState::Running | HeartbeatState::Draining => is_silent(&self.setup, beat, *heard, now),
+                HeartbeatState::Running | HeartbeatState::Draining => is_silent(&self.setup, beat, *seen_ms, now),
             })
             .map(|(_, beat)| (beat.id.as_str().into(), beat))
             .collect();
@@ -247,12 +267,12 @@ impl PartitionUpkeep {
                 workers.insert(id.clone());
             }
         }
-        if workers.is_empty() || !self.shared.has_heard_all(&self.setup).await? {
+        if workers.is_empty() || !self.shared.has_read_heartbeats(&self.setup).await? {
             return Ok(());
         }
         for task_type in types {
             for state in State::ALL.into_iter().filter(|state| state.is_at_worker() || *state == State::Scheduled) {
-                self.silence(&Index::Members { task_type: Arc::clone(&task_type), state }, &workers).await?;
+                self.publish_silent_tasks(&Index::Members { task_type: Arc::clone(&task_type), state }, &workers).await?;
             }
         }
         for id in workers {
@@ -261,15 +281,15 @@ impl PartitionUpkeep {
         Ok(())
     }
 
-    /// Tells those tasks of an index that these workers have.
-    async fn silence(&self, index: &Index, workers: &BTreeSet<Arc<str>>) -> Result<(), String> {
+    /// Publishes events for tasks of an index that are held by these workers.
+    async fn publish_silent_tasks(&self, index: &Index, workers: &BTreeSet<Arc<str>>) -> Result<(), String> {
         let mut after: Option<Entry> = None;
         loop {
             let page = self.setup.store.page(self.number, index, after.as_ref(), STEP).await;
             let page = page.map_err(|error| error.to_string())?;
             let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
             let nodes = self.setup.store.nodes(self.number, &ids).await.map_err(|error| error.to_string())?;
-            let events = ids.iter().zip(nodes).filter_map(|(id, node)| silenced(id, node?, workers));
+            let events = ids.iter().zip(nodes).filter_map(|(id, node)| silent_event(id, node?, workers));
             self.write(&events.collect::<Vec<_>>()).await?;
             if page.len() < STEP {
                 return Ok(());
@@ -278,13 +298,13 @@ impl PartitionUpkeep {
         }
     }
 
-    async fn tell_lost(&mut self) -> Result<(), String> {
-        if self.found.is_none() {
-            self.look_for_gaps().await?;
+    async fn publish_lost_tasks(&mut self) -> Result<(), String> {
+        if self.pending_search.is_none() {
+            self.find_gaps().await?;
         }
-        // A task that is not folded yet is not found, and its gap is looked at once.
+        // Search only after the fold has passed this point, because each gap is searched once.
         let folded = self.folded.borrow().offset;
-        let Some((gaps, _)) = self.found.take_if(|(_, end)| *end <= folded) else { return Ok(()) };
+        let Some((gaps, _)) = self.pending_search.take_if(|(_, end)| *end <= folded) else { return Ok(()) };
         let mut search = LostTaskSearch::new(gaps.clone());
         while let Some(events) = search.step(&*self.setup.store, self.number).await? {
             self.write(&events).await?;
@@ -292,41 +312,41 @@ impl PartitionUpkeep {
                 self.setup.metrics.lost.with_label_values(&[&*task_type]).inc();
             }
         }
-        self.searched.note(gaps);
+        self.searched.record_search(gaps);
         Ok(())
     }
 
-    async fn look_for_gaps(&mut self) -> Result<(), String> {
-        if self.looked_for_gaps.elapsed() < between_gaps(&self.setup) {
+    async fn find_gaps(&mut self) -> Result<(), String> {
+        if self.last_gap_check.elapsed() < gap_interval(&self.setup) {
             return Ok(());
         }
-        self.looked_for_gaps = Instant::now();
+        self.last_gap_check = Instant::now();
         let gaps = self.searched.unsettled(&self.shared.gaps(&self.setup).await?);
         if !gaps.is_empty() {
-            self.found = Some((gaps, self.end().await?));
+            self.pending_search = Some((gaps, self.end().await?));
         }
         Ok(())
     }
 }
 
-fn is_silent(setup: &TrackerSetup, beat: &Heartbeat, heard_ms: i64, now: i64) -> bool {
+fn is_silent(setup: &TrackerSetup, beat: &Heartbeat, seen_ms: i64, now: i64) -> bool {
     match setup.config.worker_silent {
-        None => beat.is_silent(heard_ms, now),
-        Some(after) => now.saturating_sub(heard_ms) > after.as_i64(),
+        None => beat.is_silent(seen_ms, now),
+        Some(after) => now.saturating_sub(seen_ms) > after.as_i64(),
     }
 }
 
-/// How often it is looked for records that Kafka has removed.
-fn between_gaps(setup: &TrackerSetup) -> Duration {
+/// Interval of checks for removed records.
+fn gap_interval(setup: &TrackerSetup) -> Duration {
     Duration::from(setup.config.tick) / 2
 }
 
-/// The event for a task that one of these workers has and that has not been told yet.
-fn silenced(id: &TaskId, node: TaskRecord, workers: &BTreeSet<Arc<str>>) -> Option<Event> {
+/// Event for a task that is held by one of these workers, unless it was published already.
+fn silent_event(id: &TaskId, node: TaskRecord, workers: &BTreeSet<Arc<str>>) -> Option<Event> {
     let worker = node.worker.clone().filter(|worker| node.is_held() && workers.contains(worker))?;
     let mut event = Event::new(Kind::WorkerSilent, id.clone(), node.run, now_ms());
     event.attempt = node.attempt;
-    event.message = Some(format!("`{worker}` is not heard of any more"));
+    event.message = Some(format!("`{worker}` has stopped sending heartbeats"));
     event.worker = Some(worker);
     Some(event)
 }

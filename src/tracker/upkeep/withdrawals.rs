@@ -1,9 +1,9 @@
-//! Finds out when the cancels of one events partition can be taken back: a task that was cancelled before a worker took it
-//! may lie in its topic yet, and would run if it were taken up by a worker that does not know. So would one that a worker has
-//! ended and not committed.
+//! Determines when the cancels of one events partition can be withdrawn. A task cancelled before a worker received it
+//! may still be in its topic, and would run on a worker that does not know the cancel. So may one whose end a worker
+//! has reported but not committed.
 //!
-//! Runs beside the firing, so that nothing that is due waits for it, and looks at all cancels together: one measurement of
-//! the workers' progress serves every cancel that waits.
+//! Runs beside the outbox relay, which never waits for it. Examines all cancels together: one measurement of the
+//! workers' progress serves all of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
@@ -27,62 +27,62 @@ use crate::tracker::TrackerSetup;
 use crate::tracker::outbox::worker_progress::{Surveys, WorkerProgress};
 
 const PAGE: usize = 500;
-/// Records of one tree looked at before others have their turn; its last page may go beyond, by less than one.
+/// Records of one tree visited per turn; its last page may exceed this by less than one page.
 const STEP: usize = 10 * PAGE;
-/// Trees looked through at once.
-const AT_ONCE: usize = 16;
-/// Records looked at between two measurements, about.
-const ROUND: usize = 40_000;
-/// Between two rounds, so that what is asked meanwhile is looked at together.
+/// Trees visited concurrently.
+const CONCURRENT_TREES: usize = 16;
+/// Approximate number of records visited between two measurements.
+const ROUND_RECORDS: usize = 40_000;
+/// Pause between two rounds, so that cancels requested meanwhile are examined together.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Between two measurements while workers have not passed the rest: it grows while they pass nothing.
-const FIRST_REST: Duration = Duration::from_millis(500);
-const LONGEST_REST: Duration = Duration::from_secs(5);
-/// How often it is logged that the progress of workers cannot be seen.
-const COMPLAINT_EVERY: Duration = Duration::from_secs(60);
+/// Wait between two measurements; doubled while workers make no progress.
+const MIN_WAIT: Duration = Duration::from_millis(500);
+const MAX_WAIT: Duration = Duration::from_secs(5);
+/// Interval of warnings that the progress of workers cannot be measured.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A cancel to be taken back: its task, and its place in the index of effects ([`TaskRecord::turn`]).
+/// A cancel to be withdrawn: its task and its score in the index of effects ([`TaskRecord::turn`]).
 pub type CancelKey = (TaskId, i64);
 
-/// What is known of the cancels of a partition; shared by the firing, which asks, and [`Withdrawals::watch`].
+/// Progress of the cancels of a partition, shared by the outbox relay and [`Withdrawals::monitor`].
 #[derive(Default)]
 pub struct Withdrawals {
     known: Mutex<HashMap<CancelKey, CancelProgress>>,
-    asked: Notify,
-    /// Some have been passed.
+    requested: Notify,
+    /// Signals that some cancels have passed.
     passed: Notify,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelProgress {
-    /// Workers may still meet what it has ended.
+    /// Workers may still receive tasks that it has ended.
     Waiting,
-    /// All of that is behind them.
+    /// All of these tasks are behind the workers' committed offsets.
     Passed,
 }
 
 impl Withdrawals {
-    pub fn standing(&self, key: &CancelKey) -> Option<CancelProgress> {
+    pub fn progress(&self, key: &CancelKey) -> Option<CancelProgress> {
         self.known.lock().get(key).copied()
     }
 
-    /// How many are known, and not taken back yet.
+    /// Number of cancels that are not withdrawn yet.
     pub fn len(&self) -> usize {
         self.known.lock().len()
     }
 
-    /// Asks for a cancel whose tree has ended, as the fold knows it.
-    pub fn ask(&self, key: CancelKey) {
+    /// Requests the progress of a cancel whose tree has ended according to the fold.
+    pub fn request(&self, key: CancelKey) {
         self.known.lock().entry(key).or_insert(CancelProgress::Waiting);
-        self.asked.notify_one();
+        self.requested.notify_one();
     }
 
-    /// What concerned it is done, or nobody asks any more.
+    /// Drops a cancel that is withdrawn or no longer requested.
     pub fn forget(&self, key: &CancelKey) {
         self.known.lock().remove(key);
     }
 
-    pub fn forget_all_but(&self, entries: &[Entry]) {
+    pub fn retain_only(&self, entries: &[Entry]) {
         let mut known = self.known.lock();
         if !known.is_empty() {
             let wanted: HashSet<(&TaskId, i64)> = entries.iter().map(|entry| (&entry.id, entry.seen_ms)).collect();
@@ -90,136 +90,136 @@ impl Withdrawals {
         }
     }
 
-    /// Wakes when some were found to be passed.
-    pub async fn some_passed(&self) {
+    /// Waits until some cancels have passed.
+    pub async fn any_passed(&self) {
         self.passed.notified().await;
     }
 
-    /// Looks after everything that is asked, for as long as it is polled.
+    /// Tracks all requested cancels for as long as it is polled.
     pub async fn watch(&self, setup: &Arc<TrackerSetup>, surveys: &Surveys, number: u32) -> Infallible {
-        let mut watch = Watch::new(setup, surveys, number);
-        let mut rest = FIRST_REST;
+        let mut monitor = CancelMonitor::new(setup, surveys, number);
+        let mut wait = MIN_WAIT;
         loop {
-            let is_new = watch.take_in(self);
-            if watch.is_idle() {
-                self.asked.notified().await;
+            let is_new = monitor.accept_requests(self);
+            if monitor.is_idle() {
+                self.requested.notified().await;
                 continue;
             }
-            let (passed, goes_on) = watch.round().await;
-            let some = !passed.is_empty();
-            if some {
+            let (passed, has_more) = monitor.round().await;
+            let any = !passed.is_empty();
+            if any {
                 let mut known = self.known.lock();
                 for key in passed {
-                    known.entry(key).and_modify(|standing| *standing = CancelProgress::Passed);
+                    known.entry(key).and_modify(|progress| *progress = CancelProgress::Passed);
                 }
                 drop(known);
                 self.passed.notify_one();
             }
-            rest = if is_new || some { FIRST_REST } else { (rest * 2).min(LONGEST_REST) };
-            if !goes_on {
+            wait = if is_new || any { MIN_WAIT } else { (wait * 2).min(MAX_WAIT) };
+            if !has_more {
                 tokio::time::sleep(PAUSE).await;
-                // Late or asked: both are reasons to look again.
-                let _ = tokio::time::timeout(rest, self.asked.notified()).await;
+                // Both the timeout and a new request start another round.
+                let _ = tokio::time::timeout(wait, self.requested.notified()).await;
             }
         }
     }
 }
 
-/// A cancelled tree that is being looked through.
+/// A cancelled tree that is being visited.
 struct Tree {
     key: CancelKey,
     since: Instant,
-    /// The types of those in it that a cancel has ended.
+    /// Types of the tasks in it that were ended by a cancel.
     types: BTreeSet<Arc<str>>,
-    /// None: at its beginning. Tasks whose children are looked at, each with the child looked at last.
-    open: Option<Vec<(TaskId, Option<Entry>)>>,
+    /// Tasks whose children are visited, with the last visited child; `None` before the first step.
+    pending: Option<Vec<(TaskId, Option<Entry>)>>,
 }
 
-/// A cancel of which it is known what its workers have to pass.
+/// A cancel whose affected types are known.
 struct Ended {
     key: CancelKey,
-    /// When all of it had ended.
+    /// Time at which the visit started.
     since: Instant,
-    /// By type; None: where its topic ended is not known yet.
+    /// Progress that workers must reach, by type; `None` until it is measured.
     types: BTreeMap<Arc<str>, Option<Arc<WorkerProgress>>>,
 }
 
-struct Watch<'a> {
+struct CancelMonitor<'a> {
     setup: &'a Arc<TrackerSetup>,
     surveys: &'a Surveys,
     number: u32,
     trees: VecDeque<Tree>,
     ended: Vec<Ended>,
-    complained: Option<Instant>,
+    last_warning: Option<Instant>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> CancelMonitor<'a> {
     fn new(setup: &'a Arc<TrackerSetup>, surveys: &'a Surveys, number: u32) -> Self {
-        Self { setup, surveys, number, trees: VecDeque::new(), ended: Vec::new(), complained: None }
+        Self { setup, surveys, number, trees: VecDeque::new(), ended: Vec::new(), last_warning: None }
     }
 
     fn is_idle(&self) -> bool {
         self.trees.is_empty() && self.ended.is_empty()
     }
 
-    /// Takes in what is asked; says whether something is new.
-    fn take_in(&mut self, all: &Withdrawals) -> bool {
+    /// Adds newly requested cancels and returns whether there are any.
+    fn accept_requests(&mut self, all: &Withdrawals) -> bool {
         let known = all.known.lock();
         let waits = |key: &CancelKey| known.get(key) == Some(&CancelProgress::Waiting);
         self.trees.retain(|tree| waits(&tree.key));
         self.ended.retain(|ended| waits(&ended.key));
-        let mine: HashSet<&CancelKey> =
+        let tracked: HashSet<&CancelKey> =
             self.trees.iter().map(|tree| &tree.key).chain(self.ended.iter().map(|ended| &ended.key)).collect();
-        let asked = known.iter().filter(|(key, standing)| **standing == CancelProgress::Waiting && !mine.contains(key));
-        // The oldest first, whatever order a map has. One event may end several trees, one within the other.
-        let new: BTreeSet<(i64, TaskId)> = asked.map(|((id, turn), _)| (*turn, id.clone())).collect();
+        let requested = known.iter().filter(|(key, progress)| **progress == CancelProgress::Waiting && !tracked.contains(key));
+        // Oldest first, independent of map order. One event may end several nested trees.
+        let new: BTreeSet<(i64, TaskId)> = requested.map(|((id, turn), _)| (*turn, id.clone())).collect();
         let (is_new, since) = (!new.is_empty(), Instant::now());
         self.trees.extend(new.into_iter().map(|(turn, id)| Tree::new((id, turn), since)));
         is_new
     }
 
-    /// Looks at trees and at the workers; returns what those have passed, and whether there is more to look at at once.
+    /// Visits trees and measures workers. Returns the passed cancels, and whether more trees can be visited now.
     async fn round(&mut self) -> (Vec<CancelKey>, bool) {
-        let walked = self.walk().await;
-        if let Err(why) = &walked {
-            tracing::debug!(partition = self.number, reason = %why, "cancelled trees cannot be looked at; trying again");
+        let visited = self.visit_trees().await;
+        if let Err(why) = &visited {
+            tracing::debug!(partition = self.number, reason = %why, "cannot read cancelled trees; retrying");
         }
         let passed = self.measure().await.unwrap_or_else(|why| {
-            self.complain(&why);
+            self.warn_unmeasured(&why);
             Vec::new()
         });
-        (passed, walked.is_ok() && !self.trees.is_empty())
+        (passed, visited.is_ok() && !self.trees.is_empty())
     }
 
-    /// Looks through trees; those that are done are waited for.
-    async fn walk(&mut self) -> Result<(), String> {
-        let mut looked = 0;
-        while looked < ROUND && !self.trees.is_empty() {
+    /// Visits trees; completed ones then wait for workers.
+    async fn visit_trees(&mut self) -> Result<(), String> {
+        let mut visited_records = 0;
+        while visited_records < ROUND_RECORDS && !self.trees.is_empty() {
             let fence = self.fence().await?;
-            // What the store has lost is folded again: until then a tree may lack some of its tasks.
+            // Lost writes are folded again; until then a tree may lack some of its tasks.
             let known = |tree: &Tree| withdrawal_cause(tree.key.1).is_none_or(|cause| fence > cause);
-            let count = self.trees.len().min(AT_ONCE);
+            let count = self.trees.len().min(CONCURRENT_TREES);
             let (ready, early): (Vec<Tree>, Vec<Tree>) = self.trees.drain(..count).partition(known);
             self.trees.extend(early);
             if ready.is_empty() {
-                return Err("the store has not come to where they ended".to_owned());
+                return Err("the store is behind the end of the cancelled trees".to_owned());
             }
             let keys: Vec<(CancelKey, Instant)> = ready.iter().map(|tree| (tree.key.clone(), tree.since)).collect();
-            let walks = ready.into_iter().map(|tree| tree.step(self.setup, self.number));
-            let walked: Vec<_> = stream::iter(walks).buffered(AT_ONCE).collect().await;
+            let visits = ready.into_iter().map(|tree| tree.step(self.setup, self.number));
+            let visited: Vec<_> = stream::iter(visits).buffered(CONCURRENT_TREES).collect().await;
             let is_lost = self.fence().await.map_or(true, |now| now < fence);
-            let mut failed = is_lost.then(|| "the store has lost what was folded".to_owned());
-            for ((key, since), walked) in keys.into_iter().zip(walked) {
-                match walked {
+            let mut failed = is_lost.then(|| "the store has lost writes".to_owned());
+            for ((key, since), visited) in keys.into_iter().zip(visited) {
+                match visited {
                     Ok((tree, count)) if !is_lost => {
-                        looked += count;
+                        visited_records += count;
                         match tree.is_done() {
                             true => self.ended.push(tree.ended()),
                             false => self.trees.push_back(tree),
                         }
                     }
-                    walked => {
-                        failed = failed.or(walked.err());
+                    visited => {
+                        failed = failed.or(visited.err());
                         self.trees.push_back(Tree::new(key, since));
                     }
                 }
@@ -232,17 +232,17 @@ impl<'a> Watch<'a> {
     }
 
     async fn fence(&self) -> Result<i64, String> {
-        let found = self.setup.store.fences(&[self.number]).await.map_err(told)?;
+        let found = self.setup.store.fences(&[self.number]).await.map_err(error_text)?;
         Ok(found.first().copied().flatten().map_or(0, |fence| fence.offset))
     }
 
-    /// Those that the workers have passed.
+    /// Returns the cancels that all workers have passed.
     async fn measure(&mut self) -> Result<Vec<CancelKey>, String> {
         let types: BTreeSet<Arc<str>> = self.ended.iter().flat_map(|ended| ended.types.keys().cloned()).collect();
         let now = Instant::now();
-        let since = match self.ended.iter().filter(|ended| !ended.is_placed()).map(|ended| ended.since).max() {
-            Some(since) => since.max(now.checked_sub(FIRST_REST).unwrap_or(since)),
-            None => now.checked_sub(FIRST_REST).unwrap_or(now),
+        let since = match self.ended.iter().filter(|ended| !ended.is_measured()).map(|ended| ended.since).max() {
+            Some(since) => since.max(now.checked_sub(MIN_WAIT).unwrap_or(since)),
+            None => now.checked_sub(MIN_WAIT).unwrap_or(now),
         };
         let survey = match types.is_empty() {
             true => BTreeMap::new(),
@@ -250,44 +250,44 @@ impl<'a> Watch<'a> {
         };
         let mut passed = Vec::new();
         self.ended.retain_mut(|ended| {
-            let is_over = ended.is_over(&survey);
-            passed.extend(is_over.then(|| ended.key.clone()));
-            !is_over
+            let update = ended.update(&survey);
+            passed.extend(update.then(|| ended.key.clone()));
+            !update
         });
         if let Some(error) = survey.values().find_map(|found| found.as_ref().err()) {
-            self.complain(&error.to_string());
+            self.warn_unmeasured(&error.to_string());
         }
         Ok(passed)
     }
 
-    fn complain(&mut self, why: &str) {
-        if self.complained.is_none_or(|at| at.elapsed() >= COMPLAINT_EVERY) {
-            self.complained = Some(Instant::now());
+    fn warn_unmeasured(&mut self, why: &str) {
+        if self.last_warning.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
+            self.last_warning = Some(Instant::now());
             tracing::warn!(
                 partition = self.number,
                 waiting = self.ended.len(),
                 reason = why,
-                "how far workers are cannot be seen: cancels stay on the control topic until it can"
+                "cannot measure the progress of workers: cancels stay on the control topic meanwhile"
             );
         }
     }
 }
 
 impl Ended {
-    fn is_placed(&self) -> bool {
+    fn is_measured(&self) -> bool {
         self.types.values().all(Option::is_some)
     }
 
-    /// The workers are past all of it; what they are past is left out from now on.
-    fn is_over(&mut self, survey: &BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerError>>) -> bool {
+    /// Returns true if workers have passed all types; drops those that they have passed.
+    fn update(&mut self, survey: &BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerError>>) -> bool {
         self.types.retain(|task_type, ends| match survey.get(task_type) {
             Some(Ok(now)) => {
-                let known = ends.take().filter(|ends| !is_another(ends, now)).unwrap_or_else(|| now.clone());
-                let left = !is_past(&known, now);
+                let known = ends.take().filter(|ends| !was_recreated(ends, now)).unwrap_or_else(|| now.clone());
+                let left = !has_passed(&known, now);
                 *ends = Some(known);
                 left
             }
-            // There is another topic of that name by now, or none.
+            // The topic was deleted, or another one has its name now.
             Some(Err(error)) if !error.is_transient() => {
                 *ends = None;
                 true
@@ -298,28 +298,28 @@ impl Ended {
     }
 }
 
-/// Everything that the partitions held then is behind the workers now.
-fn is_past(then: &WorkerProgress, now: &WorkerProgress) -> bool {
+/// Returns true if workers have consumed everything that the partitions contained then.
+fn has_passed(then: &WorkerProgress, now: &WorkerProgress) -> bool {
     then.iter().all(|ended| {
         let found = now.iter().find(|found| found.partition == ended.partition);
-        // One that holds nothing any more is left out.
+        // Empty partitions are omitted from the measurement.
         found.is_none_or(|found| found.consumed >= ended.end)
     })
 }
 
-/// A partition ends before its own earlier end: the topic was deleted and made anew.
-fn is_another(then: &WorkerProgress, now: &WorkerProgress) -> bool {
+/// Detects a recreated topic: its end is lower than before.
+fn was_recreated(then: &WorkerProgress, now: &WorkerProgress) -> bool {
     then.iter().any(|ended| now.iter().any(|found| found.partition == ended.partition && found.end < ended.end))
 }
 
 impl Tree {
-    /// At its beginning.
+    /// Creates an unvisited tree.
     fn new(key: CancelKey, since: Instant) -> Self {
-        Self { key, since, types: BTreeSet::new(), open: None }
+        Self { key, since, types: BTreeSet::new(), pending: None }
     }
 
     fn is_done(&self) -> bool {
-        self.open.as_ref().is_some_and(Vec::is_empty)
+        self.pending.as_ref().is_some_and(Vec::is_empty)
     }
 
     fn ended(self) -> Ended {
@@ -327,48 +327,50 @@ impl Tree {
         Ended { key: self.key, since: self.since, types }
     }
 
-    /// Looks at some more, and says at how many.
+    /// Visits some more records and returns their number.
     async fn step(mut self, setup: &Arc<TrackerSetup>, number: u32) -> Result<(Self, usize), String> {
-        let mut looked = 0;
-        if self.open.is_none() {
+        let mut count = 0;
+        if self.pending.is_none() {
             let top = self.key.0.clone();
-            let node = setup.store.nodes(number, std::slice::from_ref(&top)).await.map_err(told)?.pop().flatten();
-            self.open = Some(Vec::new());
-            looked += 1;
-            node.into_iter().for_each(|node| self.look(top.clone(), &node));
+            let node = setup.store.nodes(number, std::slice::from_ref(&top)).await.map_err(error_text)?.pop().flatten();
+            self.pending = Some(Vec::new());
+            count += 1;
+            node.into_iter().for_each(|node| self.visit(top.clone(), &node));
         }
-        while looked < STEP
-            && let Some((parent, after)) = self.open.as_mut().and_then(Vec::pop)
+        while count < STEP
+            && let Some((parent, after)) = self.pending.as_mut().and_then(Vec::pop)
         {
-            let page = setup.store.page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE).await.map_err(told)?;
+            let page =
+                setup.store.page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE).await.map_err(error_text)?;
             if page.len() == PAGE {
-                self.open.get_or_insert_default().push((parent, page.last().cloned()));
+                self.pending.get_or_insert_default().push((parent, page.last().cloned()));
             }
-            looked += page.len().max(1);
+            count += page.len().max(1);
             let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
-            let nodes = setup.store.nodes(number, &ids).await.map_err(told)?;
+            let nodes = setup.store.nodes(number, &ids).await.map_err(error_text)?;
             for (id, node) in ids.into_iter().zip(nodes) {
-                node.into_iter().for_each(|node| self.look(id.clone(), &node));
+                node.into_iter().for_each(|node| self.visit(id.clone(), &node));
             }
         }
-        Ok((self, looked))
+        Ok((self, count))
     }
 
-    fn look(&mut self, id: TaskId, node: &TaskRecord) {
+    fn visit(&mut self, id: TaskId, node: &TaskRecord) {
         let tree = children_of(&node.below).2;
-        // What was cancelled has failed where something below it has. A later run no longer counts what an earlier one had.
+        // A cancelled task counts as failed if something below it has failed. Later runs no longer count earlier
+        // ones.
         let ended = [State::Cancelled, State::Expired, State::Failed].iter().any(|state| tree.get(*state) > 0);
         if ended || (node.has_below && node.run > 1) {
-            self.open.get_or_insert_default().push((id, None));
+            self.pending.get_or_insert_default().push((id, None));
         }
         let ends = |kind| matches!(kind, Kind::Cancelled | Kind::Expired);
-        // Also one that its worker has ended: that may lose its partition before it has committed so much.
+        // Includes tasks ended by a worker, which may lose its partition before it has committed them.
         if node.history.iter().any(|entry| ends(entry.kind) && !entry.ignored) && !node.is_external() {
             self.types.extend(node.task_type.clone());
         }
     }
 }
 
-fn told(error: StoreError) -> String {
+fn error_text(error: StoreError) -> String {
     error.to_string()
 }
