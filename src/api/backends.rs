@@ -1,4 +1,4 @@
-//! The store and Kafka as the api calls them: every call has a deadline, and what goes wrong becomes a refusal.
+//! Calls to the store and Kafka: each has a deadline, and each failure becomes an [`ApiError`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::model::task::id::TaskId;
 use crate::runtime;
 use crate::store::{Checkpoint, Entry, Index, StoreError};
 
-/// How long the store may take over an answer.
+/// Deadline of a store call.
 pub const STORE_DEADLINE: Duration = Duration::from_secs(5);
-/// How long Kafka may take over an answer that is no publish.
+/// Deadline of a Kafka call other than a publish.
 pub const KAFKA_DEADLINE: Duration = Duration::from_secs(5);
-/// Records read from the store in one call.
+/// Maximum records per store read.
 const NODES_PER_CALL: usize = 500;
 
-/// Bounds a call to the store.
+/// Applies the deadline to a store call.
 pub async fn stored<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, ApiError> {
     let late = |_| StoreError::Unavailable(format!("no answer within {} s", STORE_DEADLINE.as_secs()));
     Ok(tokio::time::timeout(STORE_DEADLINE, call).await.map_err(late)??)
 }
 
 impl Api {
-    /// Records, one answer per id. All ids lie in this partition.
+    /// Reads records, one result per id. All ids must lie in this partition.
     pub async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, ApiError> {
         let mut nodes = Vec::with_capacity(ids.len());
         for some in ids.chunks(NODES_PER_CALL) {
@@ -37,7 +37,7 @@ impl Api {
         Ok(nodes)
     }
 
-    pub async fn fence(&self, partition: u32) -> Result<Option<Checkpoint>, ApiError> {
+    pub async fn checkpoint(&self, partition: u32) -> Result<Option<Checkpoint>, ApiError> {
         Ok(stored(self.store.fences(&[partition])).await?.into_iter().next().flatten())
     }
 
@@ -45,12 +45,12 @@ impl Api {
         stored(self.store.page(partition, index, after, limit)).await
     }
 
-    /// All events partitions.
+    /// Lists all events partitions.
     pub fn partitions(&self) -> Vec<u32> {
         (0..self.publisher.events_partitions()).collect()
     }
 
-    /// The partition of the events topic as Kafka names it.
+    /// Returns the Kafka partition of the events topic.
     pub fn events(&self, partition: u32) -> Partition {
         Partition::new(self.publisher.names().events(), i32::try_from(partition).unwrap_or(i32::MAX))
     }
@@ -60,28 +60,31 @@ impl Api {
     }
 }
 
-/// Publishes an event, also when the client goes meanwhile.
+/// Publishes an event, even if the client disconnects meanwhile.
 pub async fn publish_event(api: &Arc<Api>, event: Event) -> Result<Position, ApiError> {
     let api = api.clone();
-    detached(async move { api.publisher.publish_event(&event).await.map_err(ApiError::of_write) }).await
+    detached(async move { api.publisher.publish_event(&event).await.map_err(ApiError::from_write) }).await
 }
 
-/// Runs what must not be broken off half-way when the client goes: a record without its announcement, for one.
+/// Runs work that must not be cancelled halfway when the client disconnects, such as a record and its announcement.
 pub async fn detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
     runtime::spawn(work).await.unwrap_or_else(|why| {
-        tracing::error!(%why, "a request failed");
+        tracing::error!(%why, "request task failed");
         Err(ApiError::internal())
     })
 }
 
-/// A refusal that asks for patience: the fold has not got so far.
-pub fn behind(partition: u32, folded: i64, wanted: i64) -> ApiError {
+/// Returns a retryable error: the projection has not reached the offset yet.
+pub fn not_visible_yet(partition: u32, folded: i64, wanted: i64) -> ApiError {
     let lag = wanted.saturating_sub(folded).max(1);
     ApiError::new(
-        Code::Behind,
-        format!("partition {partition} of the events is folded up to offset {folded}, wanted is {wanted}: {lag} behind"),
+        Code::NotVisibleYet,
+        format!(
+            "events partition {partition} is projected up to offset {folded}; the request needs offset {wanted} \
+             ({lag} behind)"
+        ),
     )
-    .hint("try again; if it stays so, see that a tracker is running")
+    .hint("retry; if it persists, check that a tracker is running")
 }

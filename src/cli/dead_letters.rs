@@ -144,7 +144,7 @@ async fn show(args: ShowArgs, globals: &Globals) -> Outcome {
     let done = match record.outcome {
         Some(LetterOutcome::Dropped) => " (dropped)",
         Some(LetterOutcome::Redriven) => " (redriven)",
-        Some(LetterOutcome::MovedOn) => " (its task has moved on)",
+        Some(LetterOutcome::Superseded) => " (superseded: its task has moved on)",
         None => "",
     };
     let mut lines = vec![format!("{}{done}", letter.id), format!("  {}: {}", letter.code, one_line(&letter.error))];

@@ -159,7 +159,7 @@ fn numbers(numbers: &[i32]) -> String {
 
 /// `paused`, the limits (those that were set live have a star), kill switches, and what stands still.
 fn work(given: &TypeDocument) -> Field {
-    let (limits, work) = (&given.limits, given.at_work.as_ref());
+    let (limits, work) = (&given.limits, given.worker_totals.as_ref());
     let star = |name: &str| if limits.live.iter().any(|live| live == name) { "*" } else { "" };
     let words = [
         given.paused.as_ref().map(|_| "paused".to_owned()),
@@ -199,7 +199,7 @@ mod tests {
             paused: None,
             limits: TypeLimits { slots: Some(4), max_concurrency: Some(9), live: vec!["slots".into()], ..TypeLimits::default() },
             kills: vec!["batch-7".into()],
-            at_work: Some(WorkerType { workers: 2, stopped: 1, refused: vec![0, 3], ..WorkerType::default() }),
+            worker_totals: Some(WorkerType { workers: 2, stopped: 1, refused: vec![0, 3], ..WorkerType::default() }),
             schema: None,
         };
         let expected = "\

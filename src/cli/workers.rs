@@ -114,7 +114,7 @@ mod tests {
             id: "host-abc".into(),
             state: WorkerState::Alive,
             age_ms: 2_100,
-            heard_at: String::new(),
+            last_heartbeat_at: String::new(),
             started_at: String::new(),
             host: "host".into(),
             pid: 7,

@@ -5,7 +5,7 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Fleet, fleet, problem};
+use crate::fixture::{Fleet, fleet, problem};
 
 async fn send(fleet: &Fleet, items: Value) -> BatchOutcome {
     let (status, outcome) = fleet.post("/v1/batches", items).await;
@@ -13,7 +13,7 @@ async fn send(fleet: &Fleet, items: Value) -> BatchOutcome {
     serde_json::from_value(outcome).unwrap()
 }
 
-/// `id` or `!code` of every item.
+/// Id or `!code` of each item.
 fn told(outcome: &BatchOutcome) -> Vec<String> {
     assert!(outcome.items.iter().enumerate().all(|(n, item)| item.index == n));
     let text = |item: &kafleet::api::documents::BatchItem| match &item.problem {
@@ -24,7 +24,7 @@ fn told(outcome: &BatchOutcome) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_item_has_its_own_outcome() {
+async fn items_have_separate_outcomes() {
     let fleet = fleet().await;
     fleet.echo("taken").await;
     fleet.echo("there").await;
@@ -70,7 +70,7 @@ async fn every_item_has_its_own_outcome() {
 }
 
 #[tokio::test]
-async fn a_whole_tree_goes_in_one_batch() {
+async fn batch_may_contain_a_whole_tree() {
     let fleet = fleet().await;
     let outcome = send(
         &fleet,
@@ -91,7 +91,7 @@ async fn a_whole_tree_goes_in_one_batch() {
 }
 
 #[tokio::test]
-async fn children_of_a_refused_parent_are_refused() {
+async fn children_of_a_rejected_parent_are_rejected() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     let outcome = send(
@@ -112,7 +112,7 @@ async fn children_of_a_refused_parent_are_refused() {
 }
 
 #[tokio::test]
-async fn lines_are_a_batch_too() {
+async fn ndjson_body_is_accepted() {
     let fleet = fleet().await;
     let lines = "{\"type\":\"echo\",\"id\":\"a\"}\n\n{\"type\":\r\n{\"type\":\"echo\",\"id\":\"b\"}\r\n";
     let request = fleet.request(Method::POST, "/v1/batches").header("content-type", "application/x-ndjson").body(lines);
@@ -121,7 +121,7 @@ async fn lines_are_a_batch_too() {
 }
 
 #[tokio::test]
-async fn ten_thousand_go_and_one_more_does_not() {
+async fn batch_is_limited_to_ten_thousand_items() {
     let fleet = fleet().await;
     let items = |count: usize| Value::Array((0..count).map(|n| json!({"type": "echo", "params": n})).collect());
     let outcome = send(&fleet, items(10_000)).await;

@@ -1,4 +1,4 @@
-//! Cancels that come a second time, late, or too late.
+//! Repeated and late cancels.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -12,14 +12,14 @@ use kafleet::store::Store;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{DEADLINE, Fleet, PARTITIONS, fleet, until};
+use crate::fixture::{DEADLINE, Fleet, PARTITIONS, fleet, until};
 
 impl Fleet {
     async fn cancel(&self, id: &str, body: Value) -> (u16, Value) {
         self.post(&format!("/v1/tasks/{id}/cancel"), body).await
     }
 
-    /// Events in the log.
+    /// Offsets and kinds of the events of a task.
     fn events_written(&self) -> i64 {
         let end = |number| self.log.ends(&Partition::new(self.names.events(), number), DEADLINE).unwrap().end;
         (0..PARTITIONS as i32).map(end).sum()
@@ -35,7 +35,7 @@ impl Fleet {
         until(&format!("the cancel of `{id}`"), async || cancelled.contains(&self.is(id).await.0)).await;
     }
 
-    /// A worker has stopped it.
+    /// Reports the task as stopped by a worker.
     async fn stopped(&self, id: &str) {
         self.tell(id, Kind::Cancelled, |event| (event.attempt, event.worker) = (1, Some("w-1".into()))).await;
         until(&format!("the end of `{id}`"), async || self.is(id).await.0 == State::Cancelled).await;
@@ -43,7 +43,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn what_is_retried_after_a_cancel_can_be_cancelled_again() {
+async fn task_retried_after_a_cancel_can_be_cancelled_again() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     fleet.echo("r:c").await;
@@ -63,7 +63,7 @@ async fn what_is_retried_after_a_cancel_can_be_cancelled_again() {
 }
 
 #[tokio::test]
-async fn what_was_added_after_a_cancel_can_be_cancelled_too() {
+async fn child_added_after_a_cancel_is_cancelled_by_a_second_cancel() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     fleet.echo("r:a").await;
@@ -75,14 +75,14 @@ async fn what_was_added_after_a_cancel_can_be_cancelled_too() {
     assert_eq!((status, &second["already_requested"]), (202, &json!(false)), "{second}");
     fleet.until_cancelled("r:late").await;
     let (status, third) = fleet.cancel("r", json!({})).await;
-    // Where the machine is slow all of it has ended by now.
+    // The whole tree may have ended by now on a slow machine.
     if status != 409 {
         assert_eq!((status, &third["already_requested"], &third["position"]), (200, &json!(true), &second["position"]));
     }
 }
 
 #[tokio::test]
-async fn a_cancel_of_the_task_alone_can_be_widened() {
+async fn cancel_of_a_single_task_can_be_extended_to_its_tree() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     fleet.create(json!({"type": "review", "id": "x", "parent": "r", "external": true})).await;
@@ -95,7 +95,7 @@ async fn a_cancel_of_the_task_alone_can_be_widened() {
 }
 
 impl Fleet {
-    /// Nothing waits to be done about it any more.
+    /// Waits until no effects of the task are pending.
     async fn is_idle(&self, id: &str) -> bool {
         let id = TaskId::parse(id).unwrap();
         let nodes = self.store.real.nodes(self.publisher.partition_of(&id), &[id]).await.unwrap();
@@ -104,7 +104,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn what_workers_are_told_too_late_does_not_stay() {
+async fn late_cancel_record_of_an_ended_task_is_deleted() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "review", "id": "x", "external": true})).await;
     fleet.folded().await;
@@ -119,7 +119,7 @@ async fn what_workers_are_told_too_late_does_not_stay() {
 }
 
 #[tokio::test]
-async fn what_workers_are_told_late_stays_while_they_may_meet_the_task() {
+async fn late_cancel_record_is_kept_while_workers_may_receive_the_task() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     fleet.folded().await;
@@ -133,12 +133,12 @@ async fn what_workers_are_told_late_stays_while_they_may_meet_the_task() {
 }
 
 #[tokio::test]
-async fn a_cancel_that_comes_too_late_is_taken_back() {
+async fn ignored_cancel_is_withdrawn_from_the_workers() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     fleet.untrack().await;
     fleet.succeed("r", json!(1)).await;
-    // An api that was slow leaves it to the tracker to tell the workers, which is not there.
+    // A slow API leaves the control record to the tracker, which is not running.
     until("workers are told", async || {
         assert_eq!(fleet.cancel("r", json!({})).await.0, 202, "the end is not known yet");
         fleet.control("cancel/r").is_some()
@@ -149,7 +149,7 @@ async fn a_cancel_that_comes_too_late_is_taken_back() {
     assert_eq!(fleet.is("r").await.0, State::Succeeded);
 }
 
-/// Neither of two requests sees the other before it is written: the fold decides which was first.
+/// Two concurrent cancels do not see each other when written; the projection decides which is first.
 #[tokio::test]
 async fn second_cancel_reports_already_requested() {
     let fleet = fleet().await;
@@ -166,7 +166,7 @@ async fn second_cancel_reports_already_requested() {
         };
         let (((one, first), (other, second)), ()) = futures::future::join(both, fold).await;
         let told = [&first["already_requested"], &second["already_requested"]];
-        // An api that has waited long for the fold cannot tell.
+        // An API that gave up waiting for the projection does not know.
         if told.contains(&&Value::Null) && begun.elapsed() < DEADLINE {
             continue;
         }

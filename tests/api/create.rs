@@ -22,9 +22,9 @@ use kafleet::tracker::project::projection::{Logged, Projection};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::harness::{DEADLINE, Fleet, fleet, problem, refusal, unfolded};
+use crate::fixture::{DEADLINE, Fleet, fleet, problem, refusal, unfolded};
 
-/// The events of the whole log, and how many task records of a type there are.
+/// Returns all events of the log, and the number of task records of a type.
 fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {
     let read = |topic: String, partitions: i32| {
         let mut records = Vec::new();
@@ -40,10 +40,10 @@ fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {
     (events, read(fleet.names.tasks(task_type), 2).len())
 }
 
-/// A child that is published by the time its tree is removed keeps the tree. One that may come later is refused: it would be left
-/// without a parent.
+/// A child published before its tree is removed reopens the tree. A child that may be published later is rejected,
+/// because it would have no parent.
 #[tokio::test]
-async fn child_of_a_tree_that_is_about_to_be_removed_is_refused() {
+async fn child_of_a_tree_about_to_be_removed_is_rejected() {
     let fleet = unfolded(ApiConfig::default()).await;
     let stays = "stays";
     let partition = fleet.publisher.partition_of(&TaskId::parse(stays).unwrap());
@@ -66,12 +66,12 @@ async fn child_of_a_tree_that_is_about_to_be_removed_is_refused() {
     let child = |parent: &str| fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": parent}));
     let refused = refusal(child(&goes)).await;
     assert_eq!((refused.status, refused.code.as_str(), refused.pointer.as_deref()), (404, "unknown_parent", Some("/parent")));
-    assert!(refused.detail.contains("has finished, and its records are removed within"), "{refused:?}");
+    assert!(refused.detail.contains("has finished and will be removed within"), "{refused:?}");
     assert_eq!(child(stays).send().await.unwrap().status(), 201);
 }
 
 #[tokio::test]
-async fn a_task_is_created_without_waiting_for_the_fold() {
+async fn task_is_created_without_waiting_for_the_projection() {
     let fleet = unfolded(ApiConfig::default()).await;
     let answer = fleet
         .request(Method::POST, "/v1/tasks")
@@ -95,7 +95,7 @@ async fn a_task_is_created_without_waiting_for_the_fold() {
 }
 
 #[tokio::test]
-async fn what_is_asked_for_is_in_the_record() {
+async fn record_contains_the_requested_options() {
     let fleet = fleet().await;
     let body = json!({
         "type": "echo", "id": "a", "key": "k", "params": [1, {"b": null}], "expires": "2h", "retries": 7,
@@ -124,9 +124,9 @@ async fn what_is_asked_for_is_in_the_record() {
     assert_eq!(params.params, json!([1, {"b": null}]));
 }
 
-/// It has no record in its topic yet: the event with which it waits carries it.
+/// The task has no record yet; the event that scheduled it contains the params.
 #[tokio::test]
-async fn a_task_for_later_waits_with_its_params() {
+async fn delayed_task_is_scheduled_with_its_params() {
     let fleet = fleet().await;
     let body = json!({"type": "echo", "id": "a", "params": {"n": 1}, "delay": "1h", "expires": "2h", "tags": ["t"]});
     let made = fleet.create(body.clone()).await;
@@ -142,16 +142,16 @@ async fn a_task_for_later_waits_with_its_params() {
 }
 
 #[tokio::test]
-async fn the_same_task_again_is_the_same_task() {
+async fn repeated_request_returns_the_existing_task() {
     let fleet = unfolded(ApiConfig::default()).await;
     let body = json!({"type": "echo", "id": "a", "params": {"x": 1, "y": 2}});
     let first = fleet.create(body.clone()).await;
-    // Not folded: the reservation knows it. Keys in another order are the same params.
+    // Not projected yet: found through the reservation. The order of JSON keys does not matter.
     let (status, again) = fleet.post("/v1/tasks", json!({"type": "echo", "id": "a", "params": {"y": 2, "x": 1}})).await;
     assert_eq!((status, again["position"].as_str()), (200, Some(first.position.as_str())));
     let other = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "a"}))).await;
     assert_eq!((other.code.as_str(), other.existing.as_deref()), ("duplicate_id", Some("a")));
-    // Folded: the record knows it, also when the reservation has gone.
+    // Projected: found through the record, even after the reservation has expired.
     fleet.track();
     fleet.succeed("a", json!("done")).await;
     fleet.folded().await;
@@ -165,7 +165,7 @@ async fn the_same_task_again_is_the_same_task() {
 }
 
 #[tokio::test]
-async fn a_task_that_kafka_has_of_somebody_else_is_not_taken_for_ones_own() {
+async fn task_of_a_foreign_producer_is_not_taken_for_the_same_task() {
     let fleet = fleet().await;
     fleet.announce("a", "echo", None).await;
     fleet.folded().await;
@@ -174,7 +174,7 @@ async fn a_task_that_kafka_has_of_somebody_else_is_not_taken_for_ones_own() {
 }
 
 #[tokio::test]
-async fn of_many_at_once_with_one_id_one_is_created() {
+async fn concurrent_requests_with_one_id_create_one_task() {
     let fleet = fleet().await;
     let one = |n: usize| fleet.post("/v1/tasks", json!({"type": "echo", "id": "a", "params": n % 2}));
     let answers = futures::future::join_all((0..20).map(one)).await;
@@ -189,16 +189,16 @@ async fn of_many_at_once_with_one_id_one_is_created() {
 }
 
 #[tokio::test]
-async fn a_task_type_that_has_just_got_its_topic_is_known() {
+async fn type_with_a_new_topic_is_accepted() {
     let fleet = fleet().await;
     assert_eq!(fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0, 404);
     let topic = kafleet::broker::TopicSpec { name: fleet.names.tasks("fresh"), partitions: 1, replication: None, config: vec![] };
     fleet.log.apply_topics(&[topic], DEADLINE).unwrap();
-    crate::harness::until("the new topic", async || fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0 == 201).await;
+    crate::fixture::until("the new topic", async || fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0 == 201).await;
 }
 
 #[tokio::test]
-async fn a_child_takes_what_its_parent_is() {
+async fn child_joins_the_run_of_its_parent() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     let named = fleet.create(json!({"type": "echo", "id": "c", "parent": "r"})).await;
@@ -212,7 +212,7 @@ async fn a_child_takes_what_its_parent_is() {
     let topic = Partition::new(fleet.names.tasks("echo"), place.partition);
     let task = fleet.record(&topic, place.offset).unwrap();
     assert!(task.headers.iter().any(|(name, _)| name == header::AS_OF), "it says what it knew of cancels: {:?}", task.headers);
-    // A parent that was started anew takes new children into its run.
+    // A retried parent takes new children into its current run.
     fleet.succeed("r", json!(1)).await;
     fleet.tell("r", Kind::Started, |event| event.run = 2).await;
     fleet.folded().await;
@@ -224,21 +224,21 @@ async fn a_child_takes_what_its_parent_is() {
 }
 
 #[tokio::test]
-async fn a_parent_that_is_created_but_not_folded_is_a_parent() {
+async fn parent_that_is_not_visible_yet_is_accepted_once_projected() {
     let fleet = unfolded(ApiConfig::default()).await;
     fleet.create(json!({"type": "echo", "id": "r"})).await;
     let request = fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": "r"}));
     let told = refusal(request.try_clone().unwrap()).await;
-    assert_eq!(told.code, "behind", "nobody knows yet whether there is such a parent");
+    assert_eq!(told.code, "not_visible_yet", "nobody knows yet whether there is such a parent");
     fleet.track();
-    crate::harness::until("the parent", async || {
+    crate::fixture::until("the parent", async || {
         request.try_clone().unwrap().send().await.unwrap().status() == StatusCode::CREATED
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_external_task_needs_no_topic() {
+async fn external_task_needs_no_topic() {
     let fleet = fleet().await;
     let made = fleet.create(json!({"type": "human-review", "external": true, "id": "e", "options": {"who": "me"}})).await;
     let status: Status = fleet.get(&format!("/v1/tasks/e?after={}", made.position)).await;
@@ -247,11 +247,11 @@ async fn an_external_task_needs_no_topic() {
 }
 
 #[tokio::test]
-async fn waiting_ends_when_the_task_does() {
+async fn wait_ends_with_the_task() {
     let fleet = fleet().await;
     let wait = fleet.request(Method::POST, "/v1/tasks?wait=50s").json(&json!({"type": "echo", "id": "a"})).send();
     let work = async {
-        crate::harness::until("the task", async || {
+        crate::fixture::until("the task", async || {
             fleet.request(Method::GET, "/v1/tasks/a").send().await.unwrap().status() == StatusCode::OK
         })
         .await;
@@ -262,13 +262,13 @@ async fn waiting_ends_when_the_task_does() {
     assert_eq!(answer.status(), StatusCode::OK);
     let status: Status = answer.json().await.unwrap();
     assert_eq!((status.state, status.result.unwrap().value().unwrap()), (State::Succeeded, json!({"answer": 42})));
-    // The same again finds it finished.
+    // A repeated request finds the task finished.
     let (code, again) = fleet.post("/v1/tasks?wait=50s", json!({"type": "echo", "id": "a"})).await;
     assert_eq!((code, again["state"].as_str()), (200, Some("succeeded")));
 }
 
 #[tokio::test]
-async fn waiting_works_without_change_notices() {
+async fn wait_works_without_change_notices() {
     let fleet = unfolded(ApiConfig::default()).await;
     fleet.store.mute.store(true, Ordering::SeqCst);
     fleet.track();
@@ -278,7 +278,7 @@ async fn waiting_works_without_change_notices() {
 }
 
 #[tokio::test]
-async fn waiting_has_an_end() {
+async fn wait_ends_at_its_deadline() {
     let fleet = fleet().await;
     let begun = Instant::now();
     let (code, status) = fleet.post("/v1/tasks?wait=300ms", json!({"type": "echo"})).await;
@@ -287,7 +287,7 @@ async fn waiting_has_an_end() {
 }
 
 #[tokio::test]
-async fn without_the_store_only_what_needs_it_is_refused() {
+async fn requests_that_need_an_unavailable_store_are_rejected() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     fleet.store.away.store(true, Ordering::SeqCst);
@@ -310,7 +310,7 @@ async fn without_the_store_only_what_needs_it_is_refused() {
 }
 
 #[tokio::test]
-async fn without_kafka_the_known_is_answered_and_the_rest_refused() {
+async fn reads_succeed_and_writes_fail_without_kafka() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     fleet.broker.cut.store(true, Ordering::SeqCst);
@@ -324,7 +324,7 @@ async fn without_kafka_the_known_is_answered_and_the_rest_refused() {
 }
 
 #[tokio::test]
-async fn a_shaky_way_to_kafka_loses_and_doubles_nothing_that_was_told() {
+async fn unreliable_kafka_neither_loses_nor_duplicates_acknowledged_tasks() {
     let fleet = fleet().await;
     fleet.echo("warm-up").await;
     fleet.log.set_faults(Faults { seed: 7, unavailable: 0.3, lost_acknowledgement: 0.2, delay: 0.2, ..Faults::default() });
@@ -339,7 +339,7 @@ async fn a_shaky_way_to_kafka_loses_and_doubles_nothing_that_was_told() {
     }
 }
 
-/// The fleet of these tests has a `max_tree_age` of 40 days.
+/// The fixture sets `max_tree_age` to 40 days.
 #[tokio::test]
 async fn task_may_start_as_late_as_its_tree_may_be_open() {
     let fleet = fleet().await;

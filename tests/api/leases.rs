@@ -1,4 +1,4 @@
-//! Requests that bring an id which another request publishes at that moment.
+//! Concurrent requests with the same id.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use kafleet::store::{Reservation, Stage, Store};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Fleet, fleet, fleet_on, problem, until};
+use crate::fixture::{Fleet, fleet, fleet_on, problem, until};
 
 const REQUESTS: usize = 8;
 
@@ -18,7 +18,7 @@ fn body() -> Value {
     json!({"type": "echo", "id": "a", "params": {"n": 1}})
 }
 
-/// Reserves `a` for a request that is never heard of again.
+/// Reserves `a` for a request that has died.
 async fn reserve(fleet: &Fleet, stage: Stage) {
     let hash = spawn_hash("echo", &json!({"n": 1}));
     let id = "a".parse().unwrap();
@@ -26,7 +26,7 @@ async fn reserve(fleet: &Fleet, stage: Stage) {
     assert_eq!(held.unwrap(), None);
 }
 
-/// As a patient client: again while another request publishes the task.
+/// Submits like a patient client: retries while another request publishes the task.
 async fn post(fleet: &Fleet) -> (u16, Value) {
     loop {
         let (status, answer) = fleet.post("/v1/tasks", body()).await;

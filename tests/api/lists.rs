@@ -4,9 +4,9 @@ use kafleet::api::documents::TaskPage;
 use kafleet::model::event::Kind;
 use serde_json::json;
 
-use crate::harness::{Fleet, fleet};
+use crate::fixture::{Fleet, fleet};
 
-/// Every page of a list.
+/// All pages of a list.
 pub async fn all(fleet: &Fleet, query: &str) -> Vec<kafleet::api::documents::Status> {
     let (mut tasks, mut next) = (Vec::new(), None::<String>);
     loop {
@@ -44,7 +44,7 @@ async fn roots_are_listed_newest_first_over_all_partitions() {
 }
 
 #[tokio::test]
-async fn a_list_goes_on_where_it_was_though_tasks_come() {
+async fn cursor_continues_despite_new_tasks() {
     let fleet = fleet().await;
     for n in 0..10 {
         fleet.echo(&format!("old{n}")).await;
@@ -61,7 +61,7 @@ async fn a_list_goes_on_where_it_was_though_tasks_come() {
 }
 
 #[tokio::test]
-async fn what_was_asked_for_is_what_comes() {
+async fn filters_select_matching_tasks() {
     let fleet = fleet().await;
     for (id, task_type, name, creator, tags) in [
         ("a", "echo", "nightly build", "ann", vec!["ci", "night"]),
@@ -97,7 +97,7 @@ async fn what_was_asked_for_is_what_comes() {
 }
 
 #[tokio::test]
-async fn lists_hold_roots_unless_any_level_is_asked_for() {
+async fn lists_contain_only_roots_by_default() {
     let fleet = fleet().await;
     for id in ["r", "r:a", "r:a:b", "s"] {
         fleet.echo(id).await;
@@ -126,7 +126,7 @@ async fn time_ranges_are_exact() {
     for n in 0..8 {
         let status = fleet.echo(&format!("t{n}")).await;
         seen.push((status.seen_at.unwrap(), status.id));
-        // The log's clock has to move for the times to differ.
+        // Times differ only once the log's clock advances.
         tokio::time::sleep(std::time::Duration::from_millis(3)).await;
     }
     for (from, to) in [(0, 7), (2, 5), (3, 3), (6, 7)] {
@@ -140,7 +140,7 @@ async fn time_ranges_are_exact() {
 }
 
 #[tokio::test]
-async fn a_tree_is_listed_parents_before_children() {
+async fn tree_is_listed_parents_before_children() {
     let fleet = fleet().await;
     let tree = ["r", "r:a", "r:a:x", "r:a:x:deep", "r:a:y", "r:b", "r:c", "r:c:z"];
     for id in tree {
@@ -162,16 +162,16 @@ async fn a_tree_is_listed_parents_before_children() {
 }
 
 #[tokio::test]
-async fn a_search_stops_after_ten_thousand_records_and_goes_on_later() {
+async fn search_stops_after_ten_thousand_records_and_continues() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "echo", "id": "needle", "tags": ["needle"]})).await;
     fleet.folded().await;
-    // Of the same millisecond, the order is that of the ids.
+    // Tasks of the same millisecond are sorted by id.
     tokio::time::sleep(std::time::Duration::from_millis(3)).await;
     let events = (0..10_500).map(|n| fleet.announce_owned(format!("hay{n}")));
     futures::StreamExt::collect::<Vec<_>>(futures::StreamExt::buffered(futures::stream::iter(events), 1_000)).await;
     fleet.folded().await;
-    // It also stops where it takes too long, so how many requests it takes is not known.
+    // The scan is also limited in time, so the number of requests is not known.
     let (mut cursor, mut looked_at) = (String::new(), 0);
     let found = loop {
         let page: TaskPage = fleet.get(&format!("/v1/tasks?tag=needle{cursor}")).await;
@@ -179,7 +179,7 @@ async fn a_search_stops_after_ten_thousand_records_and_goes_on_later() {
         looked_at += scanned;
         let Some(next) = page.next else { break page.tasks };
         assert!(page.tasks.is_empty() && page.stopped_early && (1..=10_000).contains(&scanned), "{scanned}");
-        assert!(page.hint.is_some_and(|hint| hint.contains(&format!("stopped after {scanned} tasks"))));
+        assert!(page.hint.is_some_and(|hint| hint.contains(&format!("stopped after scanning {scanned} tasks"))));
         cursor = format!("&cursor={next}");
     };
     assert_eq!((found.len(), looked_at), (1, 10_501));

@@ -1,15 +1,15 @@
-//! Lines of a task's log: added from outside, followed.
+//! Appending to and following the log of a task.
 
 use kafleet::api::documents::{EndReason, History, LogDocument};
 use kafleet::model::event::Kind;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{fleet, problem};
+use crate::fixture::{fleet, problem};
 use crate::watches::Stream;
 
 #[tokio::test]
-async fn lines_are_added_to_a_task_in_any_state() {
+async fn lines_can_be_appended_in_any_state() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let (status, first) = fleet.post("/v1/tasks/a/log", json!({"lines": ["queued", "two\nlines\n"]})).await;
@@ -29,7 +29,7 @@ async fn lines_are_added_to_a_task_in_any_state() {
 }
 
 #[tokio::test]
-async fn what_is_no_line_of_a_log_is_refused_with_its_place() {
+async fn invalid_line_is_rejected_with_its_pointer() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let (long, many) = ("x".repeat(16_385), vec!["x"; 1_001]);
@@ -48,7 +48,7 @@ async fn what_is_no_line_of_a_log_is_refused_with_its_place() {
 }
 
 #[tokio::test]
-async fn a_log_is_followed_to_the_end_of_its_task() {
+async fn log_is_followed_until_the_task_ends() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let lines = async |text: &[&str]| {

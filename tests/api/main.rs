@@ -1,30 +1,30 @@
-//! The api as its clients see it: the real server on a real port, over the in-memory broker and store, with the real
-//! tracker folding where a test wants it.
+//! API tests over HTTP: the real server on a real port, with the in-memory broker and store, and the real tracker
+//! where a test needs projection.
 
 #[macro_use]
 #[path = "../through/mod.rs"]
 mod through;
 
+mod atomic_batch;
 mod batch;
 mod cancels;
-mod changes;
+mod control;
 mod create;
-mod dead;
-mod doubles;
-mod harness;
+mod dead_letter_resolution;
+mod dead_letters;
+mod faulty_backends;
+mod fixture;
+mod later_runs;
 mod leases;
-mod letters;
 mod lists;
 mod logs;
-mod operate;
-mod orders;
+mod operations;
+mod patch;
+mod problems;
 mod reads;
-mod refusals;
 mod reports;
-mod runs;
 mod schedules;
 mod search;
-mod together;
 mod unacknowledged;
 mod watches;
 mod why;

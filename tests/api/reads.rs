@@ -1,4 +1,4 @@
-//! What is read of one task, and how new it is.
+//! Reads of single tasks and their consistency.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use kafleet::model::task::Position;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{DEADLINE, fleet, refusal, unfolded};
+use crate::fixture::{DEADLINE, fleet, refusal, unfolded};
 
 #[tokio::test]
-async fn a_status_tells_the_whole_story() {
+async fn status_contains_all_fields() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     for child in ["r:a", "r:b", "r:c"] {
@@ -44,7 +44,7 @@ async fn a_status_tells_the_whole_story() {
 }
 
 #[tokio::test]
-async fn the_position_of_an_answer_can_be_waited_for_at_once() {
+async fn position_of_a_response_is_already_visible() {
     let fleet = fleet().await;
     let status = fleet.echo("a").await;
     let path = format!("/v1/tasks/a?after={}", status.position);
@@ -53,7 +53,7 @@ async fn the_position_of_an_answer_can_be_waited_for_at_once() {
 }
 
 #[tokio::test]
-async fn a_read_waits_for_the_position_it_names() {
+async fn read_waits_for_the_requested_position() {
     let fleet = unfolded(ApiConfig::default()).await;
     let made = fleet.create(json!({"type": "echo", "id": "a"})).await;
     let path = format!("/v1/tasks/a?after={}", made.position);
@@ -66,17 +66,17 @@ async fn a_read_waits_for_the_position_it_names() {
     let position: Position = made.position.parse().unwrap();
     let far = format!("/v1/tasks/a?after={}:{}", position.partition, position.offset + 100);
     let far = refusal(fleet.request(Method::GET, &far)).await;
-    assert_eq!((far.status, far.code.as_str()), (503, "behind"));
+    assert_eq!((far.status, far.code.as_str()), (503, "not_visible_yet"));
     assert!(far.detail.contains("100 behind"), "{}", far.detail);
 }
 
 #[tokio::test]
-async fn no_such_task_is_said_only_when_everything_is_folded() {
+async fn not_found_is_reported_only_without_projection_lag() {
     let fleet = unfolded(ApiConfig::default()).await;
     assert_eq!(fleet.problem("/v1/tasks/a").await.code, "not_found", "an empty log has no tasks");
     fleet.create(json!({"type": "echo", "id": "a"})).await;
     let told = refusal(fleet.request(Method::GET, "/v1/tasks/a")).await;
-    assert_eq!((told.status, told.code.as_str()), (503, "behind"));
+    assert_eq!((told.status, told.code.as_str()), (503, "not_visible_yet"));
     assert!(told.detail.contains("1 behind"), "{}", told.detail);
     fleet.track();
     fleet.folded().await;
@@ -88,7 +88,7 @@ async fn no_such_task_is_said_only_when_everything_is_folded() {
 }
 
 #[tokio::test]
-async fn a_marker_at_the_end_of_the_log_holds_no_answer_back() {
+async fn marker_at_the_end_of_the_log_is_not_lag() {
     let fleet = fleet().await;
     let made = fleet.echo("a").await;
     let position: Position = made.position.parse().unwrap();
@@ -112,7 +112,7 @@ async fn a_marker_at_the_end_of_the_log_holds_no_answer_back() {
 }
 
 #[tokio::test]
-async fn history_says_what_happened_and_what_was_ignored() {
+async fn history_lists_events_and_marks_ignored_ones() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     fleet.tell("a", Kind::Started, |event| (event.attempt, event.worker) = (1, Some("w-9".into()))).await;
@@ -127,7 +127,7 @@ async fn history_says_what_happened_and_what_was_ignored() {
 }
 
 #[tokio::test]
-async fn log_lines_come_in_pages() {
+async fn log_lines_are_paged() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let lines: Vec<String> = (0..10).map(|n| format!("line {n}")).collect();
@@ -142,7 +142,7 @@ async fn log_lines_come_in_pages() {
 }
 
 #[tokio::test]
-async fn children_come_in_pages_oldest_first() {
+async fn children_are_paged_oldest_first() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     let items: Vec<_> = (0..25).map(|n| json!({"type": "echo", "id": format!("c{n}"), "parent": "r"})).collect();
@@ -165,7 +165,7 @@ async fn children_come_in_pages_oldest_first() {
 }
 
 #[tokio::test]
-async fn a_tree_is_cut_where_it_was_asked() {
+async fn tree_is_limited_by_depth_and_size() {
     let fleet = fleet().await;
     for id in ["r", "r:a", "r:b", "r:a:x", "r:a:y", "r:a:x:deep"] {
         fleet.echo(id).await;
@@ -178,8 +178,8 @@ async fn a_tree_is_cut_where_it_was_asked() {
                 node.below.iter().for_each(|child| write(child, out));
                 out.push(')');
             }
-            if node.cut > 0 {
-                out.push_str(&format!("+{}", node.cut));
+            if node.omitted > 0 {
+                out.push_str(&format!("+{}", node.omitted));
             }
             out.push(' ');
         }
@@ -208,7 +208,7 @@ async fn a_tree_is_cut_where_it_was_asked() {
 }
 
 #[tokio::test]
-async fn params_are_read_from_kafka_while_it_has_them() {
+async fn params_are_read_while_kafka_retains_them() {
     let fleet = fleet().await;
     let made = fleet.create(json!({"type": "resize", "id": "a", "params": {"url": "u", "width": 3}})).await;
     let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
@@ -222,7 +222,7 @@ async fn params_are_read_from_kafka_while_it_has_them() {
 }
 
 #[tokio::test]
-async fn params_of_other_producers_are_read_too() {
+async fn params_of_foreign_producers_are_read() {
     let fleet = fleet().await;
     let link = fleet.publisher.link();
     let topic = fleet.names.tasks("echo");

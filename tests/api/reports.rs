@@ -1,4 +1,4 @@
-//! External tasks: whoever runs them tells how they go.
+//! Reports about external tasks.
 
 use kafleet::api::documents::{History, ReportOutcome, Status};
 use kafleet::config::ApiConfig;
@@ -6,7 +6,7 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Fleet, fleet, problem, refusal, unfolded};
+use crate::fixture::{Fleet, fleet, problem, refusal, unfolded};
 
 async fn report(fleet: &Fleet, id: &str, body: Value) -> ReportOutcome {
     let answer = fleet.request(Method::PUT, &format!("/v1/tasks/{id}/state")).json(&body).send().await.unwrap();
@@ -39,7 +39,7 @@ async fn reports_are_applied_in_order_until_the_end() {
 }
 
 #[tokio::test]
-async fn a_report_may_go_back_while_children_are_pending() {
+async fn report_may_return_to_an_earlier_state_while_children_are_pending() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "review", "id": "e", "external": true})).await;
     fleet.folded().await;
@@ -55,7 +55,7 @@ async fn a_report_may_go_back_while_children_are_pending() {
 }
 
 #[tokio::test]
-async fn a_reported_failure_says_why_and_stays() {
+async fn reported_failure_is_final_and_has_a_reason() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "review", "id": "e", "external": true, "block_when_done": false})).await;
     fleet.folded().await;
@@ -66,7 +66,7 @@ async fn a_reported_failure_says_why_and_stays() {
 }
 
 #[tokio::test]
-async fn a_report_that_is_too_large_is_refused() {
+async fn oversized_report_is_rejected() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "review", "id": "e", "external": true})).await;
     let put = |body: Value| fleet.request(Method::PUT, "/v1/tasks/e/state").json(&body);
@@ -77,14 +77,14 @@ async fn a_report_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn a_report_whose_verdict_is_late_is_not_to_be_repeated() {
+async fn late_outcome_of_a_report_advises_against_repeating() {
     let fleet = unfolded(ApiConfig::default()).await;
     let made = fleet.create(json!({"type": "review", "id": "e", "external": true})).await;
     fleet.track();
     let _: Status = fleet.get(&format!("/v1/tasks/e?after={}", made.position)).await;
     fleet.untrack().await;
     let told = refusal(fleet.request(Method::PUT, "/v1/tasks/e/state").json(&json!({"state": "running"}))).await;
-    assert_eq!(told.code, "behind");
+    assert_eq!(told.code, "not_visible_yet");
     let hint = told.hint.unwrap();
     assert!(hint.contains("do not repeat it"), "{hint}");
     fleet.track();

@@ -1,4 +1,4 @@
-//! Recurring schedules over the api.
+//! Recurring schedules over the API.
 
 use kafleet::api::documents::{ScheduleAsked, ScheduleDocument, ScheduleTimes, Schedules};
 use kafleet::config::ApiConfig;
@@ -7,9 +7,9 @@ use kafleet::runtime::now_ms;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Fleet, fleet, problem, unfolded, until};
+use crate::fixture::{Fleet, fleet, problem, unfolded, until};
 
-/// So far from now that nothing fires by itself.
+/// Far enough in the future not to fire during the test.
 fn yearly() -> Value {
     json!({"cron": "0 0 1 1 *", "timezone": "Europe/Berlin", "task": {"type": "echo", "params": {"n": 1}}})
 }
@@ -26,7 +26,7 @@ async fn put(fleet: &Fleet, id: &str, spec: Value) -> (StatusCode, ScheduleDocum
 }
 
 #[tokio::test]
-async fn a_schedule_is_created_changed_paused_and_deleted() {
+async fn schedule_is_created_changed_paused_and_deleted() {
     let fleet = fleet().await;
     let made = create(&fleet, "nightly", yearly()).await;
     assert_eq!((made.next.len(), made.paused, made.last, made.applied), (5, None, None, false));
@@ -54,7 +54,7 @@ async fn a_schedule_is_created_changed_paused_and_deleted() {
 }
 
 #[tokio::test]
-async fn it_runs_when_it_is_asked_to_and_makes_up_for_the_past() {
+async fn schedule_runs_on_request_and_backfills() {
     let fleet = fleet().await;
     create(&fleet, "s", yearly()).await;
     let (status, asked) = fleet.post("/v1/schedules/s/run", Value::Null).await;
@@ -82,7 +82,7 @@ async fn it_runs_when_it_is_asked_to_and_makes_up_for_the_past() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused() {
+async fn invalid_schedules_are_rejected() {
     let fleet = unfolded(ApiConfig::default()).await;
     let with = |key: &str, value: Value| {
         let mut spec = yearly();

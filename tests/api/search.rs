@@ -1,4 +1,4 @@
-//! Searching in `GET /v1/tasks`: every filter, every level, any combination, and while tasks come and go.
+//! Searches with `GET /v1/tasks`: filters, levels, combinations, and stability while tasks change.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +7,10 @@ use kafleet::api::documents::TaskPage;
 use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::task::Policy;
 
-use crate::harness::{Fleet, fleet};
+use crate::fixture::{Fleet, fleet};
 use crate::lists::{all, ids};
 
-/// A task of `echo` as its producer announces it.
+/// Announces an `echo` task like its producer.
 async fn announce(fleet: &Fleet, id: &str, name: &str, tag: &str) {
     let policy = Policy { name: Some(name.into()), tags: vec![tag.into()], ..Policy::default() };
     let told = |event: &mut Event| {
@@ -74,9 +74,9 @@ async fn names_and_errors_are_found_at_any_level() {
     assert_eq!(trees, ["c", "c:z", "b", "a", "a:x", "a:x:y"], "the newest tree first, parents before children");
 }
 
-/// A time range is that of the tasks, not of their trees.
+/// Time ranges apply to the tasks, not to their trees.
 #[tokio::test]
-async fn a_new_task_of_an_old_tree_is_found_by_its_time() {
+async fn new_task_in_an_old_tree_is_found_by_its_time() {
     let fleet = fleet().await;
     fleet.echo("old").await;
     tokio::time::sleep(std::time::Duration::from_millis(3)).await;
@@ -89,14 +89,14 @@ async fn a_new_task_of_an_old_tree_is_found_by_its_time() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_searched_for_is_refused_with_a_reason() {
+async fn invalid_searches_are_rejected_with_their_reasons() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     for (query, why) in [
         ("name_like=(", "unclosed group"),
-        ("name_like=(a%7B1000%7D)%7B1000%7D", "grows too large"),
+        ("name_like=(a%7B1000%7D)%7B1000%7D", "compiled pattern is too large"),
         ("level=deep", "use `roots` or `any`"),
-        ("level=any&root=r", "leave it out"),
+        ("level=any&root=r", "omit `level`"),
     ] {
         let problem = fleet.problem(&format!("/v1/tasks?{query}")).await;
         assert_eq!((problem.status, problem.code.as_str()), (400, "bad_parameter"), "{query}");
@@ -104,9 +104,9 @@ async fn what_cannot_be_searched_for_is_refused_with_a_reason() {
     }
 }
 
-/// What fits from the first page to the last comes exactly once, whatever else is written meanwhile.
+/// A search returns each matching task exactly once over all pages, despite concurrent writes.
 #[tokio::test]
-async fn pages_are_stable_while_tasks_come_and_go() {
+async fn pages_are_stable_under_concurrent_changes() {
     let fleet = fleet().await;
     for seed in 0..3 {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -156,7 +156,7 @@ async fn page_all(fleet: &Fleet, query: &str, seed: u64, ended: &AtomicBool) -> 
     seen
 }
 
-/// New tasks, above and below, and tasks that fail, run again and fail once more.
+/// Adds tasks above and below, and makes tasks fail, run again and fail again.
 async fn churn(fleet: &Fleet, moves: &[String], seed: u64, ended: &AtomicBool) {
     let mut random = fastrand::Rng::with_seed(seed);
     for n in 0..300 {

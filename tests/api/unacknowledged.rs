@@ -1,4 +1,4 @@
-//! Writes that Kafka does not acknowledge: they may be in the log or not, and the answer says so.
+//! Writes that Kafka does not acknowledge have an unknown outcome, and the response tells so.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -7,15 +7,15 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Fleet, fleet, problem, until};
+use crate::fixture::{Fleet, fleet, problem, until};
 
 impl Fleet {
-    /// Expects an unknown outcome; returns the hint.
+    /// Expects an unknown outcome and returns the hint.
     async fn is_unknown(&self, method: Method, path: &str, body: Option<Value>) -> String {
         let request = self.request(method.clone(), path);
         let answer = problem(body.into_iter().fold(request, |request, body| request.json(&body))).await;
         assert_eq!((answer.status, &*answer.code), (503, "outcome_unknown"), "{method} {path}: {answer:?}");
-        assert!(answer.detail.contains("may be written or not"), "{method} {path}: {answer:?}");
+        assert!(answer.detail.contains("may or may not have been written"), "{method} {path}: {answer:?}");
         let hint = answer.hint.unwrap_or_default();
         assert!(hint.contains("repeat"), "{method} {path}: {hint}");
         hint
@@ -60,13 +60,13 @@ async fn writes_without_an_acknowledgement_have_an_unknown_outcome() {
         let hint = fleet.is_unknown(method, path, body).await;
         assert!(hint.contains("it is safe to repeat"), "{path}: {hint}");
     }
-    // A repeat of these may do it twice.
+    // Repeating these requests may have a second effect.
     let hint = fleet.is_unknown(Method::POST, "/v1/tasks/failed/retry", None).await;
-    assert!(hint.contains("while `run` of the task is as before"), "{hint}");
+    assert!(hint.contains("while `run` of the task is unchanged"), "{hint}");
     let hint = fleet.is_unknown(Method::POST, "/v1/tasks/a/log", Some(json!({"lines": ["1"]}))).await;
     assert!(hint.contains("the lines twice"), "{hint}");
     let hint = fleet.is_unknown(Method::POST, "/v1/schedules/s/run", None).await;
-    assert!(hint.contains("makes a second one"), "{hint}");
+    assert!(hint.contains("starts a second one"), "{hint}");
 
     fleet.broker.unacknowledged.store(false, SeqCst);
     assert_eq!(fleet.post("/v1/tasks/a/cancel", json!({})).await.0, 202);

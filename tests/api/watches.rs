@@ -11,9 +11,9 @@ use kafleet::model::record::state::State;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::harness::{DEADLINE, Fleet, fleet, until};
+use crate::fixture::{DEADLINE, Fleet, fleet, until};
 
-/// For a stream as a whole: each of its events has a deadline.
+/// No timeout for the stream as a whole; each event has a deadline.
 const LONGEST: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Stream {
         Self::open_at(fleet, path, "0:0").await
     }
 
-    /// As a client that has heard the event of this id.
+    /// Connects like a client that has received the event with this id.
     pub async fn open_at(fleet: &Fleet, path: &str, heard: &str) -> Self {
         let request = fleet.request(Method::GET, path).header("last-event-id", heard).timeout(LONGEST);
         let answer = request.send().await.unwrap();
@@ -42,7 +42,7 @@ impl Stream {
         Self { bytes: Box::pin(answer.bytes_stream()), held: String::new() }
     }
 
-    /// The next event; None: the stream has ended.
+    /// Returns the next event; `None` at the end of the stream.
     async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some((frame, rest)) = self.held.split_once("\n\n") {
@@ -96,7 +96,7 @@ fn read(text: &str) -> Frame {
 }
 
 #[tokio::test]
-async fn a_watch_tells_every_change_until_the_end() {
+async fn watch_sends_every_change_until_the_task_ends() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
@@ -116,7 +116,7 @@ async fn a_watch_tells_every_change_until_the_end() {
 }
 
 #[tokio::test]
-async fn what_happens_elsewhere_is_no_news() {
+async fn watch_ignores_changes_of_other_tasks() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
@@ -129,7 +129,7 @@ async fn what_happens_elsewhere_is_no_news() {
 }
 
 #[tokio::test]
-async fn a_watch_of_a_finished_task_ends_at_once() {
+async fn watch_of_a_finished_task_ends_at_once() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     fleet.fail("a", "no").await;
@@ -140,7 +140,7 @@ async fn a_watch_of_a_finished_task_ends_at_once() {
 }
 
 #[tokio::test]
-async fn a_watch_outlives_the_store() {
+async fn watch_survives_a_store_outage() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
@@ -167,7 +167,7 @@ async fn many_watches_share_one_subscription() {
 }
 
 #[tokio::test]
-async fn the_fleet_can_be_watched() {
+async fn fleet_watch_names_changed_tasks() {
     let fleet = fleet().await;
     let mut stream = Stream::open(&fleet, "/v1/watch").await;
     let change = |frame: Frame| -> FleetChange {
@@ -187,7 +187,7 @@ async fn the_fleet_can_be_watched() {
     assert_eq!(status.state, State::Queued);
 }
 
-/// The ids of the next change that names some.
+/// Returns the ids of the next change that names any.
 async fn changed(stream: &mut Stream) -> (String, Vec<String>) {
     loop {
         let frame = stream.next().await.unwrap();
@@ -199,7 +199,7 @@ async fn changed(stream: &mut Stream) -> (String, Vec<String>) {
 }
 
 #[tokio::test]
-async fn a_tree_and_a_type_can_be_watched() {
+async fn fleet_watch_filters_by_tree_and_type() {
     let fleet = fleet().await;
     let mut tree = Stream::open(&fleet, "/v1/watch?root=r").await;
     let mut typed = Stream::open(&fleet, "/v1/watch?type=resize").await;
@@ -221,7 +221,7 @@ async fn a_tree_and_a_type_can_be_watched() {
 }
 
 #[tokio::test]
-async fn a_watch_of_the_fleet_goes_on_where_it_was_cut() {
+async fn fleet_watch_resumes_after_a_disconnect() {
     let fleet = fleet().await;
     let mut stream = Stream::open(&fleet, "/v1/watch").await;
     fleet.announce("a", "echo", None).await;
@@ -244,7 +244,7 @@ async fn a_watch_of_the_fleet_goes_on_where_it_was_cut() {
 }
 
 #[tokio::test]
-async fn stopping_ends_streams_and_waits_and_answers_what_is_under_way() {
+async fn shutdown_ends_streams_and_waits_and_finishes_requests() {
     let mut fleet = fleet().await;
     fleet.echo("a").await;
     let mut task = Stream::open(&fleet, "/v1/tasks/a/watch").await;

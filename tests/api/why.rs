@@ -1,4 +1,4 @@
-//! Why a task is where it is.
+//! `GET /v1/tasks/{id}/why`: explanations of task states.
 
 use kafleet::api::documents::{Reason, Types, Why};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
@@ -9,7 +9,7 @@ use kafleet::model::task::Position;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{DEADLINE, Fleet, fleet};
+use crate::fixture::{DEADLINE, Fleet, fleet};
 
 async fn why(fleet: &Fleet, id: &str) -> Why {
     fleet.folded().await;
@@ -20,7 +20,7 @@ fn codes(why: &Why) -> Vec<Reason> {
     why.findings.iter().map(|finding| finding.code).collect()
 }
 
-/// Records in one partition of the task topic, each announced as queued.
+/// Writes records into one partition of the task topic, each announced as queued.
 async fn backlog(fleet: &Fleet, count: i64) -> Partition {
     let place = Partition::new(fleet.names.tasks("echo"), 1);
     for n in 0..count {
@@ -44,24 +44,28 @@ fn commit(fleet: &Fleet, place: &Partition, offset: i64, metadata: &str) {
 }
 
 #[tokio::test]
-async fn a_queued_task_has_its_place_in_line() {
+async fn queued_task_reports_its_queue_position() {
     let fleet = fleet().await;
     let place = backlog(&fleet, 8).await;
     let never = why(&fleet, "q5").await;
-    assert_eq!((codes(&never), never.findings[1].ahead), (vec![Reason::NoWorker, Reason::NeverTaken], Some(5)));
-    // Done: 0, 1 and 3.
+    assert_eq!((codes(&never), never.findings[1].ahead), (vec![Reason::NoWorker, Reason::NeverConsumed], Some(5)));
+    // Completed offsets: 0, 1 and 3.
     commit(&fleet, &place, 2, "kf1 open 100 0 r:AQE");
     let told = why(&fleet, "q5").await;
     let line = &told.findings[1];
-    assert_eq!((told.state, line.code, line.ahead, line.rate), (State::Queued, Reason::InLine, Some(2), Some(0.0)), "2 and 4");
-    assert!(line.message.contains("did not move"), "{}", line.message);
+    assert_eq!(
+        (told.state, line.code, line.ahead, line.rate),
+        (State::Queued, Reason::QueuedBehind, Some(2), Some(0.0)),
+        "2 and 4"
+    );
+    assert!(line.message.contains("without progress"), "{}", line.message);
     assert_eq!(line.lag, Some(5), "2, 4, 5, 6 and 7");
-    assert_eq!(codes(&why(&fleet, "q3").await), [Reason::Taken]);
+    assert_eq!(codes(&why(&fleet, "q3").await), [Reason::ResultPending]);
     fleet.log.truncate_before(&place, 6).unwrap();
     assert_eq!(codes(&why(&fleet, "q5").await), [Reason::RecordGone]);
 }
 
-/// Transactions leave markers in the log, which are no tasks.
+/// Transaction markers occupy offsets but are not tasks.
 #[tokio::test]
 async fn transaction_markers_are_not_counted_as_tasks() {
     let fleet = fleet().await;
@@ -75,17 +79,22 @@ async fn transaction_markers_are_not_counted_as_tasks() {
     }
     let never = why(&fleet, "t1").await;
     assert_eq!((never.findings[1].ahead, never.findings[1].at_most), (Some(1), false), "{}", never.findings[1].message);
-    // The first is done; its marker lies between.
+    // The first task is done; its transaction marker follows it.
     commit(&fleet, &place, 1, "kf1 clean 1 0 -");
     let next = why(&fleet, "t1").await;
     let line = &next.findings[1];
-    assert_eq!((line.code, line.ahead, line.lag, line.at_most), (Reason::InLine, Some(0), Some(1), false), "{}", line.message);
+    assert_eq!(
+        (line.code, line.ahead, line.lag, line.at_most),
+        (Reason::QueuedBehind, Some(0), Some(1), false),
+        "{}",
+        line.message
+    );
     assert!(line.message.starts_with("it is next in its partition"), "{}", line.message);
-    assert!(line.message.ends_with("1 of `echo` is to be done in all"), "{}", line.message);
+    assert!(line.message.ends_with("1 of `echo` is unfinished in total"), "{}", line.message);
 }
 
 #[tokio::test]
-async fn place_in_a_long_line_is_an_upper_bound() {
+async fn position_in_a_long_queue_is_an_upper_bound() {
     let fleet = fleet().await;
     let place = Partition::new(fleet.names.tasks("echo"), 1);
     let record = ProducerRecord { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
@@ -97,21 +106,21 @@ async fn place_in_a_long_line_is_an_upper_bound() {
     let told = why(&fleet, "last").await;
     let line = &told.findings[1];
     assert_eq!((line.ahead, line.at_most), (Some(1_201), true));
-    assert!(line.message.starts_with("at most 1201 tasks are before it"), "{}", line.message);
+    assert!(line.message.starts_with("at most 1201 tasks are ahead of it"), "{}", line.message);
 }
 
 #[tokio::test]
-async fn the_task_that_holds_a_partition_back_is_named() {
+async fn head_of_line_blocking_task_is_named() {
     let fleet = fleet().await;
     let place = backlog(&fleet, 4).await;
     commit(&fleet, &place, 1, &format!("kf1 open 100 0 {}", "x".repeat(FULL_METADATA_BYTES)));
     let told = why(&fleet, "q3").await;
-    assert_eq!(codes(&told), [Reason::NoWorker, Reason::HeldBack, Reason::InLine]);
+    assert_eq!(codes(&told), [Reason::NoWorker, Reason::HeadOfLineBlocked, Reason::QueuedBehind]);
     assert_eq!(told.findings[1].task.as_deref(), Some("q1"));
 }
 
 #[tokio::test]
-async fn what_runs_and_what_is_tried_again() {
+async fn running_and_retrying_tasks_are_explained() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     fleet
@@ -122,7 +131,7 @@ async fn what_runs_and_what_is_tried_again() {
         .await;
     let running = why(&fleet, "a").await;
     assert_eq!(codes(&running), [Reason::Running]);
-    assert!(running.findings[0].message.contains("attempt 1 runs on `w-7` since 2"), "{}", running.findings[0].message);
+    assert!(running.findings[0].message.contains("attempt 1 is running on `w-7` since 2"), "{}", running.findings[0].message);
     fleet
         .tell("a", Kind::Retrying, |event| {
             event.attempt = 1;
@@ -137,7 +146,7 @@ async fn what_runs_and_what_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_parent_names_what_holds_it_open_and_what_failed_it() {
+async fn parent_names_open_and_failed_descendants() {
     let fleet = fleet().await;
     for id in ["r", "r:a", "r:b", "r:b:deep", "r:c"] {
         fleet.echo(id).await;
@@ -148,7 +157,7 @@ async fn a_parent_names_what_holds_it_open_and_what_failed_it() {
     let waiting = why(&fleet, "r").await;
     let tasks: Vec<_> = waiting.findings.iter().map(|finding| finding.task.as_deref().unwrap_or_default()).collect();
     assert_eq!(tasks, ["r:b:deep", "r:a", "r:c"], "deepest first");
-    assert!(waiting.findings[0].message.contains("4 tasks below are open in all"), "{}", waiting.findings[0].message);
+    assert!(waiting.findings[0].message.contains("4 tasks below are open in total"), "{}", waiting.findings[0].message);
     for id in ["r:a", "r:c"] {
         fleet.succeed(id, json!(1)).await;
     }
@@ -160,31 +169,31 @@ async fn a_parent_names_what_holds_it_open_and_what_failed_it() {
 }
 
 #[tokio::test]
-async fn what_nobody_published_and_what_others_run() {
+async fn unpublished_and_external_tasks_are_explained() {
     let fleet = fleet().await;
     fleet.announce("up:child", "echo", Some(Position { partition: 0, offset: 0 })).await;
     assert_eq!(codes(&why(&fleet, "up").await), [Reason::NotPublished]);
     fleet.create(json!({"type": "label", "id": "x", "external": true})).await;
     assert_eq!(codes(&why(&fleet, "x").await), [Reason::External]);
-    let unknown = crate::harness::problem(fleet.request(Method::GET, "/v1/tasks/nobody/why")).await;
+    let unknown = crate::fixture::problem(fleet.request(Method::GET, "/v1/tasks/nobody/why")).await;
     assert_eq!(unknown.status, 404);
 }
 
-/// A heartbeat of a worker of `echo`.
-async fn beat(fleet: &Fleet, worker: &str, slots: u32, in_flight: u32, running: &[&str]) {
+/// Sends a heartbeat of a worker of `echo`.
+async fn send_heartbeat_of(fleet: &Fleet, worker: &str, slots: u32, in_flight: u32, running: &[&str]) {
     let now = kafleet::runtime::now_ms();
     let running: Vec<_> =
         running.iter().map(|id| json!({"id": id, "type": "echo", "attempt": 1, "began_ms": now - 9_000})).collect();
     let part = json!({"type": "echo", "slots": slots, "in_flight": in_flight, "waiting": 0, "paused": false, "partitions": [0, 1],
         "finished": {}});
-    tell_beat(fleet, worker, part, running).await;
+    send_heartbeat(fleet, worker, part, running).await;
 }
 
-async fn tell_beat(fleet: &Fleet, worker: &str, part: serde_json::Value, running: Vec<serde_json::Value>) {
+async fn send_heartbeat(fleet: &Fleet, worker: &str, part: serde_json::Value, running: Vec<serde_json::Value>) {
     let (now, in_flight) = (kafleet::runtime::now_ms(), part["in_flight"].clone());
-    let beat = json!({"v": 1, "id": worker, "host": "host-1", "pid": 42, "version": "0", "state": "running", "started_ms": now,
+    let send_heartbeat_of = json!({"v": 1, "id": worker, "host": "host-1", "pid": 42, "version": "0", "state": "running", "started_ms": now,
         "at_ms": now, "every_ms": 60_000, "held_bytes": 0, "types": [part], "running": running});
-    let (topic, value) = (fleet.names.workers(), beat.to_string());
+    let (topic, value) = (fleet.names.workers(), send_heartbeat_of.to_string());
     let record = ProducerRecord {
         topic: &topic,
         partition: Some(0),
@@ -193,7 +202,7 @@ async fn tell_beat(fleet: &Fleet, worker: &str, part: serde_json::Value, running
         headers: &[],
     };
     fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
-    crate::harness::until("the heartbeat is read", async || {
+    crate::fixture::until("the heartbeat is read", async || {
         let workers: serde_json::Value = fleet.get("/v1/workers").await;
         let in_flight_now = |heard: &serde_json::Value| heard["id"] == json!(worker) && heard["in_flight"] == in_flight;
         workers["workers"].as_array().unwrap().iter().any(in_flight_now)
@@ -202,28 +211,28 @@ async fn tell_beat(fleet: &Fleet, worker: &str, part: serde_json::Value, running
 }
 
 #[tokio::test]
-async fn limits_and_full_slots_are_named() {
+async fn reached_limits_are_named() {
     let fleet = fleet().await;
     let place = backlog(&fleet, 3).await;
     commit(&fleet, &place, 1, "");
-    beat(&fleet, "w-1", 4, 3, &[]).await;
-    assert_eq!(codes(&why(&fleet, "q2").await), [Reason::InLine], "a slot is free");
-    beat(&fleet, "w-1", 4, 4, &[]).await;
+    send_heartbeat_of(&fleet, "w-1", 4, 3, &[]).await;
+    assert_eq!(codes(&why(&fleet, "q2").await), [Reason::QueuedBehind], "a slot is free");
+    send_heartbeat_of(&fleet, "w-1", 4, 4, &[]).await;
     let full = why(&fleet, "q2").await;
-    assert_eq!(codes(&full), [Reason::Limited, Reason::InLine]);
-    assert_eq!(full.findings[0].message, "all 4 slots for `echo` of 1 live worker(s) are taken");
+    assert_eq!(codes(&full), [Reason::LimitReached, Reason::QueuedBehind]);
+    assert_eq!(full.findings[0].message, "all 4 slots for `echo` of 1 live worker(s) are in use");
     let limits = json!({"max_concurrency": 4, "rate": {"count": 5, "per": "1m"}});
     let set = fleet.request(Method::PUT, "/v1/types/echo/limits").json(&limits).send().await.unwrap();
     assert_eq!(set.status(), 200);
     let limited = why(&fleet, "q2").await;
-    assert_eq!(codes(&limited), [Reason::Limited, Reason::Limited, Reason::InLine]);
-    assert!(limited.findings[0].message.contains("limited to 4 at once"), "{}", limited.findings[0].message);
+    assert_eq!(codes(&limited), [Reason::LimitReached, Reason::LimitReached, Reason::QueuedBehind]);
+    assert!(limited.findings[0].message.contains("limit of 4 concurrent attempts"), "{}", limited.findings[0].message);
     assert!(limited.findings[1].message.contains("limited to 5/1m attempts"), "{}", limited.findings[1].message);
 }
 
-/// By the worker that has the partition.
+/// The worker that owns the partition.
 #[tokio::test]
-async fn a_type_that_is_stopped_and_a_partition_that_is_refused_are_named() {
+async fn open_circuit_and_missing_start_offset_are_named() {
     let fleet = fleet().await;
     let place = backlog(&fleet, 3).await;
     commit(&fleet, &place, 1, "");
@@ -231,23 +240,23 @@ async fn a_type_that_is_stopped_and_a_partition_that_is_refused_are_named() {
         json!({"type": "echo", "slots": 9, "in_flight": in_flight, "waiting": 0, "paused": false, "partitions": partitions,
             "stopped": stopped, "refused": refused, "finished": {}})
     };
-    tell_beat(&fleet, "w-1", part(1, &[0], Some("more than 5 attempts failed"), &[0]), Vec::new()).await;
-    tell_beat(&fleet, "w-2", part(2, &[1], None, &[]), Vec::new()).await;
-    assert_eq!(codes(&why(&fleet, "q2").await), [Reason::InLine], "the other worker has nothing to do with it");
-    tell_beat(&fleet, "w-2", part(3, &[1], Some("more than 9 attempts failed"), &[1]), Vec::new()).await;
+    send_heartbeat(&fleet, "w-1", part(1, &[0], Some("more than 5 attempts failed"), &[0]), Vec::new()).await;
+    send_heartbeat(&fleet, "w-2", part(2, &[1], None, &[]), Vec::new()).await;
+    assert_eq!(codes(&why(&fleet, "q2").await), [Reason::QueuedBehind], "the other worker has nothing to do with it");
+    send_heartbeat(&fleet, "w-2", part(3, &[1], Some("more than 9 attempts failed"), &[1]), Vec::new()).await;
     let told = why(&fleet, "q2").await;
-    assert_eq!(codes(&told), [Reason::Refused, Reason::Stopped, Reason::InLine]);
+    assert_eq!(codes(&told), [Reason::NoStartOffset, Reason::CircuitOpen, Reason::QueuedBehind]);
     let message = &told.findings[0].message;
     assert!(message.contains("`kafleet offsets init echo/1 --at earliest|OFFSET|TIME`"), "{message}");
     let message = &told.findings[1].message;
     assert!(message.contains("more than 9 attempts failed") && message.contains("`kafleet types pause echo`"), "{message}");
     let types: Types = fleet.get("/v1/types").await;
-    let echo = types.types.into_iter().find(|known| known.name == "echo").unwrap().at_work.unwrap();
+    let echo = types.types.into_iter().find(|known| known.name == "echo").unwrap().worker_totals.unwrap();
     assert_eq!((echo.workers, echo.stopped, echo.refused), (2, 2, vec![0, 1]));
 }
 
 #[tokio::test]
-async fn a_running_task_says_when_it_was_last_heard_of() {
+async fn running_task_reports_its_last_heartbeat() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     fleet
@@ -257,17 +266,17 @@ async fn a_running_task_says_when_it_was_last_heard_of() {
         })
         .await;
     let quiet = why(&fleet, "a").await;
-    assert!(quiet.findings[0].message.contains("no heartbeat of its worker is known"), "{}", quiet.findings[0].message);
-    beat(&fleet, "w-7", 4, 1, &["a"]).await;
+    assert!(quiet.findings[0].message.contains("its worker has sent no heartbeat"), "{}", quiet.findings[0].message);
+    send_heartbeat_of(&fleet, "w-7", 4, 1, &["a"]).await;
     let heard = why(&fleet, "a").await;
     let first = &heard.findings[0];
-    assert!(first.message.contains("process 42 on `host-1`, was last heard of"), "{}", first.message);
+    assert!(first.message.contains("process 42 on `host-1`, was "), "{}", first.message);
     assert!(first.quiet_ms.is_some_and(|quiet| quiet < 300_000), "its heartbeat names the task: {:?}", first.quiet_ms);
 }
 
-/// What nobody ever worked on: what was observed of it.
+/// A task that was lost before it ran.
 #[tokio::test]
-async fn a_lost_task_says_what_was_observed() {
+async fn lost_task_reports_its_cause() {
     let fleet = fleet().await;
     fleet.announce("gone", "echo", Some(Position { partition: 1, offset: 7 })).await;
     let error = ErrorInfo::new("expired", "removed by retention", 0);
@@ -275,10 +284,10 @@ async fn a_lost_task_says_what_was_observed() {
     let lost = why(&fleet, "gone").await;
     assert_eq!(codes(&lost), [Reason::Lost]);
     let message = &lost.findings[0].message;
-    assert!(message.contains("removed its record, 1:7 of the topic of `echo`") && message.contains("noticed at 2"), "{message}");
-    // A worker that was cut off had it after all.
+    assert!(message.contains("deleted its record, 1:7 of the topic of `echo`") && message.contains("detected at 2"), "{message}");
+    // A disconnected worker ran the task after all.
     fleet.tell("gone", Kind::Succeeded, |event| event.worker = Some("w-7".into())).await;
     let late = why(&fleet, "gone").await;
     let message = &late.findings[0].message;
-    assert!(message.contains("`w-7`, which had been cut off, reported succeeded"), "{message}");
+    assert!(message.contains("`w-7`, which had been disconnected, reported succeeded"), "{message}");
 }

@@ -260,7 +260,7 @@ fn a_tree_is_drawn_with_what_is_below() {
     let signs: Vec<&str> = drawn.out.lines().map(|line| line.split("  ").next().unwrap()).collect();
     assert_eq!(signs, ["✘ order", "├─ ✘ fetch", "│", "│", "└─ ✔ pack"], "{}", drawn.out);
     let document = dev.json(&["tree", "order", "--depth", "1"]);
-    assert_eq!((document["below"].as_array().unwrap().len(), &document["below"][0]["cut"]), (2, &json!(2)));
+    assert_eq!((document["below"].as_array().unwrap().len(), &document["below"][0]["omitted"]), (2, &json!(2)));
     assert_eq!(dev.json(&["list", "--root", "order:fetch"])["tasks"].as_array().unwrap().len(), 3);
     dev.run(&["status", "order"]).ends(0).prints(&[
         "(the task itself: succeeded)",

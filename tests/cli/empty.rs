@@ -39,7 +39,7 @@ fn empty_list_says_so_and_names_the_next_verb() {
 #[test]
 fn refusal_speaks_of_options() {
     let dev = Dev::start();
-    dev.run(&["list", "--cursor", "nonsense"]).ends(2).tells(&["--cursor is not one that this api gave"]);
+    dev.run(&["list", "--cursor", "nonsense"]).ends(2).tells(&["--cursor is not a cursor of this API"]);
     dev.run(&["schedules", "create", "x", "echo"]).ends(2).tells(&["neither --cron nor --every", "or --every 10m"]);
     dev.run(&["kill", "on", ""]).ends(2).tells(&["error: a name is empty"]);
 }
@@ -68,7 +68,7 @@ fn open_address_is_refused_before_the_banner() {
     for verb in ["dev", "api"] {
         let ran = run(kafleet([verb, "--listen", "0.0.0.0:0"]))
             .ends(2)
-            .tells(&["to everybody who can reach it", "hint: set `api.tokens`"]);
+            .tells(&["from everyone who can reach", "hint: set `api.tokens`"]);
         assert!(!ran.err.contains("a whole fleet") && !ran.err.contains("waiting"), "{ran:?}");
     }
 }

@@ -13,7 +13,7 @@ fn a_running_program_is_cancelled() {
     until("it runs", || (dev.json(&["status", "long"])["state"] == "running").then_some(()));
     dev.run(&["workers", "--running"]).ends(0);
     dev.run(&["cancel", "long", "--reason", "enough", "--wait"]).ends(0).prints(&["state     cancelled"]);
-    dev.run(&["cancel", "long"]).ends(1).tells(&["`long` has ended already", "hint: see `kafleet status long`"]);
+    dev.run(&["cancel", "long"]).ends(1).tells(&["`long` has already ended", "hint: see `kafleet status long`"]);
     dev.run(&["why", "long"]).ends(0).prints(&["it was cancelled on request: enough"]);
     dev.run(&["cancel", "nobody"]).ends(3).tells(&["there is no task `nobody`"]);
     for verb in ["cancel", "status", "why", "retry"] {

@@ -149,7 +149,7 @@ fn a_fleet_of_processes_on_kafka_and_redis() {
     let mut api = Daemon::start(fleet.command(&["api", "--listen", "127.0.0.1:0"]));
     let tracker = Daemon::start(fleet.command(&["tracker"]));
     let worker = Daemon::start(fleet.command(&["worker"]));
-    let listens: Value = serde_json::from_str(&api.hears("the api listens")).expect("a log line as JSON");
+    let listens: Value = serde_json::from_str(&api.hears("API listening")).expect("a log line as JSON");
     fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
 
     fleet.produce(r#"{"hello":"kcat"}"#);

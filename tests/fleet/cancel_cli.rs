@@ -150,7 +150,7 @@ fn start_fleet(brokers: String, folder: &Path) -> CliFleet {
 fn assert_messages_of_further_cancels(fleet: &mut CliFleet) {
     for (id, code, expected) in [
         ("running", 0, "cancellation of `running` had been asked for already"),
-        ("queued", 1, "`queued` has ended already: it is cancelled"),
+        ("queued", 1, "`queued` has already ended: it is cancelled"),
         ("nobody", 3, "there is no task `nobody`"),
         ("a b", 2, "the id `a b` has the character ` `"),
         ("", 2, "the id is empty"),

@@ -162,7 +162,7 @@ async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
     assert!(listed(&fleet, "broken").await.is_empty());
     let redriven = client.post(format!("{}/v1/dead/{}/redrive", fleet.api, other.as_str().unwrap())).send().await.unwrap();
     let status = redriven.status().as_u16();
-    assert_eq!((status, redriven.json::<Value>().await.unwrap()["code"].as_str()), (409, Some("already_done")));
+    assert_eq!((status, redriven.json::<Value>().await.unwrap()["code"].as_str()), (409, Some("dead_letter_superseded")));
     fleet.assert_store_matches_log().await;
     assert_eq!(fleet.record("b").await.unwrap().run, 2);
     fleet.stop().await;

@@ -106,7 +106,7 @@ async fn documents(fleet: &Fleet) -> BTreeMap<String, Value> {
     // The workers' view of a type changes with every heartbeat.
     let types = all.get_mut("/v1/types").and_then(|types| types["types"].as_array_mut()).unwrap();
     for of_type in types.iter_mut().filter_map(Value::as_object_mut) {
-        of_type.retain(|field, _| field != "at_work");
+        of_type.retain(|field, _| field != "worker_totals");
     }
     all
 }

@@ -1,73 +1,74 @@
-//! Dead letters: what is shown of them, and what is done with them.
+//! Documents for listing and resolving dead letters.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::json::RawJson;
 
-/// A record that is not tried again by itself.
+/// A record that kafleet will not retry on its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadLetter {
-    /// `<type>:<partition>:<offset>` in its dead-letter topic.
+    /// `<type>:<partition>:<offset>` in the type's dead-letter topic.
     pub id: String,
     #[serde(rename = "type")]
     pub task_type: String,
-    /// The id that the record names, where it names one.
+    /// Task id from the record, if it has one.
     pub task: Option<String>,
-    /// The run of that task that the record was of.
+    /// Run of the task that the record belongs to.
     #[serde(default)]
     pub run: Option<u32>,
-    /// Stable: `bad_json`, `schema`, `exhausted`, …
+    /// Stable reason code: `bad_json`, `schema`, `exhausted`, …
     pub code: String,
     pub error: String,
-    /// Where in the params (JSON pointer).
+    /// JSON pointer into the params.
     pub pointer: Option<String>,
     pub at: String,
     pub worker: Option<String>,
-    /// Where the record came from (`topic/partition:offset`).
+    /// Origin of the record (`topic/partition:offset`).
     pub source: Option<String>,
-    /// The letter holds no record: it was too large, and is read from its source for as long as that is kept.
+    /// The dead letter does not contain the record, which was too large. The record is read from `source` as long as
+    /// Kafka retains it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_reference: bool,
 }
 
-/// `GET /v1/dead`: newest first.
+/// `GET /v1/dead`, newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadPage {
     pub letters: Vec<DeadLetter>,
-    /// None: this is the last page.
+    /// Cursor of the next page; absent on the last page.
     pub next: Option<String>,
-    /// Records looked at to fill this page, those that are not listed included.
+    /// Records scanned to fill this page, including records that did not match.
     pub scanned: u64,
 }
 
-/// What has become of a dead letter.
+/// Resolution of a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LetterOutcome {
     Dropped,
     Redriven,
-    /// Its task began a later run without it, or ended otherwise.
-    MovedOn,
+    /// The task has started a later run or ended in another way.
+    Superseded,
 }
 
-/// `GET /v1/dead/{letter}`: with the original record.
+/// `GET /v1/dead/{letter}`: a dead letter with its original record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadRecord {
     pub letter: DeadLetter,
-    /// What has become of it; none: it waits to be redriven or dropped.
+    /// Resolution; null while the dead letter is unresolved.
     pub outcome: Option<LetterOutcome>,
-    /// The record's own key; base64 where it is not UTF-8.
+    /// Record key; base64 if it is not UTF-8.
     pub key: Option<String>,
     pub headers: Vec<(String, Option<String>)>,
-    /// The value, where it is JSON.
+    /// Record value, if it is JSON.
     pub params: Option<RawJson>,
-    /// The value in base64, where it is not.
+    /// Record value in base64, if it is not JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_base64: Option<String>,
 }
 
-/// `POST /v1/dead/redrive` and `/drop`: which letters; at most `limit`, newest first.
+/// `POST /v1/dead/redrive` and `/drop`: filter for dead letters; the newest `limit` matches are selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadSelection {
@@ -75,23 +76,23 @@ pub struct DeadSelection {
     pub task_type: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Given up at this time or later (RFC 3339, or epoch milliseconds).
+    /// Only records dead-lettered at or after this time (RFC 3339 or epoch milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Given up before this time.
+    /// Only records dead-lettered before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// 1 to 1,000; default 100.
+    /// Maximum number of dead letters, 1 to 1,000. Default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
 
-/// What became of each.
+/// Result per dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadOutcome {
     pub done: Vec<String>,
     pub refused: Vec<DeadRefusal>,
-    /// There are more such letters: call again.
+    /// More dead letters match; repeat the request.
     pub more: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What others have been told of a task.
+//! Notifications (callbacks and emails) sent about a task.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,33 +8,33 @@ use crate::model::record::state::State;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Deliveries {
-    /// The newest first; at most 32.
+    /// Newest first, at most 32.
     pub items: Vec<Delivery>,
-    /// Older ones that are not in `items`.
+    /// Older deliveries that `items` omits.
     pub unlisted: u32,
-    /// Not made, because too many were waiting.
+    /// Deliveries skipped because too many were pending.
     pub refused: u32,
-    /// Checks whose time has not come.
+    /// Checks that are not due yet.
     pub checks_due: Vec<CheckDue>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Delivery {
-    /// Its own task, and what the receiver is given (`webhook-id`, `Message-ID`); the same for each attempt.
+    /// Id of the delivery's task, also sent to the receiver (`webhook-id`, `Message-ID`). The same for all attempts.
     pub id: String,
-    /// What asks for it: `actions/0`, `checks/1/failed`.
+    /// Rule that caused the delivery: `actions/0`, `checks/1/failed`.
     pub rule: String,
     /// `callback` or `email`.
     pub kind: String,
-    /// The state that it tells.
+    /// State that the notification reports.
     pub state: State,
     pub run: u32,
     pub at: String,
     pub outcome: Outcome,
     pub attempts: u32,
-    /// Why the last attempt failed.
+    /// Error of the last attempt.
     pub error: Option<ErrorInfo>,
-    /// When the next attempt is due.
+    /// Time of the next attempt.
     pub due_at: Option<String>,
 }
 
@@ -43,15 +43,15 @@ pub struct Delivery {
 pub enum Outcome {
     Pending,
     Delivered,
-    /// It is not tried again by itself: it is a dead letter, and `retry` of its task tries it again.
+    /// Attempts are exhausted. The delivery is a dead letter; retry its task to send it again.
     Failed,
-    /// The record of its task is no longer kept.
+    /// The delivery's task is no longer retained.
     Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckDue {
-    /// From 0.
+    /// Index of the check, from 0.
     pub number: usize,
     pub at: String,
 }

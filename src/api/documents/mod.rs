@@ -1,4 +1,4 @@
-//! What the api takes and gives, as types: the server, the command line and the published schemas share them.
+//! Request and response documents, shared by the server, the command line and the published schemas.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub use deliveries::*;
 pub use operations::*;
 pub use schedules::*;
 
-/// `POST /v1/tasks`.
+/// Body of `POST /v1/tasks`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateTask {
@@ -32,12 +32,12 @@ pub struct CreateTask {
     pub task_type: String,
     #[serde(default)]
     pub params: Value,
-    /// Default: a UUIDv7. With a parent: one segment, or the whole path.
+    /// Task id. Default: a UUIDv7. With a parent: one path segment, or the whole path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// Ordering key; default: the id.
+    /// Ordering key. Default: the task id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,16 +48,16 @@ pub struct CreateTask {
     pub tags: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
-    /// A JSON object.
+    /// Free-form JSON object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<Value>,
-    /// Start so long after now.
+    /// Delay before the task starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Millis>,
-    /// Start at this time (RFC 3339); not together with `delay`.
+    /// Start time (RFC 3339). Mutually exclusive with `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// Not to be started later than so long after creation.
+    /// Expire the task if it has not started within this time after creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,35 +68,35 @@ pub struct CreateTask {
     pub max_backoff: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
-    /// Of all attempts and waits together, from its creation or, where that is later, from when it may start.
+    /// Limit for all attempts and waits together, counted from creation or, if later, from the earliest start time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_timeout: Option<Millis>,
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// The first failed child that `max_failed` does not allow cancels everything still open below, and the task itself.
+    /// Cancel the task and everything still open below it when more than `max_failed` children have failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fail_fast: bool,
-    /// So many direct children may fail, be cancelled or expire without failing the task. Default 0.
+    /// Number of direct children that may fail, be cancelled or expire before the task fails. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_failed: Option<u32>,
-    /// What follows when it and everything below it have ended; at most 8.
+    /// Continuations to start when the task and everything below it have ended; at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Continuation>,
-    /// What is done when it comes into a state; at most 8.
+    /// Notifications to send on state changes; at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
-    /// Looks at its state at a time; at most 8.
+    /// State checks to run at given times; at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
-    /// Run by someone else, who reports its state; needs no topic and no handler.
+    /// The task is run by an external system, which reports its state. It needs no topic and no handler.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
-    /// External tasks: reports after the end are ignored. Default true.
+    /// External tasks: ignore reports after the task has ended. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_when_done: Option<bool>,
 }
 
-/// `PATCH /v1/tasks/{id}`: what is left out stays, `null` takes it away.
+/// Body of `PATCH /v1/tasks/{id}`. Omitted fields stay as they are; `null` clears a field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PatchTask {
@@ -106,16 +106,16 @@ pub struct PatchTask {
     pub tags: Option<Option<Vec<String>>>,
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub link: Option<Option<String>>,
-    /// A JSON object, as a whole.
+    /// JSON object that replaces all options.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub options: Option<Option<Value>>,
-    /// Start so long after now; of a task that is scheduled and has not started yet.
+    /// Delay before the task starts (scheduled tasks only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<Millis>,
-    /// Start at this time (RFC 3339); not together with `delay`.
+    /// Start time (RFC 3339). Mutually exclusive with `delay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// Not to be started later than so long after now.
+    /// Expire the task if it has not started within this time from now.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub expires: Option<Option<Millis>>,
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
@@ -130,7 +130,7 @@ pub struct PatchTask {
     pub total_timeout: Option<Option<Millis>>,
 }
 
-/// The status of a task.
+/// Status of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     pub id: String,
@@ -138,9 +138,9 @@ pub struct Status {
     pub root: String,
     #[serde(rename = "type")]
     pub task_type: Option<String>,
-    /// Own state combined with the children's.
+    /// Combined state of the task and its children.
     pub state: State,
-    /// What the task itself reached.
+    /// State of the task itself, without its children.
     pub own_state: State,
     pub run: u32,
     pub attempt: u32,
@@ -152,28 +152,28 @@ pub struct Status {
     pub external: bool,
     #[serde(default)]
     pub fail_fast: bool,
-    /// So many direct children may fail.
+    /// Number of direct children that may fail before the task fails.
     #[serde(default)]
     pub max_failed: Option<u32>,
-    /// What follows its end.
+    /// Continuations.
     #[serde(default)]
     pub then: Vec<Continuation>,
-    /// What is done when it comes into a state.
+    /// Notifications to send on state changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
-    /// Looks at its state at a time.
+    /// State checks to run at given times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
-    /// What others have been told of it. Only in `GET /v1/tasks/{id}`, and only where there are actions or checks.
+    /// Notifications sent so far. Only in `GET /v1/tasks/{id}`, and only for tasks with actions or checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deliveries: Option<Deliveries>,
-    /// When the producer made it.
+    /// Creation time, as given by the producer.
     pub created_at: Option<String>,
-    /// When the log first spoke of it: the order of lists, and what `from` and `to` are about.
+    /// Time of the task's first event. Lists are sorted by it, and `from` and `to` filter on it.
     pub seen_at: Option<String>,
     pub started_at: Option<String>,
     pub ended_at: Option<String>,
-    /// When the next attempt, or the first, is due.
+    /// Time of the first or next attempt.
     pub due_at: Option<String>,
     pub progress: Option<RawJson>,
     pub result: Option<RawJson>,
@@ -181,19 +181,20 @@ pub struct Status {
     pub children: Children,
     pub tree: Tree,
     pub worker: Option<String>,
-    /// Where the task's record lies in its topic (`partition:offset`).
+    /// Position of the task's record in its topic (`partition:offset`).
     pub record: Option<String>,
-    /// The last event that this answer includes (`partition:offset` of the events topic); right after creation the
-    /// task's own `submitted` event. A read with `?after=` this position is at least as new.
+    /// Position of the last event included in this response (`partition:offset` of the events topic); right after
+    /// creation, the position of the task's `submitted` event. A read with `?after=` this position is at least as
+    /// recent.
     pub position: String,
-    /// Terminal events after the first of a run.
+    /// Terminal events after the first one of a run.
     pub duplicates: u32,
-    /// Its run is below its parent's: it does not count.
+    /// The task belongs to an earlier run of its parent and is excluded from its counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
 }
 
-/// Direct children.
+/// Counts of direct children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Children {
     pub total: u64,
@@ -203,24 +204,24 @@ pub struct Children {
     pub by_state: BTreeMap<State, u64>,
 }
 
-/// The task and everything below it.
+/// Totals over the task and everything below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tree {
-    /// The task itself included.
+    /// Number of tasks, including the task itself.
     pub total: u64,
     pub pending: u64,
     pub successful: u64,
     pub failed: u64,
-    /// First start of anything in it, and the task that was it.
+    /// Earliest start in the tree, and the id of the task that started then.
     pub started_at: Option<String>,
     pub started_by: Option<String>,
-    /// When it all was done, and the task that ended last.
+    /// Time when the whole tree had ended, and the id of the last task to end.
     pub ended_at: Option<String>,
     pub ended_by: Option<String>,
     pub execution_ms: Option<i64>,
 }
 
-/// `GET /v1/tasks/{id}/state`.
+/// Response of `GET /v1/tasks/{id}/state`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StateDocument {
     pub id: String,
@@ -228,24 +229,24 @@ pub struct StateDocument {
     pub position: String,
 }
 
-/// A page of tasks, with the cursor of the next one.
+/// Page of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskPage {
     pub tasks: Vec<Status>,
-    /// None: this is the last page.
+    /// Cursor of the next page; absent on the last page.
     pub next: Option<String>,
-    /// Records looked at to fill this page, where a filter had to scan.
+    /// Records scanned to fill this page, if a filter required a scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned: Option<u64>,
-    /// The scan ended before the page was full and before all was looked at: `next` goes on.
+    /// The scan limit was reached before the page was full; continue with `next`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped_early: bool,
-    /// With `stopped_early`: how to go on, and what makes the search shorter.
+    /// With `stopped_early`: how to continue, and which filters shorten the search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
-/// `GET /v1/tasks/{id}/tree`: a task with what is below it, cut at a depth and a number of tasks.
+/// `GET /v1/tasks/{id}/tree`: a task and its descendants, limited by depth and by number of tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TreeNode {
     pub id: String,
@@ -261,8 +262,8 @@ pub struct TreeNode {
     pub children: Children,
     pub tree: Tree,
     pub below: Vec<TreeNode>,
-    /// Children that are not in `below`.
-    pub cut: u64,
+    /// Number of direct children omitted from `below`.
+    pub omitted: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -273,18 +274,18 @@ pub struct HistoryItem {
     pub attempt: u32,
     pub worker: Option<String>,
     pub message: Option<String>,
-    /// The stable word of its error: what `retry_on` and `fail_on` go by.
+    /// Stable error kind, as matched by `retry_on` and `fail_on`.
     #[serde(default)]
     pub error_kind: Option<String>,
-    /// When the attempt began that it ends, where no `started` says so.
+    /// Start of the attempt that this event ends, if there is no `started` event for it.
     #[serde(default)]
     pub started_at: Option<String>,
-    /// Who asked for it: the name of the token.
+    /// Name of the token that made the request.
     #[serde(default)]
     pub by: Option<String>,
-    /// The fold did not act on it.
+    /// The event had no effect on the task.
     pub ignored: bool,
-    /// Where the event lies (`partition:offset`).
+    /// Position of the event (`partition:offset`).
     pub position: String,
 }
 
@@ -292,45 +293,46 @@ pub struct HistoryItem {
 pub struct History {
     pub id: String,
     pub events: Vec<HistoryItem>,
-    /// Older events that are no longer kept.
+    /// Number of older events that are no longer retained.
     pub dropped: u32,
     pub duplicates: u32,
 }
 
-/// `GET /v1/tasks/{id}/why`: why the task is where it is.
+/// `GET /v1/tasks/{id}/why`: explains the state of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Why {
     pub id: String,
     pub state: State,
-    /// What was found, what weighs most first; never empty.
+    /// Explanations, most important first; never empty.
     pub findings: Vec<Finding>,
 }
 
-/// One reason.
+/// Single explanation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     pub code: Reason,
-    /// For people: what is so, and what can be done about it.
+    /// Human-readable explanation and remedy.
     pub message: String,
-    /// The task that it is about, where that is another one.
+    /// Id of the task concerned, if it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Tasks that come before this one.
+    /// Number of tasks ahead of this one in its partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<u64>,
-    /// `ahead` or `lag` is an upper bound: some of the places counted may hold no task, such as transaction markers.
+    /// `ahead` and `lag` are upper bounds: some of the counted offsets may not hold tasks, for example transaction
+    /// markers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_most: bool,
-    /// Tasks per second that its partition got through, measured during this call.
+    /// Throughput of the task's partition in tasks per second, measured during this request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Tasks that the workers of its type have still to do, over all partitions.
+    /// Consumer lag of the task's type in tasks, over all partitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag: Option<u64>,
-    /// Since the last sign of life of a running task: its last event, or a heartbeat that names it. In milliseconds.
+    /// Milliseconds since the last event of a running task or the last heartbeat that lists it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet_ms: Option<u64>,
-    /// When its turn should come, at that rate, in milliseconds.
+    /// Estimated milliseconds until the task starts, at the measured rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_in_ms: Option<u64>,
 }
@@ -338,112 +340,112 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The answer is some events old.
+    /// The projection lags behind the log, so this response may be out of date.
     #[default]
-    Behind,
-    /// Something named it, and nobody has published it.
+    ProjectionLag,
+    /// A child or an event refers to the task, but it has not been published.
     NotPublished,
-    /// Its record is no longer in the log: nobody will take it.
+    /// Kafka no longer retains the task's record; no worker can take it.
     RecordGone,
-    /// Its type is paused.
+    /// The task's type is paused.
     Paused,
-    /// A kill switch means it: it will be cancelled instead of started.
-    Killed,
-    /// No live worker takes its type.
+    /// A kill switch matches the task; it will be cancelled instead of started.
+    MatchesKillSwitch,
+    /// No live worker takes the task's type.
     NoWorker,
-    /// Its worker starts no more of its type, because too many attempts have failed.
-    Stopped,
-    /// Its partition is not worked on: somebody has to say where to begin.
-    Refused,
-    /// A limit is reached, or all slots are taken.
-    Limited,
-    /// No worker has ever taken tasks of its partition.
-    NeverTaken,
-    /// Others are before it.
-    InLine,
-    /// One task that does not end keeps its partition from going on.
-    HeldBack,
-    /// A worker has it, and what became of it is still to be told.
-    Taken,
-    /// A retry was asked for, and its record is still to be published again.
-    Republished,
+    /// The worker stopped starting tasks of this type after too many failures (open circuit breaker).
+    CircuitOpen,
+    /// The worker has no start offset for the task's partition and needs one from an operator.
+    NoStartOffset,
+    /// A concurrency or rate limit is reached, or all slots are in use.
+    LimitReached,
+    /// No worker has ever consumed the task's partition.
+    NeverConsumed,
+    /// Other tasks are ahead in the partition.
+    QueuedBehind,
+    /// The oldest unfinished task of the partition blocks the tasks behind it (head-of-line blocking).
+    HeadOfLineBlocked,
+    /// A worker is done with the task; its result is not visible yet.
+    ResultPending,
+    /// A retry was requested; the task's record has not been published again yet.
+    RepublishPending,
     Running,
-    /// Its worker is not heard of any more.
+    /// The task's worker sends no heartbeats.
     WorkerSilent,
-    /// It failed and is tried again.
+    /// The last attempt failed; the task waits for the next one.
     Retrying,
     Scheduled,
-    /// A task below it is open.
+    /// A descendant is still open.
     OpenChild,
-    /// Run by someone else: it is as it was last reported.
+    /// The task is run by an external system and has the state last reported.
     External,
     Ended,
-    /// Nobody ever worked on it: its record is gone, or was never published.
+    /// The task never ran: its record was deleted, or never published.
     Lost,
-    /// A task below it failed.
+    /// A descendant failed.
     FailedChild,
 }
 
-/// `GET /v1/tasks/{id}/log`.
+/// Response of `GET /v1/tasks/{id}/log`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogDocument {
     pub id: String,
-    /// The number of the first line of this page; the oldest line ever is 0.
+    /// Number of the first line on this page; the oldest line ever logged is 0.
     pub from: u64,
     pub lines: Vec<String>,
     pub total: u64,
-    /// Lines that the worker had to drop.
+    /// Number of lines that the worker dropped.
     pub dropped: u32,
 }
 
-/// `POST /v1/tasks/{id}/log`.
+/// Body of `POST /v1/tasks/{id}/log`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AppendLog {
-    /// A text with line ends is several lines. At most 1,000 lines of 16 KiB each, and 64 KiB together.
+    /// Lines to append; text with line breaks is split. At most 1,000 lines of 16 KiB each, and 64 KiB in total.
     #[schemars(extend("minItems" = 1))]
     pub lines: Vec<String>,
 }
 
-/// What became of lines for a task's log.
+/// Result of appending lines to a task's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogAppended {
     pub id: String,
-    /// So many were written.
+    /// Number of lines written.
     pub lines: usize,
-    /// A read with `?after=` this position shows them.
+    /// A read with `?after=` this position includes the lines.
     pub position: String,
 }
 
-/// `GET /v1/tasks/{id}/attachments`.
+/// Response of `GET /v1/tasks/{id}/attachments`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Attachments {
     pub id: String,
     pub attachments: Vec<AttachmentDocument>,
 }
 
-/// A small value that is kept with a task.
+/// Small value stored with a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AttachmentDocument {
     pub name: String,
-    /// Its media type.
+    /// Media type.
     pub media: String,
     pub bytes: u32,
     pub at: String,
 }
 
-/// `GET /v1/tasks/{id}/params`.
+/// Response of `GET /v1/tasks/{id}/params`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Params {
     pub id: String,
     pub params: RawJson,
 }
 
-/// `PUT /v1/tasks/{id}/state`.
+/// Body of `PUT /v1/tasks/{id}/state`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// queued, running, warning, waiting_for_children, succeeded or failed.
+    /// `queued`, `running`, `warning`, `waiting_for_children`, `succeeded` or `failed`.
     pub state: State,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -454,18 +456,19 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReportOutcome {
     pub status: Status,
-    /// The task had already ended: the report is in the history and changed nothing.
+    /// The task had already ended: the report was added to its history and changed nothing.
     pub ignored: bool,
 }
 
-/// `POST /v1/tasks/{id}/retry`; the body may be left out.
+/// Body of `POST /v1/tasks/{id}/retry`; optional.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RetryTask {
-    /// Not the task, but those of its tree (itself included) that have failed, expired or been cancelled themselves.
+    /// Retry only the tasks of the tree (including the task itself) that have themselves failed, expired or been
+    /// cancelled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub only_failed: bool,
-    /// Why, for its history.
+    /// Reason, recorded in the task's history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -473,19 +476,19 @@ pub struct RetryTask {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RetryOutcome {
     pub status: Status,
-    /// The run of what is started anew.
+    /// Number of the new run.
     pub run: u32,
 }
 
-/// The outcome of one item of a batch.
+/// Result of one batch item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchItem {
-    /// Its place in the request, from 0.
+    /// Index of the item in the request, from 0.
     pub index: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     pub outcome: ItemOutcome,
-    /// Where its `submitted` event lies.
+    /// Position of the task's `submitted` event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -497,9 +500,9 @@ pub struct BatchItem {
 pub enum ItemOutcome {
     /// The task is in the log.
     Accepted,
-    /// Nothing of it is.
+    /// No part of the task was written.
     Refused,
-    /// Kafka did not say whether it is. Sent again with the same id it is not published twice.
+    /// Kafka did not acknowledge the write. Repeating the item with the same id does not publish it twice.
     Unknown,
 }
 
@@ -511,18 +514,18 @@ pub struct BatchOutcome {
     pub items: Vec<BatchItem>,
 }
 
-/// The event `changed` of `GET /v1/watch`.
+/// Event `changed` of `GET /v1/watch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetChange {
-    /// None: any task may have changed; look again at what you show.
+    /// Ids of changed tasks; null if any task may have changed, so everything shown must be read again.
     pub ids: Option<Vec<String>>,
-    /// The events partition; None: all of them.
+    /// Events partition; null for all partitions.
     pub partition: Option<u32>,
-    /// A read with `?after=` this position sees the change.
+    /// A read with `?after=` this position includes the change.
     pub position: Option<String>,
 }
 
-/// The last event, `end`, of a stream.
+/// Last event of a stream, `end`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StreamEnd {
     pub reason: EndReason,
@@ -531,17 +534,17 @@ pub struct StreamEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// The task has ended; this is all.
+    /// The task has ended; no more events follow.
     Finished,
-    /// The task's record is no longer kept.
+    /// The task's record is no longer retained.
     Gone,
-    /// The api stops: connect again.
+    /// The API is shutting down; reconnect.
     Shutdown,
-    /// The client took too long to read: connect again.
+    /// The client read too slowly; reconnect.
     Slow,
 }
 
-/// `GET /v1/types`.
+/// Response of `GET /v1/types`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Types {
     pub types: Vec<TypeDocument>,
@@ -551,51 +554,51 @@ pub struct Types {
 pub struct TypeDocument {
     #[serde(rename = "type")]
     pub name: String,
-    /// It has a topic.
+    /// Whether the type has a topic.
     pub topic: bool,
     pub counts: BTreeMap<State, u64>,
-    /// Queued and running (with a warning too): what scaling should follow.
+    /// Number of queued and running tasks (including state `warning`), suitable as a scaling metric.
     pub backlog: u64,
-    /// It is paused: nothing of it is started.
+    /// Present while the type is paused; no tasks of it are started.
     #[serde(default)]
     pub paused: Option<Paused>,
-    /// What holds now.
+    /// Limits in effect.
     #[serde(default)]
     pub limits: TypeLimits,
-    /// Kill switches that mean some of its tasks.
+    /// Names of kill switches that can match tasks of this type.
     #[serde(default)]
     pub kills: Vec<String>,
-    /// The workers that live and work on it; null: none.
+    /// Totals over the live workers that take this type; null if there are none.
     #[serde(default)]
-    pub at_work: Option<WorkerType>,
-    /// The schema of its params, where this api knows it.
+    pub worker_totals: Option<WorkerType>,
+    /// JSON Schema of the params, if this API knows the type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
 }
 
-/// `GET /v1/types/{type}/backlog`.
+/// Response of `GET /v1/types/{type}/backlog`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Backlog {
     pub backlog: u64,
 }
 
-/// An RFC 9457 problem document (`application/problem+json`).
+/// RFC 9457 problem document (`application/problem+json`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// `about:blank`: the code says it.
+    /// Always `about:blank`; `code` identifies the problem.
     #[serde(rename = "type")]
     pub problem_type: String,
     pub title: String,
     pub status: u16,
     pub detail: String,
-    /// Stable, for programs: `not_found`, `duplicate_id`, `schema`, …
+    /// Stable machine-readable code: `not_found`, `duplicate_id`, `schema`, …
     pub code: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Where in the request (JSON pointer).
+    /// JSON pointer into the request body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
-    /// The task that is in the way.
+    /// Id of the existing or created task that the problem refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing: Option<String>,
 }

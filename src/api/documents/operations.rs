@@ -1,4 +1,4 @@
-//! What people tell a running fleet, and what workers tell of themselves.
+//! Documents of operator commands (pauses, limits, kill switches, cancels) and worker status.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,41 +6,41 @@ use serde::{Deserialize, Serialize};
 use crate::config::Rate;
 use crate::control::heartbeat::TypeStatus;
 
-/// Since when, and why, a type is paused.
+/// Pause of a type or schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Paused {
     pub since: String,
     pub reason: Option<String>,
 }
 
-/// The limits of a type. `live` names those that were set on the running fleet; the others come from the configuration of
-/// this api, where it has one.
+/// Limits of a type. `live` names the limits set at run time; the others come from the configuration of this API, if
+/// it has the type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TypeLimits {
-    /// Attempts at once in each worker. Null: as many as each has cores, or this api does not know the type.
+    /// Concurrent attempts per worker. Null: one per core, or the type is unknown to this API.
     pub slots: Option<u32>,
-    /// Attempts at once in all workers together.
+    /// Concurrent attempts over all workers.
     pub max_concurrency: Option<u32>,
     pub rate: Option<Rate>,
-    /// `slots`, `max_concurrency`, `rate`.
+    /// Limits set at run time: `slots`, `max_concurrency`, `rate`.
     pub live: Vec<String>,
 }
 
-/// What the live workers of a type have together.
+/// Totals over the live workers of a type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerType {
     pub workers: u64,
     pub slots: u64,
     pub in_flight: u64,
-    /// So many of them start no more of it, because too many attempts have failed.
+    /// Number of workers that stopped starting tasks of this type after too many failures (open circuit breaker).
     #[serde(default)]
     pub stopped: u64,
-    /// Partitions that are not worked on: somebody has to say where to begin.
+    /// Partitions that are not consumed because they have no start offset; an operator must set one.
     #[serde(default)]
     pub refused: Vec<i32>,
 }
 
-/// `POST /v1/types/{type}/pause`.
+/// Body of `POST /v1/types/{type}/pause`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseType {
@@ -48,20 +48,20 @@ pub struct PauseType {
     pub reason: Option<String>,
 }
 
-/// `POST /v1/types/{type}/resume`.
+/// Body of `POST /v1/types/{type}/resume`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResumeType {}
 
-/// `PUT /v1/types/{type}/limits`: what is left out is again as the configuration says.
+/// Body of `PUT /v1/types/{type}/limits`. Omitted limits revert to the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetLimits {
-    /// Attempts at once in each worker.
+    /// Concurrent attempts per worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub slots: Option<u32>,
-    /// Attempts at once in all workers together; at least one per partition of the topic.
+    /// Concurrent attempts over all workers; at least one per partition of the topic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_concurrency: Option<u32>,
@@ -69,21 +69,21 @@ pub struct SetLimits {
     pub rate: Option<Rate>,
 }
 
-/// `PUT /v1/kill/{name}`.
+/// Body of `PUT /v1/kill/{name}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetKill {
-    /// Only tasks of this type.
+    /// Restricts the kill switch to tasks of this type.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub task_type: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A kill switch that is on.
+/// Active kill switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KillDocument {
-    /// A tag, or how ids begin.
+    /// Tag or task id prefix that the kill switch matches.
     pub name: String,
     #[serde(rename = "type")]
     pub task_type: Option<String>,
@@ -91,17 +91,17 @@ pub struct KillDocument {
     pub since: String,
 }
 
-/// `GET /v1/kill`.
+/// Response of `GET /v1/kill`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Kills {
     pub kills: Vec<KillDocument>,
 }
 
-/// `POST /v1/tasks/{id}/cancel`.
+/// Body of `POST /v1/tasks/{id}/cancel`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CancelTask {
-    /// Also what is below the task. Default true.
+    /// Cancel all descendants too. Default true.
     #[serde(default = "yes")]
     pub subtree: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,13 +121,13 @@ impl Default for CancelTask {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CancelOutcome {
     pub id: String,
-    /// Where the request lies (`partition:offset` of the events topic).
+    /// Position of the request (`partition:offset` of the events topic).
     pub position: String,
-    /// An earlier request asked for the same. Null: the tracker is too far behind to tell.
+    /// An earlier request already covers this one. Null: not known yet, because the projection lags behind.
     pub already_requested: Option<bool>,
 }
 
-/// `GET /v1/workers`: by state, then by id.
+/// Response of `GET /v1/workers`, sorted by state, then by id.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Workers {
     pub workers: Vec<WorkerDocument>,
@@ -137,18 +137,18 @@ pub struct Workers {
 pub struct WorkerDocument {
     pub id: String,
     pub state: WorkerState,
-    /// Since its last heartbeat.
+    /// Milliseconds since the last heartbeat.
     pub age_ms: i64,
-    pub heard_at: String,
+    pub last_heartbeat_at: String,
     pub started_at: String,
     pub host: String,
     pub pid: u32,
     pub version: String,
-    /// Of tasks.
+    /// Memory held by tasks, in bytes.
     pub held_bytes: u64,
     pub in_flight: u64,
     pub types: Vec<TypeStatus>,
-    /// At most 100, the oldest first.
+    /// Running attempts, oldest first; at most 100.
     pub running: Vec<RunningDocument>,
 }
 
@@ -156,9 +156,9 @@ pub struct WorkerDocument {
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
     Alive,
-    /// Told to stop: it finishes what runs.
+    /// Shutting down: running attempts finish, no new ones start.
     Draining,
-    /// Three heartbeats are missing.
+    /// Three heartbeats in a row are missing.
     Silent,
     Stopped,
 }

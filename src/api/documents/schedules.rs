@@ -1,4 +1,4 @@
-//! Recurring schedules.
+//! Documents of recurring schedules.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,86 +8,87 @@ use crate::model::record::state::State;
 use crate::model::schedule::Spec;
 use crate::model::schedule::step::Outcome;
 
-/// `POST /v1/schedules`.
+/// Body of `POST /v1/schedules`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSchedule {
-    /// 1 to 96 characters of `A-Z a-z 0-9 . _ ~ @ -`: the ids of its tasks begin with it.
+    /// 1 to 96 characters of `A-Z a-z 0-9 . _ ~ @ -`; prefix of the ids of the schedule's tasks.
     pub id: String,
     pub spec: Spec,
-    /// It is created paused.
+    /// Create the schedule in paused state.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
 }
 
-/// A recurring schedule.
+/// Recurring schedule with its current status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScheduleDocument {
     pub id: String,
     pub spec: Spec,
     pub paused: Option<Paused>,
-    /// It comes from a configuration file, by `kafleet schedules apply`.
+    /// Managed by a configuration file (`kafleet schedules apply`).
     pub applied: bool,
     pub changed_at: String,
-    /// The next five times, as they would be if it were not paused.
+    /// Next five firing times, ignoring any pause.
     pub next: Vec<String>,
-    /// Times fired, left out because the task before had not ended, and missed in an outage (at least).
+    /// Number of times fired, skipped because the previous task had not ended, and missed during outages (lower
+    /// bound).
     pub fired: u64,
     pub skipped: u64,
     pub missed: u64,
-    /// A time whose firing waits for the end of the task before.
+    /// Firing time that waits for the previous task to end.
     pub waiting: Option<String>,
-    /// The task started last.
+    /// Most recently started task.
     pub last: Option<LastFiring>,
-    /// At most 10, newest first.
+    /// Recent decisions, newest first; at most 10.
     pub recent: Vec<ScheduleNote>,
-    /// Why it cannot fire.
-    pub trouble: Option<String>,
+    /// Reason why the schedule cannot fire.
+    pub error: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastFiring {
-    /// The time it was for.
+    /// Scheduled time.
     pub time: String,
-    /// When it was fired.
+    /// Time of firing.
     pub at: String,
     pub task: String,
-    /// None: its record is not folded yet, or no longer kept.
+    /// State of the task; null if its record is not visible yet or no longer retained.
     pub state: Option<State>,
 }
 
-/// Something that was decided.
+/// Decision about one or several consecutive scheduled times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ScheduleNoteDocument")]
 pub struct ScheduleNote {
     pub outcome: Outcome,
-    /// The time it was for; of several in a row, the last one.
+    /// Scheduled time; the last one of several.
     pub time: String,
     pub at: String,
     pub task: Option<String>,
-    /// Of several in a row: how many.
+    /// Number of consecutive times with this outcome.
     pub count: u64,
 }
 
-/// `GET /v1/schedules`.
+/// Response of `GET /v1/schedules`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Schedules {
     pub schedules: Vec<ScheduleDocument>,
 }
 
-/// `GET /v1/schedules/{id}/times`.
+/// Response of `GET /v1/schedules/{id}/times`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScheduleTimes {
     pub id: String,
     pub times: Vec<String>,
 }
 
-/// `POST /v1/schedules/{id}/run` and `/backfill`.
+/// Response of `POST /v1/schedules/{id}/run` and `/backfill`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScheduleAsked {
     pub id: String,
-    /// The tasks of what was asked for. Of a backfill those that there are already are left alone.
+    /// Ids of the requested tasks. A backfill skips tasks that already exist.
     pub tasks: Vec<String>,
-    /// False: the tracker has not got so far, but it will.
+    /// False: the tracker has not processed the request yet, but will.
     pub done: bool,
 }

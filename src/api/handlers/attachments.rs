@@ -1,4 +1,4 @@
-//! Small values kept with a task.
+//! Endpoints for attachments: small values stored with a task.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,20 +16,20 @@ use crate::publish::time_text;
 use crate::runtime::now_ms;
 
 /// `GET /v1/tasks/{id}/attachments`.
-pub async fn list(call: ApiRequest) -> Result<Response, ApiError> {
-    let task = call.api.find(&call.id()?, call.after()?).await?;
-    let attachments = task.node.attachments.iter().map(document).collect();
+pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+    let task = request.api.find(&request.id()?, request.after()?).await?;
+    let attachments = task.record.attachments.iter().map(document).collect();
     Ok(json_answer(200, &Attachments { id: task.id.to_string(), attachments }))
 }
 
 /// `GET /v1/tasks/{id}/attachments/{name}`.
-pub async fn get(call: ApiRequest) -> Result<Response, ApiError> {
-    let task = call.api.find(&call.id()?, call.after()?).await?;
-    let known = known(&task, &call.name)?;
-    let data = stored(call.api.store.attachment(task.partition, &task.id, &known.name)).await?;
-    let data = data.ok_or_else(|| unknown(&task, &call.name))?;
-    let media = HeaderValue::from_str(&known.media).unwrap_or(HeaderValue::from_static(BYTES));
-    // Whatever it is, no browser is to take it for a page of this api.
+pub async fn get(request: ApiRequest) -> Result<Response, ApiError> {
+    let task = request.api.find(&request.id()?, request.after()?).await?;
+    let attached = attached(&task, &request.name)?;
+    let data = stored(request.api.store.attachment(task.partition, &task.id, &attached.name)).await?;
+    let data = data.ok_or_else(|| unknown(&task, &request.name))?;
+    let media = HeaderValue::from_str(&attached.media).unwrap_or(HeaderValue::from_static(BYTES));
+    // Prevents browsers from rendering an attachment as a page of this origin.
     let headers = [
         (header::CONTENT_TYPE, media),
         (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
@@ -39,56 +39,56 @@ pub async fn get(call: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `PUT /v1/tasks/{id}/attachments/{name}`.
-pub async fn put(call: ApiRequest) -> Result<Response, ApiError> {
-    check_name(&call.name).map_err(|why| ApiError::new(Code::BadField, why))?;
-    let most = call.api.max_attachment;
-    if call.body.len() > most {
-        let why = format!("the attachment has {} bytes: at most {most} are allowed", call.body.len());
-        return Err(ApiError::new(Code::TooLarge, why).hint("put it elsewhere, and attach or `link` where it is"));
+pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
+    check_name(&request.name).map_err(|why| ApiError::new(Code::BadField, why))?;
+    let limit = request.api.max_attachment;
+    if request.body.len() > limit {
+        let why = format!("the attachment has {} bytes; the maximum is {limit}", request.body.len());
+        return Err(ApiError::new(Code::TooLarge, why).hint("store the data elsewhere, and attach its address or set `link`"));
     }
-    let media = call.headers.get(header::CONTENT_TYPE).map_or(Ok(BYTES), HeaderValue::to_str).unwrap_or_default();
-    let attachment = Attachment::new(call.name.as_str(), media, call.body.to_vec());
+    let media = request.headers.get(header::CONTENT_TYPE).map_or(Ok(BYTES), HeaderValue::to_str).unwrap_or_default();
+    let attachment = Attachment::new(request.name.as_str(), media, request.body.to_vec());
     let attachment = attachment.map_err(|why| ApiError::new(Code::UnsupportedMedia, why))?;
-    let task = call.api.find(&call.id()?, None).await?;
+    let task = request.api.find(&request.id()?, None).await?;
     let message = format!("{}: {} bytes of {}", attachment.name, attachment.data.len(), attachment.media);
-    let (found, ignored) = tell(&call, &task, Kind::Attached, attachment, message).await?;
+    let (found, ignored) = publish_and_wait(&request, &task, Kind::Attached, attachment, message).await?;
     if ignored {
-        return Err(ApiError::new(Code::TooManyAttachments, format!("`{}` has {MAX_COUNT} attachments", found.id))
-            .hint("delete one, or put it under the name of one that there is"));
+        return Err(ApiError::new(Code::TooManyAttachments, format!("`{}` already has {MAX_COUNT} attachments", found.id))
+            .hint("delete one, or reuse an existing name to replace it"));
     }
-    Ok(json_answer(200, &document(known(&found, &call.name)?)))
+    Ok(json_answer(200, &document(attached(&found, &request.name)?)))
 }
 
 /// `DELETE /v1/tasks/{id}/attachments/{name}`.
-pub async fn delete(call: ApiRequest) -> Result<Response, ApiError> {
-    let task = call.api.find(&call.id()?, None).await?;
-    let gone = document(known(&task, &call.name)?);
-    let attachment = Attachment { name: call.name.clone(), media: String::new(), data: Vec::new() };
+pub async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
+    let task = request.api.find(&request.id()?, None).await?;
+    let deleted = document(attached(&task, &request.name)?);
+    let attachment = Attachment { name: request.name.clone(), media: String::new(), data: Vec::new() };
     let message = attachment.name.clone();
-    match tell(&call, &task, Kind::Detached, attachment, message).await? {
-        (_, false) => Ok(json_answer(200, &gone)),
-        (found, true) => Err(unknown(&found, &call.name)),
+    match publish_and_wait(&request, &task, Kind::Detached, attachment, message).await? {
+        (_, false) => Ok(json_answer(200, &deleted)),
+        (found, true) => Err(unknown(&found, &request.name)),
     }
 }
 
-/// Writes the event, and waits for what the fold makes of it.
-async fn tell(
-    call: &ApiRequest,
+/// Publishes the event and waits for its outcome.
+async fn publish_and_wait(
+    request: &ApiRequest,
     task: &TaskView,
     kind: Kind,
     attachment: Attachment,
     message: String,
 ) -> Result<(TaskView, bool), ApiError> {
-    let mut event = Event::new(kind, task.id.clone(), task.node.run, now_ms());
+    let mut event = Event::new(kind, task.id.clone(), task.record.run, now_ms());
     event.attachment = Some(Box::new(attachment));
     event.message = Some(message);
-    event.by = call.by.clone();
-    let position = publish_event(&call.api, event).await?;
-    call.api.verdict(task, position, "the attachment").await
+    event.by = request.by.clone();
+    let position = publish_event(&request.api, event).await?;
+    request.api.await_outcome(task, position, "the attachment").await
 }
 
-fn known<'a>(task: &'a TaskView, name: &str) -> Result<&'a Attached, ApiError> {
-    task.node.attachments.iter().find(|known| known.name == name).ok_or_else(|| unknown(task, name))
+fn attached<'a>(task: &'a TaskView, name: &str) -> Result<&'a Attached, ApiError> {
+    task.record.attachments.iter().find(|attached| attached.name == name).ok_or_else(|| unknown(task, name))
 }
 
 fn unknown(task: &TaskView, name: &str) -> ApiError {

@@ -1,7 +1,7 @@
-//! `POST /v1/batches`: many tasks, each for itself.
+//! `POST /v1/batches`: creates many tasks, each with its own outcome.
 //!
-//! A task may name one before it as its parent. Tasks are published level by level, so that no child is out before its
-//! parent is.
+//! An item may name an earlier item as its parent. Items are published level by level, so that a parent is published
+//! before its children.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::api::Api;
 use crate::api::backends::detached;
 use crate::api::documents::{BatchItem, BatchOutcome, CreateTask, ItemOutcome};
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::{ApiRequest, is_lines, misread, read_json};
+use crate::api::http::request::{ApiRequest, is_ndjson, parse_error, read_json};
 use crate::api::read::status::position;
 use crate::api::write::idempotency::Submitted;
 use crate::api::write::transaction;
@@ -25,36 +25,36 @@ use crate::model::task::Trace;
 use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
 
-/// The most tasks in one batch.
+/// Maximum items per batch.
 pub const MAX_ITEMS: usize = 10_000;
-/// Tasks of one batch on their way at once.
-const AT_ONCE: usize = 1_000;
-/// Parents of one batch looked up at once.
-const PARENTS_AT_ONCE: usize = 64;
+/// Maximum concurrent publishes per batch.
+const MAX_CONCURRENT_PUBLISHES: usize = 1_000;
+/// Maximum concurrent parent lookups per batch.
+const MAX_CONCURRENT_LOOKUPS: usize = 64;
 
 type Outcome = Result<Submitted, ApiError>;
-/// What a task knows of cancels, and its run.
+/// Log offset up to which cancels do not apply to the task, and the task's run.
 type Origin = (Option<i64>, u32);
-/// What became of the items, in order.
+/// Outcomes of the items, in order.
 pub type Outcomes = Vec<(Option<TaskId>, Outcome)>;
 
-pub async fn create(call: ApiRequest) -> Result<Response, ApiError> {
-    if call.query.parsed::<bool>("atomic")?.unwrap_or_default() {
-        return transaction::create(call).await;
+pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
+    if request.query.parsed::<bool>("atomic")?.unwrap_or_default() {
+        return transaction::create(request).await;
     }
-    let api = call.api.clone();
-    let items = items_of(&call)?;
-    let trace = trace_of(&call.headers);
-    let room = call.room;
+    let api = request.api.clone();
+    let items = parse_items(&request)?;
+    let trace = trace_of(&request.headers);
+    let memory = request.memory;
     let outcomes = detached(async move {
         let outcomes = Batch::read(&api, items, trace.as_deref()).await.publish(&api).await;
-        drop(room);
+        drop(memory);
         Ok(outcomes)
     });
-    Ok(json_answer(200, &told(outcomes.await?)))
+    Ok(json_answer(200, &outcome_document(outcomes.await?)))
 }
 
-pub fn told(outcomes: Outcomes) -> BatchOutcome {
+pub fn outcome_document(outcomes: Outcomes) -> BatchOutcome {
     let items: Vec<BatchItem> = outcomes
         .into_iter()
         .enumerate()
@@ -65,9 +65,9 @@ pub fn told(outcomes: Outcomes) -> BatchOutcome {
                     let outcome = ItemOutcome::Accepted;
                     BatchItem { index, id, outcome, position: Some(position(&found)), problem: None }
                 }
-                Err(refusal) => {
-                    let outcome = if refusal.leaves_open() { ItemOutcome::Unknown } else { ItemOutcome::Refused };
-                    BatchItem { index, id, outcome, position: None, problem: Some(refusal.document()) }
+                Err(error) => {
+                    let outcome = if error.may_have_happened() { ItemOutcome::Unknown } else { ItemOutcome::Refused };
+                    BatchItem { index, id, outcome, position: None, problem: Some(error.document()) }
                 }
             }
         })
@@ -77,30 +77,29 @@ pub fn told(outcomes: Outcomes) -> BatchOutcome {
     BatchOutcome { accepted, refused, unknown: items.len() - accepted - refused, items }
 }
 
-/// The items, each to be read for itself.
-pub fn items_of(call: &ApiRequest) -> Result<Vec<Result<CreateTask, ApiError>>, ApiError> {
-    let texts: Vec<&[u8]> = if is_lines(&call.headers) {
-        let lines = call.body.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+/// Parses the items one by one, so that an invalid item does not fail the others.
+pub fn parse_items(request: &ApiRequest) -> Result<Vec<Result<CreateTask, ApiError>>, ApiError> {
+    let texts: Vec<&[u8]> = if is_ndjson(&request.headers) {
+        let lines = request.body.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
         lines.filter(|line| !line.is_empty()).collect()
     } else {
-        let items: Vec<&RawValue> = serde_json::from_slice(&call.body).map_err(|why| misread(&why, String::new()))?;
+        let items: Vec<&RawValue> = serde_json::from_slice(&request.body).map_err(|why| parse_error(&why, String::new()))?;
         items.into_iter().map(|item| item.get().as_bytes()).collect()
     };
     if texts.len() > MAX_ITEMS {
-        let told = format!("the batch has {} items: at most {MAX_ITEMS} are allowed", texts.len());
-        return Err(ApiError::new(Code::TooManyItems, told).hint("send several batches"));
+        let message = format!("the batch has {} items; the maximum is {MAX_ITEMS}", texts.len());
+        return Err(ApiError::new(Code::TooManyItems, message).hint("split the batch"));
     }
     Ok(texts.into_iter().map(read_json).collect())
 }
 
-/// A batch on its way.
+/// Batch being published.
 struct Batch {
-    /// None: it has been taken, or refused.
+    /// `None` once the item has been published or rejected.
     drafts: Vec<Option<Draft>>,
     ids: Vec<Option<TaskId>>,
     outcomes: Vec<Option<Outcome>>,
-    /// Places of items that wait for the one at the index: children for their parent, and a task that is there twice
-    /// for its first.
+    /// Indexes of items that depend on the item at the key: children of a parent, and repetitions of the same task.
     waiting: FxHashMap<usize, Vec<usize>>,
 }
 
@@ -115,12 +114,12 @@ impl Batch {
         };
         let now_ms = now_ms();
         for (index, item) in items.into_iter().enumerate() {
-            let draft = match item.and_then(|asked| api.draft(asked, now_ms, trace)) {
-                Ok(draft) => match api.check_type_of(&draft).await {
+            let draft = match item.and_then(|input| api.draft(input, now_ms, trace)) {
+                Ok(draft) => match api.check_types(&draft).await {
                     Ok(()) => Ok(draft),
-                    Err(refusal) => Err((Some(draft.id), refusal)),
+                    Err(error) => Err((Some(draft.id), error)),
                 },
-                Err(refusal) => Err((None, refusal)),
+                Err(error) => Err((None, error)),
             };
             batch.add(index, draft);
         }
@@ -133,41 +132,41 @@ impl Batch {
                 self.ids.push(Some(draft.id.clone()));
                 self.drafts.push(Some(draft));
             }
-            Err((id, refusal)) => {
+            Err((id, error)) => {
                 self.ids.push(id);
                 self.drafts.push(None);
-                self.outcomes[index] = Some(Err(refusal));
+                self.outcomes[index] = Some(Err(error));
             }
         }
     }
 
     async fn publish(mut self, api: &Arc<Api>) -> Outcomes {
-        let mut wave = self.link();
-        self.adopt(api, &mut wave).await;
-        while !wave.is_empty() {
+        let mut level = self.link_dependencies();
+        self.resolve_parents(api, &mut level).await;
+        while !level.is_empty() {
             let drafts: Vec<(usize, Draft)> =
-                wave.iter().filter_map(|&index| Some((index, self.drafts[index].take()?))).collect();
+                level.iter().filter_map(|&index| Some((index, self.drafts[index].take()?))).collect();
             let under_way = drafts.into_iter().map(|(index, draft)| {
                 let origin = (draft.new.asof, draft.new.run);
                 async move { (index, origin, api.submit(draft).await) }
             });
-            let done: Vec<_> = stream::iter(under_way).buffered(AT_ONCE).collect().await;
-            wave = Vec::new();
+            let done: Vec<_> = stream::iter(under_way).buffered(MAX_CONCURRENT_PUBLISHES).collect().await;
+            level = Vec::new();
             for (index, origin, outcome) in done {
                 let parent = match &outcome {
-                    Ok(Submitted::Existing(found)) => (Some(found.fence.offset), found.node.run),
+                    Ok(Submitted::Existing(found)) => (Some(found.checkpoint.offset), found.record.run),
                     _ => origin,
                 };
-                wave.extend(self.release(index, origin, parent, outcome.is_ok()));
+                level.extend(self.release(index, origin, parent, outcome.is_ok()));
                 self.outcomes[index] = Some(outcome);
             }
         }
-        let lost = || Err(ApiError::internal());
-        self.ids.into_iter().zip(self.outcomes).map(|(id, outcome)| (id, outcome.unwrap_or_else(lost))).collect()
+        let missing = || Err(ApiError::internal());
+        self.ids.into_iter().zip(self.outcomes).map(|(id, outcome)| (id, outcome.unwrap_or_else(missing))).collect()
     }
 
-    /// Finds what waits for what. Returns the places of items that wait for nothing in this batch.
-    fn link(&mut self) -> Vec<usize> {
+    /// Records dependencies between items. Returns the indexes of items without one.
+    fn link_dependencies(&mut self) -> Vec<usize> {
         let mut first: FxHashMap<TaskId, usize> = FxHashMap::default();
         let mut ready = Vec::new();
         for index in 0..self.drafts.len() {
@@ -182,26 +181,27 @@ impl Batch {
         ready
     }
 
-    /// Finds the parents that are not in this batch.
-    async fn adopt(&mut self, api: &Arc<Api>, wave: &mut Vec<usize>) {
-        let mut families: FxHashMap<TaskId, Vec<usize>> = FxHashMap::default();
-        for &index in &*wave {
+    /// Looks up parents outside the batch.
+    async fn resolve_parents(&mut self, api: &Arc<Api>, level: &mut Vec<usize>) {
+        let mut children_by_parent: FxHashMap<TaskId, Vec<usize>> = FxHashMap::default();
+        for &index in &*level {
             let parent = self.ids[index].as_ref().and_then(TaskId::parent_id);
             if let Some(parent) = parent {
-                families.entry(parent).or_default().push(index);
+                children_by_parent.entry(parent).or_default().push(index);
             }
         }
-        let looked = families.into_iter().map(|(parent, children)| async move { (children, api.find_parent(&parent).await) });
-        let found: Vec<_> = stream::iter(looked).buffer_unordered(PARENTS_AT_ONCE).collect().await;
+        let lookups =
+            children_by_parent.into_iter().map(|(parent, children)| async move { (children, api.find_parent(&parent).await) });
+        let found: Vec<_> = stream::iter(lookups).buffer_unordered(MAX_CONCURRENT_LOOKUPS).collect().await;
         for (children, parent) in found {
             for index in children {
                 match &parent {
-                    Ok(parent) => self.inherit(index, (Some(parent.fence.offset), parent.node.run)),
-                    Err(refusal) => self.refuse(index, refusal.clone()),
+                    Ok(parent) => self.inherit(index, (Some(parent.checkpoint.offset), parent.record.run)),
+                    Err(error) => self.reject(index, error.clone()),
                 }
             }
         }
-        wave.retain(|&index| self.drafts[index].is_some());
+        level.retain(|&index| self.drafts[index].is_some());
     }
 
     fn inherit(&mut self, index: usize, (asof, run): Origin) {
@@ -211,13 +211,13 @@ impl Batch {
         }
     }
 
-    /// Lets go what has waited for an item; returns what is ready now. The same task once more is where the item comes from,
-    /// its children are where it is.
-    fn release(&mut self, index: usize, origin: Origin, parent: Origin, is_out: bool) -> Vec<usize> {
+    /// Returns the items that were waiting for an item. A repetition of the same task inherits the item's own
+    /// `origin`, a child inherits `parent`.
+    fn release(&mut self, index: usize, origin: Origin, parent: Origin, is_published: bool) -> Vec<usize> {
         let mut ready = Vec::new();
         for next in self.waiting.remove(&index).unwrap_or_default() {
-            match self.orphan(index, next) {
-                Some(refusal) if !is_out => self.refuse(next, refusal),
+            match self.parent_error(index, next) {
+                Some(error) if !is_published => self.reject(next, error),
                 _ => {
                     let is_same = self.ids[index] == self.ids[next];
                     self.inherit(next, if is_same { origin } else { parent });
@@ -228,20 +228,20 @@ impl Batch {
         ready
     }
 
-    /// Refuses an item, and what waits for it.
-    fn refuse(&mut self, index: usize, refusal: ApiError) {
+    /// Rejects an item and the items that depend on it.
+    fn reject(&mut self, index: usize, error: ApiError) {
         for next in self.waiting.remove(&index).unwrap_or_default() {
-            let refusal = self.orphan(index, next).unwrap_or_else(|| refusal.clone());
-            self.refuse(next, refusal);
+            let error = self.parent_error(index, next).unwrap_or_else(|| error.clone());
+            self.reject(next, error);
         }
         self.drafts[index] = None;
-        self.outcomes[index] = Some(Err(refusal));
+        self.outcomes[index] = Some(Err(error));
     }
 
-    /// What a child hears whose parent was not published. None: it is the same task once more, and no child.
-    fn orphan(&self, parent: usize, child: usize) -> Option<ApiError> {
+    /// Returns the error for a child of an unpublished parent. `None` if the item is a repetition of the same task.
+    fn parent_error(&self, parent: usize, child: usize) -> Option<ApiError> {
         let id = self.ids[parent].as_ref().filter(|_| self.ids[parent] != self.ids[child])?;
-        let hint = format!("item {parent}, its parent, is not known to be published: repeat both with the same ids");
+        let hint = format!("its parent, item {parent}, was not confirmed as published; repeat both items with the same ids");
         Some(unknown_parent(id).hint(hint))
     }
 }
@@ -252,9 +252,9 @@ mod tests {
     use crate::api::http::problem::Code;
 
     #[test]
-    fn item_of_unknown_outcome_is_not_called_refused() {
-        let refusal = |code| (None, Err(ApiError::new(code, "why")));
-        let outcome = told([Code::OutcomeUnknown, Code::NotAnnounced, Code::KafkaUnavailable].map(refusal).into());
+    fn item_with_unknown_outcome_is_not_reported_as_refused() {
+        let error = |code| (None, Err(ApiError::new(code, "why")));
+        let outcome = outcome_document([Code::OutcomeUnknown, Code::NotAnnounced, Code::KafkaUnavailable].map(error).into());
         assert_eq!((outcome.accepted, outcome.refused, outcome.unknown), (0, 1, 2));
         let outcomes: Vec<ItemOutcome> = outcome.items.iter().map(|item| item.outcome).collect();
         assert_eq!(outcomes, [ItemOutcome::Unknown, ItemOutcome::Unknown, ItemOutcome::Refused]);

@@ -1,4 +1,4 @@
-//! `POST /v1/tasks`.
+//! `POST /v1/tasks`: creates a task, optionally waiting for its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,34 +25,35 @@ use crate::model::units::duration::Millis;
 use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
 
-/// So long before a finished tree is removed it takes no more children: a child that is published by then keeps the tree, a
-/// later one would be left without a parent. Its record and its event have [`PUBLISH_DEADLINE`] each; the rest is for clocks
-/// that differ.
+/// Time before the removal of a finished tree from which it accepts no more children. A child published earlier
+/// reopens the tree, a later one would have no parent. Covers [`PUBLISH_DEADLINE`] for the record and for its event,
+/// and clock differences.
 const REMOVAL_MARGIN_MS: i64 = 2 * PUBLISH_DEADLINE.as_millis() as i64 + 10_000;
-/// The longest `?wait=`.
+/// Maximum of `?wait=`.
 const MAX_WAIT: Millis = Millis::secs(300);
 
-pub async fn create(mut call: ApiRequest) -> Result<Response, ApiError> {
-    let api = call.api.clone();
-    let wait = wait_of(&call)?;
-    let asked: CreateTask = call.json()?;
-    let mut draft = api.draft(asked, now_ms(), trace_of(&call.headers).as_deref())?;
-    api.check_type_of(&draft).await?;
+pub async fn create(mut request: ApiRequest) -> Result<Response, ApiError> {
+    let api = request.api.clone();
+    let wait = wait_parameter(&request)?;
+    let input: CreateTask = request.json()?;
+    let mut draft = api.draft(input, now_ms(), trace_of(&request.headers).as_deref())?;
+    api.check_types(&draft).await?;
     if let Some(parent) = draft.id.parent_id() {
         let parent = api.find_parent(&parent).await?;
-        draft.new.asof = Some(parent.fence.offset);
-        draft.new.run = parent.node.run;
+        draft.new.asof = Some(parent.checkpoint.offset);
+        draft.new.run = parent.record.run;
     }
-    // Before publishing, so that a task is not out when there is no room to wait for it.
+    // Subscribe before publishing: if there are too many watchers, nothing has been published yet.
     let partition = api.publisher.partition_of(&draft.id);
-    let interest = wait.map(|wait| api.hub.interest(partition, &draft.id).map(|interest| (wait, interest))).transpose()?;
+    let subscription =
+        wait.map(|wait| api.notices.subscribe(partition, &draft.id).map(|subscription| (wait, subscription))).transpose()?;
     let publisher = api.clone();
-    // The body is read; its room is needed until the task is out, not while somebody waits for its end.
-    call.body = Bytes::new();
-    let room = call.room.take();
+    // Free the body now, and its memory budget after publishing rather than at the end of the wait.
+    request.body = Bytes::new();
+    let memory = request.memory.take();
     let submitted = detached(async move {
         let submitted = publisher.submit(draft).await;
-        drop(room);
+        drop(memory);
         submitted
     });
     let submitted = submitted.await?;
@@ -60,21 +61,21 @@ pub async fn create(mut call: ApiRequest) -> Result<Response, ApiError> {
         Submitted::Created(found) => (found, true),
         Submitted::Existing(found) => (found, false),
     };
-    let Some((wait, interest)) = interest else { return Ok(answer(if created { 201 } else { 200 }, &found)) };
-    let found = api.wait_finished(found, wait, &interest).await;
-    Ok(answer(if found.node.state.is_terminal() { 200 } else { 202 }, &found))
+    let Some((wait, subscription)) = subscription else { return Ok(answer(if created { 201 } else { 200 }, &found)) };
+    let found = api.wait_finished(found, wait, &subscription).await;
+    Ok(answer(if found.record.state.is_terminal() { 200 } else { 202 }, &found))
 }
 
-fn wait_of(call: &ApiRequest) -> Result<Option<Duration>, ApiError> {
-    match call.query.parsed::<Millis>("wait")? {
-        Some(wait) if wait > MAX_WAIT => Err(bad_parameter("wait", &format!("at most {MAX_WAIT} is allowed"))),
+fn wait_parameter(request: &ApiRequest) -> Result<Option<Duration>, ApiError> {
+    match request.query.parsed::<Millis>("wait")? {
+        Some(wait) if wait > MAX_WAIT => Err(bad_parameter("wait", &format!("the maximum is {MAX_WAIT}"))),
         wait => Ok(wait.map(Duration::from)),
     }
 }
 
 fn answer(status_code: u16, found: &TaskView) -> Response {
     let mut response = json_answer(status_code, &status(found));
-    // Ids are made of characters that a path may have.
+    // Ids consist of characters that are valid in a path.
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/tasks/{}", found.id)) {
         response.headers_mut().insert(header::LOCATION, location);
     }
@@ -82,48 +83,49 @@ fn answer(status_code: u16, found: &TaskView) -> Response {
 }
 
 impl Api {
-    /// The parent of a task to be made, which must exist, and still will when the task is published.
+    /// Returns the parent of a new task. Fails if it does not exist or is about to be removed.
     pub async fn find_parent(&self, parent: &TaskId) -> Result<TaskView, ApiError> {
-        let found = self.find(parent, None).await.map_err(|refusal| match refusal.is(Code::NotFound) {
+        let found = self.find(parent, None).await.map_err(|error| match error.is(Code::NotFound) {
             true => unknown_parent(parent),
-            false => refusal,
+            false => error,
         })?;
         let Ok(root) = TaskId::parse(parent.root()) else { return Ok(found) };
-        let top = if root == *parent { Some(found.clone()) } else { self.look(&root).await? };
-        // A tree that is gone by now was there a moment ago.
-        let Some(top) = top else { return Err(unknown_parent(parent)) };
-        let goes_soon = |age: ExpiryKind| age.due_ms <= now_ms().max(top.fence.log_time_ms).saturating_add(REMOVAL_MARGIN_MS);
-        match top.node.age.filter(|age| age.what == Expiry::Done).is_some_and(goes_soon) {
+        let root_task = if root == *parent { Some(found.clone()) } else { self.read(&root).await? };
+        // The tree was removed just after the parent was read.
+        let Some(root_task) = root_task else { return Err(unknown_parent(parent)) };
+        let is_removed_soon =
+            |age: ExpiryKind| age.due_ms <= now_ms().max(root_task.checkpoint.log_time_ms).saturating_add(REMOVAL_MARGIN_MS);
+        match root_task.record.age.filter(|age| age.what == Expiry::Done).is_some_and(is_removed_soon) {
             false => Ok(found),
             true => {
                 let within = REMOVAL_MARGIN_MS / 1_000;
-                let why = format!("the tree of `{root}` has finished, and its records are removed within {within} s");
-                let refusal = ApiError::new(Code::UnknownParent, why).pointer("/parent");
-                Err(refusal.hint("retry a task of the tree first, which opens it again, or submit the task as a root"))
+                let why = format!("the tree of `{root}` has finished and will be removed within {within} s");
+                let error = ApiError::new(Code::UnknownParent, why).pointer("/parent");
+                Err(error.hint("retry a task of the tree first, which reopens it, or submit the task as a root"))
             }
         }
     }
 
-    /// Waits until a task has finished. Whatever happens meanwhile, the task is published: the answer is its newest
-    /// known state.
-    async fn wait_finished(self: &Arc<Self>, known: TaskView, wait: Duration, interest: &Subscription) -> TaskView {
+    /// Waits for the end of a task. Errors end the wait early, because the task is already published; returns the
+    /// latest known state.
+    async fn wait_finished(self: &Arc<Self>, known: TaskView, wait: Duration, subscription: &Subscription) -> TaskView {
         let end = Instant::now() + wait;
         let mut known = known;
-        let newest = |known: &TaskView, seen: &TaskView| seen.fence.offset >= known.fence.offset;
+        let newest = |known: &TaskView, seen: &TaskView| seen.checkpoint.offset >= known.checkpoint.offset;
         while !self.shutdown.is_draining() {
-            if let Ok(Some(found)) = self.look(&known.id).await
+            if let Ok(Some(found)) = self.read(&known.id).await
                 && newest(&known, &found)
             {
                 known = found;
             }
-            if known.node.state.is_terminal() {
+            if known.record.state.is_terminal() {
                 break;
             }
             tokio::select! {
                 biased;
                 () = self.shutdown.drain.cancelled() => break,
                 () = tokio::time::sleep_until(end) => break,
-                () = interest.changed() => {}
+                () = subscription.changed() => {}
             }
         }
         known

@@ -1,4 +1,4 @@
-//! What others have been told of a task: read together from the task and from the tasks that tell.
+//! Notifications of a task: validation at submission, and their status, read from the task and its delivery tasks.
 
 use futures::future::try_join_all;
 
@@ -22,29 +22,29 @@ use crate::model::task::id::TaskId;
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 
-/// How long after its event a delivery that has no record is taken for one that is on its way.
+/// Time after which a delivery without a task record is reported as unknown instead of pending.
 const ON_ITS_WAY_MS: i64 = 3_600_000;
 
 impl Api {
-    /// Refuses what could not be told: as far as this process knows the types that tell.
-    pub fn check_tells(&self, rules: &Rules, now_ms: i64) -> Result<(), ApiError> {
+    /// Rejects invalid notification rules, as far as this process knows the delivery types.
+    pub fn check_notifications(&self, rules: &Rules, now_ms: i64) -> Result<(), ApiError> {
         let furthest = self.max_tree_age;
         let tells = rules.all_tells();
         for (at, checks) in tells.iter().map(|tells| (&tells.at, tells.checks)) {
             for (n, check) in checks.iter().enumerate() {
                 if check.due_ms(now_ms).is_some_and(|due| due > now_ms.saturating_add(furthest.as_i64())) {
-                    let why = format!("it would be more than {furthest} from now, and a tree may be open so long at most");
+                    let why = format!("the check is due more than {furthest} from now, longer than a tree may stay open");
                     return Err(ApiError::new(Code::BadField, why).pointer(format!("{at}/checks/{n}")));
                 }
             }
         }
-        for (at, telling) in tells.iter().flat_map(NotificationRules::tellings) {
-            let (kind, params) = params_of(telling);
+        for (at, notification) in tells.iter().flat_map(NotificationRules::tellings) {
+            let (kind, params) = params_of(notification);
             let misfit = self.registry.get(kind).and_then(|known| known.validate(&params));
             if let Some(misfit) = misfit {
                 return Err(ApiError::new(Code::BadField, misfit.message).pointer(format!(
                     "{at}/{}{}",
-                    telling.kind(),
+                    notification.kind(),
                     misfit.pointer
                 )));
             }
@@ -52,72 +52,74 @@ impl Api {
         Ok(())
     }
 
-    /// Refuses what nobody would tell.
-    pub async fn check_deliverable(&self, rules: &Rules) -> Result<(), ApiError> {
-        let mut asked: Vec<&str> = Vec::new();
-        for (at, telling) in rules.all_tells().iter().flat_map(NotificationRules::tellings) {
-            let (kind, _) = params_of(telling);
-            if asked.contains(&kind) {
+    /// Rejects notifications whose delivery type has no topic.
+    pub async fn check_notification_types(&self, rules: &Rules) -> Result<(), ApiError> {
+        let mut checked: Vec<&str> = Vec::new();
+        for (at, notification) in rules.all_tells().iter().flat_map(NotificationRules::tellings) {
+            let (kind, _) = params_of(notification);
+            if checked.contains(&kind) {
                 continue;
             }
-            asked.push(kind);
-            self.check_known_type(kind).await.map_err(|refusal| match refusal.is(Code::UnknownType) {
-                true => ApiError::new(Code::UnknownType, format!("this fleet has no workers for {}s", telling.kind()))
+            checked.push(kind);
+            self.check_type_exists(kind).await.map_err(|error| match error.is(Code::UnknownType) {
+                true => ApiError::new(Code::UnknownType, format!("this fleet has no workers for {}s", notification.kind()))
                     .pointer(at)
-                    .hint(match telling {
+                    .hint(match notification {
                         Notification::Callback(_) => {
-                            "add `[callbacks]` to the workers' configuration and run `kafleet topics apply`"
+                            "add `[callbacks]` to the configuration of the workers and run `kafleet topics apply`"
                         }
-                        Notification::Email(_) => "add `[email]` to the workers' configuration and run `kafleet topics apply`",
+                        Notification::Email(_) => {
+                            "add `[email]` to the configuration of the workers and run `kafleet topics apply`"
+                        }
                     }),
-                false => refusal,
+                false => error,
             })?;
         }
         Ok(())
     }
 
-    /// None: nobody is to be told anything.
+    /// Reads the status of the deliveries. `None` if the task has no notification rules.
     pub async fn deliveries(&self, found: &TaskView) -> Result<Option<Deliveries>, ApiError> {
-        let Some(told) = found.node.told.as_deref() else { return Ok(None) };
-        let rules = found.node.policy.as_ref().map(|policy| policy.rules.clone()).unwrap_or_default();
-        let items = told.deliveries.iter().rev().filter_map(|one| {
-            let telling = one.rule.telling(&rules)?;
-            Some(self.delivery(found, *one, telling.kind(), one.id(&found.id, telling)))
+        let Some(log) = found.record.told.as_deref() else { return Ok(None) };
+        let rules = found.record.policy.as_ref().map(|policy| policy.rules.clone()).unwrap_or_default();
+        let items = log.deliveries.iter().rev().filter_map(|delivery| {
+            let notification = delivery.rule.telling(&rules)?;
+            Some(self.delivery(found, *delivery, notification.kind(), delivery.id(&found.id, notification)))
         });
         let items = try_join_all(items).await?;
-        Ok(Some(Deliveries { items, unlisted: told.unlisted, refused: told.refused, checks_due: checks_due(told) }))
+        Ok(Some(Deliveries { items, unlisted: log.unlisted, refused: log.refused, checks_due: checks_due(log) }))
     }
 
     async fn delivery(
         &self,
         found: &TaskView,
-        one: notifications::Delivery,
+        delivery: notifications::Delivery,
         kind: &str,
         id: String,
     ) -> Result<Delivery, ApiError> {
         let task = TaskId::parse(&id).map_err(|_| ApiError::internal())?;
-        let waits = found.node.effects.iter().any(|effect| effect.what == EffectKind::NotifyAction(one));
-        let telling = if waits { None } else { self.look(&task).await?.map(|found| found.node) };
-        let on_its_way = waits || now_ms().saturating_sub(one.at_ms) < ON_ITS_WAY_MS;
-        let told = telling.as_ref();
+        let is_queued = found.record.effects.iter().any(|effect| effect.what == EffectKind::NotifyAction(delivery));
+        let task_record = if is_queued { None } else { self.read(&task).await?.map(|found| found.record) };
+        let is_pending = is_queued || now_ms().saturating_sub(delivery.at_ms) < ON_ITS_WAY_MS;
+        let record = task_record.as_ref();
         Ok(Delivery {
             id,
-            rule: one.rule.to_string(),
+            rule: delivery.rule.to_string(),
             kind: kind.to_owned(),
-            state: one.state,
-            run: one.run,
-            at: time_text(one.at_ms),
-            outcome: outcome(told, on_its_way),
-            attempts: told.map_or(0, |node| node.attempt),
-            error: told.and_then(|node| node.error.as_deref().cloned()),
-            due_at: told.and_then(|node| node.due_ms.filter(|_| !node.state.is_terminal())).map(time_text),
+            state: delivery.state,
+            run: delivery.run,
+            at: time_text(delivery.at_ms),
+            outcome: outcome(record, is_pending),
+            attempts: record.map_or(0, |record| record.attempt),
+            error: record.and_then(|record| record.error.as_deref().cloned()),
+            due_at: record.and_then(|record| record.due_ms.filter(|_| !record.state.is_terminal())).map(time_text),
         })
     }
 }
 
-fn outcome(telling: Option<&TaskRecord>, on_its_way: bool) -> Outcome {
-    match telling.map(|node| node.state) {
-        None if on_its_way => Outcome::Pending,
+fn outcome(notification: Option<&TaskRecord>, is_pending: bool) -> Outcome {
+    match notification.map(|node| node.state) {
+        None if is_pending => Outcome::Pending,
         None => Outcome::Unknown,
         Some(State::Succeeded) => Outcome::Delivered,
         Some(state) if state.is_terminal() => Outcome::Failed,
@@ -125,15 +127,15 @@ fn outcome(telling: Option<&TaskRecord>, on_its_way: bool) -> Outcome {
     }
 }
 
-fn checks_due(told: &NotificationLog) -> Vec<CheckDue> {
-    let due = told.checks.iter().enumerate();
+fn checks_due(log: &NotificationLog) -> Vec<CheckDue> {
+    let due = log.checks.iter().enumerate();
     due.filter_map(|(number, due)| Some(CheckDue { number, at: time_text((*due)?) })).collect()
 }
 
-/// The type that tells it, and its params without what is told.
-fn params_of(telling: Notification<'_>) -> (&'static str, RawJson) {
+/// Returns the delivery type and its params, without the notification payload.
+fn params_of(notification: Notification<'_>) -> (&'static str, RawJson) {
     let nothing = RawJson::null();
-    let (kind, params) = match telling {
+    let (kind, params) = match notification {
         Notification::Callback(callback) => (callback::TYPE, RawJson::of(&Callbacks::params(callback, nothing))),
         Notification::Email(email) => (email::TYPE, RawJson::of(&Emails::params(email, nothing))),
     };

@@ -1,4 +1,4 @@
-//! One file per call, or per family of calls.
+//! Request handlers, one file per endpoint or group of endpoints.
 
 pub(crate) mod attachments;
 pub(crate) mod batch;

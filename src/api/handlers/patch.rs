@@ -1,4 +1,4 @@
-//! `PATCH /v1/tasks/{id}`: what can be changed of a task after it was made.
+//! `PATCH /v1/tasks/{id}`: changes a task after creation.
 
 use axum::response::Response;
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::model::task::id::clip;
 use crate::model::task::patch::Patch;
 use crate::runtime::now_ms;
 
-/// What a task is made with and keeps.
+/// Immutable fields.
 const FIXED: [&str; 14] = [
     "type",
     "params",
@@ -34,45 +34,45 @@ const FIXED: [&str; 14] = [
     "block_when_done",
 ];
 
-pub async fn patch(call: ApiRequest) -> Result<Response, ApiError> {
-    refuse_fixed(&call.body)?;
-    let patch = call.api.patch_of(call.json()?, now_ms())?;
-    let task = call.api.find(&call.id()?, None).await?;
-    if let Some(why) = patch.misfit(&task.node) {
+pub async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
+    refuse_fixed(&request.body)?;
+    let patch = request.api.patch_of(request.json()?, now_ms())?;
+    let task = request.api.find(&request.id()?, None).await?;
+    if let Some(why) = patch.misfit(&task.record) {
         return Err(not_now(why));
     }
-    let mut policy = task.node.policy.as_deref().cloned().unwrap_or_default();
+    let mut policy = task.record.policy.as_deref().cloned().unwrap_or_default();
     patch.apply(&mut policy);
     check_policy(&policy)?;
-    let mut event = Event::new(Kind::Patched, task.id.clone(), task.node.run, now_ms());
+    let mut event = Event::new(Kind::Patched, task.id.clone(), task.record.run, now_ms());
     event.message = Some(format!("changed: {}", patch.fields().join(", ")));
-    event.by = call.by.clone();
+    event.by = request.by.clone();
     event.patch = Some(Box::new(patch));
-    let position = publish_event(&call.api, event).await?;
-    let (found, ignored) = call.api.verdict(&task, position, "the change").await?;
+    let position = publish_event(&request.api, event).await?;
+    let (found, ignored) = request.api.await_outcome(&task, position, "the change").await?;
     if ignored {
-        return Err(not_now(format!("`{}` has moved on meanwhile: it is {}", found.id, found.node.own)));
+        return Err(not_now(format!("`{}` has changed meanwhile: it is {}", found.id, found.record.own)));
     }
     Ok(json_answer(200, &status(&found)))
 }
 
 fn refuse_fixed(body: &[u8]) -> Result<(), ApiError> {
-    let Ok(Value::Object(asked)) = read_json::<Value>(body) else { return Ok(()) };
-    match asked.keys().find(|field| FIXED.contains(&field.as_str())) {
+    let Ok(Value::Object(input)) = read_json::<Value>(body) else { return Ok(()) };
+    match input.keys().find(|field| FIXED.contains(&field.as_str())) {
         Some(field) => Err(ApiError::new(Code::NotChangeable, format!("`{}` of a task cannot be changed", clip(field)))
             .pointer(format!("/{field}"))
-            .hint("name, tags, link, options, when it starts or expires, retries and time limits can")),
+            .hint("mutable are name, tags, link, options, start and expiry times, retries and timeouts")),
         None => Ok(()),
     }
 }
 
 fn not_now(why: String) -> ApiError {
     ApiError::new(Code::NotChangeable, why)
-        .hint("cancel it, change it, and retry it; name, tags, link and options change at any time")
+        .hint("cancel it, change it, and retry it; name, tags, link and options can be changed at any time")
 }
 
 impl Api {
-    fn patch_of(&self, asked: PatchTask, now_ms: i64) -> Result<Patch, ApiError> {
+    fn patch_of(&self, input: PatchTask, now_ms: i64) -> Result<Patch, ApiError> {
         let PatchTask {
             name,
             tags,
@@ -86,10 +86,10 @@ impl Api {
             max_backoff,
             timeout,
             total_timeout,
-        } = asked;
+        } = input;
         let starts = delay.is_some() || at.is_some();
         let not_before_ms =
-            starts.then(|| self.start_of(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
+            starts.then(|| self.start_time(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
         let expires_at_ms = expires.map(|span| span.map(|span| now_ms.saturating_add(span.as_i64())));
         let patch = Patch {
             name,
@@ -105,8 +105,9 @@ impl Api {
             total_timeout,
         };
         match patch.fields().is_empty() {
-            true => Err(ApiError::new(Code::BadField, "nothing is to be changed").hint(
-                "name what is, such as `{\"name\": \"…\"}`; a start cannot be taken away: `{\"delay\": \"0s\"}` starts the task now",
+            true => Err(ApiError::new(Code::BadField, "no change given").hint(
+                "give at least one field, such as `{\"name\": \"…\"}`; a start time cannot be removed, but \
+                 `{\"delay\": \"0s\"}` starts the task now",
             )),
             false => Ok(patch),
         }

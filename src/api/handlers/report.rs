@@ -1,4 +1,4 @@
-//! `PUT /v1/tasks/{id}/state`: whoever runs an external task tells where it is.
+//! `PUT /v1/tasks/{id}/state`: an external system reports the state of its task.
 
 use axum::response::Response;
 
@@ -15,48 +15,49 @@ use crate::model::record::MAX_MESSAGE_CHARS;
 use crate::model::record::state::State;
 use crate::runtime::now_ms;
 
-/// The largest result, in bytes of compact JSON.
+/// Maximum result size in bytes of compact JSON.
 const MAX_RESULT_BYTES: usize = 256 << 10;
 const REPORTABLE: [State; 6] =
     [State::Queued, State::Running, State::Warning, State::WaitingForChildren, State::Succeeded, State::Failed];
 
-pub async fn report(call: ApiRequest) -> Result<Response, ApiError> {
-    let report: Report = call.json()?;
+pub async fn report(request: ApiRequest) -> Result<Response, ApiError> {
+    let report: Report = request.json()?;
     let result = check(&report)?;
-    let task = call.api.find(&call.id()?, None).await?;
-    if !task.node.is_external() {
-        return Err(ApiError::new(Code::NotExternal, format!("`{}` is run by a worker, which alone says how it goes", task.id))
-            .hint("only a task created with `external: true` takes reports"));
+    let task = request.api.find(&request.id()?, None).await?;
+    if !task.record.is_external() {
+        return Err(ApiError::new(Code::NotExternal, format!("`{}` is run by a worker and takes no reports", task.id))
+            .hint("only tasks created with `external: true` take reports"));
     }
-    let event = Event { by: call.by.clone(), ..event_of(&task, report, result) };
-    let position = publish_event(&call.api, event).await?;
-    let (found, ignored) = call.api.verdict(&task, position, "the report").await?;
+    let event = Event { by: request.by.clone(), ..event_of(&task, report, result) };
+    let position = publish_event(&request.api, event).await?;
+    let (found, ignored) = request.api.await_outcome(&task, position, "the report").await?;
     Ok(json_answer(200, &ReportOutcome { status: status(&found), ignored }))
 }
 
 fn check(report: &Report) -> Result<Option<RawJson>, ApiError> {
     if !REPORTABLE.contains(&report.state) {
         let names = REPORTABLE.map(|state| format!("`{state}`")).join(", ");
-        return Err(ApiError::new(Code::BadState, format!("`{}` cannot be reported", report.state))
+        return Err(ApiError::new(Code::BadState, format!("the state `{}` cannot be reported", report.state))
             .pointer("/state")
             .hint(format!("report one of {names}")));
     }
     if report.message.as_ref().is_some_and(|message| message.chars().count() > MAX_MESSAGE_CHARS) {
-        return Err(ApiError::new(Code::BadField, format!("it has more than {MAX_MESSAGE_CHARS} characters")).pointer("/message"));
+        return Err(ApiError::new(Code::BadField, format!("the message is longer than {MAX_MESSAGE_CHARS} characters"))
+            .pointer("/message"));
     }
     let result = report.result.as_ref().map(RawJson::of).transpose();
     let result = result.map_err(|why| ApiError::new(Code::BadField, why.to_string()).pointer("/result"))?;
     match result.as_ref().map(|result| result.text().len()) {
         Some(bytes) if bytes > MAX_RESULT_BYTES => {
-            let why = format!("the result has {bytes} bytes: at most {MAX_RESULT_BYTES} are allowed");
-            Err(ApiError::new(Code::TooLarge, why).pointer("/result").hint("put it elsewhere and report a link"))
+            let why = format!("the result has {bytes} bytes; the maximum is {MAX_RESULT_BYTES}");
+            Err(ApiError::new(Code::TooLarge, why).pointer("/result").hint("store the data elsewhere and report a link"))
         }
         _ => Ok(result),
     }
 }
 
 fn event_of(task: &TaskView, report: Report, result: Option<RawJson>) -> Event {
-    let mut event = Event::new(Kind::Reported, task.id.clone(), task.node.run, now_ms());
+    let mut event = Event::new(Kind::Reported, task.id.clone(), task.record.run, now_ms());
     event.state = Some(report.state);
     event.output = result;
     if report.state == State::Failed {

@@ -1,4 +1,4 @@
-//! Recurring schedules: what people want of them goes to the control topic, and the tracker does it.
+//! Endpoints for recurring schedules. Changes go to the control topic; the tracker carries them out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,71 +27,71 @@ use crate::model::task::parse_time;
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 
-/// How long an answer waits until this api has read what it wrote, or what the tracker did about it.
-const SEEN_DEADLINE: Duration = Duration::from_secs(5);
-/// Times that a schedule shows.
+/// Maximum wait until this API has read its own control record, or until the tracker has processed a request.
+const READ_BACK_DEADLINE: Duration = Duration::from_secs(5);
+/// Upcoming firing times in a schedule document.
 const NEXT: usize = 5;
 const TIMES: usize = 10;
 const MAX_TIMES: usize = 1_000;
-/// Times of one backfill.
+/// Maximum firing times per backfill.
 const MAX_BACKFILL: usize = 1_000;
 
 /// `GET /v1/schedules`.
-pub async fn list(call: ApiRequest) -> Result<Response, ApiError> {
-    let api = &call.api;
-    api.known_orders().await?;
+pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+    let api = &request.api;
+    api.wait_for_control_state().await?;
     let known: Vec<(String, Arc<Schedule>)> = {
-        let orders = api.control.orders();
-        orders.plan.schedules.iter().map(|(id, schedule)| (id.clone(), schedule.clone())).collect()
+        let control = api.control.orders();
+        control.plan.schedules.iter().map(|(id, schedule)| (id.clone(), schedule.clone())).collect()
     };
     Ok(json_answer(200, &Schedules { schedules: api.schedule_documents(known).await? }))
 }
 
 /// `GET /v1/schedules/{id}`.
-pub async fn show(call: ApiRequest) -> Result<Response, ApiError> {
-    let known = call.api.schedule(&call.segment).await?;
-    call.api.schedule_answer(200, call.segment.clone(), known).await
+pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
+    let known = request.api.schedule(&request.segment).await?;
+    request.api.schedule_answer(200, request.segment.clone(), known).await
 }
 
 /// `GET /v1/schedules/{id}/times`.
-pub async fn times(call: ApiRequest) -> Result<Response, ApiError> {
-    let after = time(&call, "after")?.unwrap_or_else(now_ms);
-    let count = call.query.number("count", TIMES, 1..=MAX_TIMES)?;
-    let known = call.api.schedule(&call.segment).await?;
-    let times = times_of(&known.spec)?.upcoming(after, count).into_iter().map(time_text).collect();
-    Ok(json_answer(200, &ScheduleTimes { id: call.segment, times }))
+pub async fn times(request: ApiRequest) -> Result<Response, ApiError> {
+    let after = time(&request, "after")?.unwrap_or_else(now_ms);
+    let count = request.query.number("count", TIMES, 1..=MAX_TIMES)?;
+    let known = request.api.schedule(&request.segment).await?;
+    let times = firing_times(&known.spec)?.upcoming(after, count).into_iter().map(time_text).collect();
+    Ok(json_answer(200, &ScheduleTimes { id: request.segment, times }))
 }
 
 /// `POST /v1/schedules`.
-pub async fn create(call: ApiRequest) -> Result<Response, ApiError> {
-    let NewSchedule { id, spec, paused } = call.json()?;
+pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
+    let NewSchedule { id, spec, paused } = request.json()?;
     check_name(&id).map_err(|why| ApiError::new(Code::BadField, why).pointer("/id"))?;
-    let api = call.api.clone();
+    let api = request.api.clone();
     api.check_spec(&spec, "/spec").await?;
-    api.known_orders().await?;
+    api.wait_for_control_state().await?;
     if api.control.orders().plan.schedules.contains_key(&id) {
-        return Err(ApiError::new(Code::DuplicateSchedule, format!("there is a schedule `{id}`"))
+        return Err(ApiError::new(Code::DuplicateSchedule, format!("the schedule `{id}` already exists"))
             .pointer("/id")
             .hint("change it with PUT /v1/schedules/{id}, or delete it first"));
     }
     let now = now_ms();
     let paused = paused.then_some(schedule::Paused { at_ms: now, reason: None });
-    let wanted = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, applied: false, spec };
-    api.set_schedule(&id, wanted, 201).await
+    let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, applied: false, spec };
+    api.set_schedule(&id, new, 201).await
 }
 
 /// `PUT /v1/schedules/{id}`.
-pub async fn put(call: ApiRequest) -> Result<Response, ApiError> {
-    let (id, api) = (call.segment.clone(), call.api.clone());
-    let spec: Spec = call.json()?;
-    let applied = call.query.parsed::<bool>("applied")?.unwrap_or_default();
+pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
+    let (id, api) = (request.segment.clone(), request.api.clone());
+    let spec: Spec = request.json()?;
+    let applied = request.query.parsed::<bool>("applied")?.unwrap_or_default();
     check_name(&id).map_err(|why| ApiError::new(Code::BadField, why))?;
     api.check_spec(&spec, "").await?;
-    api.known_orders().await?;
+    api.wait_for_control_state().await?;
     let (now, known) = (now_ms(), api.control.orders().plan.schedules.get(&id).cloned());
     let (from_ms, paused, status) = match &known {
         Some(known) if known.spec.same_times(&spec) => (known.from_ms, known.paused.clone(), 200),
-        // Its new times have no past.
+        // New times apply from now on; nothing is made up for.
         Some(known) => (now, known.paused.clone(), 200),
         None => (now, None, 201),
     };
@@ -99,85 +99,86 @@ pub async fn put(call: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `DELETE /v1/schedules/{id}`.
-pub async fn delete(call: ApiRequest) -> Result<Response, ApiError> {
-    let known = call.api.schedule(&call.segment).await?;
-    let documents = call.api.schedule_documents(vec![(call.segment.clone(), known)]).await?;
-    let (api, id) = (call.api.clone(), call.segment);
-    detached(async move { api.arrange(&ScheduleKey::Schedule(id), None::<&Schedule>).await }).await?;
+pub async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
+    let known = request.api.schedule(&request.segment).await?;
+    let documents = request.api.schedule_documents(vec![(request.segment.clone(), known)]).await?;
+    let (api, id) = (request.api.clone(), request.segment);
+    detached(async move { api.write_schedule(&ScheduleKey::Schedule(id), None::<&Schedule>).await }).await?;
     Ok(json_answer(200, &documents.first()))
 }
 
 /// `POST /v1/schedules/{id}/pause`.
-pub async fn pause(call: ApiRequest) -> Result<Response, ApiError> {
-    let PauseType { reason } = call.json_or_default()?;
+pub async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
+    let PauseType { reason } = request.json_or_default()?;
     check_reason(reason.as_deref())?;
-    let known = call.api.schedule(&call.segment).await?;
+    let known = request.api.schedule(&request.segment).await?;
     let now = now_ms();
     let paused = Some(schedule::Paused { at_ms: now, reason });
-    call.api.set_schedule(&call.segment, Schedule { paused, at_ms: now, ..(*known).clone() }, 200).await
+    request.api.set_schedule(&request.segment, Schedule { paused, at_ms: now, ..(*known).clone() }, 200).await
 }
 
 /// `POST /v1/schedules/{id}/resume`.
-pub async fn resume(call: ApiRequest) -> Result<Response, ApiError> {
-    let ResumeType {} = call.json_or_default()?;
-    let known = call.api.schedule(&call.segment).await?;
+pub async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
+    let ResumeType {} = request.json_or_default()?;
+    let known = request.api.schedule(&request.segment).await?;
     if known.paused.is_none() {
-        return call.api.schedule_answer(200, call.segment.clone(), known).await;
+        return request.api.schedule_answer(200, request.segment.clone(), known).await;
     }
     let now = now_ms();
-    let wanted = Schedule { paused: None, at_ms: now, from_ms: now, ..(*known).clone() };
-    call.api.set_schedule(&call.segment, wanted, 200).await
+    let new = Schedule { paused: None, at_ms: now, from_ms: now, ..(*known).clone() };
+    request.api.set_schedule(&request.segment, new, 200).await
 }
 
-/// Advice after a run was asked for with an unknown outcome.
-const REPEAT_RUN: &str = "if `last` of the schedule names no new task, repeat the request; otherwise a repeat makes a second one";
+/// Hint after a requested run with an unknown outcome.
+const REPEAT_RUN: &str =
+    "repeat the request only if `last` of the schedule shows no new task; otherwise the repeat starts a second one";
 
 /// `POST /v1/schedules/{id}/run`.
-pub async fn run(call: ApiRequest) -> Result<Response, ApiError> {
-    let known = call.api.schedule(&call.segment).await?;
-    call.api.check_known_type(&known.spec.task.task_type).await?;
-    let ask = ask_name();
-    let tasks = vec![run_of(&call.segment, &ask)];
-    let done = call.api.ask(call.segment.clone(), ask, None, tasks).await;
-    done.map_err(|refusal| refusal.hint_if_unknown(REPEAT_RUN))
+pub async fn run(request: ApiRequest) -> Result<Response, ApiError> {
+    let known = request.api.schedule(&request.segment).await?;
+    request.api.check_type_exists(&known.spec.task.task_type).await?;
+    let request_runs = request_name();
+    let tasks = vec![run_of(&request.segment, &request_runs)];
+    let done = request.api.request_runs(request.segment.clone(), request_runs, None, tasks).await;
+    done.map_err(|error| error.hint_if_unknown(REPEAT_RUN))
 }
 
 /// `POST /v1/schedules/{id}/backfill`.
-pub async fn backfill(call: ApiRequest) -> Result<Response, ApiError> {
+pub async fn backfill(request: ApiRequest) -> Result<Response, ApiError> {
     let now = now_ms();
-    let from_ms = time(&call, "from")?.ok_or_else(|| bad_parameter("from", "it says where to begin, and is missing"))?;
-    let to_ms = time(&call, "to")?.unwrap_or(now);
+    let from_ms = time(&request, "from")?.ok_or_else(|| bad_parameter("from", "it is required"))?;
+    let to_ms = time(&request, "to")?.unwrap_or(now);
     if to_ms > now {
-        return Err(bad_parameter("to", "it is in the future: a backfill makes up for what is past"));
+        return Err(bad_parameter("to", "it is in the future: a backfill covers past times only"));
     }
     if to_ms < from_ms {
         return Err(bad_parameter("to", "it is before `from`"));
     }
-    let known = call.api.schedule(&call.segment).await?;
-    call.api.check_known_type(&known.spec.task.task_type).await?;
-    let mut times = times_of(&known.spec)?.upcoming(from_ms - 1, MAX_BACKFILL + 1);
+    let known = request.api.schedule(&request.segment).await?;
+    request.api.check_type_exists(&known.spec.task.task_type).await?;
+    let mut times = firing_times(&known.spec)?.upcoming(from_ms - 1, MAX_BACKFILL + 1);
     times.retain(|time| *time <= to_ms);
     if times.len() > MAX_BACKFILL {
         let why = format!("there are more than {MAX_BACKFILL} times between `from` and `to`");
-        return Err(ApiError::new(Code::TooManyTimes, why).hint("ask for a shorter span, then for the next one"));
+        return Err(ApiError::new(Code::TooManyTimes, why).hint("split the backfill into shorter spans"));
     }
-    let tasks = times.iter().map(|time| task_of(&call.segment, *time)).collect();
-    call.api.ask(call.segment.clone(), ask_name(), Some(Span { from_ms, to_ms }), tasks).await
+    let tasks = times.iter().map(|time| task_of(&request.segment, *time)).collect();
+    request.api.request_runs(request.segment.clone(), request_name(), Some(Span { from_ms, to_ms }), tasks).await
 }
 
-/// Requests of the same millisecond are still two.
-fn ask_name() -> String {
+/// Makes requests of the same millisecond distinct.
+fn request_name() -> String {
     format!("{}-{:04x}", schedule::stamp(now_ms()), fastrand::u16(..))
 }
 
-fn time(call: &ApiRequest, name: &str) -> Result<Option<i64>, ApiError> {
-    call.query.text(name).map(|text| parse_time(text).map_err(|why| bad_parameter(name, &why))).transpose()
+fn time(request: &ApiRequest, name: &str) -> Result<Option<i64>, ApiError> {
+    request.query.text(name).map(|text| parse_time(text).map_err(|why| bad_parameter(name, &why))).transpose()
 }
 
-fn times_of(spec: &Spec) -> Result<Times, ApiError> {
+fn firing_times(spec: &Spec) -> Result<Times, ApiError> {
     Times::of(spec).map_err(|flaws| {
         let why = flaws.first().map(|flaw| flaw.what.clone()).unwrap_or_default();
-        ApiError::new(Code::BadField, format!("its times cannot be read: {why}"))
+        ApiError::new(Code::BadField, format!("the times of the spec are invalid: {why}"))
     })
 }
 
@@ -191,74 +192,75 @@ fn note(note: &schedule::step::Note) -> ScheduleNote {
 }
 
 impl Api {
-    /// A schedule that must be there.
+    /// Returns an existing schedule.
     async fn schedule(&self, id: &str) -> Result<Arc<Schedule>, ApiError> {
-        self.known_orders().await?;
+        self.wait_for_control_state().await?;
         let known = self.control.orders().plan.schedules.get(id).cloned();
         known.ok_or_else(|| {
             ApiError::new(Code::UnknownSchedule, format!("there is no schedule `{}`", clip(id)))
-                .hint("GET /v1/schedules lists them")
+                .hint("list them with GET /v1/schedules")
         })
     }
 
     async fn check_spec(&self, spec: &Spec, at: &str) -> Result<(), ApiError> {
         if let Some(flaw) = spec.flaws().into_iter().next() {
-            let refusal = ApiError::new(Code::BadField, flaw.what).pointer(format!("{at}/{}", flaw.at));
-            return Err(flaw.hint.map_or(refusal.clone(), |hint| refusal.hint(hint)));
+            let error = ApiError::new(Code::BadField, flaw.what).pointer(format!("{at}/{}", flaw.at));
+            return Err(flaw.hint.map_or(error.clone(), |hint| error.hint(hint)));
         }
         let task = &spec.task;
-        let place = |refusal: ApiError, below: &str| refusal.pointer(format!("{at}/task/{below}"));
-        self.check_known_type(&task.task_type).await.map_err(|refusal| place(refusal, "type"))?;
-        let params = RawJson::of(&task.params).map_err(|why| place(ApiError::new(Code::BadField, why.to_string()), "params"))?;
-        self.check_fit(&task.task_type, &params, &format!("{at}/task/params"))?;
-        self.check_thens_fit(&task.then, &format!("{at}/task/then"))?;
-        self.check_known_thens(&task.then).await.map_err(|refusal| refusal.below(&format!("{at}/task")))?;
+        let position = |error: ApiError, below: &str| error.pointer(format!("{at}/task/{below}"));
+        self.check_type_exists(&task.task_type).await.map_err(|error| position(error, "type"))?;
+        let params =
+            RawJson::of(&task.params).map_err(|why| position(ApiError::new(Code::BadField, why.to_string()), "params"))?;
+        self.check_params(&task.task_type, &params, &format!("{at}/task/params"))?;
+        self.check_continuation_params(&task.then, &format!("{at}/task/then"))?;
+        self.check_continuation_types(&task.then).await.map_err(|error| error.below(&format!("{at}/task")))?;
         let (rules, at) = (task.rules(), format!("{at}/task"));
-        self.check_tells(&rules, now_ms()).map_err(|refusal| refusal.below(&at))?;
-        self.check_deliverable(&rules).await.map_err(|refusal| refusal.below(&at))
+        self.check_notifications(&rules, now_ms()).map_err(|error| error.below(&at))?;
+        self.check_notification_types(&rules).await.map_err(|error| error.below(&at))
     }
 
-    async fn set_schedule(self: &Arc<Self>, id: &str, wanted: Schedule, status: u16) -> Result<Response, ApiError> {
+    async fn set_schedule(self: &Arc<Self>, id: &str, new: Schedule, status: u16) -> Result<Response, ApiError> {
         let full = {
             let schedules = &self.control.orders().plan.schedules;
             schedules.len() >= MAX_SCHEDULES && !schedules.contains_key(id)
         };
         if full {
-            return Err(ApiError::new(Code::TooManySchedules, format!("there are {MAX_SCHEDULES} schedules"))
+            return Err(ApiError::new(Code::TooManySchedules, format!("there are already {MAX_SCHEDULES} schedules"))
                 .hint("delete one: DELETE /v1/schedules/{id}"));
         }
-        let (api, key, wanted) = (self.clone(), ScheduleKey::Schedule(id.to_owned()), Arc::new(wanted));
-        let said = wanted.clone();
-        detached(async move { api.arrange(&key, Some(&*said)).await }).await?;
-        self.schedule_answer(status, id.to_owned(), wanted).await
+        let (api, key, new) = (self.clone(), ScheduleKey::Schedule(id.to_owned()), Arc::new(new));
+        let record = new.clone();
+        detached(async move { api.write_schedule(&key, Some(&*record)).await }).await?;
+        self.schedule_answer(status, id.to_owned(), new).await
     }
 
-    /// Writes it, and waits a little until this api sees it too.
-    async fn arrange<T: serde::Serialize>(&self, key: &ScheduleKey, said: Option<&T>) -> Result<(), ApiError> {
-        let written = control::arrange(self.publisher.link(), self.publisher.names(), key, said).await;
-        let place = written.map_err(ApiError::of_write)?;
-        tracing::info!(%key, "told to the tracker");
-        // It is written; this api is only late to see it.
-        let _ = tokio::time::timeout(SEEN_DEADLINE, self.control.reached(place.offset)).await;
+    /// Writes or deletes a schedule record, and waits until this API has read it.
+    async fn write_schedule<T: serde::Serialize>(&self, key: &ScheduleKey, record: Option<&T>) -> Result<(), ApiError> {
+        let written = control::arrange(self.publisher.link(), self.publisher.names(), key, record).await;
+        let position = written.map_err(ApiError::from_write)?;
+        tracing::info!(%key, "schedule record written");
+        // The write is done; only this API's own view may lag.
+        let _ = tokio::time::timeout(READ_BACK_DEADLINE, self.control.reached(position.offset)).await;
         Ok(())
     }
 
-    /// Asks the tracker, and waits a little until it has done it.
-    async fn ask(
+    /// Requests runs from the tracker, and waits for it within a deadline.
+    async fn request_runs(
         self: &Arc<Self>,
         id: String,
-        ask: String,
+        request_runs: String,
         backfill: Option<Span>,
         tasks: Vec<String>,
     ) -> Result<Response, ApiError> {
         if self.control.orders().plan.asks.len() >= MAX_ASKS {
-            let why = format!("{MAX_ASKS} requests wait for the tracker already");
-            return Err(ApiError::new(Code::Overloaded, why).hint("see that a tracker is running"));
+            let why = format!("{MAX_ASKS} schedule requests are already pending");
+            return Err(ApiError::new(Code::Overloaded, why).hint("check that a tracker is running"));
         }
-        let (api, said) = (self.clone(), ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill });
-        let (key, name) = (ScheduleKey::ScheduleRequest(id.clone(), ask.clone()), (id.clone(), ask));
-        detached(async move { api.arrange(&key, Some(&said)).await }).await?;
-        let (end, mut changes) = (Instant::now() + SEEN_DEADLINE, self.control.changes());
+        let (api, record) = (self.clone(), ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill });
+        let (key, name) = (ScheduleKey::ScheduleRequest(id.clone(), request_runs.clone()), (id.clone(), request_runs));
+        detached(async move { api.write_schedule(&key, Some(&record)).await }).await?;
+        let (end, mut changes) = (Instant::now() + READ_BACK_DEADLINE, self.control.changes());
         let done = loop {
             changes.borrow_and_update();
             if !self.control.orders().plan.asks.contains_key(&name) {
@@ -278,24 +280,24 @@ impl Api {
 
     async fn schedule_documents(&self, schedules: Vec<(String, Arc<Schedule>)>) -> Result<Vec<ScheduleDocument>, ApiError> {
         let states: Vec<Arc<State>> = {
-            let orders = self.control.orders();
-            schedules.iter().map(|(id, _)| orders.plan.states.get(id).cloned().unwrap_or_default()).collect()
+            let control = self.control.orders();
+            schedules.iter().map(|(id, _)| control.plan.states.get(id).cloned().unwrap_or_default()).collect()
         };
         let last = states.iter().filter_map(|state| TaskId::parse(&state.last.as_ref()?.task).ok()).collect();
         let ended = self.task_states(last).await?;
         let mut documents = Vec::with_capacity(schedules.len());
         for ((id, schedule), state) in schedules.into_iter().zip(states) {
-            let known = self.check_known_type(&schedule.spec.task.task_type).await;
-            let trouble = match known {
-                Err(refusal) if refusal.is(Code::UnknownType) => Some(refusal.document().detail),
+            let known = self.check_type_exists(&schedule.spec.task.task_type).await;
+            let error = match known {
+                Err(error) if error.is(Code::UnknownType) => Some(error.document().detail),
                 _ => None,
             };
-            documents.push(document(id, &schedule, &state, &ended, trouble));
+            documents.push(document(id, &schedule, &state, &ended, error));
         }
         Ok(documents)
     }
 
-    /// The states of these tasks, as far as they are known.
+    /// Reads the states of tasks that have a record.
     async fn task_states(&self, ids: Vec<TaskId>) -> Result<BTreeMap<String, crate::model::record::state::State>, ApiError> {
         let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
         ids.into_iter().for_each(|id| by_partition.entry(self.publisher.partition_of(&id)).or_default().push(id));
@@ -313,7 +315,7 @@ fn document(
     schedule: &Schedule,
     state: &State,
     states: &BTreeMap<String, crate::model::record::state::State>,
-    trouble: Option<String>,
+    error: Option<String>,
 ) -> ScheduleDocument {
     let times = Times::of(&schedule.spec).ok();
     let next = times.map(|times| times.upcoming(now_ms(), NEXT)).unwrap_or_default();
@@ -335,6 +337,6 @@ fn document(
             state: states.get(&last.task).copied(),
         }),
         recent: state.recent.iter().map(note).collect(),
-        trouble,
+        error,
     }
 }

@@ -1,4 +1,4 @@
-//! What is read of one task.
+//! Endpoints that read one task.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::model::event::Event;
 use crate::model::task::{Position, Source, Task, read_task};
 use crate::store::Index;
 
-/// The largest page of tasks.
+/// Maximum page size of task lists.
 pub const MAX_PAGE: usize = 200;
-/// Tasks on a page, unless told otherwise.
+/// Default page size of task lists.
 pub const PAGE: usize = 50;
 
 pub fn json_answer<T: Serialize>(status: u16, document: &T) -> Response {
@@ -27,84 +27,81 @@ pub fn json_answer<T: Serialize>(status: u16, document: &T) -> Response {
     match serde_json::to_vec(document) {
         Ok(body) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => {
-            tracing::error!(%error, "an answer cannot be written as JSON");
+            tracing::error!(%error, "cannot encode a response as JSON");
             ApiError::internal().into_response()
         }
     }
 }
 
-async fn found(call: &ApiRequest) -> Result<TaskView, ApiError> {
-    call.api.find(&call.id()?, call.after()?).await
+async fn found(request: &ApiRequest) -> Result<TaskView, ApiError> {
+    request.api.find(&request.id()?, request.after()?).await
 }
 
 /// `GET /v1/tasks/{id}`.
-pub async fn status(call: ApiRequest) -> Result<Response, ApiError> {
-    let found = found(&call).await?;
-    let deliveries = call.api.deliveries(&found).await?;
+pub async fn status(request: ApiRequest) -> Result<Response, ApiError> {
+    let found = found(&request).await?;
+    let deliveries = request.api.deliveries(&found).await?;
     Ok(json_answer(200, &crate::api::documents::Status { deliveries, ..documents::status(&found) }))
 }
 
 /// `GET /v1/tasks/{id}/state`.
-pub async fn state(call: ApiRequest) -> Result<Response, ApiError> {
-    Ok(json_answer(200, &documents::state(&found(&call).await?)))
+pub async fn state(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &documents::state(&found(&request).await?)))
 }
 
 /// `GET /v1/tasks/{id}/history`.
-pub async fn history(call: ApiRequest) -> Result<Response, ApiError> {
-    Ok(json_answer(200, &documents::history(&found(&call).await?)))
+pub async fn history(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &documents::history(&found(&request).await?)))
 }
 
 /// `GET /v1/tasks/{id}/children`.
-pub async fn children(call: ApiRequest) -> Result<Response, ApiError> {
-    let limit = call.query.number("limit", PAGE, 1..=MAX_PAGE)?;
-    let after = call.query.text("cursor").map(cursor::decode).transpose()?;
-    let parent = found(&call).await?;
+pub async fn children(request: ApiRequest) -> Result<Response, ApiError> {
+    let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
+    let after = request.query.text("cursor").map(cursor::decode).transpose()?;
+    let parent = found(&request).await?;
     let index = Index::Children(parent.id.clone());
-    // One more than asked for tells whether there is a next page.
-    let mut entries = call.api.page(parent.partition, &index, after.as_ref(), limit + 1).await?;
+    // One extra entry tells whether there is a next page.
+    let mut entries = request.api.page(parent.partition, &index, after.as_ref(), limit + 1).await?;
     let more = entries.len() > limit;
     entries.truncate(limit);
     let next = entries.last().filter(|_| more).map(cursor::encode);
     let ids: Vec<_> = entries.into_iter().map(|entry| entry.id).collect();
-    let children = call.api.look_many(parent.partition, &ids).await?;
+    let children = request.api.read_many(parent.partition, &ids).await?;
     let tasks = children.iter().flatten().map(documents::status).collect();
     Ok(json_answer(200, &TaskPage { tasks, next, ..TaskPage::default() }))
 }
 
-/// `GET /v1/tasks/{id}/params`: they lie in Kafka alone.
-pub async fn params(call: ApiRequest) -> Result<Response, ApiError> {
-    let task = found(&call).await?;
-    if task.node.is_external() {
-        return Err(ApiError::new(
-            Code::NoParams,
-            format!("`{}` is an external task: whoever runs it keeps its params", task.id),
-        ));
+/// `GET /v1/tasks/{id}/params`: params are only stored in Kafka.
+pub async fn params(request: ApiRequest) -> Result<Response, ApiError> {
+    let task = found(&request).await?;
+    if task.record.is_external() {
+        return Err(ApiError::new(Code::NoParams, format!("`{}` is an external task; its params are not stored", task.id)));
     }
-    let Some(task_type) = task.node.task_type.clone() else {
-        return Err(ApiError::new(Code::NoParams, format!("`{}` is only expected: nobody has published it yet", task.id)));
+    let Some(task_type) = task.record.task_type.clone() else {
+        return Err(ApiError::new(Code::NoParams, format!("`{}` is expected but has not been published", task.id)));
     };
-    let in_topic = match task.node.position {
-        Some(position) => in_topic(&call, &task, task_type, position).await,
-        None => Err(ApiError::new(Code::NoParams, format!("nothing says where the record of `{}` lies", task.id))),
+    let in_topic = match task.record.position {
+        Some(position) => in_topic(&request, &task, task_type, position).await,
+        None => Err(ApiError::new(Code::NoParams, format!("the position of the record of `{}` is not known", task.id))),
     };
-    match (in_topic, task.node.told_at) {
-        (Err(refusal), Some(offset)) => in_event(&call, &task, offset).await?.ok_or(refusal),
+    match (in_topic, task.record.told_at) {
+        (Err(error), Some(offset)) => in_event(&request, &task, offset).await?.ok_or(error),
         (answer, _) => answer,
     }
     .map(|params| json_answer(200, &params))
 }
 
-/// From the task's own record.
-async fn in_topic(call: &ApiRequest, task: &TaskView, task_type: Arc<str>, position: Position) -> Result<Params, ApiError> {
-    let topic = call.api.publisher.names().tasks(&task_type);
+/// Reads the params from the task's record.
+async fn in_topic(request: &ApiRequest, task: &TaskView, task_type: Arc<str>, position: Position) -> Result<Params, ApiError> {
+    let topic = request.api.publisher.names().tasks(&task_type);
     let place = Partition::new(topic.as_str(), position.partition);
-    let record = call.api.broker.read_at(&place, position.offset).await?;
+    let record = request.api.broker.read_at(&place, position.offset).await?;
     let Some(record) = record else { return Err(params_gone(task, &topic, position)) };
     let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
     match read_task(&source, headers) {
         Ok(Task { id, params, .. }) if id == task.id => Ok(Params { id: id.to_string(), params }),
-        // The topic was made anew: the place is another record's now.
+        // The topic was recreated, and the offset holds another record.
         Ok(_) => Err(params_gone(task, &topic, position)),
         Err(reject) => {
             Err(ApiError::new(Code::ParamsUnreadable, format!("the record at {topic}/{position}: {}", reject.message)))
@@ -112,16 +109,16 @@ async fn in_topic(call: &ApiRequest, task: &TaskView, task_type: Arc<str>, posit
     }
 }
 
-/// From the event with which the task began to wait for its time.
-async fn in_event(call: &ApiRequest, task: &TaskView, offset: i64) -> Result<Option<Params>, ApiError> {
-    let events = call.api.events(task.partition);
-    let record = call.api.broker.read_at(&events, offset).await?;
+/// Reads the params from the event that scheduled the task.
+async fn in_event(request: &ApiRequest, task: &TaskView, offset: i64) -> Result<Option<Params>, ApiError> {
+    let events = request.api.events(task.partition);
+    let record = request.api.broker.read_at(&events, offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
     let kept = event.filter(|event| event.id == task.id).and_then(|event| event.record);
     Ok(kept.map(|kept| Params { id: task.id.to_string(), params: kept.params }))
 }
 
 fn params_gone(task: &TaskView, topic: &str, position: Position) -> ApiError {
-    let why = format!("the record of `{}` at {topic}/{position} is no longer kept", task.id);
-    ApiError::new(Code::ParamsGone, why).hint("`topics.task_retention` says how long task topics keep records")
+    let why = format!("the record of `{}` at {topic}/{position} is no longer retained", task.id);
+    ApiError::new(Code::ParamsGone, why).hint("`topics.task_retention` sets how long task topics retain records")
 }

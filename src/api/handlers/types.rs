@@ -1,4 +1,4 @@
-//! Task types: which there are, how much of each there is to do.
+//! Task types: topics, task counts and limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::task::json_answer;
-use super::workers::at_work;
+use super::workers::worker_totals;
 use crate::api::Api;
 use crate::api::backends::stored;
 use crate::api::documents::{Backlog, Paused, TypeDocument, TypeLimits, Types};
@@ -25,85 +25,87 @@ use crate::model::task::continuation::Continuation;
 use crate::model::task::id::clip;
 use crate::publish::time_text;
 
-/// How long the list of topics counts as new.
-const FRESH: Duration = Duration::from_secs(5);
-/// For a type that is not in the list, and after an error, it is read again after this.
-const RECHECK: Duration = Duration::from_secs(1);
-/// How many letters may differ in a name that is meant.
-const NEAR: usize = 2;
+/// Time for which the cached topic list is valid.
+const CACHE_TTL: Duration = Duration::from_secs(5);
+/// Minimum interval between reads for unknown types and after errors.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum edit distance of a suggested name.
+const MAX_DISTANCE: usize = 2;
 
-/// With the number of partitions.
+/// Number of partitions per type.
 type Known = Arc<BTreeMap<String, u32>>;
 
-/// The types that have a topic, as last read.
+/// Cache of the types that have a topic.
 #[derive(Default)]
-pub struct Topics(Mutex<Last>);
+pub struct Topics(Mutex<Cache>);
 
 #[derive(Default)]
-struct Last {
+struct Cache {
     known: Option<(Instant, Known)>,
     failed: Option<(Instant, ApiError)>,
 }
 
-impl Last {
+impl Cache {
     fn known(&self, newer_than: Duration) -> Option<Known> {
         self.known.as_ref().filter(|(read, _)| read.elapsed() < newer_than).map(|(_, known)| known.clone())
     }
 }
 
 impl Api {
-    pub async fn check_type_of(&self, draft: &Draft) -> Result<(), ApiError> {
+    pub async fn check_types(&self, draft: &Draft) -> Result<(), ApiError> {
         if !draft.is_external() {
-            self.check_known_type(&draft.new.task_type).await?;
+            self.check_type_exists(&draft.new.task_type).await?;
         }
-        self.check_known_thens(&draft.new.policy.rules.then).await?;
-        self.check_deliverable(&draft.new.policy.rules).await
+        self.check_continuation_types(&draft.new.policy.rules.then).await?;
+        self.check_notification_types(&draft.new.policy.rules).await
     }
 
-    /// Refuses a type that has no topic.
-    pub async fn check_known_type(&self, name: &str) -> Result<(), ApiError> {
+    /// Rejects a type without a topic.
+    pub async fn check_type_exists(&self, name: &str) -> Result<(), ApiError> {
         self.partitions_of(name).await.map(drop)
     }
 
-    /// Refuses what follows, where it would be of a type that has no topic.
-    pub async fn check_known_thens(&self, thens: &[Continuation]) -> Result<(), ApiError> {
+    /// Rejects continuations of a type without a topic.
+    pub async fn check_continuation_types(&self, continuations: &[Continuation]) -> Result<(), ApiError> {
         let mut types = Vec::new();
-        types_of(thens, "/then", &mut types);
+        types_of(continuations, "/then", &mut types);
         for (at, name) in types {
-            self.check_known_type(name).await.map_err(|refusal| refusal.pointer(at))?;
+            self.check_type_exists(name).await.map_err(|error| error.pointer(at))?;
         }
         Ok(())
     }
 
-    /// How many partitions the topic of a type has.
+    /// Returns the number of partitions of a type's topic.
     pub async fn partitions_of(&self, name: &str) -> Result<u32, ApiError> {
-        if let Some(partitions) = self.topics(FRESH).await?.get(name) {
+        if let Some(partitions) = self.topics(CACHE_TTL).await?.get(name) {
             return Ok(*partitions);
         }
-        let known = self.topics(RECHECK).await?;
+        let known = self.topics(RETRY_INTERVAL).await?;
         let names: Vec<&str> = known.keys().map(String::as_str).collect();
         known.get(name).copied().ok_or_else(|| self.unknown_type(name, &names))
     }
 
     pub fn unknown_type(&self, name: &str, known: &[&str]) -> ApiError {
-        let near: Vec<String> = near_names(name, known).iter().map(|name| format!("`{name}`")).collect();
-        let hint = match near.as_slice() {
-            [] => "`kafleet topics apply` makes the topics of configured types; GET /v1/types lists them".to_owned(),
-            near => format!("did you mean {}? If the type is new, `kafleet topics apply` makes its topic", near.join(" or ")),
+        let similar: Vec<String> = similar_names(name, known).iter().map(|name| format!("`{name}`")).collect();
+        let hint = match similar.as_slice() {
+            [] => "`kafleet topics apply` creates the topics of configured types; GET /v1/types lists them".to_owned(),
+            similar => {
+                format!("did you mean {}? If the type is new, `kafleet topics apply` creates its topic", similar.join(" or "))
+            }
         };
         let topic = self.publisher.names().tasks(name);
         ApiError::new(Code::UnknownType, format!("the type `{}` has no topic `{}`", clip(name), clip(&topic))).hint(hint)
     }
 
-    /// The types that have a topic, read not longer ago than this. While Kafka is away, as they were.
+    /// Returns the types with a topic, not older than `newer_than`. While Kafka is unavailable, the last known list.
     async fn topics(&self, newer_than: Duration) -> Result<Known, ApiError> {
-        // Held while reading: who comes meanwhile shares the answer, also when it is an error.
-        let mut last = self.topics.0.lock().await;
-        if let Some(known) = last.known(newer_than) {
+        // Holding the lock while reading lets concurrent requests share the result, including an error.
+        let mut cache = self.topics.0.lock().await;
+        if let Some(known) = cache.known(newer_than) {
             return Ok(known);
         }
-        if let Some((_, refusal)) = last.failed.as_ref().filter(|(failed, _)| failed.elapsed() < RECHECK) {
-            return last.known.as_ref().map(|(_, known)| known.clone()).ok_or_else(|| refusal.clone());
+        if let Some((_, error)) = cache.failed.as_ref().filter(|(failed, _)| failed.elapsed() < RETRY_INTERVAL) {
+            return cache.known.as_ref().map(|(_, known)| known.clone()).ok_or_else(|| error.clone());
         }
         let prefix = self.publisher.names().tasks("");
         match self.broker.topics(&prefix).await.map_err(ApiError::from) {
@@ -111,17 +113,17 @@ impl Api {
                 let names = self.publisher.names();
                 let of = |topic: &TopicInfo| Some((names.type_of(&topic.name)?.to_owned(), topic.partitions));
                 let known: Known = Arc::new(topics.iter().filter_map(of).collect());
-                *last = Last { known: Some((Instant::now(), known.clone())), failed: None };
+                *cache = Cache { known: Some((Instant::now(), known.clone())), failed: None };
                 Ok(known)
             }
-            Err(refusal) => {
-                last.failed = Some((Instant::now(), refusal.clone()));
-                last.known.as_ref().map(|(_, known)| known.clone()).ok_or(refusal)
+            Err(error) => {
+                cache.failed = Some((Instant::now(), error.clone()));
+                cache.known.as_ref().map(|(_, known)| known.clone()).ok_or(error)
             }
         }
     }
 
-    /// Tasks by type and state.
+    /// Counts tasks by type and state.
     pub async fn counts(&self) -> Result<BTreeMap<String, BTreeMap<State, u64>>, ApiError> {
         let mut counts = BTreeMap::<String, BTreeMap<State, u64>>::new();
         for count in stored(self.store.counts(&self.partitions())).await? {
@@ -131,59 +133,65 @@ impl Api {
     }
 }
 
-/// Where each type of what follows is named.
-fn types_of<'a>(thens: &'a [Continuation], at: &str, types: &mut Vec<(String, &'a str)>) {
-    for (n, then) in thens.iter().enumerate() {
+/// Collects the types of continuations, with their JSON pointers.
+fn types_of<'a>(continuations: &'a [Continuation], at: &str, types: &mut Vec<(String, &'a str)>) {
+    for (n, then) in continuations.iter().enumerate() {
         types.push((format!("{at}/{n}/type"), &then.task_type));
         types_of(&then.then, &format!("{at}/{n}/then"), types);
     }
 }
 
-/// `GET /v1/types`: those that have a topic, that have tasks, or that this process knows.
-pub async fn types(call: ApiRequest) -> Result<Response, ApiError> {
-    let api = &call.api;
-    let known = api.topics(FRESH).await?;
+/// `GET /v1/types`: types with a topic, types with tasks, and types registered in this process.
+pub async fn types(request: ApiRequest) -> Result<Response, ApiError> {
+    let api = &request.api;
+    let known = api.topics(CACHE_TTL).await?;
     let mut counts = api.counts().await?;
-    api.known_orders().await?;
+    api.wait_for_control_state().await?;
     let registered = api.registry.types().map(|(name, _)| name.to_string());
     let names: BTreeSet<String> = known.keys().cloned().chain(counts.keys().cloned()).chain(registered).collect();
-    let beats = api.roll.beats();
+    let heartbeats = api.workers.beats();
     let document = |name: String| {
         let counts = counts.remove(&name).unwrap_or_default();
-        api.type_document(known.contains_key(&name), counts, &beats, name)
+        api.type_document(known.contains_key(&name), counts, &heartbeats, name)
     };
     Ok(json_answer(200, &Types { types: names.into_iter().map(document).collect() }))
 }
 
 impl Api {
-    /// One type, as `GET /v1/types` shows it.
+    /// Returns one type in the form of `GET /v1/types`.
     pub async fn type_answer(&self, name: &str) -> Result<Response, ApiError> {
         let counts = self.counts().await?.remove(name).unwrap_or_default();
-        Ok(json_answer(200, &self.type_document(true, counts, &self.roll.beats(), name.to_owned())))
+        Ok(json_answer(200, &self.type_document(true, counts, &self.workers.beats(), name.to_owned())))
     }
 
-    fn type_document(&self, topic: bool, counts: BTreeMap<State, u64>, beats: &[(i64, Heartbeat)], name: String) -> TypeDocument {
+    fn type_document(
+        &self,
+        topic: bool,
+        counts: BTreeMap<State, u64>,
+        heartbeats: &[(i64, Heartbeat)],
+        name: String,
+    ) -> TypeDocument {
         let registered = self.registry.get(&name);
-        let orders = self.control.orders();
-        let paused = orders.paused.get(&name);
+        let control = self.control.orders();
+        let paused = control.paused.get(&name);
         TypeDocument {
             topic,
             backlog: backlog_of(&counts),
             counts,
             paused: paused.map(|pause| Paused { since: time_text(pause.at_ms), reason: pause.reason.clone() }),
-            limits: limits_of(&name, &orders, registered.map(|registered| &registered.policy)),
-            kills: orders.kills_in(&name).map(str::to_owned).collect(),
-            at_work: at_work(beats, &name),
+            limits: limits_of(&name, &control, registered.map(|registered| &registered.policy)),
+            kills: control.kills_in(&name).map(str::to_owned).collect(),
+            worker_totals: worker_totals(heartbeats, &name),
             schema: registered.map(|registered| registered.schema.json().clone()),
             name,
         }
     }
 }
 
-pub fn limits_of(name: &str, orders: &ControlState, policy: Option<&TypePolicy>) -> TypeLimits {
-    let said = orders.slots.get(name);
-    let (slots, most) = (said.and_then(|said| said.slots), said.and_then(|said| said.max_concurrency));
-    let rate = orders.rates.get(name).map(|limit| limit.rate);
+pub fn limits_of(name: &str, control: &ControlState, policy: Option<&TypePolicy>) -> TypeLimits {
+    let limits = control.slots.get(name);
+    let (slots, most) = (limits.and_then(|limits| limits.slots), limits.and_then(|limits| limits.max_concurrency));
+    let rate = control.rates.get(name).map(|limit| limit.rate);
     let live = [("slots", slots.is_some()), ("max_concurrency", most.is_some()), ("rate", rate.is_some())];
     TypeLimits {
         slots: slots.or(policy.and_then(|policy| policy.concurrency)),
@@ -194,13 +202,13 @@ pub fn limits_of(name: &str, orders: &ControlState, policy: Option<&TypePolicy>)
 }
 
 /// `GET /v1/types/{type}/backlog`.
-pub async fn backlog(call: ApiRequest) -> Result<Response, ApiError> {
-    call.api.include(call.after()?).await?;
-    let counts = call.api.counts().await?;
-    match counts.get(&call.segment) {
+pub async fn backlog(request: ApiRequest) -> Result<Response, ApiError> {
+    request.api.wait_for_position(request.after()?).await?;
+    let counts = request.api.counts().await?;
+    match counts.get(&request.segment) {
         Some(counts) => Ok(json_answer(200, &Backlog { backlog: backlog_of(counts) })),
         None => {
-            call.api.check_known_type(&call.segment).await?;
+            request.api.check_type_exists(&request.segment).await?;
             Ok(json_answer(200, &Backlog { backlog: 0 }))
         }
     }
@@ -210,15 +218,15 @@ fn backlog_of(counts: &BTreeMap<State, u64>) -> u64 {
     [State::Queued, State::Running, State::Warning].iter().filter_map(|state| counts.get(state)).sum()
 }
 
-/// At most three names that may have been meant, nearest first.
-fn near_names<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
-    let mut near: Vec<(usize, &str)> = known.iter().map(|known| (distance(name, known), *known)).collect();
-    near.retain(|(distance, known)| *distance <= NEAR || (name.len() >= 3 && known.starts_with(name)));
-    near.sort();
-    near.into_iter().map(|(_, known)| known).take(3).collect()
+/// Returns at most three similar names, most similar first.
+fn similar_names<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
+    let mut similar: Vec<(usize, &str)> = known.iter().map(|known| (distance(name, known), *known)).collect();
+    similar.retain(|(distance, known)| *distance <= MAX_DISTANCE || (name.len() >= 3 && known.starts_with(name)));
+    similar.sort();
+    similar.into_iter().map(|(_, known)| known).take(3).collect()
 }
 
-/// Letters to change, add or take away (Levenshtein).
+/// Levenshtein distance.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.bytes().enumerate() {
@@ -238,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_recognised() {
+    fn similar_type_names_are_suggested() {
         let known = ["echo", "foreach", "resize", "resize-video"];
         for (typed, meant) in [
             ("ehco", vec!["echo"]),
@@ -247,12 +255,12 @@ mod tests {
             ("for", vec!["foreach"]),
             ("transcode", vec![]),
         ] {
-            assert_eq!(near_names(typed, &known), meant, "{typed}");
+            assert_eq!(similar_names(typed, &known), meant, "{typed}");
         }
     }
 
     #[test]
-    fn configured_limits_are_shown_where_none_are_set_live() {
+    fn configured_limits_apply_without_live_limits() {
         let policy = TypePolicy { concurrency: Some(7), max_concurrency: Some(30), ..TypePolicy::default() };
         let limits = limits_of("resize", &ControlState::default(), Some(&policy));
         assert_eq!((limits.slots, limits.max_concurrency, limits.live.len()), (Some(7), Some(30), 0));

@@ -1,7 +1,8 @@
-//! Changes as they happen, as server-sent events.
+//! Server-sent events for one task.
 //!
-//! A stream starts with the present state, also when it resumes: whatever was missed is in it. It ends with the event
-//! `end`, which says why. Between client and fleet lies a short queue; a client that leaves it full is let go.
+//! A stream starts with the current state, also after a reconnect, so that nothing is missed. Its last event is
+//! `end`, with a reason. A bounded queue separates the client from the fleet; a client that leaves it full is
+//! disconnected.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,63 +25,63 @@ use crate::api::read::status::status;
 use crate::model::task::id::TaskId;
 use crate::runtime;
 
-/// Silence after which a comment is sent.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Events that wait for the client to read.
+/// Interval of keep-alive comments.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Maximum events queued for the client.
 const QUEUE: usize = 16;
-/// How long a client may leave its queue full.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time after which a client with a full queue is disconnected.
+const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `GET /v1/tasks/{id}/watch`.
-pub async fn task(call: ApiRequest) -> Result<Response, ApiError> {
-    let id = call.id()?;
-    let interest = call.api.hub.interest(call.api.publisher.partition_of(&id), &id)?;
-    let found = call.api.find(&id, call.after()?).await?;
-    let api = call.api.clone();
-    Ok(stream(|events| async move { follow(&api, found, &interest, events).await }))
+pub async fn task(request: ApiRequest) -> Result<Response, ApiError> {
+    let id = request.id()?;
+    let subscription = request.api.notices.subscribe(request.api.publisher.partition_of(&id), &id)?;
+    let found = request.api.find(&id, request.after()?).await?;
+    let api = request.api.clone();
+    Ok(event_stream(|events| async move { follow(&api, found, &subscription, events).await }))
 }
 
-/// Makes a stream of what a task writes into it.
-pub fn stream<F>(write: impl FnOnce(Events) -> F) -> Response
+/// Starts a stream and spawns the task that writes to it.
+pub fn event_stream<F>(write: impl FnOnce(Events) -> F) -> Response
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let (sender, receiver) = mpsc::channel(QUEUE + 1);
-    // Room for the last event is kept from the start, so that a client that was too slow hears it too.
+    // A slot for the last event is reserved up front, so that a slow client still receives the reason.
     let last = sender.clone().try_reserve_owned().ok();
-    runtime::spawn(write(Events { sender, last, patience: PATIENCE }));
+    runtime::spawn(write(Events { sender, last, timeout: SLOW_CLIENT_TIMEOUT }));
     let events = ReceiverStream::new(receiver).map(Ok::<Event, Infallible>);
-    Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
+    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL)).into_response()
 }
 
-/// The writing end of a stream.
+/// Sending half of a stream.
 pub struct Events {
     sender: Sender<Event>,
     last: Option<OwnedPermit<Event>>,
-    patience: Duration,
+    timeout: Duration,
 }
 
-/// The stream is over: the client has gone or is too slow, or has been told why.
-pub struct Over;
+/// The stream has ended: the client disconnected, was too slow, or has received the last event.
+pub struct StreamClosed;
 
 impl Events {
-    /// `id` is what a client that comes again has heard last.
-    pub async fn send(&mut self, name: &str, id: Option<&str>, document: &impl Serialize) -> Result<(), Over> {
+    /// Sends an event. `id` is sent back by the client in `Last-Event-ID` when it reconnects.
+    pub async fn send(&mut self, name: &str, id: Option<&str>, document: &impl Serialize) -> Result<(), StreamClosed> {
         let mut event = event(name, document);
         if let Some(id) = id {
             event = event.id(id);
         }
-        match self.sender.send_timeout(event, self.patience).await {
+        match self.sender.send_timeout(event, self.timeout).await {
             Ok(()) => Ok(()),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
                 self.end(EndReason::Slow);
-                Err(Over)
+                Err(StreamClosed)
             }
-            Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(Over),
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(StreamClosed),
         }
     }
 
-    /// Waits until the client has gone.
+    /// Waits until the client has disconnected.
     pub async fn closed(&self) {
         self.sender.closed().await;
     }
@@ -93,61 +94,66 @@ impl Events {
 }
 
 fn event(name: &str, document: &impl Serialize) -> Event {
-    // Documents have no keys that are not text, which is all that could fail.
+    // Documents have string keys only, so encoding cannot fail.
     let data = serde_json::to_string(document).unwrap_or_default();
     Event::default().event(name).data(data)
 }
 
-async fn follow(api: &Arc<Api>, found: TaskView, interest: &Subscription, mut events: Events) {
+async fn follow(api: &Arc<Api>, found: TaskView, subscription: &Subscription, mut events: Events) {
     let id = found.id.clone();
     let mut newest = Some(found);
-    let mut told: Option<Status> = None;
+    let mut last_sent: Option<Status> = None;
     loop {
         if let Some(found) = newest.take() {
             let status = status(&found);
-            if is_news(told.as_ref(), &status) {
+            if has_changed(last_sent.as_ref(), &status) {
                 if events.send("status", Some(&status.position), &status).await.is_err() {
                     return;
                 }
-                told = Some(status);
+                last_sent = Some(status);
             }
-            if found.node.state.is_terminal() {
+            if found.record.state.is_terminal() {
                 return events.end(EndReason::Finished);
             }
         }
-        newest = match news(api, &id, interest, &mut events).await {
+        newest = match wait_for_change(api, &id, subscription, &mut events).await {
             Ok(found) => found,
-            Err(Over) => return,
+            Err(StreamClosed) => return,
         };
     }
 }
 
-/// Waits until there may be news of a task, and looks. None: the store is away, the next look tells more.
-pub async fn news(api: &Api, id: &TaskId, interest: &Subscription, events: &mut Events) -> Result<Option<TaskView>, Over> {
+/// Waits for a possible change of a task and reads it. `None` if the store is unavailable; try again later.
+pub async fn wait_for_change(
+    api: &Api,
+    id: &TaskId,
+    subscription: &Subscription,
+    events: &mut Events,
+) -> Result<Option<TaskView>, StreamClosed> {
     tokio::select! {
         biased;
-        () = events.closed() => return Err(Over),
+        () = events.closed() => return Err(StreamClosed),
         () = api.shutdown.drain.cancelled() => {
             events.end(EndReason::Shutdown);
-            return Err(Over);
+            return Err(StreamClosed);
         }
-        () = interest.changed() => {}
+        () = subscription.changed() => {}
     }
-    match api.look(id).await {
+    match api.read(id).await {
         Ok(Some(found)) => Ok(Some(found)),
         Ok(None) => {
             events.end(EndReason::Gone);
-            Err(Over)
+            Err(StreamClosed)
         }
         Err(_) => Ok(None),
     }
 }
 
-/// The position moves with every event of the partition; that alone is no news of this task.
-fn is_news(told: Option<&Status>, now: &Status) -> bool {
-    told.is_none_or(|told| {
-        let told = Status { position: now.position.clone(), ..told.clone() };
-        told != *now
+/// Whether a status differs from the last one sent. The position alone advances with every event of the partition.
+fn has_changed(last_sent: Option<&Status>, now: &Status) -> bool {
+    last_sent.is_none_or(|last_sent| {
+        let last_sent = Status { position: now.position.clone(), ..last_sent.clone() };
+        last_sent != *now
     })
 }
 
@@ -156,18 +162,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_does_not_read_is_let_go_and_told_so() {
+    async fn slow_client_is_disconnected_with_a_reason() {
         let (sender, mut receiver) = mpsc::channel(3);
         let last = sender.clone().try_reserve_owned().ok();
-        let mut events = Events { sender, last, patience: Duration::from_millis(20) };
+        let mut events = Events { sender, last, timeout: Duration::from_millis(20) };
         assert!(events.send("status", None, &1).await.is_ok() && events.send("status", None, &2).await.is_ok());
-        assert!(events.send("status", None, &3).await.is_err(), "the third place is kept for the end");
+        assert!(events.send("status", None, &3).await.is_err(), "the last slot is reserved for the end event");
         drop(events);
-        let mut told = Vec::new();
+        let mut last_sent = Vec::new();
         while let Some(event) = receiver.recv().await {
-            told.push(format!("{event:?}"));
+            last_sent.push(format!("{event:?}"));
         }
-        assert_eq!(told.len(), 3);
-        assert!(told[2].contains("slow"), "{told:?}");
+        assert_eq!(last_sent.len(), 3);
+        assert!(last_sent[2].contains("slow"), "{last_sent:?}");
     }
 }

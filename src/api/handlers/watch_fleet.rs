@@ -1,5 +1,5 @@
-//! What changes in the fleet, for whoever follows more than one task. The last of it is kept, so that a watch that was cut
-//! goes on where it was, at the same process; elsewhere, or too late, it begins with: look at everything.
+//! `GET /v1/watch`: change notices for many tasks. A client that reconnects to the same process resumes from a
+//! bounded buffer; otherwise the stream starts with a change of everything.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, broadcast};
 
-use super::watch::{Events, stream};
+use super::watch::{Events, event_stream};
 use crate::api::Api;
 use crate::api::documents::{EndReason, FleetChange};
 use crate::api::http::problem::ApiError;
@@ -18,40 +18,40 @@ use crate::api::read::notices::too_many;
 use crate::model::task::id::{TaskId, check_type};
 use crate::store::Notice;
 
-/// Clients that may watch the fleet, a tree or a type at once.
+/// Maximum concurrent watchers of the fleet, a tree or a type.
 pub const MAX_FLEET_WATCHERS: usize = 5_000;
-/// Notices that are kept for those who come back, and that a watcher may be behind.
-const KEPT: usize = 1_024;
+/// Notices buffered for reconnecting clients, and the lag at which a watcher skips to the present.
+const BUFFERED: usize = 1_024;
 
 pub struct FleetFeed {
-    /// Of this process: numbers of another mean nothing here.
+    /// Random name of this process: event ids of another process are not valid here.
     name: String,
-    told: Mutex<Kept>,
+    notice: Mutex<Buffer>,
     live: broadcast::Sender<Arc<FleetChanges>>,
     slots: Arc<Semaphore>,
 }
 
 #[derive(Default)]
-struct Kept {
-    /// Of the last one; the first is 1.
+struct Buffer {
+    /// Number of the last notice; the first is 1.
     number: u64,
     last: VecDeque<Arc<FleetChanges>>,
 }
 
-/// A notice with its number.
+/// Numbered notice.
 pub struct FleetChanges {
     number: u64,
     notice: Notice,
-    /// The types of its tasks, looked up once for all who ask. None: they could not be.
+    /// Types of the tasks, read once for all watchers. `None` if they could not be read.
     types: OnceCell<Option<Vec<Option<Arc<str>>>>>,
 }
 
-/// A place in the feed.
+/// Position of a watcher.
 struct Watch {
-    /// What came between the place named by the client and now.
+    /// Notices between the client's last event and now.
     missed: VecDeque<Arc<FleetChanges>>,
     live: broadcast::Receiver<Arc<FleetChanges>>,
-    /// The number of the last notice before `live`.
+    /// Number of the last notice before `live`.
     from: u64,
     resumed: bool,
     _slot: OwnedSemaphorePermit,
@@ -61,46 +61,46 @@ impl Default for FleetFeed {
     fn default() -> Self {
         Self {
             name: format!("{:08x}", fastrand::u32(..)),
-            told: Mutex::default(),
-            live: broadcast::Sender::new(KEPT),
+            notice: Mutex::default(),
+            live: broadcast::Sender::new(BUFFERED),
             slots: Arc::new(Semaphore::new(MAX_FLEET_WATCHERS)),
         }
     }
 }
 
 impl FleetFeed {
-    pub fn tell(&self, notice: Notice) {
-        // Some events change no task, such as those that only move log time.
+    pub fn publish(&self, notice: Notice) {
+        // Some events change no task, for example those that only advance log time.
         if matches!(&notice, Notice::Changed { ids: Some(ids), .. } if ids.is_empty()) {
             return;
         }
-        let mut kept = self.told.lock();
+        let mut kept = self.notice.lock();
         kept.number += 1;
-        let told = Arc::new(FleetChanges { number: kept.number, notice, types: OnceCell::new() });
-        if kept.last.len() == KEPT {
+        let notice = Arc::new(FleetChanges { number: kept.number, notice, types: OnceCell::new() });
+        if kept.last.len() == BUFFERED {
             kept.last.pop_front();
         }
-        kept.last.push_back(told.clone());
-        // An error only says that nobody watches.
-        let _ = self.live.send(told);
+        kept.last.push_back(notice.clone());
+        // Sending fails only if there are no watchers.
+        let _ = self.live.send(notice);
     }
 
-    /// Goes on behind the event with this id, where it is known.
+    /// Resumes after the event with this id, if it is still buffered.
     fn watch(&self, last: Option<&str>) -> Result<Watch, ApiError> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_FLEET_WATCHERS))?;
-        let kept = self.told.lock();
+        let kept = self.notice.lock();
         let known = last.and_then(|id| self.number_of(id)).filter(|number| {
-            let oldest = kept.last.front().map_or(kept.number + 1, |told| told.number);
+            let oldest = kept.last.front().map_or(kept.number + 1, |notice| notice.number);
             (oldest - 1..=kept.number).contains(number)
         });
-        let missed = known.map(|known| kept.last.iter().filter(|told| told.number > known).cloned().collect());
+        let missed = known.map(|known| kept.last.iter().filter(|notice| notice.number > known).cloned().collect());
         let resumed = missed.is_some();
         Ok(Watch { missed: missed.unwrap_or_default(), live: self.live.subscribe(), from: kept.number, resumed, _slot: slot })
     }
 
-    /// Begins anew at the present.
-    fn skip(&self, watch: &mut Watch) {
-        let kept = self.told.lock();
+    /// Moves a watcher to the present.
+    fn skip_to_present(&self, watch: &mut Watch) {
+        let kept = self.notice.lock();
         (watch.live, watch.from) = (self.live.subscribe(), kept.number);
     }
 
@@ -114,103 +114,103 @@ impl FleetFeed {
 }
 
 impl FleetChanges {
-    /// Of each of its tasks; a task without a record has none.
+    /// Returns the type of each task; `None` for tasks without a record.
     async fn types(&self, api: &Api, partition: u32, ids: &[TaskId]) -> Option<&Vec<Option<Arc<str>>>> {
-        let look = async || {
+        let read = async || {
             let nodes = api.nodes(partition, ids).await.ok()?;
             Some(nodes.into_iter().map(|node| node?.task_type).collect())
         };
-        self.types.get_or_init(look).await.as_ref()
+        self.types.get_or_init(read).await.as_ref()
     }
 }
 
-/// What a client wants to hear of.
+/// Filter of a watcher.
 struct Scope {
     root: Option<TaskId>,
     task_type: Option<String>,
 }
 
 impl Scope {
-    fn read(call: &ApiRequest) -> Result<Self, ApiError> {
-        let root = call.query.text("root").map(TaskId::parse).transpose();
-        let task_type = call.query.text("type").map(str::to_owned);
+    fn read(request: &ApiRequest) -> Result<Self, ApiError> {
+        let root = request.query.text("root").map(TaskId::parse).transpose();
+        let task_type = request.query.text("type").map(str::to_owned);
         if let Some(name) = &task_type {
             check_type(name).map_err(|why| bad_parameter("type", &why))?;
         }
         Ok(Self { root: root.map_err(|why| bad_parameter("root", &why.to_string()))?, task_type })
     }
 
-    /// What a notice says of it; None: nothing.
-    async fn change(&self, api: &Api, told: &FleetChanges) -> Option<FleetChange> {
-        let Notice::Changed { partition, offset, ids } = &told.notice else { return Some(anything()) };
+    /// Returns the change that a notice means for this filter, if any.
+    async fn change(&self, api: &Api, notice: &FleetChanges) -> Option<FleetChange> {
+        let Notice::Changed { partition, offset, ids } = &notice.notice else { return Some(unknown_change()) };
         if self.root.as_ref().is_some_and(|root| api.publisher.partition_of(root) != *partition) {
             return None;
         }
         let ids = match ids {
             None => None,
-            Some(ids) => Some(self.those(api, told, *partition, ids).await?),
+            Some(ids) => Some(self.matching_ids(api, notice, *partition, ids).await?),
         };
         let position = Some(format!("{partition}:{}", (offset - 1).max(0)));
         Some(FleetChange { ids, partition: Some(*partition), position })
     }
 
-    /// Its tasks among these; None: there are none.
-    async fn those(&self, api: &Api, told: &FleetChanges, partition: u32, ids: &[TaskId]) -> Option<Vec<String>> {
+    /// Selects the matching tasks; `None` if there are none.
+    async fn matching_ids(&self, api: &Api, notice: &FleetChanges, partition: u32, ids: &[TaskId]) -> Option<Vec<String>> {
         let within = |id: &TaskId| self.root.as_ref().is_none_or(|root| id.is_within(root.as_str()));
         if !ids.iter().any(within) {
             return None;
         }
         let types = match self.task_type {
-            Some(_) => told.types(api, partition, ids).await,
+            Some(_) => notice.types(api, partition, ids).await,
             None => None,
         };
-        // What has no record any more, or cannot be looked up, may be of any type.
-        let fits = |at: usize| match types.and_then(|types| types.get(at)?.as_deref()) {
+        // A task without a record, or that could not be read, may be of any type.
+        let is_type = |at: usize| match types.and_then(|types| types.get(at)?.as_deref()) {
             Some(task_type) => self.task_type.as_deref().is_none_or(|wanted| wanted == task_type),
             None => true,
         };
-        let those: Vec<String> =
-            ids.iter().enumerate().filter(|(at, id)| within(id) && fits(*at)).map(|(_, id)| id.to_string()).collect();
-        (!those.is_empty()).then_some(those)
+        let matching_ids: Vec<String> =
+            ids.iter().enumerate().filter(|(at, id)| within(id) && is_type(*at)).map(|(_, id)| id.to_string()).collect();
+        (!matching_ids.is_empty()).then_some(matching_ids)
     }
 }
 
-fn anything() -> FleetChange {
+fn unknown_change() -> FleetChange {
     FleetChange { ids: None, partition: None, position: None }
 }
 
 /// `GET /v1/watch`.
-pub async fn watch(call: ApiRequest) -> Result<Response, ApiError> {
-    let scope = Scope::read(&call)?;
-    let watch = call.api.hub.feed.watch(call.last_event_id())?;
-    let api = call.api.clone();
-    Ok(stream(|events| async move { follow(&api, &scope, watch, events).await }))
+pub async fn watch(request: ApiRequest) -> Result<Response, ApiError> {
+    let scope = Scope::read(&request)?;
+    let watch = request.api.notices.feed.watch(request.last_event_id())?;
+    let api = request.api.clone();
+    Ok(event_stream(|events| async move { follow(&api, &scope, watch, events).await }))
 }
 
 async fn follow(api: &Arc<Api>, scope: &Scope, mut watch: Watch, mut events: Events) {
-    let feed = &api.hub.feed;
-    // The present state of a fleet is what the client reads now.
-    let mut news = (!watch.resumed).then(|| (watch.from, anything()));
+    let feed = &api.notices.feed;
+    // A new watcher reads the current state by itself.
+    let mut news = (!watch.resumed).then(|| (watch.from, unknown_change()));
     loop {
         if let Some((number, change)) = news.take()
             && events.send("changed", Some(&feed.id_of(number)), &change).await.is_err()
         {
             return;
         }
-        let told = match watch.missed.pop_front() {
-            Some(told) => Ok(told),
+        let notice = match watch.missed.pop_front() {
+            Some(notice) => Ok(notice),
             None => tokio::select! {
                 biased;
                 () = events.closed() => return,
                 () = api.shutdown.drain.cancelled() => return events.end(EndReason::Shutdown),
-                told = watch.live.recv() => told,
+                notice = watch.live.recv() => notice,
             },
         };
-        news = match told {
-            Ok(told) => scope.change(api, &told).await.map(|change| (told.number, change)),
+        news = match notice {
+            Ok(notice) => scope.change(api, &notice).await.map(|change| (notice.number, change)),
             Err(RecvError::Lagged(_)) => {
-                feed.skip(&mut watch);
-                Some((watch.from, anything()))
+                feed.skip_to_present(&mut watch);
+                Some((watch.from, unknown_change()))
             }
             Err(RecvError::Closed) => return events.end(EndReason::Shutdown),
         };
@@ -227,22 +227,22 @@ mod tests {
 
     fn missed(feed: &FleetFeed, last: &str) -> Option<Vec<u64>> {
         let watch = feed.watch(Some(last)).unwrap();
-        watch.resumed.then(|| watch.missed.iter().map(|told| told.number).collect())
+        watch.resumed.then(|| watch.missed.iter().map(|notice| notice.number).collect())
     }
 
     #[test]
-    fn a_watch_goes_on_where_it_was_as_long_as_that_is_known() {
+    fn watch_resumes_while_its_position_is_buffered() {
         let feed = FleetFeed::default();
         assert_eq!(missed(&feed, &feed.id_of(0)), Some(vec![]));
-        (1..=3).for_each(|n| feed.tell(notice(n)));
-        feed.tell(Notice::Changed { partition: 0, offset: 4, ids: Some(vec![]) });
-        assert_eq!(missed(&feed, &feed.id_of(1)), Some(vec![2, 3]), "what names nothing is not told");
+        (1..=3).for_each(|n| feed.publish(notice(n)));
+        feed.publish(Notice::Changed { partition: 0, offset: 4, ids: Some(vec![]) });
+        assert_eq!(missed(&feed, &feed.id_of(1)), Some(vec![2, 3]), "notices without ids are dropped");
         assert_eq!(missed(&feed, &feed.id_of(3)), Some(vec![]));
         for unknown in [feed.id_of(4), "00-1".into(), "0:7".into(), format!("{}-", feed.name), String::new()] {
             assert_eq!(missed(&feed, &unknown), None, "{unknown}");
         }
-        (4..=KEPT as i64 + 2).for_each(|n| feed.tell(notice(n)));
-        assert_eq!(missed(&feed, &feed.id_of(1)), None, "too long ago");
-        assert_eq!(missed(&feed, &feed.id_of(2)).map(|missed| missed.len()), Some(KEPT));
+        (4..=BUFFERED as i64 + 2).for_each(|n| feed.publish(notice(n)));
+        assert_eq!(missed(&feed, &feed.id_of(1)), None, "no longer buffered");
+        assert_eq!(missed(&feed, &feed.id_of(2)).map(|missed| missed.len()), Some(BUFFERED));
     }
 }

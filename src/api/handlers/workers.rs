@@ -1,4 +1,4 @@
-//! `GET /v1/workers`: who works, as told by heartbeats.
+//! `GET /v1/workers`: workers and their heartbeats.
 
 use axum::response::Response;
 
@@ -10,44 +10,47 @@ use crate::control::heartbeat::{Heartbeat, HeartbeatState, RunningTask, TypeStat
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 
-/// Workers of one answer: those heard of last.
+/// Maximum workers in a response; the most recently active ones are kept.
 const MAX_WORKERS: usize = 1_000;
 
-pub async fn workers(call: ApiRequest) -> Result<Response, ApiError> {
-    let (now, mut beats) = (now_ms(), call.api.roll.beats());
-    beats.sort_by_key(|(heard, _)| std::cmp::Reverse(*heard));
-    beats.truncate(MAX_WORKERS);
-    let mut workers: Vec<WorkerDocument> = beats.into_iter().map(|(heard, beat)| document(beat, heard, now)).collect();
+pub async fn workers(request: ApiRequest) -> Result<Response, ApiError> {
+    let (now, mut heartbeats) = (now_ms(), request.api.workers.beats());
+    heartbeats.sort_by_key(|(received, _)| std::cmp::Reverse(*received));
+    heartbeats.truncate(MAX_WORKERS);
+    let mut workers: Vec<WorkerDocument> =
+        heartbeats.into_iter().map(|(received, heartbeat)| document(heartbeat, received, now)).collect();
     workers.sort_by(|a, b| (a.state, &a.id).cmp(&(b.state, &b.id)));
     Ok(json_answer(200, &Workers { workers }))
 }
 
-/// What the workers that live say of a type.
-pub fn parts<'a>(beats: &'a [(i64, Heartbeat)], task_type: &'a str) -> impl Iterator<Item = &'a TypeStatus> {
+/// Status of a type in each live worker.
+pub fn type_statuses<'a>(heartbeats: &'a [(i64, Heartbeat)], task_type: &'a str) -> impl Iterator<Item = &'a TypeStatus> {
     let now = now_ms();
-    let alive = beats.iter().filter(move |(heard, beat)| beat.state == HeartbeatState::Running && !beat.is_silent(*heard, now));
-    alive.flat_map(|(_, beat)| &beat.types).filter(move |part| part.task_type == task_type)
+    let alive = heartbeats
+        .iter()
+        .filter(move |(received, heartbeat)| heartbeat.state == HeartbeatState::Running && !heartbeat.is_silent(*received, now));
+    alive.flat_map(|(_, heartbeat)| &heartbeat.types).filter(move |status| status.task_type == task_type)
 }
 
-/// The same, summed up. None: no worker lives that takes it.
-pub fn at_work(beats: &[(i64, Heartbeat)], task_type: &str) -> Option<WorkerType> {
-    parts(beats, task_type).fold(None, |sum, part| {
+/// Totals of a type over the live workers; `None` if no live worker takes it.
+pub fn worker_totals(heartbeats: &[(i64, Heartbeat)], task_type: &str) -> Option<WorkerType> {
+    type_statuses(heartbeats, task_type).fold(None, |sum, status| {
         let mut sum = sum.unwrap_or_else(WorkerType::default);
         sum.workers += 1;
-        sum.slots += u64::from(part.slots);
-        sum.in_flight += u64::from(part.in_flight);
-        sum.stopped += u64::from(part.stopped.is_some());
-        sum.refused.extend(&part.refused);
+        sum.slots += u64::from(status.slots);
+        sum.in_flight += u64::from(status.in_flight);
+        sum.stopped += u64::from(status.stopped.is_some());
+        sum.refused.extend(&status.refused);
         sum.refused.sort_unstable();
         sum.refused.dedup();
         Some(sum)
     })
 }
 
-fn document(beat: Heartbeat, heard_ms: i64, now: i64) -> WorkerDocument {
-    let state = match beat.state {
+fn document(heartbeat: Heartbeat, heard_ms: i64, now: i64) -> WorkerDocument {
+    let state = match heartbeat.state {
         HeartbeatState::Stopped => WorkerState::Stopped,
-        _ if beat.is_silent(heard_ms, now) => WorkerState::Silent,
+        _ if heartbeat.is_silent(heard_ms, now) => WorkerState::Silent,
         HeartbeatState::Draining => WorkerState::Draining,
         HeartbeatState::Running => WorkerState::Alive,
     };
@@ -60,15 +63,15 @@ fn document(beat: Heartbeat, heard_ms: i64, now: i64) -> WorkerDocument {
     WorkerDocument {
         state,
         age_ms: now.saturating_sub(heard_ms).max(0),
-        started_at: time_text(beat.started_ms),
-        heard_at: time_text(heard_ms),
-        id: beat.id,
-        host: beat.host,
-        pid: beat.pid,
-        version: beat.version,
-        held_bytes: beat.held_bytes,
-        in_flight: beat.types.iter().map(|part: &TypeStatus| u64::from(part.in_flight)).sum(),
-        types: beat.types,
-        running: beat.running.into_iter().map(running).collect(),
+        started_at: time_text(heartbeat.started_ms),
+        last_heartbeat_at: time_text(heard_ms),
+        id: heartbeat.id,
+        host: heartbeat.host,
+        pid: heartbeat.pid,
+        version: heartbeat.version,
+        held_bytes: heartbeat.held_bytes,
+        in_flight: heartbeat.types.iter().map(|status: &TypeStatus| u64::from(status.in_flight)).sum(),
+        types: heartbeat.types,
+        running: heartbeat.running.into_iter().map(running).collect(),
     }
 }

@@ -1,4 +1,4 @@
-//! Who may call what: bearer tokens with roles.
+//! Authorization: bearer tokens with roles.
 
 use axum::http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
@@ -6,27 +6,27 @@ use sha2::{Digest, Sha256};
 use super::problem::{ApiError, Code};
 use crate::config::{ApiConfig, Role, TokenConfig};
 
-/// The shortest token that is accepted, in characters.
+/// Minimum token length in characters.
 const MIN_TOKEN_CHARS: usize = 16;
 
 type Hash = [u8; 32];
 
-/// Who may call this api.
+/// Access rules of this API.
 pub struct Access {
     tokens: Vec<(Hash, TokenConfig)>,
-    /// Open to everybody on this machine: then only requests that were meant for this machine count, so that no web
-    /// page can talk to it through a name of its own.
+    /// Without tokens only requests addressed to a loopback host are accepted, which defends against DNS rebinding.
     local_only: bool,
 }
 
 impl Access {
-    /// Refuses to serve an address that others can reach without tokens, unless that is wanted.
+    /// Refuses to serve a non-loopback address without tokens, unless the configuration allows it.
     pub fn new(config: &ApiConfig, address: std::net::SocketAddr) -> anyhow::Result<Self> {
         let open = config.tokens.is_empty();
         if open && !address.ip().is_loopback() && !config.insecure_without_tokens {
             anyhow::bail!(
-                "the api would serve `{address}` to everybody who can reach it\n\n\
-                 hint: set `api.tokens`, listen on 127.0.0.1, or set `api.insecure_without_tokens = true` behind something that keeps people out"
+                "without tokens, the API would accept requests from everyone who can reach `{address}`\n\nhint: set \
+                 `api.tokens`, listen on 127.0.0.1, or set `api.insecure_without_tokens = true` if access is \
+                 restricted elsewhere"
             );
         }
         if let Some(short) = config.tokens.iter().find(|token| token.token.chars().count() < MIN_TOKEN_CHARS) {
@@ -36,48 +36,53 @@ impl Access {
         Ok(Self { tokens, local_only: open && !config.insecure_without_tokens })
     }
 
-    /// Refuses a request for another host than this machine, where no tokens keep others out.
+    /// Without tokens, rejects a request that is addressed to a host other than this machine.
     pub fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         if self.local_only && !names_this_machine(headers) {
             return Err(ApiError::new(
                 Code::ForbiddenHost,
-                "without tokens the api answers only to requests for this machine itself",
+                "without tokens the API accepts only requests addressed to this machine",
             )
             .hint("use 127.0.0.1 or localhost, or set `api.tokens`"));
         }
         Ok(())
     }
 
-    /// Lets a request through that may do what the role allows. Returns the name of its token.
+    /// Checks that the token's role permits the request. Returns the token's name.
     pub fn check(&self, headers: &HeaderMap, needed: Role) -> Result<Option<&str>, ApiError> {
         if self.tokens.is_empty() {
             return Ok(None);
         }
-        let token = self.known(headers)?;
+        let token = self.authenticate(headers)?;
         if token.role < needed {
             return Err(ApiError::new(
                 Code::Forbidden,
-                format!("the token `{}` has the role `{}`, this call needs `{}`", token.name, name(token.role), name(needed)),
+                format!(
+                    "the token `{}` has the role `{}`, but this request needs `{}`",
+                    token.name,
+                    name(token.role),
+                    name(needed)
+                ),
             ));
         }
         Ok(Some(&token.name))
     }
 
-    fn known(&self, headers: &HeaderMap) -> Result<&TokenConfig, ApiError> {
+    fn authenticate(&self, headers: &HeaderMap) -> Result<&TokenConfig, ApiError> {
         let hint = "send the header `Authorization: Bearer TOKEN`";
-        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let Some(given) = given.and_then(bearer) else {
+        let presented = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let Some(presented) = presented.and_then(bearer) else {
             return Err(ApiError::new(Code::Unauthorized, "the request has no bearer token").hint(hint));
         };
-        let given = hash(given);
-        // Every token is compared, and hashes of one length, so that the time says nothing of the tokens.
+        let presented = hash(presented);
+        // All tokens are compared, as hashes of equal length, so that timing reveals nothing about them.
         let mut found = None;
-        for (known, token) in &self.tokens {
-            if same(known, &given) {
+        for (authenticate, token) in &self.tokens {
+            if is_equal(authenticate, &presented) {
                 found = Some(token);
             }
         }
-        found.ok_or_else(|| ApiError::new(Code::Unauthorized, "the bearer token is not known").hint(hint))
+        found.ok_or_else(|| ApiError::new(Code::Unauthorized, "the bearer token is invalid").hint(hint))
     }
 }
 
@@ -90,7 +95,7 @@ fn hash(token: &str) -> Hash {
     Sha256::digest(token.as_bytes()).into()
 }
 
-fn same(a: &Hash, b: &Hash) -> bool {
+fn is_equal(a: &Hash, b: &Hash) -> bool {
     std::hint::black_box(a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b))) == 0
 }
 
@@ -102,7 +107,7 @@ fn name(role: Role) -> &'static str {
     }
 }
 
-/// The `Host` header, where there is one, names a loopback address.
+/// Whether the `Host` header, if present, is a loopback host.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
@@ -130,12 +135,12 @@ mod tests {
         pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
     }
 
-    fn told(access: &Access, pairs: &[(&'static str, &str)], needed: Role) -> u16 {
-        access.check(&headers(pairs), needed).map_or_else(|refusal| refusal.document().status, |_| 200)
+    fn status_of(access: &Access, pairs: &[(&'static str, &str)], needed: Role) -> u16 {
+        access.check(&headers(pairs), needed).map_or_else(|error| error.document().status, |_| 200)
     }
 
     #[test]
-    fn an_address_that_others_reach_needs_tokens() {
+    fn non_loopback_address_requires_tokens() {
         let outside = "0.0.0.0:8080".parse().unwrap();
         let refused = Access::new(&config(&[]), outside).err().unwrap().to_string();
         assert!(refused.contains("api.tokens"), "{refused}");
@@ -146,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_includes_those_before_it() {
+    fn role_includes_lower_roles() {
         let access = Access::new(
             &config(&[("read-0123456789abcdef", Role::Read), ("oper-0123456789abcdef", Role::Operate)]),
             "127.0.0.1:1".parse().unwrap(),
@@ -154,18 +159,18 @@ mod tests {
         .unwrap();
         let read = [("authorization", "Bearer read-0123456789abcdef")];
         let operate = [("authorization", "bearer oper-0123456789abcdef")];
-        assert_eq!(told(&access, &read, Role::Read), 200);
-        assert_eq!(told(&access, &read, Role::Submit), 403);
-        assert_eq!(told(&access, &operate, Role::Submit), 200);
-        assert_eq!(told(&access, &operate, Role::Operate), 200);
+        assert_eq!(status_of(&access, &read, Role::Read), 200);
+        assert_eq!(status_of(&access, &read, Role::Submit), 403);
+        assert_eq!(status_of(&access, &operate, Role::Submit), 200);
+        assert_eq!(status_of(&access, &operate, Role::Operate), 200);
         for bad in ["Bearer read-0123456789abcdeX", "Bearer", "Basic read-0123456789abcdef", ""] {
-            assert_eq!(told(&access, &[("authorization", bad)], Role::Read), 401, "{bad}");
+            assert_eq!(status_of(&access, &[("authorization", bad)], Role::Read), 401, "{bad}");
         }
-        assert_eq!(told(&access, &[], Role::Read), 401);
+        assert_eq!(status_of(&access, &[], Role::Read), 401);
     }
 
     #[test]
-    fn without_tokens_no_other_name_leads_here() {
+    fn without_tokens_only_loopback_hosts_are_accepted() {
         let access = Access::new(&config(&[]), "127.0.0.1:1".parse().unwrap()).unwrap();
         for (host, status) in [
             ("localhost:8080", 200),
@@ -175,7 +180,7 @@ mod tests {
             ("127.0.0.1.evil.example:80", 403),
         ] {
             let checked = access.check_host(&headers(&[("host", host)]));
-            assert_eq!(checked.map_or_else(|refusal| refusal.document().status, |()| 200), status, "{host}");
+            assert_eq!(checked.map_or_else(|error| error.document().status, |()| 200), status, "{host}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP surface: routing, request parsing, problems, authentication, OpenAPI, connections.
+//! HTTP surface: routing, request parsing, problems, authentication, OpenAPI, connections.
 
 pub(crate) mod auth;
 pub(crate) mod openapi;

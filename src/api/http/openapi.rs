@@ -1,41 +1,42 @@
-//! The OpenAPI 3.1 description, made from the table of calls and the documents' types.
+//! OpenAPI 3.1 description, generated from the route table and the document types.
 
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use super::problem::Code;
-use super::routes::{Gives, Parameter, Route, Takes, routes};
+use super::routes::{Parameter, RequestBody, ResponseBody, Route, routes};
 use crate::api::documents::{CreateTask, FleetChange, Problem, Report, Status, StreamEnd};
 use crate::config::Role;
 
-/// What every call that needs a token may be refused with.
-const ALWAYS: &[Code] = &[Code::UnknownParameter, Code::BadParameter, Code::Unauthorized, Code::Forbidden, Code::Internal];
+/// Problems that any authenticated request can return.
+const COMMON_PROBLEMS: &[Code] =
+    &[Code::UnknownParameter, Code::BadParameter, Code::Unauthorized, Code::Forbidden, Code::Internal];
 
-/// The whole description.
+/// Generates the whole description.
 pub fn document() -> Value {
-    // What goes in may leave out what has a default; what comes out has it all: two generators.
-    let mut taken = generator(false);
-    let mut given = generator(true);
-    taken.subschema_for::<CreateTask>();
-    taken.subschema_for::<Report>();
-    given.subschema_for::<Problem>();
-    given.subschema_for::<Status>();
-    given.subschema_for::<FleetChange>();
-    given.subschema_for::<StreamEnd>();
+    // Two generators, because requests may omit fields that have a default, while responses always contain them.
+    let mut requests = generator(false);
+    let mut responses_ = generator(true);
+    requests.subschema_for::<CreateTask>();
+    requests.subschema_for::<Report>();
+    responses_.subschema_for::<Problem>();
+    responses_.subschema_for::<Status>();
+    responses_.subschema_for::<FleetChange>();
+    responses_.subschema_for::<StreamEnd>();
     let mut paths = Map::new();
     for route in routes() {
-        let operation = operation(route, &mut taken, &mut given);
+        let operation = operation(route, &mut requests, &mut responses_);
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method().to_ascii_lowercase()] = operation;
     }
-    let mut schemas = taken.take_definitions(true);
-    schemas.extend(given.take_definitions(true));
+    let mut schemas = requests.take_definitions(true);
+    schemas.extend(responses_.take_definitions(true));
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "kafleet",
             "version": env!("CARGO_PKG_VERSION"),
-            "summary": "Submit tasks, follow them, list them.",
+            "summary": "Submit, follow, list and control tasks.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
@@ -53,24 +54,26 @@ fn generator(out: bool) -> SchemaGenerator {
     settings.into_generator()
 }
 
-fn operation(route: &Route, taken: &mut SchemaGenerator, given: &mut SchemaGenerator) -> Value {
+fn operation(route: &Route, requests: &mut SchemaGenerator, responses_: &mut SchemaGenerator) -> Value {
     let mut operation = json!({
         "operationId": operation_id(route),
-        "summary": route.about,
+        "summary": route.summary,
         "parameters": parameters(route),
-        "responses": responses(route, given),
+        "responses": responses(route, responses_),
     });
-    let body = match route.takes {
-        Takes::Nothing => None,
-        Takes::Bytes => Some(json!({"*/*": {}})),
-        Takes::Json(describe) | Takes::MaybeJson(describe) => Some(json!({"application/json": {"schema": describe(taken)}})),
-        Takes::JsonOrLines(describe) => Some(json!({
-            "application/json": {"schema": {"type": "array", "maxItems": crate::api::handlers::batch::MAX_ITEMS, "items": describe(taken)}},
-            "application/x-ndjson": {"schema": {"type": "string", "description": "One item a line."}},
+    let body = match route.request {
+        RequestBody::Nothing => None,
+        RequestBody::Bytes => Some(json!({"*/*": {}})),
+        RequestBody::Json(describe) | RequestBody::MaybeJson(describe) => {
+            Some(json!({"application/json": {"schema": describe(requests)}}))
+        }
+        RequestBody::JsonOrLines(describe) => Some(json!({
+            "application/json": {"schema": {"type": "array", "maxItems": crate::api::handlers::batch::MAX_ITEMS, "items": describe(requests)}},
+            "application/x-ndjson": {"schema": {"type": "string", "description": "One item per line."}},
         })),
     };
     if let Some(content) = body {
-        operation["requestBody"] = json!({"required": !matches!(route.takes, Takes::MaybeJson(_)), "content": content});
+        operation["requestBody"] = json!({"required": !matches!(route.request, RequestBody::MaybeJson(_)), "content": content});
     }
     if let Some(role) = route.role {
         operation["security"] = json!([{"bearer": []}, {}]);
@@ -79,7 +82,7 @@ fn operation(route: &Route, taken: &mut SchemaGenerator, given: &mut SchemaGener
     operation
 }
 
-/// `GET /v1/tasks/{id}/log` is `get_tasks_id_log`.
+/// Derives the operation id: `GET /v1/tasks/{id}/log` becomes `get_tasks_id_log`.
 fn operation_id(route: &Route) -> String {
     let words = route.path.trim_start_matches("/v1").split(['/', '{', '}', '.']).filter(|word| !word.is_empty());
     std::iter::once(route.method().to_ascii_lowercase()).chain(words.map(str::to_owned)).collect::<Vec<_>>().join("_")
@@ -92,35 +95,35 @@ fn parameters(route: &Route) -> Vec<Value> {
 }
 
 fn parameter(parameter: &Parameter) -> Value {
-    // The table's schemas are constants; a test reads them all.
+    // The table's schemas are constants, all parsed by a test.
     let schema: Value = serde_json::from_str(parameter.schema).unwrap_or_default();
-    json!({"name": parameter.name, "in": "query", "description": parameter.about, "schema": schema})
+    json!({"name": parameter.name, "in": "query", "description": parameter.description, "schema": schema})
 }
 
-fn responses(route: &Route, given: &mut SchemaGenerator) -> Value {
-    let content = match route.gives {
-        Gives::Json(describe) => json!({"application/json": {"schema": describe(given)}}),
-        Gives::AnyJson => json!({"application/json": {"schema": {"type": "object"}}}),
-        Gives::Bytes => json!({"*/*": {}}),
-        Gives::Text => json!({"text/plain": {"schema": {"type": "string"}}}),
-        Gives::Events => json!({"text/event-stream": {"schema": {"type": "string"}}}),
+fn responses(route: &Route, responses_: &mut SchemaGenerator) -> Value {
+    let content = match route.response {
+        ResponseBody::Json(describe) => json!({"application/json": {"schema": describe(responses_)}}),
+        ResponseBody::AnyJson => json!({"application/json": {"schema": {"type": "object"}}}),
+        ResponseBody::Bytes => json!({"*/*": {}}),
+        ResponseBody::Text => json!({"text/plain": {"schema": {"type": "string"}}}),
+        ResponseBody::Events => json!({"text/event-stream": {"schema": {"type": "string"}}}),
     };
     let mut responses = Map::new();
-    for (status, about) in route.answers {
-        responses.insert(status.to_string(), json!({"description": about, "content": content.clone()}));
+    for (status, description) in route.successes {
+        responses.insert(status.to_string(), json!({"description": description, "content": content.clone()}));
     }
-    for (status, codes) in refusals(route) {
-        let about = codes.iter().map(|code| format!("`{}`: {}", code.name(), code.title())).collect::<Vec<_>>().join("; ");
-        let problem = json!({"application/problem+json": {"schema": given.subschema_for::<Problem>()}});
-        responses.insert(status.to_string(), json!({"description": about, "content": problem}));
+    for (status, codes) in problems(route) {
+        let description = codes.iter().map(|code| format!("`{}`: {}", code.name(), code.title())).collect::<Vec<_>>().join("; ");
+        let problem = json!({"application/problem+json": {"schema": responses_.subschema_for::<Problem>()}});
+        responses.insert(status.to_string(), json!({"description": description, "content": problem}));
     }
     Value::Object(responses)
 }
 
-fn refusals(route: &Route) -> std::collections::BTreeMap<u16, Vec<Code>> {
-    let always = if route.role >= Some(Role::Read) { ALWAYS } else { &[] };
+fn problems(route: &Route) -> std::collections::BTreeMap<u16, Vec<Code>> {
+    let common = if route.role >= Some(Role::Read) { COMMON_PROBLEMS } else { &[] };
     let mut by_status = std::collections::BTreeMap::<u16, Vec<Code>>::new();
-    for &code in route.refusals.iter().chain(always) {
+    for &code in route.problems.iter().chain(common) {
         let codes = by_status.entry(code.status()).or_default();
         if !codes.contains(&code) {
             codes.push(code);
@@ -133,31 +136,31 @@ fn refusals(route: &Route) -> std::collections::BTreeMap<u16, Vec<Code>> {
 mod tests {
     use super::*;
 
-    fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    fn references<'a>(value: &'a Value, references_: &mut Vec<&'a str>) {
         match value {
             Value::Object(map) => {
-                found.extend(map.get("$ref").and_then(Value::as_str));
-                map.values().for_each(|value| references(value, found));
+                references_.extend(map.get("$ref").and_then(Value::as_str));
+                map.values().for_each(|value| references(value, references_));
             }
-            Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+            Value::Array(items) => items.iter().for_each(|value| references(value, references_)),
             _ => {}
         }
     }
 
     #[test]
-    fn every_reference_leads_to_a_schema() {
+    fn every_reference_resolves_to_a_schema() {
         let document = document();
-        let mut found = Vec::new();
-        references(&document, &mut found);
-        assert!(found.len() > 20, "{found:?}");
-        for reference in found {
+        let mut references_ = Vec::new();
+        references(&document, &mut references_);
+        assert!(references_.len() > 20, "{references_:?}");
+        for reference in references_ {
             let target = document.pointer(reference.trim_start_matches('#'));
-            assert!(target.is_some(), "{reference} leads nowhere");
+            assert!(target.is_some(), "{reference} does not resolve");
         }
     }
 
     #[test]
-    fn every_call_is_described_with_its_parameters() {
+    fn every_route_is_described_with_its_parameters() {
         let document = document();
         let mut ids = Vec::new();
         for route in routes() {
@@ -174,18 +177,18 @@ mod tests {
     }
 
     #[test]
-    fn the_schemas_compile_and_tell_good_from_bad() {
+    fn schemas_compile_and_reject_invalid_documents() {
         let document = document();
-        let of = |name: &str| {
+        let validator = |name: &str| {
             let mut schema = json!({"$ref": format!("#/components/schemas/{name}")});
             schema["components"] = document["components"].clone();
             jsonschema::validator_for(&schema).unwrap()
         };
-        let create = of("CreateTask");
+        let create = validator("CreateTask");
         assert!(create.is_valid(&json!({"type": "echo", "params": 1, "delay": "30s"})));
         assert!(!create.is_valid(&json!({"type": "echo", "prio": 1})));
         assert!(!create.is_valid(&json!({"params": 1})));
         let problem = serde_json::to_value(crate::api::http::problem::ApiError::internal().document()).unwrap();
-        assert!(of("Problem").is_valid(&problem));
+        assert!(validator("Problem").is_valid(&problem));
     }
 }

@@ -1,4 +1,4 @@
-//! Health, readiness and metrics; and the front page.
+//! Health, readiness and metrics endpoints, and the index page.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::api::handlers::task::json_answer;
 use crate::runtime::{Health, Shutdown};
 use crate::telemetry::Metrics;
 
-/// What operating a process needs.
+/// Dependencies of the operational endpoints.
 #[derive(Clone)]
 pub struct Ops {
     pub metrics: Metrics,
@@ -26,7 +26,7 @@ pub struct Ops {
 }
 
 impl Ops {
-    pub fn count(&self, route: &str, status: u16, took: Duration) {
+    pub fn record_request(&self, route: &str, status: u16, took: Duration) {
         self.metrics.http_requests.with_label_values(&[route, &status.to_string()]).inc();
         self.metrics.http_time.with_label_values(&[route]).observe(took.as_secs_f64());
     }
@@ -39,64 +39,64 @@ impl Ops {
         if reasons.is_empty() {
             return Ok(());
         }
-        let told: Vec<String> = reasons.iter().map(|(part, why)| format!("{part}: {why}")).collect();
-        Err(ApiError::new(Code::NotReady, told.join("; ")))
+        let details: Vec<String> = reasons.iter().map(|(part, why)| format!("{part}: {why}")).collect();
+        Err(ApiError::new(Code::NotReady, details.join("; ")))
     }
 
-    fn exposition(&self) -> Response {
+    fn render_metrics(&self) -> Response {
         ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], self.metrics.render()).into_response()
     }
 }
 
-/// The routes of a role without an api.
+/// Routes of a role without an API.
 pub fn router(ops: Ops) -> Router {
     Router::new()
-        .route("/healthz", get(|| async { alive() }))
-        .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_answer()) }))
-        .route("/metrics", get(|State(ops): State<Ops>| async move { ops.exposition() }))
+        .route("/healthz", get(|| async { ok_response() }))
+        .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_response()) }))
+        .route("/metrics", get(|State(ops): State<Ops>| async move { ops.render_metrics() }))
         .fallback(|request| async move { unknown_route(&request) })
         .method_not_allowed_fallback(|request| async move { wrong_method(&request) })
         .with_state(ops)
 }
 
-fn alive() -> Response {
+fn ok_response() -> Response {
     json_answer(200, &json!({"status": "ok"}))
 }
 
-fn ready_answer() -> Response {
+fn ready_response() -> Response {
     json_answer(200, &json!({"status": "ready"}))
 }
 
-/// `GET /healthz`: the process is there and answers.
-pub async fn healthz(_call: ApiRequest) -> Result<Response, ApiError> {
-    Ok(alive())
+/// `GET /healthz`: the process responds.
+pub async fn healthz(_request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(ok_response())
 }
 
-/// `GET /readyz`: the process, the store and Kafka are fit for work.
-pub async fn readyz(call: ApiRequest) -> Result<Response, ApiError> {
-    let api = &call.api;
+/// `GET /readyz`: the process, the store and Kafka are ready.
+pub async fn readyz(request: ApiRequest) -> Result<Response, ApiError> {
+    let api = &request.api;
     api.ops.ready()?;
-    let not_ready = |refusal: ApiError| ApiError::new(Code::NotReady, refusal.document().detail);
+    let not_ready = |error: ApiError| ApiError::new(Code::NotReady, error.document().detail);
     stored(api.store.check()).await.map_err(not_ready)?;
     api.event_ends(0, KAFKA_DEADLINE).await.map_err(not_ready)?;
-    Ok(ready_answer())
+    Ok(ready_response())
 }
 
 /// `GET /metrics`.
-pub async fn metrics(call: ApiRequest) -> Result<Response, ApiError> {
-    Ok(call.api.ops.exposition())
+pub async fn metrics(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(request.api.ops.render_metrics())
 }
 
 /// `GET /openapi.json`.
-pub async fn openapi(_call: ApiRequest) -> Result<Response, ApiError> {
+pub async fn openapi(_request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &crate::api::openapi_document()))
 }
 
-/// `GET /`: where things are.
-pub async fn front(_call: ApiRequest) -> Result<Response, ApiError> {
-    let mut page = format!("kafleet {}\n\nthe api; /openapi.json describes it\n\n", env!("CARGO_PKG_VERSION"));
+/// `GET /`: lists the endpoints.
+pub async fn index(_request: ApiRequest) -> Result<Response, ApiError> {
+    let mut page = format!("kafleet {}\n\nHTTP API; described by /openapi.json\n\n", env!("CARGO_PKG_VERSION"));
     for route in super::routes::routes() {
-        page.push_str(&format!("{:<32} {}\n", route.label(), route.about));
+        page.push_str(&format!("{:<32} {}\n", route.label(), route.summary));
     }
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], page).into_response())
 }

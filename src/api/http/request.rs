@@ -1,4 +1,4 @@
-//! One call: its path, query and body, read and checked.
+//! Request parsing and validation: path, query and body.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -17,36 +17,36 @@ use crate::api::Api;
 use crate::model::task::id::{TaskId, clip};
 use crate::model::task::{Position, parse_time};
 
-/// How long a body may take to arrive.
+/// Deadline for receiving a body.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a request waits for room for its body.
-const ROOM_DEADLINE: Duration = Duration::from_secs(5);
-/// Of a body that is too large so much is read and thrown away, in bytes, so that the client hears why it was refused.
-const THROWN_AWAY: usize = 32 << 20;
+/// Maximum wait for memory for a body.
+const MEMORY_DEADLINE: Duration = Duration::from_secs(5);
+/// Bytes of an oversized body to read and discard, so that the client receives the error response.
+const MAX_DISCARDED: usize = 32 << 20;
 
-/// A request that is allowed and can be read.
+/// Authorized and parsed request.
 pub struct ApiRequest {
     pub api: Arc<Api>,
-    /// The name of its token.
+    /// Name of the token.
     pub by: Option<Arc<str>>,
-    /// The `{…}` of the path.
+    /// First path parameter.
     pub segment: String,
-    /// The second one, where there is one.
+    /// Second path parameter, if any.
     pub name: String,
     pub query: Query,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// Room for the body, for as long as the call lasts.
-    pub room: Option<OwnedSemaphorePermit>,
+    /// Memory budget of the body, held until the request ends.
+    pub memory: Option<OwnedSemaphorePermit>,
 }
 
 impl ApiRequest {
-    /// The task that the path names.
+    /// Parses the task id in the path.
     pub fn id(&self) -> Result<TaskId, ApiError> {
         TaskId::parse(&self.segment).map_err(|why| ApiError::new(Code::BadId, why.to_string()))
     }
 
-    /// The place that the answer must include.
+    /// Parses the position that the response must include.
     pub fn after(&self) -> Result<Option<Position>, ApiError> {
         let Some(after) = self.query.parsed::<Position>("after")? else { return Ok(None) };
         let partitions = self.api.publisher.events_partitions();
@@ -56,7 +56,7 @@ impl ApiRequest {
         Err(bad_parameter("after", &format!("the events topic has partitions 0 to {}", partitions.saturating_sub(1))))
     }
 
-    /// What a stream that was cut had told last.
+    /// Returns the `Last-Event-ID` header of a reconnecting stream.
     pub fn last_event_id(&self) -> Option<&str> {
         self.headers.get("last-event-id")?.to_str().ok()
     }
@@ -65,30 +65,30 @@ impl ApiRequest {
         read_json(&self.body)
     }
 
-    /// For a body that may be left out.
+    /// Parses an optional body.
     pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
         if self.body.is_empty() { Ok(T::default()) } else { self.json() }
     }
 }
 
-/// Reads an object and says what is wrong with it, and where.
+/// Parses a JSON object; errors carry the pointer of the invalid field.
 pub fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
-    // Its values would be taken for those of the fields, in their order.
+    // serde would accept an array as the field values in order.
     if text.trim_ascii_start().starts_with(b"[") {
-        return Err(ApiError::new(Code::BadField, "an array, where an object is expected").pointer(""));
+        return Err(ApiError::new(Code::BadField, "expected an object, found an array").pointer(""));
     }
     let mut reader = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let pointer = pointer(error.path());
-        misread(error.inner(), pointer)
+        parse_error(error.inner(), pointer)
     })?;
-    reader.end().map_err(|why| misread(&why, String::new()))?;
+    reader.end().map_err(|why| parse_error(&why, String::new()))?;
     Ok(value)
 }
 
-pub fn misread(why: &serde_json::Error, pointer: String) -> ApiError {
+pub fn parse_error(why: &serde_json::Error, pointer: String) -> ApiError {
     if !why.is_data() {
-        return ApiError::new(Code::BadJson, format!("the body is not JSON: {why}"));
+        return ApiError::new(Code::BadJson, format!("invalid JSON: {why}"));
     }
     let code = if why.to_string().starts_with("unknown field") { Code::UnknownField } else { Code::BadField };
     ApiError::new(code, why.to_string()).pointer(pointer)
@@ -110,23 +110,23 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     pointer
 }
 
-/// The query's parameters, all of them known to the call.
+/// Query parameters; only known ones are accepted.
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
     pub fn read(uri: &Uri, known: &[Parameter]) -> Result<Self, ApiError> {
         let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
-            .map_err(|why| ApiError::new(Code::BadParameter, format!("the query cannot be read: {why}")))?
+            .map_err(|why| ApiError::new(Code::BadParameter, format!("malformed query: {why}")))?
             .0;
         for (n, (name, value)) in pairs.iter().enumerate() {
             if !known.iter().any(|parameter| parameter.name == name) {
                 return Err(unknown_parameter(name, known));
             }
             if value.is_empty() || value.contains('\u{fffd}') {
-                return Err(bad_parameter(name, "it needs a value in UTF-8"));
+                return Err(bad_parameter(name, "the value must be non-empty UTF-8"));
             }
             if pairs[..n].iter().any(|(earlier, _)| earlier == name) {
-                return Err(bad_parameter(name, "it is given twice"));
+                return Err(bad_parameter(name, "the parameter is repeated"));
             }
         }
         Ok(Self(pairs))
@@ -140,7 +140,7 @@ impl Query {
         self.text(name).map(|text| text.parse().map_err(|why: T::Err| bad_parameter(name, &why.to_string()))).transpose()
     }
 
-    /// The times `from` and `to`, epoch milliseconds.
+    /// Parses `from` and `to` to epoch milliseconds.
     pub fn time_range(&self) -> Result<(Option<i64>, Option<i64>), ApiError> {
         let time = |name| {
             let read = |text| parse_time(text).map_err(|why| bad_parameter(name, &why));
@@ -148,57 +148,61 @@ impl Query {
         };
         let (from_ms, to_ms) = (time("from")?, time("to")?);
         if from_ms.zip(to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
-            return Err(bad_parameter("from", "it is after `to`, so that nothing can lie between them"));
+            return Err(bad_parameter("from", "it is after `to`"));
         }
         Ok((from_ms, to_ms))
     }
 
-    /// A whole number within bounds.
+    /// Parses an integer within bounds.
     pub fn number(&self, name: &str, default: usize, bounds: std::ops::RangeInclusive<usize>) -> Result<usize, ApiError> {
         let Some(text) = self.text(name) else { return Ok(default) };
         text.parse().ok().filter(|number| bounds.contains(number)).ok_or_else(|| {
-            bad_parameter(name, &format!("`{}` is not a whole number from {} to {}", clip(text), bounds.start(), bounds.end()))
+            bad_parameter(name, &format!("`{}` is not an integer from {} to {}", clip(text), bounds.start(), bounds.end()))
         })
     }
 }
 
 fn unknown_parameter(name: &str, known: &[Parameter]) -> ApiError {
     let names: Vec<String> = known.iter().map(|parameter| format!("`{}`", parameter.name)).collect();
-    let hint = if names.is_empty() { "this call has none".to_owned() } else { format!("this call has {}", names.join(", ")) };
-    ApiError::new(Code::UnknownParameter, format!("the query parameter `{}` is not known", clip(name))).hint(hint)
+    let hint = if names.is_empty() {
+        "this endpoint has no query parameters".to_owned()
+    } else {
+        format!("this endpoint accepts {}", names.join(", "))
+    };
+    ApiError::new(Code::UnknownParameter, format!("unknown query parameter `{}`", clip(name))).hint(hint)
 }
 
 pub fn bad_parameter(name: &str, why: &str) -> ApiError {
     ApiError::new(Code::BadParameter, format!("query parameter `{name}`: {why}"))
 }
 
-/// Whether a body of this content type is read: JSON, and where `lines` NDJSON too. Anything else is refused, also so
-/// that no form of a web page can send tasks.
+/// Checks the content type: JSON, and NDJSON if `lines`. Other types are rejected, which also blocks cross-site form
+/// posts.
 pub fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), ApiError> {
     let media = media(headers);
-    let known = media == "application/json" || media.ends_with("+json") || (lines && is_lines(headers));
+    let known = media == "application/json" || media.ends_with("+json") || (lines && is_ndjson(headers));
     if known {
         return Ok(());
     }
     let what =
         if media.is_empty() { "the body has no content type".to_owned() } else { format!("the body is `{}`", clip(&media)) };
     let hint = match lines {
-        true => "send `content-type: application/json` for an array, `application/x-ndjson` for one task a line",
+        true => "send `content-type: application/json` for an array, or `application/x-ndjson` for one task per line",
         false => "send `content-type: application/json`",
     };
     Err(ApiError::new(Code::UnsupportedMedia, what).hint(hint))
 }
 
-/// As [`check_media`], for a body that may be left out. No page of another site can leave it out: browsers say where such
-/// a request comes from.
+/// Variant of [`check_media`] for optional bodies. A cross-site request cannot pass as empty, because browsers send
+/// `Origin` with it.
 pub fn check_optional_media(headers: &HeaderMap) -> Result<(), ApiError> {
     let nothing = headers.get(header::CONTENT_TYPE).is_none() && headers.get(header::ORIGIN).is_none();
     let length = headers.get(header::CONTENT_LENGTH).is_none_or(|length| length.as_bytes() == b"0");
     if nothing && length && headers.get(header::TRANSFER_ENCODING).is_none() { Ok(()) } else { check_media(headers, false) }
 }
 
-/// The body is NDJSON.
-pub fn is_lines(headers: &HeaderMap) -> bool {
+/// Whether the body is NDJSON.
+pub fn is_ndjson(headers: &HeaderMap) -> bool {
     matches!(media(headers).as_str(), "application/x-ndjson" | "application/ndjson" | "application/jsonl")
 }
 
@@ -208,21 +212,24 @@ fn media(headers: &HeaderMap) -> String {
 }
 
 impl Api {
-    /// Reads a body, within its size, its time and the room for all bodies.
+    /// Reads a body within the limits on size, time and total memory.
     pub async fn read_body(&self, headers: &HeaderMap, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
         let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
         let size = announced.unwrap_or(self.max_body).min(self.max_body);
-        let room = tokio::time::timeout(ROOM_DEADLINE, self.bodies.clone().acquire_many_owned(kib(size))).await;
-        let Ok(Ok(mut room)) = room else {
-            return Err(ApiError::new(Code::Overloaded, "the bodies of other requests take all the room").hint("try again"));
+        let memory = tokio::time::timeout(MEMORY_DEADLINE, self.body_memory.clone().acquire_many_owned(kib(size))).await;
+        let Ok(Ok(mut memory)) = memory else {
+            return Err(
+                ApiError::new(Code::Overloaded, "the memory for request bodies is in use by other requests").hint("retry")
+            );
         };
         let read = tokio::time::timeout(BODY_DEADLINE, collect(body, self.max_body));
-        let late = |_| ApiError::new(Code::BodyTimeout, format!("the body took longer than {} s", BODY_DEADLINE.as_secs()));
+        let late =
+            |_| ApiError::new(Code::BodyTimeout, format!("the body was not received within {} s", BODY_DEADLINE.as_secs()));
         let body = read.await.map_err(late)??;
-        // A body of unknown size has taken room for the largest.
-        let surplus = room.num_permits().saturating_sub(kib(body.len()) as usize);
-        drop(room.split(surplus));
-        Ok((body, room))
+        // A body of unknown length had reserved memory for the maximum.
+        let surplus = memory.num_permits().saturating_sub(kib(body.len()) as usize);
+        drop(memory.split(surplus));
+        Ok((body, memory))
     }
 }
 
@@ -232,22 +239,22 @@ fn kib(bytes: usize) -> u32 {
 
 async fn collect(body: Body, limit: usize) -> Result<Bytes, ApiError> {
     let mut chunks = body.into_data_stream();
-    let mut all = Vec::new();
-    let mut seen = 0;
+    let mut bytes = Vec::new();
+    let mut received = 0;
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|why| ApiError::new(Code::BadRequest, format!("the body broke off: {why}")))?;
-        seen += chunk.len();
-        if seen <= limit {
-            all.extend_from_slice(&chunk);
-        } else if seen > limit + THROWN_AWAY {
+        let chunk = chunk.map_err(|why| ApiError::new(Code::BadRequest, format!("the body ended early: {why}")))?;
+        received += chunk.len();
+        if received <= limit {
+            bytes.extend_from_slice(&chunk);
+        } else if received > limit + MAX_DISCARDED {
             break;
         } else {
-            all = Vec::new();
+            bytes = Vec::new();
         }
     }
-    if seen > limit {
+    if received > limit {
         return Err(ApiError::new(Code::TooLarge, format!("the body is larger than {limit} bytes"))
-            .hint("send less at once, or raise `api.max_body`"));
+            .hint("send less per request, or raise `api.max_body`"));
     }
-    Ok(all.into())
+    Ok(bytes.into())
 }

@@ -1,5 +1,4 @@
-//! A request becomes a call: who is it, what does it ask, is it well-formed; and whatever goes wrong becomes a problem
-//! document.
+//! Dispatcher: authorizes and parses a request, runs its handler, and converts errors to problem documents.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -16,11 +15,11 @@ use tokio::time::Instant;
 use super::ops::Ops;
 use super::problem::{ApiError, Code};
 use super::request::{ApiRequest, Query, check_media, check_optional_media};
-use super::routes::{Route, Takes, Verb, routes};
+use super::routes::{RequestBody, Route, Verb, routes};
 use crate::api::Api;
 use crate::model::task::id::{TaskId, clip};
 
-/// The label of requests that no route takes.
+/// Metric label of requests without a route.
 const UNMATCHED: &str = "unmatched";
 
 pub fn router(api: Arc<Api>) -> Router {
@@ -36,93 +35,93 @@ pub fn router(api: Arc<Api>) -> Router {
         let handler = move |State(api), segments, request| dispatch(api, route, segments, request);
         router = router.route(route.path, on(filter, handler));
     }
-    let counted = api.ops.clone();
-    let counted_too = api.ops.clone();
+    let fallback_ops = api.ops.clone();
+    let method_ops = api.ops.clone();
     router
-        .fallback(move |request| std::future::ready(unmatched(&counted, unknown_route(&request))))
-        .method_not_allowed_fallback(move |request| std::future::ready(unmatched(&counted_too, wrong_method(&request))))
+        .fallback(move |request| std::future::ready(unmatched(&fallback_ops, unknown_route(&request))))
+        .method_not_allowed_fallback(move |request| std::future::ready(unmatched(&method_ops, wrong_method(&request))))
         .with_state(api)
 }
 
 type Segments = Result<RawPathParams, RawPathParamsRejection>;
 
 async fn dispatch(api: Arc<Api>, route: &'static Route, segments: Segments, request: Request) -> Response {
-    let begun = Instant::now();
+    let started = Instant::now();
     let path = request.uri().path().to_owned();
-    let answer = AssertUnwindSafe(answer(api.clone(), route, segments, request)).catch_unwind().await;
-    let response = match answer {
+    let handle = AssertUnwindSafe(handle(api.clone(), route, segments, request)).catch_unwind().await;
+    let response = match handle {
         Ok(Ok(response)) => response,
-        Ok(Err(refusal)) => refusal.into_response(),
+        Ok(Err(error)) => error.into_response(),
         Err(_) => {
-            tracing::error!(route = route.path, path, "a request panicked");
+            tracing::error!(route = route.path, path, "request handler panicked");
             ApiError::internal().into_response()
         }
     };
     let status = response.status().as_u16();
-    let took = begun.elapsed();
-    api.ops.count(&route.label(), status, took);
+    let took = started.elapsed();
+    api.ops.record_request(&route.label(), status, took);
     tracing::debug!(route = route.path, path, status, took_ms = took.as_millis() as u64, "answered");
-    finished(response)
+    with_common_headers(response)
 }
 
-async fn answer(api: Arc<Api>, route: &'static Route, segments: Segments, request: Request) -> Result<Response, ApiError> {
+async fn handle(api: Arc<Api>, route: &'static Route, segments: Segments, request: Request) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
     if !route.any_host {
         api.access.check_host(&head.headers)?;
     }
     let token = route.role.map(|role| api.access.check(&head.headers, role)).transpose()?.flatten();
     let by: Option<Arc<str>> = token.map(Into::into);
-    let segments = segments.map_err(|why| ApiError::new(Code::BadRequest, format!("the path cannot be read: {why}")))?;
+    let segments = segments.map_err(|why| ApiError::new(Code::BadRequest, format!("malformed path: {why}")))?;
     let mut segments = segments.iter().map(|(_, value)| value.to_owned());
     let (segment, name) = (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
     let query = Query::read(&head.uri, route.query)?;
-    let (body, room) = match route.takes {
-        Takes::Nothing => (Default::default(), None),
-        Takes::Bytes | Takes::Json(_) | Takes::JsonOrLines(_) | Takes::MaybeJson(_) => {
-            match route.takes {
-                Takes::MaybeJson(_) => check_optional_media(&head.headers)?,
-                Takes::Bytes => {}
-                _ => check_media(&head.headers, matches!(route.takes, Takes::JsonOrLines(_)))?,
+    let (body, memory) = match route.request {
+        RequestBody::Nothing => (Default::default(), None),
+        RequestBody::Bytes | RequestBody::Json(_) | RequestBody::JsonOrLines(_) | RequestBody::MaybeJson(_) => {
+            match route.request {
+                RequestBody::MaybeJson(_) => check_optional_media(&head.headers)?,
+                RequestBody::Bytes => {}
+                _ => check_media(&head.headers, matches!(route.request, RequestBody::JsonOrLines(_)))?,
             }
-            let (body, room) = api.read_body(&head.headers, body).await?;
-            (body, Some(room))
+            let (body, memory) = api.read_body(&head.headers, body).await?;
+            (body, Some(memory))
         }
     };
-    (route.run)(ApiRequest { api, by, segment, name, query, headers: head.headers, body, room }).await
+    (route.handler)(ApiRequest { api, by, segment, name, query, headers: head.headers, body, memory }).await
 }
 
-/// Headers that every answer has.
-fn finished(mut response: Response) -> Response {
+/// Adds the headers common to all responses.
+fn with_common_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-fn unmatched(ops: &Ops, refusal: ApiError) -> Response {
-    let response = refusal.into_response();
-    ops.count(UNMATCHED, response.status().as_u16(), std::time::Duration::ZERO);
-    finished(response)
+fn unmatched(ops: &Ops, error: ApiError) -> Response {
+    let response = error.into_response();
+    ops.record_request(UNMATCHED, response.status().as_u16(), std::time::Duration::ZERO);
+    with_common_headers(response)
 }
 
 pub fn unknown_route(request: &Request) -> ApiError {
-    // An empty id leaves nothing but the slash before it.
+    // An empty id leaves only the slash before it.
     match request.uri().path() {
         "/v1/tasks/" => {
             let why = TaskId::parse("").err().map(|why| why.to_string()).unwrap_or_default();
             return ApiError::new(Code::BadId, why);
         }
         path if path.starts_with("/v1/") && path.ends_with('/') => {
-            let why = format!("the path ends behind `{}`, where a name is needed", clip(path));
+            let why = format!("the path ends after `{}`, where a name is required", clip(path));
             return ApiError::new(Code::BadRequest, why);
         }
         _ => {}
     }
-    ApiError::new(Code::UnknownRoute, format!("there is no `{}`", clip(request.uri().path())))
-        .hint("GET /openapi.json lists every call")
+    ApiError::new(Code::UnknownRoute, format!("there is no endpoint `{}`", clip(request.uri().path())))
+        .hint("GET /openapi.json describes all endpoints")
 }
 
 pub fn wrong_method(request: &Request) -> ApiError {
-    ApiError::new(Code::MethodNotAllowed, format!("`{}` cannot be called with {}", clip(request.uri().path()), request.method()))
-        .hint("the header `allow` says with which")
+    ApiError::new(Code::MethodNotAllowed, format!("`{}` does not support {}", clip(request.uri().path()), request.method()))
+        .hint("the `allow` header lists the supported methods")
 }

@@ -1,4 +1,4 @@
-//! Connections: how many, how long, and how they end.
+//! Connection handling: limits, timeouts, graceful shutdown.
 
 use std::time::Duration;
 
@@ -12,33 +12,33 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::{Shutdown, raise_open_files};
 
-/// Connections open at once; others wait in the listener's queue.
+/// Maximum open connections; more wait in the listener's backlog.
 const MAX_CONNECTIONS: usize = 16_384;
-/// Files of this process besides its connections.
-const OTHER_FILES: u64 = 256;
-/// However few files it may open, so many connections are tried.
-const FEWEST: u64 = 64;
-/// How long the head of a request may take, and how long a connection may be idle.
+/// File descriptors reserved for other uses.
+const RESERVED_FILES: u64 = 256;
+/// Minimum connection limit, however low the limit on open files.
+const MIN_CONNECTIONS: u64 = 64;
+/// Timeout of request headers and of idle connections.
 const HEAD_DEADLINE: Duration = Duration::from_secs(60);
-/// How long what is under way may take to end.
+/// Maximum time for requests in flight at shutdown.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(30);
-/// How long to stay away from a listener that fails.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until told to drain; then lets connections end, at most for 30 s, or until told to abort.
+/// Serves until shutdown is requested; then drains connections for at most 30 s, or until aborted.
 pub async fn serve(listener: TcpListener, app: Router, shutdown: &Shutdown) {
-    let (mut connections, most) = (JoinSet::new(), room());
+    let (mut connections, limit) = (JoinSet::new(), connection_limit());
     loop {
         tokio::select! {
             () = shutdown.drain.cancelled() => break,
-            // Ended ones are taken out, so that they do not pile up.
+            // Reap finished connections so that they do not accumulate.
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < most => match accepted {
+            accepted = listener.accept(), if connections.len() < limit => match accepted {
                 Ok((stream, _)) => {
                     connections.spawn(connection(stream, app.clone(), shutdown.drain.clone()));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be taken");
+                    tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -52,24 +52,25 @@ pub async fn serve(listener: TcpListener, app: Router, shutdown: &Shutdown) {
         () = tokio::time::sleep(DRAIN_DEADLINE) => false,
     };
     if !in_time {
-        tracing::warn!(connections = connections.len(), "some connections did not end in time and are cut");
+        tracing::warn!(connections = connections.len(), "closing connections that did not drain in time");
     }
 }
 
-/// As many connections as files can be opened for.
-fn room() -> usize {
-    let files = raise_open_files(MAX_CONNECTIONS as u64 + OTHER_FILES);
-    let room = files.saturating_sub(OTHER_FILES).max(FEWEST).min(MAX_CONNECTIONS as u64) as usize;
-    if room < MAX_CONNECTIONS {
+/// Returns the connection limit, given the limit on open files.
+fn connection_limit() -> usize {
+    let files = raise_open_files(MAX_CONNECTIONS as u64 + RESERVED_FILES);
+    let connection_limit = files.saturating_sub(RESERVED_FILES).max(MIN_CONNECTIONS).min(MAX_CONNECTIONS as u64) as usize;
+    if connection_limit < MAX_CONNECTIONS {
         tracing::warn!(
-            "at most {room} connections at once: this process may open {files} files; raise its hard limit (`ulimit -Hn`)"
+            "limited to {connection_limit} connections: this process may open {files} files; raise its hard limit \
+             (`ulimit -Hn`)"
         );
     }
-    room
+    connection_limit
 }
 
 async fn connection(stream: TcpStream, app: Router, drain: CancellationToken) {
-    // Answers are small and written at once.
+    // Responses are small and written at once.
     let _ = stream.set_nodelay(true);
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
@@ -84,6 +85,6 @@ async fn connection(stream: TcpStream, app: Router, drain: CancellationToken) {
         }
     };
     if let Err(error) = outcome {
-        tracing::debug!(%error, "a connection broke off");
+        tracing::debug!(%error, "connection closed with an error");
     }
 }

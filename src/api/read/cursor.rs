@@ -1,4 +1,4 @@
-//! Cursors: the last place that was looked at, in a form that nobody is tempted to build by hand.
+//! Cursors: the last entry read, encoded opaquely so that clients do not construct them.
 
 use data_encoding::BASE64URL_NOPAD;
 
@@ -12,7 +12,7 @@ pub fn encode(entry: &Entry) -> String {
 
 pub fn decode(text: &str) -> Result<Entry, ApiError> {
     read(text).ok_or_else(|| {
-        ApiError::new(Code::BadCursor, "`cursor` is not one that this api gave").hint("leave it out to begin at the first page")
+        ApiError::new(Code::BadCursor, "`cursor` is not a cursor of this API").hint("omit it to start at the first page")
     })
 }
 
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_comes_back_as_it_went() {
+    fn cursor_round_trips() {
         for (seen_ms, id) in [(0, "a"), (-5, "a:b:c"), (i64::MAX, "x~@._-")] {
             let entry = Entry { seen_ms, id: TaskId::parse(id).unwrap() };
             assert_eq!(decode(&encode(&entry)).unwrap(), entry);

@@ -1,22 +1,22 @@
-//! A tree as a picture, for programs that draw: Mermaid and Graphviz's DOT.
+//! Diagrams of trees: Mermaid and Graphviz DOT.
 
 use crate::api::documents::TreeNode;
 use crate::model::record::state::{Category, State};
 use crate::model::task::continuation::number_of;
 
-/// The longest name on a picture, in characters.
+/// Maximum name length in a diagram, in characters.
 const MAX_NAME_CHARS: usize = 60;
 
-/// How a tree is told.
+/// Response format of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shape {
+pub enum Format {
     #[default]
     Json,
     Mermaid,
     Dot,
 }
 
-impl std::str::FromStr for Shape {
+impl std::str::FromStr for Format {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -29,18 +29,18 @@ impl std::str::FromStr for Shape {
     }
 }
 
-/// A flowchart from the top down. Continuations hang on dotted lines; what is left out is counted in a box of its own.
+/// Draws a top-down flowchart. Continuations have dotted edges; omitted children are counted in a separate node.
 pub fn mermaid(top: &TreeNode) -> String {
     let mut lines = vec!["flowchart TD".to_owned()];
-    each(top, &mut |mark| match mark {
-        Mark::Task { number, parent, node } => {
+    visit(top, &mut |element| match element {
+        Element::Task { number, parent, node } => {
             let label = label(node, parent.is_none()).iter().map(|part| escaped(part)).collect::<Vec<_>>().join("<br/>");
             lines.push(format!("  n{number}[\"{label}\"]:::{}", class(node.state)));
             if let Some(parent) = parent {
-                lines.push(format!("  n{parent} {} n{number}", if follows(node) { "-.->" } else { "-->" }));
+                lines.push(format!("  n{parent} {} n{number}", if is_continuation(node) { "-.->" } else { "-->" }));
             }
         }
-        Mark::Cut { number, parent, count } => {
+        Element::Cut { number, parent, count } => {
             lines.push(format!("  n{number}([\"{count} more\"]):::cut"));
             lines.push(format!("  n{parent} --- n{number}"));
         }
@@ -51,18 +51,18 @@ pub fn mermaid(top: &TreeNode) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A directed graph, drawn as [`mermaid`] does.
+/// Draws a directed graph with the same structure as [`mermaid`].
 pub fn dot(top: &TreeNode) -> String {
     let mut lines = vec!["digraph tree {".to_owned(), "  node [shape=box, style=filled]".to_owned()];
-    each(top, &mut |mark| match mark {
-        Mark::Task { number, parent, node } => {
+    visit(top, &mut |element| match element {
+        Element::Task { number, parent, node } => {
             let label = label(node, parent.is_none()).iter().map(|part| quoted(part)).collect::<Vec<_>>().join("\\n");
             lines.push(format!("  n{number} [label=\"{label}\", fillcolor=\"{}\"]", color(node.state.category())));
             if let Some(parent) = parent {
-                lines.push(format!("  n{parent} -> n{number}{}", if follows(node) { " [style=dashed]" } else { "" }));
+                lines.push(format!("  n{parent} -> n{number}{}", if is_continuation(node) { " [style=dashed]" } else { "" }));
             }
         }
-        Mark::Cut { number, parent, count } => {
+        Element::Cut { number, parent, count } => {
             lines.push(format!("  n{number} [label=\"{count} more\", shape=plaintext, style=\"\"]"));
             lines.push(format!("  n{parent} -> n{number} [arrowhead=none]"));
         }
@@ -71,41 +71,41 @@ pub fn dot(top: &TreeNode) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Something on the picture.
-enum Mark<'a> {
+/// Element of a diagram.
+enum Element<'a> {
     Task { number: usize, parent: Option<usize>, node: &'a TreeNode },
     Cut { number: usize, parent: usize, count: u64 },
 }
 
-/// Parents before children, without going deeper for deeper trees.
-fn each<'a>(top: &'a TreeNode, draw: &mut impl FnMut(Mark<'a>)) {
+/// Visits parents before children, iteratively, so that deep trees do not overflow the stack.
+fn visit<'a>(top: &'a TreeNode, draw: &mut impl FnMut(Element<'a>)) {
     let (mut open, mut next) = (vec![(None, top)], 0);
     while let Some((parent, node)) = open.pop() {
         let number = next;
         next += 1;
-        draw(Mark::Task { number, parent, node });
-        if node.cut > 0 {
-            draw(Mark::Cut { number: next, parent: number, count: node.cut });
+        draw(Element::Task { number, parent, node });
+        if node.omitted > 0 {
+            draw(Element::Cut { number: next, parent: number, count: node.omitted });
             next += 1;
         }
         open.extend(node.below.iter().rev().map(|child| (Some(number), child)));
     }
 }
 
-fn label(node: &TreeNode, whole: bool) -> Vec<String> {
+fn label(node: &TreeNode, full_id: bool) -> Vec<String> {
     let segment = node.id.rsplit(':').next().unwrap_or(&node.id);
-    let mut parts = vec![if whole { node.id.clone() } else { segment.to_owned() }];
+    let mut parts = vec![if full_id { node.id.clone() } else { segment.to_owned() }];
     parts.extend(node.name.as_ref().map(|name| name.chars().take(MAX_NAME_CHARS).collect()));
     parts.extend(node.task_type.clone());
     parts.push(node.state.to_string());
     parts
 }
 
-fn follows(node: &TreeNode) -> bool {
+fn is_continuation(node: &TreeNode) -> bool {
     node.id.rsplit(':').next().is_some_and(|segment| number_of(segment).is_some())
 }
 
-/// Mermaid's entities for whatever may mean something to it or to a browser.
+/// Escapes everything that may have a meaning in Mermaid or HTML as an entity.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -151,7 +151,7 @@ mod tests {
         let node = |id: &str, state: &str| {
             serde_json::json!({
                 "id": id, "type": "echo", "state": state, "name": null, "attempt": 1, "error": null, "progress": null,
-                "started_at": null, "ended_at": null, "below": [], "cut": 0,
+                "started_at": null, "ended_at": null, "below": [], "omitted": 0,
                 "children": {"total": 0, "pending": 0, "successful": 0, "failed": 0, "by_state": {}},
                 "tree": {"total": 1, "pending": 0, "successful": 1, "failed": 0}
             })
@@ -159,13 +159,13 @@ mod tests {
         let mut top = node("order:a", "waiting_for_children");
         let mut named = node("order:a:x", "failed");
         named["name"] = "a \"b\"\n<c>\\".into();
-        named["cut"] = 3.into();
+        named["omitted"] = 3.into();
         top["below"] = vec![named, node("order:a:then", "queued")].into();
         serde_json::from_value(top).unwrap()
     }
 
     #[test]
-    fn a_flowchart() {
+    fn tree_is_drawn_as_mermaid_flowchart() {
         let expected = "flowchart TD
   n0[\"order:a<br/>echo<br/>waiting_for_children\"]:::open
   n1[\"x<br/>a #34;b#34; #60;c#62;#92;<br/>echo<br/>failed\"]:::bad
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph() {
+    fn tree_is_drawn_as_dot_graph() {
         let expected = r##"digraph tree {
   node [shape=box, style=filled]
   n0 [label="order:a\necho\nwaiting_for_children", fillcolor="#bbdefb"]

@@ -1,4 +1,4 @@
-//! One index over all partitions, or several that have no task in common, newest first.
+//! Merge of one index over all partitions, or of several disjoint indexes, newest first.
 
 use std::collections::VecDeque;
 
@@ -10,83 +10,83 @@ use crate::api::http::problem::ApiError;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index};
 
-/// Partitions asked at once.
-const AT_ONCE: usize = 32;
-/// Entries read ahead of an index where there are many of them.
+/// Maximum concurrent partition reads.
+const MAX_CONCURRENT_READS: usize = 32;
+/// Minimum entries prefetched per index.
 const MIN_PAGE: usize = 16;
 
-/// A place in the merged index.
+/// Cursor over the merged indexes.
 pub struct Merge<'a> {
     api: &'a Api,
-    lanes: Vec<IndexStream>,
-    /// Entries asked of a lane at a time.
+    streams: Vec<IndexStream>,
+    /// Entries read from an index at a time.
     page: usize,
 }
 
-/// An index of a partition.
+/// Index of one partition.
 struct IndexStream {
     partition: u32,
     index: Index,
-    /// The last entry that was read.
+    /// Last entry read.
     after: Option<Entry>,
     ahead: VecDeque<Entry>,
     exhausted: bool,
 }
 
 impl<'a> Merge<'a> {
-    /// Begins behind `after`; about `page` entries are read ahead of each partition.
+    /// Starts after `after`; prefetches about `page` entries per partition.
     pub fn new(api: &'a Api, indexes: Vec<Index>, after: Option<Entry>, page: usize) -> Self {
         let page = (page / indexes.len().max(1)).max(MIN_PAGE.min(page));
-        let lane =
+        let index_stream =
             |partition, index| IndexStream { partition, index, after: after.clone(), ahead: VecDeque::new(), exhausted: false };
-        let of = |partition| indexes.iter().map(move |index| lane(partition, index.clone()));
-        Self { api, lanes: api.partitions().into_iter().flat_map(of).collect(), page }
+        let of = |partition| indexes.iter().map(move |index| index_stream(partition, index.clone()));
+        Self { api, streams: api.partitions().into_iter().flat_map(of).collect(), page }
     }
 
-    /// The next entries, at most `limit`, with the records that they still have. Empty: there are no more.
+    /// Returns the next entries, at most `limit`, with the records that still exist. Empty at the end.
     pub async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         let mut entries = Vec::with_capacity(limit);
         while entries.len() < limit {
             self.fill().await?;
-            let Some(newest) = self.lanes.iter_mut().max_by(|a, b| a.ahead.front().cmp(&b.ahead.front())) else { break };
+            let Some(newest) = self.streams.iter_mut().max_by(|a, b| a.ahead.front().cmp(&b.ahead.front())) else { break };
             let Some(entry) = newest.ahead.pop_front() else { break };
             entries.push((newest.partition, entry));
         }
         self.records(entries).await
     }
 
-    /// Reads on where nothing is at hand.
+    /// Refills the streams that have no prefetched entries.
     async fn fill(&mut self) -> Result<(), ApiError> {
         let (api, page) = (self.api, self.page);
-        let empty = self.lanes.iter_mut().filter(|lane| lane.ahead.is_empty() && !lane.exhausted);
+        let empty = self.streams.iter_mut().filter(|index_stream| index_stream.ahead.is_empty() && !index_stream.exhausted);
         stream::iter(empty.map(Ok))
-            .try_for_each_concurrent(AT_ONCE, |lane| async move {
-                let entries = api.page(lane.partition, &lane.index, lane.after.as_ref(), page).await?;
-                lane.exhausted = entries.len() < page;
-                lane.after = entries.last().cloned().or(lane.after.take());
-                lane.ahead = entries.into();
+            .try_for_each_concurrent(MAX_CONCURRENT_READS, |index_stream| async move {
+                let entries = api.page(index_stream.partition, &index_stream.index, index_stream.after.as_ref(), page).await?;
+                index_stream.exhausted = entries.len() < page;
+                index_stream.after = entries.last().cloned().or(index_stream.after.take());
+                index_stream.ahead = entries.into();
                 Ok(())
             })
             .await
     }
 
-    /// The records of entries, each partition asked once.
+    /// Reads the records of entries, with one call per partition.
     async fn records(&self, entries: Vec<(u32, Entry)>) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         let mut by_partition: std::collections::BTreeMap<u32, (Vec<usize>, Vec<TaskId>)> = Default::default();
-        for (place, (partition, entry)) in entries.iter().enumerate() {
-            let (places, ids) = by_partition.entry(*partition).or_default();
-            places.push(place);
+        for (index, (partition, entry)) in entries.iter().enumerate() {
+            let (indexes, ids) = by_partition.entry(*partition).or_default();
+            indexes.push(index);
             ids.push(entry.id.clone());
         }
         let api = self.api;
-        let looked: Vec<_> = stream::iter(by_partition)
-            .map(|(partition, (places, ids))| async move { Ok::<_, ApiError>((places, api.look_many(partition, &ids).await?)) })
-            .buffer_unordered(AT_ONCE)
+        let reads: Vec<_> = stream::iter(by_partition)
+            .map(|(partition, (indexes, ids))| async move { Ok::<_, ApiError>((indexes, api.read_many(partition, &ids).await?)) })
+            .buffer_unordered(MAX_CONCURRENT_READS)
             .try_collect()
             .await?;
         let mut records: Vec<(Entry, Option<TaskView>)> = entries.into_iter().map(|(_, entry)| (entry, None)).collect();
-        for (place, found) in looked.into_iter().flat_map(|(places, found)| places.into_iter().zip(found)) {
-            records[place].1 = found;
+        for (index, found) in reads.into_iter().flat_map(|(indexes, found)| indexes.into_iter().zip(found)) {
+            records[index].1 = found;
         }
         Ok(records)
     }

@@ -1,4 +1,4 @@
-//! Reads shared by several handlers: consistency with the log, tree walks, merged indexes, change notices.
+//! Reads shared by several handlers: read consistency, tree walks, merged indexes, change notices.
 
 pub(crate) mod consistency;
 pub(crate) mod cursor;

@@ -1,5 +1,5 @@
-//! Change notices: one subscription to the store for the whole process, handed to whoever waits. Notices are hints;
-//! everybody who waits also looks again every second, so that nothing hangs while they are missing.
+//! Change notices: one store subscription per process, distributed to waiting requests. Notices are only hints;
+//! waiting requests also poll every second, so that a lost notice only delays them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,31 +17,31 @@ use crate::model::task::id::TaskId;
 use crate::runtime::{self, Backoff};
 use crate::store::{Notice, Store};
 
-/// Clients that may wait for or watch tasks at once.
+/// Maximum concurrent waiters and watchers of single tasks.
 pub const MAX_WATCHERS: usize = 10_000;
-/// Without a notice, look again after this.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// However many wait, so often in a second all of them together look again.
-const LOOKS_PER_SECOND: u64 = 1_000;
-/// However many notices come, not sooner than this.
-const NOT_SOONER: Duration = Duration::from_millis(20);
+/// Poll interval without notices.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum polls per second over all waiters.
+const MAX_POLLS_PER_SECOND: u64 = 1_000;
+/// Minimum time between two reads, however many notices arrive.
+const MIN_READ_INTERVAL: Duration = Duration::from_millis(20);
 
 pub struct Notices {
-    /// By events partition.
+    /// Queues by events partition.
     partitions: Vec<NoticeQueue>,
     pub feed: FleetFeed,
     slots: Arc<Semaphore>,
 }
 
 struct NoticeQueue {
-    interests: Mutex<FxHashMap<TaskId, Vec<Arc<Notify>>>>,
-    /// The place that notices say the partition is folded to.
-    folded: watch::Sender<i64>,
+    waiters_by_task: Mutex<FxHashMap<TaskId, Vec<Arc<Notify>>>>,
+    /// Highest projected offset reported by notices.
+    projected: watch::Sender<i64>,
 }
 
-/// A wish to hear of one task's changes; it ends by being dropped.
+/// Subscription to the changes of one task; unsubscribes on drop.
 pub struct Subscription {
-    hub: Arc<Notices>,
+    notices: Arc<Notices>,
     partition: u32,
     id: TaskId,
     changed: Arc<Notify>,
@@ -50,118 +50,118 @@ pub struct Subscription {
 
 impl Notices {
     pub fn new(partitions: u32) -> Self {
-        let lane = |_| NoticeQueue { interests: Mutex::default(), folded: watch::Sender::new(0) };
+        let queue = |_| NoticeQueue { waiters_by_task: Mutex::default(), projected: watch::Sender::new(0) };
         Self {
-            partitions: (0..partitions).map(lane).collect(),
+            partitions: (0..partitions).map(queue).collect(),
             feed: FleetFeed::default(),
             slots: Arc::new(Semaphore::new(MAX_WATCHERS)),
         }
     }
 
-    pub fn interest(self: &Arc<Self>, partition: u32, id: &TaskId) -> Result<Subscription, ApiError> {
+    pub fn subscribe(self: &Arc<Self>, partition: u32, id: &TaskId) -> Result<Subscription, ApiError> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_WATCHERS))?;
         let changed = Arc::new(Notify::new());
-        if let Some(lane) = self.lane(partition) {
-            lane.interests.lock().entry(id.clone()).or_default().push(changed.clone());
+        if let Some(queue) = self.queue(partition) {
+            queue.waiters_by_task.lock().entry(id.clone()).or_default().push(changed.clone());
         }
-        Ok(Subscription { hub: self.clone(), partition, id: id.clone(), changed, _slot: slot })
+        Ok(Subscription { notices: self.clone(), partition, id: id.clone(), changed, _slot: slot })
     }
 
-    /// Waits until a notice says that the partition is folded to `target`, at most until it is time to look oneself.
-    pub async fn folded(&self, partition: u32, target: i64) {
-        let Some(lane) = self.lane(partition) else { return tokio::time::sleep(LOOK_AGAIN).await };
-        let mut folded = lane.folded.subscribe();
-        if *folded.borrow_and_update() >= target {
-            // The notice was there before the store was asked, and the store says otherwise: it has gone back.
-            return tokio::time::sleep(LOOK_AGAIN / 10).await;
+    /// Waits until a notice reports that the projection has reached `target`, or until it is time to poll.
+    pub async fn projected(&self, partition: u32, target: i64) {
+        let Some(queue) = self.queue(partition) else { return tokio::time::sleep(POLL_INTERVAL).await };
+        let mut projected = queue.projected.subscribe();
+        if *projected.borrow_and_update() >= target {
+            // The store has fallen behind a notice received earlier, for example after a failover.
+            return tokio::time::sleep(POLL_INTERVAL / 10).await;
         }
-        let _ = tokio::time::timeout(LOOK_AGAIN, folded.wait_for(|&offset| offset >= target)).await;
+        let _ = tokio::time::timeout(POLL_INTERVAL, projected.wait_for(|&offset| offset >= target)).await;
     }
 
-    /// How long one of those who wait does without a notice: longer where there are many, and not all the same.
-    fn patience(&self) -> Duration {
+    /// Poll interval of a waiter: longer when there are many, with jitter.
+    fn poll_interval(&self) -> Duration {
         let waiting = MAX_WATCHERS.saturating_sub(self.slots.available_permits()) as u64;
-        let patience = LOOK_AGAIN.max(Duration::from_millis(waiting * 1_000 / LOOKS_PER_SECOND));
-        patience + patience.mul_f32(fastrand::f32() / 4.0)
+        let poll_interval = POLL_INTERVAL.max(Duration::from_millis(waiting * 1_000 / MAX_POLLS_PER_SECOND));
+        poll_interval + poll_interval.mul_f32(fastrand::f32() / 4.0)
     }
 
-    fn lane(&self, partition: u32) -> Option<&NoticeQueue> {
+    fn queue(&self, partition: u32) -> Option<&NoticeQueue> {
         self.partitions.get(partition as usize)
     }
 
-    fn tell(&self, notice: Notice) {
+    fn dispatch(&self, notice: Notice) {
         match &notice {
             Notice::Changed { partition, offset, ids } => {
-                let Some(lane) = self.lane(*partition) else { return };
-                lane.folded.send_replace(*offset);
-                lane.wake(ids.as_deref());
+                let Some(queue) = self.queue(*partition) else { return };
+                queue.projected.send_replace(*offset);
+                queue.wake(ids.as_deref());
             }
-            Notice::Gap => self.partitions.iter().for_each(|lane| lane.wake(None)),
+            Notice::Gap => self.partitions.iter().for_each(|queue| queue.wake(None)),
         }
-        self.feed.tell(notice);
+        self.feed.publish(notice);
     }
 }
 
 impl NoticeQueue {
-    /// None: everybody.
+    /// Wakes the waiters of these tasks; `None` wakes all.
     fn wake(&self, ids: Option<&[TaskId]>) {
-        let interests = self.interests.lock();
+        let waiters_by_task = self.waiters_by_task.lock();
         match ids {
-            Some(ids) => ids.iter().filter_map(|id| interests.get(id)).flatten().for_each(|waiter| waiter.notify_one()),
-            None => interests.values().flatten().for_each(|waiter| waiter.notify_one()),
+            Some(ids) => ids.iter().filter_map(|id| waiters_by_task.get(id)).flatten().for_each(|waiter| waiter.notify_one()),
+            None => waiters_by_task.values().flatten().for_each(|waiter| waiter.notify_one()),
         }
     }
 }
 
 impl Subscription {
-    /// Waits until it is worth looking at the task again.
+    /// Waits until the task should be read again.
     pub async fn changed(&self) {
-        tokio::time::sleep(NOT_SOONER).await;
-        let _ = tokio::time::timeout(self.hub.patience(), self.changed.notified()).await;
+        tokio::time::sleep(MIN_READ_INTERVAL).await;
+        let _ = tokio::time::timeout(self.notices.poll_interval(), self.changed.notified()).await;
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let Some(lane) = self.hub.lane(self.partition) else { return };
-        let mut interests = lane.interests.lock();
-        let Some(waiters) = interests.get_mut(&self.id) else { return };
+        let Some(queue) = self.notices.queue(self.partition) else { return };
+        let mut waiters_by_task = queue.waiters_by_task.lock();
+        let Some(waiters) = waiters_by_task.get_mut(&self.id) else { return };
         waiters.retain(|waiter| !Arc::ptr_eq(waiter, &self.changed));
         if waiters.is_empty() {
-            interests.remove(&self.id);
+            waiters_by_task.remove(&self.id);
         }
     }
 }
 
 pub fn too_many(limit: usize) -> ApiError {
-    ApiError::new(Code::Overloaded, format!("{limit} clients are waiting already"))
-        .hint("try again, at another api if there is one")
+    ApiError::new(Code::Overloaded, format!("{limit} clients are already waiting"))
+        .hint("retry, at another API instance if there is one")
 }
 
-/// Subscribes to the store, again and again, until the guard is dropped.
-pub fn listen(hub: Arc<Notices>, store: Arc<dyn Store>) -> DropGuard {
+/// Subscribes to the store, and resubscribes after errors, until the guard is dropped.
+pub fn listen(notices: Arc<Notices>, store: Arc<dyn Store>) -> DropGuard {
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     runtime::spawn(async move {
         tokio::select! {
             biased;
             () = stopped.cancelled() => {}
-            () = subscribe(&hub, &*store) => {}
+            () = subscribe(&notices, &*store) => {}
         }
     });
     stop.drop_guard()
 }
 
-async fn subscribe(hub: &Notices, store: &dyn Store) {
+async fn subscribe(notices: &Notices, store: &dyn Store) {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
     loop {
-        if let Ok(mut notices) = stored(store.notices()).await {
+        if let Ok(mut received) = stored(store.notices()).await {
             backoff.reset();
-            hub.tell(Notice::Gap);
-            while let Some(notice) = notices.next().await {
-                hub.tell(notice);
+            notices.dispatch(Notice::Gap);
+            while let Some(notice) = received.next().await {
+                notices.dispatch(notice);
             }
-            tracing::warn!("the store's change notices have ended; subscribing again");
+            tracing::warn!("store notifications ended; subscribing again");
         }
         tokio::time::sleep(backoff.next_wait()).await;
     }
@@ -179,39 +179,42 @@ mod tests {
         Notice::Changed { partition: 0, offset: 5, ids: ids.map(|ids| ids.iter().map(|text| id(text)).collect()) }
     }
 
-    async fn wakes(interest: &Subscription) -> bool {
-        tokio::time::timeout(Duration::from_millis(100), interest.changed.notified()).await.is_ok()
+    async fn wakes(subscribe: &Subscription) -> bool {
+        tokio::time::timeout(Duration::from_millis(100), subscribe.changed.notified()).await.is_ok()
     }
 
     #[tokio::test]
-    async fn a_notice_wakes_those_it_concerns() {
-        let hub = Arc::new(Notices::new(2));
-        let (a, b, other) =
-            (hub.interest(0, &id("a")).unwrap(), hub.interest(0, &id("b")).unwrap(), hub.interest(1, &id("a")).unwrap());
-        hub.tell(changed(Some(&["a"])));
+    async fn notice_wakes_matching_subscriptions() {
+        let notices = Arc::new(Notices::new(2));
+        let (a, b, other) = (
+            notices.subscribe(0, &id("a")).unwrap(),
+            notices.subscribe(0, &id("b")).unwrap(),
+            notices.subscribe(1, &id("a")).unwrap(),
+        );
+        notices.dispatch(changed(Some(&["a"])));
         assert_eq!((wakes(&a).await, wakes(&b).await, wakes(&other).await), (true, false, false));
-        hub.tell(changed(None));
+        notices.dispatch(changed(None));
         assert_eq!((wakes(&a).await, wakes(&b).await, wakes(&other).await), (true, true, false));
-        hub.tell(Notice::Gap);
+        notices.dispatch(Notice::Gap);
         assert_eq!((wakes(&a).await, wakes(&b).await, wakes(&other).await), (true, true, true));
     }
 
     #[tokio::test]
-    async fn who_has_gone_leaves_nothing_behind() {
-        let hub = Arc::new(Notices::new(1));
-        drop((hub.interest(0, &id("a")).unwrap(), hub.interest(0, &id("a")).unwrap()));
-        assert!(hub.partitions[0].interests.lock().is_empty());
-        assert_eq!(hub.slots.available_permits(), MAX_WATCHERS);
+    async fn dropped_subscription_is_unregistered() {
+        let notices = Arc::new(Notices::new(1));
+        drop((notices.subscribe(0, &id("a")).unwrap(), notices.subscribe(0, &id("a")).unwrap()));
+        assert!(notices.partitions[0].waiters_by_task.lock().is_empty());
+        assert_eq!(notices.slots.available_permits(), MAX_WATCHERS);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_notices_one_looks_again_after_a_second() {
-        let hub = Arc::new(Notices::new(1));
-        let interest = hub.interest(0, &id("a")).unwrap();
+    async fn waiter_polls_after_a_second_without_notices() {
+        let notices = Arc::new(Notices::new(1));
+        let subscribe = notices.subscribe(0, &id("a")).unwrap();
         let begun = tokio::time::Instant::now();
-        interest.changed().await;
-        hub.folded(0, 7).await;
+        subscribe.changed().await;
+        notices.projected(0, 7).await;
         let waited = begun.elapsed();
-        assert!(waited >= LOOK_AGAIN * 2 && waited < LOOK_AGAIN * 3, "{waited:?}");
+        assert!(waited >= POLL_INTERVAL * 2 && waited < POLL_INTERVAL * 3, "{waited:?}");
     }
 }

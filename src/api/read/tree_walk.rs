@@ -1,5 +1,5 @@
-//! A tree in the order of a table of contents: parents before children, siblings oldest first. Its place is the last
-//! task looked at; the way there can be read off the id, so a walk goes on where another one stopped.
+//! Depth-first walk of a tree: parents before children, siblings oldest first. The cursor is the last task returned;
+//! its ancestors follow from its id, so a walk can resume from there.
 
 use std::collections::VecDeque;
 
@@ -15,9 +15,9 @@ const PAGE: usize = 200;
 pub struct TreeWalk<'a> {
     api: &'a Api,
     partition: u32,
-    /// The top, while it has not been given.
+    /// Top of the tree, until it has been returned.
     top: Option<TaskView>,
-    /// From the top down: whose children come next.
+    /// Open levels from the top down.
     levels: Vec<Level>,
 }
 
@@ -44,12 +44,12 @@ impl<'a> TreeWalk<'a> {
         Ok(walk)
     }
 
-    /// The next tasks, at most `limit`. Empty: there are no more.
+    /// Returns the next tasks, at most `limit`. Empty at the end.
     pub async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         let mut tasks = Vec::with_capacity(limit);
         if let Some(top) = self.top.take() {
-            let entry = Entry { seen_ms: top.node.seen_ms, id: top.id.clone() };
-            self.give(entry, top, &mut tasks);
+            let entry = Entry { seen_ms: top.record.seen_ms, id: top.id.clone() };
+            self.emit(entry, top, &mut tasks);
         }
         while tasks.len() < limit {
             let Some(level) = self.levels.last_mut() else { break };
@@ -57,7 +57,7 @@ impl<'a> TreeWalk<'a> {
                 fill(self.api, self.partition, level).await?;
             }
             match level.ahead.pop_front() {
-                Some((entry, found)) => self.give(entry, found, &mut tasks),
+                Some((entry, found)) => self.emit(entry, found, &mut tasks),
                 None if level.exhausted => drop(self.levels.pop()),
                 None => {}
             }
@@ -65,14 +65,14 @@ impl<'a> TreeWalk<'a> {
         Ok(tasks)
     }
 
-    fn give(&mut self, entry: Entry, found: TaskView, tasks: &mut Vec<(Entry, Option<TaskView>)>) {
-        if may_have_below(&found) {
+    fn emit(&mut self, entry: Entry, found: TaskView, tasks: &mut Vec<(Entry, Option<TaskView>)>) {
+        if may_have_children(&found) {
             self.levels.push(Level::new(found.id.clone(), None));
         }
         tasks.push((entry, Some(found)));
     }
 
-    /// Goes to the place after a task below the top.
+    /// Positions the walk after a task below the top.
     async fn resume(&mut self, top: &TaskId, last: &TaskId) -> Result<(), ApiError> {
         if !last.is_within(top.as_str()) {
             return Err(ApiError::new(Code::BadCursor, format!("`cursor` belongs to another list than that of `{top}`")));
@@ -80,10 +80,10 @@ impl<'a> TreeWalk<'a> {
         let mut path: Vec<TaskId> =
             std::iter::successors(Some(last.clone()), |id| id.parent_id()).take_while(|id| id.is_within(top.as_str())).collect();
         path.reverse();
-        let found = self.api.look_many(self.partition, &path).await?;
+        let found = self.api.read_many(self.partition, &path).await?;
         for (step, found) in path.iter().zip(found).skip(1) {
-            let gone = || ApiError::new(Code::BadCursor, format!("the task `{step}` that `cursor` stands at is no longer kept"));
-            let entry = Entry { seen_ms: found.ok_or_else(gone)?.node.seen_ms, id: step.clone() };
+            let gone = || ApiError::new(Code::BadCursor, format!("the task `{step}` of `cursor` is no longer retained"));
+            let entry = Entry { seen_ms: found.ok_or_else(gone)?.record.seen_ms, id: step.clone() };
             self.levels.extend(step.parent_id().map(|parent| Level::new(parent, Some(entry))));
         }
         self.levels.push(Level::new(last.clone(), None));
@@ -91,9 +91,10 @@ impl<'a> TreeWalk<'a> {
     }
 }
 
-/// Children of earlier runs are not counted, but may be there.
-pub fn may_have_below(task: &TaskView) -> bool {
-    !task.node.below.is_empty() || task.node.run > 1
+/// Whether a task may have children. Children of earlier runs are not counted, so a task past its first run may have
+/// some.
+pub fn may_have_children(task: &TaskView) -> bool {
+    !task.record.below.is_empty() || task.record.run > 1
 }
 
 async fn fill(api: &Api, partition: u32, level: &mut Level) -> Result<(), ApiError> {
@@ -101,7 +102,7 @@ async fn fill(api: &Api, partition: u32, level: &mut Level) -> Result<(), ApiErr
     level.exhausted = entries.len() < PAGE;
     level.after = entries.last().cloned().or(level.after.take());
     let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
-    let found = api.look_many(partition, &ids).await?;
+    let found = api.read_many(partition, &ids).await?;
     level.ahead = entries.into_iter().zip(found).filter_map(|(entry, found)| Some((entry, found?))).collect();
     Ok(())
 }

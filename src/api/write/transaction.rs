@@ -1,4 +1,4 @@
-//! `POST /v1/batches?atomic=true`: the tasks of one tree, all of them or none.
+//! `POST /v1/batches?atomic=true`: creates the tasks of one tree in one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::idempotency::{Submitted, as_published};
-use super::lease::{Claim, Ending, Lease, RENEW_EVERY, WAIT_DEADLINE, in_progress, poll_pauses};
+use super::lease::{Claim, Lease, PublishOutcome, RENEW_EVERY, WAIT_DEADLINE, in_progress, poll_pauses};
 use super::validate::{Draft, trace_of};
 use crate::api::Api;
 use crate::api::backends::detached;
 use crate::api::documents::CreateTask;
-use crate::api::handlers::batch::{Outcomes, items_of, told};
+use crate::api::handlers::batch::{Outcomes, outcome_document, parse_items};
 use crate::api::handlers::task::json_answer;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
@@ -26,53 +26,53 @@ use crate::model::task::id::TaskId;
 use crate::publish::{PublishError, Published};
 use crate::runtime::now_ms;
 
-/// The most tasks in one transaction.
-pub const MAX_TOGETHER: usize = 1_000;
-/// How long a transaction may take, the wait for the one before included.
+/// Maximum tasks per transaction.
+pub const MAX_ATOMIC_ITEMS: usize = 1_000;
+/// Deadline of a transaction, including the wait for the previous one.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Ids looked up at once.
-const AT_ONCE: usize = 64;
+/// Maximum concurrent claims.
+const MAX_CONCURRENT_CLAIMS: usize = 64;
 const NOTHING: &str = "nothing of the batch was published";
 
-/// The one producer of this process for transactions. None: none is open.
-pub type Sender = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
+/// Transactional producer of this process; `None` while none is open.
+pub type AtomicProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
 
-pub async fn create(call: ApiRequest) -> Result<Response, ApiError> {
-    let api = call.api.clone();
-    let items = items_of(&call)?;
-    if items.len() > MAX_TOGETHER {
-        let why = format!("the batch has {} items: at most {MAX_TOGETHER} go together", items.len());
+pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
+    let api = request.api.clone();
+    let items = parse_items(&request)?;
+    if items.len() > MAX_ATOMIC_ITEMS {
+        let why = format!("the batch has {} items; the maximum for an atomic batch is {MAX_ATOMIC_ITEMS}", items.len());
         return Err(ApiError::new(Code::TooManyItems, why).hint("send the rest as a second batch below the same root"));
     }
-    let drafts = api.drafts(items, trace_of(&call.headers).as_deref()).await?;
-    let room = call.room;
+    let drafts = api.drafts(items, trace_of(&request.headers).as_deref()).await?;
+    let memory = request.memory;
     let outcomes = detached(async move {
-        let done = api.submit_together(drafts).await;
-        drop(room);
+        let done = api.submit_atomic(drafts).await;
+        drop(memory);
         done
     });
-    Ok(json_answer(200, &told(outcomes.await?)))
+    Ok(json_answer(200, &outcome_document(outcomes.await?)))
 }
 
-/// Names the item that is wrong.
-fn at(n: usize, refusal: ApiError) -> ApiError {
-    refusal.of_item(n, NOTHING)
+/// Marks an error as that of an item.
+fn at(n: usize, error: ApiError) -> ApiError {
+    error.for_item(n, NOTHING)
 }
 
-/// The draft of a batch in relation to the fleet, before anything is published.
-enum Standing {
-    /// The id was generated: nobody else can have it.
+/// State of a draft before the transaction.
+enum DraftState {
+    /// The id was generated and cannot be taken.
     New,
     Ours(Lease),
-    /// The task exists.
-    There(Box<TaskView>),
+    /// The task already exists.
+    Existing(Box<TaskView>),
 }
 
-impl Standing {
+impl DraftState {
     fn lease(&self) -> Option<&Lease> {
         match self {
             Self::Ours(lease) => Some(lease),
-            Self::New | Self::There(_) => None,
+            Self::New | Self::Existing(_) => None,
         }
     }
 }
@@ -80,10 +80,10 @@ impl Standing {
 impl Api {
     async fn drafts(&self, items: Vec<Result<CreateTask, ApiError>>, trace: Option<&Trace>) -> Result<Vec<Draft>, ApiError> {
         let (now_ms, mut drafts) = (now_ms(), Vec::with_capacity(items.len()));
-        let mut places = FxHashMap::<TaskId, usize>::default();
+        let mut indexes = FxHashMap::<TaskId, usize>::default();
         for (n, item) in items.into_iter().enumerate() {
-            let draft = self.next_draft(item, now_ms, trace, &drafts, &places).await.map_err(|refusal| at(n, refusal))?;
-            places.insert(draft.id.clone(), n);
+            let draft = self.next_draft(item, now_ms, trace, &drafts, &indexes).await.map_err(|error| at(n, error))?;
+            indexes.insert(draft.id.clone(), n);
             drafts.push(draft);
         }
         Ok(drafts)
@@ -95,60 +95,62 @@ impl Api {
         now_ms: i64,
         trace: Option<&Trace>,
         before: &[Draft],
-        places: &FxHashMap<TaskId, usize>,
+        indexes: &FxHashMap<TaskId, usize>,
     ) -> Result<Draft, ApiError> {
         let mut draft = self.draft(item?, now_ms, trace)?;
-        self.check_type_of(&draft).await?;
-        self.check_waiting_room(&draft).await?;
+        self.check_types(&draft).await?;
+        self.check_schedule_capacity(&draft).await?;
         if let Some(first) = before.first().filter(|first| first.id.root() != draft.id.root()) {
-            let why = format!("`{}` is not of the tree of `{}`", draft.id, first.id.root());
-            return Err(ApiError::new(Code::SeveralTrees, why).hint("send one batch for each tree, or leave out `atomic`"));
+            let why = format!("`{}` is not in the tree of `{}`", draft.id, first.id.root());
+            return Err(ApiError::new(Code::MultipleTrees, why).hint("send one batch per tree, or omit `atomic`"));
         }
-        if places.contains_key(&draft.id) {
-            return Err(ApiError::new(Code::DuplicateId, format!("`{}` is in the batch twice", draft.id)));
+        if indexes.contains_key(&draft.id) {
+            return Err(ApiError::new(Code::DuplicateId, format!("`{}` is repeated in the batch", draft.id)));
         }
         if let Some(parent) = draft.id.parent_id() {
-            (draft.new.asof, draft.new.run) = match places.get(&parent).and_then(|n| before.get(*n)) {
+            (draft.new.asof, draft.new.run) = match indexes.get(&parent).and_then(|n| before.get(*n)) {
                 Some(parent) => (parent.new.asof, parent.new.run),
                 None => {
                     let parent = self.find_parent(&parent).await?;
-                    (Some(parent.fence.offset), parent.node.run)
+                    (Some(parent.checkpoint.offset), parent.record.run)
                 }
             };
         }
         Ok(draft)
     }
 
-    async fn submit_together(self: &Arc<Self>, drafts: Vec<Draft>) -> Result<Outcomes, ApiError> {
+    async fn submit_atomic(self: &Arc<Self>, drafts: Vec<Draft>) -> Result<Outcomes, ApiError> {
         let deadline = Instant::now() + WAIT_DEADLINE;
-        let standings = self.claim_all(&drafts, deadline).await?;
-        let standings = self.settle_mixed(&drafts, standings, deadline).await?;
-        let leases: Vec<Lease> = standings.iter().filter_map(|standing| standing.lease().cloned()).collect();
-        let there = standings.iter().filter(|standing| matches!(standing, Standing::There(_))).count();
-        if there == drafts.len() {
-            let existing = |(draft, standing): (Draft, Standing)| match standing {
-                Standing::There(found) => (Some(draft.id), Ok(Submitted::Existing(*found))),
+        let states = self.claim_all(&drafts, deadline).await?;
+        let states = self.reclaim_mixed(&drafts, states, deadline).await?;
+        let leases: Vec<Lease> = states.iter().filter_map(|draft_state| draft_state.lease().cloned()).collect();
+        let existing = states.iter().filter(|draft_state| matches!(draft_state, DraftState::Existing(_))).count();
+        if existing == drafts.len() {
+            let existing = |(draft, draft_state): (Draft, DraftState)| match draft_state {
+                DraftState::Existing(found) => (Some(draft.id), Ok(Submitted::Existing(*found))),
                 _ => (Some(draft.id), Err(ApiError::internal())),
             };
-            return Ok(drafts.into_iter().zip(standings).map(existing).collect());
+            return Ok(drafts.into_iter().zip(states).map(existing).collect());
         }
-        if let Some(n) = standings.iter().position(|standing| matches!(standing, Standing::There(_))) {
+        if let Some(n) = states.iter().position(|draft_state| matches!(draft_state, DraftState::Existing(_))) {
             self.release(leases.iter()).await;
             let id = &drafts[n].id;
-            let why = format!("`{id}` exists already, and others of the batch do not");
+            let why = format!("`{id}` already exists, but other tasks of the batch do not");
             return Err(at(n, ApiError::new(Code::DuplicateId, why).existing(id)));
         }
-        let published = self.renewing(&leases, self.publish_together(&drafts)).await;
-        let endings = standings.iter().enumerate().filter_map(|(n, standing)| {
-            let ending = match &published {
-                Ok(published) => published.get(n).map_or(Ending::InDoubt, |done| Ending::Published(done.position)),
-                Err((_, true)) => Ending::InDoubt,
-                Err((_, false)) => Ending::Released,
+        let published = self.while_renewing(&leases, self.publish_atomic(&drafts)).await;
+        let outcomes_by_lease = states.iter().enumerate().filter_map(|(n, draft_state)| {
+            let outcome = match &published {
+                Ok(published) => {
+                    published.get(n).map_or(PublishOutcome::InDoubt, |done| PublishOutcome::Published(done.position))
+                }
+                Err((_, true)) => PublishOutcome::InDoubt,
+                Err((_, false)) => PublishOutcome::Released,
             };
-            Some((standing.lease()?, ending))
+            Some((draft_state.lease()?, outcome))
         });
-        self.end(endings).await;
-        let published = published.map_err(|(refusal, _)| refusal)?;
+        self.finish(outcomes_by_lease).await;
+        let published = published.map_err(|(error, _)| error)?;
         let created = |(draft, done): (Draft, Published)| {
             let found = as_published(&draft, done.position);
             (Some(draft.id), Ok(Submitted::Created(found)))
@@ -156,35 +158,35 @@ impl Api {
         Ok(drafts.into_iter().zip(published).map(created).collect())
     }
 
-    /// Takes the leases on all ids, or none. A batch that waits for an id holds only ids that sort before it, so that two
-    /// batches never wait for each other.
-    async fn claim_all(&self, drafts: &[Draft], deadline: Instant) -> Result<Vec<Standing>, ApiError> {
-        let mut standings: Vec<Option<Standing>> = drafts.iter().map(|_| None).collect();
+    /// Claims all ids or none. While waiting for an id, a batch holds only ids that sort before it, so that two
+    /// batches cannot deadlock.
+    async fn claim_all(&self, drafts: &[Draft], deadline: Instant) -> Result<Vec<DraftState>, ApiError> {
+        let mut states: Vec<Option<DraftState>> = drafts.iter().map(|_| None).collect();
         let (mut waited, mut renewed, mut pauses) = (false, Instant::now(), poll_pauses());
         loop {
-            let open = (0..drafts.len()).filter(|n| standings[*n].is_none());
-            let tried: Vec<_> = open.map(|n| async move { (n, self.standing(&drafts[n], waited).await) }).collect();
-            let tried: Vec<_> = stream::iter(tried).buffered(AT_ONCE).collect().await;
+            let open = (0..drafts.len()).filter(|n| states[*n].is_none());
+            let claims: Vec<_> = open.map(|n| async move { (n, self.draft_state(&drafts[n], waited).await) }).collect();
+            let claims: Vec<_> = stream::iter(claims).buffered(MAX_CONCURRENT_CLAIMS).collect().await;
             let (mut busy, mut wrong) = (None::<usize>, None);
-            for (n, standing) in tried {
-                match standing {
-                    Ok(Some(standing)) => standings[n] = Some(standing),
+            for (n, draft_state) in claims {
+                match draft_state {
+                    Ok(Some(draft_state)) => states[n] = Some(draft_state),
                     Ok(None) => busy = busy.filter(|first| drafts[*first].id < drafts[n].id).or(Some(n)),
-                    Err(refusal) => wrong = wrong.or(Some(at(n, refusal))),
+                    Err(error) => wrong = wrong.or(Some(at(n, error))),
                 }
             }
-            let late = busy.filter(|_| Instant::now() >= deadline).map(|n| at(n, in_progress(&drafts[n].id)));
-            let wrong = wrong.or(late);
+            let timed_out = busy.filter(|_| Instant::now() >= deadline).map(|n| at(n, in_progress(&drafts[n].id)));
+            let wrong = wrong.or(timed_out);
             let Some(first) = busy.filter(|_| wrong.is_none()) else {
-                let Some(refusal) = wrong else { return Ok(standings.into_iter().flatten().collect()) };
-                self.release(standings.iter().flatten().filter_map(Standing::lease)).await;
-                return Err(refusal);
+                let Some(error) = wrong else { return Ok(states.into_iter().flatten().collect()) };
+                self.release(states.iter().flatten().filter_map(DraftState::lease)).await;
+                return Err(error);
             };
-            let behind = standings.iter_mut().zip(drafts).filter(|(_, draft)| draft.id > drafts[first].id);
-            let given_up: Vec<Standing> = behind.filter_map(|(standing, _)| standing.take()).collect();
-            self.release(given_up.iter().filter_map(Standing::lease)).await;
+            let behind = states.iter_mut().zip(drafts).filter(|(_, draft)| draft.id > drafts[first].id);
+            let released: Vec<DraftState> = behind.filter_map(|(draft_state, _)| draft_state.take()).collect();
+            self.release(released.iter().filter_map(DraftState::lease)).await;
             if renewed.elapsed() >= RENEW_EVERY {
-                self.renew(standings.iter().flatten().filter_map(Standing::lease)).await;
+                self.renew(states.iter().flatten().filter_map(DraftState::lease)).await;
                 renewed = Instant::now();
             }
             tokio::time::sleep(pauses.next_wait()).await;
@@ -192,88 +194,85 @@ impl Api {
         }
     }
 
-    /// Claims all ids once more where some tasks exist and some do not: they may be of a transaction that was being folded
-    /// while the ids were looked up. All events of a tree lie in one partition, so what is committed together is found
-    /// together behind the first of them.
-    async fn settle_mixed(
+    /// Claims all ids again if some tasks exist and others do not: their transaction may have become visible during
+    /// the lookups. All events of a tree lie in one partition, so once one is visible, all of its transaction are.
+    async fn reclaim_mixed(
         &self,
         drafts: &[Draft],
-        standings: Vec<Standing>,
+        states: Vec<DraftState>,
         deadline: Instant,
-    ) -> Result<Vec<Standing>, ApiError> {
-        let is_mixed = standings.iter().any(|standing| matches!(standing, Standing::There(_)))
-            && standings.iter().any(|standing| standing.lease().is_some());
+    ) -> Result<Vec<DraftState>, ApiError> {
+        let is_mixed = states.iter().any(|draft_state| matches!(draft_state, DraftState::Existing(_)))
+            && states.iter().any(|draft_state| draft_state.lease().is_some());
         if !is_mixed {
-            return Ok(standings);
+            return Ok(states);
         }
-        self.release(standings.iter().filter_map(Standing::lease)).await;
+        self.release(states.iter().filter_map(DraftState::lease)).await;
         self.claim_all(drafts, deadline).await
     }
 
-    /// `None`: another request publishes the task at this moment. `waited`: another one did before.
-    async fn standing(&self, draft: &Draft, waited: bool) -> Result<Option<Standing>, ApiError> {
+    /// Returns `None` while another request publishes the task. `waited`: another request held the lease before.
+    async fn draft_state(&self, draft: &Draft, waited: bool) -> Result<Option<DraftState>, ApiError> {
         if draft.generated {
-            return Ok(Some(Standing::New));
+            return Ok(Some(DraftState::New));
         }
         if let Some(found) = self.existing(draft).await? {
-            return Ok(Some(Standing::There(Box::new(found))));
+            return Ok(Some(DraftState::Existing(Box::new(found))));
         }
         let lease = match self.claim(draft).await? {
             Claim::Ours(lease) => lease,
-            Claim::Published(position) => return Ok(Some(Standing::There(Box::new(as_published(draft, position))))),
+            Claim::Published(position) => return Ok(Some(DraftState::Existing(Box::new(as_published(draft, position))))),
             Claim::Busy => return Ok(None),
         };
-        let found = self.left_behind(draft, waited || lease.taken_over).await;
+        let found = self.find_published_earlier(draft, waited || lease.taken_over).await;
         if !matches!(found, Ok(None)) {
             self.release(std::iter::once(&lease)).await;
         }
-        Ok(Some(found?.map_or(Standing::Ours(lease), |found| Standing::There(Box::new(found)))))
+        Ok(Some(found?.map_or(DraftState::Ours(lease), |found| DraftState::Existing(Box::new(found)))))
     }
 
-    /// In one transaction. The flag: it may have happened.
-    async fn publish_together(self: &Arc<Self>, drafts: &[Draft]) -> Result<Vec<Published>, (ApiError, bool)> {
+    /// Publishes in one transaction. The flag of an error tells whether the transaction may have been committed.
+    async fn publish_atomic(self: &Arc<Self>, drafts: &[Draft]) -> Result<Vec<Published>, (ApiError, bool)> {
         let tasks: Vec<_> = drafts.iter().map(|draft| draft.new.clone()).collect();
-        let (publisher, sender) = (self.publisher.clone(), self.sender.clone());
-        let name = self.sender_name.clone();
-        let late =
-            |_| (ApiError::new(Code::Overloaded, format!("other batches take all the time; {NOTHING}")).hint("try again"), false);
-        let mut sender = tokio::time::timeout(DEADLINE, sender.lock_owned()).await.map_err(late)?;
+        let (publisher, sender) = (self.publisher.clone(), self.producer.clone());
+        let name = self.transactional_id.clone();
+        let timed_out =
+            |_| (ApiError::new(Code::Overloaded, format!("other batches are in progress; {NOTHING}")).hint("retry"), false);
+        let mut sender = tokio::time::timeout(DEADLINE, sender.lock_owned()).await.map_err(timed_out)?;
         let broker = self.broker.with_deadline(DEADLINE * 3);
         let done = broker.call(move |broker, _| {
             let mut producer = match sender.take() {
                 Some(producer) => producer,
-                // Nothing of this batch is sent yet.
+                // Nothing of this batch has been sent yet.
                 None => match broker.atomic_producer(&name) {
                     Ok(producer) => producer,
                     Err(error) => return Ok(Err(PublishError::NotOut(BrokerError::Unavailable(error.to_string())))),
                 },
             };
             let done = publisher.publish_together(&mut *producer, tasks, now_ms(), DEADLINE);
-            // After anything else a new one is opened, which settles what this one has left.
+            // After an error a new producer is opened, which aborts or completes the transaction of the old one.
             *sender = done.is_ok().then_some(producer);
             Ok::<_, BrokerError>(done)
         });
         match done.await {
             Ok(Ok(published)) => Ok(published),
-            Ok(Err(error)) => Err(refused(error)),
-            // It was not waited for any longer, and may go on.
+            Ok(Err(error)) => Err(from_publish_error(error)),
+            // The call timed out but may still complete in the background.
             Err(error) => Err((in_doubt(&error.to_string()), true)),
         }
     }
 }
 
 fn in_doubt(why: &str) -> ApiError {
-    ApiError::new(Code::OutcomeUnknown, format!("the batch may be published as a whole, or not at all: {why}"))
-        .hint("repeat it with the same ids: what is there is not published again")
+    ApiError::new(Code::OutcomeUnknown, format!("the batch may have been published as a whole, or not at all: {why}"))
+        .hint("repeat it with the same ids: existing tasks are not published again")
 }
 
-fn refused(error: PublishError) -> (ApiError, bool) {
+fn from_publish_error(error: PublishError) -> (ApiError, bool) {
     match error {
         PublishError::NotOut(BrokerError::InDoubt(why)) => (in_doubt(&why), true),
         PublishError::NotOut(BrokerError::TooLarge(why)) => (ApiError::new(Code::TooLarge, format!("{why}; {NOTHING}")), false),
-        PublishError::NotOut(why) => {
-            (ApiError::new(Code::KafkaUnavailable, format!("{why}; {NOTHING}")).hint("try again"), false)
-        }
+        PublishError::NotOut(why) => (ApiError::new(Code::KafkaUnavailable, format!("{why}; {NOTHING}")).hint("retry"), false),
         error => (ApiError::new(Code::BadField, format!("{error}; {NOTHING}")), false),
     }
 }

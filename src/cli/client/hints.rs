@@ -3,10 +3,16 @@
 /// Parts of messages and hints, and what they are at a shell. Of two that begin alike the longer one comes first.
 const WORDS: [(&str, &str); 22] = [
     ("the request has no bearer token", "the api asks for a token, and none was given"),
-    ("the bearer token is not known", "the api does not know the token"),
+    ("the bearer token is invalid", "the api does not know the token"),
     ("send the header `Authorization: Bearer TOKEN`", "give a token that it knows with --token or KAFLEET_TOKEN"),
-    ("GET /openapi.json lists every call", "the api may be of another version than this `kafleet`: see `kafleet --version`"),
-    ("the header `allow` says with which", "the api may be of another version than this `kafleet`: see `kafleet --version`"),
+    (
+        "GET /openapi.json describes all endpoints",
+        "the api may be of another version than this `kafleet`: see `kafleet --version`",
+    ),
+    (
+        "the `allow` header lists the supported methods",
+        "the api may be of another version than this `kafleet`: see `kafleet --version`",
+    ),
     ("GET /v1/tasks/{id}/attachments", "`kafleet attachments list ID`"),
     ("GET /v1/types", "`kafleet types -o json`"),
     ("DELETE /v1/kill/{name}", "`kafleet kill off NAME`"),
@@ -23,13 +29,13 @@ const WORDS: [(&str, &str); 22] = [
     ("`atomic`", "--atomic"),
     ("`options`", "--options"),
     ("`link`", "--link"),
-    ("a `then`", "one with --then"),
+    ("`then` of the parent", "the parent with --then"),
 ];
 
 /// A message or hint of the api for someone at a shell.
 pub fn for_shell(text: &str) -> String {
     let text = WORDS.iter().fold(text.to_owned(), |text, (call, verb)| text.replace(call, verb));
-    if text.starts_with("the path ends behind `") {
+    if text.starts_with("the path ends after `") {
         return "a name is empty".to_owned();
     }
     if let Some((before, _)) = text.split_once("read the task with `?after=") {
@@ -55,10 +61,13 @@ mod tests {
                 "change it with PUT /v1/schedules/{id}, or delete it first",
                 "change it with `kafleet schedules change ID`, or delete it first",
             ),
-            ("query parameter `name_like`: the pattern grows too large", "`--name-like`: the pattern grows too large"),
-            ("retry what failed below it with `only_failed`", "retry what failed below it with --only-failed"),
+            (
+                "query parameter `name_like`: the compiled pattern is too large",
+                "`--name-like`: the compiled pattern is too large",
+            ),
+            ("retry the failed tasks below it with `only_failed`", "retry the failed tasks below it with --only-failed"),
             ("do not repeat it, read the task with `?after=3:9`", "do not repeat it, see `kafleet status`"),
-            ("the path ends behind `/v1/kill/`, where a name is needed", "a name is empty"),
+            ("the path ends after `/v1/kill/`, where a name is required", "a name is empty"),
             ("it has neither `cron` nor `every`", "it has neither --cron nor --every"),
             ("there is no task `a`", "there is no task `a`"),
         ] {

@@ -313,7 +313,7 @@ fn rows(schedules: Vec<ScheduleDocument>) -> Rows {
     for schedule in schedules {
         let when = schedule.spec.when();
         let next = schedule.next.first().cloned().filter(|_| schedule.paused.is_none());
-        let trouble = schedule.trouble.is_some().then_some("cannot fire");
+        let trouble = schedule.error.is_some().then_some("cannot fire");
         let note = schedule.paused.as_ref().map(|_| "paused").or(trouble).map(str::to_owned);
         rows.add([
             Field::Text(schedule.id),

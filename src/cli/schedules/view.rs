@@ -14,8 +14,8 @@ pub fn card(schedule: &ScheduleDocument, paint: Paint) -> String {
         let reason = paused.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         line("paused", format!("since {}{reason}", paused.since));
     }
-    if let Some(trouble) = &schedule.trouble {
-        line("trouble", format!("it cannot fire: {trouble}"));
+    if let Some(error) = &schedule.error {
+        line("error", format!("cannot fire: {error}"));
     }
     if schedule.paused.is_none() && !schedule.next.is_empty() {
         line("next", schedule.next.join("  "));

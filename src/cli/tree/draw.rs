@@ -24,14 +24,14 @@ impl Drawing {
     fn below(&self, node: &TreeNode, indent: &str, lines: &mut Vec<String>) {
         let paint = self.paint;
         for (n, child) in node.below.iter().enumerate() {
-            let last = n + 1 == node.below.len() && node.cut == 0;
+            let last = n + 1 == node.below.len() && node.omitted == 0;
             let (branch, trunk) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
             let segment = child.id.rsplit(':').next().unwrap_or(&child.id);
             lines.push(format!("{}{}", paint.dim(&format!("{indent}{branch}")), self.label(child, segment)));
             self.below(child, &format!("{indent}{trunk}"), lines);
         }
-        if node.cut > 0 {
-            lines.push(paint.dim(&format!("{indent}└─ … {} more", node.cut)));
+        if node.omitted > 0 {
+            lines.push(paint.dim(&format!("{indent}└─ … {} more", node.omitted)));
         }
     }
 
@@ -123,7 +123,7 @@ mod tests {
             children,
             tree: Tree::default(),
             below,
-            cut: 0,
+            omitted: 0,
         }
     }
 
@@ -139,7 +139,7 @@ mod tests {
         running.started_at = Some("2026-01-31T11:59:56.800Z".into());
         running.progress = RawJson::of(&serde_json::json!({"step": 2})).ok();
         let mut fetch = node("order:fetch", State::Failed, vec![done, failed]);
-        (fetch.cut, fetch.children.total) = (3, 5);
+        (fetch.omitted, fetch.children.total) = (3, 5);
         node("order", State::WaitingForChildren, vec![fetch, running])
     }
 

@@ -1,4 +1,4 @@
-//! Dead letters: list, show, drop, redrive.
+//! Endpoints that list, show, drop and redrive dead letters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,40 +23,40 @@ use crate::publish::time_text;
 
 mod resolve;
 
-/// How long reading letters may take: a long topic is read whole once.
+/// Deadline of reads: the first read of a topic reads all of it.
 const READ_DEADLINE: std::time::Duration = std::time::Duration::from_secs(25);
-/// Times that letters are read to fill one page: those whose tasks have moved on leave room in it.
+/// Maximum reads per page. One read may not fill the page, because resolved letters are filtered out.
 const MAX_ROUNDS: usize = 10;
-/// Letters in one selection.
+/// Maximum dead letters per selection.
 const MAX_SELECTED: usize = 1_000;
 const SELECTED: usize = 100;
 
 /// `GET /v1/dead`.
-pub async fn list(call: ApiRequest) -> Result<Response, ApiError> {
-    let text = |name| call.query.text(name).map(str::to_owned);
-    let (from_ms, to_ms) = call.query.time_range()?;
+pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+    let text = |name| request.query.text(name).map(str::to_owned);
+    let (from_ms, to_ms) = request.query.time_range()?;
     let filter = Filter { task_type: text("type"), code: text("code"), from_ms, to_ms };
     if let Some(name) = &filter.task_type {
         check_type(name).map_err(|why| bad_parameter("type", &why))?;
     }
-    let limit = call.query.number("limit", PAGE, 1..=MAX_PAGE)?;
-    let bounds = call.query.text("cursor").map(|cursor| read_cursor(&call.api, cursor)).transpose()?;
-    let page = call.api.letters(filter, bounds, limit).await?;
-    let next = page.next.as_ref().map(|bounds| cursor(&call.api, bounds));
+    let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
+    let bounds = request.query.text("cursor").map(|cursor| read_cursor(&request.api, cursor)).transpose()?;
+    let page = request.api.letters(filter, bounds, limit).await?;
+    let next = page.next.as_ref().map(|bounds| cursor(&request.api, bounds));
     let letters = page.letters.iter().map(document).collect();
     Ok(json_answer(200, &DeadPage { letters, next, scanned: page.scanned as u64 }))
 }
 
 /// `GET /v1/dead/{letter}`.
-pub async fn show(call: ApiRequest) -> Result<Response, ApiError> {
-    let (letter, settled) = call.api.letter(&letter_id(&call.segment)?).await?;
+pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
+    let (letter, settled) = request.api.letter(&letter_id(&request.segment)?).await?;
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).map_or_else(|_| BASE64.encode(bytes), str::to_owned);
     let original = &letter.original;
     let value = original.value.as_deref().unwrap_or_default();
     let params = RawJson::parse(value).ok();
     let record = DeadRecord {
         letter: document(&letter),
-        outcome: call.api.outcome(&letter, settled).await?,
+        outcome: request.api.outcome(&letter, settled).await?,
         key: original.key.as_deref().map(text),
         headers: original.headers.iter().map(|(name, value)| (name.clone(), value.as_deref().map(text))).collect(),
         value_base64: (params.is_none() && !value.is_empty()).then(|| BASE64.encode(value)),
@@ -66,18 +66,18 @@ pub async fn show(call: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `POST /v1/dead/{letter}/drop` and `/redrive`.
-pub async fn one(call: ApiRequest, fate: Fate) -> Result<Response, ApiError> {
-    let id = letter_id(&call.segment)?;
-    let (api, by) = (call.api.clone(), call.by.clone());
-    let outcomes = detached(async move { Ok(api.settle(vec![id], fate, by).await) }).await?;
+pub async fn one(request: ApiRequest, fate: Fate) -> Result<Response, ApiError> {
+    let id = letter_id(&request.segment)?;
+    let (api, by) = (request.api.clone(), request.by.clone());
+    let outcomes = detached(async move { Ok(api.resolve_all(vec![id], fate, by).await) }).await?;
     outcomes.into_iter().collect::<Result<(), ApiError>>()?;
-    let done = vec![call.segment];
+    let done = vec![request.segment];
     Ok(json_answer(200, &DeadOutcome { done, refused: Vec::new(), more: false }))
 }
 
 /// `POST /v1/dead/drop` and `/redrive`.
-pub async fn many(call: ApiRequest, fate: Fate) -> Result<Response, ApiError> {
-    let selection: DeadSelection = call.json()?;
+pub async fn many(request: ApiRequest, fate: Fate) -> Result<Response, ApiError> {
+    let selection: DeadSelection = request.json()?;
     check_type(&selection.task_type).map_err(|why| ApiError::new(Code::BadField, why).pointer("/type"))?;
     let limit = selection.limit.unwrap_or(SELECTED);
     if !(1..=MAX_SELECTED).contains(&limit) {
@@ -90,17 +90,17 @@ pub async fn many(call: ApiRequest, fate: Fate) -> Result<Response, ApiError> {
         to_ms: field_time("/to", selection.to.as_deref())?,
     };
     if filter.from_ms.zip(filter.to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
-        return Err(ApiError::new(Code::BadField, "`from` is after `to`, so that nothing can lie between them").pointer("/from"));
+        return Err(ApiError::new(Code::BadField, "`from` is after `to`").pointer("/from"));
     }
-    let page = call.api.letters(filter, None, limit).await?;
+    let page = request.api.letters(filter, None, limit).await?;
     let ids: Vec<LetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
-    let (api, by, wanted) = (call.api.clone(), call.by.clone(), ids.clone());
-    let outcomes = detached(async move { Ok(api.settle(wanted, fate, by).await) }).await?;
+    let (api, by, wanted) = (request.api.clone(), request.by.clone(), ids.clone());
+    let outcomes = detached(async move { Ok(api.resolve_all(wanted, fate, by).await) }).await?;
     let (mut done, mut refused) = (Vec::new(), Vec::new());
     for (id, outcome) in ids.iter().zip(outcomes) {
         match outcome {
             Ok(()) => done.push(id.to_string()),
-            Err(refusal) => refused.push(DeadRefusal { letter: id.to_string(), why: refusal.document().detail }),
+            Err(error) => refused.push(DeadRefusal { letter: id.to_string(), why: error.document().detail }),
         }
     }
     Ok(json_answer(200, &DeadOutcome { done, refused, more: page.next.is_some() }))
@@ -133,43 +133,42 @@ fn document(letter: &DeadLetterRecord) -> DeadLetter {
     }
 }
 
-/// `<type>/<partition>/<offset>`, one after the other.
+/// Encodes positions as `<type>/<partition>/<offset>`, separated by spaces.
 fn cursor(api: &Api, bounds: &Bounds) -> String {
     let names = api.publisher.names();
-    let place = |(partition, below): (&Partition, &i64)| {
+    let position = |(partition, below): (&Partition, &i64)| {
         Some(format!("{}/{}/{below}", names.type_of_dead(&partition.topic)?, partition.index))
     };
-    let places: Vec<String> = bounds.iter().filter_map(place).collect();
-    BASE64URL_NOPAD.encode(places.join(" ").as_bytes())
+    let positions: Vec<String> = bounds.iter().filter_map(position).collect();
+    BASE64URL_NOPAD.encode(positions.join(" ").as_bytes())
 }
 
 fn read_cursor(api: &Api, text: &str) -> Result<Bounds, ApiError> {
     let names = api.publisher.names();
     let read = || {
         let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
-        let places = std::str::from_utf8(&bytes).ok()?.split(' ').filter(|place| !place.is_empty());
-        places
-            .map(|place| {
-                let mut parts = place.split('/');
+        let positions = std::str::from_utf8(&bytes).ok()?.split(' ').filter(|position| !position.is_empty());
+        positions
+            .map(|position| {
+                let mut parts = position.split('/');
                 let partition = Partition::new(names.dead(parts.next()?), parts.next()?.parse().ok()?);
                 Some((partition, parts.next()?.parse().ok()?))
             })
             .collect::<Option<Bounds>>()
     };
     read().ok_or_else(|| {
-        ApiError::new(Code::BadCursor, "`cursor` is not one that this list gave").hint("leave it out to begin at the first page")
+        ApiError::new(Code::BadCursor, "`cursor` is not a cursor of this list").hint("omit it to start at the first page")
     })
 }
 
 impl Api {
-    /// Letters whose tasks have not moved on. The store is read in batches, and the page stays short where most letters are
-    /// not wanted.
+    /// Lists dead letters whose tasks have not moved on since. The page stays short if most letters are filtered out.
     async fn letters(&self, filter: Filter, bounds: Option<Bounds>, limit: usize) -> Result<Page, ApiError> {
         let mut all = Page { next: bounds, ..Page::default() };
         for _ in 0..MAX_ROUNDS {
-            let (ledger, names, filter) = (self.ledger.clone(), self.publisher.names().clone(), filter.clone());
+            let (dead_letters, names, filter) = (self.dead_letters.clone(), self.publisher.names().clone(), filter.clone());
             let (bounds, wanted) = (all.next.take(), limit - all.letters.len());
-            let read = move |broker: &dyn Broker, _| ledger.page(broker, &names, &filter, bounds.as_ref(), wanted);
+            let read = move |broker: &dyn Broker, _| dead_letters.page(broker, &names, &filter, bounds.as_ref(), wanted);
             let page = self.broker.with_deadline(READ_DEADLINE).call(read).await?;
             all.letters.extend(self.still_dead(page.letters).await?);
             (all.next, all.scanned) = (page.next, all.scanned + page.scanned);
@@ -180,7 +179,7 @@ impl Api {
         Ok(all)
     }
 
-    /// Leaves out letters whose tasks have moved on, with one read of the store per events partition and 500 tasks.
+    /// Filters out dead letters whose tasks have moved on, with one store read per events partition and 500 tasks.
     async fn still_dead(&self, mut letters: Vec<DeadLetterRecord>) -> Result<Vec<DeadLetterRecord>, ApiError> {
         let mut wanted: BTreeMap<u32, BTreeSet<TaskId>> = BTreeMap::new();
         for (id, _) in letters.iter().filter_map(|letter| letter.task.as_ref()) {
@@ -199,24 +198,24 @@ impl Api {
         Ok(letters)
     }
 
-    /// A letter, and what has become of it.
+    /// Reads a dead letter and its resolution.
     async fn letter(&self, id: &LetterId) -> Result<(DeadLetterRecord, Option<Fate>), ApiError> {
-        let (ledger, names, wanted) = (self.ledger.clone(), self.publisher.names().clone(), id.clone());
-        let read = move |broker: &dyn Broker, _| ledger.letter(broker, &names, &wanted);
+        let (dead_letters, names, wanted) = (self.dead_letters.clone(), self.publisher.names().clone(), id.clone());
+        let read = move |broker: &dyn Broker, _| dead_letters.letter(broker, &names, &wanted);
         let found = self.broker.with_deadline(READ_DEADLINE).call(read).await?;
-        found.ok_or_else(|| ApiError::new(Code::NotFound, format!("there is no dead letter `{id}`, or it is no longer kept")))
+        found.ok_or_else(|| ApiError::new(Code::NotFound, format!("there is no dead letter `{id}`, or it is no longer retained")))
     }
 
-    /// What is said of a letter.
+    /// Determines the resolution shown to clients.
     async fn outcome(&self, letter: &DeadLetterRecord, settled: Option<Fate>) -> Result<Option<LetterOutcome>, ApiError> {
         let moved_on = match &letter.task {
-            Some((id, run)) if settled.is_none() => self.look(id).await?.is_some_and(|found| has_moved_on(&found.node, *run)),
+            Some((id, run)) if settled.is_none() => self.read(id).await?.is_some_and(|found| has_moved_on(&found.record, *run)),
             _ => false,
         };
         Ok(match settled {
             Some(Fate::Dropped) => Some(LetterOutcome::Dropped),
             Some(Fate::Redriven) => Some(LetterOutcome::Redriven),
-            None => moved_on.then_some(LetterOutcome::MovedOn),
+            None => moved_on.then_some(LetterOutcome::Superseded),
         })
     }
 }

@@ -1,9 +1,9 @@
-//! Dropping and redriving dead letters, each once.
+//! Drops and redrives dead letters, each exactly once.
 //!
-//! The action on a letter and its mark are one transaction. Its producer is named after the letters'
-//! topic: opening it ends what any earlier one had begun, of this api or of another, so that afterwards every mark is
-//! written or will never be. Then the marks are read to the end, and only what is not marked is done. An outcome that is not
-//! known is found out in the same way: by the request's own marks.
+//! The action on a dead letter and its resolution marker are written in one transaction. The transactional id is the
+//! name of the dead-letter topic, so opening the producer aborts unfinished transactions of all API instances. The
+//! markers are then read to the end of the topic, and only unresolved letters are processed. After an unknown outcome
+//! the request looks for its own markers in the same way.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,41 +25,41 @@ use crate::model::outbox::KeptRecord;
 use crate::model::task::id::TaskId;
 use crate::runtime::{Backoff, now_ms};
 
-/// Deadline for one chunk of letters, including the wait for other calls.
+/// Deadline of one chunk of dead letters, including the wait for other requests.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Deadline of one transaction; opening its producer has a deadline of its own.
+/// Deadline of one transaction; opening the producer has its own deadline.
 const SEND_DEADLINE: Duration = Duration::from_secs(10);
 const CALL_DEADLINE: Duration = Duration::from_secs(50);
-/// Letters in one transaction, and bytes of the records after which it takes no more of them.
-const TOGETHER: usize = 50;
-const TOGETHER_BYTES: usize = 8 << 20;
-/// Pause before another try after a different api has fenced this one.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-const REPEAT: &str = "repeat it: a letter is settled once, and a repeat says so";
+/// Maximum dead letters per transaction, and the size in bytes from which no more are added.
+const MAX_CHUNK: usize = 50;
+const MAX_CHUNK_BYTES: usize = 8 << 20;
+/// Backoff after being fenced by another API instance.
+const MIN_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_BACKOFF: Duration = Duration::from_secs(2);
+const REPEAT: &str = "it is safe to repeat the request: a dead letter is resolved only once";
 
-/// What is asked.
+/// Parameters of a resolution request.
 #[derive(Clone, Debug)]
 struct Request {
     fate: Fate,
-    /// Of its marks.
+    /// Identifies the markers of this request.
     number: u128,
     by: Option<std::sync::Arc<str>>,
 }
 
-/// Action on one letter, applied as a whole or not at all.
-struct Order {
-    /// Which of the letters asked for.
+/// Records for one dead letter, written atomically.
+struct Resolution {
+    /// Index into the requested ids.
     n: usize,
-    /// Where the letter lies.
+    /// Partition and offset of the dead letter.
     partition: Partition,
     offset: i64,
-    /// The mark last.
-    records: Vec<Note>,
+    /// Records to write; the marker comes last.
+    records: Vec<OwnedRecord>,
 }
 
-/// A record to be sent.
-struct Note {
+/// Owned producer record.
+struct OwnedRecord {
     topic: String,
     partition: Option<i32>,
     key: Option<Vec<u8>>,
@@ -68,179 +68,180 @@ struct Note {
 }
 
 impl Api {
-    /// Drops or redrives letters of one type. One outcome each, in order.
-    pub(super) async fn settle(
+    /// Resolves dead letters of one type. Returns one result per id, in order.
+    pub(super) async fn resolve_all(
         &self,
         ids: Vec<LetterId>,
         fate: Fate,
         by: Option<std::sync::Arc<str>>,
     ) -> Vec<Result<(), ApiError>> {
         let request = Request { fate, number: uuid::Uuid::now_v7().as_u128(), by };
-        let (mut outcomes, mut together) = (Vec::with_capacity(ids.len()), TOGETHER);
+        let (mut outcomes, mut chunk_size) = (Vec::with_capacity(ids.len()), MAX_CHUNK);
         while let rest @ [_, ..] = &ids[outcomes.len()..] {
-            let some = &rest[..rest.len().min(together)];
-            match self.settle_some(some, &request).await {
-                Ok(told) => outcomes.extend(told),
-                // One of them is what is too large.
-                Err(refusal) if refusal.is(Code::TooLarge) && some.len() > 1 => together = 1,
-                Err(refusal) => outcomes.extend(some.iter().map(|_| Err(refusal.clone()))),
+            let some = &rest[..rest.len().min(chunk_size)];
+            match self.resolve_chunk(some, &request).await {
+                Ok(results) => outcomes.extend(results),
+                // One dead letter exceeds the limit: continue with one per transaction.
+                Err(error) if error.is(Code::TooLarge) && some.len() > 1 => chunk_size = 1,
+                Err(error) => outcomes.extend(some.iter().map(|_| Err(error.clone()))),
             }
         }
         outcomes
     }
 
-    /// In one transaction; those that are too much for it are left out at the end. Tries again while another api settles letters of this type, and after an outcome that is not known.
-    async fn settle_some(&self, ids: &[LetterId], request: &Request) -> Result<Vec<Result<(), ApiError>>, ApiError> {
+    /// Resolves as many leading dead letters as fit into one transaction. Retries after being fenced and after
+    /// unknown outcomes.
+    async fn resolve_chunk(&self, ids: &[LetterId], request: &Request) -> Result<Vec<Result<(), ApiError>>, ApiError> {
         let end = Instant::now() + DEADLINE;
         let late =
-            |_| ApiError::new(Code::Overloaded, "other dead letters take all the time; nothing was done").hint("try again");
-        let _turn = timeout_at(end, self.settling.lock()).await.map_err(late)?;
-        let (mut backoff, mut in_doubt) = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), false);
+            |_| ApiError::new(Code::Overloaded, "other dead-letter requests are in progress; nothing was done").hint("retry");
+        let _turn = timeout_at(end, self.dead_letter_lock.lock()).await.map_err(late)?;
+        let (mut backoff, mut in_doubt) = (Backoff::new(MIN_BACKOFF, MAX_BACKOFF), false);
         loop {
-            let (orders, mut outcomes) = self.prepare(ids, request).await;
-            let Some(first) = orders.first() else { return Ok(outcomes) };
-            let (name, ledger, asked) = (first.partition.topic.clone(), self.ledger.clone(), request.clone());
-            let send = move |broker: &dyn Broker, _| Ok::<_, BrokerError>(send(broker, &name, &ledger, &orders, &asked));
+            let (resolutions, mut outcomes) = self.prepare(ids, request).await;
+            let Some(first) = resolutions.first() else { return Ok(outcomes) };
+            let (name, dead_letters, input) = (first.partition.topic.clone(), self.dead_letters.clone(), request.clone());
+            let send =
+                move |broker: &dyn Broker, _| Ok::<_, BrokerError>(send(broker, &name, &dead_letters, &resolutions, &input));
             let sent = self.broker.with_deadline(CALL_DEADLINE).call(send).await;
-            let error = match sent.map_err(|error| not_waited_for(error.into()))? {
+            let error = match sent.map_err(|error| from_timeout(error.into()))? {
                 Ok(already) => {
                     for (n, fate) in already {
-                        outcomes[n] = Err(settled(&ids[n], fate));
+                        outcomes[n] = Err(already_resolved(&ids[n], fate));
                     }
                     return Ok(outcomes);
                 }
                 Err(error) => error,
             };
-            // Between 0 and the whole wait: two apis must not go on in step.
+            // Full jitter, so that two API instances do not keep fencing each other.
             let pause = backoff.next_wait().mul_f64(fastrand::f64());
             in_doubt |= matches!(error, BrokerError::InDoubt(_) | BrokerError::Fatal(_));
             let again = error.is_passing() || matches!(error, BrokerError::Fenced(_));
             if !again || Instant::now() + pause >= end {
-                let refusal = if in_doubt { ApiError::unacknowledged(&error.to_string()) } else { error.into() };
-                return Err(refusal.hint(REPEAT));
+                let error = if in_doubt { ApiError::unacknowledged(&error.to_string()) } else { error.into() };
+                return Err(error.hint(REPEAT));
             }
-            tracing::info!(%error, "dead letters are tried again");
+            tracing::info!(%error, "retrying dead-letter transaction");
             sleep(pause).await;
         }
     }
 
-    /// What is to be done about each letter, or why nothing is; about the first ones where they are large.
-    async fn prepare(&self, ids: &[LetterId], request: &Request) -> (Vec<Order>, Vec<Result<(), ApiError>>) {
-        let (mut orders, mut outcomes, mut tasks) = (Vec::new(), Vec::new(), FxHashSet::default());
+    /// Prepares the records per dead letter, or the error. Large letters end the chunk early.
+    async fn prepare(&self, ids: &[LetterId], request: &Request) -> (Vec<Resolution>, Vec<Result<(), ApiError>>) {
+        let (mut resolutions, mut outcomes, mut tasks) = (Vec::new(), Vec::new(), FxHashSet::default());
         let mut bytes = 0;
         for (n, id) in ids.iter().enumerate() {
-            if bytes >= TOGETHER_BYTES {
+            if bytes >= MAX_CHUNK_BYTES {
                 break;
             }
-            outcomes.push(match self.order(n, id, request, &mut tasks).await {
-                Ok(Some(order)) => {
-                    bytes += order.records.iter().map(Note::bytes).sum::<usize>();
-                    orders.push(order);
+            outcomes.push(match self.prepare_one(n, id, request, &mut tasks).await {
+                Ok(Some(resolution)) => {
+                    bytes += resolution.records.iter().map(OwnedRecord::bytes).sum::<usize>();
+                    resolutions.push(resolution);
                     Ok(())
                 }
                 Ok(None) => Ok(()),
-                Err(refusal) => Err(refusal),
+                Err(error) => Err(error),
             });
         }
-        (orders, outcomes)
+        (resolutions, outcomes)
     }
 
-    /// None: an earlier try of this request has done it.
-    async fn order(
+    /// Prepares one dead letter. `None`: an earlier attempt of this request has resolved it.
+    async fn prepare_one(
         &self,
         n: usize,
         id: &LetterId,
         request: &Request,
         tasks: &mut FxHashSet<TaskId>,
-    ) -> Result<Option<Order>, ApiError> {
+    ) -> Result<Option<Resolution>, ApiError> {
         let (letter, _) = self.letter(id).await?;
         let partition = Partition::new(self.publisher.names().dead(&id.task_type), id.partition);
-        if let Some(settled) = self.ledger.settled(&partition, id.offset) {
-            return known(id, &settled, request);
+        if let Some(settled) = self.dead_letters.settled(&partition, id.offset) {
+            return check_resolved(id, &settled, request);
         }
         let first = match request.fate {
-            Fate::Dropped => Ok(self.word_of_drop(&letter, request).await?),
+            Fate::Dropped => Ok(self.drop_event(&letter, request).await?),
             Fate::Redriven => self.redrive(&letter, request, tasks).await.map(Some),
         };
         let first = match first {
-            // The fold may have heard of a redrive before this call has.
-            Err(refusal) if refusal.is(Code::AlreadyDone) || refusal.is(Code::NotFinished) => {
-                let (ledger, at) = (self.ledger.clone(), partition.clone());
-                self.broker.with_deadline(SEND_DEADLINE).call(move |broker, _| ledger.read_all(broker, &at)).await?;
-                return match self.ledger.settled(&partition, id.offset) {
-                    Some(settled) => known(id, &settled, request),
-                    None => Err(refusal),
+            // The task may have moved on because of a redrive whose marker has not been read yet.
+            Err(error) if error.is(Code::DeadLetterSuperseded) || error.is(Code::NotFinished) => {
+                let (dead_letters, at) = (self.dead_letters.clone(), partition.clone());
+                self.broker.with_deadline(SEND_DEADLINE).call(move |broker, _| dead_letters.read_all(broker, &at)).await?;
+                return match self.dead_letters.settled(&partition, id.offset) {
+                    Some(settled) => check_resolved(id, &settled, request),
+                    None => Err(error),
                 };
             }
             first => first?,
         };
-        let mark = self.mark(&letter, request);
-        let records = first.into_iter().chain([mark]).collect();
-        Ok(Some(Order { n, partition, offset: id.offset, records }))
+        let marker = self.marker(&letter, request);
+        let records = first.into_iter().chain([marker]).collect();
+        Ok(Some(Resolution { n, partition, offset: id.offset, records }))
     }
 
-    /// For the history of the task, where it has a record.
-    async fn word_of_drop(&self, letter: &DeadLetterRecord, request: &Request) -> Result<Option<Note>, ApiError> {
+    /// Returns an event for the history of the task, if the task has a record.
+    async fn drop_event(&self, letter: &DeadLetterRecord, request: &Request) -> Result<Option<OwnedRecord>, ApiError> {
         let Some((id, _)) = &letter.task else { return Ok(None) };
-        let Some(found) = self.look(id).await? else { return Ok(None) };
-        let mut event = Event::new(Kind::DeadDropped, id.clone(), found.node.run, now_ms());
+        let Some(found) = self.read(id).await? else { return Ok(None) };
+        let mut event = Event::new(Kind::DeadDropped, id.clone(), found.record.run, now_ms());
         event.message = Some(format!("the dead letter {} was dropped", letter.id));
         event.by = request.by.clone();
-        Ok(Some(self.note_of(&event)))
+        Ok(Some(self.event_record(&event)))
     }
 
-    /// A new run of the letter's task; where there is no such task, the record as it was.
+    /// Starts a new run of the dead letter's task. If there is no such task, publishes the original record again.
     async fn redrive(
         &self,
         letter: &DeadLetterRecord,
         request: &Request,
         tasks: &mut FxHashSet<TaskId>,
-    ) -> Result<Note, ApiError> {
+    ) -> Result<OwnedRecord, ApiError> {
         if !letter.readable {
-            let why = format!("kafleet did not write `{}`, and cannot say what to run", letter.id);
-            return Err(ApiError::new(Code::UnreadableLetter, why).hint("drop it; `kafleet dead show` has what it holds"));
+            let why = format!("`{}` was not written by kafleet and has no task to run", letter.id);
+            return Err(ApiError::new(Code::UnreadableDeadLetter, why).hint("drop it; `kafleet dead show` prints its contents"));
         }
         if letter.by_reference && letter.original.value.is_none() {
-            return Err(gone(letter));
+            return Err(source_gone(letter));
         }
         let task = match &letter.task {
-            Some((id, run)) => self.find_any(id).await?.map(|found| (found, *run)),
+            Some((id, run)) => self.find_optional(id).await?.map(|found| (found, *run)),
             None => None,
         };
-        let Some((task, run)) = task else { return Ok(self.record_again(letter)) };
+        let Some((task, run)) = task else { return Ok(self.original_record(letter)) };
         self.check_task(&task, run).await?;
         if !tasks.insert(task.id.clone()) {
             let why = format!("another dead letter of `{}` is redriven by the same request", task.id);
-            return Err(ApiError::new(Code::AlreadyDone, why));
+            return Err(ApiError::new(Code::DeadLetterSuperseded, why));
         }
         let mut event = Event::new(Kind::RetryRequested, task.id.clone(), run, now_ms());
         event.message = Some(format!("redriven from the dead letter {}", letter.id));
-        event.record = kept(letter).map(Box::new);
+        event.record = embedded_record(letter).map(Box::new);
         event.by = request.by.clone();
-        Ok(self.note_of(&event))
+        Ok(self.event_record(&event))
     }
 
-    /// The task is as the letter left it: at the end of the same run.
+    /// Checks that the task is still at the end of the dead letter's run.
     async fn check_task(&self, task: &TaskView, run: u32) -> Result<(), ApiError> {
-        let (id, node) = (&task.id, &task.node);
+        let (id, node) = (&task.id, &task.record);
         if has_moved_on(node, run) {
-            let why =
-                format!("`{id}` has moved on: it is {} in run {}, and the dead letter is of run {run}", node.state, node.run);
-            return Err(ApiError::new(Code::AlreadyDone, why).hint("a retry of the task starts it anew all the same"));
+            let why = format!("`{id}` is {} in run {}, but the dead letter is of run {run}", node.state, node.run);
+            return Err(ApiError::new(Code::DeadLetterSuperseded, why).hint("to run the task again anyway, retry it"));
         }
         if node.run < run {
-            let why = format!("`{id}` is in run {}, and the end of run {run} is not folded yet", node.run);
-            return Err(ApiError::new(Code::NotFinished, why).hint("try again in a moment"));
+            let why = format!("`{id}` is in run {}; the end of run {run} is not visible yet", node.run);
+            return Err(ApiError::new(Code::NotFinished, why).hint("retry in a moment"));
         }
         check(task, false)?;
         self.check_runs(task).await
     }
 
-    /// The record as it was, to its topic.
-    fn record_again(&self, letter: &DeadLetterRecord) -> Note {
+    /// Returns the original record, addressed to its task topic.
+    fn original_record(&self, letter: &DeadLetterRecord) -> OwnedRecord {
         let original = &letter.original;
         let headers = original.headers.iter().map(|(name, value)| (name.clone(), value.clone().unwrap_or_default()));
-        Note {
+        OwnedRecord {
             topic: self.publisher.names().tasks(&letter.id.task_type),
             partition: None,
             key: original.key.clone(),
@@ -249,9 +250,9 @@ impl Api {
         }
     }
 
-    fn mark(&self, letter: &DeadLetterRecord, request: &Request) -> Note {
+    fn marker(&self, letter: &DeadLetterRecord, request: &Request) -> OwnedRecord {
         let headers = mark_headers(letter, request.fate, request.number, now_ms());
-        Note {
+        OwnedRecord {
             topic: self.publisher.names().dead(&letter.id.task_type),
             partition: Some(letter.id.partition),
             key: None,
@@ -260,10 +261,10 @@ impl Api {
         }
     }
 
-    fn note_of(&self, event: &Event) -> Note {
+    fn event_record(&self, event: &Event) -> OwnedRecord {
         let mut value = Vec::with_capacity(256);
         event.encode(&mut value);
-        Note {
+        OwnedRecord {
             topic: self.publisher.names().events(),
             partition: i32::try_from(self.publisher.partition_of(&event.id)).ok(),
             key: Some(event.id.root().as_bytes().to_vec()),
@@ -273,40 +274,41 @@ impl Api {
     }
 }
 
-/// Does what nobody has done. Returns which letters others had settled before.
+/// Writes the records of all unresolved dead letters. Returns the letters that other requests have resolved.
 fn send(
     broker: &dyn Broker,
     name: &str,
-    ledger: &DeadLetterIndex,
-    orders: &[Order],
+    dead_letters: &DeadLetterIndex,
+    resolutions: &[Resolution],
     request: &Request,
 ) -> Result<Vec<(usize, Fate)>, BrokerError> {
     let mut producer = broker.atomic_producer(name)?;
-    let partitions: BTreeSet<&Partition> = orders.iter().map(|order| &order.partition).collect();
+    let partitions: BTreeSet<&Partition> = resolutions.iter().map(|resolution| &resolution.partition).collect();
     for partition in partitions {
-        ledger.read_all(broker, partition)?;
+        dead_letters.read_all(broker, partition)?;
     }
     let (mut already, mut open) = (Vec::new(), Vec::new());
-    for order in orders {
-        match ledger.settled(&order.partition, order.offset) {
-            None => open.push(order),
+    for resolution in resolutions {
+        match dead_letters.settled(&resolution.partition, resolution.offset) {
+            None => open.push(resolution),
             Some(settled) if is_own(&settled, request) => {}
-            Some(settled) => already.push((order.n, settled.fate)),
+            Some(settled) => already.push((resolution.n, settled.fate)),
         }
     }
-    let notes: Vec<&Note> = open.iter().flat_map(|order| &order.records).collect();
-    let headers: Vec<Vec<(&str, &[u8])>> = notes.iter().map(|note| note.headers()).collect();
-    let records: Vec<ProducerRecord<'_>> = notes.iter().zip(&headers).map(|(note, headers)| note.outgoing(headers)).collect();
+    let records: Vec<&OwnedRecord> = open.iter().flat_map(|resolution| &resolution.records).collect();
+    let headers: Vec<Vec<(&str, &[u8])>> = records.iter().map(|record| record.headers()).collect();
+    let records: Vec<ProducerRecord<'_>> =
+        records.iter().zip(&headers).map(|(record, headers)| record.outgoing(headers)).collect();
     if !records.is_empty() {
         producer.send_all(&records, SEND_DEADLINE)?;
     }
-    for order in open {
-        ledger.settle(&order.partition, order.offset, request.fate, request.number);
+    for resolution in open {
+        dead_letters.settle(&resolution.partition, resolution.offset, request.fate, request.number);
     }
     Ok(already)
 }
 
-impl Note {
+impl OwnedRecord {
     fn bytes(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.value.as_ref().map_or(0, Vec::len) + headers
@@ -322,34 +324,34 @@ impl Note {
     }
 }
 
-/// The transaction may go on although nobody waits for it any longer.
-fn not_waited_for(refusal: ApiError) -> ApiError {
-    let refusal = match refusal.is(Code::KafkaUnavailable) {
-        true => ApiError::unacknowledged(&refusal.document().detail),
-        false => refusal,
+/// Converts a timeout: the transaction may still commit in the background.
+fn from_timeout(error: ApiError) -> ApiError {
+    let error = match error.is(Code::KafkaUnavailable) {
+        true => ApiError::unacknowledged(&error.document().detail),
+        false => error,
     };
-    refusal.hint(REPEAT)
+    error.hint(REPEAT)
 }
 
-/// A letter that is settled: by this request, or by another one, which is refused.
-fn known(id: &LetterId, known: &Settled, request: &Request) -> Result<Option<Order>, ApiError> {
-    if is_own(known, request) { Ok(None) } else { Err(settled(id, known.fate)) }
+/// Returns `None` if this request resolved the letter, and an error if another one did.
+fn check_resolved(id: &LetterId, settled: &Settled, request: &Request) -> Result<Option<Resolution>, ApiError> {
+    if is_own(settled, request) { Ok(None) } else { Err(already_resolved(id, settled.fate)) }
 }
 
 fn is_own(settled: &Settled, request: &Request) -> bool {
     settled.request == Some(request.number)
 }
 
-fn settled(id: &LetterId, fate: Fate) -> ApiError {
+fn already_resolved(id: &LetterId, fate: Fate) -> ApiError {
     let code = match fate {
         Fate::Dropped => Code::AlreadyDropped,
         Fate::Redriven => Code::AlreadyRedriven,
     };
-    ApiError::new(code, format!("the dead letter `{id}` has been {} before", fate.name()))
+    ApiError::new(code, format!("the dead letter `{id}` has already been {}", fate.name()))
 }
 
-/// None: it cannot be carried in an event, so the task's own record has to do.
-fn kept(letter: &DeadLetterRecord) -> Option<KeptRecord> {
+/// Returns the record to embed in the retry event. `None`: use the task's own record.
+fn embedded_record(letter: &DeadLetterRecord) -> Option<KeptRecord> {
     if letter.by_reference {
         return None;
     }
@@ -359,9 +361,9 @@ fn kept(letter: &DeadLetterRecord) -> Option<KeptRecord> {
     Some(KeptRecord::of(original.key.as_deref(), headers, params))
 }
 
-/// The record that a letter only speaks of is no longer there.
-fn gone(letter: &DeadLetterRecord) -> ApiError {
+/// Returns the error for a by-reference dead letter whose source record is gone.
+fn source_gone(letter: &DeadLetterRecord) -> ApiError {
     let (id, source) = (&letter.id, document(letter).source.unwrap_or_default());
-    let why = format!("the dead letter `{id}` holds no record, and the one at {source} is no longer kept");
-    ApiError::new(Code::ParamsGone, why).hint("submit the task anew, or drop the letter")
+    let why = format!("the dead letter `{id}` does not contain its record, and the source {source} is no longer retained");
+    ApiError::new(Code::ParamsGone, why).hint("submit the task again, or drop the dead letter")
 }

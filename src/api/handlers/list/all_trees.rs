@@ -1,4 +1,4 @@
-//! All trees, the newest first, each in the order of a table of contents.
+//! All trees, newest first, each in depth-first order.
 
 use std::collections::VecDeque;
 
@@ -6,30 +6,30 @@ use crate::api::Api;
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::merge::Merge;
-use crate::api::read::tree_walk::{TreeWalk, may_have_below};
+use crate::api::read::tree_walk::{TreeWalk, may_have_children};
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index};
 
 /// Roots read at a time.
 const PAGE: usize = 100;
 
-/// A place in it is a task together with the time of its root.
+/// Cursor over all trees. A position is a task id with the time of its root.
 pub struct AllTrees<'a> {
     api: &'a Api,
     roots: Merge<'a>,
     ahead: VecDeque<(Entry, Option<TaskView>)>,
-    /// The tree under way, and the time of its root.
+    /// Current tree and the time of its root.
     tree: Option<(i64, TreeWalk<'a>)>,
 }
 
 impl<'a> AllTrees<'a> {
-    /// Begins behind `after`; or behind that time, where it is of no task.
+    /// Starts after `after`, or after its time if its id is not a task id.
     pub async fn new(api: &'a Api, after: Option<Entry>) -> Result<Self, ApiError> {
         let root = after.as_ref().and_then(|after| TaskId::parse(after.id.root()).ok());
         let mut tree = None;
-        // A tree that is gone, or is just going, is done with.
+        // Skips a tree that has been removed meanwhile.
         if let (Some(after), Some(root)) = (&after, &root)
-            && let Some(top) = api.look(root).await?
+            && let Some(top) = api.read(root).await?
             && let Ok(walk) = TreeWalk::new(api, top, Some(after.clone())).await
         {
             tree = Some((after.seen_ms, walk));
@@ -54,7 +54,7 @@ impl<'a> AllTrees<'a> {
             }
             match self.ahead.pop_front() {
                 None => break,
-                Some((entry, Some(root))) if may_have_below(&root) => {
+                Some((entry, Some(root))) if may_have_children(&root) => {
                     self.tree = Some((entry.seen_ms, TreeWalk::new(self.api, root, None).await?));
                 }
                 Some(alone) => tasks.push(alone),

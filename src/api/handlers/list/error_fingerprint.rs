@@ -1,11 +1,11 @@
-//! Errors that say the same of different things: texts that differ only in numbers, ids and quoted values are of one class.
+//! Error fingerprints: messages that differ only in numbers, ids and quoted values are equal.
 
 use crate::model::event::ErrorInfo;
 
-/// Stands for whatever differs.
+/// Placeholder for a variable part.
 const ANY: char = '#';
 
-/// An error that others are like: its kind, its message, or both as they are shown (`kind: message`).
+/// Filter for similar errors, given as a kind, a message, or both in the displayed form (`kind: message`).
 pub struct ErrorFingerprint {
     text: String,
     class: String,
@@ -14,12 +14,12 @@ pub struct ErrorFingerprint {
 impl ErrorFingerprint {
     pub fn new(text: &str) -> Self {
         let class = class_of(text);
-        // As tables show an error.
+        // Suffix of errors in CLI tables.
         let class = class.strip_suffix(" (attempt #)").map_or(class.clone(), str::to_owned);
         Self { text: text.trim().to_owned(), class }
     }
 
-    pub fn fits(&self, error: &ErrorInfo) -> bool {
+    pub fn matches(&self, error: &ErrorInfo) -> bool {
         if error.kind == self.text {
             return true;
         }
@@ -29,7 +29,7 @@ impl ErrorFingerprint {
     }
 }
 
-/// What is left of a text without numbers, ids and quoted values.
+/// Replaces numbers, ids and quoted values of a text with placeholders.
 fn class_of(text: &str) -> String {
     let mut class = String::with_capacity(text.len());
     let mut rest = text.trim();
@@ -56,7 +56,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '-'
 }
 
-/// The width of what stands in quotes, the quotes included; of a quote alone where it is not closed.
+/// Returns the width of a quoted part including its quotes; 1 if the quote is not closed.
 fn quoted(text: &str, quote: char) -> usize {
     text[1..].find(quote).map_or(1, |end| end + 2)
 }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_left_out() {
+    fn variable_parts_are_replaced() {
         for (text, class) in [
             ("no such host", "no such host"),
             ("no answer from 10.0.0.7:8080 in 30s", "no answer from #.#.#.#:# in #"),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_found_by_its_kind_or_by_one_like_it() {
+    fn fingerprint_matches_kind_or_similar_message() {
         let error = ErrorInfo::new("timeout", "no answer from shard-7 after 30 s", 2);
         for alike in [
             "timeout",
@@ -89,10 +89,10 @@ mod tests {
             "timeout: no answer from shard-1 after 1 s",
             " timeout: no answer from shard-1 after 1 s (attempt 3)",
         ] {
-            assert!(ErrorFingerprint::new(alike).fits(&error), "{alike}");
+            assert!(ErrorFingerprint::new(alike).matches(&error), "{alike}");
         }
         for other in ["time", "no answer", "error: no answer from shard-7 after 30 s", "timeout: "] {
-            assert!(!ErrorFingerprint::new(other).fits(&error), "{other}");
+            assert!(!ErrorFingerprint::new(other).matches(&error), "{other}");
         }
     }
 }

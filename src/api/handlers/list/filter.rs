@@ -1,4 +1,4 @@
-//! What a list is asked for.
+//! Filters of the task list.
 
 use regex::{Regex, RegexBuilder};
 
@@ -10,12 +10,12 @@ use crate::model::record::state::State;
 use crate::model::task::id::{TaskId, check_type, clip};
 use crate::store::Entry;
 
-/// The longest pattern, in bytes.
+/// Maximum pattern length in bytes.
 const MAX_PATTERN: usize = 512;
-/// The most that a pattern may take once it is compiled, in bytes.
+/// Maximum size of a compiled pattern in bytes.
 const MAX_COMPILED: usize = 256 << 10;
 
-/// How deep tasks may lie in their trees.
+/// Depth of the listed tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     Roots,
@@ -39,7 +39,7 @@ pub struct Filter {
     pub level: Level,
     tag: Option<String>,
     creator: Option<String>,
-    /// How the name begins.
+    /// Name prefix.
     name: Option<String>,
     name_like: Option<Regex>,
     error: Option<ErrorFingerprint>,
@@ -48,8 +48,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    pub fn read(call: &ApiRequest) -> Result<Self, ApiError> {
-        let query = &call.query;
+    pub fn read(request: &ApiRequest) -> Result<Self, ApiError> {
+        let query = &request.query;
         let text = |name| query.text(name).map(str::to_owned);
         let task_type = text("type");
         if let Some(name) = &task_type {
@@ -72,28 +72,28 @@ impl Filter {
         })
     }
 
-    /// The state, where there is an index of the tasks in it.
+    /// Returns the state to filter on, if there is an index for it.
     pub fn indexed_state(&self) -> Option<State> {
         self.state.filter(|state| state.is_indexed())
     }
 
-    pub fn has_kind(&self) -> bool {
+    pub fn filters_kind(&self) -> bool {
         self.task_type.is_some() || self.state.is_some()
     }
 
-    pub fn has_times(&self) -> bool {
+    pub fn filters_time(&self) -> bool {
         self.from_ms.is_some() || self.to_ms.is_some()
     }
 
-    /// Asks for what only the records tell.
-    pub fn has_details(&self) -> bool {
+    /// Whether any filter needs the task records.
+    pub fn filters_details(&self) -> bool {
         let texts = [&self.tag, &self.creator, &self.name];
         texts.into_iter().any(Option::is_some) || self.name_like.is_some() || self.error.is_some()
     }
 
-    /// Where to begin in an index that runs from new to old: at the cursor, or at the end of the time range.
+    /// Start position in an index sorted newest first: the cursor or the end of the time range.
     pub fn start(&self, cursor: Option<Entry>) -> Option<Entry> {
-        // No id sorts before `-`, so this place lies behind everything that was seen at that time or later.
+        // No id sorts before `-`, so this position follows every entry at or after that time.
         let end = self.to_ms.and_then(|to_ms| Some(Entry { seen_ms: to_ms, id: TaskId::parse("-").ok()? }));
         match (cursor, end) {
             (Some(cursor), Some(end)) => Some(cursor.min(end)),
@@ -101,13 +101,13 @@ impl Filter {
         }
     }
 
-    /// The task is older than what is asked for.
+    /// Whether an entry is older than the start of the time range.
     pub fn is_before(&self, entry: &Entry) -> bool {
         self.from_ms.is_some_and(|from_ms| entry.seen_ms < from_ms)
     }
 
-    pub fn fits(&self, found: &TaskView) -> bool {
-        let node = &found.node;
+    pub fn matches(&self, found: &TaskView) -> bool {
+        let node = &found.record;
         let policy = node.policy.as_deref();
         if self.level == Level::Roots && !found.id.is_root() {
             return false;
@@ -121,24 +121,24 @@ impl Filter {
             && self.creator.as_deref().is_none_or(|creator| policy.and_then(|policy| policy.creator.as_deref()) == Some(creator))
             && self.name.as_deref().is_none_or(|start| name().is_some_and(|name| name.starts_with(start)))
             && self.name_like.as_ref().is_none_or(|pattern| name().is_some_and(|name| pattern.is_match(name)))
-            && self.error.as_ref().is_none_or(|alike| node.error.as_deref().is_some_and(|error| alike.fits(error)))
+            && self.error.as_ref().is_none_or(|alike| node.error.as_deref().is_some_and(|error| alike.matches(error)))
     }
 }
 
-/// Patterns are matched in time that grows with the text alone: there is no backtracking.
+/// Compiles a name pattern. Matching takes linear time, without backtracking.
 fn pattern(text: &str) -> Result<Regex, ApiError> {
-    let refused = |why: &str| bad_parameter("name_like", why).hint("https://docs.rs/regex/#syntax describes patterns");
+    let refused = |why: &str| bad_parameter("name_like", why).hint("the syntax is described at https://docs.rs/regex/#syntax");
     if text.len() > MAX_PATTERN {
-        return Err(refused(&format!("the pattern has {} bytes of at most {MAX_PATTERN}", text.len())));
+        return Err(refused(&format!("the pattern has {} bytes; the maximum is {MAX_PATTERN}", text.len())));
     }
     let built = RegexBuilder::new(text).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED).nest_limit(32).build();
     built.map_err(|why| match why {
-        regex::Error::CompiledTooBig(_) => refused("the pattern grows too large: repeat less in it"),
+        regex::Error::CompiledTooBig(_) => refused("the compiled pattern is too large; use fewer repetitions"),
         why => refused(&format!("`{}` is not a regular expression: {}", clip(text), last_line(&why.to_string()))),
     })
 }
 
-/// The explanation comes behind a drawing of the place.
+/// Returns the explanation of a regex error, without the picture of the pattern above it.
 fn last_line(text: &str) -> &str {
     let line = text.lines().last().unwrap_or_default().trim();
     line.strip_prefix("error: ").unwrap_or(line)
@@ -149,16 +149,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_bounded_and_explained() {
+    fn invalid_patterns_are_rejected_with_an_explanation() {
         assert!(pattern(r"^nightly (build|test) \d+$").unwrap().is_match("nightly test 12"));
         for (bad, why) in [
             ("(", "unclosed group"),
-            ("a{1000}{1000}{1000}", "grows too large"),
+            ("a{1000}{1000}{1000}", "compiled pattern is too large"),
             (&"x".repeat(513), "513 bytes"),
             (&"(".repeat(40), "not a regular expression"),
         ] {
-            let refusal = format!("{:?}", pattern(bad).unwrap_err());
-            assert!(refusal.contains(why), "{bad}: {refusal}");
+            let error = format!("{:?}", pattern(bad).unwrap_err());
+            assert!(error.contains(why), "{bad}: {error}");
         }
     }
 }

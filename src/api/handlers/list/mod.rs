@@ -1,6 +1,5 @@
-//! `GET /v1/tasks`: list and search. An index gives the order and the first selection; what it cannot select is filtered
-//! out of at most [`MAX_SCANNED`] records a request, for at most [`MAX_SCAN_TIME`], and the cursor goes on behind the last
-//! one looked at.
+//! `GET /v1/tasks`: lists and searches tasks. An index gives the order and a first selection. Other filters scan at
+//! most [`MAX_SCANNED`] records or [`MAX_SCAN_TIME`] per request; the cursor continues after the last scanned record.
 
 use std::time::Duration;
 
@@ -27,36 +26,36 @@ mod all_trees;
 mod error_fingerprint;
 mod filter;
 
-/// Records looked at in one request.
+/// Maximum records scanned per request.
 pub const MAX_SCANNED: u64 = 10_000;
-/// How long one request looks at records.
+/// Maximum time spent scanning per request.
 const MAX_SCAN_TIME: Duration = Duration::from_secs(2);
-/// Records read at a time when filtering.
+/// Records read at a time while scanning.
 const BATCH: usize = 200;
 
-pub async fn list(call: ApiRequest) -> Result<Response, ApiError> {
-    let mut filter = Filter::read(&call)?;
-    let limit = call.query.number("limit", PAGE, 1..=MAX_PAGE)?;
-    let after = call.query.text("cursor").map(cursor::decode).transpose()?;
-    let root = call.query.text("root").map(TaskId::parse).transpose();
+pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+    let mut filter = Filter::read(&request)?;
+    let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
+    let after = request.query.text("cursor").map(cursor::decode).transpose()?;
+    let root = request.query.text("root").map(TaskId::parse).transpose();
     let root = root.map_err(|why| bad_parameter("root", &why.to_string()))?;
-    if root.is_some() && call.query.text("level").is_some() {
-        return Err(bad_parameter("level", "with `root`, tasks of any level are listed: leave it out"));
+    if root.is_some() && request.query.text("level").is_some() {
+        return Err(bad_parameter("level", "`root` lists tasks of all levels: omit `level`"));
     }
-    let position = call.after()?;
+    let position = request.after()?;
     let (source, scans) = match root {
         Some(root) => {
             filter.level = Level::Any;
-            let top = call.api.find(&root, position).await?;
-            let scans = filter.has_details() || filter.has_kind() || filter.has_times();
-            (Source::Tree(Box::new(TreeWalk::new(&call.api, top, after).await?)), scans)
+            let top = request.api.find(&root, position).await?;
+            let scans = filter.filters_details() || filter.filters_kind() || filter.filters_time();
+            (Source::Tree(Box::new(TreeWalk::new(&request.api, top, after).await?)), scans)
         }
         None => {
-            call.api.include(position).await?;
-            Source::open(&call.api, &filter, after, limit).await?
+            request.api.wait_for_position(position).await?;
+            Source::open(&request.api, &filter, after, limit).await?
         }
     };
-    let page = Page { filter, limit, scans, begun: Instant::now(), tasks: Vec::new(), scanned: 0, last: None };
+    let page = Page { filter, limit, scans, started: Instant::now(), tasks: Vec::new(), scanned: 0, last: None };
     Ok(json_answer(200, &page.fill(source).await?))
 }
 
@@ -67,17 +66,17 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// The best that there is for a filter, and whether there is more in it than fits.
+    /// Chooses the best index for a filter. The flag tells whether entries still need to be filtered.
     async fn open(api: &'a Api, filter: &Filter, after: Option<Entry>, limit: usize) -> Result<(Self, bool), ApiError> {
         let start = filter.start(after);
         if let Some(state) = filter.indexed_state() {
-            let scans = filter.has_details() || filter.level == Level::Roots;
-            let indexes = members(api, filter, state).await?;
+            let scans = filter.filters_details() || filter.level == Level::Roots;
+            let indexes = state_indexes(api, filter, state).await?;
             return Ok((Self::Index(Merge::new(api, indexes, start, if scans { BATCH } else { limit + 1 })), scans));
         }
-        let scans = filter.has_details() || filter.has_kind();
+        let scans = filter.filters_details() || filter.filters_kind();
         match filter.level {
-            Level::Any => Ok((Self::AllTrees(Box::new(AllTrees::new(api, start).await?)), scans || filter.has_times())),
+            Level::Any => Ok((Self::AllTrees(Box::new(AllTrees::new(api, start).await?)), scans || filter.filters_time())),
             Level::Roots => {
                 Ok((Self::Index(Merge::new(api, vec![Index::Roots], start, if scans { BATCH } else { limit + 1 })), scans))
             }
@@ -87,19 +86,19 @@ impl<'a> Source<'a> {
     async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         match self {
             Self::Tree(walk) => walk.next(limit).await,
-            Self::AllTrees(grove) => grove.next(limit).await,
+            Self::AllTrees(trees) => trees.next(limit).await,
             Self::Index(merge) => merge.next(limit).await,
         }
     }
 
-    /// Nothing behind this entry can fit.
-    fn is_past(&self, filter: &Filter, entry: &Entry) -> bool {
+    /// Whether no later entry can match.
+    fn is_exhausted_at(&self, filter: &Filter, entry: &Entry) -> bool {
         matches!(self, Self::Index(_)) && filter.is_before(entry)
     }
 }
 
-/// The indexes of the tasks in a state: of the type, or of every type that has some.
-async fn members(api: &Api, filter: &Filter, state: State) -> Result<Vec<Index>, ApiError> {
+/// Lists the indexes for a state: of one type, or of all types with tasks in that state.
+async fn state_indexes(api: &Api, filter: &Filter, state: State) -> Result<Vec<Index>, ApiError> {
     if let Some(task_type) = &filter.task_type {
         return Ok(vec![Index::Members { task_type: task_type.as_str().into(), state }]);
     }
@@ -108,25 +107,25 @@ async fn members(api: &Api, filter: &Filter, state: State) -> Result<Vec<Index>,
     Ok(has.map(|(task_type, _)| Index::Members { task_type: task_type.into(), state }).collect())
 }
 
-/// A page being filled.
+/// Page under construction.
 struct Page {
     filter: Filter,
     limit: usize,
-    /// There is more in the source than fits.
+    /// The source contains entries that do not match.
     scans: bool,
-    begun: Instant,
+    started: Instant,
     tasks: Vec<Status>,
     scanned: u64,
     last: Option<Entry>,
 }
 
-/// Why a page ends.
+/// Reason why a page ends.
 #[derive(PartialEq, Eq)]
 enum End {
-    /// There is no more.
+    /// The source is exhausted.
     Last,
     Full,
-    /// Enough was looked at.
+    /// The scan limit was reached.
     Early,
 }
 
@@ -139,13 +138,13 @@ impl Page {
                 return Ok(self.done(End::Last));
             }
             for (entry, found) in entries {
-                if source.is_past(&self.filter, &entry) {
+                if source.is_exhausted_at(&self.filter, &entry) {
                     return Ok(self.done(End::Last));
                 }
                 if self.tasks.len() >= self.limit {
                     return Ok(self.done(End::Full));
                 }
-                if self.has_looked_enough() {
+                if self.is_over_budget() {
                     return Ok(self.done(End::Early));
                 }
                 self.take(entry, found);
@@ -153,14 +152,14 @@ impl Page {
         }
     }
 
-    fn has_looked_enough(&self) -> bool {
-        self.scans && self.scanned > 0 && (self.scanned >= MAX_SCANNED || self.begun.elapsed() >= MAX_SCAN_TIME)
+    fn is_over_budget(&self) -> bool {
+        self.scans && self.scanned > 0 && (self.scanned >= MAX_SCANNED || self.started.elapsed() >= MAX_SCAN_TIME)
     }
 
     fn take(&mut self, entry: Entry, found: Option<TaskView>) {
         self.scanned += 1;
         self.last = Some(entry);
-        self.tasks.extend(found.filter(|found| self.filter.fits(found)).as_ref().map(status));
+        self.tasks.extend(found.filter(|found| self.filter.matches(found)).as_ref().map(status));
     }
 
     fn done(self, end: End) -> TaskPage {
@@ -168,8 +167,8 @@ impl Page {
         let early = end == End::Early;
         let hint = early.then(|| {
             format!(
-                "stopped after {} tasks, of which {} fit: `cursor` with the value of `next` goes on; `from` and `to`, `root`, or \
-                 a `state` that is indexed make the search shorter",
+                "stopped after scanning {} tasks, {} of which match: pass `next` as `cursor` to continue; `from` and \
+                 `to`, `root`, or an indexed `state` shorten the search",
                 self.scanned,
                 self.tasks.len()
             )

@@ -1,4 +1,4 @@
-//! Counts tasks among the places of a log, of which transaction markers and aborted records are none.
+//! Counting of tasks in an offset range, which may also contain transaction markers and aborted records.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use crate::broker::{Broker, BrokerError, Partition};
 use crate::model::offsets::Completed;
 
-/// Places of one partition that are looked at one by one.
-const MAX_PLACES: i64 = 1_000;
-/// Partitions that are looked into for one answer.
-const MAX_LOOKS: usize = 16;
+/// Maximum offsets of one partition that are inspected one by one.
+const MAX_OFFSETS: i64 = 1_000;
+/// Maximum partitions inspected per request.
+const MAX_INSPECTED_PARTITIONS: usize = 16;
 
-/// A number of tasks.
+/// Number of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub tasks: u64,
-    /// There may be fewer: not all places were looked at.
+    /// The count is an upper bound, because not all offsets were inspected.
     pub at_most: bool,
 }
 
@@ -26,22 +26,23 @@ impl Count {
     }
 }
 
-/// Counts for one answer, within bounds.
+/// Counter with a budget for one request.
 pub struct Counter<'a> {
     broker: &'a dyn Broker,
     deadline: Duration,
-    looks: usize,
+    inspected_partitions: usize,
 }
 
 impl<'a> Counter<'a> {
     pub fn new(broker: &'a dyn Broker, deadline: Duration) -> Self {
-        Self { broker, deadline, looks: 0 }
+        Self { broker, deadline, inspected_partitions: 0 }
     }
 
-    /// Tasks below `to` that are not done. Zero is exact, and so is any number up to [`MAX_PLACES`] in the first [`MAX_LOOKS`]
-    /// partitions.
+    /// Counts unfinished tasks below `to`. Zero is exact, as is any count up to [`MAX_OFFSETS`] in the first
+    /// [`MAX_INSPECTED_PARTITIONS`] partitions.
     pub fn open_below(&mut self, partition: &Partition, completed: &Completed, to: i64) -> Result<Count, BrokerError> {
-        // A worker passes whatever is no record when it is given a later one: below the last done place what is open is a task.
+        // A consumer that receives a record has passed everything before it that is not a record: below the highest
+        // completed offset, each open offset is a task.
         let certain = completed.open_below(to.min(completed.end()));
         let rest = self.records_in(partition, completed.end()..to)?;
         Ok(Count { tasks: certain + rest.tasks, ..rest })
@@ -51,12 +52,12 @@ impl<'a> Counter<'a> {
         if range.is_empty() {
             return Ok(Count::default());
         }
-        let places = range.end - range.start;
-        if self.looks == MAX_LOOKS {
-            return Ok(Count { tasks: places as u64, at_most: true });
+        let offsets = range.end - range.start;
+        if self.inspected_partitions == MAX_INSPECTED_PARTITIONS {
+            return Ok(Count { tasks: offsets as u64, at_most: true });
         }
-        self.looks += 1;
-        let most = if places <= MAX_PLACES { MAX_PLACES as usize } else { 1 };
+        self.inspected_partitions += 1;
+        let most = if offsets <= MAX_OFFSETS { MAX_OFFSETS as usize } else { 1 };
         let listed = self.broker.records_in(partition, range.clone(), most, self.deadline)?;
         let unknown = range.end.saturating_sub(listed.to).max(0) as u64;
         Ok(Count { tasks: listed.offsets.len() as u64 + unknown, at_most: unknown > 0 })

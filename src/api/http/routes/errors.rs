@@ -1,8 +1,8 @@
-//! What calls refuse with, where several share it.
+//! Problem codes of endpoints, where several share a list.
 
 use crate::api::http::problem::Code;
 
-pub const FIND: &[Code] = &[Code::BadId, Code::NotFound, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable];
+pub const FIND: &[Code] = &[Code::BadId, Code::NotFound, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable];
 
 pub const CREATE: &[Code] = &[
     Code::BadJson,
@@ -16,17 +16,17 @@ pub const CREATE: &[Code] = &[
     Code::UnsupportedMedia,
     Code::Schema,
     Code::BodyTimeout,
-    Code::Behind,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
     Code::NotAnnounced,
-    Code::TooManyWaiting,
+    Code::TooManyScheduled,
     Code::InProgress,
     Code::Overloaded,
 ];
 
-/// With `atomic` what is wrong with an item refuses all of them.
+/// Includes the item errors that reject the whole batch with `atomic`.
 pub const BATCH: &[Code] = &[
     Code::BadJson,
     Code::TooManyItems,
@@ -34,7 +34,7 @@ pub const BATCH: &[Code] = &[
     Code::UnsupportedMedia,
     Code::Overloaded,
     Code::BodyTimeout,
-    Code::SeveralTrees,
+    Code::MultipleTrees,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -42,11 +42,11 @@ pub const BATCH: &[Code] = &[
     Code::UnknownType,
     Code::DuplicateId,
     Code::Schema,
-    Code::Behind,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
-    Code::TooManyWaiting,
+    Code::TooManyScheduled,
     Code::InProgress,
 ];
 
@@ -65,17 +65,17 @@ pub const REDRIVE_ONE: &[Code] = &[
     Code::BadId,
     Code::NotFound,
     Code::NotFinished,
-    Code::AlreadyDone,
+    Code::DeadLetterSuperseded,
     Code::AlreadyDropped,
     Code::AlreadyRedriven,
-    Code::UnreadableLetter,
+    Code::UnreadableDeadLetter,
     Code::TooManyRuns,
-    Code::External,
+    Code::ExternalTask,
     Code::NoParams,
     Code::ParamsGone,
     Code::TooLarge,
     Code::Overloaded,
-    Code::Behind,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
@@ -105,14 +105,14 @@ pub const REPORT: &[Code] = &[
     Code::UnsupportedMedia,
     Code::BadState,
     Code::BodyTimeout,
-    Code::Behind,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
     Code::Overloaded,
 ];
 
-/// Something is added to a task that there is.
+/// Endpoints that append to an existing task.
 pub const TELL: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
@@ -122,7 +122,7 @@ pub const TELL: &[Code] = &[
     Code::TooLarge,
     Code::UnsupportedMedia,
     Code::BodyTimeout,
-    Code::Behind,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
@@ -137,7 +137,7 @@ pub const ATTACH: &[Code] = &[
     Code::TooLarge,
     Code::UnsupportedMedia,
     Code::BodyTimeout,
-    Code::Behind,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
@@ -145,13 +145,13 @@ pub const ATTACH: &[Code] = &[
 ];
 
 pub const ATTACHED: &[Code] =
-    &[Code::BadId, Code::NotFound, Code::UnknownAttachment, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable];
+    &[Code::BadId, Code::NotFound, Code::UnknownAttachment, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable];
 
 pub const DETACH: &[Code] = &[
     Code::BadId,
     Code::NotFound,
     Code::UnknownAttachment,
-    Code::Behind,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
@@ -167,7 +167,7 @@ pub const PATCH: &[Code] = &[
     Code::TooLarge,
     Code::UnsupportedMedia,
     Code::BodyTimeout,
-    Code::Behind,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
@@ -184,7 +184,7 @@ pub const CANCEL: &[Code] = &[
     Code::UnsupportedMedia,
     Code::BodyTimeout,
     Code::TooLarge,
-    Code::Behind,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
@@ -210,9 +210,9 @@ pub const KILL: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
-    Code::BadKill,
-    Code::UnknownKill,
-    Code::TooManyKills,
+    Code::BadKillSwitch,
+    Code::UnknownKillSwitch,
+    Code::TooManyKillSwitches,
     Code::UnsupportedMedia,
     Code::BodyTimeout,
     Code::TooLarge,
@@ -239,7 +239,7 @@ pub const SCHEDULE: &[Code] = &[
     Code::Overloaded,
 ];
 
-/// Of a schedule that there is, without a body.
+/// Endpoints of an existing schedule without a body.
 pub const SCHEDULED: &[Code] = &[
     Code::BadParameter,
     Code::UnknownSchedule,
@@ -258,13 +258,13 @@ pub const RETRY: &[Code] = &[
     Code::NotFound,
     Code::NotFinished,
     Code::TooManyRuns,
-    Code::NothingFailed,
-    Code::External,
+    Code::NothingToRetry,
+    Code::ExternalTask,
     Code::NoParams,
     Code::TooLarge,
     Code::UnsupportedMedia,
     Code::BodyTimeout,
-    Code::Behind,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
@@ -272,4 +272,4 @@ pub const RETRY: &[Code] = &[
 ];
 
 pub const WATCH: &[Code] =
-    &[Code::BadId, Code::NotFound, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable, Code::Overloaded];
+    &[Code::BadId, Code::NotFound, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable, Code::Overloaded];

@@ -1,4 +1,4 @@
-//! The one table of calls: the router and the published description are both made from it.
+//! Route table: source of the router and of the OpenAPI description.
 
 mod errors;
 mod schedules;
@@ -32,32 +32,32 @@ pub enum Verb {
     Delete,
 }
 
-/// Makes the schema of a document.
+/// Generates the schema of a document.
 pub type Describe = fn(&mut SchemaGenerator) -> Schema;
 
-/// A query parameter.
+/// Query parameter.
 pub struct Parameter {
     pub name: &'static str,
-    pub about: &'static str,
+    pub description: &'static str,
     /// JSON Schema, as text.
     pub schema: &'static str,
 }
 
-/// The body of a request.
-pub enum Takes {
+/// Request body.
+pub enum RequestBody {
     Nothing,
     Json(Describe),
-    /// Any bytes.
+    /// Arbitrary bytes.
     Bytes,
-    /// JSON, or nothing.
+    /// Optional JSON.
     MaybeJson(Describe),
-    /// An array, or NDJSON, of these.
+    /// JSON array or NDJSON of items.
     JsonOrLines(Describe),
 }
 
-/// The body of an answer.
+/// Response body.
 #[derive(Clone, Copy)]
-pub enum Gives {
+pub enum ResponseBody {
     Json(Describe),
     Text,
     Bytes,
@@ -65,26 +65,26 @@ pub enum Gives {
     AnyJson,
 }
 
-/// Answers a call.
-pub type Run = fn(ApiRequest) -> Answer;
-pub type Answer = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
+/// Request handler.
+pub type Handler = fn(ApiRequest) -> HandlerFuture;
+pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
 
 pub struct Route {
     pub verb: Verb,
     pub path: &'static str,
-    /// None: needs no token.
+    /// Required role; `None` for public endpoints.
     pub role: Option<Role>,
-    /// Answered for any `Host`, also where there are no tokens: probes name the address of the pod.
+    /// Accepts any `Host` even without tokens, for probes that address the pod by IP.
     pub any_host: bool,
-    pub about: &'static str,
+    pub summary: &'static str,
     pub query: &'static [Parameter],
-    pub takes: Takes,
-    /// Statuses of success.
-    pub answers: &'static [(u16, &'static str)],
-    pub gives: Gives,
-    /// What it refuses with, besides what every call may.
-    pub refusals: &'static [Code],
-    pub run: Run,
+    pub request: RequestBody,
+    /// Success status codes with descriptions.
+    pub successes: &'static [(u16, &'static str)],
+    pub response: ResponseBody,
+    /// Problem codes specific to this endpoint.
+    pub problems: &'static [Code],
+    pub handler: Handler,
 }
 
 impl Route {
@@ -116,63 +116,64 @@ const PAGE_LIMIT: &str = r#"{"type": "integer", "minimum": 1, "maximum": 200, "d
 
 const AFTER: Parameter = Parameter {
     name: "after",
-    about: "Answer only when the events up to this position are folded in: one's own writes are seen. Waits up to 5 s.",
+    description: "Return only data that includes the events up to this position, for read-your-writes consistency. \
+                  Waits up to 5 s.",
     schema: POSITION,
 };
-const CURSOR: Parameter = Parameter { name: "cursor", about: "`next` of the page before.", schema: TEXT };
-const LIMIT: Parameter = Parameter { name: "limit", about: "Tasks on a page.", schema: PAGE_LIMIT };
+const CURSOR: Parameter = Parameter { name: "cursor", description: "`next` of the previous page.", schema: TEXT };
+const LIMIT: Parameter = Parameter { name: "limit", description: "Page size.", schema: PAGE_LIMIT };
 const FROM_LINE: Parameter = Parameter {
     name: "from",
-    about: "The number of the first line; the oldest ever is 0.",
+    description: "Number of the first line; the oldest line ever logged is 0.",
     schema: r#"{"type": "integer", "minimum": 0, "default": 0}"#,
 };
 const WAIT: Parameter = Parameter {
     name: "wait",
-    about: "Wait up to so long, at most 5m, for the task to finish: 200 when it has, 202 when it has not.",
+    description: "Wait up to this long, at most 5m, for the task to end: 200 if it has ended, 202 if not.",
     schema: DURATION,
 };
 
-/// A read of one task, or of what hangs on it.
-const fn read(path: &'static str, about: &'static str, gives: Gives, run: Run) -> Route {
+/// Route that reads one task or a part of it.
+const fn read(path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
     Route {
         verb: Verb::Get,
         path,
         role: Some(Role::Read),
         any_host: false,
-        about,
+        summary,
         query: &[AFTER],
-        takes: Takes::Nothing,
-        answers: &[(200, "Found.")],
-        gives,
-        refusals: FIND,
-        run,
+        request: RequestBody::Nothing,
+        successes: &[(200, "Found.")],
+        response,
+        problems: FIND,
+        handler,
     }
 }
 
-/// Something that operators do; the answer says how it is then.
-const fn operate(verb: Verb, path: &'static str, about: &'static str, gives: Gives, run: Run) -> Route {
+/// Route of an operator command that responds with the resulting state.
+const fn operate(verb: Verb, path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
     Route {
         verb,
         role: Some(Role::Operate),
         query: &[],
-        answers: &[(200, "Told to the workers.")],
-        refusals: OPERATE,
-        ..read(path, about, gives, run)
+        successes: &[(200, "Accepted and sent to the workers.")],
+        problems: OPERATE,
+        ..read(path, summary, response, handler)
     }
 }
 
-/// What anybody may see who can reach the process.
-const fn open(path: &'static str, about: &'static str, gives: Gives, run: Run) -> Route {
-    let refusals = &[Code::ForbiddenHost];
-    Route { role: None, query: &[], answers: &[(200, "OK.")], refusals, ..read(path, about, gives, run) }
+/// Public route.
+const fn open(path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
+    let problems = &[Code::ForbiddenHost];
+    Route { role: None, query: &[], successes: &[(200, "OK.")], problems, ..read(path, summary, response, handler) }
 }
 
-/// An endpoint for probes and scrapers.
-const fn probe(path: &'static str, about: &'static str, gives: Gives, run: Run) -> Route {
-    Route { any_host: true, refusals: &[], ..open(path, about, gives, run) }
+/// Route for probes and scrapers.
+const fn probe(path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
+    Route { any_host: true, problems: &[], ..open(path, summary, response, handler) }
 }
 
-/// Every call.
+/// Returns all routes.
 pub fn routes() -> impl Iterator<Item = &'static Route> {
     ROUTES.iter().chain(schedules::ROUTES)
 }
@@ -183,189 +184,214 @@ static ROUTES: &[Route] = &[
         path: "/v1/tasks",
         role: Some(Role::Submit),
         any_host: false,
-        about: "Create a task",
+        summary: "Create a task",
         query: &[WAIT],
-        takes: Takes::Json(of::<doc::CreateTask>),
-        answers: &[
-            (201, "Created; `position` is where its `submitted` event lies."),
-            (200, "The same task exists already; or, with `wait`, it has finished."),
-            (202, "With `wait`: it has not finished yet."),
+        request: RequestBody::Json(of::<doc::CreateTask>),
+        successes: &[
+            (201, "Created; `position` is the position of its `submitted` event."),
+            (200, "The same task already exists; or, with `wait`, the task has ended."),
+            (202, "With `wait`: the task has not ended yet."),
         ],
-        gives: Gives::Json(of::<doc::Status>),
-        refusals: CREATE,
-        run: |call| Box::pin(create::create(call)),
+        response: ResponseBody::Json(of::<doc::Status>),
+        problems: CREATE,
+        handler: |request| Box::pin(create::create(request)),
     },
     Route {
         verb: Verb::Post,
         path: "/v1/batches",
         role: Some(Role::Submit),
         any_host: false,
-        about: "Create up to 10,000 tasks, each with its own outcome; or the tasks of one tree, all or none",
+        summary: "Create up to 10,000 tasks, each with its own outcome, or atomically the tasks of one tree",
         query: &[Parameter {
             name: "atomic",
-            about: "All of them or none, in one transaction: up to 1,000 tasks of one tree.",
+            description: "Create all items or none, in one transaction: up to 1,000 tasks of one tree.",
             schema: r#"{"type": "boolean", "default": false}"#,
         }],
-        takes: Takes::JsonOrLines(of::<doc::CreateTask>),
-        answers: &[(200, "One outcome per item, in order.")],
-        gives: Gives::Json(of::<doc::BatchOutcome>),
-        refusals: BATCH,
-        run: |call| Box::pin(batch::create(call)),
+        request: RequestBody::JsonOrLines(of::<doc::CreateTask>),
+        successes: &[(200, "One outcome per item, in order.")],
+        response: ResponseBody::Json(of::<doc::BatchOutcome>),
+        problems: BATCH,
+        handler: |request| Box::pin(batch::create(request)),
     },
     Route {
         query: &[
-            Parameter { name: "type", about: "Only this type.", schema: r#"{"type": "string", "pattern": "^[a-z0-9-]{1,64}$"}"# },
-            Parameter { name: "state", about: "Only this state.", schema: r##"{"$ref": "#/components/schemas/State"}"## },
+            Parameter {
+                name: "type",
+                description: "Only tasks of this type.",
+                schema: r#"{"type": "string", "pattern": "^[a-z0-9-]{1,64}$"}"#,
+            },
+            Parameter {
+                name: "state",
+                description: "Only tasks in this state.",
+                schema: r##"{"$ref": "#/components/schemas/State"}"##,
+            },
             Parameter {
                 name: "level",
-                about: "`roots`: only tasks without a parent, whatever else is asked for; `any`: tasks of all levels. With a \
-                        `state` that is indexed (running, retrying, scheduled, cancelling, warning, failed, cancelled) these come \
-                        by their own times; otherwise trees come by the times of their roots, parents before children.",
+                description: "`roots`: only tasks without a parent; `any`: tasks of all levels. With an indexed \
+                              `state` (running, retrying, scheduled, cancelling, warning, failed, cancelled), tasks \
+                              are sorted by their own times; otherwise trees are sorted by the times of their roots, \
+                              with parents before children.",
                 schema: r#"{"type": "string", "enum": ["roots", "any"], "default": "roots"}"#,
             },
-            Parameter { name: "tag", about: "Only those with this tag.", schema: TEXT },
-            Parameter { name: "creator", about: "Only this creator's.", schema: TEXT },
-            Parameter { name: "name", about: "Only those whose name begins so.", schema: TEXT },
+            Parameter { name: "tag", description: "Only tasks with this tag.", schema: TEXT },
+            Parameter { name: "creator", description: "Only tasks of this creator.", schema: TEXT },
+            Parameter { name: "name", description: "Only tasks whose name starts with this prefix.", schema: TEXT },
             Parameter {
                 name: "name_like",
-                about: "Only those with a name that this regular expression matches anywhere (`^` and `$` tie it).",
+                description: "Only tasks whose name matches this regular expression anywhere (anchor it with `^` and \
+                              `$`).",
                 schema: r#"{"type": "string", "minLength": 1, "maxLength": 512}"#,
             },
             Parameter {
                 name: "error",
-                about: "Only those with an error of this kind, or with one like this text: numbers, ids and quoted values may differ.",
+                description: "Only tasks with an error of this kind, or with a similar error message: numbers, ids \
+                              and quoted values may differ.",
                 schema: TEXT,
             },
-            Parameter { name: "from", about: "First seen at this time or later.", schema: TIME },
-            Parameter { name: "to", about: "First seen before this time.", schema: TIME },
-            Parameter { name: "root", about: "Only this task and everything below it, parents before children.", schema: TEXT },
+            Parameter { name: "from", description: "Only tasks first seen at or after this time.", schema: TIME },
+            Parameter { name: "to", description: "Only tasks first seen before this time.", schema: TIME },
+            Parameter { name: "root", description: "Only this task and its descendants, parents before children.", schema: TEXT },
             CURSOR,
             LIMIT,
             AFTER,
         ],
-        refusals: &[
+        problems: &[
             Code::BadParameter,
             Code::BadCursor,
             Code::NotFound,
-            Code::Behind,
+            Code::NotVisibleYet,
             Code::StoreUnavailable,
             Code::KafkaUnavailable,
         ],
-        ..read("/v1/tasks", "List and search tasks, newest first", Gives::Json(of::<doc::TaskPage>), |call| {
-            Box::pin(list::list(call))
+        ..read("/v1/tasks", "List and search tasks, newest first", ResponseBody::Json(of::<doc::TaskPage>), |request| {
+            Box::pin(list::list(request))
         })
     },
-    read("/v1/tasks/{id}", "The status of a task", Gives::Json(of::<doc::Status>), |call| Box::pin(task::status(call))),
-    read("/v1/tasks/{id}/state", "Only its state", Gives::Json(of::<doc::StateDocument>), |call| Box::pin(task::state(call))),
+    read("/v1/tasks/{id}", "Get the status of a task", ResponseBody::Json(of::<doc::Status>), |request| {
+        Box::pin(task::status(request))
+    }),
+    read("/v1/tasks/{id}/state", "Get only the state of a task", ResponseBody::Json(of::<doc::StateDocument>), |request| {
+        Box::pin(task::state(request))
+    }),
     Route {
         verb: Verb::Put,
         path: "/v1/tasks/{id}/state",
         role: Some(Role::Submit),
         any_host: false,
-        about: "Report the state of an external task",
+        summary: "Report the state of an external task",
         query: &[],
-        takes: Takes::Json(of::<doc::Report>),
-        answers: &[(200, "In the history; `ignored` says whether it changed anything.")],
-        gives: Gives::Json(of::<doc::ReportOutcome>),
-        refusals: REPORT,
-        run: |call| Box::pin(report::report(call)),
+        request: RequestBody::Json(of::<doc::Report>),
+        successes: &[(200, "Recorded in the history; `ignored` tells whether the report had an effect.")],
+        response: ResponseBody::Json(of::<doc::ReportOutcome>),
+        problems: REPORT,
+        handler: |request| Box::pin(report::report(request)),
     },
     Route {
         verb: Verb::Patch,
         path: "/v1/tasks/{id}",
         role: Some(Role::Submit),
         any_host: false,
-        about: "Change what a task was made with",
+        summary: "Change a task",
         query: &[],
-        takes: Takes::Json(of::<doc::PatchTask>),
-        answers: &[(200, "Changed; the status as it is then.")],
-        gives: Gives::Json(of::<doc::Status>),
-        refusals: PATCH,
-        run: |call| Box::pin(patch::patch(call)),
+        request: RequestBody::Json(of::<doc::PatchTask>),
+        successes: &[(200, "Changed; the new status.")],
+        response: ResponseBody::Json(of::<doc::Status>),
+        problems: PATCH,
+        handler: |request| Box::pin(patch::patch(request)),
     },
     Route {
         verb: Verb::Post,
         path: "/v1/tasks/{id}/retry",
         role: Some(Role::Operate),
         any_host: false,
-        about: "Start a task anew that has ended, or what failed below it",
+        summary: "Retry a task that has ended, or the failed tasks of its tree",
         query: &[],
-        takes: Takes::MaybeJson(of::<doc::RetryTask>),
-        answers: &[(202, "Decided: the task, or what failed below it, runs again in `run`.")],
-        gives: Gives::Json(of::<doc::RetryOutcome>),
-        refusals: RETRY,
-        run: |call| Box::pin(retry::retry(call)),
+        request: RequestBody::MaybeJson(of::<doc::RetryTask>),
+        successes: &[(202, "Accepted: the task, or the failed tasks of its tree, run again as run `run`.")],
+        response: ResponseBody::Json(of::<doc::RetryOutcome>),
+        problems: RETRY,
+        handler: |request| Box::pin(retry::retry(request)),
     },
     Route {
         query: &[CURSOR, LIMIT, AFTER],
-        ..read("/v1/tasks/{id}/children", "Its direct children, oldest first", Gives::Json(of::<doc::TaskPage>), |call| {
-            Box::pin(task::children(call))
-        })
+        ..read(
+            "/v1/tasks/{id}/children",
+            "List the direct children of a task, oldest first",
+            ResponseBody::Json(of::<doc::TaskPage>),
+            |request| Box::pin(task::children(request)),
+        )
     },
     Route {
         query: &[
             Parameter {
                 name: "depth",
-                about: "Levels below the task.",
+                description: "Maximum depth below the task.",
                 schema: r#"{"type": "integer", "minimum": 0, "maximum": 64, "default": 3}"#,
             },
             Parameter {
                 name: "limit",
-                about: "Tasks below the task.",
+                description: "Maximum number of tasks below the task.",
                 schema: r#"{"type": "integer", "minimum": 1, "maximum": 10000, "default": 1000}"#,
             },
             Parameter {
                 name: "format",
-                about: "`json`, or a picture as text: `mermaid` (`text/vnd.mermaid`), `dot` (`text/vnd.graphviz`).",
+                description: "`json`, or a diagram as text: `mermaid` (`text/vnd.mermaid`), `dot` \
+                              (`text/vnd.graphviz`).",
                 schema: r#"{"type": "string", "enum": ["json", "mermaid", "dot"], "default": "json"}"#,
             },
             AFTER,
         ],
-        ..read("/v1/tasks/{id}/tree", "The task with what is below it", Gives::Json(of::<doc::TreeNode>), |call| {
-            Box::pin(tree::tree(call))
+        ..read("/v1/tasks/{id}/tree", "Get a task with its descendants", ResponseBody::Json(of::<doc::TreeNode>), |request| {
+            Box::pin(tree::tree(request))
         })
     },
-    read("/v1/tasks/{id}/history", "What happened to it", Gives::Json(of::<doc::History>), |call| Box::pin(task::history(call))),
-    read("/v1/tasks/{id}/why", "Why it is where it is", Gives::Json(of::<doc::Why>), |call| Box::pin(why::why(call))),
+    read("/v1/tasks/{id}/history", "Get the history of a task", ResponseBody::Json(of::<doc::History>), |request| {
+        Box::pin(task::history(request))
+    }),
+    read("/v1/tasks/{id}/why", "Explain the state of a task", ResponseBody::Json(of::<doc::Why>), |request| {
+        Box::pin(why::why(request))
+    }),
     Route {
         query: &[
             FROM_LINE,
             Parameter {
                 name: "limit",
-                about: "Lines at most.",
+                description: "Maximum number of lines.",
                 schema: r#"{"type": "integer", "minimum": 1, "maximum": 10000, "default": 1000}"#,
             },
             AFTER,
         ],
-        ..read("/v1/tasks/{id}/log", "Its log lines", Gives::Json(of::<doc::LogDocument>), |call| Box::pin(log::page(call)))
+        ..read("/v1/tasks/{id}/log", "Read the log of a task", ResponseBody::Json(of::<doc::LogDocument>), |request| {
+            Box::pin(log::page(request))
+        })
     },
     Route {
         verb: Verb::Post,
         path: "/v1/tasks/{id}/log",
         role: Some(Role::Submit),
         any_host: false,
-        about: "Append lines to its log",
+        summary: "Append lines to the log of a task",
         query: &[],
-        takes: Takes::Json(of::<doc::AppendLog>),
-        answers: &[(202, "Written; they are in its log once they are folded.")],
-        gives: Gives::Json(of::<doc::LogAppended>),
-        refusals: TELL,
-        run: |call| Box::pin(log::append(call)),
+        request: RequestBody::Json(of::<doc::AppendLog>),
+        successes: &[(202, "Written; visible once projected.")],
+        response: ResponseBody::Json(of::<doc::LogAppended>),
+        problems: TELL,
+        handler: |request| Box::pin(log::append(request)),
     },
     Route {
         query: &[FROM_LINE, AFTER],
-        refusals: WATCH,
-        ..read("/v1/tasks/{id}/log/watch", "Its log lines now and as they come (server-sent events)", Gives::Events, |call| {
-            Box::pin(log::watch(call))
+        problems: WATCH,
+        ..read("/v1/tasks/{id}/log/watch", "Follow the log of a task (server-sent events)", ResponseBody::Events, |request| {
+            Box::pin(log::watch(request))
         })
     },
-    read("/v1/tasks/{id}/attachments", "What is attached to it", Gives::Json(of::<doc::Attachments>), |call| {
-        Box::pin(attachments::list(call))
+    read("/v1/tasks/{id}/attachments", "List the attachments of a task", ResponseBody::Json(of::<doc::Attachments>), |request| {
+        Box::pin(attachments::list(request))
     }),
     Route {
-        refusals: ATTACHED,
-        ..read("/v1/tasks/{id}/attachments/{name}", "An attachment, as it was put", Gives::Bytes, |call| {
-            Box::pin(attachments::get(call))
+        problems: ATTACHED,
+        ..read("/v1/tasks/{id}/attachments/{name}", "Get an attachment", ResponseBody::Bytes, |request| {
+            Box::pin(attachments::get(request))
         })
     },
     Route {
@@ -373,220 +399,229 @@ static ROUTES: &[Route] = &[
         path: "/v1/tasks/{id}/attachments/{name}",
         role: Some(Role::Submit),
         any_host: false,
-        about: "Attach up to 64 KiB, or replace what has the name",
+        summary: "Create or replace an attachment of up to 64 KiB",
         query: &[],
-        takes: Takes::Bytes,
-        answers: &[(200, "It is there.")],
-        gives: Gives::Json(of::<doc::AttachmentDocument>),
-        refusals: ATTACH,
-        run: |call| Box::pin(attachments::put(call)),
+        request: RequestBody::Bytes,
+        successes: &[(200, "Stored; the attachment.")],
+        response: ResponseBody::Json(of::<doc::AttachmentDocument>),
+        problems: ATTACH,
+        handler: |request| Box::pin(attachments::put(request)),
     },
     Route {
         verb: Verb::Delete,
         role: Some(Role::Submit),
         query: &[],
-        answers: &[(200, "It is gone; it was so.")],
-        refusals: DETACH,
+        successes: &[(200, "Deleted; the deleted attachment.")],
+        problems: DETACH,
         ..read(
             "/v1/tasks/{id}/attachments/{name}",
-            "Take an attachment away",
-            Gives::Json(of::<doc::AttachmentDocument>),
-            |call| Box::pin(attachments::delete(call)),
+            "Delete an attachment",
+            ResponseBody::Json(of::<doc::AttachmentDocument>),
+            |request| Box::pin(attachments::delete(request)),
         )
     },
     Route {
-        refusals: &[
+        problems: &[
             Code::BadId,
             Code::NotFound,
             Code::NoParams,
             Code::ParamsGone,
             Code::ParamsUnreadable,
-            Code::Behind,
+            Code::NotVisibleYet,
             Code::StoreUnavailable,
             Code::KafkaUnavailable,
         ],
-        ..read("/v1/tasks/{id}/params", "Its params, read from Kafka", Gives::Json(of::<doc::Params>), |call| {
-            Box::pin(task::params(call))
-        })
+        ..read(
+            "/v1/tasks/{id}/params",
+            "Get the params of a task, read from Kafka",
+            ResponseBody::Json(of::<doc::Params>),
+            |request| Box::pin(task::params(request)),
+        )
     },
     Route {
-        refusals: WATCH,
-        ..read("/v1/tasks/{id}/watch", "Its status now and at every change (server-sent events)", Gives::Events, |call| {
-            Box::pin(watch::task(call))
+        problems: WATCH,
+        ..read("/v1/tasks/{id}/watch", "Follow the status of a task (server-sent events)", ResponseBody::Events, |request| {
+            Box::pin(watch::task(request))
         })
     },
     Route {
         query: &[
-            Parameter { name: "type", about: "Only tasks of this type.", schema: TYPE_NAME },
-            Parameter { name: "root", about: "Only this task and everything below it.", schema: TEXT },
+            Parameter { name: "type", description: "Only tasks of this type.", schema: TYPE_NAME },
+            Parameter { name: "root", description: "Only this task and its descendants.", schema: TEXT },
         ],
-        refusals: &[Code::BadParameter, Code::Overloaded],
-        ..read("/v1/watch", "Which tasks change (server-sent events)", Gives::Events, |call| Box::pin(watch_fleet::watch(call)))
-    },
-    Route {
-        query: &[],
-        refusals: &[Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read("/v1/types", "The task types and how many tasks are in which state", Gives::Json(of::<doc::Types>), |call| {
-            Box::pin(types::types(call))
+        problems: &[Code::BadParameter, Code::Overloaded],
+        ..read("/v1/watch", "Follow which tasks change (server-sent events)", ResponseBody::Events, |request| {
+            Box::pin(watch_fleet::watch(request))
         })
     },
     Route {
-        refusals: &[Code::BadParameter, Code::UnknownType, Code::Behind, Code::StoreUnavailable, Code::KafkaUnavailable],
+        query: &[],
+        problems: &[Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read("/v1/types", "List the task types with task counts by state", ResponseBody::Json(of::<doc::Types>), |request| {
+            Box::pin(types::types(request))
+        })
+    },
+    Route {
+        problems: &[Code::BadParameter, Code::UnknownType, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable],
         ..read(
             "/v1/types/{type}/backlog",
-            "Queued and running tasks of a type: what scaling follows",
-            Gives::Json(of::<doc::Backlog>),
-            |call| Box::pin(types::backlog(call)),
+            "Get the number of queued and running tasks of a type, for scaling",
+            ResponseBody::Json(of::<doc::Backlog>),
+            |request| Box::pin(types::backlog(request)),
         )
     },
     Route {
-        takes: Takes::MaybeJson(of::<doc::CancelTask>),
-        answers: &[(202, "The request is written, and workers hear of it."), (200, "It had been asked for already.")],
-        refusals: CANCEL,
+        request: RequestBody::MaybeJson(of::<doc::CancelTask>),
+        successes: &[(202, "The cancel has been written and is sent to the workers."), (200, "Already requested earlier.")],
+        problems: CANCEL,
         ..operate(
             Verb::Post,
             "/v1/tasks/{id}/cancel",
-            "Cancel a task and what is below it",
-            Gives::Json(of::<doc::CancelOutcome>),
-            |call| Box::pin(cancel::cancel(call)),
+            "Cancel a task and its descendants",
+            ResponseBody::Json(of::<doc::CancelOutcome>),
+            |request| Box::pin(cancel::cancel(request)),
         )
     },
     Route {
-        takes: Takes::MaybeJson(of::<doc::PauseType>),
+        request: RequestBody::MaybeJson(of::<doc::PauseType>),
         ..operate(
             Verb::Post,
             "/v1/types/{type}/pause",
-            "Start nothing of a type; what runs ends",
-            Gives::Json(of::<doc::TypeDocument>),
-            |call| Box::pin(operations::pause(call)),
+            "Pause a type; running attempts finish",
+            ResponseBody::Json(of::<doc::TypeDocument>),
+            |request| Box::pin(operations::pause(request)),
         )
     },
     Route {
-        takes: Takes::MaybeJson(of::<doc::ResumeType>),
+        request: RequestBody::MaybeJson(of::<doc::ResumeType>),
         ..operate(
             Verb::Post,
             "/v1/types/{type}/resume",
-            "Go on with a type that is paused",
-            Gives::Json(of::<doc::TypeDocument>),
-            |call| Box::pin(operations::resume(call)),
+            "Resume a paused type",
+            ResponseBody::Json(of::<doc::TypeDocument>),
+            |request| Box::pin(operations::resume(request)),
         )
     },
     Route {
-        takes: Takes::Json(of::<doc::SetLimits>),
+        request: RequestBody::Json(of::<doc::SetLimits>),
         ..operate(
             Verb::Put,
             "/v1/types/{type}/limits",
-            "Set the limits of a type; what is left out is again as the configuration says",
-            Gives::Json(of::<doc::TypeDocument>),
-            |call| Box::pin(operations::limits(call)),
+            "Set the limits of a type; omitted limits revert to the configuration",
+            ResponseBody::Json(of::<doc::TypeDocument>),
+            |request| Box::pin(operations::limits(request)),
         )
     },
     Route {
         query: &[],
-        refusals: &[Code::KafkaUnavailable],
-        ..read("/v1/kill", "The kill switches that are on", Gives::Json(of::<doc::Kills>), |call| {
-            Box::pin(operations::kills(call))
+        problems: &[Code::KafkaUnavailable],
+        ..read("/v1/kill", "List the active kill switches", ResponseBody::Json(of::<doc::Kills>), |request| {
+            Box::pin(operations::list_kill_switches(request))
         })
     },
     Route {
-        takes: Takes::MaybeJson(of::<doc::SetKill>),
-        refusals: KILL,
+        request: RequestBody::MaybeJson(of::<doc::SetKill>),
+        problems: KILL,
         ..operate(
             Verb::Put,
             "/v1/kill/{name}",
-            "Cancel tasks with this tag, or whose ids begin so, instead of starting them",
-            Gives::Json(of::<doc::KillDocument>),
-            |call| Box::pin(operations::kill(call)),
+            "Set a kill switch: cancel tasks with this tag or id prefix instead of starting them",
+            ResponseBody::Json(of::<doc::KillDocument>),
+            |request| Box::pin(operations::set_kill_switch(request)),
         )
     },
     Route {
-        answers: &[(200, "Off; it was so.")],
-        refusals: KILL,
-        ..operate(Verb::Delete, "/v1/kill/{name}", "Take a kill switch off", Gives::Json(of::<doc::KillDocument>), |call| {
-            Box::pin(operations::unkill(call))
-        })
+        successes: &[(200, "Deleted; the deleted kill switch.")],
+        problems: KILL,
+        ..operate(
+            Verb::Delete,
+            "/v1/kill/{name}",
+            "Delete a kill switch",
+            ResponseBody::Json(of::<doc::KillDocument>),
+            |request| Box::pin(operations::delete_kill_switch(request)),
+        )
     },
     Route {
         query: &[],
-        refusals: &[],
-        ..read("/v1/workers", "The workers, as their heartbeats tell", Gives::Json(of::<doc::Workers>), |call| {
-            Box::pin(workers::workers(call))
+        problems: &[],
+        ..read("/v1/workers", "List the workers with their last heartbeats", ResponseBody::Json(of::<doc::Workers>), |request| {
+            Box::pin(workers::workers(request))
         })
     },
     Route {
         query: &[
-            Parameter { name: "type", about: "Only this type's.", schema: TYPE_NAME },
-            Parameter { name: "code", about: "Only those with this code.", schema: TEXT },
-            Parameter { name: "from", about: "Given up at this time or later.", schema: TIME },
-            Parameter { name: "to", about: "Given up before this time.", schema: TIME },
+            Parameter { name: "type", description: "Only dead letters of this type.", schema: TYPE_NAME },
+            Parameter { name: "code", description: "Only dead letters with this code.", schema: TEXT },
+            Parameter { name: "from", description: "Only tasks dead-lettered at or after this time.", schema: TIME },
+            Parameter { name: "to", description: "Only tasks dead-lettered before this time.", schema: TIME },
             CURSOR,
             LIMIT,
         ],
-        refusals: &[Code::BadParameter, Code::BadCursor, Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read(
-            "/v1/dead",
-            "Dead letters that wait to be redriven or dropped, newest first",
-            Gives::Json(of::<doc::DeadPage>),
-            |call| Box::pin(dead_letters::list(call)),
-        )
-    },
-    Route {
-        query: &[],
-        refusals: &[Code::BadId, Code::NotFound, Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read("/v1/dead/{letter}", "A dead letter with its original record", Gives::Json(of::<doc::DeadRecord>), |call| {
-            Box::pin(dead_letters::show(call))
+        problems: &[Code::BadParameter, Code::BadCursor, Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read("/v1/dead", "List the unresolved dead letters, newest first", ResponseBody::Json(of::<doc::DeadPage>), |request| {
+            Box::pin(dead_letters::list(request))
         })
     },
     Route {
-        refusals: DROP_ONE,
+        query: &[],
+        problems: &[Code::BadId, Code::NotFound, Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read(
+            "/v1/dead/{letter}",
+            "Get a dead letter with its original record",
+            ResponseBody::Json(of::<doc::DeadRecord>),
+            |request| Box::pin(dead_letters::show(request)),
+        )
+    },
+    Route {
+        problems: DROP_ONE,
         ..operate(
             Verb::Post,
             "/v1/dead/{letter}/drop",
-            "Drop a dead letter: nobody needs it any more",
-            Gives::Json(of::<doc::DeadOutcome>),
-            |call| Box::pin(dead_letters::one(call, Fate::Dropped)),
+            "Drop a dead letter",
+            ResponseBody::Json(of::<doc::DeadOutcome>),
+            |request| Box::pin(dead_letters::one(request, Fate::Dropped)),
         )
     },
     Route {
-        refusals: REDRIVE_ONE,
+        problems: REDRIVE_ONE,
         ..operate(
             Verb::Post,
             "/v1/dead/{letter}/redrive",
-            "Try a dead letter's task again, in a new run",
-            Gives::Json(of::<doc::DeadOutcome>),
-            |call| Box::pin(dead_letters::one(call, Fate::Redriven)),
+            "Redrive a dead letter: run its task again, in a new run",
+            ResponseBody::Json(of::<doc::DeadOutcome>),
+            |request| Box::pin(dead_letters::one(request, Fate::Redriven)),
         )
     },
     Route {
-        takes: Takes::Json(of::<doc::DeadSelection>),
-        refusals: SETTLE_MANY,
+        request: RequestBody::Json(of::<doc::DeadSelection>),
+        problems: SETTLE_MANY,
         ..operate(
             Verb::Post,
             "/v1/dead/drop",
             "Drop the newest dead letters of a type",
-            Gives::Json(of::<doc::DeadOutcome>),
-            |call| Box::pin(dead_letters::many(call, Fate::Dropped)),
+            ResponseBody::Json(of::<doc::DeadOutcome>),
+            |request| Box::pin(dead_letters::many(request, Fate::Dropped)),
         )
     },
     Route {
-        takes: Takes::Json(of::<doc::DeadSelection>),
-        refusals: SETTLE_MANY,
+        request: RequestBody::Json(of::<doc::DeadSelection>),
+        problems: SETTLE_MANY,
         ..operate(
             Verb::Post,
             "/v1/dead/redrive",
-            "Try the newest dead letters of a type again",
-            Gives::Json(of::<doc::DeadOutcome>),
-            |call| Box::pin(dead_letters::many(call, Fate::Redriven)),
+            "Redrive the newest dead letters of a type",
+            ResponseBody::Json(of::<doc::DeadOutcome>),
+            |request| Box::pin(dead_letters::many(request, Fate::Redriven)),
         )
     },
-    probe("/healthz", "Whether the process is alive", Gives::AnyJson, |call| Box::pin(ops::healthz(call))),
+    probe("/healthz", "Liveness probe", ResponseBody::AnyJson, |request| Box::pin(ops::healthz(request))),
     Route {
-        refusals: &[Code::NotReady],
-        ..probe("/readyz", "Whether it is ready for work", Gives::AnyJson, |call| Box::pin(ops::readyz(call)))
+        problems: &[Code::NotReady],
+        ..probe("/readyz", "Readiness probe", ResponseBody::AnyJson, |request| Box::pin(ops::readyz(request)))
     },
-    probe("/metrics", "Metrics in Prometheus' text format", Gives::Text, |call| Box::pin(ops::metrics(call))),
-    open("/openapi.json", "This description of the api", Gives::AnyJson, |call| Box::pin(ops::openapi(call))),
-    open("/", "Where things are", Gives::Text, |call| Box::pin(ops::front(call))),
+    probe("/metrics", "Metrics in the Prometheus text format", ResponseBody::Text, |request| Box::pin(ops::metrics(request))),
+    open("/openapi.json", "OpenAPI description", ResponseBody::AnyJson, |request| Box::pin(ops::openapi(request))),
+    open("/", "List of endpoints", ResponseBody::Text, |request| Box::pin(ops::index(request))),
 ];
 
 #[cfg(test)]

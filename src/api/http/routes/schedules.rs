@@ -1,7 +1,7 @@
-//! The calls about recurring schedules.
+//! Routes of recurring schedules.
 
 use super::errors::{SCHEDULE, SCHEDULED};
-use super::{Gives, Parameter, Route, TIME, Takes, Verb, of, operate, read};
+use super::{Parameter, RequestBody, ResponseBody, Route, TIME, Verb, of, operate, read};
 use crate::api::documents as doc;
 use crate::api::handlers::schedules;
 use crate::api::http::problem::Code;
@@ -9,108 +9,119 @@ use crate::api::http::problem::Code;
 pub static ROUTES: &[Route] = &[
     Route {
         query: &[],
-        refusals: &[Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read("/v1/schedules", "The recurring schedules, by id", Gives::Json(of::<doc::Schedules>), |call| {
-            Box::pin(schedules::list(call))
+        problems: &[Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read("/v1/schedules", "List the recurring schedules, by id", ResponseBody::Json(of::<doc::Schedules>), |request| {
+            Box::pin(schedules::list(request))
         })
     },
     Route {
-        takes: Takes::Json(of::<doc::NewSchedule>),
-        answers: &[(201, "It fires from now on.")],
-        refusals: SCHEDULE,
-        ..operate(Verb::Post, "/v1/schedules", "Create a schedule", Gives::Json(of::<doc::ScheduleDocument>), |call| {
-            Box::pin(schedules::create(call))
+        request: RequestBody::Json(of::<doc::NewSchedule>),
+        successes: &[(201, "Created; it fires from now on.")],
+        problems: SCHEDULE,
+        ..operate(Verb::Post, "/v1/schedules", "Create a schedule", ResponseBody::Json(of::<doc::ScheduleDocument>), |request| {
+            Box::pin(schedules::create(request))
         })
     },
     Route {
         query: &[],
-        refusals: SCHEDULED,
-        ..read("/v1/schedules/{id}", "A schedule", Gives::Json(of::<doc::ScheduleDocument>), |call| {
-            Box::pin(schedules::show(call))
+        problems: SCHEDULED,
+        ..read("/v1/schedules/{id}", "Get a schedule", ResponseBody::Json(of::<doc::ScheduleDocument>), |request| {
+            Box::pin(schedules::show(request))
         })
     },
     Route {
         query: &[
-            Parameter { name: "after", about: "Times after this one; default now.", schema: TIME },
+            Parameter { name: "after", description: "Only times after this one. Default: now.", schema: TIME },
             Parameter {
                 name: "count",
-                about: "So many times.",
+                description: "Maximum number of times.",
                 schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 10}"#,
             },
         ],
-        refusals: SCHEDULED,
-        ..read("/v1/schedules/{id}/times", "When it fires", Gives::Json(of::<doc::ScheduleTimes>), |call| {
-            Box::pin(schedules::times(call))
-        })
+        problems: SCHEDULED,
+        ..read(
+            "/v1/schedules/{id}/times",
+            "List the firing times of a schedule",
+            ResponseBody::Json(of::<doc::ScheduleTimes>),
+            |request| Box::pin(schedules::times(request)),
+        )
     },
     Route {
         query: &[Parameter {
             name: "applied",
-            about: "It comes from a file: `kafleet schedules apply`.",
+            description: "The schedule is managed by a configuration file (`kafleet schedules apply`).",
             schema: r#"{"type": "boolean", "default": false}"#,
         }],
-        takes: Takes::Json(of::<crate::model::schedule::Spec>),
-        answers: &[(200, "Changed; given other times, it has no past."), (201, "Created.")],
-        refusals: SCHEDULE,
+        request: RequestBody::Json(of::<crate::model::schedule::Spec>),
+        successes: &[(200, "Replaced; changed times apply from now on."), (201, "Created.")],
+        problems: SCHEDULE,
         ..operate(
             Verb::Put,
             "/v1/schedules/{id}",
-            "Change a schedule as a whole, or create it",
-            Gives::Json(of::<doc::ScheduleDocument>),
-            |call| Box::pin(schedules::put(call)),
+            "Replace or create a schedule",
+            ResponseBody::Json(of::<doc::ScheduleDocument>),
+            |request| Box::pin(schedules::put(request)),
         )
     },
     Route {
-        answers: &[(200, "It is gone; it was so. Its tasks stay.")],
-        refusals: SCHEDULED,
-        ..operate(Verb::Delete, "/v1/schedules/{id}", "Delete a schedule", Gives::Json(of::<doc::ScheduleDocument>), |call| {
-            Box::pin(schedules::delete(call))
-        })
+        successes: &[(200, "Deleted; the deleted schedule. Its tasks stay.")],
+        problems: SCHEDULED,
+        ..operate(
+            Verb::Delete,
+            "/v1/schedules/{id}",
+            "Delete a schedule",
+            ResponseBody::Json(of::<doc::ScheduleDocument>),
+            |request| Box::pin(schedules::delete(request)),
+        )
     },
     Route {
-        takes: Takes::MaybeJson(of::<doc::PauseType>),
-        answers: &[(200, "It fires nothing until it is resumed.")],
-        refusals: SCHEDULE,
+        request: RequestBody::MaybeJson(of::<doc::PauseType>),
+        successes: &[(200, "Paused; it does not fire until resumed.")],
+        problems: SCHEDULE,
         ..operate(
             Verb::Post,
             "/v1/schedules/{id}/pause",
-            "Fire nothing; what was made goes on",
-            Gives::Json(of::<doc::ScheduleDocument>),
-            |call| Box::pin(schedules::pause(call)),
+            "Pause a schedule; tasks already created continue",
+            ResponseBody::Json(of::<doc::ScheduleDocument>),
+            |request| Box::pin(schedules::pause(request)),
         )
     },
     Route {
-        takes: Takes::MaybeJson(of::<doc::ResumeType>),
-        answers: &[(200, "It fires from now on; what was between is not made up for.")],
-        refusals: SCHEDULE,
+        request: RequestBody::MaybeJson(of::<doc::ResumeType>),
+        successes: &[(200, "Resumed; it fires from now on, and missed times are not made up for.")],
+        problems: SCHEDULE,
         ..operate(
             Verb::Post,
             "/v1/schedules/{id}/resume",
-            "Go on with a schedule that is paused",
-            Gives::Json(of::<doc::ScheduleDocument>),
-            |call| Box::pin(schedules::resume(call)),
+            "Resume a paused schedule",
+            ResponseBody::Json(of::<doc::ScheduleDocument>),
+            |request| Box::pin(schedules::resume(request)),
         )
     },
     Route {
-        answers: &[(202, "The tracker is told; `done` says whether the task is made already.")],
-        refusals: SCHEDULED,
-        ..operate(Verb::Post, "/v1/schedules/{id}/run", "Run it once, now", Gives::Json(of::<doc::ScheduleAsked>), |call| {
-            Box::pin(schedules::run(call))
-        })
+        successes: &[(202, "Requested from the tracker; `done` tells whether the task has been created.")],
+        problems: SCHEDULED,
+        ..operate(
+            Verb::Post,
+            "/v1/schedules/{id}/run",
+            "Run a schedule once, now",
+            ResponseBody::Json(of::<doc::ScheduleAsked>),
+            |request| Box::pin(schedules::run(request)),
+        )
     },
     Route {
         query: &[
-            Parameter { name: "from", about: "Times from this one on.", schema: TIME },
-            Parameter { name: "to", about: "Up to this one; default now.", schema: TIME },
+            Parameter { name: "from", description: "Start of the time range, inclusive.", schema: TIME },
+            Parameter { name: "to", description: "End of the time range, inclusive. Default: now.", schema: TIME },
         ],
-        answers: &[(202, "The tracker is told; `done` says whether the tasks are made already.")],
-        refusals: SCHEDULED,
+        successes: &[(202, "Requested from the tracker; `done` tells whether the tasks have been created.")],
+        problems: SCHEDULED,
         ..operate(
             Verb::Post,
             "/v1/schedules/{id}/backfill",
-            "Make up for past times that have no task",
-            Gives::Json(of::<doc::ScheduleAsked>),
-            |call| Box::pin(schedules::backfill(call)),
+            "Create the missing tasks of past firing times",
+            ResponseBody::Json(of::<doc::ScheduleAsked>),
+            |request| Box::pin(schedules::backfill(request)),
         )
     },
 ];

@@ -1,15 +1,15 @@
 use super::*;
 
 #[test]
-fn no_call_is_there_twice() {
+fn routes_are_unique() {
     let mut labels: Vec<String> = routes().map(Route::label).collect();
     labels.sort();
     assert!(labels.windows(2).all(|pair| pair[0] != pair[1]), "{labels:?}");
 }
 
-/// Who changes the table changes the manual.
+/// Changes of the route table require changes of the manual.
 #[test]
-fn the_manual_has_every_call_and_every_code() {
+fn manual_lists_every_route_and_every_problem_code() {
     let manual = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/api.md")).expect("the manual");
     for route in routes() {
         assert!(manual.contains(&format!("`{}`", route.label())), "docs/api.md lacks `{}`", route.label());
@@ -23,20 +23,20 @@ fn the_manual_has_every_call_and_every_code() {
     }
 }
 
-/// A body whose every field may be left out may be left out as a whole, unless it is there to say which of them change.
+/// A body without required fields must be optional, except for endpoints where the given fields select the change.
 #[test]
 fn body_without_required_fields_is_optional() {
     let changes = ["PATCH /v1/tasks/{id}", "PUT /v1/types/{type}/limits"];
     let settings = schemars::generate::SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
     for route in routes().filter(|route| !changes.contains(&route.label().as_str())) {
-        let Takes::Json(describe) = route.takes else { continue };
+        let RequestBody::Json(describe) = route.request else { continue };
         let schema = describe(&mut settings.clone().into_generator());
         let required = schema.as_value()["required"].as_array().map_or(0, Vec::len);
-        assert!(required > 0, "{} takes a body without required fields: it may be left out", route.label());
+        assert!(required > 0, "{} requires a body without required fields", route.label());
     }
 }
 
-/// Whether a path segment can be the value of a parameter, which the part of the path before it tells.
+/// Whether a segment is a valid value of the path parameter after `before`.
 fn fits(before: &str, parameter: &str, segment: &str) -> bool {
     use crate::model::record::attachment;
     use crate::model::schedule;
@@ -48,13 +48,13 @@ fn fits(before: &str, parameter: &str, segment: &str) -> bool {
         ("/v1/types", "{type}") => id::check_type(segment).is_ok(),
         ("/v1/kill", "{name}") => crate::control::check_kill(segment).is_ok(),
         ("/v1/dead", "{letter}") => segment.parse::<crate::dead_letters::LetterId>().is_ok(),
-        other => panic!("what may be a value of {other:?}?"),
+        other => panic!("add the value check for {other:?}"),
     }
 }
 
 #[test]
-fn no_path_segment_of_a_call_is_a_value_of_a_parameter() {
-    // Where a path goes on, by what comes before.
+fn no_literal_path_segment_is_a_valid_parameter_value() {
+    // Segments that can follow each path prefix.
     let mut next = std::collections::BTreeMap::<String, std::collections::BTreeSet<&str>>::new();
     for route in routes() {
         let mut before = String::new();
@@ -68,7 +68,7 @@ fn no_path_segment_of_a_call_is_a_value_of_a_parameter() {
         for parameter in parameters {
             for literal in &literals {
                 let collides = fits(&before, parameter, literal);
-                assert!(!collides, "`{literal}` is a call and can be a value of `{before}/{parameter}`");
+                assert!(!collides, "`{literal}` is an endpoint and also a valid value of `{before}/{parameter}`");
             }
         }
     }

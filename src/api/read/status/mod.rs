@@ -1,4 +1,4 @@
-//! Records become documents.
+//! Conversion of records to documents.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::task::Policy;
 use crate::publish::time_text;
 
-/// Position of the last event that a record includes.
+/// Returns the position of the last event included in a record.
 pub fn position(found: &TaskView) -> String {
     found.position().to_string()
 }
 
 pub fn status(found: &TaskView) -> Status {
-    let node = &found.node;
-    let policy = node.policy.as_deref().cloned().unwrap_or_default();
+    let record = &found.record;
+    let policy = record.policy.as_deref().cloned().unwrap_or_default();
     let Policy { name, creator, tags, link, rules, .. } = policy;
     Status {
         id: found.id.to_string(),
         parent: found.id.parent().map(str::to_owned),
         root: found.id.root().to_owned(),
-        task_type: node.task_type.as_deref().map(str::to_owned),
-        state: node.state,
-        own_state: node.own,
-        run: node.run,
-        attempt: node.attempt,
+        task_type: record.task_type.as_deref().map(str::to_owned),
+        state: record.state,
+        own_state: record.own,
+        run: record.run,
+        attempt: record.attempt,
         name,
         creator,
         tags,
@@ -36,59 +36,59 @@ pub fn status(found: &TaskView) -> Status {
         external: rules.external,
         fail_fast: rules.fail_fast,
         max_failed: rules.max_failed,
-        then: node.thens().cloned().collect(),
+        then: record.thens().cloned().collect(),
         actions: rules.actions,
         checks: rules.checks,
         deliveries: None,
-        created_at: node.created_at_ms.map(time_text),
-        seen_at: Some(time_text(node.seen_ms)),
-        started_at: node.started_at_ms.map(time_text),
-        ended_at: node.ended_at_ms.map(time_text),
-        due_at: node.due_ms.map(time_text),
-        progress: node.progress.clone(),
-        result: node.output.clone(),
-        error: node.error.as_deref().cloned(),
-        children: children(node),
-        tree: tree(node),
-        worker: node.worker.as_deref().map(str::to_owned),
-        record: node.position.map(|position| position.to_string()),
+        created_at: record.created_at_ms.map(time_text),
+        seen_at: Some(time_text(record.seen_ms)),
+        started_at: record.started_at_ms.map(time_text),
+        ended_at: record.ended_at_ms.map(time_text),
+        due_at: record.due_ms.map(time_text),
+        progress: record.progress.clone(),
+        result: record.output.clone(),
+        error: record.error.as_deref().cloned(),
+        children: children(record),
+        tree: tree(record),
+        worker: record.worker.as_deref().map(str::to_owned),
+        record: record.position.map(|position| position.to_string()),
         position: position(found),
-        duplicates: node.duplicates,
+        duplicates: record.duplicates,
         superseded: found.superseded,
     }
 }
 
 pub fn state(found: &TaskView) -> StateDocument {
-    StateDocument { id: found.id.to_string(), state: found.node.state, position: position(found) }
+    StateDocument { id: found.id.to_string(), state: found.record.state, position: position(found) }
 }
 
-/// A task of a tree, with nothing below it yet.
+/// Converts a task to a tree node without children.
 pub fn tree_node(found: &TaskView) -> TreeNode {
-    let node = &found.node;
+    let record = &found.record;
     TreeNode {
         id: found.id.to_string(),
-        task_type: node.task_type.as_deref().map(str::to_owned),
-        state: node.state,
-        name: node.policy.as_ref().and_then(|policy| policy.name.clone()),
-        attempt: node.attempt,
-        error: node.error.as_deref().cloned(),
-        progress: node.progress.clone(),
-        started_at: node.started_at_ms.map(time_text),
-        ended_at: node.ended_at_ms.map(time_text),
-        children: children(node),
-        tree: tree(node),
+        task_type: record.task_type.as_deref().map(str::to_owned),
+        state: record.state,
+        name: record.policy.as_ref().and_then(|policy| policy.name.clone()),
+        attempt: record.attempt,
+        error: record.error.as_deref().cloned(),
+        progress: record.progress.clone(),
+        started_at: record.started_at_ms.map(time_text),
+        ended_at: record.ended_at_ms.map(time_text),
+        children: children(record),
+        tree: tree(record),
         below: Vec::new(),
-        cut: 0,
+        omitted: 0,
     }
 }
 
 pub fn history(found: &TaskView) -> History {
-    let node = &found.node;
+    let record = &found.record;
     History {
         id: found.id.to_string(),
-        events: node.history.iter().map(|entry| history_item(found.partition, entry)).collect(),
-        dropped: node.history_dropped,
-        duplicates: node.duplicates,
+        events: record.history.iter().map(|entry| history_item(found.partition, entry)).collect(),
+        dropped: record.history_dropped,
+        duplicates: record.duplicates,
     }
 }
 
@@ -108,8 +108,8 @@ fn history_item(partition: u32, entry: &HistoryEntry) -> HistoryItem {
     }
 }
 
-fn children(node: &TaskRecord) -> Children {
-    let (children, _, _) = children_of(&node.below);
+fn children(record: &TaskRecord) -> Children {
+    let (children, _, _) = children_of(&record.below);
     let by_state: BTreeMap<State, u64> =
         State::ALL.into_iter().map(|state| (state, children.get(state))).filter(|(_, count)| *count > 0).collect();
     Children {
@@ -121,11 +121,11 @@ fn children(node: &TaskRecord) -> Children {
     }
 }
 
-fn tree(node: &TaskRecord) -> Tree {
+fn tree(record: &TaskRecord) -> Tree {
     let mut counts = Counts::default();
-    counts.add(node.state, 1);
-    counts.add_all(&children_of(&node.below).2);
-    let (start, end) = (node.first_start.as_deref(), node.last_end.as_deref());
+    counts.add(record.state, 1);
+    counts.add_all(&children_of(&record.below).2);
+    let (start, end) = (record.first_start.as_deref(), record.last_end.as_deref());
     Tree {
         total: counts.total(),
         pending: counts.in_category(Category::Pending),

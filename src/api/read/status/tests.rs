@@ -9,17 +9,17 @@ use crate::model::task::parse_time;
 use crate::store::Checkpoint;
 use crate::tracker::outbox::notification::delivery_event;
 
-/// The times of the log begin here: those that the broker and the writers of events give.
+/// Earliest time in the generated log.
 const BEGINNING_MS: i64 = 1_000;
 
-/// The events with times that rise from [`BEGINNING_MS`] on.
+/// Gives the events increasing times from [`BEGINNING_MS`] on.
 fn timed(log: Vec<Event>) -> Vec<Event> {
     let time = |(n, mut event): (usize, Event)| {
         event.at_ms = BEGINNING_MS + n as i64;
         event.started_at_ms = matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Retrying).then_some(event.at_ms);
         if let Some(task) = event.task.as_mut() {
             task.created_at_ms = event.at_ms;
-            // Each state is told, so that each of their times is seen.
+            // Notify about all states, so that all of their times are checked.
             let actions = task.policy.iter_mut().flat_map(|policy| &mut policy.rules.actions);
             actions.for_each(|action| action.on = State::ALL.into_iter().filter(|state| *state != State::Expected).collect());
         }
@@ -28,7 +28,7 @@ fn timed(log: Vec<Event>) -> Vec<Event> {
     log.into_iter().enumerate().map(time).collect()
 }
 
-/// Every time in a document, with its place.
+/// Collects all times of a document with their JSON pointers.
 fn times(value: &Value, place: &str, found: &mut Vec<(String, i64)>) {
     match value {
         Value::String(text) => found.extend(parse_time(text).ok().map(|ms| (place.to_owned(), ms))),
@@ -38,9 +38,10 @@ fn times(value: &Value, place: &str, found: &mut Vec<(String, i64)>) {
     }
 }
 
-/// What people and receivers of callbacks are shown of a task.
+/// Returns all documents about a task, including notification payloads.
 fn documents(id: &TaskId, node: &TaskRecord) -> Vec<Value> {
-    let found = TaskView { id: id.clone(), partition: 0, fence: Checkpoint::default(), node: node.clone(), superseded: false };
+    let found =
+        TaskView { id: id.clone(), partition: 0, checkpoint: Checkpoint::default(), record: node.clone(), superseded: false };
     let mut documents = vec![
         serde_json::to_value(status(&found)).unwrap(),
         serde_json::to_value(history(&found)).unwrap(),
@@ -57,7 +58,7 @@ fn documents(id: &TaskId, node: &TaskRecord) -> Vec<Value> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// No time shown or sent comes from nowhere: all of them lie in the time that the log spans, or are announced by it.
+    /// All times shown or sent come from the log, none is a default value.
     #[test]
     fn no_document_has_a_time_before_the_first_event(log in prop::collection::vec(any_event(), 1..40)) {
         let kept = fold_log(&timed(log), 7, 1_000);

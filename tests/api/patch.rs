@@ -1,4 +1,4 @@
-//! What is changed of a task after it was made, and what is attached to it.
+//! Changes of tasks after creation, and attachments.
 
 use kafleet::api::documents::{Attachments, History, Status};
 use kafleet::broker::Broker;
@@ -11,7 +11,7 @@ use kafleet::runtime::now_ms;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{DEADLINE, Fleet, fleet, problem, unfolded, until};
+use crate::fixture::{DEADLINE, Fleet, fleet, problem, unfolded, until};
 
 async fn change(fleet: &Fleet, id: &str, body: Value) -> Status {
     let answer = fleet.request(Method::PATCH, &format!("/v1/tasks/{id}")).json(&body).send().await.unwrap();
@@ -21,7 +21,7 @@ async fn change(fleet: &Fleet, id: &str, body: Value) -> Status {
 }
 
 #[tokio::test]
-async fn what_people_see_changes_in_any_state() {
+async fn descriptive_fields_change_in_any_state() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "echo", "id": "a", "name": "old", "link": "l", "tags": ["x"]})).await;
     fleet.folded().await;
@@ -42,7 +42,7 @@ async fn what_people_see_changes_in_any_state() {
 }
 
 #[tokio::test]
-async fn who_asked_for_it_is_in_the_history() {
+async fn history_names_the_token_of_a_request() {
     let token = TokenConfig { name: "ada".into(), token: "0123456789abcdef".into(), role: Role::Operate };
     let fleet = unfolded(ApiConfig { tokens: vec![token], ..ApiConfig::default() }).await;
     fleet.track();
@@ -58,7 +58,7 @@ async fn who_asked_for_it_is_in_the_history() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_changed_now_is_refused_and_nothing_of_it_done() {
+async fn change_with_an_immutable_field_is_rejected_as_a_whole() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     fleet.create(json!({"type": "job", "id": "e", "external": true})).await;
@@ -81,9 +81,9 @@ async fn what_cannot_be_changed_now_is_refused_and_nothing_of_it_done() {
     assert_eq!(fleet.get::<Status>("/v1/tasks/a").await.name, None);
 }
 
-/// The record that the tracker publishes at its time says what was changed.
+/// The record published by the tracker at the start time contains the change.
 #[tokio::test]
-async fn a_task_that_waits_can_be_moved_and_given_other_limits() {
+async fn scheduled_task_takes_new_start_time_and_limits() {
     let fleet = fleet().await;
     let body = json!({"type": "echo", "id": "a", "delay": "1h", "retries": 9, "creator": "c", "name": "old"});
     let made = fleet.create(body).await;
@@ -108,16 +108,16 @@ async fn a_task_that_waits_can_be_moved_and_given_other_limits() {
     assert_eq!(told.code, "not_changeable", "it is out");
 }
 
-async fn put(fleet: &Fleet, path: &str, media: &str, data: Vec<u8>) -> reqwest::Response {
+async fn put_attachment(fleet: &Fleet, path: &str, media: &str, data: Vec<u8>) -> reqwest::Response {
     fleet.request(Method::PUT, path).header("content-type", media).body(data).send().await.unwrap()
 }
 
 #[tokio::test]
-async fn an_attachment_comes_back_as_it_was_put() {
+async fn attachment_round_trips() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let bytes: Vec<u8> = (0..=255).collect();
-    assert_eq!(put(&fleet, "/v1/tasks/a/attachments/raw.bin", "image/png", bytes.clone()).await.status(), 200);
+    assert_eq!(put_attachment(&fleet, "/v1/tasks/a/attachments/raw.bin", "image/png", bytes.clone()).await.status(), 200);
     let put_by_publisher = Attachment::new("note", "text/plain", "from Kafka").unwrap();
     fleet.publisher.attach(&"a".parse().unwrap(), put_by_publisher).await.unwrap();
     fleet
@@ -134,7 +134,7 @@ async fn an_attachment_comes_back_as_it_was_put() {
     assert_eq!((answer.headers()["content-type"].to_str().unwrap(), answer.status().as_u16()), ("image/png", 200));
     assert_eq!(answer.headers()["content-disposition"], "attachment", "no browser shows it as a page of the api");
     assert_eq!(answer.bytes().await.unwrap(), bytes);
-    assert_eq!(put(&fleet, "/v1/tasks/a/attachments/raw.bin", "text/plain", b"new".to_vec()).await.status(), 200);
+    assert_eq!(put_attachment(&fleet, "/v1/tasks/a/attachments/raw.bin", "text/plain", b"new".to_vec()).await.status(), 200);
     let again = fleet.request(Method::GET, "/v1/tasks/a/attachments/raw.bin").send().await.unwrap();
     assert_eq!(again.bytes().await.unwrap(), "new", "the newest counts");
     let gone = fleet.request(Method::DELETE, "/v1/tasks/a/attachments/raw.bin").send().await.unwrap();
@@ -157,7 +157,10 @@ async fn attachments_are_bounded_in_size_and_number() {
         (status, answer.json::<Value>().await.unwrap()["code"].as_str().unwrap_or_default().to_owned())
     };
     for n in 0..16 {
-        assert_eq!(put(&fleet, &format!("/v1/tasks/a/attachments/n{n}"), "text/plain", vec![7; 1_000]).await.status(), 200);
+        assert_eq!(
+            put_attachment(&fleet, &format!("/v1/tasks/a/attachments/n{n}"), "text/plain", vec![7; 1_000]).await.status(),
+            200
+        );
     }
     for (path, media, bytes, status, code) in [
         ("/v1/tasks/a/attachments/n16", "text/plain", 1, 409, "too_many_attachments"),
@@ -167,6 +170,6 @@ async fn attachments_are_bounded_in_size_and_number() {
         ("/v1/tasks/a/attachments/a%20b", "text/plain", 1, 400, "bad_field"),
         ("/v1/tasks/nobody/attachments/n1", "text/plain", 1, 404, "not_found"),
     ] {
-        assert_eq!(told(put(&fleet, path, media, vec![1; bytes]).await).await, (status, code.to_owned()), "{path}");
+        assert_eq!(told(put_attachment(&fleet, path, media, vec![1; bytes]).await).await, (status, code.to_owned()), "{path}");
     }
 }

@@ -1,4 +1,4 @@
-//! Types, health, metrics, the description.
+//! Types, health, metrics, OpenAPI description.
 
 use std::sync::atomic::Ordering;
 
@@ -11,10 +11,10 @@ use kafleet::runtime::Shutdown;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{fleet, problem, unfolded};
+use crate::fixture::{fleet, problem, unfolded};
 
 #[tokio::test]
-async fn types_tell_what_there_is_and_what_there_is_to_do() {
+async fn types_show_counts_and_backlog() {
     let fleet = fleet().await;
     for id in ["a", "b", "c", "d"] {
         fleet.echo(id).await;
@@ -42,7 +42,7 @@ async fn types_tell_what_there_is_and_what_there_is_to_do() {
 }
 
 #[tokio::test]
-async fn readiness_names_what_is_missing() {
+async fn readiness_names_unavailable_services() {
     let fleet = fleet().await;
     let ready = async |part: &str| {
         let told = fleet.problem("/readyz").await;
@@ -87,7 +87,7 @@ async fn requests_are_counted_by_route() {
 }
 
 #[tokio::test]
-async fn the_description_describes_what_the_server_says() {
+async fn responses_match_the_openapi_description() {
     let fleet = fleet().await;
     let status = serde_json::to_value(fleet.echo("a").await).unwrap();
     let description: Value = fleet.get("/openapi.json").await;
@@ -106,7 +106,7 @@ async fn the_description_describes_what_the_server_says() {
 }
 
 #[tokio::test]
-async fn the_front_page_says_where_things_are() {
+async fn index_lists_the_endpoints() {
     let fleet = unfolded(ApiConfig::default()).await;
     let page = fleet.request(Method::GET, "/").send().await.unwrap().text().await.unwrap();
     for place in ["/v1/tasks", "/openapi.json", "/metrics"] {
@@ -115,7 +115,7 @@ async fn the_front_page_says_where_things_are() {
 }
 
 #[tokio::test]
-async fn http_2_is_spoken_too() {
+async fn http_2_is_supported() {
     let fleet = unfolded(ApiConfig::default()).await;
     let client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
     let answer = client.post(format!("{}/v1/tasks", fleet.base)).json(&json!({"type": "echo"})).send().await.unwrap();
@@ -123,7 +123,7 @@ async fn http_2_is_spoken_too() {
 }
 
 #[tokio::test]
-async fn other_roles_have_the_same_health() {
+async fn roles_without_api_serve_health_endpoints() {
     let fleet = unfolded(ApiConfig::default()).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! The store and Kafka as they are on bad days.
+//! Faulty store and broker.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -15,20 +15,20 @@ use kafleet::store::{
     Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store as StoreTrait, StoreError, TypeCount,
 };
 
-/// A store that can be taken away.
+/// Store that can be made unavailable.
 pub struct Store {
     pub real: Memory,
     pub away: AtomicBool,
-    /// Change notices do not come.
+    /// Suppresses change notices.
     pub mute: AtomicBool,
     pub subscriptions: AtomicUsize,
-    /// Reads of records.
+    /// Number of record reads.
     pub reads: AtomicUsize,
-    /// Calls of `reserve`.
+    /// Number of calls of `reserve`.
     pub reserves: AtomicUsize,
 }
 
-/// Reading a task of this id panics.
+/// Panics when the task with this id is read.
 pub const PANICS: &str = "panics";
 
 impl Store {
@@ -119,26 +119,26 @@ impl StoreTrait for Store {
     }
 }
 
-/// The way to Kafka, which can be cut; sending is left alone, or has to wait.
+/// Broker that can be made unavailable, and that can fail or delay writes.
 pub struct Uplink {
     real: Arc<Log>,
     pub cut: AtomicBool,
-    /// Nothing is sent to the control topic.
+    /// Fails writes to the control topic.
     pub held: Arc<AtomicBool>,
-    /// Nothing is sent to the topics of tasks.
+    /// Fails writes to task topics.
     pub tasks_held: Arc<AtomicBool>,
-    /// Nothing that is sent to the topics of events and control is acknowledged.
+    /// Drops acknowledgements of writes to the events and control topics.
     pub unacknowledged: Arc<AtomicBool>,
-    /// The outcome of the next atomic send is not known, though it is committed.
+    /// Commits the next transaction but reports an unknown outcome.
     pub doubtful: Arc<AtomicBool>,
-    /// Consumers are given their first records late.
+    /// Delays the first records of consumers.
     pub slow: AtomicBool,
-    /// Atomic sends that go on only when another one has come as far.
+    /// Barrier that transactions pass only together with another one.
     pub meeting: Arc<AtomicUsize>,
     meet: Arc<Barrier>,
 }
 
-/// How late; longer than readers take silence for a reason to ask.
+/// Delay of the first records; longer than readers wait before they check the end of the topic.
 const LATE: Duration = Duration::from_millis(1_200);
 
 struct Slow {
@@ -188,7 +188,7 @@ struct Held {
     control: Arc<AtomicBool>,
     tasks: Arc<AtomicBool>,
     unacknowledged: Arc<AtomicBool>,
-    /// The last send was in doubt.
+    /// The outcome of the last write is unknown.
     doubted: AtomicBool,
 }
 
@@ -201,7 +201,7 @@ impl Producer for Held {
         }
         let is_write = [".events", ".control"].iter().any(|topic| record.topic.ends_with(topic));
         if is_write && self.unacknowledged.load(Ordering::SeqCst) {
-            // A refusal at the second try ends the wait for an acknowledgement of the first one.
+            // A rejected retry ends the wait for the acknowledgement of the first attempt.
             return Err(match self.doubted.fetch_xor(true, Ordering::SeqCst) {
                 true => BrokerError::Denied("the test allows no second try".into()),
                 false => BrokerError::InDoubt("the test keeps the acknowledgement".into()),

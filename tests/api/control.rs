@@ -1,4 +1,4 @@
-//! What people tell the fleet over the api: cancels, pauses, limits, kill switches; and what workers tell.
+//! Operator commands over the API (cancels, pauses, limits, kill switches) and worker status.
 
 use kafleet::api::documents::{CancelOutcome, Kills, Reason, TypeDocument, Types, Why, WorkerState, Workers};
 use kafleet::broker::shared_producer::SharedProducer;
@@ -9,10 +9,10 @@ use kafleet::runtime::now_ms;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{DEADLINE, Fleet, fleet, problem, until};
+use crate::fixture::{DEADLINE, Fleet, fleet, problem, until};
 
 impl Fleet {
-    /// A call that must succeed; its status and document.
+    /// Sends a request that must succeed; returns its status and document.
     async fn call(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
         let answer = self.request(method, path).json(&body).send().await.unwrap();
         let (status, text) = (answer.status(), answer.text().await.unwrap());
@@ -20,7 +20,7 @@ impl Fleet {
         (status.as_u16(), serde_json::from_str(&text).unwrap())
     }
 
-    /// The last control record of a key; None: there is none, or it is taken back.
+    /// Returns the last control record of a key; `None` if it is absent or deleted.
     pub fn control(&self, key: &str) -> Option<Value> {
         let place = Partition::new(self.names.control(), 0);
         let end = self.log.ends(&place, DEADLINE).unwrap().end;
@@ -29,7 +29,8 @@ impl Fleet {
         serde_json::from_slice(&last?.value?).unwrap()
     }
 
-    /// What was told the workers of a cancel. Where nobody holds its tasks any more, the tracker takes it back after two seconds.
+    /// Returns the control record of a cancel. The tracker deletes it two seconds after the last task of the tree has
+    /// left the workers.
     fn cancel_told(&self, id: &str) -> Option<Value> {
         let (place, key) = (Partition::new(self.names.control(), 0), format!("cancel/{id}"));
         let end = self.log.ends(&place, DEADLINE).unwrap().end;
@@ -49,11 +50,11 @@ fn outcome(answer: Value) -> CancelOutcome {
 }
 
 #[tokio::test]
-async fn a_cancel_is_written_for_the_history_and_then_for_the_workers() {
+async fn cancel_is_written_to_history_and_control_topic() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     fleet.echo("r:c").await;
-    // Somebody runs it: a task that nobody has begun would be at its end two seconds after the request.
+    // A worker runs the task; otherwise it would end two seconds after the request.
     fleet.tell("r", Kind::Started, |event| (event.attempt, event.worker) = (1, Some("w-1".into()))).await;
     fleet.folded().await;
     let (status, answer) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({"reason": "enough"})).await;
@@ -67,14 +68,14 @@ async fn a_cancel_is_written_for_the_history_and_then_for_the_workers() {
     let control = fleet.cancel_told("r").unwrap();
     assert_eq!((&control["v"], &control["asof"], &control["reason"]), (&json!(1), &json!(place.offset), &json!("enough")));
     assert_eq!(control.get("subtree"), None, "the subtree is the default");
-    // Again: nothing new happens, and the answer says so.
+    // The repeat has no effect and reports the earlier request.
     fleet.folded().await;
     let (status, again) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({})).await;
     assert_eq!((status, outcome(again)), (200, CancelOutcome { already_requested: Some(true), ..told }));
 }
 
 #[tokio::test]
-async fn only_the_task_and_external_ones_can_be_cancelled_too() {
+async fn single_and_external_tasks_can_be_cancelled() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     let (status, _) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({"subtree": false})).await;
@@ -89,7 +90,7 @@ async fn only_the_task_and_external_ones_can_be_cancelled_too() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_cancelled_is_told_each_in_its_way() {
+async fn impossible_cancels_are_rejected_with_their_reasons() {
     let fleet = fleet().await;
     fleet.echo("done").await;
     fleet.succeed("done", json!(1)).await;
@@ -113,7 +114,7 @@ async fn what_cannot_be_cancelled_is_told_each_in_its_way() {
 }
 
 #[tokio::test]
-async fn a_pause_is_shown_until_it_is_taken_back() {
+async fn pause_is_shown_until_resumed() {
     let fleet = fleet().await;
     let (_, paused) = fleet.call(Method::POST, "/v1/types/echo/pause", json!({"reason": "the disk is full"})).await;
     assert_eq!(paused["paused"]["reason"], json!("the disk is full"));
@@ -126,19 +127,19 @@ async fn a_pause_is_shown_until_it_is_taken_back() {
 }
 
 #[tokio::test]
-async fn why_names_what_people_have_told() {
+async fn why_names_pauses_and_kill_switches() {
     let fleet = fleet().await;
     fleet.echo("batch-7").await;
     fleet.call(Method::POST, "/v1/types/echo/pause", json!({"reason": "a look"})).await;
     fleet.call(Method::PUT, "/v1/kill/batch-", json!({})).await;
     let why: Why = fleet.get("/v1/tasks/batch-7/why").await;
     let codes: Vec<Reason> = why.findings.iter().map(|finding| finding.code).take(2).collect();
-    assert_eq!(codes, [Reason::Paused, Reason::Killed]);
-    assert!(why.findings[0].message.contains(": a look; `kafleet types resume echo`"), "{:?}", why.findings[0]);
+    assert_eq!(codes, [Reason::Paused, Reason::MatchesKillSwitch]);
+    assert!(why.findings[0].message.contains(": a look; resume it with `kafleet types resume echo`"), "{:?}", why.findings[0]);
 }
 
 #[tokio::test]
-async fn limits_are_set_as_a_whole_and_say_where_they_come_from() {
+async fn limits_are_replaced_as_a_whole_and_name_their_source() {
     let fleet = fleet().await;
     let body = json!({"slots": 3, "rate": {"count": 10, "per": "1m", "by": "key"}});
     fleet.call(Method::PUT, "/v1/types/echo/limits", body).await;
@@ -165,7 +166,7 @@ async fn limits_are_set_as_a_whole_and_say_where_they_come_from() {
 }
 
 #[tokio::test]
-async fn kill_switches_are_listed_and_taken_off() {
+async fn kill_switches_are_listed_and_deleted() {
     let fleet = fleet().await;
     fleet.call(Method::PUT, "/v1/kill/batch%2F7", json!({"type": "echo", "reason": "bad input"})).await;
     let kills: Kills = fleet.get("/v1/kill").await;
@@ -174,14 +175,14 @@ async fn kill_switches_are_listed_and_taken_off() {
     fleet.call(Method::DELETE, "/v1/kill/batch%2F7", json!({})).await;
     assert_eq!((fleet.get::<Kills>("/v1/kill").await.kills, fleet.control("kill/batch/7")), (Vec::new(), None));
     for (method, path, code) in
-        [(Method::DELETE, "/v1/kill/nothing", "unknown_kill"), (Method::PUT, "/v1/kill/a%2Cb", "bad_kill")]
+        [(Method::DELETE, "/v1/kill/nothing", "unknown_kill_switch"), (Method::PUT, "/v1/kill/a%2Cb", "bad_kill_switch")]
     {
         assert_eq!(problem(fleet.request(method, path).json(&json!({}))).await.code, code, "{path}");
     }
 }
 
 #[tokio::test]
-async fn workers_are_shown_with_their_state() {
+async fn workers_are_listed_with_their_state() {
     let fleet = fleet().await;
     let link = SharedProducer::open(fleet.log.clone(), None).unwrap();
     let beat = |id: &str, state: &str, every_ms: u64| {
@@ -215,6 +216,6 @@ async fn workers_are_shown_with_their_state() {
     let shown: Workers = fleet.get("/v1/workers").await;
     let first = &shown.workers[0];
     assert_eq!((first.in_flight, first.running[0].attempt, first.types[0].slots), (3, 2, 8));
-    let at_work = fleet.type_of("echo").await.at_work.unwrap();
-    assert_eq!((at_work.workers, at_work.slots, at_work.in_flight), (1, 8, 3), "only who lives");
+    let worker_totals = fleet.type_of("echo").await.worker_totals.unwrap();
+    assert_eq!((worker_totals.workers, worker_totals.slots, worker_totals.in_flight), (1, 8, 3), "only who lives");
 }

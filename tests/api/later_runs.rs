@@ -1,17 +1,17 @@
-//! Children that are added to a parent that is there already, was started again or is being cancelled.
+//! Children added to a parent that already exists, was retried, or is being cancelled.
 
 use kafleet::api::documents::{BatchOutcome, Status};
 use kafleet::model::record::state::State;
 use serde_json::json;
 
-use crate::harness::{Fleet, fleet, until};
+use crate::fixture::{Fleet, fleet, until};
 
 impl Fleet {
     async fn status(&self, id: &str) -> Status {
         self.get(&format!("/v1/tasks/{id}")).await
     }
 
-    /// It fails and is in its second run.
+    /// Fails the task and retries it, so that it is in run 2.
     async fn start_again(&self, id: &str) {
         self.fail(id, "broken").await;
         self.folded().await;
@@ -19,7 +19,7 @@ impl Fleet {
         assert_eq!((status, &answer["run"]), (202, &json!(2)), "{answer}");
     }
 
-    /// Sends the parent once more, and a child of it.
+    /// Submits the parent again together with a child.
     async fn grow(&self) {
         let items = json!([{"type": "echo", "id": "p"}, {"type": "echo", "id": "c", "parent": "p"}, {"type": "echo", "id": "p"}]);
         let (status, outcome) = self.post("/v1/batches", items).await;
@@ -30,7 +30,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn a_batch_adds_to_the_run_that_a_parent_is_in() {
+async fn batch_adds_children_to_the_current_run_of_the_parent() {
     let fleet = fleet().await;
     fleet.echo("p").await;
     fleet.start_again("p").await;
@@ -40,7 +40,7 @@ async fn a_batch_adds_to_the_run_that_a_parent_is_in() {
 }
 
 #[tokio::test]
-async fn a_batch_adds_to_a_parent_that_is_cancelled() {
+async fn batch_adds_children_to_a_cancelled_parent() {
     let fleet = fleet().await;
     fleet.echo("p").await;
     assert_eq!(fleet.post("/v1/tasks/p/cancel", json!({})).await.0, 202);
@@ -50,7 +50,7 @@ async fn a_batch_adds_to_a_parent_that_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_child_is_made_again_in_a_later_run_of_its_parent() {
+async fn child_is_created_again_in_a_later_run_of_its_parent() {
     let fleet = fleet().await;
     fleet.echo("p").await;
     fleet.echo("p:c").await;
@@ -71,7 +71,7 @@ async fn a_child_is_made_again_in_a_later_run_of_its_parent() {
 }
 
 #[tokio::test]
-async fn retry_of_failed_tasks_is_refused_where_nothing_has_failed() {
+async fn retry_of_failed_tasks_is_rejected_without_failed_tasks() {
     let fleet = fleet().await;
     fleet.echo("p").await;
     fleet.echo("p:c").await;
@@ -79,9 +79,9 @@ async fn retry_of_failed_tasks_is_refused_where_nothing_has_failed() {
     fleet.succeed("p:c", json!(1)).await;
     fleet.folded().await;
     let (status, answer) = fleet.post("/v1/tasks/p/retry", json!({"only_failed": true})).await;
-    assert_eq!((status, &answer["code"]), (409, &json!("nothing_failed")), "{answer}");
-    assert!(answer["hint"].as_str().unwrap().contains("starts the task itself anew"), "{answer}");
-    // Without a body it is the task itself that starts again, in the next run.
+    assert_eq!((status, &answer["code"]), (409, &json!("nothing_to_retry")), "{answer}");
+    assert!(answer["hint"].as_str().unwrap().contains("starts the task itself again"), "{answer}");
+    // Without a body the task itself is retried, in the next run.
     let answer = fleet.request(reqwest::Method::POST, "/v1/tasks/p/retry").send().await.unwrap();
     assert_eq!(answer.status(), 202);
     let answer: serde_json::Value = answer.json().await.unwrap();
@@ -89,7 +89,7 @@ async fn retry_of_failed_tasks_is_refused_where_nothing_has_failed() {
 }
 
 #[tokio::test]
-async fn retry_of_failed_tasks_is_refused_where_only_external_ones_have_failed() {
+async fn retry_of_failed_tasks_is_rejected_if_only_external_tasks_failed() {
     let fleet = fleet().await;
     fleet.echo("p").await;
     fleet.create(json!({"type": "review", "id": "x", "parent": "p", "external": true})).await;
@@ -99,8 +99,8 @@ async fn retry_of_failed_tasks_is_refused_where_only_external_ones_have_failed()
     until("it has failed", async || fleet.status("p").await.state == State::Failed).await;
     for id in ["p", "p:x"] {
         let (status, answer) = fleet.post(&format!("/v1/tasks/{id}/retry"), json!({"only_failed": true})).await;
-        assert_eq!((status, &answer["code"]), (409, &json!("nothing_failed")), "{answer}");
-        assert!(answer["detail"].as_str().unwrap().contains("that workers can start again"), "{answer}");
+        assert_eq!((status, &answer["code"]), (409, &json!("nothing_to_retry")), "{answer}");
+        assert!(answer["detail"].as_str().unwrap().contains("that workers can run again"), "{answer}");
     }
     let (status, answer) = fleet.post("/v1/tasks/p/retry", json!({})).await;
     assert_eq!((status, &answer["run"]), (202, &json!(2)), "no run was used up: {answer}");

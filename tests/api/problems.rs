@@ -1,14 +1,14 @@
-//! Bad input is answered with a problem document that says what is wrong; never with a 500.
+//! Invalid input is answered with a problem document that explains the error, never with status 500.
 
 use kafleet::config::ApiConfig;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::doubles::PANICS;
-use crate::harness::{Fleet, fleet, problem, unfolded};
+use crate::faulty_backends::PANICS;
+use crate::fixture::{Fleet, fleet, problem, unfolded};
 
 #[tokio::test]
-async fn every_bad_task_is_refused_with_its_reason() {
+async fn invalid_tasks_are_rejected_with_their_reasons() {
     let fleet = fleet().await;
     fleet.echo("taken").await;
     let long = "x".repeat(600);
@@ -69,7 +69,7 @@ async fn every_bad_task_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
-async fn every_bad_request_is_refused_with_its_reason() {
+async fn invalid_requests_are_rejected_with_their_reasons() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let json = "application/json";
@@ -142,7 +142,7 @@ async fn every_bad_request_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_refusal_helps() {
+async fn problem_contains_a_hint() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let hint = async |body: Value| problem(fleet.request(Method::POST, "/v1/tasks").json(&body)).await;
@@ -160,7 +160,7 @@ async fn a_refusal_helps() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused_whether_announced_or_not() {
+async fn oversized_body_is_rejected_with_and_without_content_length() {
     let fleet = unfolded(ApiConfig { max_body: kafleet::config::Bytes(10_000), ..ApiConfig::default() }).await;
     let body = json!({"type": "echo", "params": "x".repeat(20_000)}).to_string();
     let request = || fleet.request(Method::POST, "/v1/tasks").header("content-type", "application/json");
@@ -175,7 +175,7 @@ async fn a_body_that_is_too_large_is_refused_whether_announced_or_not() {
 }
 
 #[tokio::test]
-async fn a_panic_is_a_problem_document_too_and_ends_nothing_else() {
+async fn panic_becomes_a_problem_document_and_affects_no_other_request() {
     let fleet = fleet().await;
     let told = fleet.problem(&format!("/v1/tasks/{PANICS}")).await;
     assert_eq!((told.status, told.code.as_str()), (500, "internal"));
@@ -186,7 +186,7 @@ async fn a_panic_is_a_problem_document_too_and_ends_nothing_else() {
 }
 
 #[tokio::test]
-async fn only_whoever_has_a_token_with_the_role_gets_in() {
+async fn token_with_a_sufficient_role_is_required() {
     let token =
         |name: &str, role| kafleet::config::TokenConfig { name: name.into(), token: format!("{name}-0123456789abcdef"), role };
     let tokens = vec![token("reader", kafleet::config::Role::Read), token("producer", kafleet::config::Role::Submit)];
@@ -208,20 +208,20 @@ async fn only_whoever_has_a_token_with_the_role_gets_in() {
 }
 
 #[tokio::test]
-async fn a_web_page_of_another_name_does_not_get_in() {
+async fn request_for_a_foreign_host_is_rejected() {
     let fleet = unfolded(ApiConfig::default()).await;
     let told = problem(fleet.request(Method::GET, "/v1/types").header("host", "evil.example")).await;
     assert_eq!((told.status, told.code.as_str()), (403, "forbidden_host"));
 }
 
 #[tokio::test]
-async fn front_page_is_refused_to_a_web_page_of_another_name() {
+async fn index_is_rejected_for_a_foreign_host() {
     let fleet = unfolded(ApiConfig::default()).await;
     for path in ["/", "/openapi.json"] {
         let told = problem(fleet.request(Method::GET, path).header("host", "evil.example")).await;
         assert_eq!((told.status, told.code.as_str()), (403, "forbidden_host"), "{path}");
     }
-    // Probes name the address of the pod.
+    // Probes use the address of the pod as host.
     for path in ["/healthz", "/readyz", "/metrics"] {
         let answer = fleet.request(Method::GET, path).header("host", "10.1.2.3:8080").send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK, "{path}");
@@ -229,7 +229,7 @@ async fn front_page_is_refused_to_a_web_page_of_another_name() {
 }
 
 #[tokio::test]
-async fn optional_bodies_may_be_left_out() {
+async fn optional_bodies_may_be_omitted() {
     let fleet = fleet().await;
     let calls: Value = fleet.get("/openapi.json").await;
     let mut seen = Vec::new();
@@ -242,7 +242,7 @@ async fn optional_bodies_may_be_left_out() {
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
             let answer = fleet.request(method.clone(), &place).send().await.unwrap();
             let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
-            // There is no such task or schedule: that much of the request was understood.
+            // The task or schedule does not exist, so the request itself was accepted.
             assert!([200, 202, 404].contains(&status), "{method} {place}: {status} {text}");
             seen.push(format!("{method} {path}"));
         }
@@ -252,9 +252,9 @@ async fn optional_bodies_may_be_left_out() {
     }
 }
 
-/// The tasks of an id that is a word of a path are as good as any other.
+/// A task id may be a word that is also used in paths.
 #[tokio::test]
-async fn task_named_like_a_call_can_be_read() {
+async fn task_named_like_an_endpoint_can_be_read() {
     let fleet = fleet().await;
     let calls: Value = fleet.get("/openapi.json").await;
     let paths = calls["paths"].as_object().unwrap().keys();
@@ -273,7 +273,7 @@ async fn task_named_like_a_call_can_be_read() {
 }
 
 #[tokio::test]
-async fn time_range_that_ends_before_it_begins_is_refused() {
+async fn inverted_time_range_is_rejected() {
     let fleet = fleet().await;
     for path in ["/v1/tasks", "/v1/dead"] {
         let told = fleet.problem(&format!("{path}?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z")).await;

@@ -1,4 +1,4 @@
-//! Dead letters are settled once, whoever asks and however often, and tell apart from what only looks like them.
+//! Dead letters are resolved exactly once, and look-alike records are not mistaken for resolutions.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -11,11 +11,11 @@ use kafleet::model::task::MAX_RUN;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::dead::{Given, LETTER, with_letters};
-use crate::harness::{DEADLINE, Fleet, PARTITIONS, problem, until};
+use crate::dead_letters::{Given, LETTER, with_letters};
+use crate::fixture::{DEADLINE, Fleet, PARTITIONS, problem, until};
 
 impl Fleet {
-    /// A task that has failed, and its letter.
+    /// Creates a failed task and its dead letter.
     async fn dead_task(&self, id: &str, partition: i32) -> String {
         self.echo(id).await;
         self.fail(id, "no").await;
@@ -23,7 +23,7 @@ impl Fleet {
         self.letter(Given { key: id, task: Some((id, 1)), own: &[("ce_id", id.as_bytes())], ..LETTER }, partition).await
     }
 
-    /// The marks in one partition of the letters of `echo`.
+    /// Resolution markers in one partition of the dead letters of `echo`.
     fn marks(&self, partition: i32) -> usize {
         let at = Partition::new(self.names.dead("echo"), partition);
         let ends = self.log.ends(&at, DEADLINE).unwrap();
@@ -34,7 +34,7 @@ impl Fleet {
         (ends.first..ends.end).filter(is_mark).count()
     }
 
-    /// What was asked of a task in the log, whether the fold acted on it or not.
+    /// Retry requests of a task in the log, including ignored ones.
     fn asked(&self, id: &str) -> usize {
         let is_of = |event: &Event| event.kind == Kind::RetryRequested && event.id.as_str() == id;
         let of = |number: u32| {
@@ -46,7 +46,7 @@ impl Fleet {
         (0..PARTITIONS).map(of).sum()
     }
 
-    /// Sends these at once; returns the status of each answer, and the code where it is a problem.
+    /// Sends these requests concurrently; returns the status and problem code of each response.
     async fn at_once(&self, urls: Vec<String>) -> Vec<(u16, String)> {
         let send = |url: String| async move {
             let answer = self.http.post(url).send().await.unwrap();
@@ -63,7 +63,7 @@ async fn concurrent_redrives_over_two_apis_start_one_run() {
     let fleet = with_letters().await;
     let other = fleet.second_api().await;
     let letter = fleet.dead_task("a", 0).await;
-    // Both have opened a producer, and found the letter unmarked, before either sends.
+    // Both requests find the letter unresolved before either one commits.
     fleet.broker.meeting.store(2, SeqCst);
     let url = |n: usize| format!("{}/v1/dead/{letter}/redrive", if n.is_multiple_of(2) { &fleet.base } else { &other });
     let answers = fleet.at_once((0..8).map(url).collect()).await;
@@ -76,7 +76,7 @@ async fn concurrent_redrives_over_two_apis_start_one_run() {
 }
 
 #[tokio::test]
-async fn concurrent_drop_and_redrive_settle_a_letter_once() {
+async fn concurrent_drop_and_redrive_resolve_a_letter_once() {
     let fleet = with_letters().await;
     let other = fleet.second_api().await;
     let letter = fleet.dead_task("a", 1).await;
@@ -93,22 +93,22 @@ async fn concurrent_drop_and_redrive_settle_a_letter_once() {
 }
 
 #[tokio::test]
-async fn redrive_of_unknown_outcome_is_done_once() {
+async fn redrive_with_unknown_outcome_takes_effect_once() {
     let fleet = with_letters().await;
     let (committed, lost) = (fleet.dead_task("a", 0).await, fleet.dead_task("b", 1).await);
-    // Committed, and nobody was told.
+    // Committed, but reported as unknown.
     fleet.broker.doubtful.store(true, SeqCst);
     assert_eq!(fleet.settle(&format!("/v1/dead/{committed}/redrive")).await.done, std::slice::from_ref(&committed));
     assert_eq!((fleet.marks(0), fleet.asked("a")), (1, 1));
     let again = problem(fleet.request(Method::POST, &format!("/v1/dead/{committed}/redrive"))).await;
     assert_eq!((again.status, again.code.as_str()), (409, "already_redriven"));
-    // Written, and neither committed nor given up until the next one is opened.
+    // Written, but neither committed nor aborted until the next producer is opened.
     fleet.log.hold_atomic(&fleet.names.dead("echo"), true);
     let path = format!("/v1/dead/{lost}/redrive");
     let (outcome, ()) = tokio::join!(fleet.settle(&path), async {
         let at = Partition::new(fleet.names.dead("echo"), 1);
         until("a try is held open", async || fleet.log.ends(&at, DEADLINE).unwrap().end > 1).await;
-        // An open transaction holds nobody up who lists.
+        // An open transaction does not block listing.
         assert_eq!(fleet.listed("").await, std::slice::from_ref(&lost));
         fleet.log.hold_atomic(&fleet.names.dead("echo"), false);
     });
@@ -146,16 +146,16 @@ async fn letter_of_a_task_that_has_moved_on_is_neither_listed_nor_redriven() {
     fleet.folded().await;
     assert_eq!(fleet.listed("").await, [open]);
     let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{cured}/redrive"))).await;
-    assert_eq!((refused.status, refused.code.as_str()), (409, "already_done"), "{refused:?}");
+    assert_eq!((refused.status, refused.code.as_str()), (409, "dead_letter_superseded"), "{refused:?}");
     let shown: DeadRecord = fleet.get(&format!("/v1/dead/{cured}")).await;
-    assert_eq!((shown.outcome, shown.letter.run), (Some(LetterOutcome::MovedOn), Some(1)));
-    // A letter of a task that another worker has brought to another end.
+    assert_eq!((shown.outcome, shown.letter.run), (Some(LetterOutcome::Superseded), Some(1)));
+    // Dead letter of a task that has ended differently on another worker.
     fleet.echo("c").await;
     fleet.succeed("c", json!(1)).await;
     fleet.folded().await;
     let late = fleet.letter(Given { key: "c", task: Some(("c", 1)), own: &[("ce_id", b"c")], ..LETTER }, 1).await;
     let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{late}/redrive"))).await;
-    assert_eq!((refused.status, refused.code.as_str()), (409, "already_done"), "{refused:?}");
+    assert_eq!((refused.status, refused.code.as_str()), (409, "dead_letter_superseded"), "{refused:?}");
     let task: Status = fleet.get("/v1/tasks/c").await;
     assert_eq!((task.run, task.state), (1, State::Succeeded));
     assert_eq!(fleet.settle(&format!("/v1/dead/{late}/drop")).await.done, [late]);
@@ -186,18 +186,18 @@ async fn slow_fetch_hides_no_letter() {
     fleet.settle(&format!("/v1/dead/{dropped}/drop")).await;
     fleet.broker.slow.store(true, SeqCst);
     assert_eq!(fleet.listed("").await, all);
-    // Nor does it bring a mark to be overlooked.
+    // It does not hide a resolution marker either.
     let other = fleet.second_api().await;
     let page: DeadPage = fleet.http.get(format!("{other}/v1/dead")).send().await.unwrap().json().await.unwrap();
     assert_eq!(page.letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>(), all);
 }
 
 #[tokio::test]
-async fn record_that_looks_like_a_mark_is_listed_and_hides_no_letter() {
+async fn record_resembling_a_marker_is_listed_and_hides_no_letter() {
     let fleet = with_letters().await;
     let topic = fleet.names.dead("echo");
     let mut all = vec![fleet.dead_task("a", 0).await];
-    // The original of a foreign producer had headers of these names.
+    // The original record of the foreign producer had headers with these names.
     let own: &[(&str, &[u8])] = &[("ce_id", b"b"), ("kafleet_marks", b"0"), ("kafleet_fate", b"dropped"), ("kafleet_code", b"x")];
     let with_headers = fleet.letter(Given { key: "b", task: Some(("b", 1)), own, ..LETTER }, 0).await;
     all.push(with_headers.clone());
@@ -238,7 +238,7 @@ async fn record_that_looks_like_a_mark_is_listed_and_hides_no_letter() {
 
     let foreign = all.last().unwrap();
     let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{foreign}/redrive"))).await;
-    assert_eq!((refused.status, refused.code.as_str()), (409, "unreadable_letter"), "{refused:?}");
+    assert_eq!((refused.status, refused.code.as_str()), (409, "unreadable_dead_letter"), "{refused:?}");
     let (status, dropped) = fleet.post("/v1/dead/drop", json!({"type": "echo", "code": "unreadable"})).await;
     assert_eq!((status, dropped["done"].as_array().unwrap().len()), (200, forms.len()), "{dropped}");
     assert_eq!(fleet.listed("").await.len(), 2);
@@ -250,7 +250,7 @@ async fn record_that_looks_like_a_mark_is_listed_and_hides_no_letter() {
 }
 
 #[tokio::test]
-async fn run_at_the_limit_is_the_last_one() {
+async fn redrive_is_rejected_at_the_maximum_run() {
     let fleet = with_letters().await;
     fleet.echo("a").await;
     fleet.tell("a", Kind::Failed, |event| event.run = u32::MAX).await;

@@ -1,4 +1,4 @@
-//! A fleet without workers: tests play the worker by writing events.
+//! Fleet fixture without workers: tests write the events of workers themselves.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,15 +23,15 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::doubles::{Store as StoreDouble, Uplink};
+use crate::faulty_backends::{Store as StoreDouble, Uplink};
 
 pub const PARTITIONS: u32 = 4;
-/// Not the default.
+/// Differs from the default.
 pub const MAX_TREE_AGE: Millis = Millis::secs(40 * 86_400);
-/// For whatever has to happen, on a busy machine too.
+/// Generous deadline for a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A type with a schema.
+/// Type with a params schema.
 #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 pub struct Resize {
     pub url: String,
@@ -71,7 +71,7 @@ impl Drop for Fleet {
 }
 
 impl Fleet {
-    /// What a reader of what is committed finds there. The tracker may be in the middle of an atomic send: its end is waited for.
+    /// Number of events visible to a read-committed reader. Waits for the end of a transaction of the tracker.
     pub fn record(&self, at: &Partition, offset: i64) -> Option<Record> {
         let end = Instant::now() + DEADLINE;
         loop {
@@ -84,21 +84,21 @@ impl Fleet {
     }
 }
 
-/// A fleet whose events are folded.
+/// Fleet with a running tracker.
 pub async fn fleet() -> Fleet {
     let fleet = unfolded(ApiConfig::default()).await;
     fleet.track();
     fleet
 }
 
-/// A fleet whose events are folded, on a store of the test's own.
+/// Fleet with a running tracker on the given store.
 pub async fn fleet_on(store: store::Memory) -> Fleet {
     let fleet = unfolded_on(ApiConfig::default(), store).await;
     fleet.track();
     fleet
 }
 
-/// A fleet whose events lie unread until [`Fleet::track`].
+/// Fleet whose events are not projected until [`Fleet::track`].
 pub async fn unfolded(config: ApiConfig) -> Fleet {
     unfolded_on(config, store::Memory::default()).await
 }
@@ -137,13 +137,13 @@ async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
     };
     let (base, ended) = serve(setup, &shutdown).await;
     let publisher = Publisher::new(SharedProducer::open(log.clone(), None).unwrap(), names.clone(), PARTITIONS, "test");
-    // It trusts nobody: reading the system's certificates takes longer than most of a test.
+    // No root certificates: reading those of the system takes longer than most of a test.
     let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(DEADLINE).build().unwrap();
     let tracking = parking_lot::Mutex::new(None);
     Fleet { log, broker, store, names, publisher, base, http, shutdown, health, metrics, ended, tracking }
 }
 
-/// Starts an api; returns its address.
+/// Starts an API and returns its address.
 async fn serve(setup: ApiSetup, shutdown: &Shutdown) -> (String, tokio::task::JoinHandle<anyhow::Result<()>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
@@ -151,7 +151,7 @@ async fn serve(setup: ApiSetup, shutdown: &Shutdown) -> (String, tokio::task::Jo
 }
 
 impl Fleet {
-    /// One more api on the same log and store; returns its address.
+    /// Starts another API on the same log and store and returns its address.
     pub async fn second_api(&self) -> String {
         let setup = ApiSetup {
             broker: self.broker.clone(),
@@ -186,7 +186,7 @@ impl Fleet {
         *tracking = Some((stop, running));
     }
 
-    /// Stops folding.
+    /// Stops the tracker.
     pub async fn untrack(&self) {
         let tracking = self.tracking.lock().take();
         if let Some((stop, running)) = tracking {
@@ -199,7 +199,7 @@ impl Fleet {
         self.http.request(method, format!("{}{path}", self.base))
     }
 
-    /// Reads as a patient client does: again while the fold is behind.
+    /// Reads like a patient client: retries while the projection lags.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> T {
         let begun = Instant::now();
         loop {
@@ -217,27 +217,27 @@ impl Fleet {
         problem(self.request(Method::GET, path)).await
     }
 
-    /// Creates a task, and gives what came back.
+    /// Creates a task and returns its status.
     pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {
         let answer = self.request(Method::POST, path).json(&body).send().await.unwrap();
         (answer.status().as_u16(), answer.json().await.unwrap())
     }
 
-    /// Creates a task that is new.
+    /// Creates a task and checks that it is new.
     pub async fn create(&self, body: Value) -> Status {
         let (status, answer) = self.post("/v1/tasks", body).await;
         assert_eq!(status, 201, "{answer}");
         serde_json::from_value(answer).unwrap()
     }
 
-    /// An `echo` task with this id, folded in.
+    /// Creates an `echo` task with this id and waits until it is projected.
     pub async fn echo(&self, id: &str) -> Status {
         let (parent, id) = id.rsplit_once(':').map_or((None, id), |(parent, id)| (Some(parent), id));
         let made = self.create(json!({"type": "echo", "id": id, "parent": parent})).await;
         self.get(&format!("/v1/tasks/{}?after={}", made.id, made.position)).await
     }
 
-    /// Writes an event as a worker does.
+    /// Publishes an event like a worker.
     pub async fn tell(&self, id: &str, kind: Kind, change: impl FnOnce(&mut Event)) -> Position {
         let mut event = Event::new(kind, TaskId::parse(id).unwrap(), 1, now_ms());
         change(&mut event);
@@ -259,7 +259,7 @@ impl Fleet {
         self.tell(id, Kind::Failed, |event| event.error = Some(Box::new(error))).await
     }
 
-    /// Announces a task as a Kafka producer's observer does, its record at a place of one's choice.
+    /// Announces a task like the announcer of foreign producers, with a record position of the test's choice.
     pub async fn announce(&self, id: &str, task_type: &str, position: Option<Position>) -> Position {
         self.tell(id, Kind::Submitted, |event| {
             event.task = Some(Box::new(Announcement {
@@ -282,7 +282,7 @@ impl Fleet {
         Partition::new(self.names.events(), position.partition)
     }
 
-    /// Number of task records of a type that a reader would see.
+    /// Number of task records of a type visible to a reader.
     pub fn published(&self, task_type: &str) -> usize {
         let in_partition = |number: i32| {
             let partition = Partition::new(self.names.tasks(task_type), number);
@@ -292,7 +292,7 @@ impl Fleet {
         (0..2).map(in_partition).sum()
     }
 
-    /// Waits until everything that is in the log now is folded.
+    /// Waits until the current end of the log is projected.
     pub async fn folded(&self) {
         for number in 0..PARTITIONS {
             let end = self.log.ends(&Partition::new(self.names.events(), number as i32), DEADLINE).unwrap().end;
@@ -305,23 +305,23 @@ impl Fleet {
     }
 }
 
-/// Sends a request that must be refused, again while the fold is behind, which is no refusal of what was asked.
+/// Sends a request that must be rejected; retries while the projection lags.
 pub async fn problem(request: RequestBuilder) -> Problem {
     let begun = Instant::now();
     loop {
         let Some(again) = request.try_clone() else { return refusal(request).await };
         let told = refusal(again).await;
-        if told.code != "behind" || begun.elapsed() > DEADLINE {
+        if told.code != "not_visible_yet" || begun.elapsed() > DEADLINE {
             return told;
         }
     }
 }
 
 fn is_behind(text: &str) -> bool {
-    serde_json::from_str::<Problem>(text).is_ok_and(|told| told.code == "behind")
+    serde_json::from_str::<Problem>(text).is_ok_and(|told| told.code == "not_visible_yet")
 }
 
-/// Sends a request once that must be refused, and checks that the refusal is a whole problem document.
+/// Sends a request once that must be rejected, and checks the problem document.
 pub async fn refusal(request: RequestBuilder) -> Problem {
     let answer = request.send().await.unwrap();
     let status = answer.status();

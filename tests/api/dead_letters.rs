@@ -1,4 +1,4 @@
-//! Dead letters: listed, shown, dropped, redriven.
+//! Dead letters: list, show, drop, redrive.
 
 use kafleet::api::documents::{DeadOutcome, DeadPage, DeadRecord, History, LetterOutcome, Status};
 use kafleet::broker::{Broker, Partition, ProducerRecord, TopicSpec};
@@ -10,7 +10,7 @@ use kafleet::model::task::id::TaskId;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{DEADLINE, Fleet, fleet, problem, until};
+use crate::fixture::{DEADLINE, Fleet, fleet, problem, until};
 
 const PARTITIONS: u32 = 2;
 
@@ -22,11 +22,11 @@ pub async fn with_letters() -> Fleet {
     fleet
 }
 
-/// A letter as a worker writes it.
+/// Dead letter in the format of a worker.
 pub struct Given<'a> {
     pub task_type: &'a str,
     pub key: &'a str,
-    /// The task and its run, as the letter names them.
+    /// Task and run of the dead letter.
     pub task: Option<(&'a str, u32)>,
     pub code: &'a str,
     pub at_ms: i64,
@@ -93,7 +93,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn the_newest_come_first_over_pages() {
+async fn dead_letters_are_listed_newest_first_over_pages() {
     let fleet = with_letters().await;
     let mut expected = Vec::new();
     for n in 0..250_i64 {
@@ -123,7 +123,7 @@ async fn the_newest_come_first_over_pages() {
 }
 
 #[tokio::test]
-async fn a_letter_shows_the_original() {
+async fn dead_letter_shows_the_original_record() {
     let fleet = with_letters().await;
     let own: &[(&str, &[u8])] = &[("ce_id", b"a"), ("x", b"\xff")];
     let json = fleet.letter(Given { own, ..LETTER }, 1).await;
@@ -144,7 +144,7 @@ async fn a_letter_shows_the_original() {
 }
 
 #[tokio::test]
-async fn what_is_dropped_is_listed_no_more_and_told_on_the_task() {
+async fn dropped_letter_is_unlisted_and_recorded_in_the_task_history() {
     let fleet = with_letters().await;
     let (kept, dropped) = (fleet.letter(LETTER, 0).await, fleet.letter(LETTER, 0).await);
     fleet.echo("a").await;
@@ -161,7 +161,7 @@ async fn what_is_dropped_is_listed_no_more_and_told_on_the_task() {
 }
 
 #[tokio::test]
-async fn a_record_that_no_task_came_of_is_published_as_it_was() {
+async fn record_without_a_task_is_republished_unchanged() {
     let fleet = with_letters().await;
     let own: &[(&str, &[u8])] = &[("trace", b"t-1")];
     let letter = fleet.letter(Given { code: "bad_json", value: b"{oops", own, key: "no id", task: None, ..LETTER }, 1).await;
@@ -174,9 +174,9 @@ async fn a_record_that_no_task_came_of_is_published_as_it_was() {
     assert!(fleet.listed("").await.is_empty());
 }
 
-/// Also when its own record is gone: the letter has it.
+/// Works even if the task's record is gone, because the dead letter contains it.
 #[tokio::test]
-async fn a_redriven_task_runs_anew_and_opens_its_parents() {
+async fn redriven_task_starts_a_new_run_and_reopens_its_parents() {
     let fleet = with_letters().await;
     fleet.echo("r").await;
     fleet.echo("r:a").await;
@@ -210,9 +210,9 @@ async fn a_redriven_task_runs_anew_and_opens_its_parents() {
     assert!(fleet.listed("").await.is_empty());
 }
 
-/// It holds no record, only where it lies.
+/// Dead letter by reference to its source record.
 #[tokio::test]
-async fn a_letter_by_reference_is_read_from_its_source() {
+async fn letter_by_reference_is_read_from_its_source() {
     let fleet = with_letters().await;
     let (topic, headers) = (fleet.names.tasks("echo"), [("x", &b"own"[..])]);
     let publish = async |value: &[u8]| {
@@ -235,7 +235,7 @@ async fn a_letter_by_reference_is_read_from_its_source() {
     let again = |index: i32, offset| fleet.record(&Partition::new(topic.as_str(), index), offset);
     let record = again(1, second.offset + 1).or_else(|| again(0, 0)).expect("it is in its topic again");
     assert_eq!((record.value.as_deref(), record.key.as_deref()), (Some(&b"{oops"[..]), Some(&b"k"[..])));
-    // What retention has removed cannot come again, and that is said.
+    // A source record deleted by retention cannot be redriven.
     fleet.log.truncate_before(&partition, second.offset + 1).unwrap();
     let gone = problem(fleet.request(Method::POST, &format!("/v1/dead/{lost}/redrive"))).await;
     assert_eq!((gone.status, gone.code.as_str()), (410, "params_gone"), "{gone:?}");
@@ -245,7 +245,7 @@ async fn a_letter_by_reference_is_read_from_its_source() {
 }
 
 #[tokio::test]
-async fn many_are_taken_care_of_at_once() {
+async fn selection_resolves_many_letters() {
     let fleet = with_letters().await;
     for n in 0..30_i64 {
         let code = if n % 2 == 0 { "schema" } else { "exhausted" };

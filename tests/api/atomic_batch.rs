@@ -1,4 +1,4 @@
-//! Batches of one tree: all or nothing.
+//! Atomic batches: the tasks of one tree, all or none.
 
 use kafleet::api::documents::{BatchOutcome, Status, TreeNode};
 use kafleet::broker::{Broker, Partition};
@@ -6,7 +6,7 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{DEADLINE, Fleet, PARTITIONS, fleet, problem};
+use crate::fixture::{DEADLINE, Fleet, PARTITIONS, fleet, problem};
 
 async fn send(fleet: &Fleet, items: &Value) -> BatchOutcome {
     let answer = fleet.request(Method::POST, "/v1/batches?atomic=true").json(items).send().await.unwrap();
@@ -15,7 +15,7 @@ async fn send(fleet: &Fleet, items: &Value) -> BatchOutcome {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Records that a reader would see, of all tasks and events.
+/// Number of task and event records visible to a reader.
 fn records(fleet: &Fleet) -> usize {
     let topics = [(fleet.names.events(), PARTITIONS), (fleet.names.tasks("echo"), 2), (fleet.names.tasks("resize"), 2)];
     let in_partition = |topic: &str, number: u32| {
@@ -27,7 +27,7 @@ fn records(fleet: &Fleet) -> usize {
 }
 
 #[tokio::test]
-async fn a_tree_is_created_as_a_whole_and_once() {
+async fn atomic_batch_creates_a_tree_once() {
     let fleet = fleet().await;
     let items = json!([
         {"type": "echo", "id": "r"},
@@ -58,7 +58,7 @@ async fn a_tree_is_created_as_a_whole_and_once() {
 }
 
 #[tokio::test]
-async fn one_bad_item_is_enough_for_nothing() {
+async fn invalid_item_rejects_the_whole_atomic_batch() {
     let fleet = fleet().await;
     fleet.echo("there").await;
     let before = records(&fleet);
@@ -67,7 +67,7 @@ async fn one_bad_item_is_enough_for_nothing() {
     let resize = json!({"type": "resize", "id": "c", "parent": "r", "params": {"url": "u", "width": "wide"}});
     for (items, status, code, pointer) in [
         (json!([root, resize]), 422, "schema", "/1/params/width"),
-        (json!([root, child("c"), {"type": "echo", "id": "other"}]), 422, "several_trees", "/2"),
+        (json!([root, child("c"), {"type": "echo", "id": "other"}]), 422, "multiple_trees", "/2"),
         (json!([root, child("c"), child("c")]), 409, "duplicate_id", "/2"),
         (json!([child("c"), root]), 404, "unknown_parent", "/0/parent"),
         (json!([root, {"type": "nobody", "id": "c", "parent": "r"}]), 404, "unknown_type", "/1"),
