@@ -1,4 +1,4 @@
-//! Calls to the apis, as a patient client makes them: to the other one where one does not answer, and again where none does.
+//! Requests to the apis by a patient client, which alternates between them and retries until the deadline.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 const CALL: Duration = Duration::from_secs(15);
-/// Longer than the api takes to say that it does not know.
+/// Longer than the api takes to answer `outcome_unknown`.
 const ONCE: Duration = Duration::from_secs(75);
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -18,7 +18,7 @@ pub struct Apis {
     next: AtomicUsize,
 }
 
-/// An answer that is no trouble of the moment, and how often it had to be asked for.
+/// Response other than a server error, with the number of requests it took.
 pub struct Reply {
     pub status: u16,
     pub body: Value,
@@ -31,12 +31,12 @@ impl Apis {
         Self { urls, client, next: AtomicUsize::new(0) }
     }
 
-    pub async fn answers(&self, url: &str, path: &str) -> bool {
-        let answer = self.client.get(format!("{url}{path}")).send().await;
-        answer.is_ok_and(|answer| answer.status().is_success())
+    pub async fn responds(&self, url: &str, path: &str) -> bool {
+        let response = self.client.get(format!("{url}{path}")).send().await;
+        response.is_ok_and(|response| response.status().is_success())
     }
 
-    /// Until there is an answer below 500, or, after the deadline, none.
+    /// Repeats the request until the status is below 500 or the deadline has passed.
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>, deadline: Instant) -> Result<Reply, String> {
         let mut calls = 0;
         loop {
@@ -47,12 +47,12 @@ impl Apis {
             }
             calls += 1;
             let why = match call.send().await {
-                Ok(answer) => {
-                    let (status, body) = (answer.status().as_u16(), answer.json::<Value>().await);
+                Ok(response) => {
+                    let (status, body) = (response.status().as_u16(), response.json::<Value>().await);
                     match body {
                         Ok(body) if status < 500 => return Ok(Reply { status, body, calls }),
                         Ok(body) => format!("{status}: {body}"),
-                        Err(why) => format!("{status}, and its body is cut: {why}"),
+                        Err(why) => format!("{status}, truncated body: {why}"),
                     }
                 }
                 Err(why) => why.to_string(),
@@ -64,16 +64,16 @@ impl Apis {
         }
     }
 
-    /// One call to one of them. None: no answer, whatever became of it.
+    /// Sends one request. Returns `None` without a response, whatever its effect.
     pub async fn once(&self, method: Method, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
         let url = &self.urls[self.next.fetch_add(1, Ordering::Relaxed) % self.urls.len()];
         let mut call = self.client.request(method, format!("{url}{path}"));
         if let Some(body) = body {
             call = call.json(body);
         }
-        let answer = call.timeout(ONCE).send().await.ok()?;
-        let status = answer.status().as_u16();
-        Some((status, answer.json::<Value>().await.ok()?))
+        let response = call.timeout(ONCE).send().await.ok()?;
+        let status = response.status().as_u16();
+        Some((status, response.json::<Value>().await.ok()?))
     }
 
     pub async fn get(&self, path: &str, deadline: Instant) -> Result<Value, String> {

@@ -1,4 +1,4 @@
-//! What goes wrong, and how long it takes until all is well again.
+//! Faults, and the time the fleet takes to recover from them.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::fleet::Fleet;
 use crate::kafka::Cluster;
 use crate::load::{Load, Round};
 use crate::process::Process;
-use crate::proxy::{Link, Proxy};
+use crate::proxy::{LinkState, Proxy};
 use crate::redis::Stores;
 
-/// Each kind of fault, and what people read of it in tables.
+/// Declares the kinds of faults with their names in tables.
 macro_rules! kinds {
     ($($kind:ident: $words:literal,)+) => {
-        /// One kind of fault. Which of several processes or links it hits is drawn each time.
+        /// Kind of fault. Its target among several processes or links is random.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
         pub enum Kind {
             $($kind,)+
@@ -25,7 +25,7 @@ macro_rules! kinds {
         const ALL: &[Kind] = &[$($kind,)+];
 
         impl Kind {
-            pub fn words(self) -> &'static str {
+            pub fn name(self) -> &'static str {
                 match self {
                     $($kind => $words,)+
                 }
@@ -63,7 +63,7 @@ kinds! {
 
 use Kind::*;
 
-/// What the short mode draws from: each of these is over within seconds.
+/// Kinds in the short run: each is over within seconds.
 const SHORT: &[Kind] = &[
     WorkerKilled,
     TrackerKilled,
@@ -78,8 +78,8 @@ const SHORT: &[Kind] = &[
 ];
 
 impl Kind {
-    /// Workers know Kafka and nothing else: what befalls the others makes nobody do anything twice.
-    pub fn reaches_workers(self) -> bool {
+    /// Whether workers are affected: they depend on Kafka only, so other faults repeat no execution.
+    pub fn affects_workers(self) -> bool {
         matches!(
             self,
             WorkerKilled
@@ -94,7 +94,7 @@ impl Kind {
         )
     }
 
-    /// Draws how long it lasts, in milliseconds.
+    /// Random duration in milliseconds.
     fn length(self, rng: &mut fastrand::Rng) -> u64 {
         match self {
             WorkerKilled | TrackerKilled | ApiKilled | SentinelKilled | RedisReplicaKilled => rng.u64(500..3_000),
@@ -108,51 +108,52 @@ impl Kind {
     }
 }
 
-/// A fault to come.
+/// Fault to inject.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct PlannedFault {
     pub kind: Kind,
     target: usize,
-    lasts: Duration,
-    late: Duration,
+    duration: Duration,
+    latency: Duration,
 }
 
-/// An endless story of faults: all kinds in a random order, and again.
-pub fn plans(mut rng: fastrand::Rng, short: bool) -> impl Iterator<Item = Plan> {
+/// Endless sequence of faults: all kinds in random order, repeatedly.
+pub fn random_faults(mut rng: fastrand::Rng, short: bool) -> impl Iterator<Item = PlannedFault> {
     let kinds = if short { SHORT } else { ALL };
-    let mut deck: Vec<Kind> = Vec::new();
+    let mut remaining: Vec<Kind> = Vec::new();
     std::iter::from_fn(move || {
-        if deck.is_empty() {
-            deck = kinds.to_vec();
-            rng.shuffle(&mut deck);
+        if remaining.is_empty() {
+            remaining = kinds.to_vec();
+            rng.shuffle(&mut remaining);
         }
-        let kind = deck.pop()?;
-        let lasts = Duration::from_millis(kind.length(&mut rng));
-        Some(Plan { kind, target: rng.usize(..6), lasts, late: Duration::from_millis(rng.u64(50..250)) })
+        let kind = remaining.pop()?;
+        let duration = Duration::from_millis(kind.length(&mut rng));
+        Some(PlannedFault { kind, target: rng.usize(..6), duration, latency: Duration::from_millis(rng.u64(50..250)) })
     })
 }
 
-/// A fault that has been.
+/// Injected fault with its recovery times.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct FaultRecord {
     pub kind: Kind,
-    /// What was hit.
-    pub hit: String,
+    /// Target of the fault.
+    pub target: String,
     /// Epoch milliseconds.
     pub begun_ms: i64,
-    /// When it was over, or the process was started again.
+    /// End of the fault, or restart of the process.
     pub ended_ms: i64,
-    /// From its beginning until tasks of every partition, submitted after that, were seen done. None: not within the patience.
+    /// Time from the start of the fault until tasks submitted after it in every partition had succeeded. `None`: not
+    /// within [`RECOVERY`].
     pub recovered_in_ms: Option<i64>,
-    /// The same, for tasks submitted after its end.
-    pub well_after_ms: Option<i64>,
+    /// Time from the end of the fault until tasks submitted after it had succeeded.
+    pub recovered_after_end_ms: Option<i64>,
 }
 
-/// What happened to a worker, so that a task that ran twice has a cause.
+/// Loss of a worker process, as a cause of repeated executions.
 #[derive(Clone, Debug)]
 pub struct Loss {
     pub incarnation: String,
-    pub how: Ending,
+    pub ending: Ending,
     pub from_ms: i64,
     pub to_ms: i64,
 }
@@ -161,12 +162,12 @@ pub struct Loss {
 pub enum Ending {
     Killed,
     Frozen,
-    /// It was asked to end, and did.
+    /// It exited after SIGTERM.
     Stopped,
 }
 
 impl Ending {
-    pub fn words(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Killed => "worker killed",
             Self::Frozen => "worker frozen",
@@ -175,39 +176,39 @@ impl Ending {
     }
 }
 
-/// How long the fleet has to recover from one fault.
+/// Maximum time to recover from a fault.
 pub const RECOVERY: Duration = Duration::from_secs(180);
 const DRAIN: Duration = Duration::from_secs(45);
-/// Between two restarts of a rolling one.
+/// Pause between the restarts of a rolling restart.
 const APART: Duration = Duration::from_millis(2_000);
 
-/// Everything that can be hit.
-pub struct Stage {
+/// All targets of faults.
+pub struct Environment {
     pub kafka: Cluster,
     pub redis: Stores,
     pub fleet: Fleet,
     pub losses: Vec<Loss>,
 }
 
-impl Stage {
-    /// One fault from its beginning until the fleet has recovered from it.
-    pub async fn suffer(&mut self, plan: Plan, load: &Load) -> Row {
+impl Environment {
+    /// Injects a fault and waits until the fleet has recovered from it.
+    pub async fn inject(&mut self, fault: PlannedFault, load: &Load) -> FaultRecord {
         let begun_ms = now_ms();
-        let hit = self.apply(plan).await;
+        let target = self.apply(fault).await;
         let ended_ms = now_ms();
         let recovered = self.round_after(load, begun_ms).await;
         let well = self.round_after(load, ended_ms).await;
-        Row {
-            kind: plan.kind,
-            hit,
+        FaultRecord {
+            kind: fault.kind,
+            target,
             begun_ms,
             ended_ms,
             recovered_in_ms: recovered.map(|round| round.ended_ms - begun_ms),
-            well_after_ms: well.map(|round| round.ended_ms - ended_ms),
+            recovered_after_end_ms: well.map(|round| round.ended_ms - ended_ms),
         }
     }
 
-    /// The first round of probes that began after that, once it has ended.
+    /// First completed round of probes that began at or after the time.
     async fn round_after(&mut self, load: &Load, time_ms: i64) -> Option<Round> {
         let until = Instant::now() + RECOVERY;
         while Instant::now() < until {
@@ -215,16 +216,16 @@ impl Stage {
             if round.is_some() {
                 return round;
             }
-            self.rest(Duration::from_millis(100)).await;
+            self.wait(Duration::from_millis(100)).await;
         }
         None
     }
 
-    /// Time passes, and what has ended by itself is started again.
-    pub async fn rest(&mut self, span: Duration) {
+    /// Waits, restarting roles that have exited by themselves.
+    pub async fn wait(&mut self, span: Duration) {
         let until = Instant::now() + span;
         loop {
-            self.fleet.tend();
+            self.fleet.restart_exited();
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -233,14 +234,14 @@ impl Stage {
         }
     }
 
-    async fn apply(&mut self, plan: Plan) -> String {
-        match plan.kind {
-            WorkersRolled | TrackersRolled | ApisRolled => self.roll(plan.kind).await,
+    async fn apply(&mut self, fault: PlannedFault) -> String {
+        match fault.kind {
+            WorkersRolled | TrackersRolled | ApisRolled => self.restart_one_by_one(fault.kind).await,
             TwoBrokersKilled => {
-                let (one, other) = (plan.target % 3, (plan.target + 1) % 3);
+                let (one, other) = (fault.target % 3, (fault.target + 1) % 3);
                 self.kafka.brokers[one].kill();
                 self.kafka.brokers[other].kill();
-                self.rest(plan.lasts).await;
+                self.wait(fault.duration).await;
                 self.kafka.brokers[one].start();
                 self.kafka.brokers[other].start();
                 format!("broker-{} and broker-{}", one + 1, other + 1)
@@ -250,44 +251,44 @@ impl Stage {
                 "all keys".to_owned()
             }
             RedisSwitched => {
-                let done = self.redis.switch().await;
-                if done { "by the sentinel's order" } else { "refused: another one is under way" }.to_owned()
+                let done = self.redis.fail_over().await;
+                if done { "by SENTINEL FAILOVER" } else { "refused: a failover is in progress" }.to_owned()
             }
-            KafkaSlow | KafkaSilent | KafkaCut | RedisSlow | RedisSilent | RedisCut => self.link(plan).await,
-            _ => self.process(plan).await,
+            KafkaSlow | KafkaSilent | KafkaCut | RedisSlow | RedisSilent | RedisCut => self.disturb_link(fault).await,
+            _ => self.process(fault).await,
         }
     }
 
-    /// Kills or freezes one, and starts or thaws it after a while.
-    async fn process(&mut self, plan: Plan) -> String {
-        let frozen = matches!(plan.kind, WorkerFrozen | TrackerFrozen | ApiFrozen | BrokerFrozen | RedisMasterFrozen);
-        let master = match plan.kind {
+    /// Kills or freezes a process, and restarts or resumes it later.
+    async fn process(&mut self, fault: PlannedFault) -> String {
+        let frozen = matches!(fault.kind, WorkerFrozen | TrackerFrozen | ApiFrozen | BrokerFrozen | RedisMasterFrozen);
+        let master = match fault.kind {
             RedisMasterKilled | RedisMasterFrozen | RedisReplicaKilled => self.redis.master().await,
             _ => 0,
         };
         let from_ms = now_ms();
-        let process = self.victim(plan, master);
+        let process = self.target_process(fault, master);
         let incarnation = process.incarnation();
         if frozen {
             process.freeze()
         } else {
             process.kill()
         }
-        self.rest(plan.lasts).await;
-        let process = self.victim(plan, master);
+        self.wait(fault.duration).await;
+        let process = self.target_process(fault, master);
         if frozen {
-            process.thaw()
+            process.resume()
         } else {
             process.start()
         }
-        let how = if frozen { Ending::Frozen } else { Ending::Killed };
-        self.losses.push(Loss { incarnation: incarnation.clone(), how, from_ms, to_ms: now_ms() });
+        let ending = if frozen { Ending::Frozen } else { Ending::Killed };
+        self.losses.push(Loss { incarnation: incarnation.clone(), ending, from_ms, to_ms: now_ms() });
         incarnation.split('.').next().unwrap_or_default().to_owned()
     }
 
-    fn victim(&mut self, plan: Plan, master: usize) -> &mut Process {
-        let of = |many: usize| plan.target % many;
-        match plan.kind {
+    fn target_process(&mut self, fault: PlannedFault, master: usize) -> &mut Process {
+        let of = |many: usize| fault.target % many;
+        match fault.kind {
             WorkerKilled | WorkerFrozen => &mut self.fleet.workers[of(3)],
             TrackerKilled | TrackerFrozen => &mut self.fleet.trackers[of(2)],
             ApiKilled | ApiFrozen => &mut self.fleet.apis[of(2)],
@@ -295,36 +296,36 @@ impl Stage {
             RedisMasterKilled | RedisMasterFrozen => &mut self.redis.servers[master],
             RedisReplicaKilled => &mut self.redis.servers[1 - master],
             SentinelKilled => &mut self.redis.sentinel,
-            other => unreachable!("{other:?} hits no single process"),
+            other => unreachable!("{other:?} has no single process as target"),
         }
     }
 
-    async fn link(&mut self, plan: Plan) -> String {
-        let (state, is_kafka) = match plan.kind {
-            KafkaSlow => (Link::Slow(plan.late), true),
-            KafkaSilent => (Link::Silent, true),
-            KafkaCut => (Link::Cut, true),
-            RedisSlow => (Link::Slow(plan.late), false),
-            RedisSilent => (Link::Silent, false),
-            _ => (Link::Cut, false),
+    async fn disturb_link(&mut self, fault: PlannedFault) -> String {
+        let (state, is_kafka) = match fault.kind {
+            KafkaSlow => (LinkState::Slow(fault.latency), true),
+            KafkaSilent => (LinkState::Silent, true),
+            KafkaCut => (LinkState::Cut, true),
+            RedisSlow => (LinkState::Slow(fault.latency), false),
+            RedisSilent => (LinkState::Silent, false),
+            _ => (LinkState::Cut, false),
         };
-        let number = if is_kafka { plan.target % 3 } else { self.redis.master().await };
-        let link = |stage: &Self, state| {
-            let links: &[Proxy] = if is_kafka { &stage.kafka.links } else { &stage.redis.links };
-            links[number].set(state);
+        let number = if is_kafka { fault.target % 3 } else { self.redis.master().await };
+        let link = |environment: &Self, state| {
+            let proxies: &[Proxy] = if is_kafka { &environment.kafka.proxies } else { &environment.redis.proxies };
+            proxies[number].set(state);
         };
         link(self, state);
-        self.rest(plan.lasts).await;
-        link(self, Link::Open);
-        let whose = if is_kafka { "broker" } else { "redis" };
+        self.wait(fault.duration).await;
+        link(self, LinkState::Open);
+        let target = if is_kafka { "broker" } else { "redis" };
         match state {
-            Link::Slow(late) => format!("{whose}-{}, by {} ms each way", number + 1, late.as_millis()),
-            _ => format!("{whose}-{}", number + 1),
+            LinkState::Slow(latency) => format!("{target}-{}, by {} ms each way", number + 1, latency.as_millis()),
+            _ => format!("{target}-{}", number + 1),
         }
     }
 
-    /// SIGTERM, wait, start, one after the other.
-    async fn roll(&mut self, kind: Kind) -> String {
+    /// Stops and starts all processes of a role, one by one.
+    async fn restart_one_by_one(&mut self, kind: Kind) -> String {
         let many = if kind == WorkersRolled { 3 } else { 2 };
         let mut killed = 0;
         for number in 0..many {
@@ -335,16 +336,16 @@ impl Stage {
                 _ => &mut self.fleet.apis[number],
             };
             let incarnation = role.incarnation();
-            let ended = role.end(DRAIN).await;
+            let ended = role.stop(DRAIN).await;
             killed += u32::from(!ended);
             role.start();
-            let how = if ended { Ending::Stopped } else { Ending::Killed };
-            self.losses.push(Loss { incarnation, how, from_ms, to_ms: now_ms() });
-            self.rest(APART).await;
+            let ending = if ended { Ending::Stopped } else { Ending::Killed };
+            self.losses.push(Loss { incarnation, ending, from_ms, to_ms: now_ms() });
+            self.wait(APART).await;
         }
         match killed {
             0 => format!("all {many}"),
-            killed => format!("all {many}; {killed} did not end within {} s", DRAIN.as_secs()),
+            killed => format!("all {many}; {killed} did not exit within {} s", DRAIN.as_secs()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The fleet: three workers, two trackers, two apis, each a process of its own with the same configuration.
+//! Fleet of three workers, two trackers and two apis, each a process, with one configuration.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use crate::apis::Apis;
 use crate::kafka::Cluster;
 use crate::process::{Process, free_ports};
-use crate::tasks::{DEEDS, PROGRAM, WORKER};
-use crate::until;
+use crate::tasks::{EXECUTIONS_FILE, PROGRAM, WORKER};
+use crate::wait_until;
 
 pub const PREFIX: &str = "chaos";
 pub const EVENTS_PARTITIONS: u32 = 4;
 pub const TASK_PARTITIONS: u32 = 6;
-/// What recurs: every two seconds.
-pub const SCHEDULE: &str = "beat";
+/// Schedule that creates a task every two seconds.
+pub const SCHEDULE: &str = "periodic";
 pub const SCHEDULE_EVERY_S: i64 = 2;
 
 pub struct Fleet {
@@ -23,16 +23,16 @@ pub struct Fleet {
     pub trackers: Vec<Process>,
     pub apis: Vec<Process>,
     pub calls: Arc<Apis>,
-    pub deeds: PathBuf,
+    pub executions: PathBuf,
     folder: PathBuf,
-    /// Roles that have ended without having been told to.
-    pub ended: Vec<String>,
+    /// Roles that exited without being stopped.
+    pub unexpected_exits: Vec<String>,
 }
 
 impl Fleet {
     pub async fn start(folder: &Path, kafka: &Cluster, redis_url: &str) -> Self {
-        let deeds = folder.join("deeds");
-        std::fs::write(&deeds, "").unwrap();
+        let executions = folder.join("executions");
+        std::fs::write(&executions, "").unwrap();
         write_configuration(folder, kafka, redis_url);
         let ports = free_ports::<2>();
         let calls = Arc::new(Apis::new(ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect()));
@@ -41,9 +41,9 @@ impl Fleet {
             trackers: (1..=2).map(|number| role(folder, "tracker", number, None)).collect(),
             apis: (1..=2).map(|number| role(folder, "api", number, Some(ports[number as usize - 1]))).collect(),
             calls,
-            deeds,
+            executions,
             folder: folder.to_owned(),
-            ended: Vec::new(),
+            unexpected_exits: Vec::new(),
         };
         this.run(&["topics", "apply"]).await;
         this.roles().for_each(Process::start);
@@ -55,40 +55,40 @@ impl Fleet {
         self.workers.iter_mut().chain(&mut self.trackers).chain(&mut self.apis)
     }
 
-    /// Starts again what has ended by itself, as whoever runs such a fleet would.
-    pub fn tend(&mut self) {
-        let mut ended = Vec::new();
-        for role in self.roles().filter(|role| !role.is_down) {
+    /// Restarts roles that have exited by themselves, as a supervisor would.
+    pub fn restart_exited(&mut self) {
+        let mut exited = Vec::new();
+        for role in self.roles().filter(|role| !role.is_stopped) {
             if !role.is_alive() {
-                ended.push(format!("{}: {}", role.incarnation(), role.last_words()));
+                exited.push(format!("{}: {}", role.incarnation(), role.log_tail()));
                 role.start();
             }
         }
-        self.ended.extend(ended);
+        self.unexpected_exits.extend(exited);
     }
 
-    /// A verb of the workers' binary, which knows all types; again until it succeeds.
+    /// Runs a command of the workers' binary, which knows all types, until it succeeds.
     async fn run(&self, arguments: &[&str]) {
-        let mut talk = String::new();
+        let mut stderr = String::new();
         for _ in 0..20 {
             let mut command = command(&self.folder, true);
             command.args(arguments).arg("--config").arg(self.folder.join("kafleet.toml"));
-            command.env(DEEDS, &self.deeds);
+            command.env(EXECUTIONS_FILE, &self.executions);
             let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
             if output.status.success() {
                 return;
             }
-            talk = String::from_utf8_lossy(&output.stderr).into_owned();
+            stderr = String::from_utf8_lossy(&output.stderr).into_owned();
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        panic!("`{}` does not succeed: {talk}", arguments.join(" "));
+        panic!("`{}` does not succeed: {stderr}", arguments.join(" "));
     }
 
-    /// The schedule of the configuration, once an api answers.
+    /// Creates the schedule from the configuration once an api is ready.
     async fn schedule(&self) {
         let url = &self.calls.urls[0];
-        let ready = || async { self.calls.answers(url, "/readyz").await.then_some(()) };
-        until("an api is ready", Duration::from_secs(120), ready, || self.apis[0].last_words()).await;
+        let ready = || async { self.calls.responds(url, "/readyz").await.then_some(()) };
+        wait_until("an api is ready", Duration::from_secs(120), ready, || self.apis[0].log_tail()).await;
         self.run(&["schedules", "apply", "--api", url]).await;
     }
 }
@@ -105,14 +105,14 @@ fn write_configuration(folder: &Path, kafka: &Cluster, redis_url: &str) {
          [worker]\ninline_retry_max = \"500ms\"\n\
          [types.program]\nhandler = \"exec\"\ncommand = [\"./program\"]\nconcurrency = 4\n\
          [schedules.{SCHEDULE}]\nevery = \"{SCHEDULE_EVERY_S}s\"\noverlap = \"allow\"\n\
-         task = {{ type = \"work\", params = {{ end = \"well\" }} }}\n",
+         task = {{ type = \"work\", params = {{ outcome = \"succeed\" }} }}\n",
         kafka.addresses(),
         redis_url,
     );
     std::fs::write(folder.join("kafleet.toml"), configuration).unwrap();
 }
 
-/// The workers are this binary, which has the types' code; the rest of the fleet is kafleet itself.
+/// Command of this binary, which has the task types, for workers, and of kafleet itself for other roles.
 fn command(folder: &Path, has_types: bool) -> Command {
     let binary = if has_types { std::env::current_exe().unwrap() } else { PathBuf::from(env!("CARGO_BIN_EXE_kafleet")) };
     let mut command = Command::new(binary);
@@ -125,11 +125,11 @@ fn command(folder: &Path, has_types: bool) -> Command {
 
 fn role(folder: &Path, role: &'static str, number: u32, port: Option<u16>) -> Process {
     let (name, at) = (format!("{role}-{number}"), folder.to_owned());
-    let who = name.clone();
+    let incarnation = name.clone();
     Process::new(&name, folder.join(format!("{name}.log")), move |starts| {
         let mut command = command(&at, role == "worker");
         command.arg(role).arg("--config").arg(at.join("kafleet.toml"));
-        command.env(DEEDS, at.join("deeds")).env(WORKER, format!("{who}.{starts}"));
+        command.env(EXECUTIONS_FILE, at.join("executions")).env(WORKER, format!("{incarnation}.{starts}"));
         if let Some(port) = port {
             command.arg("--listen").arg(format!("127.0.0.1:{port}"));
         }

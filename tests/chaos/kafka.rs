@@ -1,4 +1,4 @@
-//! Brokers that are controllers too, each behind a link of its own. Among themselves they talk directly.
+//! Kafka cluster of combined brokers and controllers. Clients connect through a proxy per broker, brokers directly.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use crate::process::{Process, free_ports};
 use crate::proxy::Proxy;
-use crate::until;
+use crate::wait_until;
 
 pub struct Cluster {
     pub brokers: Vec<Process>,
-    pub links: Vec<Proxy>,
+    pub proxies: Vec<Proxy>,
     pub version: String,
 }
 
 impl Cluster {
-    /// So many (one or three), each of them ready.
+    /// Starts one or three brokers, and waits until they are ready.
     pub async fn start(folder: &Path, count: usize) -> Self {
         let libraries = libraries();
         let clients = free_ports::<3>();
-        let (mut brokers, mut links) = (Vec::new(), Vec::new());
-        let ports = Ports { count, direct: free_ports(), among: free_ports(), control: free_ports(), clients };
+        let (mut brokers, mut proxies) = (Vec::new(), Vec::new());
+        let ports = Ports { count, direct: free_ports(), internal: free_ports(), control: free_ports(), clients };
         for (number, (client, direct)) in clients.into_iter().zip(ports.direct).enumerate().take(count) {
             let at = folder.join(format!("kafka-{}", number + 1));
             std::fs::create_dir_all(&at).unwrap();
             std::fs::write(at.join("kafka.properties"), ports.configuration(number, &at)).unwrap();
-            links.push(Proxy::new(client, direct).await);
+            proxies.push(Proxy::new(client, direct).await);
         }
         format_storage(folder, &libraries, count);
         for number in 1..=count {
@@ -40,47 +40,47 @@ impl Cluster {
             brokers.push(broker);
         }
         let version = libraries.parent().unwrap().file_name().unwrap().to_string_lossy().replace("kafka-", "Kafka ");
-        let this = Self { brokers, links, version };
+        let this = Self { brokers, proxies, version };
         this.ready().await;
         this
     }
 
-    /// The addresses that clients are given.
+    /// Bootstrap servers of the proxies.
     pub fn addresses(&self) -> String {
-        let addresses = self.links.iter().map(|link| format!("127.0.0.1:{}", link.port));
+        let addresses = self.proxies.iter().map(|link| format!("127.0.0.1:{}", link.port));
         addresses.collect::<Vec<_>>().join(",")
     }
 
     async fn ready(&self) {
-        let ready = || async { self.brokers.iter().all(|broker| broker.said().contains("Kafka Server started")).then_some(()) };
-        until("the brokers are ready", Duration::from_secs(120), ready, || {
-            self.brokers.iter().map(Process::last_words).collect::<Vec<_>>().join("\n---\n")
+        let ready = || async { self.brokers.iter().all(|broker| broker.log().contains("Kafka Server started")).then_some(()) };
+        wait_until("the brokers are ready", Duration::from_secs(120), ready, || {
+            self.brokers.iter().map(Process::log_tail).collect::<Vec<_>>().join("\n---\n")
         })
         .await;
     }
 }
 
-/// `tests/services` knows how to get Kafka's libraries, and where they lie.
+/// Folder of Kafka's libraries, fetched by `tests/services` where they are missing.
 fn libraries() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/services");
     let output = Command::new(script).arg("libraries").output().unwrap();
-    let (told, talk) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "no Kafka: {talk}");
-    PathBuf::from(told.trim())
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "Kafka's libraries are missing: {stderr}");
+    PathBuf::from(stdout.trim())
 }
 
-/// One processor's worth of threads for what a JVM does beside its work: there are three of them.
+/// JVM with few threads for garbage collection and compilation, as three of them share the machine.
 fn java(libraries: &Path, memory: &str) -> Command {
     let mut command = Command::new("java");
     command.arg(format!("-Xmx{memory}")).args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
-    for (what, level) in [("defaultLogLevel", "warn"), ("showDateTime", "true"), ("log.kafka.server.KafkaRaftServer", "info")] {
-        command.arg(format!("-Dorg.slf4j.simpleLogger.{what}={level}"));
+    for (name, level) in [("defaultLogLevel", "warn"), ("showDateTime", "true"), ("log.kafka.server.KafkaRaftServer", "info")] {
+        command.arg(format!("-Dorg.slf4j.simpleLogger.{name}={level}"));
     }
     command.arg("-cp").arg(libraries.join("*"));
     command
 }
 
-/// Made by Kafka's own tool for the first one; the others have the same under names of their own, which saves two JVMs.
+/// Formats the storage of the first broker and copies it with other ids to the others, which saves two JVMs.
 fn format_storage(folder: &Path, libraries: &Path, count: usize) {
     let first = folder.join("kafka-1");
     let mut command = java(libraries, "128m");
@@ -109,7 +109,7 @@ fn format_storage(folder: &Path, libraries: &Path, count: usize) {
 struct Ports {
     count: usize,
     direct: [u16; 3],
-    among: [u16; 3],
+    internal: [u16; 3],
     control: [u16; 3],
     clients: [u16; 3],
 }
@@ -118,17 +118,17 @@ impl Ports {
     fn configuration(&self, number: usize, at: &Path) -> String {
         let voters: Vec<String> = (0..self.count).map(|n| format!("{}@127.0.0.1:{}", n + 1, self.control[n])).collect();
         let (copies, in_sync) = (self.count, self.count.min(2));
-        let (direct, among, control, client) =
-            (self.direct[number], self.among[number], self.control[number], self.clients[number]);
+        let (direct, internal, control, client) =
+            (self.direct[number], self.internal[number], self.control[number], self.clients[number]);
         format!(
             "process.roles=broker,controller
 node.id={}
 controller.quorum.voters={}
 controller.listener.names=CONTROLLER
-listeners=CLIENT://127.0.0.1:{direct},AMONG://127.0.0.1:{among},CONTROLLER://127.0.0.1:{control}
-advertised.listeners=CLIENT://127.0.0.1:{client},AMONG://127.0.0.1:{among}
-listener.security.protocol.map=CLIENT:PLAINTEXT,AMONG:PLAINTEXT,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=AMONG
+listeners=CLIENT://127.0.0.1:{direct},INTERNAL://127.0.0.1:{internal},CONTROLLER://127.0.0.1:{control}
+advertised.listeners=CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal}
+listener.security.protocol.map=CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=INTERNAL
 log.dirs={}/data
 auto.create.topics.enable=false
 message.max.bytes=8388608

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Folder;
-use crate::deeds::Deeds;
+use crate::executions::Executions;
 use crate::fleet::{Fleet, PREFIX};
 use crate::kafka::Cluster;
 use crate::orders::{Item, Orders};
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const WITHDRAWN: Duration = Duration::from_secs(30);
 /// Trees that are still open so long after the last order are cancelled: some never end by themselves.
 const OPEN: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const AT_ONCE: usize = 16;
 
 /// What is done to the fleet.
@@ -59,7 +59,7 @@ const LONG: &[(u64, Fault)] = &[
     (880, KafkaRestarted),
 ];
 
-struct Stage {
+struct Environment {
     kafka: Cluster,
     redis: Single,
     fleet: Fleet,
@@ -72,31 +72,31 @@ pub async fn run(seed: u64, length: Duration, is_short: bool) -> Vec<String> {
     let begun = Instant::now();
     let (kafka, redis) = (Cluster::start(folder.0.path(), 1).await, Single::start(folder.0.path()));
     let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url()).await;
-    let mut stage = Stage { kafka, redis, fleet };
+    let mut environment = Environment { kafka, redis, fleet };
     let told = |what: &str| println!("orders: {:4.0} s  {what}", begun.elapsed().as_secs_f64());
     told("all of it runs");
     let mut rng = fastrand::Rng::with_seed(seed);
-    let orders = Orders::new(stage.fleet.calls.clone());
+    let orders = Orders::new(environment.fleet.calls.clone());
     let clients = tokio::spawn(orders.clone().clients(rng.fork()));
     let from = Instant::now();
     for (place, fault) in if is_short { SHORT } else { LONG } {
         sleep_until(from + length.mul_f64(*place as f64 / 1_000.0)).await;
-        told(&stage.suffer(*fault).await);
+        told(&environment.inject(*fault).await);
     }
     sleep_until(from + length).await;
     orders.end();
     clients.await.unwrap();
     told("the last order is given");
-    let mut broken = judge(&mut stage, &orders, &told).await;
-    broken.append(&mut orders.answers.wrong.lock());
-    if !broken.is_empty() {
+    let mut violations = judge(&mut environment, &orders, &told).await;
+    violations.append(&mut orders.answers.wrong.lock());
+    if !violations.is_empty() {
         folder.keep();
     }
-    broken
+    violations
 }
 
-impl Stage {
-    async fn suffer(&mut self, fault: Fault) -> String {
+impl Environment {
+    async fn inject(&mut self, fault: Fault) -> String {
         let roles = &mut self.fleet;
         match fault {
             WorkerKilled(n) => {
@@ -136,31 +136,31 @@ async fn restart(process: &mut crate::process::Process, after: Duration) {
 async fn freeze(process: &crate::process::Process, span: Duration) {
     process.freeze();
     sleep(span).await;
-    process.thaw();
+    process.resume();
 }
 
-async fn judge(stage: &mut Stage, orders: &Orders, told: &impl Fn(&str)) -> Vec<String> {
-    stage.fleet.tend();
+async fn judge(environment: &mut Environment, orders: &Orders, told: &impl Fn(&str)) -> Vec<String> {
+    environment.fleet.restart_exited();
     orders.resume(Instant::now() + PATIENCE).await;
-    let open = settle(stage, orders).await;
+    let open = settle(environment, orders).await;
     if !open.is_empty() {
         return vec![format!("not at their end within {PATIENCE:?}: {open:?}")];
     }
     told("everything has ended");
-    let addresses = stage.kafka.addresses();
-    let mut broken = withdrawn(&addresses, told).await;
+    let addresses = environment.kafka.addresses();
+    let mut violations = withdrawn(&addresses, told).await;
     let topics = tokio::task::block_in_place(|| Topics::read_all(&addresses));
-    broken.extend(std::mem::take(&mut stage.fleet.ended));
+    violations.extend(std::mem::take(&mut environment.fleet.unexpected_exits));
     let items = orders.answers.items.lock().clone();
     let documents = documents(orders, items.keys()).await;
     let log = Log::of(&topics);
-    let deeds = Deeds::read(&stage.fleet.deeds);
-    told(&summary(orders, &items, &topics, &deeds));
-    created(&items, &documents, &log, &topics, &mut broken);
-    done(&documents, &deeds, &mut broken);
-    asked(orders, &documents, &log, &mut broken);
-    redriven(orders, &topics, &log, &mut broken);
-    broken
+    let executions = Executions::read(&environment.fleet.executions);
+    told(&summary(orders, &items, &topics, &executions));
+    created(&items, &documents, &log, &topics, &mut violations);
+    done(&documents, &executions, &mut violations);
+    asked(orders, &documents, &log, &mut violations);
+    redriven(orders, &topics, &log, &mut violations);
+    violations
 }
 
 /// Waits until workers are told of no cancel any more.
@@ -178,7 +178,7 @@ async fn withdrawn(addresses: &str, told: &impl Fn(&str)) -> Vec<String> {
     left.iter().map(|id| format!("workers are still told of the cancel of `{id}`")).collect()
 }
 
-fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, deeds: &Deeds) -> String {
+fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, executions: &Executions) -> String {
     let of = |is: &dyn Fn(&Item) -> bool| items.values().filter(|item| is(item)).count();
     let load = |number: &std::sync::atomic::AtomicUsize| number.load(std::sync::atomic::Ordering::Relaxed);
     let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
@@ -192,7 +192,7 @@ fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, dee
         of(&|item| item.accepted > 0),
         of(&|item| item.accepted == 0 && item.unknown > 0),
         of(&|item| item.accepted == 0 && item.unknown == 0),
-        deeds.count,
+        executions.count,
         topics.events.len(),
         orders.answers.cancels.lock().len(),
         orders.answers.retries.lock().len(),
@@ -202,13 +202,13 @@ fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, dee
 }
 
 /// Waits until every tree has ended; what does not end by itself is cancelled. Returns what is open all the same.
-async fn settle(stage: &mut Stage, orders: &Orders) -> BTreeSet<String> {
+async fn settle(environment: &mut Environment, orders: &Orders) -> BTreeSet<String> {
     let begun = Instant::now();
     let roots: BTreeSet<String> =
         orders.answers.items.lock().keys().map(|id| id.split(':').next().unwrap_or_default().to_owned()).collect();
     let mut open = roots;
     while begun.elapsed() < PATIENCE {
-        stage.fleet.tend();
+        environment.fleet.restart_exited();
         let looks = open.iter().cloned().map(|id| async move {
             let is_open = is_open(orders, &id).await;
             if is_open && begun.elapsed() > OPEN {
@@ -220,7 +220,7 @@ async fn settle(stage: &mut Stage, orders: &Orders) -> BTreeSet<String> {
         if open.is_empty() {
             break;
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     open
 }
@@ -276,7 +276,7 @@ fn created(
     documents: &BTreeMap<String, Value>,
     log: &Log,
     topics: &Topics,
-    broken: &mut Vec<String>,
+    violations: &mut Vec<String>,
 ) {
     for (id, item) in items {
         // Where its api could not announce it any more, its worker has.
@@ -284,35 +284,35 @@ fn created(
         let is_known = documents.get(id).is_some_and(|document| document["state"] != "expected");
         let has_record = topics.tasks.keys().any(|(task, ..)| task == id);
         if item.accepted > 0 && !(is_announced && is_known) {
-            broken.push(format!("`{id}` was accepted ({item:?}): in the log: {is_announced}, known: {is_known}"));
+            violations.push(format!("`{id}` was accepted ({item:?}): in the log: {is_announced}, known: {is_known}"));
         }
         if item.accepted == 0 && item.unknown == 0 && (is_announced || has_record) {
-            broken.push(format!("`{id}` was refused ({item:?}): in the log: {is_announced}, as a record: {has_record}"));
+            violations.push(format!("`{id}` was refused ({item:?}): in the log: {is_announced}, as a record: {has_record}"));
         }
         if is_announced != is_known {
-            broken.push(format!("`{id}` ({item:?}): in the log: {is_announced}, known: {is_known}"));
+            violations.push(format!("`{id}` ({item:?}): in the log: {is_announced}, known: {is_known}"));
         }
     }
 }
 
 /// What has succeeded was done.
-fn done(documents: &BTreeMap<String, Value>, deeds: &Deeds, broken: &mut Vec<String>) {
+fn done(documents: &BTreeMap<String, Value>, executions: &Executions, violations: &mut Vec<String>) {
     for (id, document) in documents {
         let run = document["run"].as_u64().unwrap_or_default() as u32;
-        if document["own_state"] == "succeeded" && deeds.ends(id, run, "well") == 0 {
-            broken.push(format!("`{id}` is said to have succeeded in run {run}, and was not done: {document}"));
+        if document["own_state"] == "succeeded" && executions.ends(id, run, "succeeded") == 0 {
+            violations.push(format!("`{id}` is said to have succeeded in run {run}, and was not done: {document}"));
         }
     }
 }
 
 /// Cancels, retries and changes that were accepted are in the log, and have come to pass once.
-fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, broken: &mut Vec<String>) {
+fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violations: &mut Vec<String>) {
     let mut places = BTreeSet::new();
     for (id, place) in orders.answers.cancels.lock().iter() {
         let is_there =
             log.by_place.get(place).is_some_and(|event| event.kind == Kind::CancelRequested && event.id.as_str() == id);
         if !is_there || !places.insert(place.clone()) {
-            broken.push(format!("the cancel of `{id}` at {place} was accepted, and is not there, or was for two"));
+            violations.push(format!("the cancel of `{id}` at {place} was accepted, and is not there, or was for two"));
         }
     }
     let mut runs = BTreeSet::new();
@@ -320,7 +320,7 @@ fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, broken
         let requests = log.of_task(id).iter().filter(|event| event.kind == Kind::RetryRequested).count();
         let is_first = runs.insert((id.clone(), *run));
         if requests == 0 || *run < 2 || !is_first {
-            broken.push(format!(
+            violations.push(format!(
                 "the retry of `{id}` into run {run} was accepted; {requests} requests, the first of it: {is_first}"
             ));
         }
@@ -331,14 +331,14 @@ fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, broken
         names.entry(id).or_default().insert(name);
         let patches = log.of_task(id).iter().filter(|event| event.kind == Kind::Patched && says(event, name)).count();
         if patches != 1 {
-            broken.push(format!("the name `{name}` of `{id}` was accepted, and is {patches} times in the log"));
+            violations.push(format!("the name `{name}` of `{id}` was accepted, and is {patches} times in the log"));
         }
     }
     for id in names.keys() {
         let last = log.of_task(id).iter().rfind(|event| event.kind == Kind::Patched);
         let is = documents.get(*id).and_then(|document| document["name"].as_str()).unwrap_or_default();
         if !last.is_some_and(|event| says(event, is)) {
-            broken.push(format!("the name of `{id}` is `{is}`, and the last one it was given is {last:?}"));
+            violations.push(format!("the name of `{id}` is `{is}`, and the last one it was given is {last:?}"));
         }
     }
 }
@@ -350,19 +350,19 @@ fn says(event: &Event, name: &str) -> bool {
 }
 
 /// A letter is redriven once: one answer, one mark, and one new run of its task.
-fn redriven(orders: &Orders, topics: &Topics, log: &Log, broken: &mut Vec<String>) {
+fn redriven(orders: &Orders, topics: &Topics, log: &Log, violations: &mut Vec<String>) {
     for (letter, times) in orders.answers.redrives.lock().iter().filter(|(_, times)| **times > 1) {
-        broken.push(format!("the redrive of {letter} was accepted {times} times"));
+        violations.push(format!("the redrive of {letter} was accepted {times} times"));
     }
     for (letter, fates) in topics.marks.iter().filter(|(_, fates)| fates.len() > 1) {
-        broken.push(format!("{letter} carries {} marks: {fates:?}", fates.len()));
+        violations.push(format!("{letter} carries {} marks: {fates:?}", fates.len()));
     }
     for (letter, _) in orders.answers.redrives.lock().iter() {
         let message = format!("redriven from the dead letter {letter}");
         let events = log.by_task.values().flatten().filter(|event| event.message.as_deref() == Some(&*message));
         let runs: Vec<u32> = events.map(|event| event.run).collect();
         if runs.is_empty() || runs.iter().collect::<BTreeSet<_>>().len() != 1 {
-            broken.push(format!("the redrive of {letter} was accepted; it asked for a run after each of {runs:?}"));
+            violations.push(format!("the redrive of {letter} was accepted; it asked for a run after each of {runs:?}"));
         }
     }
 }

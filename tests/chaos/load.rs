@@ -1,5 +1,5 @@
-//! The load: trees are published, cancelled and healed while faults come and go. Beside them probes, which say how the fleet
-//! is: a round of them touches every partition of tasks and of events.
+//! Load: trees are published, cancelled and retried during faults. Rounds of probes measure availability: each covers
+//! all partitions of tasks and of events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,26 +24,26 @@ use tokio::time::{Instant, sleep};
 use crate::apis::Apis;
 use crate::fleet::{EVENTS_PARTITIONS, PREFIX, TASK_PARTITIONS};
 use crate::kafka::Cluster;
-use crate::trees::{Story, Tree, Way};
+use crate::trees::{Operation, SubmitVia, Tree};
 
-/// A tree that is not at its end by then is lost.
+/// Time after which an unfinished tree is lost.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// Trees that are open at once: in an outage the load waits.
+/// Maximum number of open trees: the load pauses during an outage.
 const OPEN: usize = 150;
-const LOOK: Duration = Duration::from_millis(1_000);
-const ASK_AGAIN: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(1_000);
+const REQUEST_INTERVAL: Duration = Duration::from_secs(60);
 const SEND: Duration = Duration::from_secs(30);
 
-/// A tree that is out, and how it went.
+/// Published tree and its outcome.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct PublishedTree {
     pub tree: Tree,
-    /// Sends of its record beyond the first, each of which may have come through.
-    pub sent_again: u32,
-    pub trouble: Option<String>,
+    /// Retried sends of its record, each of which may have been written.
+    pub retried_sends: u32,
+    pub error: Option<String>,
 }
 
-/// A round of probes.
+/// Completed round of probes.
 #[derive(Clone, Copy, Debug)]
 pub struct Round {
     pub begun_ms: i64,
@@ -53,11 +53,11 @@ pub struct Round {
 pub struct Load {
     apis: Arc<Apis>,
     publisher: Publisher,
-    pub told: Mutex<Vec<Told>>,
+    pub published: Mutex<Vec<PublishedTree>>,
     pub rounds: Mutex<Vec<Round>>,
-    /// Of probes: the id, and the sends beyond the first.
+    /// Retried sends by id of the probe.
     pub probes: Mutex<BTreeMap<String, u32>>,
-    pub trouble: Mutex<Vec<String>>,
+    pub errors: Mutex<Vec<String>>,
     is_over: AtomicBool,
 }
 
@@ -66,11 +66,11 @@ impl Load {
         let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), kafka.addresses())])).unwrap();
         let link = SharedProducer::open(Arc::new(kafka), None).unwrap();
         let publisher = Publisher::new(link, Names::new(PREFIX), EVENTS_PARTITIONS, "chaos");
-        let (told, rounds, probes, trouble) = Default::default();
-        Arc::new(Self { apis, publisher, told, rounds, probes, trouble, is_over: AtomicBool::new(false) })
+        let (published, rounds, probes, errors) = Default::default();
+        Arc::new(Self { apis, publisher, published, rounds, probes, errors, is_over: AtomicBool::new(false) })
     }
 
-    /// No more trees and probes: what is begun goes on to its end.
+    /// Stops publishing trees and probes; started ones run to their end.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -79,63 +79,64 @@ impl Load {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Publishes trees at this rate until it is over, and then sees all of them to their end.
+    /// Publishes trees at this rate until stopped, and waits for the end of all of them.
     pub async fn trees(self: Arc<Self>, mut rng: fastrand::Rng, per_second: f64) {
-        let room = Arc::new(Semaphore::new(OPEN));
+        let permits = Arc::new(Semaphore::new(OPEN));
         let mut number = 0_u32;
         while !self.is_over() {
-            let place = room.clone().acquire_owned().await.unwrap();
+            let permit = permits.clone().acquire_owned().await.unwrap();
             number += 1;
             let (this, tree) = (self.clone(), Tree::random(&mut rng, format!("t{number}")));
             tokio::spawn(async move {
-                let mut told = Told { tree, sent_again: 0, trouble: None };
-                told.trouble = this.see(&mut told).await.err();
-                this.told.lock().push(told);
-                drop(place);
+                let mut published = PublishedTree { tree, retried_sends: 0, error: None };
+                published.error = this.follow(&mut published).await.err();
+                this.published.lock().push(published);
+                drop(permit);
             });
             sleep(Duration::from_secs_f64(1.0 / per_second)).await;
         }
-        let _ = room.acquire_many(OPEN as u32).await;
+        let _ = permits.acquire_many(OPEN as u32).await;
     }
 
-    /// One tree, from its publish to its end.
-    async fn see(&self, told: &mut Told) -> Result<(), String> {
-        let (id, story) = (told.tree.root.name.clone(), told.tree.story);
-        self.publish(told).await?;
-        match story {
-            Story::Plain => {}
-            Story::Cancelled => {
-                let all = told.tree.answers().len();
-                let there = |status: &Value| status["tree"]["total"] == json!(all) && status["own_state"] == "succeeded";
-                self.wait(&id, "all of it is there", there).await?;
-                self.ask(&format!("/v1/tasks/{id}/cancel"), json!({"reason": "chaos"}), &[409]).await?;
+    /// Publishes a tree and follows it to its end.
+    async fn follow(&self, published: &mut PublishedTree) -> Result<(), String> {
+        let id = published.tree.root.name.clone();
+        let operation = published.tree.operation;
+        self.publish(published).await?;
+        match operation {
+            Operation::Nothing => {}
+            Operation::Cancel => {
+                let all = published.tree.expected_tasks().len();
+                let is_complete = |status: &Value| status["tree"]["total"] == json!(all) && status["own_state"] == "succeeded";
+                self.wait_for_status(&id, "all tasks of the tree exist", is_complete).await?;
+                self.request(&format!("/v1/tasks/{id}/cancel"), json!({"reason": "chaos"}), &[409]).await?;
             }
-            Story::Healed => {
-                self.ended(&id).await?;
-                if told.tree.answers().iter().any(|answer| answer.run == 2) {
-                    self.heal(&id).await?;
+            Operation::Retry => {
+                self.wait_for_end(&id).await?;
+                if published.tree.expected_tasks().iter().any(|expected| expected.run == 2) {
+                    self.retry_failed(&id).await?;
                 }
             }
         }
-        self.ended(&id).await
+        self.wait_for_end(&id).await
     }
 
-    async fn publish(&self, told: &mut Told) -> Result<(), String> {
-        match told.tree.way {
-            Way::Api => self.publish_by_api(told).await,
-            Way::Library => self.publish_by_library(told).await,
-            Way::Bare => self.publish_bare(told).await,
+    async fn publish(&self, published: &mut PublishedTree) -> Result<(), String> {
+        match published.tree.via {
+            SubmitVia::Api => self.publish_via_api(published).await,
+            SubmitVia::Library => self.publish_via_library(published).await,
+            SubmitVia::PlainProducer => self.publish_plain(published).await,
         }
     }
 
-    async fn publish_by_api(&self, told: &mut Told) -> Result<(), String> {
-        let root = &told.tree.root;
-        let mut body = json!({"type": root.kind, "id": root.name, "params": root.work, "then": told.tree.then()});
-        if root.later_ms > 0 {
-            body["delay"] = json!(root.later_ms);
+    async fn publish_via_api(&self, published: &mut PublishedTree) -> Result<(), String> {
+        let root = &published.tree.root;
+        let mut body = json!({"type": root.kind, "id": root.name, "params": root.work, "then": published.tree.continuations()});
+        if root.delay_ms > 0 {
+            body["delay"] = json!(root.delay_ms);
         }
         let calls = self.create(&body).await?;
-        told.sent_again = calls - 1;
+        published.retried_sends = calls - 1;
         Ok(())
     }
 
@@ -147,24 +148,24 @@ impl Load {
         }
     }
 
-    async fn publish_by_library(&self, told: &mut Told) -> Result<(), String> {
-        let root = &told.tree.root;
+    async fn publish_via_library(&self, published: &mut PublishedTree) -> Result<(), String> {
+        let root = &published.tree.root;
         let mut new = NewTask::new(&root.kind, RawJson::of(&root.work).unwrap());
         new.id = Some(TaskId::parse(&root.name).unwrap());
-        new.policy.rules.then = serde_json::from_value(told.tree.then()).unwrap();
-        if root.later_ms > 0 {
-            new = new.delay(Duration::from_millis(root.later_ms));
+        new.policy.rules.then = serde_json::from_value(published.tree.continuations()).unwrap();
+        if root.delay_ms > 0 {
+            new = new.delay(Duration::from_millis(root.delay_ms));
         }
-        let until = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         let mut outcome = self.publisher.publish(new.clone(), now_ms()).await;
         while let Err(why) = outcome {
-            if Instant::now() > until {
+            if Instant::now() > deadline {
                 return Err(why.to_string());
             }
             outcome = match why {
                 PublishError::Out { task, .. } => self.publisher.announce(*task, now_ms()).await,
                 _ => {
-                    told.sent_again += 1;
+                    published.retried_sends += 1;
                     self.publisher.publish(new.clone(), now_ms()).await
                 }
             };
@@ -172,43 +173,44 @@ impl Load {
         Ok(())
     }
 
-    async fn publish_bare(&self, told: &mut Told) -> Result<(), String> {
-        let root = &told.tree.root;
+    async fn publish_plain(&self, published: &mut PublishedTree) -> Result<(), String> {
+        let root = &published.tree.root;
         let (topic, value) = (self.publisher.names().tasks(&root.kind), serde_json::to_vec(&root.work).unwrap());
         let (headers, key) = ([("ce_id", root.name.as_bytes())], root.name.as_bytes());
-        let until = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         let record = ProducerRecord { topic: &topic, partition: None, key: Some(key), value: Some(&value), headers: &headers };
         while let Err(why) = self.publisher.link().deliver(record, SEND).await {
-            if Instant::now() > until {
+            if Instant::now() > deadline {
                 return Err(why.to_string());
             }
-            told.sent_again += 1;
+            published.retried_sends += 1;
         }
         Ok(())
     }
 
-    /// Starts again what has failed in a tree, and sees it healed. Asked again after a while: of an unknown outcome nothing may
-    /// have come.
-    async fn heal(&self, id: &str) -> Result<(), String> {
-        let until = Instant::now() + PATIENCE;
-        let mut asked: Option<Instant> = None;
-        while Instant::now() < until {
-            if asked.is_none_or(|asked| asked.elapsed() > ASK_AGAIN) {
-                self.ask(&format!("/v1/tasks/{id}/retry"), json!({"only_failed": true}), &[409]).await?;
-                asked = Some(Instant::now());
+    /// Retries the failed tasks of a tree and waits until it has succeeded. The request is repeated, because one with
+    /// an unknown outcome may have had no effect.
+    async fn retry_failed(&self, id: &str) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut requested_at: Option<Instant> = None;
+        while Instant::now() < deadline {
+            if requested_at.is_none_or(|requested_at| requested_at.elapsed() > REQUEST_INTERVAL) {
+                self.request(&format!("/v1/tasks/{id}/retry"), json!({"only_failed": true}), &[409]).await?;
+                requested_at = Some(Instant::now());
             }
-            let page = self.apis.get(&format!("/v1/tasks?root={id}&limit=200"), until).await?;
+            let page = self.apis.get(&format!("/v1/tasks?root={id}&limit=200"), deadline).await?;
             let runs = page["tasks"].as_array().into_iter().flatten().filter_map(|status| status["run"].as_u64());
             if runs.max() >= Some(2) {
-                return self.wait(id, "it is healed", |status| status["state"] == "succeeded").await;
+                return self.wait_for_status(id, "the tree has succeeded", |status| status["state"] == "succeeded").await;
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
-        Err(format!("`{id}` is not started again"))
+        Err(format!("`{id}` is not retried"))
     }
 
-    /// Something asked of a task; these answers are as good as a yes, because it may have been heard before.
-    async fn ask(&self, path: &str, body: Value, good: &[u16]) -> Result<(), String> {
+    /// Sends a request about a task. The given statuses count as success, as an earlier request may have been
+    /// processed.
+    async fn request(&self, path: &str, body: Value, good: &[u16]) -> Result<(), String> {
         let reply = self.apis.call(Method::POST, path, Some(&body), Instant::now() + PATIENCE).await?;
         match reply.status {
             200..300 => Ok(()),
@@ -217,28 +219,28 @@ impl Load {
         }
     }
 
-    async fn ended(&self, id: &str) -> Result<(), String> {
+    async fn wait_for_end(&self, id: &str) -> Result<(), String> {
         let ends = ["succeeded", "failed", "cancelled", "expired"];
-        self.wait(id, "it has ended", |status| ends.iter().any(|end| status["state"] == *end)).await
+        self.wait_for_status(id, "the task is in a terminal state", |status| ends.iter().any(|end| status["state"] == *end)).await
     }
 
-    /// Looks at the status of a task until it is so.
-    async fn wait(&self, id: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Result<(), String> {
-        let until = Instant::now() + PATIENCE;
+    /// Polls the status of a task until the condition holds.
+    async fn wait_for_status(&self, id: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            let reply = self.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, until).await?;
-            if reply.status == 200 && holds(&reply.body) {
+            let reply = self.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, deadline).await?;
+            if reply.status == 200 && condition(&reply.body) {
                 return Ok(());
             }
-            if Instant::now() > until {
-                let why = self.apis.get(&format!("/v1/tasks/{id}/why"), Instant::now() + LOOK).await;
+            if Instant::now() > deadline {
+                let why = self.apis.get(&format!("/v1/tasks/{id}/why"), Instant::now() + POLL_INTERVAL).await;
                 return Err(format!("`{id}`: not within {PATIENCE:?}: {what}; {} {why:?}", reply.body["state"]));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Round after round until it is over.
+    /// Runs rounds of probes until stopped.
     pub async fn probes(self: Arc<Self>) {
         let mut number = 0;
         while !self.is_over() {
@@ -246,7 +248,7 @@ impl Load {
             let ids = probe_ids(number);
             let begun_ms = now_ms();
             let outcomes = futures::future::join_all(ids.iter().map(|id| self.probe(id))).await;
-            self.trouble.lock().extend(outcomes.into_iter().filter_map(Result::err));
+            self.errors.lock().extend(outcomes.into_iter().filter_map(Result::err));
             self.rounds.lock().push(Round { begun_ms, ended_ms: now_ms() });
             sleep(Duration::from_millis(100)).await;
         }
@@ -254,39 +256,40 @@ impl Load {
 
     async fn probe(&self, id: &str) -> Result<(), String> {
         self.probes.lock().insert(id.to_owned(), u32::MAX);
-        let calls = self.create(&json!({"type": "work", "id": id, "params": {"end": "well"}})).await?;
+        let calls = self.create(&json!({"type": "work", "id": id, "params": {"outcome": "succeed"}})).await?;
         self.probes.lock().insert(id.to_owned(), calls - 1);
-        let until = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            let reply = self.apis.call(Method::GET, &format!("/v1/tasks/{id}/state"), None, until).await?;
+            let reply = self.apis.call(Method::GET, &format!("/v1/tasks/{id}/state"), None, deadline).await?;
             if reply.status == 200 && reply.body["state"] == "succeeded" {
                 return Ok(());
             }
-            if Instant::now() > until {
-                return Err(format!("the probe `{id}` is not seen done: {}", reply.body));
+            if Instant::now() > deadline {
+                return Err(format!("the probe `{id}` has not succeeded: {}", reply.body));
             }
             sleep(Duration::from_millis(150)).await;
         }
     }
 }
 
-/// Ids that lie in all partitions of tasks, and in all of events.
+/// Ids that cover all partitions of tasks and of events.
 fn probe_ids(round: u32) -> Vec<String> {
     let mut ids: Vec<String> = Vec::new();
-    let covers = |ids: &[String], count: u32, id: &str| ids.iter().any(|other| place(other, count) == place(id, count));
+    let covers = |ids: &[String], count: u32, id: &str| ids.iter().any(|other| partition(other, count) == partition(id, count));
     for n in 0.. {
         let id = format!("p{round}-{n}");
         if !covers(&ids, TASK_PARTITIONS, &id) || !covers(&ids, EVENTS_PARTITIONS, &id) {
             ids.push(id);
         }
-        let places = |count| ids.iter().map(|id| place(id, count)).collect::<std::collections::BTreeSet<_>>().len();
-        if places(TASK_PARTITIONS) == TASK_PARTITIONS as usize && places(EVENTS_PARTITIONS) == EVENTS_PARTITIONS as usize {
+        let partitions = |count| ids.iter().map(|id| partition(id, count)).collect::<std::collections::BTreeSet<_>>().len();
+        if partitions(TASK_PARTITIONS) == TASK_PARTITIONS as usize && partitions(EVENTS_PARTITIONS) == EVENTS_PARTITIONS as usize
+        {
             break;
         }
     }
     ids
 }
 
-fn place(id: &str, count: u32) -> u32 {
+fn partition(id: &str, count: u32) -> u32 {
     partition_of(id.as_bytes(), count)
 }

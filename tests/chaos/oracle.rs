@@ -1,5 +1,5 @@
-//! Is everything as it has to be? It knows the trees, the file of deeds and the records in Kafka, and nothing of how the fleet
-//! comes to its answers.
+//! Checks against the known trees, the recorded executions and the records in Kafka, independent of the fleet's own
+//! logic.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::apis::Apis;
-use crate::deeds::{Cause, Deeds, Repeat};
+use crate::executions::{Cause, Executions, Repeat};
 use crate::fleet::{SCHEDULE, SCHEDULE_EVERY_S};
-use crate::load::{PATIENCE, Told};
+use crate::load::{PATIENCE, PublishedTree};
 use crate::topics::Topics;
-use crate::trees::{Answer, Source};
+use crate::trees::{ExpectedTask, Source};
 
-/// How long the answers may take to become right after the last tree has ended.
+/// Maximum time for the api to reach the expected state after the last tree has ended.
 const SETTLE: Duration = Duration::from_secs(90);
-/// Trees that are looked at at the same time.
-const AT_ONCE: usize = 16;
-/// The worker's window of a partition: what a lost worker may have begun that is begun again.
+/// Number of trees checked concurrently.
+const CONCURRENCY: usize = 16;
+/// Window of a partition: maximum number of attempts repeated after the loss of a worker.
 const WINDOW: usize = 256;
 
-/// What was found wrong, by kind.
+/// Violations by kind.
 #[derive(Default)]
-pub struct Found {
+pub struct Violations {
     pub lost: Vec<String>,
     pub rollups: Vec<String>,
     pub counts: Vec<String>,
 }
 
-impl Found {
+impl Violations {
     pub fn is_empty(&self) -> bool {
         self.lost.is_empty() && self.rollups.is_empty() && self.counts.is_empty()
     }
@@ -39,123 +39,123 @@ impl Found {
 
 pub struct Oracle<'a> {
     pub apis: &'a Apis,
-    pub told: &'a [Told],
+    pub published: &'a [PublishedTree],
     pub probes: &'a BTreeMap<String, u32>,
 }
 
 impl Oracle<'_> {
-    /// What the fleet says, once it says nothing wrong, or what is still wrong after a while. `read`: what lies in Kafka, read
-    /// anew for each look, because the last task of the schedule may come late.
-    pub async fn answers(&self, read: &dyn Fn() -> Topics) -> Found {
+    /// Violations in the api's responses, once there are none or after [`SETTLE`]. `read` reads the topics for each
+    /// try, because the last scheduled task may come late.
+    pub async fn violations(&self, read: &dyn Fn() -> Topics) -> Violations {
         let until = Instant::now() + SETTLE;
         loop {
-            let found = self.look(beats(&read()).count()).await;
-            if found.is_empty() || Instant::now() > until {
-                return found;
+            let violations = self.check(scheduled_ids(&read()).count()).await;
+            if violations.is_empty() || Instant::now() > until {
+                return violations;
             }
             sleep(Duration::from_secs(2)).await;
         }
     }
 
-    async fn look(&self, beats: usize) -> Found {
-        let mut found = Found::default();
-        let pages = self.told.iter().map(async |told| {
-            let path = format!("/v1/tasks?root={}&limit=200", told.tree.root.name);
-            (told.tree.answers(), self.apis.get(&path, Instant::now() + PATIENCE).await)
+    async fn check(&self, scheduled_ids: usize) -> Violations {
+        let mut violations = Violations::default();
+        let pages = self.published.iter().map(async |published| {
+            let path = format!("/v1/tasks?root={}&limit=200", published.tree.root.name);
+            (published.tree.expected_tasks(), self.apis.get(&path, Instant::now() + PATIENCE).await)
         });
-        let mut pages = stream::iter(pages).buffer_unordered(AT_ONCE);
-        while let Some((answers, page)) = pages.next().await {
+        let mut pages = stream::iter(pages).buffer_unordered(CONCURRENCY);
+        while let Some((expected_tasks, page)) = pages.next().await {
             match page {
-                Ok(page) => compare(&answers, &page["tasks"], &mut found),
-                Err(why) => found.lost.push(why),
+                Ok(page) => compare(&expected_tasks, &page["tasks"], &mut violations),
+                Err(why) => violations.lost.push(why),
             }
         }
-        self.compare_counts(beats, &mut found).await;
-        found
+        self.compare_counts(scheduled_ids, &mut violations).await;
+        violations
     }
 
-    /// The counters against a count of what was published.
-    async fn compare_counts(&self, beats: usize, found: &mut Found) {
+    /// Compares the counts by type with the number of published tasks.
+    async fn compare_counts(&self, scheduled_ids: usize, violations: &mut Violations) {
         let mut expected = BTreeMap::<(String, State), usize>::new();
-        for answer in self.told.iter().flat_map(|told| told.tree.answers()) {
-            *expected.entry((answer.kind, answer.state)).or_default() += 1;
+        for task in self.published.iter().flat_map(|published| published.tree.expected_tasks()) {
+            *expected.entry((task.kind, task.state)).or_default() += 1;
         }
-        *expected.entry(("work".to_owned(), State::Succeeded)).or_default() += self.probes.len() + beats;
+        *expected.entry(("work".to_owned(), State::Succeeded)).or_default() += self.probes.len() + scheduled_ids;
         let types = match self.apis.get("/v1/types", Instant::now() + PATIENCE).await {
             Ok(types) => types,
-            Err(why) => return found.counts.push(why),
+            Err(why) => return violations.counts.push(why),
         };
         for kind in types["types"].as_array().into_iter().flatten() {
             let name = kind["type"].as_str().unwrap_or_default();
             for state in State::ALL {
-                let told = kind["counts"][state.to_string()].as_u64().unwrap_or(0) as usize;
+                let reported = kind["counts"][state.to_string()].as_u64().unwrap_or(0) as usize;
                 let counted = expected.remove(&(name.to_owned(), state)).unwrap_or(0);
-                if told != counted {
-                    found.counts.push(format!("{name} {state}: {told} are told, {counted} were counted"));
+                if reported != counted {
+                    violations.counts.push(format!("{name} {state}: reported {reported}, counted {counted}"));
                 }
             }
         }
-        found.counts.extend(
+        violations.counts.extend(
             expected
                 .into_iter()
                 .filter(|(_, count)| *count > 0)
-                .map(|(what, count)| format!("{} {}: nothing is told, {count} were counted", what.0, what.1)),
+                .map(|(what, count)| format!("{} {}: reported none, counted {count}", what.0, what.1)),
         );
     }
 }
 
-/// A tree against what has to come of it.
-fn compare(answers: &[Answer], tasks: &Value, found: &mut Found) {
-    let told: BTreeMap<&str, &Value> =
+/// Compares a tree with its expected outcome.
+fn compare(expected_tasks: &[ExpectedTask], tasks: &Value, violations: &mut Violations) {
+    let reported: BTreeMap<&str, &Value> =
         tasks.as_array().into_iter().flatten().map(|status| (status["id"].as_str().unwrap_or_default(), status)).collect();
-    for (place, answer) in answers.iter().enumerate() {
-        let Some(status) = told.get(&*answer.id) else {
-            found.lost.push(format!("`{}` is not known", answer.id));
+    for (index, expected) in expected_tasks.iter().enumerate() {
+        let Some(status) = reported.get(&*expected.id) else {
+            violations.lost.push(format!("`{}` is unknown", expected.id));
             continue;
         };
         if !status["state"].as_str().is_some_and(|state| ["succeeded", "failed", "cancelled", "expired"].contains(&state)) {
-            found.lost.push(format!("`{}` is {} for ever", answer.id, status["state"]));
+            violations.lost.push(format!("`{}` stays {}", expected.id, status["state"]));
             continue;
         }
-        let is = (&status["own_state"], &status["state"], &status["run"]);
-        let should = (json!(answer.own), json!(answer.state), json!(answer.run));
-        if is != (&should.0, &should.1, &should.2) {
-            found.rollups.push(format!("`{}` is {is:?} instead of {should:?}", answer.id));
+        let actual = (&status["own_state"], &status["state"], &status["run"]);
+        let wanted = (json!(expected.own), json!(expected.state), json!(expected.run));
+        if actual != (&wanted.0, &wanted.1, &wanted.2) {
+            violations.rollups.push(format!("`{}` is {actual:?} instead of {wanted:?}", expected.id));
         }
-        compare_counts(answers, place, status, found);
+        compare_counts(expected_tasks, index, status, violations);
     }
-    for id in told.keys().filter(|id| !answers.iter().any(|answer| answer.id == **id)) {
-        found.rollups.push(format!("`{id}` was never asked for"));
+    for id in reported.keys().filter(|id| !expected_tasks.iter().any(|expected| expected.id == **id)) {
+        violations.rollups.push(format!("`{id}` was not requested"));
     }
 }
 
-/// What a task tells of its children and of everything below it, against a count.
-fn compare_counts(answers: &[Answer], place: usize, status: &Value, found: &mut Found) {
-    let answer = &answers[place];
+/// Compares the counts of a task with a count of its children and its tree.
+fn compare_counts(expected_tasks: &[ExpectedTask], index: usize, status: &Value, violations: &mut Violations) {
+    let expected = &expected_tasks[index];
     let mut by_state = BTreeMap::<String, u64>::new();
-    for child in &answer.children {
-        *by_state.entry(answers[*child].state.to_string()).or_default() += 1;
+    for child in &expected.children {
+        *by_state.entry(expected_tasks[*child].state.to_string()).or_default() += 1;
     }
-    let told = &status["children"];
+    let reported = &status["children"];
     let zero = |(name, count): (&String, &Value)| (count.as_u64() != Some(0)).then(|| (name.clone(), count.clone()));
-    let told_by_state: serde_json::Map<String, Value> =
-        told["by_state"].as_object().into_iter().flatten().filter_map(zero).collect();
-    if json!(by_state) != json!(told_by_state) || told["total"] != json!(answer.children.len()) {
-        found.counts.push(format!("`{}` tells {told} of its children, and has {by_state:?}", answer.id));
+    let reported_by_state: serde_json::Map<String, Value> =
+        reported["by_state"].as_object().into_iter().flatten().filter_map(zero).collect();
+    if json!(by_state) != json!(reported_by_state) || reported["total"] != json!(expected.children.len()) {
+        violations.counts.push(format!("`{}` reports the children {reported}, counted {by_state:?}", expected.id));
     }
-    let below = |id: &str| id.strip_prefix(&*answer.id).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
-    let all: Vec<&Answer> = answers.iter().filter(|other| below(&other.id)).collect();
+    let below = |id: &str| id.strip_prefix(&*expected.id).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
+    let all: Vec<&ExpectedTask> = expected_tasks.iter().filter(|other| below(&other.id)).collect();
     let well = all.iter().filter(|other| other.state == State::Succeeded).count();
     let tree = &status["tree"];
     let counted = json!([all.len(), 0, well, all.len() - well]);
     if json!([tree["total"], tree["pending"], tree["successful"], tree["failed"]]) != counted {
-        found.counts.push(format!("`{}` tells {tree} of its tree, counted were {counted}", answer.id));
+        violations.counts.push(format!("`{}` reports the tree {tree}, counted {counted}", expected.id));
     }
 }
 
-/// What fired, and how often it should have.
+/// Numbers of records published by timers, effects and schedules, and violations.
 #[derive(Default, Debug, serde::Serialize)]
-pub struct Fired {
+pub struct PublishCounts {
     pub timers: usize,
     pub continuations: usize,
     pub retries: usize,
@@ -163,124 +163,128 @@ pub struct Fired {
     pub wrong: Vec<String>,
 }
 
-/// Records of tasks against what had to be published: once what a timer or an effect publishes, at least once what a
-/// publisher or a parent does, and never more often than they were asked to.
-pub fn fired(told: &[Told], deeds: &Deeds, topics: &Topics) -> (Fired, Vec<String>) {
-    let (mut fired, mut lost) = (Fired::default(), Vec::new());
-    for told in told {
-        let answers = told.tree.answers();
-        for answer in &answers {
-            let run = if answer.source == Source::Effect { answer.run } else { 1 };
-            let count = topics.count(&answer.id, run, 0);
-            let parent = answer.parent.map(|parent| deeds.ends(&answers[parent].id, 1, "well"));
-            let asked = parent.unwrap_or(1 + told.sent_again as usize).max(1);
-            let (most, least) = match answer.source {
-                Source::Nobody => (0, 0),
-                Source::Publisher | Source::Parent => (asked, 1),
+/// Checks the number of records per task: one for a timer or an effect, at least one for a publisher or a parent, and
+/// never more than requested.
+pub fn publish_counts(published: &[PublishedTree], executions: &Executions, topics: &Topics) -> (PublishCounts, Vec<String>) {
+    let (mut publish_counts, mut lost) = (PublishCounts::default(), Vec::new());
+    for published in published {
+        let expected_tasks = published.tree.expected_tasks();
+        for expected in &expected_tasks {
+            let run = if expected.source == Source::Effect { expected.run } else { 1 };
+            let count = topics.count(&expected.id, run, 0);
+            let parent = expected.parent.map(|parent| executions.ends(&expected_tasks[parent].id, 1, "succeeded"));
+            let requested = parent.unwrap_or(1 + published.retried_sends as usize).max(1);
+            let (most, least) = match expected.source {
+                Source::Never => (0, 0),
+                Source::Publisher | Source::Parent => (requested, 1),
                 Source::Timer => {
-                    fired.timers += 1;
-                    (asked, 1)
+                    publish_counts.timers += 1;
+                    (requested, 1)
                 }
                 Source::Effect => {
-                    fired.continuations += 1;
+                    publish_counts.continuations += 1;
                     (1, 1)
                 }
             };
             if count < least {
-                lost.push(format!("`{}` has no record", answer.id));
+                lost.push(format!("`{}` has no record", expected.id));
             }
             if count > most {
-                fired.wrong.push(format!("`{}` was published {count} times, asked for was {most}", answer.id));
+                publish_counts.wrong.push(format!("`{}` was published {count} times, requested {most} times", expected.id));
             }
-            if answer.run == 2 && answer.source != Source::Effect {
-                fired.retries += 1;
-                let count = topics.count(&answer.id, 2, 0);
+            if expected.run == 2 && expected.source != Source::Effect {
+                publish_counts.retries += 1;
+                let count = topics.count(&expected.id, 2, 0);
                 if count != 1 {
-                    fired.wrong.push(format!("`{}` was started again {count} times", answer.id));
+                    publish_counts.wrong.push(format!("`{}` was retried {count} times", expected.id));
                 }
             }
-            lost.extend(missing_deed(answer, deeds));
-            if answer.dead && !topics.dead.contains_key(&answer.id) {
-                lost.push(format!("`{}` has no dead letter", answer.id));
+            lost.extend(missing_execution(expected, executions));
+            if expected.dead && !topics.dead.contains_key(&expected.id) {
+                lost.push(format!("`{}` has no dead letter", expected.id));
             }
         }
     }
-    retries_by_timer(deeds, topics, &mut fired);
-    scheduled(topics, &mut fired);
-    (fired, lost)
+    retries_by_timer(executions, topics, &mut publish_counts);
+    scheduled(topics, &mut publish_counts);
+    (publish_counts, lost)
 }
 
-/// What is told as ended has to have been done.
-fn missing_deed(answer: &Answer, deeds: &Deeds) -> Option<String> {
-    let end = match answer.own {
-        State::Succeeded => "well",
-        State::Failed => "badly",
+/// Finds a terminal state without an execution.
+fn missing_execution(expected: &ExpectedTask, executions: &Executions) -> Option<String> {
+    let end = match expected.own {
+        State::Succeeded => "succeeded",
+        State::Failed => "failed",
         _ => return None,
     };
-    let done = deeds.ends(&answer.id, answer.run, end) > 0;
-    (answer.is_run && !done).then(|| format!("`{}` was never done in run {}", answer.id, answer.run))
+    let done = executions.ends(&expected.id, expected.run, end) > 0;
+    (expected.is_run && !done).then(|| format!("`{}` was not executed in run {}", expected.id, expected.run))
 }
 
-/// A retry that waited at the tracker was published as often as an attempt failed before it, at most.
-fn retries_by_timer(deeds: &Deeds, topics: &Topics, fired: &mut Fired) {
-    for ((id, run, used), places) in topics.tasks.iter().filter(|(key, _)| key.2 > 0) {
-        fired.timers += 1;
-        let failed = deeds.of(id, *run).iter().filter(|deed| deed.attempt == *used && deed.end.as_deref() == Some("again"));
-        let asked = failed.count();
-        if places.len() > asked {
-            fired.wrong.push(format!(
-                "attempt {} of `{id}` was released {} times, {asked} failed before",
+/// Checks that a retry that waited at the tracker was released at most once per failed attempt.
+fn retries_by_timer(executions: &Executions, topics: &Topics, publish_counts: &mut PublishCounts) {
+    for ((id, run, used), partitions) in topics.tasks.iter().filter(|(key, _)| key.2 > 0) {
+        publish_counts.timers += 1;
+        let failed = executions
+            .of(id, *run)
+            .iter()
+            .filter(|execution| execution.attempt == *used && execution.end.as_deref() == Some("again"));
+        let requested = failed.count();
+        if partitions.len() > requested {
+            publish_counts.wrong.push(format!(
+                "attempt {} of `{id}` was released {} times after {requested} failures",
                 used + 1,
-                places.len()
+                partitions.len()
             ));
         }
     }
 }
 
-/// The ids of what the schedule has fired.
-pub fn beats(topics: &Topics) -> impl Iterator<Item = &String> {
+/// Ids of the tasks of the schedule.
+pub fn scheduled_ids(topics: &Topics) -> impl Iterator<Item = &String> {
     let prefix = format!("{SCHEDULE}.");
     topics.tasks.keys().map(|(id, ..)| id).filter(move |id| id.starts_with(&prefix))
 }
 
-/// Each time of the schedule once, and none left out.
-fn scheduled(topics: &Topics, fired: &mut Fired) {
+/// Checks that each time of the schedule has one task, without gaps.
+fn scheduled(topics: &Topics, publish_counts: &mut PublishCounts) {
     let mut times = Vec::new();
-    for id in beats(topics) {
-        fired.scheduled += 1;
+    for id in scheduled_ids(topics) {
+        publish_counts.scheduled += 1;
         let time = id.split_once('.').map_or("", |(_, time)| time);
         match jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", time) {
             Ok(time) => times.push(time.to_zoned(jiff::tz::TimeZone::UTC).unwrap().timestamp().as_second()),
-            Err(why) => fired.wrong.push(format!("`{id}` names no time: {why}")),
+            Err(why) => publish_counts.wrong.push(format!("`{id}` does not contain a time: {why}")),
         }
         let count = topics.count(id, 1, 0);
         if count != 1 {
-            fired.wrong.push(format!("`{id}` was fired {count} times"));
+            publish_counts.wrong.push(format!("`{id}` was created {count} times"));
         }
     }
     times.sort_unstable();
     let gaps = times.windows(2).filter(|pair| pair[1] - pair[0] != SCHEDULE_EVERY_S);
-    fired
+    publish_counts
         .wrong
-        .extend(gaps.map(|pair| format!("the schedule fired nothing between {} and {} (epoch seconds)", pair[0], pair[1])));
+        .extend(gaps.map(|pair| format!("the schedule created no task between {} and {} (epoch seconds)", pair[0], pair[1])));
 }
 
-/// What was done again of one worker, in one partition, for one cause, is at most what it may have had in hand.
+/// Checks that repetitions per worker, partition and cause do not exceed a window.
 pub fn beyond_window(repeats: &[Repeat], topics: &Topics) -> Vec<String> {
     let mut counts = BTreeMap::<(&str, String, i64, &str), usize>::new();
-    // A record that lies there twice is to be done twice.
+    // Two records of a task cause two executions.
     for repeat in repeats.iter().filter(|repeat| !matches!(repeat.cause, Cause::Record | Cause::Parent)) {
-        let place = topics.place(&repeat.id).map(ToString::to_string).unwrap_or_default();
+        let partition = topics.first_partition(&repeat.id).map(ToString::to_string).unwrap_or_default();
         let since_ms = if let Cause::Fault(_, since_ms) = repeat.cause { since_ms } else { 0 };
-        *counts.entry((&repeat.first.worker, place, since_ms, repeat.cause.words())).or_default() += 1;
+        *counts.entry((&repeat.first.worker, partition, since_ms, repeat.cause.name())).or_default() += 1;
     }
     let beyond = counts.into_iter().filter(|(_, count)| *count > WINDOW);
-    let told = |((worker, place, _, cause), count)| format!("{count} attempts of {worker} in {place} were made again: {cause}");
-    beyond.map(told).collect()
+    let describe =
+        |((worker, partition, _, cause), count)| format!("{count} attempts of {worker} in {partition} were repeated: {cause}");
+    beyond.map(describe).collect()
 }
 
-/// Nothing that was finished is done again because a worker was stopped in order.
-pub fn again_after_a_stop(repeats: &[Repeat]) -> Vec<String> {
+/// Checks that a graceful stop repeats no finished execution.
+pub fn repeated_after_stop(repeats: &[Repeat]) -> Vec<String> {
     let all = repeats.iter().filter(|repeat| repeat.cause == Cause::Finished);
     all.map(|repeat| format!("attempt {} of run {} of `{}`, by {}", repeat.attempt, repeat.run, repeat.id, repeat.first.worker))
         .collect()

@@ -116,11 +116,11 @@ impl Orders {
         }
     }
 
-    /// `insists`: again where the outcome is not known, with the same ids.
-    async fn create(&self, tree: &[Twig], atomic: bool, insists: bool) {
+    /// `repeat`: again where the outcome is not known, with the same ids.
+    async fn create(&self, tree: &[Twig], atomic: bool, repeat: bool) {
         let items: Vec<&Value> = tree.iter().map(|twig| &twig.body).collect();
         let path = if atomic { format!("{BATCHES}?atomic=true") } else { BATCHES.to_owned() };
-        for _ in 0..if insists { REPEATS } else { 1 } {
+        for _ in 0..if repeat { REPEATS } else { 1 } {
             let answer = self.call(Method::POST, &path, Some(&json!(items))).await;
             if !self.note(tree, answer) {
                 return;
@@ -220,7 +220,7 @@ impl Orders {
 fn tree(root: &str, rng: &mut fastrand::Rng) -> Vec<Twig> {
     let mut body = json!({"type": TYPES[rng.usize(..2)], "id": root, "params": work(rng), "fail_fast": rng.u8(..3) == 0});
     if rng.u8(..4) == 0 {
-        body["then"] = json!([{"type": "work", "params": {"end": "well"}, "on": "ended"}]);
+        body["then"] = json!([{"type": "work", "params": {"outcome": "succeed"}, "on": "ended"}]);
     }
     let mut tree = vec![Twig { id: root.to_owned(), body }];
     for n in 0..rng.usize(2..7) {
@@ -232,7 +232,8 @@ fn tree(root: &str, rng: &mut fastrand::Rng) -> Vec<Twig> {
 }
 
 fn work(rng: &mut fastrand::Rng) -> Value {
-    let end = ["well", "well", "well", "well", "well", "badly", "dead", "first_badly", "never"][rng.usize(..9)];
+    let outcome =
+        ["succeed", "succeed", "succeed", "succeed", "succeed", "fail", "dead_letter", "fail_first_run", "hang"][rng.usize(..9)];
     let failures = if rng.u8(..6) == 0 { rng.u32(1..3) } else { 0 };
-    json!({"end": end, "takes_ms": rng.u64(..300), "failures": failures})
+    json!({"outcome": outcome, "duration_ms": rng.u64(..300), "failures": failures})
 }

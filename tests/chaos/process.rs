@@ -1,4 +1,4 @@
-//! Processes that can be killed, frozen and started again.
+//! Processes that can be killed, frozen and restarted.
 
 use std::fs::OpenOptions;
 use std::net::TcpListener;
@@ -12,43 +12,43 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How it is started: it is told how often it has been before.
-type Make = Box<dyn Fn(u32) -> Command + Send>;
+/// Builds the command, given the number of earlier starts.
+type BuildCommand = Box<dyn Fn(u32) -> Command + Send>;
 
-/// Killed when it is dropped.
+/// Child process, killed on drop.
 pub struct Process {
     pub name: String,
-    make: Make,
+    build: BuildCommand,
     child: Option<Child>,
     pub starts: u32,
     log: PathBuf,
-    /// Nobody shall start it just now.
-    pub is_down: bool,
+    /// Stopped on purpose: not to be restarted by the supervisor.
+    pub is_stopped: bool,
 }
 
 impl Process {
-    pub fn new(name: &str, log: PathBuf, make: impl Fn(u32) -> Command + Send + 'static) -> Self {
-        Self { name: name.to_owned(), make: Box::new(make), child: None, starts: 0, log, is_down: true }
+    pub fn new(name: &str, log: PathBuf, build: impl Fn(u32) -> Command + Send + 'static) -> Self {
+        Self { name: name.to_owned(), build: Box::new(build), child: None, starts: 0, log, is_stopped: true }
     }
 
-    /// Its name and how often it was started: what workers call themselves in the file of deeds.
+    /// Name and number of starts, which identify a worker in the file of executions.
     pub fn incarnation(&self) -> String {
         format!("{}.{}", self.name, self.starts)
     }
 
     pub fn start(&mut self) {
         self.starts += 1;
-        let mut command = (self.make)(self.starts);
-        let log = || OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
-        // A group of its own: an interrupt on the terminal is for the test, which ends what it has started.
-        command.stdin(Stdio::null()).stdout(log()).stderr(log()).process_group(0);
-        self.child = Some(command.spawn().unwrap_or_else(|why| panic!("{} could not be started: {why}", self.name)));
-        self.is_down = false;
+        let mut command = (self.build)(self.starts);
+        let file = || OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
+        // A process group of its own: an interrupt on the terminal reaches only the test, which stops its children.
+        command.stdin(Stdio::null()).stdout(file()).stderr(file()).process_group(0);
+        self.child = Some(command.spawn().unwrap_or_else(|why| panic!("cannot start {}: {why}", self.name)));
+        self.is_stopped = false;
     }
 
-    /// SIGKILL, whether it is frozen or not.
+    /// Sends SIGKILL, frozen or not.
     pub fn kill(&mut self) {
-        self.is_down = true;
+        self.is_stopped = true;
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -59,7 +59,7 @@ impl Process {
         self.signal(Signal::SIGSTOP);
     }
 
-    pub fn thaw(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
 
@@ -69,12 +69,12 @@ impl Process {
         }
     }
 
-    /// Asks it to end, and waits for that. False: it had to be killed.
-    pub async fn end(&mut self, patience: Duration) -> bool {
-        self.is_down = true;
+    /// Sends SIGTERM and waits for the exit. Returns false if it had to be killed.
+    pub async fn stop(&mut self, timeout: Duration) -> bool {
+        self.is_stopped = true;
         self.signal(Signal::SIGTERM);
-        let until = Instant::now() + patience;
-        while self.is_alive() && Instant::now() < until {
+        let deadline = Instant::now() + timeout;
+        while self.is_alive() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let ended = !self.is_alive();
@@ -86,14 +86,14 @@ impl Process {
         self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
-    pub fn said(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// The last lines of its log.
-    pub fn last_words(&self) -> String {
-        let said = self.said();
-        let lines: Vec<&str> = said.lines().collect();
+    /// Last lines of the log.
+    pub fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(15)..].join("\n")
     }
 }
@@ -104,7 +104,7 @@ impl Drop for Process {
     }
 }
 
-/// Ports that nobody listens on, that no outgoing connection is given, and that were not asked for before.
+/// Unused ports outside of the ephemeral range, not returned before.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     static TAKEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
     let mut taken = TAKEN.lock();

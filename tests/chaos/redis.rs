@@ -1,4 +1,4 @@
-//! A master, a replica, and a sentinel that watches them. Everybody, the sentinel too, reaches them through links.
+//! Redis master, replica and sentinel, connected through proxies.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::process::{Process, free_ports};
 use crate::proxy::Proxy;
-use crate::until;
+use crate::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Stores {
-    /// Of whom one is the master.
+    /// Master and replica.
     pub servers: Vec<Process>,
-    pub links: Vec<Proxy>,
+    pub proxies: Vec<Proxy>,
     pub sentinel: Process,
     sentinel_port: u16,
 }
@@ -21,25 +21,25 @@ pub struct Stores {
 impl Stores {
     pub async fn start(folder: &Path) -> Self {
         let (direct, ports, [sentinel_port]) = (free_ports::<2>(), free_ports::<2>(), free_ports::<1>());
-        let (mut servers, mut links) = (Vec::new(), Vec::new());
+        let (mut servers, mut proxies) = (Vec::new(), Vec::new());
         for number in 0..2 {
             let at = folder.join(format!("redis-{}", number + 1));
             std::fs::create_dir_all(&at).unwrap();
-            // With a file of its own, so that it knows after a restart whose replica it is.
-            let follows = if number == 0 { String::new() } else { format!("replicaof 127.0.0.1 {}\n", ports[0]) };
+            // A configuration file of its own lets a restarted server remember its master.
+            let replica_of = if number == 0 { String::new() } else { format!("replicaof 127.0.0.1 {}\n", ports[0]) };
             let file = at.join("redis.conf");
             std::fs::write(
                 &file,
                 format!(
                     "port {}\nbind 127.0.0.1\ndir {}\nsave \"\"\nappendonly no\nreplica-announce-ip 127.0.0.1\n\
-                     replica-announce-port {}\nrepl-diskless-sync-delay 0\n{follows}",
+                     replica-announce-port {}\nrepl-diskless-sync-delay 0\n{replica_of}",
                     direct[number],
                     at.display(),
                     ports[number]
                 ),
             )
             .unwrap();
-            links.push(Proxy::new(ports[number], direct[number]).await);
+            proxies.push(Proxy::new(ports[number], direct[number]).await);
             servers.push(server(&format!("redis-{}", number + 1), folder, file, false));
         }
         let file = folder.join("sentinel.conf");
@@ -50,7 +50,7 @@ impl Stores {
             ports[0]
         );
         std::fs::write(&file, master).unwrap();
-        let this = Self { servers, links, sentinel: server("sentinel", folder, file, true), sentinel_port };
+        let this = Self { servers, proxies, sentinel: server("sentinel", folder, file, true), sentinel_port };
         this.ready().await;
         this
     }
@@ -59,43 +59,43 @@ impl Stores {
         format!("redis-sentinel://127.0.0.1:{}/main", self.sentinel_port)
     }
 
-    /// The sentinel knows both.
+    /// Waits until the sentinel knows both servers.
     async fn ready(&self) {
-        let knows = || async {
-            let told: Vec<Vec<String>> = ask(self.sentinel_port, &["SENTINEL", "REPLICAS", "main"]).await?;
+        let replica_is_linked = || async {
+            let reply: Vec<Vec<String>> = command(self.sentinel_port, &["SENTINEL", "REPLICAS", "main"]).await?;
             let has = |name: &str, value: &str| {
-                told.iter().any(|facts| facts.chunks(2).any(|fact| fact.len() == 2 && fact[0] == name && fact[1] == value))
+                reply.iter().any(|fields| fields.chunks(2).any(|field| field.len() == 2 && field[0] == name && field[1] == value))
             };
             has("master-link-status", "ok").then_some(())
         };
-        until("the sentinel knows master and replica", PATIENCE, knows, || self.sentinel.last_words()).await;
+        wait_until("the sentinel has a linked replica", PATIENCE, replica_is_linked, || self.sentinel.log_tail()).await;
     }
 
-    /// The number of the server that the sentinel calls master.
+    /// Index of the current master according to the sentinel.
     pub async fn master(&self) -> usize {
-        let ask = || async {
-            let told: (String, u16) = ask(self.sentinel_port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).await?;
-            self.links.iter().position(|link| link.port == told.1)
+        let master = || async {
+            let reply: (String, u16) = command(self.sentinel_port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).await?;
+            self.proxies.iter().position(|link| link.port == reply.1)
         };
-        until("the sentinel names a master", PATIENCE, ask, || self.sentinel.last_words()).await
+        wait_until("the sentinel names a master", PATIENCE, master, || self.sentinel.log_tail()).await
     }
 
-    /// Everything is gone, in the replica too.
+    /// Deletes all keys, in the replica too.
     pub async fn wipe(&self) {
         let wipe = || async {
-            let port = self.links[self.master().await].port;
-            ask::<String>(port, &["FLUSHALL"]).await
+            let port = self.proxies[self.master().await].port;
+            command::<String>(port, &["FLUSHALL"]).await
         };
-        until("the master is wiped", PATIENCE, wipe, String::new).await;
+        wait_until("the master is flushed", PATIENCE, wipe, String::new).await;
     }
 
-    /// The sentinel makes the replica the master.
-    pub async fn switch(&self) -> bool {
-        ask::<String>(self.sentinel_port, &["SENTINEL", "FAILOVER", "main"]).await.is_some()
+    /// Triggers a failover by the sentinel.
+    pub async fn fail_over(&self) -> bool {
+        command::<String>(self.sentinel_port, &["SENTINEL", "FAILOVER", "main"]).await.is_some()
     }
 }
 
-/// One server on its own, which keeps nothing on disk: killed, it has lost everything.
+/// Single server without persistence: a restart loses all data.
 pub struct Single {
     pub server: Process,
     port: u16,
@@ -115,8 +115,8 @@ impl Single {
     }
 
     pub async fn wipe(&self) {
-        let wipe = || ask::<String>(self.port, &["FLUSHALL"]);
-        until("Redis is wiped", PATIENCE, wipe, || self.server.last_words()).await;
+        let wipe = || command::<String>(self.port, &["FLUSHALL"]);
+        wait_until("Redis is flushed", PATIENCE, wipe, || self.server.log_tail()).await;
     }
 }
 
@@ -130,12 +130,12 @@ fn server(name: &str, folder: &Path, file: std::path::PathBuf, is_sentinel: bool
     process
 }
 
-/// None: no answer, or not this kind of one.
-async fn ask<T: redis::FromRedisValue>(port: u16, words: &[&str]) -> Option<T> {
+/// Sends a command. Returns `None` without a response of the expected type.
+async fn command<T: redis::FromRedisValue>(port: u16, arguments: &[&str]) -> Option<T> {
     let client = redis::Client::open(("127.0.0.1", port)).unwrap();
-    let answer = async {
+    let reply = async {
         let mut connection = client.get_multiplexed_async_connection().await.ok()?;
-        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
+        redis::cmd(arguments[0]).arg(&arguments[1..]).query_async(&mut connection).await.ok()
     };
-    tokio::time::timeout(Duration::from_secs(5), answer).await.ok()?
+    tokio::time::timeout(Duration::from_secs(5), reply).await.ok()?
 }

@@ -1,5 +1,5 @@
-//! The task types of the load. Everything that a handler does leaves a line in one file, which no fault takes away: what was
-//! really done is read there, and not asked of the fleet.
+//! Task types of the load. Handlers append their executions to a file, which is independent of the fleet and of all
+//! faults.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -13,63 +13,63 @@ use kafleet::runtime::now_ms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The file of deeds, and the name of the worker that a process is (or belongs to).
-pub const DEEDS: &str = "CHAOS_DEEDS";
+/// Environment variables: file of executions, and the incarnation of the worker.
+pub const EXECUTIONS_FILE: &str = "CHAOS_EXECUTIONS";
 pub const WORKER: &str = "CHAOS_WORKER";
 
-/// How a task's own work ends.
+/// Outcome of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum Outcome {
     #[default]
-    Well,
-    Badly,
-    /// Badly, and kept as a dead letter.
-    Dead,
-    /// Badly in its first run, well in any other.
-    FirstBadly,
-    /// Not until it is cancelled.
-    Never,
+    Succeed,
+    Fail,
+    /// Fails with a dead letter.
+    DeadLetter,
+    /// Fails in the first run and succeeds in later ones.
+    FailFirstRun,
+    /// Runs until cancelled.
+    Hang,
 }
 
-/// What a task does: its params.
+/// Behaviour of a task, as its params.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
-    pub end: End,
-    /// Attempts that fail before.
+    pub outcome: Outcome,
+    /// Failed attempts before the outcome.
     #[serde(default)]
     pub failures: u32,
-    /// After a failed attempt it wants to be left alone for so long; 0: as the type says.
+    /// Delay before a retry; 0 uses the type's backoff.
     #[serde(default)]
-    pub pause_ms: u64,
-    /// What an attempt takes.
+    pub retry_delay_ms: u64,
+    /// Duration of an attempt.
     #[serde(default)]
-    pub takes_ms: u64,
+    pub duration_ms: u64,
     #[serde(default)]
-    pub children: Vec<Twig>,
+    pub children: Vec<TreeTask>,
 }
 
-/// A task in its tree.
+/// Task of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Twig {
-    /// The last segment of its id.
+pub struct TreeTask {
+    /// Last segment of its id.
     pub name: String,
     pub kind: String,
-    /// How it ends does not matter to its parent.
+    /// The parent ignores its failure.
     pub ignored: bool,
-    /// It is to start so much later.
-    pub later_ms: u64,
+    /// Delay before the start.
+    pub delay_ms: u64,
     pub work: Work,
 }
 
-impl Twig {
+impl TreeTask {
     fn child(&self) -> Child {
         let mut child = Child::new(&self.kind, serde_json::to_value(&self.work).unwrap()).id(&self.name);
         if self.ignored {
             child = child.ignore_failure();
         }
-        if self.later_ms > 0 {
-            child.policy.not_before_ms = Some(now_ms() + self.later_ms as i64);
+        if self.delay_ms > 0 {
+            child.policy.not_before_ms = Some(now_ms() + self.delay_ms as i64);
         }
         child
     }
@@ -83,13 +83,13 @@ impl Task for Work {
     type Output = u32;
 
     async fn run(self, cx: Context) -> TaskResult<u32> {
-        let deeds = Deeds::open(&cx);
-        deeds.note("begin");
+        let log = ExecutionLog::open(&cx);
+        log.write("begin");
         let outcome = self.attempt(&cx).await;
-        deeds.note(match &outcome {
-            Ok(_) => "well",
+        log.write(match &outcome {
+            Ok(_) => "succeeded",
             Err(failure) if failure.kind == "again" => "again",
-            Err(_) => "badly",
+            Err(_) => "failed",
         });
         outcome
     }
@@ -97,32 +97,32 @@ impl Task for Work {
 
 impl Work {
     async fn attempt(&self, cx: &Context) -> TaskResult<u32> {
-        tokio::time::sleep(Duration::from_millis(self.takes_ms)).await;
+        tokio::time::sleep(Duration::from_millis(self.duration_ms)).await;
         if cx.number <= self.failures {
-            let failure = match self.pause_ms {
+            let failure = match self.retry_delay_ms {
                 0 => Failure::retry("not yet"),
-                pause => Failure::retry_after("not for a while", Duration::from_millis(pause)),
+                delay => Failure::retry_after("not for a while", Duration::from_millis(delay)),
             };
             return Err(failure.of_kind("again"));
         }
-        match self.end {
-            End::Badly => return Err(Failure::fail("as it was told")),
-            End::FirstBadly if cx.run == 1 => return Err(Failure::fail("in its first run")),
-            End::Dead => return Err(Failure::dead("as it was told")),
-            End::Never => {
+        match self.outcome {
+            Outcome::Fail => return Err(Failure::fail("as configured")),
+            Outcome::FailFirstRun if cx.run == 1 => return Err(Failure::fail("in its first run")),
+            Outcome::DeadLetter => return Err(Failure::dead("as configured")),
+            Outcome::Hang => {
                 cx.cancelled().cancelled().await;
                 return Err(Failure::cancelled());
             }
-            End::Well | End::FirstBadly => {}
+            Outcome::Succeed | Outcome::FailFirstRun => {}
         }
-        for twig in &self.children {
-            cx.spawn_child(twig.child());
+        for task in &self.children {
+            cx.spawn_child(task.child());
         }
         Ok(cx.number)
     }
 }
 
-/// The same, one at a time per key: its retries never leave the worker.
+/// Type with ordering by key, whose retries stay in the worker.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Keyed(Work);
@@ -140,17 +140,17 @@ impl Task for Keyed {
     }
 }
 
-/// Follows a tree, and counts what it is told of it.
+/// Continuation that checks the number of results.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Join {
-    params: Wanted,
+    params: JoinParams,
     #[serde(rename = "task")]
     _task: Ended,
     results: Vec<Ended>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Wanted {
+pub struct JoinParams {
     pub results: usize,
 }
 
@@ -160,45 +160,45 @@ impl Task for Join {
     type Output = usize;
 
     async fn run(self, cx: Context) -> TaskResult<usize> {
-        let deeds = Deeds::open(&cx);
-        deeds.note("begin");
+        let log = ExecutionLog::open(&cx);
+        log.write("begin");
         let ended = self.results.iter().filter(|result| result.state.is_terminal()).count();
         if ended != self.params.results {
-            deeds.note("badly");
+            log.write("failed");
             return Err(Failure::fail(format!("{ended} results instead of {}", self.params.results)));
         }
-        deeds.note("well");
+        log.write("succeeded");
         Ok(ended)
     }
 }
 
-/// A line per deed, appended in one write: `worker id run attempt what at_ms`.
-struct Deeds {
+/// Appends a line per event of an execution in one write: `worker id run attempt event at_ms`.
+struct ExecutionLog {
     file: File,
-    who: String,
+    prefix: String,
 }
 
-impl Deeds {
+impl ExecutionLog {
     fn open(cx: &Context) -> Self {
-        let file = OpenOptions::new().append(true).open(std::env::var_os(DEEDS).unwrap()).unwrap();
-        let who = format!("{} {} {} {}", std::env::var(WORKER).unwrap(), cx.id, cx.run, cx.number);
-        Self { file, who }
+        let file = OpenOptions::new().append(true).open(std::env::var_os(EXECUTIONS_FILE).unwrap()).unwrap();
+        let prefix = format!("{} {} {} {}", std::env::var(WORKER).unwrap(), cx.id, cx.run, cx.number);
+        Self { file, prefix }
     }
 
-    fn note(&self, what: &str) {
-        (&self.file).write_all(format!("{} {what} {}\n", self.who, now_ms()).as_bytes()).unwrap();
+    fn write(&self, event: &str) {
+        (&self.file).write_all(format!("{} {event} {}\n", self.prefix, now_ms()).as_bytes()).unwrap();
     }
 }
 
-/// A program that leaves the same lines.
+/// Program that writes the same lines.
 pub const PROGRAM: &str = "#!/bin/bash
-note() { t=$EPOCHREALTIME; t=${t/[.,]/}; echo \"$CHAOS_WORKER $KAFLEET_TASK_ID $KAFLEET_RUN $KAFLEET_ATTEMPT $1 ${t%???}\" >>\"$CHAOS_DEEDS\"; }
-note begin
+write() { t=$EPOCHREALTIME; t=${t/[.,]/}; echo \"$CHAOS_WORKER $KAFLEET_TASK_ID $KAFLEET_RUN $KAFLEET_ATTEMPT $1 ${t%???}\" >>\"$CHAOS_EXECUTIONS\"; }
+write begin
 echo 1
-note well
+write succeeded
 ";
 
-/// The workers' binary.
+/// App of the workers' binary.
 pub fn app() -> App {
     kafleet::app().task::<Work>().task::<Keyed>().task::<Join>()
 }

@@ -1,4 +1,4 @@
-//! What lies in Kafka: the records of tasks and of dead letters, read as any client would.
+//! Contents of the task, dead-letter and events topics, read as a plain consumer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,50 +16,50 @@ use crate::fleet::{EVENTS_PARTITIONS, PREFIX};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Id, run, and attempts used when the record was written.
+/// Id, run and number of earlier attempts of a record.
 pub type Key = (String, u32, u32);
 
 #[derive(Default)]
 pub struct Topics {
-    /// The partitions of a task's records, with the topic.
+    /// Partitions of each task's records.
     pub tasks: BTreeMap<Key, Vec<Partition>>,
-    /// Dead letters by task.
+    /// Number of dead letters by task.
     pub dead: BTreeMap<String, usize>,
-    /// Everything on the events topic: partition, offset, event.
+    /// Events with partition and offset.
     pub events: Vec<(i32, i64, Event)>,
-    /// Of dead letters: the marks that each carries.
+    /// Resolution marks by dead letter.
     pub marks: BTreeMap<String, Vec<String>>,
 }
 
 impl Topics {
-    /// Blocks.
+    /// Reads the task and dead-letter topics. Blocks.
     pub fn read(addresses: &str) -> Self {
         let kafka: Arc<dyn Broker> =
             Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap());
         let names = Names::new(PREFIX);
         let mut this = Self::default();
-        let mut stretches = Vec::new();
+        let mut ranges = Vec::new();
         for prefix in [names.tasks(""), names.dead("")] {
             for topic in kafka.topics(&prefix, DEADLINE).unwrap() {
                 for index in 0..topic.partitions {
                     let partition = Partition::new(topic.name.as_str(), index as i32);
                     let ends = kafka.ends(&partition, DEADLINE).unwrap();
-                    stretches.push(OffsetRange { partition, from: ends.first, to: ends.end });
+                    ranges.push(OffsetRange { partition, from: ends.first, to: ends.end });
                 }
             }
         }
         let tasks = names.tasks("");
-        offset_range::read(&*kafka, &stretches, DEADLINE, &mut |record| this.take(record, record.topic.starts_with(&tasks)))
+        offset_range::read(&*kafka, &ranges, DEADLINE, &mut |record| this.take(record, record.topic.starts_with(&tasks)))
             .unwrap();
         this
     }
 
-    /// The same, with events. Blocks.
+    /// Reads the events topic, too. Blocks.
     pub fn read_all(addresses: &str) -> Self {
         let kafka: Arc<dyn Broker> =
             Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap());
         let (names, mut this) = (Names::new(PREFIX), Self::read(addresses));
-        let stretches = |topic: String, count: u32| -> Vec<OffsetRange> {
+        let ranges = |topic: String, count: u32| -> Vec<OffsetRange> {
             let of = |index| {
                 let partition = Partition::new(topic.as_str(), index as i32);
                 let ends = kafka.ends(&partition, DEADLINE).unwrap();
@@ -68,7 +68,7 @@ impl Topics {
             (0..count).map(of).collect()
         };
         let events = &mut this.events;
-        offset_range::read(&*kafka, &stretches(names.events(), EVENTS_PARTITIONS), DEADLINE, &mut |record| {
+        offset_range::read(&*kafka, &ranges(names.events(), EVENTS_PARTITIONS), DEADLINE, &mut |record| {
             let event = Event::decode(record.value.unwrap_or_default()).unwrap();
             events.push((record.partition, record.offset, event));
         })
@@ -102,8 +102,8 @@ impl Topics {
         self.tasks.get(&(id.to_owned(), run, used)).map_or(0, Vec::len)
     }
 
-    /// Where the first record of a task lies.
-    pub fn place(&self, id: &str) -> Option<&Partition> {
+    /// Partition of the first record of a task.
+    pub fn first_partition(&self, id: &str) -> Option<&Partition> {
         self.tasks.get(&(id.to_owned(), 1, 0))?.first()
     }
 }

@@ -1,4 +1,4 @@
-//! The verdict of a run: printed, as JSON, and as a page of the documentation.
+//! Verdict of a run: printed, as JSON, and as a page of the documentation.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::faults::{Kind, RECOVERY, Row};
+use crate::faults::{FaultRecord, Kind, RECOVERY};
 use crate::load::Round;
-use crate::oracle::Fired;
+use crate::oracle::PublishCounts;
 
 #[derive(Serialize)]
 pub struct Verdict {
@@ -24,65 +24,68 @@ pub struct Verdict {
     pub lost: Vec<String>,
     pub wrong_rollups: Vec<String>,
     pub wrong_counts: Vec<String>,
-    /// The same three after everything was folded again into an empty Redis.
-    pub wrong_when_folded_again: Vec<String>,
-    pub fired: Fired,
+    /// Violations of the three kinds above after a rebuild into an empty Redis.
+    pub wrong_after_rebuild: Vec<String>,
+    pub publish_counts: PublishCounts,
     pub duplicates: BTreeMap<&'static str, usize>,
-    /// What is known of the repeats that nothing explains.
+    /// Descriptions of unexplained repetitions.
     pub unexplained: Vec<String>,
     pub beyond_window: Vec<String>,
-    pub again_after_a_stop: Vec<String>,
-    /// Roles that ended without having been told to.
-    pub ended_by_themselves: Vec<String>,
+    pub repeated_after_stop: Vec<String>,
+    /// Roles that exited without being stopped.
+    pub unexpected_exits: Vec<String>,
     pub longest_silence_ms: i64,
-    /// The fault that was on, or the last one before.
+    /// Fault at that time, or the last one before.
     pub longest_silence_during: Option<Kind>,
-    /// Milliseconds that a round of probes took in quiet and in all: the median, the longest.
+    /// Duration of a round of probes in milliseconds: median and maximum.
     pub rounds_ms: [i64; 2],
-    pub faults: Vec<Row>,
+    pub faults: Vec<FaultRecord>,
 }
 
 impl Verdict {
-    /// What must not be, in lines; empty where all held.
-    pub fn broken(&self) -> Vec<String> {
+    /// Violations, one per line; empty if there are none.
+    pub fn violations(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        let mut tell = |what: &str, found: &[String]| {
+        let mut report = |what: &str, found: &[String]| {
             if !found.is_empty() {
                 lines.push(format!("{what}: {}", found.len()));
                 lines.extend(found.iter().take(10).map(|line| format!("  {line}")));
             }
         };
-        tell("lost", &self.lost);
-        tell("wrong rollups", &self.wrong_rollups);
-        tell("wrong counts", &self.wrong_counts);
-        tell("wrong after a fold into an empty Redis", &self.wrong_when_folded_again);
-        tell("timers and effects not fired once", &self.fired.wrong);
-        tell("repeats beyond a window", &self.beyond_window);
-        tell("finished, and done again after a stop in order", &self.again_after_a_stop);
-        let never = self.faults.iter().filter(|row| row.recovered_in_ms.is_none() || row.well_after_ms.is_none());
-        let never: Vec<String> = never.map(|row| format!("{} ({})", row.kind.words(), row.hit)).collect();
-        tell(&format!("not recovered within {} s", RECOVERY.as_secs()), &never);
+        report("lost", &self.lost);
+        report("wrong rollups", &self.wrong_rollups);
+        report("wrong counts", &self.wrong_counts);
+        report("wrong after a rebuild into an empty Redis", &self.wrong_after_rebuild);
+        report("timers and effects not published exactly once", &self.publish_counts.wrong);
+        report("repetitions beyond a window", &self.beyond_window);
+        report("finished, and repeated after a graceful stop", &self.repeated_after_stop);
+        let never = self.faults.iter().filter(|row| row.recovered_in_ms.is_none() || row.recovered_after_end_ms.is_none());
+        let never: Vec<String> = never.map(|row| format!("{} ({})", row.kind.name(), row.target)).collect();
+        report(&format!("not recovered within {} s", RECOVERY.as_secs()), &never);
         lines
     }
 
     fn sums(&self) -> Vec<(&'static str, String)> {
-        let fired = &self.fired;
-        let silence = self.longest_silence_during.map_or(String::new(), |kind| format!(" ({})", kind.words()));
+        let publish_counts = &self.publish_counts;
+        let silence = self.longest_silence_during.map_or(String::new(), |kind| format!(" ({})", kind.name()));
         vec![
             ("trees, tasks, attempts", format!("{}, {}, {}", self.trees, self.tasks, self.executions)),
             ("lost", self.lost.len().to_string()),
             ("wrong rollups", self.wrong_rollups.len().to_string()),
             ("wrong counts", self.wrong_counts.len().to_string()),
-            ("wrong after a fold into an empty Redis", self.wrong_when_folded_again.len().to_string()),
+            ("wrong after a rebuild into an empty Redis", self.wrong_after_rebuild.len().to_string()),
             (
-                "fired: timers, continuations, retries, scheduled times",
-                format!("{}, {}, {}, {}", fired.timers, fired.continuations, fired.retries, fired.scheduled),
+                "published: timers, continuations, retries, scheduled times",
+                format!(
+                    "{}, {}, {}, {}",
+                    publish_counts.timers, publish_counts.continuations, publish_counts.retries, publish_counts.scheduled
+                ),
             ),
-            ("of these not exactly once", fired.wrong.len().to_string()),
-            ("attempts made again", self.duplicates.values().sum::<usize>().to_string()),
+            ("of these not exactly once", publish_counts.wrong.len().to_string()),
+            ("repeated attempts", self.duplicates.values().sum::<usize>().to_string()),
             ("of these beyond a window", self.beyond_window.len().to_string()),
-            ("of these finished by a worker that was stopped in order", self.again_after_a_stop.len().to_string()),
-            ("processes that ended by themselves", self.ended_by_themselves.len().to_string()),
+            ("of these finished by a worker that was stopped gracefully", self.repeated_after_stop.len().to_string()),
+            ("processes that exited by themselves", self.unexpected_exits.len().to_string()),
             ("longest time without progress", format!("{}{silence}", seconds(self.longest_silence_ms))),
             ("a probe of all partitions, median and longest", self.rounds_ms.map(seconds).join(", ")),
         ]
@@ -91,33 +94,34 @@ impl Verdict {
     pub fn print(&self) {
         println!("\nchaos, seed {}, {:.0} s, {} faults", self.seed, self.lasted_s, self.faults.len());
         for row in &self.faults {
-            let (recovered, well) = (maybe(row.recovered_in_ms), maybe(row.well_after_ms));
-            let lasted = seconds(row.ended_ms - row.begun_ms);
+            let (recovered, recovered_after_end) =
+                (optional_seconds(row.recovered_in_ms), optional_seconds(row.recovered_after_end_ms));
+            let duration = seconds(row.ended_ms - row.begun_ms);
             println!(
-                "  {:32} {lasted:>7}  recovered in {recovered:>7}, well {well:>7} after its end  {}",
-                row.kind.words(),
-                row.hit
+                "  {:32} {duration:>7}  recovered in {recovered:>7}, {recovered_after_end:>7} after its end  {}",
+                row.kind.name(),
+                row.target
             );
         }
         for (what, count) in self.sums() {
             println!("  {what:56} {count}");
         }
         for (cause, count) in &self.duplicates {
-            println!("    made again, {cause}: {count}");
+            println!("    repeated, {cause}: {count}");
         }
         for line in &self.unexplained {
-            println!("  made again, and no fault was near: {line}");
+            println!("  repeated without a fault nearby: {line}");
         }
-        for line in &self.ended_by_themselves {
-            println!("  ended by itself: {line}");
+        for line in &self.unexpected_exits {
+            println!("  exited by itself: {line}");
         }
-        for line in self.broken() {
+        for line in self.violations() {
             println!("  BROKEN {line}");
         }
         println!("{}", serde_json::to_string(self).unwrap());
     }
 
-    /// The page of the documentation.
+    /// Writes the page of the documentation.
     pub fn publish(&self, file: &Path) {
         let mut page = String::from(INTRODUCTION);
         let line = |page: &mut String, text: &str| writeln!(page, "{text}").unwrap();
@@ -127,14 +131,14 @@ impl Verdict {
         for (what, value) in &self.machine {
             line(&mut page, &format!("| {what} | {value} |"));
         }
-        line(&mut page, &format!("| lasted | {:.1} min, {} faults |", self.lasted_s / 60.0, self.faults.len()));
-        let broken = self.broken();
-        line(&mut page, &format!("\n## Verdict: {}\n", if broken.is_empty() { "everything held" } else { "broken" }));
+        line(&mut page, &format!("| duration | {:.1} min, {} faults |", self.lasted_s / 60.0, self.faults.len()));
+        let violations = self.violations();
+        line(&mut page, &format!("\n## Verdict: {}\n", if violations.is_empty() { "no violations" } else { "violations" }));
         line(&mut page, "| | |\n|---|---|");
         for (what, count) in self.sums() {
             line(&mut page, &format!("| {what} | {count} |"));
         }
-        for text in &broken {
+        for text in &violations {
             line(&mut page, &format!("\n    {text}"));
         }
         self.publish_repeats(&mut page);
@@ -143,7 +147,7 @@ impl Verdict {
     }
 
     fn publish_repeats(&self, page: &mut String) {
-        writeln!(page, "\n## Attempts that were made again, by cause\n\n{REPEATS}\n\n| cause | attempts |\n|---|---|").unwrap();
+        writeln!(page, "\n## Repeated attempts by cause\n\n{REPEATS}\n\n| cause | attempts |\n|---|---|").unwrap();
         for (cause, count) in &self.duplicates {
             writeln!(page, "| {cause} | {count} |").unwrap();
         }
@@ -151,61 +155,62 @@ impl Verdict {
 
     fn publish_faults(&self, page: &mut String) {
         writeln!(page, "\n## Faults\n\n{FAULTS}\n\n{HEAD}").unwrap();
-        let mut kinds = BTreeMap::<Kind, Vec<&Row>>::new();
+        let mut kinds = BTreeMap::<Kind, Vec<&FaultRecord>>::new();
         for row in &self.faults {
             kinds.entry(row.kind).or_default().push(row);
         }
         for (kind, rows) in kinds {
-            let lasted = spread(rows.iter().map(|row| row.ended_ms - row.begun_ms).collect());
-            let recovered = spread(rows.iter().filter_map(|row| row.recovered_in_ms).collect());
-            let well = spread(rows.iter().filter_map(|row| row.well_after_ms).collect());
-            writeln!(page, "| {} | {} | {lasted} | {recovered} | {well} |", kind.words(), rows.len()).unwrap();
+            let duration = median_and_max(rows.iter().map(|row| row.ended_ms - row.begun_ms).collect());
+            let recovered = median_and_max(rows.iter().filter_map(|row| row.recovered_in_ms).collect());
+            let recovered_after_end = median_and_max(rows.iter().filter_map(|row| row.recovered_after_end_ms).collect());
+            writeln!(page, "| {} | {} | {duration} | {recovered} | {recovered_after_end} |", kind.name(), rows.len()).unwrap();
         }
     }
 }
 
 const INTRODUCTION: &str = "# Reliability
 
-What kafleet does while Kafka, Redis, the network and its own processes fail. This page is written by the command that it names,
-at the end of its run; it is not edited.
+Behaviour of kafleet while Kafka, Redis, the network and its own processes fail. The command below writes this page at the end of
+its run; do not edit it.
 
-The fleet is real: three Kafka brokers (KRaft, combined roles, three copies, two of them in sync before anything is acknowledged), Redis
-with a replica and a sentinel, three workers, two trackers, two apis, all processes of their own on one machine. The load is trees of tasks whose
-outcome is known from their shape: children, failing attempts, retries in the worker and by timer, delays, cancels, retries of what
-failed, continuations, programs, dead letters, a recurring schedule; published over the api, with the library, and as bare records. Between
-faults, and during them, rounds of probes submit tasks to all partitions and wait until they are seen done.
+The fleet is real: three Kafka brokers (KRaft, combined roles, replication factor 3, `min.insync.replicas=2`), Redis with a replica
+and a sentinel, three workers, two trackers and two apis, each a process, on one machine. The load consists of trees of tasks whose
+outcome follows from their shape: children, failing attempts, retries in the worker and by timer, delays, cancels, retries of failed
+tasks, continuations, programs, dead letters and a schedule; published over the api, with the library and as plain records. During
+and between faults, rounds of probes submit tasks to all partitions and wait until they have succeeded.
 
-The verdict comes from code that knows the trees, a file in which every handler notes what it does, and the records in Kafka, and
-nothing of how the fleet comes to its answers. *Lost*: a task that is unknown, open for ever, has no record, or is said to have ended
-without having been done. *Wrong rollups*: a state, own state or run that is not what the tree's shape gives. *Wrong counts*: counts
-below a task, or by type and state, that differ from a recount. *Fired*: what timers and effects publish, against what asked for it.
+The verdict is independent of the fleet: it compares the expected trees, a file to which every handler appends its executions, and
+the records in Kafka. *Lost*: a task that is unknown, never ends, has no record, or ended without an execution. *Wrong rollups*: a
+state, own state or run that does not follow from the tree's shape. *Wrong counts*: counts of a subtree, or by type and state, that
+differ from a recount. *Published*: records of timers and effects, compared with their number of requests.
 
-By hand: `KAFLEET_CHAOS=15 cargo test --profile quick --test chaos -- --nocapture` (minutes; `KAFLEET_SEED` repeats the order of
-faults, `KAFLEET_RELIABILITY=docs/reliability.md` writes this page). A short run is part of all tests.
+To repeat: `KAFLEET_CHAOS=15 cargo test --profile quick --test chaos -- --nocapture` (minutes; `KAFLEET_SEED` repeats a sequence
+of faults, `KAFLEET_RELIABILITY=docs/reliability.md` writes this page). A short run is part of all tests.
 ";
 
 const REPEATS: &str =
-    "Execution is at least once. A worker that is lost has at most a window (256 tasks of a partition) in hand, and only that is done
-again. A worker that is stopped finishes what it runs and says what is done; a task that waits for its next attempt is taken over by
-another worker and begins with its first one. What was done twice is put down to what hit Kafka or the worker shortly before: up to 45 s
-after the end of a fault, or, if that was later, 15 s after the fleet was seen well again.";
+    "Execution is at least once. A lost worker has at most a window (256 tasks of a partition) in flight, and only those are
+repeated. A worker that is stopped gracefully finishes its running attempts and commits them; a task that waits for a retry is taken
+over by another worker and starts with its first attempt. A repetition is attributed to a fault of Kafka or of the worker up to 45 s
+after the end of the fault, or up to 15 s after the fleet had recovered, if that was later.";
 
 const FAULTS: &str =
-    "*Lasted*: until the process was started again or the link stood. *Recovered*: from the beginning of the fault until tasks of
-every partition, submitted after it, were seen done. *Well*: the same from the end of the fault. Median, and the longest.";
+    "*Duration*: until the process was restarted or the link restored. *Recovered in*: from the start of the fault until tasks
+submitted after it in every partition had succeeded. *Recovered after its end*: the same from the end of the fault. Median and
+maximum.";
 
-const HEAD: &str = "| fault | times | lasted | recovered in | well after its end |\n|---|---|---|---|---|";
+const HEAD: &str = "| fault | times | duration | recovered in | recovered after its end |\n|---|---|---|---|---|";
 
 fn seconds(ms: i64) -> String {
     format!("{:.1} s", ms as f64 / 1000.0)
 }
 
-fn maybe(ms: Option<i64>) -> String {
+fn optional_seconds(ms: Option<i64>) -> String {
     ms.map_or("never".to_owned(), seconds)
 }
 
-/// The median and the longest.
-fn spread(mut all: Vec<i64>) -> String {
+/// Median and maximum.
+fn median_and_max(mut all: Vec<i64>) -> String {
     all.sort_unstable();
     match all[..] {
         [] => "never".to_owned(),
@@ -214,14 +219,14 @@ fn spread(mut all: Vec<i64>) -> String {
     }
 }
 
-/// The median and the longest of all rounds of probes.
-pub fn of_rounds(rounds: &[Round]) -> [i64; 2] {
+/// Median and maximum of all rounds of probes.
+pub fn round_times(rounds: &[Round]) -> [i64; 2] {
     let mut all: Vec<i64> = rounds.iter().map(|round| round.ended_ms - round.begun_ms).collect();
     all.sort_unstable();
     [all.get(all.len() / 2).copied().unwrap_or(0), all.last().copied().unwrap_or(0)]
 }
 
-/// The machine and the versions, for whoever reads the figures.
+/// Machine and versions.
 pub fn machine(kafka: &str) -> BTreeMap<&'static str, String> {
     let first = |program: &str, argument: &str| {
         let output = std::process::Command::new(program).arg(argument).output();
@@ -236,7 +241,7 @@ pub fn machine(kafka: &str) -> BTreeMap<&'static str, String> {
     let redis = redis.split(' ').find_map(|word| word.strip_prefix("v=")).unwrap_or_default().to_owned();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     BTreeMap::from([
-        ("machine", format!("{cores} cores ({model}), {} GiB, shared by all of it", kib.unwrap_or(0) >> 20)),
+        ("machine", format!("{cores} cores ({model}), {} GiB, shared by all processes", kib.unwrap_or(0) >> 20)),
         ("kafleet", format!("{}, librdkafka {}", env!("CARGO_PKG_VERSION"), kafleet::broker::kafka::client_version())),
         ("Kafka", format!("{}, {}, heaps of 384 MiB", kafka, first("java", "-version"))),
         ("Redis", redis),

@@ -1,4 +1,4 @@
-//! One simulation from its beginning to its verdict, and the search for the least that has to happen for it to fail.
+//! One simulation from start to verdict, and the shrinking of a failing scenario.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,34 +13,35 @@ use kafleet::runtime::simulated::simulate;
 use crate::fleet::{Fleet, SESSION};
 use crate::host::System;
 use crate::oracle::Oracle;
-use crate::orders::WITHDRAWN_MS;
-use crate::story::{Mood, Story};
+use crate::request_oracle::MAX_WITHDRAWAL_MS;
+use crate::scenario::{FaultMode, Scenario};
 use crate::verdict;
 
-/// By then everything has come to its end.
-const PATIENCE_MS: u64 = 600_000;
-/// Where all is well the fold is at the end of the log again by then, before the tick that would bring it there.
-const FOLDING_MS: u64 = 45_000;
-const LOOK: Duration = Duration::from_millis(500);
-/// A story takes parts of a second, one that gets stuck some seconds. Where something is done again and again without a
-/// wait its clock stands still, and it has no end.
-const LONGEST: Duration = Duration::from_secs(120);
+/// Maximum time after the faults until all tasks have ended.
+const MAX_SETTLE_MS: u64 = 600_000;
+/// Maximum time after the faults during which the fold is behind the log, shorter than the interval of ticks, which
+/// would hide a stall.
+const MAX_FOLD_LAG_MS: u64 = 45_000;
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum real time of a scenario, which normally takes parts of a second. A loop without waits never ends, because
+/// the simulated clock stands still.
+const MAX_PLAY_TIME: Duration = Duration::from_secs(120);
 
 pub struct Outcome {
     pub seed: u64,
-    pub story: Arc<Story>,
-    pub wrong: Vec<String>,
+    pub scenario: Arc<Scenario>,
+    pub violations: Vec<String>,
     pub trace: u64,
 }
 
 pub fn play(seed: u64) -> Outcome {
-    play_story(Story::of(seed))
+    play_scenario(Scenario::from_seed(seed))
 }
 
-pub fn play_story(story: Story) -> Outcome {
-    let story = Arc::new(story);
-    let seed = story.seed;
-    let _ended = watched(seed);
+pub fn play_scenario(scenario: Scenario) -> Outcome {
+    let scenario = Arc::new(scenario);
+    let seed = scenario.seed;
+    let _watchdog = start_watchdog(seed);
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let trace = RefCell::new(0);
@@ -48,29 +49,29 @@ pub fn play_story(story: Story) -> Outcome {
         runtime.block_on(async {
             let system = System::new(seed);
             simulate(Some(system.clone()));
-            let fleet = Fleet::new(story.clone(), system.clone()).await;
-            let wrong = live(&fleet).await;
+            let fleet = Fleet::new(scenario.clone(), system.clone()).await;
+            let violations = run_steps(&fleet).await;
             *trace.borrow_mut() = system.trace();
-            wrong
+            violations
         })
     }));
     drop(runtime);
     simulate(None);
-    let wrong = played.unwrap_or_else(|panic| {
+    let violations = played.unwrap_or_else(|panic| {
         let text =
             panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         vec![format!("panicked: {}", text.unwrap_or_default())]
     });
-    Outcome { seed, story, wrong, trace: trace.into_inner() }
+    Outcome { seed, scenario, violations, trace: trace.into_inner() }
 }
 
-/// Until what it gives is dropped. Nothing but the end of the process stops what never waits.
-fn watched(seed: u64) -> mpsc::Sender<()> {
+/// Ends the test process if the returned sender is not dropped in time: nothing else stops a loop that never waits.
+fn start_watchdog(seed: u64) -> mpsc::Sender<()> {
     let (ended, end) = mpsc::channel();
     std::thread::spawn(move || {
-        if end.recv_timeout(LONGEST) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if end.recv_timeout(MAX_PLAY_TIME) == Err(mpsc::RecvTimeoutError::Timeout) {
             eprintln!(
-                "seed {seed} has no end: it plays for {LONGEST:?} (KAFLEET_SEED={seed} cargo test --test simulation seeds)"
+                "seed {seed} does not end within {MAX_PLAY_TIME:?} (KAFLEET_SEED={seed} cargo test --test simulation seeds)"
             );
             std::process::exit(1);
         }
@@ -78,59 +79,60 @@ fn watched(seed: u64) -> mpsc::Sender<()> {
     ended
 }
 
-async fn live(fleet: &Rc<Fleet>) -> Vec<String> {
-    fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
-    let mut items = fleet.story.items.clone().into_iter().peekable();
-    let (mut ends, trouble_ms) = (BTreeMap::new(), fleet.story.trouble_ms);
+async fn run_steps(fleet: &Rc<Fleet>) -> Vec<String> {
+    fleet.all_processes().into_iter().for_each(|process_id| fleet.start(process_id));
+    let mut steps = fleet.scenario.steps.clone().into_iter().peekable();
+    let (mut ends, fault_ms) = (BTreeMap::new(), fleet.scenario.fault_ms);
     let local = tokio::task::LocalSet::new();
-    let wrong = local.run_until(async {
-        while fleet.system.elapsed_ms() < trouble_ms * 3 / 2 || items.peek().is_some() {
-            while let Some(item) = items.next_if(|item| item.at_ms <= fleet.system.elapsed_ms()) {
-                tokio::task::spawn_local(fleet.clone().perform(item.deed));
+    let violations = local.run_until(async {
+        while fleet.system.elapsed_ms() < fault_ms * 3 / 2 || steps.peek().is_some() {
+            while let Some(timed) = steps.next_if(|timed| timed.at_ms <= fleet.system.elapsed_ms()) {
+                tokio::task::spawn_local(fleet.clone().run_step(timed.step));
             }
-            if fleet.system.elapsed_ms() >= trouble_ms {
-                if !fleet.is_healed() {
-                    fleet.settle();
+            if fleet.system.elapsed_ms() >= fault_ms {
+                if !fleet.faults_ended() {
+                    fleet.finish_upgrade();
                 }
-                fleet.heal();
-                fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
+                fleet.end_faults();
+                fleet.all_processes().into_iter().for_each(|process_id| fleet.start(process_id));
             }
-            watch(fleet, &mut ends).await;
-            if !seen(fleet).is_empty() {
-                return seen(fleet);
+            check_invariants(fleet, &mut ends).await;
+            if !recorded_violations(fleet).is_empty() {
+                return recorded_violations(fleet);
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         finish(fleet, &mut ends).await
     });
-    wrong.await
+    violations.await
 }
 
-fn seen(fleet: &Fleet) -> Vec<String> {
-    let mut all = fleet.ledger.violations();
-    all.extend(fleet.luck.violations.lock().iter().cloned());
+fn recorded_violations(fleet: &Fleet) -> Vec<String> {
+    let mut all = fleet.offset_oracle.violations();
+    all.extend(fleet.fault_rng.violations.lock().iter().cloned());
     all.extend(fleet.violations.borrow().iter().cloned());
     all
 }
 
 type Ends = BTreeMap<(String, u32), State>;
 
-/// On the way: what has ended has ended, whatever the store forgets meanwhile.
-async fn watch(fleet: &Fleet, ends: &mut Ends) {
-    fleet.tend().await;
+/// Checks invariants during the run: a terminal state is final even if the store loses data.
+async fn check_invariants(fleet: &Fleet, ends: &mut Ends) {
+    fleet.tick().await;
     if fleet.system.elapsed_ms() % 1_000 > 100 {
         return;
     }
     let records = verdict::records(fleet).await;
-    let before = fleet.seen.replace(records.clone());
+    let before = fleet.last_checked.replace(records.clone());
     if Rc::ptr_eq(&before, &records) {
         return;
     }
-    let stays = fleet.story.mood != Mood::Wild && (fleet.story.kept_ms == 0 || fleet.system.elapsed_ms() < fleet.story.kept_ms);
-    for id in before.keys().filter(|id| stays && !records.contains_key(*id)) {
+    let must_stay = fleet.scenario.fault_mode != FaultMode::All
+        && (fleet.scenario.retention_ms == 0 || fleet.system.elapsed_ms() < fleet.scenario.retention_ms);
+    for id in before.keys().filter(|id| must_stay && !records.contains_key(*id)) {
         fleet.violation(format!("the record of `{id}` is gone"));
     }
-    verdict::at_any_time(fleet, &records).into_iter().for_each(|wrong| fleet.violation(wrong));
+    verdict::invariant_violations(fleet, &records).into_iter().for_each(|violations| fleet.violation(violations));
     for (id, node) in records.iter() {
         if node.own.is_terminal() {
             let first = *ends.entry((id.clone(), node.run)).or_insert(node.own);
@@ -141,119 +143,122 @@ async fn watch(fleet: &Fleet, ends: &mut Ends) {
     }
 }
 
-/// Everything is well: all comes to its end, and then is as it has to be.
+/// Waits after the faults until all work has ended, and judges the result.
 async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
-    fleet.heal();
-    let begun = fleet.system.elapsed_ms();
-    let (mut folded_ms, mut open_ms) = (begun, begun);
+    fleet.end_faults();
+    let start_ms = fleet.system.elapsed_ms();
+    let (mut folded_ms, mut open_ms) = (start_ms, start_ms);
     loop {
-        fleet.tend().await;
-        fleet.all_seats().into_iter().for_each(|seat| fleet.start(seat));
-        watch(fleet, ends).await;
-        if !seen(fleet).is_empty() {
-            return seen(fleet);
+        fleet.tick().await;
+        fleet.all_processes().into_iter().for_each(|process_id| fleet.start(process_id));
+        check_invariants(fleet, ends).await;
+        if !recorded_violations(fleet).is_empty() {
+            return recorded_violations(fleet);
         }
         match verdict::unfolded(fleet).await {
             None => folded_ms = fleet.system.elapsed_ms(),
-            Some(why) if fleet.system.elapsed_ms() > folded_ms + FOLDING_MS => return vec![format!("not folded: {why}")],
+            Some(why) if fleet.system.elapsed_ms() > folded_ms + MAX_FOLD_LAG_MS => return vec![format!("not folded: {why}")],
             Some(_) => {}
         }
-        if verdict::open(fleet).await.is_some() || fleet.cancels_told().is_empty() {
+        if verdict::unfinished(fleet).await.is_some() || fleet.active_cancels().is_empty() {
             open_ms = fleet.system.elapsed_ms();
-        } else if fleet.system.elapsed_ms() > open_ms + WITHDRAWN_MS && !fleet.may_leave_cancels() {
-            return vec![format!("everything has ended, and workers are still told of cancels: {:?}", fleet.cancels_told())];
+        } else if fleet.system.elapsed_ms() > open_ms + MAX_WITHDRAWAL_MS && !fleet.may_leave_cancels() {
+            return vec![format!("all tasks have ended, but workers still have cancels: {:?}", fleet.active_cancels())];
         }
-        let unrest = match fleet.under_way.get() {
-            0 => verdict::unrest(fleet).await,
-            deeds => Some(format!("{deeds} requests are under way")),
+        let pending_work = match fleet.running_steps.get() {
+            0 => verdict::pending_work(fleet).await,
+            steps => Some(format!("{steps} steps are in progress")),
         };
-        let Some(unrest) = unrest else {
-            // Whoever has died just before is missed by now, and what it had is somebody else's.
-            if fleet.system.elapsed_ms() > fleet.story.trouble_ms + 3 * SESSION.as_millis() as u64 {
+        let Some(pending_work) = pending_work else {
+            // The sessions of crashed processes have expired, and others have taken over.
+            if fleet.system.elapsed_ms() > fleet.scenario.fault_ms + 3 * SESSION.as_millis() as u64 {
                 break;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             continue;
         };
-        if fleet.system.elapsed_ms() > begun + PATIENCE_MS {
-            return vec![format!("stuck: {unrest}")];
+        if fleet.system.elapsed_ms() > start_ms + MAX_SETTLE_MS {
+            return vec![format!("stuck: {pending_work}")];
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    let mut wrong = verdict::judge(fleet).await;
-    if wrong.is_empty() && fleet.story.kept_ms > 0 {
-        wrong = forget(fleet).await;
+    let mut violations = verdict::judge(fleet).await;
+    if violations.is_empty() && fleet.scenario.retention_ms > 0 {
+        violations = wait_until_removed(fleet).await;
     }
-    for seat in fleet.all_seats() {
-        fleet.stop(seat);
+    for process_id in fleet.all_processes() {
+        fleet.stop(process_id);
     }
-    for seat in fleet.all_seats() {
-        fleet.gone(seat).await;
+    for process_id in fleet.all_processes() {
+        fleet.wait_for_exit(process_id).await;
     }
-    wrong.extend(seen(fleet));
-    wrong.extend(verdict::given_back(fleet));
-    if wrong.is_empty() {
-        // It panics where they differ.
-        let oracle = Oracle::of(fleet.broker.clone(), &fleet.names, fleet.story.events_partitions).await;
+    violations.extend(recorded_violations(fleet));
+    violations.extend(verdict::final_commit_violations(fleet));
+    if violations.is_empty() {
+        // Panics if they differ.
+        let oracle = Oracle::of(fleet.broker.clone(), &fleet.names, fleet.scenario.events_partitions).await;
         oracle.equals(fleet.store()).await;
     }
-    wrong
+    violations
 }
 
-/// Time passes, and all trees are removed: also those that a store without a memory has to be told of first.
-async fn forget(fleet: &Rc<Fleet>) -> Vec<String> {
+/// Waits until all trees are removed by retention, sometimes after a wipe of the store.
+async fn wait_until_removed(fleet: &Rc<Fleet>) -> Vec<String> {
     if fleet.system.chance(0.3) {
         fleet.wipe();
     }
-    let end = fleet.system.elapsed_ms() + PATIENCE_MS;
+    let end = fleet.system.elapsed_ms() + MAX_SETTLE_MS;
     loop {
-        fleet.tend().await;
-        tokio::time::sleep(LOOK).await;
-        let rest = verdict::rest(fleet).await;
-        if rest.is_empty() || !seen(fleet).is_empty() {
-            return seen(fleet);
+        fleet.tick().await;
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let remaining = verdict::remaining(fleet).await;
+        if remaining.is_empty() || !recorded_violations(fleet).is_empty() {
+            return recorded_violations(fleet);
         }
         if fleet.system.elapsed_ms() > end {
-            return vec![format!("trees were to be kept for {} ms, and {rest:?} is there", fleet.story.kept_ms)];
+            return vec![format!("the retention of {} ms has passed, and {remaining:?} remains", fleet.scenario.retention_ms)];
         }
     }
 }
 
-/// Leaves out what need not happen for it to fail: deeds first, then what the trees that are left need not do. It may be
-/// played so often.
+/// Removes steps, and then parts of the scripts, while the scenario still fails. `plays` limits the number of runs.
 pub fn shrink(outcome: &Outcome, mut plays: u64) -> Outcome {
-    let mut best =
-        Outcome { seed: outcome.seed, story: outcome.story.clone(), wrong: outcome.wrong.clone(), trace: outcome.trace };
-    let mut size = best.story.items.len().div_ceil(2);
+    let mut smallest = Outcome {
+        seed: outcome.seed,
+        scenario: outcome.scenario.clone(),
+        violations: outcome.violations.clone(),
+        trace: outcome.trace,
+    };
+    let mut size = smallest.scenario.steps.len().div_ceil(2);
     while size > 0 {
         let mut from = 0;
-        while from < best.story.items.len() {
-            let mut smaller = (*best.story).clone();
-            smaller.items.drain(from..(from + size).min(best.story.items.len()));
-            from += if fails_too(smaller, &mut best, &mut plays) { 0 } else { size };
+        while from < smallest.scenario.steps.len() {
+            let mut smaller = (*smallest.scenario).clone();
+            smaller.steps.drain(from..(from + size).min(smallest.scenario.steps.len()));
+            from += if still_fails(smaller, &mut smallest, &mut plays) { 0 } else { size };
         }
         size /= 2;
     }
-    for root in 0..best.story.roots.len() {
+    for root in 0..smallest.scenario.roots.len() {
         let mut n = 0;
-        while let Some(script) = best.story.roots[root].1.lesser().into_iter().nth(n) {
-            let mut smaller = (*best.story).clone();
+        while let Some(script) = smallest.scenario.roots[root].1.simpler().into_iter().nth(n) {
+            let mut smaller = (*smallest.scenario).clone();
             smaller.roots[root].1 = script;
-            n += usize::from(!fails_too(smaller, &mut best, &mut plays));
+            n += usize::from(!still_fails(smaller, &mut smallest, &mut plays));
         }
     }
-    best
+    smallest
 }
 
-fn fails_too(smaller: Story, best: &mut Outcome, plays: &mut u64) -> bool {
+fn still_fails(smaller: Scenario, smallest: &mut Outcome, plays: &mut u64) -> bool {
     if *plays == 0 {
         return false;
     }
     *plays -= 1;
-    let tried = play_story(smaller);
-    let fails = !tried.wrong.is_empty();
+    let tried = play_scenario(smaller);
+    let fails = !tried.violations.is_empty();
     if fails {
-        *best = tried;
+        *smallest = tried;
     }
     fails
 }

@@ -1,5 +1,5 @@
-//! The broker and the store as processes of a simulated fleet reach them: calls take time, fail, and fail after they have
-//! worked. Whatever is committed is held against the log.
+//! Broker and store as seen by a simulated process: calls take time, fail, and fail after they took effect. Commits
+//! are checked against the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -22,67 +22,73 @@ use kafleet::store::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::ledger::Ledger;
+use crate::offset_oracle::OffsetOracle;
 
-/// How often something fails.
-pub struct Luck {
-    dice: Mutex<fastrand::Rng>,
-    /// Of a thousand calls.
+/// Random generator and switches of faults.
+pub struct FaultRng {
+    rng: Mutex<fastrand::Rng>,
+    /// Failing calls per mille.
     pub failing: AtomicU32,
-    /// All of them.
+    /// All calls fail.
     pub down: AtomicBool,
-    /// How often the store has changed.
+    /// Number of writes to the store.
     pub writes: AtomicU64,
-    /// What trackers have written that they should not have.
+    /// Invalid writes of trackers.
     pub violations: Mutex<Vec<String>>,
 }
 
-impl Luck {
+impl FaultRng {
     pub fn new(seed: u64) -> Arc<Self> {
-        let dice = Mutex::new(fastrand::Rng::with_seed(seed));
+        let rng = Mutex::new(fastrand::Rng::with_seed(seed));
         let (failing, down, writes) = (AtomicU32::new(0), AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(Self { dice, failing, down, writes, violations: Mutex::default() })
+        Arc::new(Self { rng, failing, down, writes, violations: Mutex::default() })
     }
 
     fn fails(&self) -> bool {
-        self.down.load(SeqCst) || self.dice.lock().u32(..1_000) < self.failing.load(SeqCst)
+        self.down.load(SeqCst) || self.rng.lock().u32(..1_000) < self.failing.load(SeqCst)
     }
 
     fn latency(&self) -> Duration {
-        Duration::from_millis(self.dice.lock().u64(..4))
+        Duration::from_millis(self.rng.lock().u64(..4))
     }
 }
 
-pub struct Watched {
+pub struct FaultyBroker {
     pub inner: Arc<Memory>,
-    pub ledger: Arc<Ledger>,
-    pub luck: Arc<Luck>,
-    /// Who reaches it is of a newer build; the topic of events.
+    pub offset_oracle: Arc<OffsetOracle>,
+    pub fault_rng: Arc<FaultRng>,
+    /// Events topic, if the process is of a newer build.
     pub newer: Option<String>,
 }
 
-impl Watched {
+impl FaultyBroker {
     fn reach(&self) -> Result<(), BrokerError> {
-        if self.luck.fails() { Err(away()) } else { Ok(()) }
+        if self.fault_rng.fails() { Err(unavailable()) } else { Ok(()) }
     }
 }
 
-fn away() -> BrokerError {
-    BrokerError::Unavailable("away, on purpose".into())
+fn unavailable() -> BrokerError {
+    BrokerError::Unavailable("simulated outage".into())
 }
 
-impl Broker for Watched {
+impl Broker for FaultyBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         self.reach()?;
-        // A group of workers is named as the topic of its tasks. The observer's reads them as well, and promises nothing.
+        // A worker group is named after its topic. The announcer's group reads the same topics without these
+        // invariants.
         let workers = spec.group.is_some() && spec.group.as_ref() == spec.topics.first();
-        let ledger = workers.then(|| self.ledger.clone());
-        Ok(Box::new(WatchedConsumer { inner: self.inner.consumer(spec)?, ledger, luck: self.luck.clone(), begun: Vec::new() }))
+        let offset_oracle = workers.then(|| self.offset_oracle.clone());
+        Ok(Box::new(FaultyConsumer {
+            inner: self.inner.consumer(spec)?,
+            offset_oracle,
+            fault_rng: self.fault_rng.clone(),
+            pending_commits: Vec::new(),
+        }))
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
         let Some(events) = self.newer.clone() else { return self.inner.producer(sink) };
-        let inner = self.inner.producer(Arc::new(Deaf(sink)))?;
-        Ok(Arc::new(Newer { inner, events, luck: self.luck.clone() }))
+        let inner = self.inner.producer(Arc::new(FilteredSink(sink)))?;
+        Ok(Arc::new(NewerProducer { inner, events, fault_rng: self.fault_rng.clone() }))
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         self.reach()?;
@@ -107,37 +113,37 @@ impl Broker for Watched {
     through!(apply_topics, set_group_offsets);
 }
 
-/// What nobody waits for.
-const ASIDE: u64 = u64::MAX - 7;
+/// Delivery tag of records without a listener.
+const UNTRACKED: u64 = u64::MAX - 7;
 
-/// Writes events as a build to come may: with fields, and of kinds, that this one does not know.
-struct Newer {
+/// Producer of a newer build: events have unknown fields, and some have unknown kinds.
+struct NewerProducer {
     inner: Arc<dyn Producer>,
     events: String,
-    luck: Arc<Luck>,
+    fault_rng: Arc<FaultRng>,
 }
 
-impl Newer {
-    /// The event as it writes it, and now and then one of another kind.
-    fn written(&self, value: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+impl NewerProducer {
+    /// Event as written by the newer build, and sometimes an event of an unknown kind.
+    fn encode(&self, value: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
         let mut event: serde_json::Map<String, Value> = serde_json::from_slice(value).ok()?;
-        event.insert("mood".into(), json!({"of": ["a", "newer"], "build": 1.5}));
-        let written = serde_json::to_vec(&event).ok()?;
-        let aside = (self.luck.dice.lock().u8(..8) == 0).then(|| {
+        event.insert("extra".into(), json!({"of": ["a", "newer"], "build": 1.5}));
+        let encode = serde_json::to_vec(&event).ok()?;
+        let extra = (self.fault_rng.rng.lock().u8(..8) == 0).then(|| {
             event.insert("kind".into(), json!("polished"));
             serde_json::to_vec(&event).unwrap_or_default()
         });
-        Some((written, aside))
+        Some((encode, extra))
     }
 }
 
-impl Producer for Newer {
+impl Producer for NewerProducer {
     fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
-        let written = record.value.filter(|_| record.topic == self.events).and_then(|value| self.written(value));
-        let Some((value, aside)) = written else { return self.inner.send(record, token) };
-        if let Some(aside) = aside {
-            // Refused or lost: as if it had not been said.
-            let _ = self.inner.send(&ProducerRecord { value: Some(&aside), ..*record }, ASIDE);
+        let encode = record.value.filter(|_| record.topic == self.events).and_then(|value| self.encode(value));
+        let Some((value, extra)) = encode else { return self.inner.send(record, token) };
+        if let Some(extra) = extra {
+            // Additional events may be lost.
+            let _ = self.inner.send(&ProducerRecord { value: Some(&extra), ..*record }, UNTRACKED);
         }
         self.inner.send(&ProducerRecord { value: Some(&value), ..*record }, token)
     }
@@ -149,135 +155,135 @@ impl Producer for Newer {
     }
 }
 
-struct Deaf(Arc<dyn DeliverySink>);
+struct FilteredSink(Arc<dyn DeliverySink>);
 
-impl DeliverySink for Deaf {
+impl DeliverySink for FilteredSink {
     fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>) {
-        if token != ASIDE {
+        if token != UNTRACKED {
             self.0.delivered(token, outcome);
         }
     }
 }
 
-struct WatchedConsumer {
+struct FaultyConsumer {
     inner: Box<dyn Consumer>,
-    ledger: Option<Arc<Ledger>>,
-    luck: Arc<Luck>,
-    /// On its way to the broker: lost with its process.
-    begun: Vec<Commit>,
+    offset_oracle: Option<Arc<OffsetOracle>>,
+    fault_rng: Arc<FaultRng>,
+    /// Commits in flight, lost in a crash.
+    pending_commits: Vec<Commit>,
 }
 
-impl WatchedConsumer {
-    fn arrive(&mut self) -> Result<(), BrokerError> {
-        let begun = std::mem::take(&mut self.begun);
-        if begun.is_empty() { Ok(()) } else { self.inner.commit(&begun) }
+impl FaultyConsumer {
+    fn send_pending(&mut self) -> Result<(), BrokerError> {
+        let pending_commits = std::mem::take(&mut self.pending_commits);
+        if pending_commits.is_empty() { Ok(()) } else { self.inner.commit(&pending_commits) }
     }
 
-    fn judge(&self, commits: &[Commit]) {
-        tracing::debug!(at_ms = kafleet::runtime::now_ms() - crate::host::BEGINNING_MS, ?commits, "committing");
-        if let Some(ledger) = &self.ledger {
-            ledger.committing(commits);
+    fn check(&self, commits: &[Commit]) {
+        tracing::debug!(at_ms = kafleet::runtime::now_ms() - crate::host::START_MS, ?commits, "committing");
+        if let Some(offset_oracle) = &self.offset_oracle {
+            offset_oracle.check_commits(commits);
         }
     }
 }
 
-impl Consumer for WatchedConsumer {
+impl Consumer for FaultyConsumer {
     fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
-        self.arrive()?;
+        self.send_pending()?;
         let mut events = self.inner.poll(max, wait, sink)?;
         for event in &mut events {
             if let GroupEvent::Committed { result, .. } = event
                 && result.is_ok()
-                && self.luck.fails()
+                && self.fault_rng.fails()
             {
-                *result = Err(BrokerError::InDoubt("committed, on purpose".into()));
+                *result = Err(BrokerError::InDoubt("simulated lost response of a commit".into()));
             }
         }
         Ok(events)
     }
     fn assign(&mut self, starts: &[(Partition, StartOffset)]) -> Result<(), BrokerError> {
-        if self.luck.fails() { Err(away()) } else { self.inner.assign(starts) }
+        if self.fault_rng.fails() { Err(unavailable()) } else { self.inner.assign(starts) }
     }
     fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
-        self.judge(commits);
-        self.begun = commits.to_vec();
+        self.check(commits);
+        self.pending_commits = commits.to_vec();
         Ok(())
     }
     fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
-        self.judge(commits);
-        self.arrive()?;
+        self.check(commits);
+        self.send_pending()?;
         self.inner.commit_sync(commits)?;
-        if let Some(ledger) = &self.ledger {
-            ledger.committed(commits);
+        if let Some(offset_oracle) = &self.offset_oracle {
+            offset_oracle.committed(commits);
         }
-        if self.luck.fails() { Err(BrokerError::InDoubt("committed, on purpose".into())) } else { Ok(()) }
+        if self.fault_rng.fails() { Err(BrokerError::InDoubt("simulated lost response of a commit".into())) } else { Ok(()) }
     }
     fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
-        if self.luck.fails() { Err(away()) } else { self.inner.committed(partitions, deadline) }
+        if self.fault_rng.fails() { Err(unavailable()) } else { self.inner.committed(partitions, deadline) }
     }
     through!(release, pause, positions, close);
 }
 
-pub struct Uplink {
+pub struct FaultyStore {
     pub inner: memory::Memory,
-    pub luck: Arc<Luck>,
-    /// Whoever reaches it folds with the version after this build's: to it, this build's is an older one.
+    pub fault_rng: Arc<FaultRng>,
+    /// The process folds with the next fold version and sees the current one as older.
     pub newer: bool,
 }
 
-impl Uplink {
+impl FaultyStore {
     fn read(&self, fence: Option<Checkpoint>) -> Option<Checkpoint> {
         fence.map(|fence| Checkpoint { version: fence.version - u32::from(self.newer), ..fence })
     }
 }
 
-async fn reach(luck: &Luck) -> Result<(), StoreError> {
-    tokio::time::sleep(luck.latency()).await;
-    if luck.fails() { Err(StoreError::Unavailable("away, on purpose".into())) } else { Ok(()) }
+async fn reach(fault_rng: &FaultRng) -> Result<(), StoreError> {
+    tokio::time::sleep(fault_rng.latency()).await;
+    if fault_rng.fails() { Err(StoreError::Unavailable("simulated outage".into())) } else { Ok(()) }
 }
 
 #[async_trait]
-impl Store for Uplink {
+impl Store for FaultyStore {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         let (inner, fence) = self.inner.open(partition).await?;
-        Ok((Box::new(Writer { inner, luck: self.luck.clone(), newer: self.newer }), self.read(fence)))
+        Ok((Box::new(FaultyWriter { inner, fault_rng: self.fault_rng.clone(), newer: self.newer }), self.read(fence)))
     }
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.nodes(partition, ids).await
     }
     async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         Ok(self.inner.fences(partitions).await?.into_iter().map(|fence| self.read(fence)).collect())
     }
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.page(partition, index, after, limit).await
     }
     async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.done(partition, after_ms, limit).await
     }
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         let outbox = self.inner.outbox(partition, limit).await?;
         Ok(Outbox { fence: self.read(outbox.fence), ..outbox })
     }
     async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.kept(partition, ids).await
     }
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.counts(partitions).await
     }
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.log_lines(partition, id, from, limit).await
     }
     async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.attachment(partition, id, name).await
     }
     async fn reserve(
@@ -287,7 +293,7 @@ impl Store for Uplink {
         run: u32,
         mark: &Reservation,
     ) -> Result<Option<Reservation>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.reserve(partition, id, run, mark).await
     }
     async fn replace_reservation(
@@ -298,11 +304,11 @@ impl Store for Uplink {
         held: &Reservation,
         mark: Option<&Reservation>,
     ) -> Result<bool, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.replace_reservation(partition, id, run, held, mark).await
     }
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.notices().await
     }
     async fn check(&self) -> Result<(), StoreError> {
@@ -310,58 +316,58 @@ impl Store for Uplink {
     }
 }
 
-struct Writer {
+struct FaultyWriter {
     inner: Box<dyn PartitionWriter>,
-    luck: Arc<Luck>,
+    fault_rng: Arc<FaultRng>,
     newer: bool,
 }
 
 #[async_trait]
-impl PartitionWriter for Writer {
+impl PartitionWriter for FaultyWriter {
     async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.lifetimes().await
     }
     async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.done(limit).await
     }
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.nodes(ids).await
     }
     async fn check(&mut self) -> Result<(), StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.check().await
     }
     async fn sums(&mut self) -> Result<Option<String>, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         let fault = self.inner.sums().await?;
-        // Nothing loses keys here.
-        self.luck.violations.lock().extend(fault.clone());
+        // No keys are lost here.
+        self.fault_rng.violations.lock().extend(fault.clone());
         Ok(fault)
     }
     async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         let page = self.inner.audit(index, after, limit).await?;
-        // Nothing loses single records here.
-        self.luck.violations.lock().extend(page.tasks.iter().filter_map(|task| task.fault()));
+        // No records are lost here.
+        self.fault_rng.violations.lock().extend(page.tasks.iter().filter_map(|task| task.fault()));
         Ok(page)
     }
     async fn condemn(&mut self) -> Result<(), StoreError> {
-        reach(&self.luck).await?;
+        reach(&self.fault_rng).await?;
         self.inner.condemn().await
     }
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
-        reach(&self.luck).await?;
-        let written = |fence: Checkpoint| Checkpoint { version: fence.version + u32::from(self.newer), ..fence };
-        let (from, to) = (from.map(written), written(to));
+        reach(&self.fault_rng).await?;
+        let encode = |fence: Checkpoint| Checkpoint { version: fence.version + u32::from(self.newer), ..fence };
+        let (from, to) = (from.map(encode), encode(to));
         if let Some(from) = from.filter(|from| from.version != to.version) {
-            self.luck.violations.lock().push(format!("version {} goes on from {from:?}", to.version));
+            self.fault_rng.violations.lock().push(format!("version {} continues from {from:?}", to.version));
         }
         self.inner.apply(changes, from, to).await?;
-        self.luck.writes.fetch_add(1, SeqCst);
-        // It has worked; whoever asked may never know.
-        reach(&self.luck).await
+        self.fault_rng.writes.fetch_add(1, SeqCst);
+        // The write took effect, but its response may be lost.
+        reach(&self.fault_rng).await
     }
 }

@@ -12,8 +12,8 @@ use kafleet::tracker::project::projection::Logged;
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
-use crate::story::{Ask, Deed, Mood, Seat};
-use crate::trees::task_type;
+use crate::scenario::{FaultMode, ProcessId, Step, TaskRequest};
+use crate::task_types::task_type;
 use crate::verdict::{Records, logged};
 
 const BATCHES: &str = "/v1/batches";
@@ -23,7 +23,7 @@ const CALLS: usize = 200;
 /// By then every worker that is well has heard of a cancel, and what it began before has begun.
 const HEARD_MS: i64 = 1_000;
 /// Once everything has ended, workers are told of no cancel any more within this time.
-pub const WITHDRAWN_MS: u64 = 60_000;
+pub const MAX_WITHDRAWAL_MS: u64 = 60_000;
 
 /// What was said of a task in all answers to batches with it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,13 +48,13 @@ pub struct Answers {
 }
 
 impl Fleet {
-    pub async fn batch(&self, batch: usize, atomic: bool, insists: bool) {
-        let tasks = &self.story.batches[batch];
-        let body: Vec<Value> = (0..tasks.len()).map(|n| self.ordered(batch, n)).collect();
+    pub async fn batch(&self, batch: usize, atomic: bool, repeat: bool) {
+        let tasks = &self.scenario.batches[batch];
+        let body: Vec<Value> = (0..tasks.len()).map(|n| self.batch_task(batch, n)).collect();
         let path = if atomic { format!("{BATCHES}?atomic=true") } else { BATCHES.to_owned() };
-        for _ in 0..if insists { CALLS } else { 1 } {
+        for _ in 0..if repeat { CALLS } else { 1 } {
             let answer = self.call(Method::POST, &path, Some(json!(body))).await;
-            if self.note(batch, answer.as_ref()) || !insists {
+            if self.note(batch, answer.as_ref()) || !repeat {
                 return;
             }
             if let Some((status, answer)) = answer.filter(|(status, _)| (400..429).contains(status)) {
@@ -65,18 +65,18 @@ impl Fleet {
         self.violation(format!("batch {batch} is not taken"));
     }
 
-    fn ordered(&self, batch: usize, n: usize) -> Value {
-        let task = &self.story.batches[batch][n];
+    fn batch_task(&self, batch: usize, n: usize) -> Value {
+        let task = &self.scenario.batches[batch][n];
         let script = &task.script;
-        let mut asked = json!({"type": task_type(task.oak), "params": script, "fail_fast": script.fail_fast});
+        let mut asked = json!({"type": task_type(task.unordered), "params": script, "fail_fast": script.fail_fast});
         match n {
-            0 => asked["id"] = json!(self.story.ordered_id(batch, 0)),
+            0 => asked["id"] = json!(self.scenario.batch_task_id(batch, 0)),
             n => {
                 asked["id"] = json!(format!("k{n}"));
-                asked["parent"] = json!(self.story.ordered_id(batch, task.parent));
+                asked["parent"] = json!(self.scenario.batch_task_id(batch, task.parent));
             }
         }
-        let spans = [("expires", script.expires_ms), ("total_timeout", script.total_ms)];
+        let spans = [("expires", script.expires_ms), ("total_timeout", script.total_timeout_ms)];
         spans.into_iter().for_each(|(name, ms)| asked[name] = json!(ms.map(|ms| format!("{ms}ms"))));
         asked
     }
@@ -85,13 +85,13 @@ impl Fleet {
     fn note(&self, batch: usize, answer: Option<&(u16, Value)>) -> bool {
         let mut answers = self.answers.borrow_mut();
         let mut all = true;
-        for n in 0..self.story.batches[batch].len() {
+        for n in 0..self.scenario.batches[batch].len() {
             let outcome = match answer {
                 Some((200, body)) => body["items"][n]["outcome"].as_str().unwrap_or_default(),
                 Some((_, body)) if body["code"] != "outcome_unknown" && body["code"] != "internal" => "refused",
                 _ => "unknown",
             };
-            let item = answers.items.entry(self.story.ordered_id(batch, n)).or_default();
+            let item = answers.items.entry(self.scenario.batch_task_id(batch, n)).or_default();
             *(match outcome {
                 "accepted" => &mut item.accepted,
                 "refused" => &mut item.refused,
@@ -102,11 +102,11 @@ impl Fleet {
         all
     }
 
-    pub async fn order(&self, id: &str, ask: Ask) {
+    pub async fn request(&self, id: &str, ask: TaskRequest) {
         match ask {
-            Ask::Cancel => self.cancel(id).await,
-            Ask::Retry { only_failed } => self.retry(id, only_failed).await,
-            Ask::Rename { name } => {
+            TaskRequest::Cancel => self.cancel(id).await,
+            TaskRequest::Retry { only_failed } => self.retry(id, only_failed).await,
+            TaskRequest::Rename { name } => {
                 let name = format!("n{name}");
                 let answer = self.call(Method::PATCH, &format!("/v1/tasks/{id}"), Some(json!({"name": name}))).await;
                 if answer.is_some_and(|(status, _)| status == 200) {
@@ -133,9 +133,9 @@ impl Fleet {
         }
     }
 
-    pub async fn redrive(&self, oak: bool) {
+    pub async fn redrive(&self, unordered: bool) {
         self.retried.set(true);
-        let asked = json!({"type": task_type(oak), "limit": 3});
+        let asked = json!({"type": task_type(unordered), "limit": 3});
         if let Some((200, body)) = self.call(Method::POST, "/v1/dead/redrive", Some(asked)).await {
             let done = body["done"].as_array().into_iter().flatten().filter_map(Value::as_str);
             done.for_each(|letter| *self.answers.borrow_mut().redrives.entry(letter.to_owned()).or_default() += 1);
@@ -143,7 +143,7 @@ impl Fleet {
     }
 
     /// Tasks whose cancels workers are told of.
-    pub fn cancels_told(&self) -> Vec<String> {
+    pub fn active_cancels(&self) -> Vec<String> {
         let mut orders = Told::default();
         self.each_record(&Partition::new(self.names.control(), 0), &mut |record| drop(orders.take(record)));
         orders.cancels().map(|(id, _)| id.to_owned()).collect()
@@ -151,79 +151,82 @@ impl Fleet {
 
     /// An api that dies, stands still, or is not heard may leave a cancel behind that nobody takes back.
     pub fn may_leave_cancels(&self) -> bool {
-        let harms = |deed: &Deed| match deed {
-            Deed::Crash { seat, .. } | Deed::Freeze { seat, .. } | Deed::Restart { seat, .. } => *seat == Seat::Api,
-            Deed::Flaky { .. } => true,
+        let harms = |step: &Step| match step {
+            Step::Crash { process_id, .. } | Step::Freeze { process_id, .. } | Step::Restart { process_id, .. } => {
+                *process_id == ProcessId::Api
+            }
+            Step::FailCalls { .. } => true,
             _ => false,
         };
-        self.story.mood == Mood::Wild && self.story.items.iter().any(|item| harms(&item.deed))
+        self.scenario.fault_mode == FaultMode::All && self.scenario.steps.iter().any(|item| harms(&item.step))
     }
 }
 
 /// It came in a batch.
-pub fn is_ordered(id: &str) -> bool {
+pub fn is_batch_task(id: &str) -> bool {
     id.starts_with('b')
 }
 
-pub fn judge(fleet: &Fleet, records: &Records, wrong: &mut Vec<String>) {
+pub fn judge(fleet: &Fleet, records: &Records, violations: &mut Vec<String>) {
     let mut log: BTreeMap<String, Event> = BTreeMap::new();
-    for number in 0..fleet.story.events_partitions {
+    for number in 0..fleet.scenario.events_partitions {
         let all = logged(fleet, number);
-        never_begun(fleet, &all, wrong);
+        never_begun(fleet, &all, violations);
         log.extend(all.into_iter().map(|logged| (format!("{number}:{}", logged.offset), logged.event)));
     }
-    created(fleet, records, &log, wrong);
-    asked(fleet, records, &log, wrong);
-    redriven(fleet, &log, wrong);
+    created(fleet, records, &log, violations);
+    asked(fleet, records, &log, violations);
+    redriven(fleet, &log, violations);
 }
 
 /// An accepted task is there, in the log and in the store; a refused one is not; of any other either may be true, but not half.
-fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, wrong: &mut Vec<String>) {
+fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
     let announces = |event: &&Event| matches!(event.kind, Kind::Submitted | Kind::Scheduled);
     let announced: BTreeSet<&str> = log.values().filter(announces).map(|event| event.id.as_str()).collect();
-    let published: BTreeSet<String> = fleet.ledger.ready().into_iter().map(|((id, _), _)| id).collect();
+    let published: BTreeSet<String> = fleet.offset_oracle.ready().into_iter().map(|((id, _), _)| id).collect();
     for (id, item) in &fleet.answers.borrow().items {
         let (in_log, known) = (announced.contains(id.as_str()), records.get(id).is_some_and(|node| node.announced));
         if item.accepted > 0 && !(in_log && known) {
-            wrong.push(format!("`{id}` was accepted ({item:?}): in the log: {in_log}, known: {known}"));
+            violations.push(format!("`{id}` was accepted ({item:?}): in the log: {in_log}, known: {known}"));
         }
         if item.accepted == 0 && item.unknown == 0 && (in_log || known || published.contains(id)) {
-            wrong.push(format!("`{id}` was refused ({item:?}): in the log: {in_log}, known: {known}"));
+            violations.push(format!("`{id}` was refused ({item:?}): in the log: {in_log}, known: {known}"));
         }
         if in_log && !known {
-            wrong.push(format!("`{id}` ({item:?}) is in the log, and not known"));
+            violations.push(format!("`{id}` ({item:?}) is in the log, and not known"));
         }
     }
 }
 
 /// What was cancelled before a worker took it never begins. A worker of a wild fleet may not hear of a cancel in time.
-fn never_begun(fleet: &Fleet, log: &[Logged], wrong: &mut Vec<String>) {
-    let times = fleet.journal.times.lock();
+fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
+    let times = fleet.journal.start_times.lock();
     let ended = log.iter().filter(|logged| logged.event.kind == Kind::Cancelled && logged.event.worker.is_none());
-    for Logged { event, timestamp_ms, .. } in ended.filter(|_| fleet.story.mood != Mood::Wild) {
+    for Logged { event, timestamp_ms, .. } in ended.filter(|_| fleet.scenario.fault_mode != FaultMode::All) {
         let is_later =
             |(id, run, at): &&(String, u32, i64)| *id == event.id.as_str() && *run == event.run && *at > timestamp_ms + HEARD_MS;
         if let Some((id, run, at)) = times.iter().find(is_later) {
-            wrong.push(format!("run {run} of `{id}` was cancelled at {timestamp_ms}, and began at {at}"));
+            violations.push(format!("run {run} of `{id}` was cancelled at {timestamp_ms}, and began at {at}"));
         }
     }
 }
 
 /// Cancels, retries and changes that were accepted are in the log, each for one who asked.
-fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, wrong: &mut Vec<String>) {
+fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
     let answers = fleet.answers.borrow();
     let (mut places, mut runs) = (BTreeSet::new(), BTreeSet::new());
     for (id, place) in &answers.cancels {
         let event = log.get(place).filter(|event| event.kind == Kind::CancelRequested && event.id.as_str() == id);
         if event.is_none() || !places.insert(place) {
-            wrong.push(format!("the cancel of `{id}` at {place} was accepted, and is not there, or was for two"));
+            violations.push(format!("the cancel of `{id}` at {place} was accepted, and is not there, or was for two"));
         }
     }
     for (id, run, only_failed) in &answers.retries {
         // What had failed may have been started again by another retry meanwhile.
         let reached = records.get(id).filter(|_| !only_failed).map(|node| u64::from(node.run));
         if !runs.insert((id, run)) || reached.is_some_and(|reached| reached < *run) {
-            wrong.push(format!("the retry of `{id}` into run {run} was accepted, and was for two, or never was: {reached:?}"));
+            violations
+                .push(format!("the retry of `{id}` into run {run} was accepted, and was for two, or never was: {reached:?}"));
         }
     }
     for id in answers.names.iter().map(|(id, _)| id).collect::<BTreeSet<_>>() {
@@ -233,11 +236,11 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, wrong:
         given.sort_unstable();
         let is = records.get(id).and_then(|node| node.policy.as_ref()?.name.clone());
         if given.last().map(|(_, name)| *name) != is.as_deref() {
-            wrong.push(format!("the name of `{id}` is {is:?}, and it was given {given:?}"));
+            violations.push(format!("the name of `{id}` is {is:?}, and it was given {given:?}"));
         }
         for (_, name) in answers.names.iter().filter(|(other, _)| other == id) {
             if !given.iter().any(|(_, other)| other == name) {
-                wrong.push(format!("the name `{name}` of `{id}` was accepted, and is not in the log"));
+                violations.push(format!("the name `{name}` of `{id}` was accepted, and is not in the log"));
             }
         }
     }
@@ -254,9 +257,9 @@ fn name_in<'a>(event: &'a Event, id: &str) -> Option<&'a str> {
 }
 
 /// A letter is redriven once: one answer, and one new run of its task.
-fn redriven(fleet: &Fleet, log: &BTreeMap<String, Event>, wrong: &mut Vec<String>) {
+fn redriven(fleet: &Fleet, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
     for (letter, times) in fleet.answers.borrow().redrives.iter().filter(|(_, times)| **times > 1) {
-        wrong.push(format!("the redrive of {letter} was accepted {times} times"));
+        violations.push(format!("the redrive of {letter} was accepted {times} times"));
     }
     let mut runs: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for event in log.values().filter(|event| event.kind == Kind::RetryRequested) {
@@ -266,6 +269,6 @@ fn redriven(fleet: &Fleet, log: &BTreeMap<String, Event>, wrong: &mut Vec<String
         }
     }
     for (letter, runs) in runs.into_iter().filter(|(_, runs)| runs.len() > 1) {
-        wrong.push(format!("{letter} was redriven after each of the runs {runs:?}"));
+        violations.push(format!("{letter} was redriven after each of the runs {runs:?}"));
     }
 }

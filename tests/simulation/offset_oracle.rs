@@ -1,0 +1,221 @@
+//! Invariants of offsets: a commit covers only tasks whose final event is in the log, and an attempt starts only
+//! within a committed window. Reads the topics independently of the workers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kafleet::broker::memory::Memory;
+use kafleet::broker::{Broker, Commit, Consumer, ConsumerSpec, Partition, StartOffset};
+use kafleet::config::Names;
+use kafleet::model::event::{Event, Kind};
+use kafleet::model::offsets::Metadata;
+use kafleet::model::task::{header, parse_time};
+use parking_lot::Mutex;
+
+const NO_WAIT: Duration = Duration::ZERO;
+/// Maximum age of a worker's clock reading.
+const SLACK_MS: i64 = 500;
+
+pub type Run = (String, u32);
+
+pub struct OffsetOracle {
+    broker: Arc<Memory>,
+    names: Names,
+    state: Mutex<OffsetState>,
+}
+
+struct OffsetState {
+    events: Box<dyn Consumer>,
+    tasks: Box<dyn Consumer>,
+    /// Runs with a final event of a worker.
+    ended: BTreeSet<Run>,
+    /// Positions of the records of each run.
+    positions: BTreeMap<Run, Vec<(Partition, i64)>>,
+    run_at: BTreeMap<(Partition, i64), Run>,
+    /// Number of records without a start time; the tracker releases a delayed task with such a record.
+    ready: BTreeMap<Run, usize>,
+    /// Positions that a commit has correctly marked as done.
+    done: BTreeSet<(Partition, i64)>,
+    /// Highest committed end of a window per partition.
+    windows: BTreeMap<Partition, i64>,
+    /// Expiry of the task of a record, epoch milliseconds.
+    deadlines: BTreeMap<(Partition, i64), i64>,
+    /// Blocked types and id prefixes: no attempt may start.
+    blocked: BTreeSet<(String, String)>,
+    violations: Vec<String>,
+}
+
+impl OffsetOracle {
+    pub fn new(broker: Arc<Memory>, names: &Names, events: &[Partition], tasks: &[Partition]) -> Arc<Self> {
+        let reader = |partitions: &[Partition], read_uncommitted| {
+            let mut reader = broker.consumer(&ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() }).unwrap();
+            let starts: Vec<_> = partitions.iter().map(|partition| (partition.clone(), StartOffset::Beginning)).collect();
+            reader.assign(&starts).unwrap();
+            reader
+        };
+        let state = OffsetState {
+            // Events behind an open transaction count, too.
+            events: reader(events, true),
+            // Aborted records are no tasks.
+            tasks: reader(tasks, false),
+            ended: BTreeSet::new(),
+            positions: BTreeMap::new(),
+            run_at: BTreeMap::new(),
+            ready: BTreeMap::new(),
+            done: BTreeSet::new(),
+            windows: BTreeMap::new(),
+            deadlines: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            violations: Vec::new(),
+        };
+        Arc::new(Self { broker, names: names.clone(), state: Mutex::new(state) })
+    }
+
+    /// Adds a new partition.
+    pub fn watch(&self, partition: &Partition) {
+        let mut state = self.state.lock();
+        let known = state.tasks.positions().unwrap().iter().any(|(at, _)| at == partition);
+        if !known {
+            state.tasks.assign(&[(partition.clone(), StartOffset::Beginning)]).unwrap();
+        }
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.state.lock().violations.clone()
+    }
+
+    /// Number of records without a start time per run.
+    pub fn ready(&self) -> Vec<(Run, usize)> {
+        let state = &mut *self.state.lock();
+        state.read();
+        state.ready.clone().into_iter().collect()
+    }
+
+    /// Checks commits when a worker sends them.
+    pub fn check_commits(&self, commits: &[Commit]) {
+        let state = &mut *self.state.lock();
+        state.read();
+        for commit in commits {
+            let Some(metadata) = Metadata::decode(commit.offset, &commit.metadata) else {
+                state.violations.push(format!("cannot decode a commit of {}: {commit:?}", commit.partition));
+                continue;
+            };
+            let end = self.broker.ends(&commit.partition, NO_WAIT).unwrap().end.min(metadata.completed.next());
+            for offset in (0..end).filter(|offset| metadata.completed.is_done(*offset)) {
+                let position = (commit.partition.clone(), offset);
+                if state.done.contains(&position) {
+                    continue;
+                }
+                match state.run_at.get(&position) {
+                    Some(run) if !state.ended.contains(run) => {
+                        let (partition, offset) = &position;
+                        let violation = format!(
+                            "{partition} is committed past offset {offset}: the final event of {run:?} is not in the log"
+                        );
+                        state.violations.push(violation);
+                    }
+                    _ => drop(state.done.insert(position)),
+                }
+            }
+        }
+    }
+
+    /// Blocks or unblocks a type and a tree (empty: all trees).
+    pub fn set_blocked(&self, task_type: &str, tree: &str, on: bool) {
+        let (blocked, key) = (&mut self.state.lock().blocked, (task_type.to_owned(), tree.to_owned()));
+        if on {
+            blocked.insert(key)
+        } else {
+            blocked.remove(&key)
+        };
+    }
+
+    /// Checks the start of an attempt.
+    pub fn attempt_started(&self, id: &str, run: u32, attempt: u32) {
+        let state = &mut *self.state.lock();
+        state.read();
+        let positions = state.positions.get(&(id.to_owned(), run)).cloned().unwrap_or_default();
+        let mut announced = false;
+        for (partition, offset) in &positions {
+            let group = self.names.group(self.names.type_of(&partition.topic).unwrap_or_default());
+            let committed = self.broker.group_offsets(&group, std::slice::from_ref(partition), NO_WAIT).unwrap().pop().flatten();
+            let end = committed.and_then(|committed| Some(Metadata::decode(committed.offset, &committed.metadata)?.window_end));
+            let farthest = state.windows.entry(partition.clone()).or_default();
+            *farthest = end.unwrap_or_default().max(*farthest);
+            announced |= *offset < *farthest;
+        }
+        state.check_start(id, run, attempt, &positions);
+        if !announced {
+            state.violations.push(format!("run {run} of `{id}` starts outside of the committed windows: {positions:?}"));
+        }
+    }
+
+    /// Notes commits that Kafka has accepted.
+    pub fn committed(&self, commits: &[Commit]) {
+        let mut state = self.state.lock();
+        for commit in commits {
+            let end = Metadata::decode(commit.offset, &commit.metadata).map_or(0, |metadata| metadata.window_end);
+            let farthest = state.windows.entry(commit.partition.clone()).or_default();
+            *farthest = end.max(*farthest);
+        }
+    }
+}
+
+impl OffsetState {
+    fn check_start(&mut self, id: &str, run: u32, attempt: u32, positions: &[(Partition, i64)]) {
+        let now = kafleet::runtime::now_ms();
+        let blocked = |(task_type, tree): &&(String, String)| {
+            positions.iter().any(|(partition, _)| partition.topic.ends_with(task_type.as_str()))
+                && (id == tree || id.starts_with(&format!("{tree}:")) || tree.is_empty())
+        };
+        if let Some(blocked) = self.blocked.iter().find(blocked) {
+            self.violations.push(format!("attempt {attempt} of run {run} of `{id}` starts while {blocked:?} is blocked"));
+        }
+        let deadlines: Option<Vec<i64>> = positions.iter().map(|position| self.deadlines.get(position).copied()).collect();
+        let latest = deadlines.and_then(|all| all.into_iter().max()).filter(|at| attempt == 1 && *at + SLACK_MS < now);
+        if let Some(at) = latest {
+            self.violations.push(format!("run {run} of `{id}` starts {} ms after it has expired", now - at));
+        }
+    }
+
+    fn read(&mut self) {
+        let Self { events, tasks, ended, positions, run_at, ready, deadlines, .. } = self;
+        let mut received = true;
+        while std::mem::take(&mut received) {
+            let read = events.poll(10_000, NO_WAIT, &mut |record| {
+                received = true;
+                let Ok(event) = Event::decode(record.value.unwrap_or_default()) else { return };
+                if is_final_event(&event) {
+                    ended.insert((event.id.to_string(), event.run));
+                }
+            });
+            read.unwrap();
+            let read = tasks.poll(10_000, NO_WAIT, &mut |record| {
+                received = true;
+                let text = |wanted: &str| {
+                    let found = record.headers().find(|(name, _)| *name == wanted)?.1?;
+                    std::str::from_utf8(found).ok()
+                };
+                let Some(id) = text(header::ID) else { return };
+                let run = (id.to_owned(), text(header::RUN).and_then(|run| run.parse().ok()).unwrap_or(1));
+                let position = (Partition::new(record.topic, record.partition), record.offset);
+                positions.entry(run.clone()).or_default().push(position.clone());
+                *ready.entry(run.clone()).or_default() += usize::from(text(header::NOT_BEFORE).is_none());
+                if let Some(expires) = text(header::EXPIRES) {
+                    let duration = expires.strip_suffix("ms").and_then(|ms| ms.parse::<i64>().ok());
+                    let at = duration.map_or_else(|| parse_time(expires).unwrap(), |duration| record.timestamp_ms + duration);
+                    deadlines.insert(position.clone(), at);
+                }
+                run_at.insert(position, run);
+            });
+            read.unwrap();
+        }
+    }
+}
+
+/// Whether a worker's event ends its work on the task: a terminal event, or the handover to the tracker.
+fn is_final_event(event: &Event) -> bool {
+    let ends = matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired);
+    event.worker.is_some() && (ends || event.record.is_some())
+}

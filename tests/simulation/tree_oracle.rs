@@ -1,0 +1,201 @@
+//! Relations of tasks and their children: rollup of failures, continuations, and permitted cancellations.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kafleet::handlers::On;
+use kafleet::model::event::Kind;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::state::State;
+use kafleet::model::schedule::Overlap;
+
+use crate::fleet::Fleet;
+use crate::request_oracle;
+use crate::scenario::{Scenario, continuation_segment};
+use crate::task_types::{ContinuationSpec, Script};
+use crate::verdict::{Records, log};
+
+/// Task of a scenario.
+pub struct TaskSpec {
+    pub script: Script,
+    /// The parent ignores its failure.
+    pub ignore_failure: bool,
+}
+
+/// All tasks of a scenario except those of schedules, by id.
+pub fn task_specs(scenario: &Scenario) -> BTreeMap<String, TaskSpec> {
+    let mut task_specs = BTreeMap::new();
+    for (root, (_, script)) in scenario.roots.iter().enumerate() {
+        add_task(Scenario::id(root, &[]), script, false, &mut task_specs);
+    }
+    for (batch, tasks) in scenario.batches.iter().enumerate() {
+        for (n, task) in tasks.iter().enumerate() {
+            add_task(scenario.batch_task_id(batch, n), &task.script, false, &mut task_specs);
+        }
+    }
+    task_specs
+}
+
+fn add_task(id: String, script: &Script, ignore_failure: bool, task_specs: &mut BTreeMap<String, TaskSpec>) {
+    for (n, task) in script.children.iter().enumerate() {
+        add_task(format!("{id}:c{n}"), &task.script, task.ignore_failure, task_specs);
+    }
+    for (n, then) in script.continuations.iter().enumerate() {
+        add_task(format!("{id}:{}", continuation_segment(n)), &then.task.script, then.task.ignore_failure, task_specs);
+    }
+    task_specs.insert(id, TaskSpec { script: script.clone(), ignore_failure });
+}
+
+fn is_continuation(id: &str) -> bool {
+    let segment = id.rsplit(':').next().unwrap_or_default();
+    segment == "then" || segment.starts_with("then-")
+}
+
+pub fn is_failure(state: State) -> bool {
+    matches!(state, State::Failed | State::Cancelled | State::Expired)
+}
+
+fn severity(state: State) -> u8 {
+    match state {
+        State::Succeeded => 0,
+        State::Cancelled => 1,
+        State::Expired => 2,
+        State::Failed => 3,
+        _ => 4,
+    }
+}
+
+/// Children that count: those of the task's run or a later one.
+pub fn counted<'a>(records: &'a Records, id: &'a str, run: u32) -> impl Iterator<Item = (&'a String, &'a TaskRecord)> {
+    let below = format!("{id}:");
+    let direct = move |child: &str| child.strip_prefix(&below).is_some_and(|rest| !rest.contains(':'));
+    records.iter().filter(move |(child, node)| direct(child) && node.run >= run)
+}
+
+/// Failed children (or continuations) that count, if there are more than `max_failed`.
+fn lost(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, continuations: bool) -> Vec<State> {
+    let ignore_failure = |child: &str| fleet.task_specs.get(child).is_some_and(|spec| spec.ignore_failure);
+    let mine =
+        counted(records, id, node.run).filter(|(child, _)| is_continuation(child) == continuations && !ignore_failure(child));
+    let lost: Vec<State> = mine.map(|(_, child)| child.state).filter(|state| is_failure(*state)).collect();
+    let may_fail = fleet.task_specs.get(id).and_then(|spec| spec.script.max_failed).filter(|_| node.announced && !continuations);
+    if lost.len() > may_fail.unwrap_or(0) as usize { lost } else { Vec::new() }
+}
+
+fn worst(states: impl IntoIterator<Item = State>) -> State {
+    states.into_iter().max_by_key(|state| severity(*state)).unwrap_or(State::Succeeded)
+}
+
+/// State of a task and its children without continuations. `None` while one of them is open.
+pub fn settled(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord) -> Option<State> {
+    let open = |continuations: bool| {
+        counted(records, id, node.run).any(|(child, node)| is_continuation(child) == continuations && !node.state.is_terminal())
+    };
+    (node.own.is_terminal() && !open(false)).then(|| worst(lost(fleet, records, id, node, false).into_iter().chain([node.own])))
+}
+
+/// State of a task whose own state is terminal.
+pub fn combined(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord) -> State {
+    let open = counted(records, id, node.run).any(|(_, child)| !child.state.is_terminal());
+    match settled(fleet, records, id, node).filter(|_| !open) {
+        Some(settled) => worst(lost(fleet, records, id, node, true).into_iter().chain([settled])),
+        None => State::WaitingForChildren,
+    }
+}
+
+fn follows(on: On, state: State) -> bool {
+    match on {
+        On::Succeeded => state == State::Succeeded,
+        On::Failed => matches!(state, State::Failed | State::Expired),
+        On::Ended => true,
+    }
+}
+
+/// Checks that continuations exist exactly when their condition holds.
+pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, violations: &mut Vec<String>) {
+    let with_thens = |spec: &&TaskSpec| node.announced && !node.is_external() && !spec.script.continuations.is_empty();
+    let Some(spec) = fleet.task_specs.get(id).filter(with_thens) else { return };
+    let Some(settled) = settled(fleet, records, id, node) else { return };
+    for (n, then) in spec.script.continuations.iter().enumerate() {
+        let next = format!("{id}:{}", continuation_segment(n));
+        let existing = records.get(&next).filter(|next| next.run >= node.run);
+        let wanted = follows(then.on, settled);
+        let known = !then.from_handler || node.own == State::Succeeded;
+        if wanted && known && existing.is_none() {
+            violations.push(format!("run {} of `{id}` is {settled}, and `{next}` does not exist", node.run));
+        }
+        if !wanted && existing.is_some() && !fleet.retried.get() {
+            violations.push(format!("`{next}` requires {:?}, and `{id}` is {settled}", then.on));
+        }
+        check_results(fleet, records, (id, node), (&next, then), settled, violations);
+    }
+}
+
+/// Checks the results that a continuation received, unless they may have changed since.
+fn check_results(
+    fleet: &Fleet,
+    records: &Records,
+    (id, node): (&str, &TaskRecord),
+    (next, then): (&str, &ContinuationSpec),
+    settled: State,
+    violations: &mut Vec<String>,
+) {
+    let joined = fleet.journal.joined.lock().get(next).cloned();
+    let Some((state, results)) = joined.filter(|_| then.with_results && !fleet.retried.get()) else { return };
+    let others = counted(records, id, node.run).filter(|(child, _)| !is_continuation(child));
+    let actual: BTreeMap<String, State> = others.map(|(child, node)| (child.clone(), node.state)).collect();
+    // A kill switch cancelled the task, but a worker that took it over after the switch was removed ran it: the task
+    // stays cancelled and has children.
+    let ran_again = node.duplicates > 0 && matches!(node.own, State::Cancelled | State::Expired);
+    // The next owner of a frozen worker's task timed out, and then the frozen worker continued and created children.
+    let is_late = node.error.as_ref().is_some_and(|error| &*error.kind == "timeout")
+        && results.len() < actual.len()
+        && results.iter().all(|(child, state)| actual.get(child) == Some(state));
+    if ran_again || is_late {
+        return;
+    }
+    if (state, &results) != (settled, &actual) {
+        violations.push(format!("`{next}` received {state} and {results:?}; expected {settled} and {actual:?}"));
+    }
+}
+
+/// Whether a task is in the subtree of another.
+pub fn within(id: &str, above: &str) -> bool {
+    id == above || id.strip_prefix(above).is_some_and(|rest| rest.starts_with(':'))
+}
+
+/// Whether a cancel, a kill switch, a schedule or a failed sibling may have cancelled the task.
+pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str, run: u32) -> bool {
+    let requested = |all: &BTreeSet<String>| all.iter().any(|above| within(id, above));
+    let replaced = fleet
+        .schedules
+        .borrow()
+        .iter()
+        .any(|(n, schedule)| schedule.spec.overlap == Overlap::Replace && id.starts_with(&format!("s{n}.")));
+    let tripped =
+        |(above, spec): (&String, &TaskSpec)| within(id, above) && spec.script.fail_fast && tripped(fleet, records, above);
+    requested(&fleet.killed.borrow())
+        || replaced
+        || fleet.task_specs.iter().any(tripped)
+        || (requested(&fleet.cancels.borrow()) && (run == 1 || is_cancelled_again(fleet, id)))
+}
+
+/// Whether a cancel follows the first retry of the task or an ancestor: the retry ends earlier cancels.
+fn is_cancelled_again(fleet: &Fleet, id: &str) -> bool {
+    let log = log(fleet);
+    let mut events = log.iter().filter(|event| within(id, event.id.as_str()));
+    events.find(|event| event.kind == Kind::RetryRequested);
+    // An `asof` marks the propagation of an earlier request.
+    events.any(|event| event.kind == Kind::CancelRequested && event.asof.is_none())
+}
+
+/// Whether a failure in the subtree cancels its open tasks.
+pub fn tripped(fleet: &Fleet, records: &Records, id: &str) -> bool {
+    let lost = records.get(id).map(|node| lost(fleet, records, id, node, false)).unwrap_or_default();
+    // A batch task may fail before its own child is published and reopens it; the cancellations stay.
+    let had_failed = |(below, node): (&String, &TaskRecord)| {
+        below != id && within(below, id) && matches!(node.own, State::Failed | State::Expired)
+    };
+    let was_lost = request_oracle::is_batch_task(id) && records.iter().any(had_failed);
+    // A retry may have repaired the failure.
+    fleet.retried.get() || was_lost || lost.iter().any(|state| *state != State::Cancelled)
+}
