@@ -1,26 +1,30 @@
-//! Tickets: which input an outcome belongs to, in 63 bits, so that an acknowledgement needs no look-up.
+//! Delivery tags and the completions that return to a consumer.
+//!
+//! A delivery tag identifies an input in 63 bits. It travels through the producer as the delivery token, so an
+//! acknowledgement needs no look-up.
 
 use parking_lot::Mutex;
 
-/// Types that one process can work on.
-pub const MAX_LANES: usize = 255;
-/// Assignments that can be told apart before a number comes again.
-pub const SLOTS: u32 = 1 << 12;
+/// Maximum number of task types in one process.
+pub const MAX_TYPES: usize = 255;
+/// Number of assignment ids of a consumer before they repeat.
+pub const ASSIGNMENT_IDS: u32 = 1 << 12;
 const SEQUENCE_BITS: u32 = 43;
+const ASSIGNMENT_BITS: u32 = 12;
 
-/// One input: the lane (type), the slot (one assignment of one partition) and the offset, counted from where the
-/// assignment began.
+/// Identifies one input: the task type (as an index), the assignment of its partition, and the offset relative to the
+/// start of that assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveryTag(u64);
 
 impl DeliveryTag {
-    /// For events that no input waits for.
-    pub const UNTRACKED: DeliveryTag = DeliveryTag((MAX_LANES as u64) << (SEQUENCE_BITS + 12));
+    /// Tag of events whose acknowledgement completes no input.
+    pub const UNTRACKED: DeliveryTag = DeliveryTag((MAX_TYPES as u64) << (SEQUENCE_BITS + ASSIGNMENT_BITS));
 
-    pub fn new(lane: usize, slot: u32, sequence: i64) -> Self {
-        let lane = (lane as u64) << (SEQUENCE_BITS + 12);
-        let slot = u64::from(slot % SLOTS) << SEQUENCE_BITS;
-        Self(lane | slot | (sequence as u64 & ((1 << SEQUENCE_BITS) - 1)))
+    pub fn new(type_index: usize, assignment_id: u32, sequence: i64) -> Self {
+        let type_index = (type_index as u64) << (SEQUENCE_BITS + ASSIGNMENT_BITS);
+        let assignment_id = u64::from(assignment_id % ASSIGNMENT_IDS) << SEQUENCE_BITS;
+        Self(type_index | assignment_id | (sequence as u64 & ((1 << SEQUENCE_BITS) - 1)))
     }
 
     pub fn from_token(token: u64) -> Self {
@@ -31,12 +35,12 @@ impl DeliveryTag {
         self.0
     }
 
-    pub fn lane(self) -> usize {
-        (self.0 >> (SEQUENCE_BITS + 12)) as usize
+    pub fn type_index(self) -> usize {
+        (self.0 >> (SEQUENCE_BITS + ASSIGNMENT_BITS)) as usize
     }
 
-    pub fn slot(self) -> u32 {
-        (self.0 >> SEQUENCE_BITS) as u32 % SLOTS
+    pub fn assignment_id(self) -> u32 {
+        (self.0 >> SEQUENCE_BITS) as u32 % ASSIGNMENT_IDS
     }
 
     pub fn sequence(self) -> i64 {
@@ -44,28 +48,28 @@ impl DeliveryTag {
     }
 }
 
-/// What comes back to a lane. Bounded by what the lane has handed out.
+/// Inputs on their way back to a consumer. Bounded by the number of inputs that the consumer has handed out.
 #[derive(Default)]
 pub struct Completions {
-    done: Mutex<Vec<DeliveryTag>>,
-    returned: Mutex<Vec<DeliveryTag>>,
+    completed: Mutex<Vec<DeliveryTag>>,
+    released: Mutex<Vec<DeliveryTag>>,
 }
 
 impl Completions {
-    /// The input's result is acknowledged.
-    pub fn done(&self, tag: DeliveryTag) {
-        self.done.lock().push(tag);
+    /// Adds an input whose result is acknowledged.
+    pub fn complete(&self, tag: DeliveryTag) {
+        self.completed.lock().push(tag);
     }
 
-    /// The input was given back without a result: a successor does it.
-    pub fn returned(&self, tag: DeliveryTag) {
-        self.returned.lock().push(tag);
+    /// Adds an input that was given up without a result; the next owner of the partition runs it.
+    pub fn release(&self, tag: DeliveryTag) {
+        self.released.lock().push(tag);
     }
 
-    /// Swaps what has come into the two lists, which must be empty.
-    pub fn take(&self, done: &mut Vec<DeliveryTag>, returned: &mut Vec<DeliveryTag>) {
-        std::mem::swap(&mut *self.done.lock(), done);
-        std::mem::swap(&mut *self.returned.lock(), returned);
+    /// Swaps the collected tags into the two lists, which must be empty.
+    pub fn take(&self, completed: &mut Vec<DeliveryTag>, released: &mut Vec<DeliveryTag>) {
+        std::mem::swap(&mut *self.completed.lock(), completed);
+        std::mem::swap(&mut *self.released.lock(), released);
     }
 }
 
@@ -74,12 +78,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_come_back() {
-        for (lane, slot, sequence) in [(0, 0, 0), (254, 4095, (1 << 43) - 1), (7, 9, 123_456_789)] {
-            let tag = DeliveryTag::from_token(DeliveryTag::new(lane, slot, sequence).token());
-            assert_eq!((tag.lane(), tag.slot(), tag.sequence()), (lane, slot, sequence));
+    fn token_round_trip_keeps_all_parts() {
+        for (type_index, assignment_id, sequence) in [(0, 0, 0), (254, 4095, (1 << 43) - 1), (7, 9, 123_456_789)] {
+            let tag = DeliveryTag::from_token(DeliveryTag::new(type_index, assignment_id, sequence).token());
+            let parts = (tag.type_index(), tag.assignment_id(), tag.sequence());
+            assert_eq!(parts, (type_index, assignment_id, sequence));
             assert_eq!(tag.token() & crate::broker::shared_producer::WAITER_BIT, 0);
         }
-        assert_eq!(DeliveryTag::UNTRACKED.lane(), MAX_LANES);
+        assert_eq!(DeliveryTag::UNTRACKED.type_index(), MAX_TYPES);
     }
 }

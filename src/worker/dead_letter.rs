@@ -1,4 +1,4 @@
-//! Dead letters: the original record, unchanged, with the reason in its headers.
+//! Dead letters: the original record, unchanged, with the reason in added headers.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,15 +16,16 @@ use super::decode::{InFlight, Invalid};
 use super::events::EventWriter;
 
 const READ_DEADLINE: Duration = Duration::from_secs(10);
-/// A longer key is no task's id, and may be what makes a letter too large.
+/// Maximum key size of a dead letter that only references its record, in bytes. No task id is longer, and a longer
+/// key may be the reason why the dead letter is too large.
 const MAX_REFERENCE_KEY: usize = 1_024;
 
-/// A record to be kept as a dead letter.
+/// A dead letter to be written.
 pub struct DeadLetter {
     pub task_type: Arc<str>,
-    /// The key of the dead letter: the task's id, or the record's own key where there is none.
+    /// Key of the dead letter: the task's id, or the record's own key if the record has no readable id.
     pub key: Vec<u8>,
-    /// The task and its run, where they could be read.
+    /// Id and run of the task, if they could be read.
     pub task: Option<(TaskId, u32)>,
     pub code: String,
     pub message: String,
@@ -32,10 +33,11 @@ pub struct DeadLetter {
     pub body: Body,
 }
 
+/// Source of the original record.
 pub enum Body {
-    /// The record itself is at hand, and counted for as long.
+    /// The record itself, in memory and charged.
     Record(Box<Invalid>),
-    /// It is read again from where the task came from.
+    /// The task, whose record is read again from the task topic.
     Task(Box<InFlight>),
 }
 
@@ -47,86 +49,93 @@ pub struct DeadLetterWriter {
     pub health: Health,
 }
 
-/// How a record is kept.
+/// Contents of a dead letter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
+    /// The whole record.
     Whole,
-    /// Only where it lies.
+    /// Only its topic, partition and offset.
     Reference,
 }
 
 impl DeadLetterWriter {
-    /// Returns when the dead letter is acknowledged. Tries for as long as the caller waits: before that the input is not done.
-    pub async fn dead_letter(&self, burial: DeadLetter) {
-        let record = match &burial.body {
-            Body::Record(rejected) => Cow::Borrowed(&rejected.record),
-            Body::Task(held) => Cow::Owned(self.original(&burial.task_type, &held.task).await),
+    /// Publishes a dead letter and returns when it is acknowledged. Retries for as long as the caller waits: the
+    /// input is not complete before.
+    pub async fn write(&self, letter: DeadLetter) {
+        let record = match &letter.body {
+            Body::Record(invalid) => Cow::Borrowed(&invalid.record),
+            Body::Task(in_flight) => Cow::Owned(self.read_original(&letter.task_type, &in_flight.task).await),
         };
-        let part = format!("dead letters of {}", burial.task_type);
-        let (mut form, mut backoff) = (Form::Whole, backoff());
-        while let Err(error) = self.send(&burial, &record, form).await {
-            let hopeless = matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_));
-            if hopeless && form == Form::Whole {
-                tracing::warn!(task_type = %burial.task_type, partition = record.partition, offset = record.offset, %error, "a dead letter cannot hold its record: it says where that lies");
+        let part = format!("dead letters of {}", letter.task_type);
+        let mut form = Form::Whole;
+        let mut backoff = backoff();
+        while let Err(error) = self.send(&letter, &record, form).await {
+            let task_type = &letter.task_type;
+            let code = &letter.code;
+            let Record { partition, offset, .. } = &*record;
+            let permanent = matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_));
+            if permanent && form == Form::Whole {
+                tracing::warn!(%task_type, partition, offset, %error, "a dead letter cannot contain its record; writing a reference");
                 form = Form::Reference;
                 continue;
             }
-            if hopeless {
-                // The reason is in the log and in the task's status; holding the partition back would help nobody.
-                tracing::error!(task_type = %burial.task_type, partition = record.partition, offset = record.offset, %error, code = burial.code, "a dead letter cannot be written");
+            if permanent {
+                // The reason is in the log and in the task's status; blocking the partition would not help.
+                tracing::error!(%task_type, partition, offset, %error, code, "a dead letter cannot be written");
                 return;
             }
-            tracing::warn!(task_type = %burial.task_type, %error, "a dead letter is not acknowledged yet");
+            tracing::warn!(%task_type, %error, "a dead letter is not acknowledged; retrying");
             self.health.set(&part, format!("a dead letter cannot be written: {error}"));
             tokio::time::sleep(backoff.next_wait()).await;
         }
         self.health.clear(&part);
     }
 
-    /// The task's record in full, for whoever keeps it until its time has come.
-    pub async fn kept(&self, task_type: &str, task: &Task) -> KeptRecord {
-        let record = self.original(task_type, task).await;
+    /// Returns the task's full record in the form in which the tracker keeps it until it is due.
+    pub async fn deferred_record(&self, task_type: &str, task: &Task) -> KeptRecord {
+        let record = self.read_original(task_type, task).await;
         let key = record.key.as_deref().filter(|key| *key != task.id.as_str().as_bytes());
         let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
         self.events.publisher().kept(task, None).with_strangers(key, headers)
     }
 
-    /// The record of a task, read again from where it came from; asks until there is an answer.
-    async fn original(&self, task_type: &str, task: &Task) -> Record {
+    /// Reads the record of a task again from its topic; retries until the broker answers.
+    async fn read_original(&self, task_type: &str, task: &Task) -> Record {
         let partition = Partition::new(self.events.publisher().names().tasks(task_type), task.position.partition);
-        let (mut backoff, offset) = (backoff(), task.position.offset);
+        let offset = task.position.offset;
+        let mut backoff = backoff();
         loop {
             match self.broker.client().with_deadline(READ_DEADLINE).read_at(&partition, offset).await {
-                Ok(record) => return record.unwrap_or_else(|| rebuilt(task, &partition)),
-                Err(error) => tracing::warn!(%task_type, %error, "the record of a task cannot be read again yet"),
+                Ok(record) => return record.unwrap_or_else(|| rebuild_record(task, &partition)),
+                Err(error) => tracing::warn!(%task_type, %error, "the record of a task cannot be read again; retrying"),
             }
             tokio::time::sleep(backoff.next_wait()).await;
         }
     }
 
-    async fn send(&self, burial: &DeadLetter, record: &Record, form: Form) -> Result<(), BrokerError> {
+    async fn send(&self, letter: &DeadLetter, record: &Record, form: Form) -> Result<(), BrokerError> {
         let whole = form == Form::Whole;
-        let reasons = headers(&DeadLetterHeaders {
-            code: &burial.code,
-            message: &burial.message,
-            pointer: burial.pointer.as_deref(),
+        let added = headers(&DeadLetterHeaders {
+            code: &letter.code,
+            message: &letter.message,
+            pointer: letter.pointer.as_deref(),
             topic: &record.topic,
             partition: record.partition,
             offset: record.offset,
-            key: record.key.as_deref().filter(|key| whole && *key != burial.key),
-            task: burial.task.as_ref().map(|(id, run)| (id, *run)),
+            key: record.key.as_deref().filter(|key| whole && *key != letter.key),
+            task: letter.task.as_ref().map(|(id, run)| (id, *run)),
             worker: &self.events.worker,
             at_ms: now_ms(),
             reference: !whole,
         });
         let own = record.headers.iter().filter(|_| whole);
         let own = own.map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
-        let all: Vec<(&str, &[u8])> = own.chain(reasons.iter().map(|(name, value)| (*name, value.as_bytes()))).collect();
-        let topic = self.events.publisher().names().dead(&burial.task_type);
-        let key = Some(burial.key.as_slice()).filter(|key| whole || key.len() <= MAX_REFERENCE_KEY);
+        let all: Vec<(&str, &[u8])> = own.chain(added.iter().map(|(name, value)| (*name, value.as_bytes()))).collect();
+        let topic = self.events.publisher().names().dead(&letter.task_type);
+        let key = Some(letter.key.as_slice()).filter(|key| whole || key.len() <= MAX_REFERENCE_KEY);
         let value = record.value.as_deref().filter(|_| whole);
         let dead = ProducerRecord { topic: &topic, partition: None, key, value, headers: &all };
-        self.events.link().deliver(dead, PUBLISH_DEADLINE).await.map(drop)
+        self.events.producer().deliver(dead, PUBLISH_DEADLINE).await.map(drop)
     }
 }
 
@@ -134,8 +143,8 @@ fn backoff() -> Backoff {
     Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
 }
 
-/// The record of a task whose original retention has removed meanwhile.
-fn rebuilt(task: &Task, partition: &Partition) -> Record {
+/// Rebuilds a record that retention has removed from its topic.
+fn rebuild_record(task: &Task, partition: &Partition) -> Record {
     let headers =
         task_headers(task, "kafleet").into_iter().map(|(name, value)| (name.to_owned(), Some(value.into_owned().into_bytes())));
     Record {

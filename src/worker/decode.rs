@@ -1,4 +1,4 @@
-//! From a record to work: a task, or something that cannot be one.
+//! Decodes records of a task topic into inputs: tasks, or invalid records.
 
 use std::sync::Arc;
 
@@ -9,90 +9,92 @@ use crate::config;
 use crate::model::task::partition::partition_of;
 use crate::model::task::{Position, Reject, Source, Task, read_task};
 
-/// Bytes that a held task costs beyond its record, roughly.
+/// Approximate memory that a task in flight costs beyond its record, in bytes.
 const OVERHEAD: usize = 512;
 
-/// One input on its way through the worker.
+/// One input of a worker.
 pub enum Input {
     Task(Box<InFlight>),
     Invalid(Box<Invalid>),
 }
 
-/// A task that the worker holds, from delivery to acknowledgement.
+/// A task in the worker, from its delivery to the acknowledgement of its terminal event.
 pub struct InFlight {
     pub task: Task,
     pub tag: DeliveryTag,
-    /// Given back when the work is dropped.
+    /// Memory charge, refunded on drop.
     pub _charge: Charge,
-    /// Hash of the ordering key; 0 where there is no order.
+    /// Hash of the ordering key; 0 for unordered types.
     pub key: u64,
-    /// Attempts used in this run, earlier workers' included where the record tells.
+    /// Attempts used in this run, including those of earlier workers if the record carries them.
     pub attempts: u32,
-    /// When its record was written, epoch milliseconds.
+    /// Timestamp of the record, epoch milliseconds.
     pub record_timestamp_ms: i64,
-    /// Its record's key is not its id.
+    /// The record's key differs from the task's id.
     pub has_own_key: bool,
-    /// This worker has said something of the task, and with it everything it knows.
+    /// This worker has published an event of the task that contains its announcement.
     pub announced: bool,
-    /// It has its turn among the tasks with its key.
+    /// The task holds its ordering key; later tasks with the key wait.
     pub holds_key: bool,
-    /// Hash of the key that a rate per key goes by; 0 where there was no such rate when it came.
+    /// Hash of the key of a per-key rate limit; 0 if there was no such limit at delivery.
     pub rate_key: u64,
-    /// The rate has let it pass already.
-    pub paced: bool,
-    /// It was under way when workers died: it runs where it can take down nothing but itself.
+    /// The rate limit has already admitted the task.
+    pub admitted: bool,
+    /// The task was under way when workers crashed and runs in quarantine.
     pub suspect: bool,
-    /// Child processes that it has taken down as a suspect.
-    pub deaths: u8,
+    /// Child processes that crashed while running the task in quarantine.
+    pub crashes: u8,
 }
 
 impl InFlight {
-    /// What a rate per key goes by.
+    /// Hash of the key that a per-key rate limit applies to.
     pub fn rate_key(&self) -> u64 {
         if self.rate_key != 0 { self.rate_key } else { key_hash(self.task.id.as_str().as_bytes()) }
     }
 }
 
-/// A record that is no task.
+/// A record that is not a valid task.
 pub struct Invalid {
     pub record: Record,
     pub reject: Reject,
     pub tag: DeliveryTag,
-    /// Given back when the dead letter is written.
+    /// Memory charge, refunded on drop: when the dead letter is written.
     pub _charge: Charge,
 }
 
 impl Input {
     pub fn offset(&self) -> i64 {
         match self {
-            Self::Task(held) => held.task.position.offset,
-            Self::Invalid(rejected) => rejected.record.offset,
+            Self::Task(in_flight) => in_flight.task.position.offset,
+            Self::Invalid(invalid) => invalid.record.offset,
         }
     }
 
     pub fn tag(&self) -> DeliveryTag {
         match self {
-            Self::Task(held) => held.tag,
-            Self::Invalid(rejected) => rejected.tag,
+            Self::Task(in_flight) => in_flight.tag,
+            Self::Invalid(invalid) => invalid.tag,
         }
     }
 }
 
-/// How a lane reads its records.
+/// Decoder of one task type's records.
 pub struct Decoder {
     pub task_type: Arc<str>,
     pub order: config::Order,
+    /// Maximum size of params, in bytes.
     pub max_params: usize,
     pub memory: Arc<MemoryBudget>,
-    pub lane: usize,
-    /// There is a rate per key.
-    pub by_key: bool,
+    /// Index of the task type in the worker.
+    pub type_index: usize,
+    /// The type has a rate limit per key.
+    pub has_rate_per_key: bool,
 }
 
-/// The records of one turn.
+/// The records of one poll, whose memory is charged together.
 pub struct PollBatch<'a> {
-    intake: &'a Decoder,
-    /// Of its own: the lane makes copies while the dispatcher drops those of earlier turns.
+    decoder: &'a Decoder,
+    /// A counter per batch: clones by the consumer and drops by the dispatcher do not contend on one.
     task_type: Arc<str>,
     account: Arc<Account>,
     bytes: usize,
@@ -105,8 +107,7 @@ impl Drop for PollBatch<'_> {
 }
 
 impl PollBatch<'_> {
-    pub fn read(&mut self, record: &RecordRef<'_>, tag: DeliveryTag) -> Input {
-        let intake = self.intake;
+    pub fn decode(&mut self, record: &RecordRef<'_>, tag: DeliveryTag) -> Input {
         let source = Source {
             task_type: &self.task_type,
             position: Position { partition: record.partition, offset: record.offset },
@@ -114,39 +115,33 @@ impl PollBatch<'_> {
             value: record.value,
         };
         let size = record.value.map_or(0, <[u8]>::len);
-        let read = read_task(&source, record.headers()).and_then(|task| intake.fits(task, size));
-        match read {
-            Ok(task) => {
-                let attempts = task.attempts_used;
-                // Headers are kept as the policy; most tasks have next to none.
-                let size = if task.policy.is_some() { record.size() } else { size };
-                let key = intake.order_key(record, &task);
-                let _charge = self.charge(size);
-                let rate_key =
-                    if intake.by_key { key_hash(record.key.unwrap_or_else(|| task.id.as_str().as_bytes())) } else { 0 };
-                let (announced, holds_key, paced, suspect, deaths) = Default::default();
-                let record_timestamp_ms = record.timestamp_ms;
-                let has_own_key = record.key.is_some_and(|key| key != task.id.as_str().as_bytes());
-                Input::Task(Box::new(InFlight {
-                    task,
-                    tag,
-                    _charge,
-                    key,
-                    attempts,
-                    record_timestamp_ms,
-                    has_own_key,
-                    announced,
-                    holds_key,
-                    rate_key,
-                    paced,
-                    suspect,
-                    deaths,
-                }))
-            }
+        match read_task(&source, record.headers()).and_then(|task| self.decoder.check_size(task, size)) {
+            Ok(task) => Input::Task(Box::new(self.in_flight(record, task, tag))),
             Err(reject) => {
                 let _charge = self.charge(record.size());
                 Input::Invalid(Box::new(Invalid { record: record.to_owned(), reject, tag, _charge }))
             }
+        }
+    }
+
+    fn in_flight(&mut self, record: &RecordRef<'_>, task: Task, tag: DeliveryTag) -> InFlight {
+        // Headers are kept in the policy only; most tasks have almost none.
+        let size = if task.policy.is_some() { record.size() } else { record.value.map_or(0, <[u8]>::len) };
+        let key_bytes = record.key.unwrap_or_else(|| task.id.as_str().as_bytes());
+        InFlight {
+            tag,
+            _charge: self.charge(size),
+            key: self.decoder.order_key(record, &task),
+            attempts: task.attempts_used,
+            record_timestamp_ms: record.timestamp_ms,
+            has_own_key: record.key.is_some_and(|key| key != task.id.as_str().as_bytes()),
+            announced: false,
+            holds_key: false,
+            rate_key: if self.decoder.has_rate_per_key { key_hash(key_bytes) } else { 0 },
+            admitted: false,
+            suspect: false,
+            crashes: 0,
+            task,
         }
     }
 
@@ -157,12 +152,12 @@ impl PollBatch<'_> {
 }
 
 impl Decoder {
-    pub fn turn(&self) -> PollBatch<'_> {
-        let account = Account::open(&self.memory, self.lane);
-        PollBatch { intake: self, task_type: Arc::from(&*self.task_type), account, bytes: 0 }
+    pub fn start_batch(&self) -> PollBatch<'_> {
+        let account = Account::open(&self.memory, self.type_index);
+        PollBatch { decoder: self, task_type: Arc::from(&*self.task_type), account, bytes: 0 }
     }
 
-    fn fits(&self, task: Task, size: usize) -> Result<Task, Reject> {
+    fn check_size(&self, task: Task, size: usize) -> Result<Task, Reject> {
         if size <= self.max_params {
             return Ok(task);
         }
@@ -170,13 +165,13 @@ impl Decoder {
         Err(Reject { task: Some((task.id, task.run)), ..Reject::new("too_large", message) })
     }
 
-    /// Tasks with the same value run one after the other.
+    /// Hash of the ordering key; tasks with equal hashes run one after the other.
     fn order_key(&self, record: &RecordRef<'_>, task: &Task) -> u64 {
         let partition = (record.partition as u64 + 1) << 32;
         match self.order {
             config::Order::None => 0,
             config::Order::Partition => partition,
-            // A collision only makes two keys wait for one another.
+            // A collision only serializes two keys.
             config::Order::Key => partition | key_hash(record.key.unwrap_or_else(|| task.id.as_str().as_bytes())),
         }
     }

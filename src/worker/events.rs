@@ -1,5 +1,4 @@
-//! What the worker says: events to the events topic, results, dead letters. An input is done when its last word is
-//! acknowledged, never before.
+//! Writes events to the events topic. An input is complete when its terminal event is acknowledged, never before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,34 +13,36 @@ use crate::model::task::id::TaskId;
 use crate::publish::Publisher;
 use crate::runtime::{Backoff, Health};
 
-/// How long to stay away from a producer that has no room or no broker.
-const PAUSE: Duration = Duration::from_millis(2);
-/// How long to stay away from one that refuses, at first and at most.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before a retry while the producer is full or the broker is away.
+const TRANSIENT_PAUSE: Duration = Duration::from_millis(2);
+/// First and longest pause before a retry after the broker has rejected a record.
+const REJECTED_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Nothing has failed for so long: all is well again.
-const QUIET: Duration = Duration::from_secs(1);
-const RESENT_AT_ONCE: usize = 4_096;
+/// Time without a failed delivery after which resending counts as recovered.
+const RECOVERED_AFTER: Duration = Duration::from_secs(1);
+/// Maximum number of undelivered records resent in one batch.
+const MAX_RESEND_BATCH: usize = 4_096;
 const HEALTH_PART: &str = "results";
 
-/// A record that was not delivered, and why.
+/// A record that was not delivered, with the reason.
 pub struct Undelivered {
     tag: DeliveryTag,
     error: BrokerError,
     record: Record,
 }
 
-/// Receives acknowledgements and passes them to the lane that waits for them.
+/// Routes acknowledgements of the producer to the consumers whose inputs they complete.
 pub struct Deliveries {
-    lanes: Vec<Arc<Completions>>,
-    /// Bounded by what the producer holds.
+    completions: Vec<Arc<Completions>>,
+    /// Bounded by the producer's queue.
     undelivered: mpsc::UnboundedSender<Undelivered>,
 }
 
 impl Deliveries {
-    pub fn new(lanes: Vec<Arc<Completions>>) -> (Arc<Self>, mpsc::UnboundedReceiver<Undelivered>) {
+    /// `completions`: by type index.
+    pub fn new(completions: Vec<Arc<Completions>>) -> (Arc<Self>, mpsc::UnboundedReceiver<Undelivered>) {
         let (undelivered, receiver) = mpsc::unbounded_channel();
-        (Arc::new(Self { lanes, undelivered }), receiver)
+        (Arc::new(Self { completions, undelivered }), receiver)
     }
 }
 
@@ -50,134 +51,140 @@ impl DeliverySink for Deliveries {
         let tag = DeliveryTag::from_token(token);
         match outcome {
             Ok(_) => {
-                if let Some(inbox) = self.lanes.get(tag.lane()) {
-                    inbox.done(tag);
+                if let Some(completions) = self.completions.get(tag.type_index()) {
+                    completions.complete(tag);
                 }
             }
             Err((error, record)) => {
-                // The receiver is gone only when the worker is: then the input is not done, as it should be.
+                // Fails only when the worker has ended: the input then stays incomplete, as it should.
                 let _ = self.undelivered.send(Undelivered { tag, error, record: record.to_owned() });
             }
         }
     }
 }
 
-/// Writes events. Shared by the dispatchers of all types.
+/// Writer of events, shared by the dispatchers of all types.
 #[derive(Clone)]
 pub struct EventWriter {
-    link: Arc<SharedProducer>,
+    producer: Arc<SharedProducer>,
     publisher: Publisher,
-    events_topic: Arc<str>,
+    topic: Arc<str>,
+    /// Name of this worker in events.
     pub worker: Arc<str>,
     health: Health,
 }
 
 impl EventWriter {
-    pub fn new(link: Arc<SharedProducer>, publisher: Publisher, worker: Arc<str>, health: Health) -> Self {
-        let events_topic = publisher.names().events().into();
-        Self { link, publisher, events_topic, worker, health }
+    pub fn new(producer: Arc<SharedProducer>, publisher: Publisher, worker: Arc<str>, health: Health) -> Self {
+        let topic = publisher.names().events().into();
+        Self { producer, publisher, topic, worker, health }
     }
 
     pub fn publisher(&self) -> &Publisher {
         &self.publisher
     }
 
-    pub fn link(&self) -> &Arc<SharedProducer> {
-        &self.link
+    pub fn producer(&self) -> &Arc<SharedProducer> {
+        &self.producer
     }
 
-    /// Hands an event to the producer; waits only while that has no room, or is refused. The ticket is done when Kafka has it.
-    pub async fn report(&self, event: &Event, tag: DeliveryTag, scratch: &mut Vec<u8>) {
-        let mut refusals = RetryWait::new(&self.health);
-        while let Err(error) = self.try_report(event, tag, scratch) {
-            if is_hopeless(&error) {
-                return self.unsendable(event, tag, &error, scratch).await;
+    /// Passes an event to the producer; waits only while the producer is full or the broker rejects the event. The
+    /// acknowledgement completes `tag`.
+    pub async fn write(&self, event: &Event, tag: DeliveryTag, scratch: &mut Vec<u8>) {
+        let mut retry = RetryWait::new(&self.health);
+        while let Err(error) = self.try_write(event, tag, scratch) {
+            if is_permanent(&error) {
+                return self.write_fallback(event, tag, &error, scratch).await;
             }
-            refusals.wait_out(&error).await;
+            retry.wait(&error).await;
         }
     }
 
-    /// Hands several encoded events for one partition to the producer; never waits. Returns which it did not take.
-    pub fn send_batch<'a>(&self, partition: i32, records: impl Iterator<Item = BatchRecord<'a>>) -> Vec<usize> {
+    /// Passes several encoded events of one partition to the producer without waiting. Returns the indexes of those
+    /// that it did not accept.
+    pub fn send_batch<'a>(&'a self, partition: i32, records: impl Iterator<Item = BatchRecord<'a>>) -> Vec<usize> {
         let records: Vec<BatchRecord<'_>> = records.collect();
-        self.link.send_batch(&self.events_topic, partition, &records).into_iter().map(|(n, _)| n).collect()
+        self.producer.send_batch(&self.topic, partition, &records).into_iter().map(|(n, _)| n).collect()
     }
 
-    /// Hands an encoded event to the producer, as [`EventWriter::report`] does.
+    /// Passes an encoded event to the producer, as [`EventWriter::write`] does.
     pub async fn send_until_accepted(&self, id: &TaskId, value: &[u8], tag: DeliveryTag) {
-        let mut refusals = RetryWait::new(&self.health);
+        let mut retry = RetryWait::new(&self.health);
         while let Err(error) = self.send(id, value, tag) {
-            if is_hopeless(&error) {
+            if is_permanent(&error) {
                 return match Event::decode(value) {
-                    Ok(event) => self.unsendable(&event, tag, &error, &mut Vec::new()).await,
+                    Ok(event) => self.write_fallback(&event, tag, &error, &mut Vec::new()).await,
                     Err(why) => tracing::error!(task = %id, %error, %why, "an event cannot be sent"),
                 };
             }
-            refusals.wait_out(&error).await;
+            retry.wait(&error).await;
         }
     }
 
-    fn try_report(&self, event: &Event, tag: DeliveryTag, scratch: &mut Vec<u8>) -> Result<(), BrokerError> {
+    fn try_write(&self, event: &Event, tag: DeliveryTag, scratch: &mut Vec<u8>) -> Result<(), BrokerError> {
         scratch.clear();
         event.encode(scratch);
         self.send(&event.id, scratch, tag)
     }
 
-    /// Hands an encoded event to the producer; never waits.
+    /// Passes an encoded event to the producer without waiting.
     pub fn send(&self, id: &TaskId, value: &[u8], tag: DeliveryTag) -> Result<(), BrokerError> {
         let record = ProducerRecord {
-            topic: &self.events_topic,
+            topic: &self.topic,
             partition: i32::try_from(self.publisher.partition_of(id)).ok(),
             key: Some(id.root().as_bytes()),
             value: Some(value),
             headers: &[],
         };
-        self.link.send(&record, tag.token())
+        self.producer.send(&record, tag.token())
     }
 
-    /// An event that can never be sent as it is: the task fails for it; anything lesser is dropped and told.
-    async fn unsendable(&self, event: &Event, tag: DeliveryTag, error: &BrokerError, scratch: &mut Vec<u8>) {
+    /// Handles an event that can never be sent as it is: a terminal event is replaced by a small failure event, any
+    /// other event is dropped and logged.
+    async fn write_fallback(&self, event: &Event, tag: DeliveryTag, error: &BrokerError, scratch: &mut Vec<u8>) {
         if tag == DeliveryTag::UNTRACKED {
             tracing::warn!(task = %event.id, kind = ?event.kind, %error, "an event was dropped");
             return;
         }
         let small = fallback_event(event, error);
-        let mut refusals = RetryWait::new(&self.health);
-        while let Err(error) = self.try_report(&small, tag, scratch) {
-            refusals.wait_out(&error).await;
+        let mut retry = RetryWait::new(&self.health);
+        while let Err(error) = self.try_write(&small, tag, scratch) {
+            retry.wait(&error).await;
         }
     }
 
-    /// Sends again what was not delivered, until the worker is gone.
-    pub async fn resend(self, mut undelivered: mpsc::UnboundedReceiver<Undelivered>) {
-        let (mut scratch, mut failed, mut refusals) = (Vec::new(), Vec::new(), RetryWait::new(&self.health));
+    /// Resends undelivered records until the worker ends.
+    pub async fn resend_all(self, mut undelivered: mpsc::UnboundedReceiver<Undelivered>) {
+        let mut scratch = Vec::new();
+        let mut failed = Vec::new();
+        let mut retry = RetryWait::new(&self.health);
         loop {
-            match tokio::time::timeout(QUIET, undelivered.recv_many(&mut failed, RESENT_AT_ONCE)).await {
-                // What was sent again has arrived.
-                Err(_) => refusals.forget(),
+            match tokio::time::timeout(RECOVERED_AFTER, undelivered.recv_many(&mut failed, MAX_RESEND_BATCH)).await {
+                // The records that were sent again have arrived.
+                Err(_) => retry.reset(),
                 Ok(0) => return,
-                // Once for all of them: they fail for the same reason.
-                Ok(_) => refusals.wait_out_worst(&failed).await,
+                // One wait for the whole batch: its records failed for the same reason.
+                Ok(_) => retry.wait_for_batch(&failed).await,
             }
             for undelivered in failed.drain(..) {
-                self.send_again(undelivered, &mut scratch).await;
+                self.resend(undelivered, &mut scratch).await;
             }
         }
     }
 
-    async fn send_again(&self, Undelivered { tag, mut error, record }: Undelivered, scratch: &mut Vec<u8>) {
-        if !is_hopeless(&error) {
-            let Err(hopeless) = self.deliver_again(&record, tag).await else { return };
-            error = hopeless;
+    async fn resend(&self, Undelivered { tag, mut error, record }: Undelivered, scratch: &mut Vec<u8>) {
+        if !is_permanent(&error) {
+            let Err(permanent) = self.send_record_until_accepted(&record, tag).await else { return };
+            error = permanent;
         }
         match record.value.as_deref().map(Event::decode) {
-            Some(Ok(event)) => self.unsendable(&event, tag, &error, scratch).await,
+            Some(Ok(event)) => self.write_fallback(&event, tag, &error, scratch).await,
             _ => tracing::error!(topic = %record.topic, %error, "a record cannot be delivered"),
         }
     }
 
-    /// Returns why it will never be taken, if that is so.
-    async fn deliver_again(&self, record: &Record, tag: DeliveryTag) -> Result<(), BrokerError> {
+    /// Passes a record to the producer again. An error is permanent.
+    async fn send_record_until_accepted(&self, record: &Record, tag: DeliveryTag) -> Result<(), BrokerError> {
         let headers: Vec<(&str, &[u8])> =
             record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default())).collect();
         let again = ProducerRecord {
@@ -187,57 +194,59 @@ impl EventWriter {
             value: record.value.as_deref(),
             headers: &headers,
         };
-        let mut refusals = RetryWait::new(&self.health);
-        while let Err(error) = self.link.send(&again, tag.token()) {
-            if is_hopeless(&error) {
+        let mut retry = RetryWait::new(&self.health);
+        while let Err(error) = self.producer.send(&again, tag.token()) {
+            if is_permanent(&error) {
                 return Err(error);
             }
-            refusals.wait_out(&error).await;
+            retry.wait(&error).await;
         }
         Ok(())
     }
 }
 
-/// However often it is sent, and whoever changes what: it will not be taken as it is.
-fn is_hopeless(error: &BrokerError) -> bool {
+/// Returns whether a record can never be accepted as it is, whatever an operator changes.
+fn is_permanent(error: &BrokerError) -> bool {
     matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_))
 }
 
-/// Waits before another try: a moment where the broker is busy or away, longer and longer where it refuses. That takes a
-/// person to change, so it is told in the health report. The input is not done meanwhile.
+/// Pauses between retries: short ones while the broker is busy or away, growing ones while it rejects records. A
+/// rejection takes an operator to resolve, so it is also set in the health report. The input stays incomplete
+/// meanwhile.
 struct RetryWait<'a> {
     health: &'a Health,
     backoff: Backoff,
-    told: bool,
+    reported: bool,
 }
 
 impl<'a> RetryWait<'a> {
     fn new(health: &'a Health) -> Self {
-        Self { health, backoff: Backoff::new(REFUSED_PAUSE, LONGEST_PAUSE), told: false }
+        Self { health, backoff: Backoff::new(REJECTED_PAUSE, LONGEST_PAUSE), reported: false }
     }
 
-    async fn wait_out(&mut self, error: &BrokerError) {
+    async fn wait(&mut self, error: &BrokerError) {
         if error.is_passing() {
-            return tokio::time::sleep(PAUSE).await;
+            return tokio::time::sleep(TRANSIENT_PAUSE).await;
         }
         let wait = self.backoff.next_wait();
-        tracing::error!(%error, wait_ms = wait.as_millis() as u64, "results are refused: what is done cannot be told");
-        self.health.set(HEALTH_PART, format!("the broker refuses results: {error}"));
-        self.told = true;
+        tracing::error!(%error, wait_ms = wait.as_millis() as u64, "broker rejects result events; retrying");
+        self.health.set(HEALTH_PART, format!("the broker rejects result events: {error}"));
+        self.reported = true;
         tokio::time::sleep(wait).await;
     }
 
-    async fn wait_out_worst(&mut self, failed: &[Undelivered]) {
-        // What is hopeless is not sent again as it is.
-        let again = failed.iter().filter(|undelivered| !is_hopeless(&undelivered.error));
+    /// Waits for the worst error of a batch. Permanent errors do not count: their records are not sent again as they
+    /// are.
+    async fn wait_for_batch(&mut self, failed: &[Undelivered]) {
+        let again = failed.iter().filter(|undelivered| !is_permanent(&undelivered.error));
         if let Some(worst) = again.max_by_key(|undelivered| !undelivered.error.is_passing()) {
-            tracing::warn!(topic = %worst.record.topic, error = %worst.error, records = failed.len(), "not delivered, sending again");
-            self.wait_out(&worst.error).await;
+            tracing::warn!(topic = %worst.record.topic, error = %worst.error, records = failed.len(), "records were not delivered; resending");
+            self.wait(&worst.error).await;
         }
     }
 
-    fn forget(&mut self) {
-        if std::mem::take(&mut self.told) {
+    fn reset(&mut self) {
+        if std::mem::take(&mut self.reported) {
             self.health.clear(HEALTH_PART);
             self.backoff.reset();
         }
@@ -246,11 +255,11 @@ impl<'a> RetryWait<'a> {
 
 impl Drop for RetryWait<'_> {
     fn drop(&mut self) {
-        self.forget();
+        self.reset();
     }
 }
 
-/// The small event that stands for one that was too large, or is refused for something else in it.
+/// Small failure event that replaces a terminal event which is too large or permanently rejected.
 fn fallback_event(event: &Event, error: &BrokerError) -> Event {
     let mut small = Event::new(Kind::Failed, event.id.clone(), event.run, event.at_ms);
     small.attempt = event.attempt;

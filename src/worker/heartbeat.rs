@@ -1,5 +1,6 @@
-//! The worker tells who it is and what it does, every few seconds.
+//! Periodic heartbeats of a worker: its identity, its types and its running attempts.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,16 +16,16 @@ pub use crate::control::heartbeat::{Heartbeat, HeartbeatState, MAX_RUNNING, Runn
 use crate::runtime::{Shutdown, now_ms};
 use crate::telemetry::Metrics;
 
-const EVERY: Duration = Duration::from_secs(3);
-/// How long a dispatcher may take to describe itself; one that is stuck is left out.
-const PATIENCE: Duration = Duration::from_millis(500);
-const DEADLINE: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(3);
+/// Maximum time to wait for a dispatcher's status; the status of a dispatcher that is stuck is left out.
+const STATUS_DEADLINE: Duration = Duration::from_millis(500);
+const PUBLISH_DEADLINE: Duration = Duration::from_secs(2);
 const OUTCOMES: [&str; 6] = ["succeeded", "failed", "cancelled", "expired", "retried", "interrupted"];
 
-/// What heartbeats are made of.
+/// Publishes the heartbeats of a worker.
 pub struct HeartbeatSender {
     pub worker: Arc<str>,
-    pub link: Arc<SharedProducer>,
+    pub producer: Arc<SharedProducer>,
     pub names: Names,
     pub metrics: Metrics,
     pub memory: Arc<MemoryBudget>,
@@ -34,47 +35,48 @@ pub struct HeartbeatSender {
 }
 
 impl HeartbeatSender {
-    /// Beats until it is dropped.
-    pub async fn beat(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(EVERY);
+    /// Publishes a heartbeat every [`INTERVAL`] until it is dropped.
+    pub async fn run(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut silent = false;
+        let mut failing = false;
         loop {
             ticks.tick().await;
             let state = if self.shutdown.is_draining() { HeartbeatState::Draining } else { HeartbeatState::Running };
-            let written = self.write(state, false).await;
-            match &written {
-                Err(error) if !silent => tracing::warn!(%error, "heartbeats cannot be written; the worker goes on"),
+            let published = self.publish(state, false).await;
+            match &published {
+                Err(error) if !failing => tracing::warn!(%error, "heartbeats cannot be published; the worker continues"),
                 _ => {}
             }
-            silent = written.is_err();
+            failing = published.is_err();
         }
     }
 
-    /// The last word, and whether tasks are left that it has begun.
-    pub async fn stop(&self, unfinished: bool) {
-        if let Err(error) = self.write(HeartbeatState::Stopped, unfinished).await {
-            tracing::warn!(%error, "the last heartbeat was not written");
+    /// Publishes the last heartbeat. `unfinished`: some tasks that this worker announced are left to other workers.
+    pub async fn publish_stopped(&self, unfinished: bool) {
+        if let Err(error) = self.publish(HeartbeatState::Stopped, unfinished).await {
+            tracing::warn!(%error, "the last heartbeat was not published");
         }
     }
 
-    async fn write(&self, state: HeartbeatState, unfinished: bool) -> Result<(), BrokerError> {
-        let beat = self.describe(state, unfinished).await;
-        let value = serde_json::to_vec(&beat).map_err(|why| BrokerError::Invalid(why.to_string()))?;
+    async fn publish(&self, state: HeartbeatState, unfinished: bool) -> Result<(), BrokerError> {
+        let heartbeat = self.heartbeat(state, unfinished).await;
+        let value = serde_json::to_vec(&heartbeat).map_err(|why| BrokerError::Invalid(why.to_string()))?;
         let topic = self.names.workers();
         let key = Some(self.worker.as_bytes());
         let record = ProducerRecord { topic: &topic, partition: Some(0), key, value: Some(&value), headers: &[] };
-        self.link.deliver(record, DEADLINE).await.map(drop)
+        self.producer.deliver(record, PUBLISH_DEADLINE).await.map(drop)
     }
 
-    async fn describe(&self, state: HeartbeatState, unfinished: bool) -> Heartbeat {
-        let (mut types, mut running) = (Vec::new(), Vec::new());
+    async fn heartbeat(&self, state: HeartbeatState, unfinished: bool) -> Heartbeat {
+        let mut types = Vec::new();
+        let mut running = Vec::new();
         for (task_type, dispatcher) in &self.dispatchers {
-            let mut told = self.ask(dispatcher).await.unwrap_or_default();
-            told.task_type = task_type.to_string();
-            told.finished = self.finished(task_type);
-            running.append(&mut told.running);
-            types.push(told);
+            let mut status = request_status(dispatcher).await.unwrap_or_default();
+            status.task_type = task_type.to_string();
+            status.finished = self.finished(task_type);
+            running.append(&mut status.running);
+            types.push(status);
         }
         running.sort_by_key(|task| task.began_ms);
         running.truncate(MAX_RUNNING);
@@ -88,21 +90,22 @@ impl HeartbeatSender {
             unfinished,
             started_ms: self.started_ms,
             at_ms: now_ms(),
-            every_ms: EVERY.as_millis() as u64,
-            held_bytes: self.memory.held() as u64,
+            every_ms: INTERVAL.as_millis() as u64,
+            held_bytes: self.memory.used() as u64,
             types,
             running,
         }
     }
 
-    async fn ask(&self, dispatcher: &mpsc::UnboundedSender<Command>) -> Option<TypeStatus> {
-        let (answer, told) = oneshot::channel();
-        dispatcher.send(Command::Describe(answer)).ok()?;
-        tokio::time::timeout(PATIENCE, told).await.ok()?.ok()
-    }
-
-    fn finished(&self, task_type: &str) -> std::collections::BTreeMap<String, u64> {
+    /// Number of finished attempts by outcome.
+    fn finished(&self, task_type: &str) -> BTreeMap<String, u64> {
         let count = |outcome: &str| self.metrics.finished.with_label_values(&[task_type, outcome]).get();
         OUTCOMES.iter().map(|outcome| ((*outcome).to_owned(), count(outcome))).filter(|(_, count)| *count > 0).collect()
     }
+}
+
+async fn request_status(dispatcher: &mpsc::UnboundedSender<Command>) -> Option<TypeStatus> {
+    let (reply, status) = oneshot::channel();
+    dispatcher.send(Command::Describe(reply)).ok()?;
+    tokio::time::timeout(STATUS_DEADLINE, status).await.ok()?.ok()
 }

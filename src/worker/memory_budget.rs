@@ -1,74 +1,74 @@
-//! What a worker holds, in bytes: one limit over everything, with a part for each type that no other one can take.
+//! Memory budget of a worker in bytes: one limit over all task types, half of it divided among them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The account of a worker, by lane.
+/// Bytes in flight of each task type, and their common limit.
 pub struct MemoryBudget {
-    held: Vec<AtomicUsize>,
+    used: Vec<AtomicUsize>,
     limit: usize,
 }
 
-/// What a lane takes in one turn. Charges go by the account of their turn, and bytes are added once for all of them: counters
-/// that the lane and its dispatcher both change for each task cost more than what they count.
+/// Account of one poll. Bytes are added once per poll and refunded per task: a counter that the consumer and the
+/// dispatcher both update for each task costs more than the counting is worth.
 pub struct Account {
-    memory: Arc<MemoryBudget>,
-    lane: usize,
+    budget: Arc<MemoryBudget>,
+    type_index: usize,
 }
 
-/// Bytes counted against the limit for as long as this lives.
+/// Bytes counted against the limit until this is dropped.
 pub struct Charge {
     account: Arc<Account>,
     bytes: usize,
 }
 
 impl MemoryBudget {
-    pub fn new(lanes: usize, limit: usize) -> Arc<Self> {
-        Arc::new(Self { held: (0..lanes).map(|_| AtomicUsize::default()).collect(), limit })
+    pub fn new(types: usize, limit: usize) -> Arc<Self> {
+        Arc::new(Self { used: (0..types).map(|_| AtomicUsize::default()).collect(), limit })
     }
 
-    /// Bytes of all types.
-    pub fn held(&self) -> usize {
-        self.held.iter().map(|held| held.load(Ordering::Relaxed)).sum()
+    /// Bytes in flight over all task types.
+    pub fn used(&self) -> usize {
+        self.used.iter().map(|used| used.load(Ordering::Relaxed)).sum()
     }
 
-    /// The lane may take more. Half of the memory is for whoever needs it, the other half is divided among the lanes: one
-    /// that is stuck does not hold up the others.
-    pub fn has_room(&self, lane: usize) -> bool {
-        let part = self.limit / 2 / self.held.len().max(1);
-        let taken = |held: &AtomicUsize| held.load(Ordering::Relaxed);
-        let within = self.held.get(lane).is_some_and(|held| taken(held) < part);
-        within || self.held.iter().map(|held| taken(held).max(part)).sum::<usize>() < self.limit
+    /// Returns whether a task type may take more records. Half of the limit is common, the other half is divided
+    /// among the types, so that a type that is stuck does not block the others.
+    pub fn has_room(&self, type_index: usize) -> bool {
+        let reserved = self.limit / 2 / self.used.len().max(1);
+        let bytes = |used: &AtomicUsize| used.load(Ordering::Relaxed);
+        let within = self.used.get(type_index).is_some_and(|used| bytes(used) < reserved);
+        within || self.used.iter().map(|used| bytes(used).max(reserved)).sum::<usize>() < self.limit
     }
 
-    fn add(&self, lane: usize, bytes: usize) {
-        self.held.get(lane).map(|held| held.fetch_add(bytes, Ordering::Relaxed));
+    fn add(&self, type_index: usize, bytes: usize) {
+        self.used.get(type_index).map(|used| used.fetch_add(bytes, Ordering::Relaxed));
     }
 
-    fn subtract(&self, lane: usize, bytes: usize) {
-        self.held.get(lane).map(|held| held.fetch_sub(bytes, Ordering::Relaxed));
+    fn subtract(&self, type_index: usize, bytes: usize) {
+        self.used.get(type_index).map(|used| used.fetch_sub(bytes, Ordering::Relaxed));
     }
 }
 
 impl Account {
-    pub fn open(memory: &Arc<MemoryBudget>, lane: usize) -> Arc<Self> {
-        Arc::new(Self { memory: memory.clone(), lane })
+    pub fn open(budget: &Arc<MemoryBudget>, type_index: usize) -> Arc<Self> {
+        Arc::new(Self { budget: budget.clone(), type_index })
     }
 
-    /// A part of what is added when the turn is over.
+    /// Creates a charge for a part of the bytes that [`Account::add`] adds at the end of the poll.
     pub fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
         Charge { account: self.clone(), bytes }
     }
 
-    /// Counts all that was charged, before any of it can be given back.
+    /// Adds the bytes of all charges, before any of them can be refunded.
     pub fn add(&self, bytes: usize) {
-        self.memory.add(self.lane, bytes);
+        self.budget.add(self.type_index, bytes);
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.account.memory.subtract(self.account.lane, self.bytes);
+        self.account.budget.subtract(self.account.type_index, self.bytes);
     }
 }
 
@@ -76,34 +76,34 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
-    fn charge(memory: &Arc<MemoryBudget>, lane: usize, bytes: usize) -> Charge {
-        let account = Account::open(memory, lane);
+    fn charge(budget: &Arc<MemoryBudget>, type_index: usize, bytes: usize) -> Charge {
+        let account = Account::open(budget, type_index);
         account.add(bytes);
         account.charge(bytes)
     }
 
     #[test]
-    fn one_lane_may_have_it_all() {
-        let memory = MemoryBudget::new(1, 100);
-        let most = charge(&memory, 0, 99);
-        assert!(memory.has_room(0));
-        let last = charge(&memory, 0, 1);
-        assert!(!memory.has_room(0));
+    fn single_type_can_use_the_whole_limit() {
+        let budget = MemoryBudget::new(1, 100);
+        let most = charge(&budget, 0, 99);
+        assert!(budget.has_room(0));
+        let last = charge(&budget, 0, 1);
+        assert!(!budget.has_room(0));
         drop((most, last));
-        assert_eq!(memory.held(), 0);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
-    fn a_greedy_lane_leaves_the_others_their_parts() {
-        let memory = MemoryBudget::new(2, 100);
+    fn greedy_type_leaves_the_others_their_reserved_parts() {
+        let budget = MemoryBudget::new(2, 100);
         let mut charges = Vec::new();
-        while memory.has_room(0) {
-            charges.push(charge(&memory, 0, 1));
+        while budget.has_room(0) {
+            charges.push(charge(&budget, 0, 1));
         }
-        assert_eq!(memory.held(), 75, "its own quarter and the common half");
-        while memory.has_room(1) {
-            charges.push(charge(&memory, 1, 1));
+        assert_eq!(budget.used(), 75, "its reserved quarter and the common half");
+        while budget.has_room(1) {
+            charges.push(charge(&budget, 1, 1));
         }
-        assert_eq!(memory.held(), 100);
+        assert_eq!(budget.used(), 100);
     }
 }

@@ -1,5 +1,4 @@
-//! The last words of tasks that were done on the spot, gathered for a moment: the producer takes many for less than it
-//! takes them one by one.
+//! Batch of results of tasks that completed inline: the producer takes a batch at less cost than single records.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,52 +9,52 @@ use super::decode::InFlight;
 use super::events::EventWriter;
 use crate::broker::BatchRecord;
 
-/// How long an event waits for others. Far below what the producer itself waits for its batches.
-const LONGEST_WAIT: Duration = Duration::from_millis(1);
+/// Maximum time that a result waits for others; far below the producer's own linger.
+const LINGER: Duration = Duration::from_millis(1);
 
-/// Events that wait to be sent together, by partition.
+/// Encoded results to be sent together, by events partition.
 #[derive(Default)]
 pub struct ResultBatch {
     bytes: Vec<u8>,
-    waiting: Vec<Vec<Entry>>,
-    /// Of the first of them; None: there are none.
+    by_partition: Vec<Vec<Entry>>,
+    /// Time of the first result; `None` for an empty batch.
     since: Option<Instant>,
 }
 
-/// The last word on a task, which is held until the producer has it.
+/// A task and its encoded result. The task stays in flight until the producer has accepted the result.
 struct Entry {
-    held: Box<InFlight>,
+    in_flight: Box<InFlight>,
     value: Range<usize>,
 }
 
 impl ResultBatch {
-    /// The first has waited long enough.
+    /// Returns whether the first result has waited long enough.
     pub fn is_due(&self, now: Instant) -> bool {
-        self.since.is_some_and(|since| now.duration_since(since) >= LONGEST_WAIT)
+        self.since.is_some_and(|since| now.duration_since(since) >= LINGER)
     }
 
-    /// Takes the last word on a task, as `write` writes it.
-    pub fn add(&mut self, held: Box<InFlight>, partition: u32, now: Instant, write: impl FnOnce(&InFlight, &mut Vec<u8>)) {
-        let from = self.bytes.len();
-        write(&held, &mut self.bytes);
+    /// Adds a task with the result that `encode` writes.
+    pub fn add(&mut self, in_flight: Box<InFlight>, partition: u32, now: Instant, encode: impl FnOnce(&InFlight, &mut Vec<u8>)) {
+        let start = self.bytes.len();
+        encode(&in_flight, &mut self.bytes);
         let partition = partition as usize;
-        if self.waiting.len() <= partition {
-            self.waiting.resize_with(partition + 1, Vec::new);
+        if self.by_partition.len() <= partition {
+            self.by_partition.resize_with(partition + 1, Vec::new);
         }
-        self.waiting[partition].push(Entry { held, value: from..self.bytes.len() });
+        self.by_partition[partition].push(Entry { in_flight, value: start..self.bytes.len() });
         self.since.get_or_insert(now);
     }
 
-    /// Hands everything to the producer; waits only while that has no room.
+    /// Sends all results; waits only while the producer has no room.
     pub async fn send(&mut self, events: &EventWriter) {
         if self.since.take().is_none() {
             return;
         }
-        for (partition, entries) in self.waiting.iter_mut().enumerate().filter(|(_, entries)| !entries.is_empty()) {
-            let refused = events.send_batch(partition as i32, entries.iter().map(|entry| entry.plain(&self.bytes)));
+        for (partition, entries) in self.by_partition.iter_mut().enumerate().filter(|(_, entries)| !entries.is_empty()) {
+            let refused = events.send_batch(partition as i32, entries.iter().map(|entry| entry.record(&self.bytes)));
             for n in refused {
-                let Entry { held, value } = &entries[n];
-                events.send_until_accepted(&held.task.id, &self.bytes[value.clone()], held.tag).await;
+                let Entry { in_flight, value } = &entries[n];
+                events.send_until_accepted(&in_flight.task.id, &self.bytes[value.clone()], in_flight.tag).await;
             }
             entries.clear();
         }
@@ -64,8 +63,8 @@ impl ResultBatch {
 }
 
 impl Entry {
-    fn plain<'a>(&'a self, bytes: &'a [u8]) -> BatchRecord<'a> {
-        let InFlight { task, tag, .. } = &*self.held;
+    fn record<'a>(&'a self, bytes: &'a [u8]) -> BatchRecord<'a> {
+        let InFlight { task, tag, .. } = &*self.in_flight;
         BatchRecord { key: task.id.root().as_bytes(), value: &bytes[self.value.clone()], token: tag.token() }
     }
 }

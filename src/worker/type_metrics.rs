@@ -1,4 +1,4 @@
-//! The metrics of one type, gathered locally and passed on in bulk.
+//! Metrics of one task type, counted locally and flushed in bulk.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct TypeMetrics {
     metrics: Metrics,
     started: LocalIntCounter,
     finished: LocalIntCounterVec,
-    /// The outcome of most, looked up once.
+    /// Counter of the most frequent outcome, resolved once.
     succeeded: LocalIntCounter,
     queue_wait: LocalHistogram,
     run_time: LocalHistogram,
@@ -34,48 +34,48 @@ impl TypeMetrics {
         }
     }
 
-    pub fn started(&mut self, waited_ms: i64) {
+    pub fn record_start(&mut self, waited_ms: i64) {
         self.started.inc();
         self.queue_wait.observe(waited_ms.max(0) as f64 / 1000.0);
     }
 
-    pub fn succeeded(&mut self, took: Duration) {
+    pub fn record_success(&mut self, run_time: Duration) {
         self.succeeded.inc();
-        self.run_time.observe(took.as_secs_f64());
+        self.run_time.observe(run_time.as_secs_f64());
     }
 
-    pub fn finished(&mut self, outcome: &str, took: Duration) {
+    pub fn record_outcome(&mut self, outcome: &str, run_time: Duration) {
         self.finished.with_label_values(&[&self.task_type, outcome]).inc();
-        self.run_time.observe(took.as_secs_f64());
+        self.run_time.observe(run_time.as_secs_f64());
         if outcome == "retried" {
             self.metrics.retries.with_label_values(&[&self.task_type]).inc();
         }
     }
 
-    pub fn dead_letter(&self, code: &str) {
+    pub fn record_dead_letter(&self, code: &str) {
         self.metrics.dead_letters.with_label_values(&[self.task_type.as_str(), code]).inc();
     }
 
-    pub fn in_flight(&self, number: usize) {
+    pub fn set_in_flight(&self, number: usize) {
         self.in_flight.set(number as i64);
     }
 
-    pub fn limits(&self, slots: usize, paused: bool) {
+    pub fn set_limits(&self, slots: usize, paused: bool) {
         self.metrics.slots.with_label_values(&[&self.task_type]).set(slots as i64);
         self.metrics.paused.with_label_values(&[&self.task_type]).set(i64::from(paused));
     }
 
-    /// Slots held by attempts that are over.
-    pub fn stuck(&self, number: usize) {
+    /// Sets the number of slots held by attempts that have ended but do not return.
+    pub fn set_stuck_slots(&self, number: usize) {
         self.metrics.slots_stuck.with_label_values(&[&self.task_type]).set(number as i64);
     }
 
-    /// The type has stopped by itself, or goes on.
-    pub fn stopped(&self, stopped: bool) {
+    /// Sets whether the type's circuit breaker is open.
+    pub fn set_stopped(&self, stopped: bool) {
         self.metrics.type_stopped.with_label_values(&[&self.task_type]).set(i64::from(stopped));
     }
 
-    /// Passes on what has gathered.
+    /// Adds the local counts to the shared metrics.
     pub fn flush(&mut self) {
         self.started.flush();
         self.finished.flush();

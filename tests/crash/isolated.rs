@@ -1,4 +1,4 @@
-//! `isolation = "process"`: what an attempt can do in a child process, and what it cannot take down from there.
+//! `isolation = "process"`: abilities of attempts in child processes, and crashes that do not reach the worker.
 
 use kafleet::broker::memory::Memory;
 use kafleet::config::{Bytes, Isolation};
@@ -8,25 +8,25 @@ use kafleet::model::units::duration::Millis;
 use kafleet::worker::child::Reentry;
 use serde_json::{Value, json};
 
+use crate::crashing_handlers::{Act, Crashing, crashing, params, waiting};
 use crate::fleet::{Fleet, memory, until};
-use crate::risky::{Act, Risky, params, risky, waiting};
 use crate::types::Kind;
 use crate::{Case, block_on};
 
 pub const CASES: &[Case] = &[
-    ("an_attempt_in_a_child_process_can_do_all_that_others_can", an_attempt_in_a_child_process_can_do_all_that_others_can),
-    ("whatever_ends_the_process_is_a_failed_attempt", whatever_ends_the_process_is_a_failed_attempt),
-    ("a_child_process_is_used_again_until_it_has_had_its_time", a_child_process_is_used_again_until_it_has_had_its_time),
-    ("an_attempt_that_does_not_stop_is_killed", an_attempt_that_does_not_stop_is_killed),
-    ("a_cancelled_attempt_and_its_process_end", a_cancelled_attempt_and_its_process_end),
+    ("attempt_in_a_child_process_has_all_abilities", attempt_in_a_child_process_has_all_abilities),
+    ("crash_of_the_process_is_a_failed_attempt", crash_of_the_process_is_a_failed_attempt),
+    ("child_process_is_reused_up_to_its_limit", child_process_is_reused_up_to_its_limit),
+    ("attempt_that_does_not_stop_is_killed", attempt_that_does_not_stop_is_killed),
+    ("cancelled_attempt_ends_with_its_process", cancelled_attempt_ends_with_its_process),
     ("child_processes_end_with_their_worker", child_processes_end_with_their_worker),
     ("signs_of_life_cross_the_process", signs_of_life_cross_the_process),
-    ("what_an_attempt_leaves_behind_harms_no_other", what_an_attempt_leaves_behind_harms_no_other),
-    ("a_worker_that_cannot_isolate_refuses_to_start", a_worker_that_cannot_isolate_refuses_to_start),
+    ("process_that_crashes_while_idle_fails_no_attempt", process_that_crashes_while_idle_fails_no_attempt),
+    ("worker_that_cannot_isolate_refuses_to_start", worker_that_cannot_isolate_refuses_to_start),
 ];
 
 async fn fleet(change: impl FnOnce(&mut Kind)) -> (Fleet, std::sync::Arc<Memory>) {
-    let mut kind = risky(Isolation::Process);
+    let mut kind = crashing(Isolation::Process);
     change(&mut kind);
     let (mut fleet, broker) = memory(1, &[kind, Kind::echo("leaf")]).await;
     fleet.reentry = Reentry::of_this_process();
@@ -34,13 +34,13 @@ async fn fleet(change: impl FnOnce(&mut Kind)) -> (Fleet, std::sync::Arc<Memory>
 }
 
 async fn send(fleet: &Fleet, id: &str, act: Act) {
-    fleet.send(<Risky as kafleet::handlers::Task>::TYPE, id, &params(act)).await;
+    fleet.send(<Crashing as kafleet::handlers::Task>::TYPE, id, &params(act)).await;
 }
 
-/// With little time for each attempt.
+/// Sends a task with a short timeout.
 async fn send_short(fleet: &Fleet, id: &str, act: Act) {
     let headers = [("ce_id", id), ("ce_timeout", "1500ms")];
-    fleet.send_record("risky", None, None, Some(params(act).as_bytes()), &headers).await;
+    fleet.send_record("crashing", None, None, Some(params(act).as_bytes()), &headers).await;
 }
 
 async fn output(fleet: &Fleet, id: &str) -> Value {
@@ -48,61 +48,61 @@ async fn output(fleet: &Fleet, id: &str) -> Value {
     event.output.unwrap_or_else(|| panic!("`{id}`: {:?}", event.error)).value().unwrap()
 }
 
-fn an_attempt_in_a_child_process_can_do_all_that_others_can() {
+fn attempt_in_a_child_process_has_all_abilities() {
     block_on(async {
         let (fleet, _) = fleet(|_| ()).await;
         let worker = fleet.worker();
-        send(&fleet, "tells", Act::NotifyAction).await;
+        send(&fleet, "reports", Act::Report).await;
         send(&fleet, "fails", Act::SpawnAndFail).await;
-        let told = output(&fleet, "tells").await;
-        assert_ne!(told["pid"], json!(std::process::id()), "in a process of its own");
-        let expected = json!({"pid": told["pid"], "key": "tells/1", "attempt": 1, "greeting": "hello from the app"});
-        assert_eq!(told, expected);
+        let result = output(&fleet, "reports").await;
+        assert_ne!(result["pid"], json!(std::process::id()), "in a process of its own");
+        let expected = json!({"pid": result["pid"], "key": "reports/1", "attempt": 1, "greeting": "hello from the app"});
+        assert_eq!(result, expected);
         // The parent, three children, and the one that fails.
         fleet.wait_for_results(5).await;
         let events = fleet.events.all();
-        let of_parent = |kind| events.iter().filter(move |event| event.id.as_str() == "tells" && event.kind == kind);
+        let of_parent = |kind| events.iter().filter(move |event| event.id.as_str() == "reports" && event.kind == kind);
         let lines: Vec<String> = of_parent(EventKind::Log).flat_map(|event| event.lines.clone()).collect();
         let mut children: Vec<&str> = events.iter().map(|event| event.id.as_str()).filter(|id| id.contains(':')).collect();
         children.sort_unstable();
         children.dedup();
         assert_eq!(children.len(), 3, "{children:?}");
-        assert!(children.iter().all(|id| id.starts_with("tells:leaf-")), "{children:?}");
-        assert!(lines[0] == "a line" && lines[1].starts_with("tells:leaf-"), "{lines:?}");
+        assert!(children.iter().all(|id| id.starts_with("reports:leaf-")), "{children:?}");
+        assert!(lines[0] == "a line" && lines[1].starts_with("reports:leaf-"), "{lines:?}");
         assert_eq!(of_parent(EventKind::Progress).count(), 1);
         let failed = fleet.result_of("fails").await.error.unwrap();
         assert_eq!((&*failed.kind, &*failed.message), ("own_kind", "after spawning"));
         worker.stop().await;
-        fleet.assert_clean("risky").await;
+        fleet.assert_clean("crashing").await;
     });
 }
 
-fn whatever_ends_the_process_is_a_failed_attempt() {
+fn crash_of_the_process_is_a_failed_attempt() {
     block_on(async {
         let (fleet, _) = fleet(|kind| kind.registered.policy.cells.memory = Bytes(256 << 20)).await;
         let worker = fleet.worker();
-        let deaths = [
+        let crashes = [
             ("abort", Act::Abort, "SIGABRT", "enough of this"),
             ("segfault", Act::Segfault, "SIGSEGV", ""),
             ("exit", Act::Exit, "exited with code 0", "nothing on stderr"),
             ("overflow", Act::Overflow, "SIGABRT", "overflowed its stack"),
             ("devour", Act::Devour, "SIGABRT", "memory allocation of"),
         ];
-        for (id, act, ..) in deaths {
+        for (id, act, ..) in crashes {
             send(&fleet, id, act).await;
         }
         for n in 0..50 {
             send(&fleet, &format!("good-{n}"), Act::Answer).await;
         }
         fleet.wait_for_results(55).await;
-        // Its process goes on and may serve another: what it says of this could be heard late.
+        // Its process survives and may serve another attempt; late output of this one could be attributed to that.
         send(&fleet, "panic", Act::Panic).await;
         fleet.wait_for_results(56).await;
-        for (id, _, how, words) in deaths {
+        for (id, _, how, stderr) in crashes {
             let event = fleet.result_of(id).await;
             let error = event.error.unwrap();
             assert_eq!((event.kind, event.attempt, &*error.kind), (EventKind::Failed, 2, "crashed"), "{id}: {error:?}");
-            assert!(error.message.contains(how) && error.message.contains(words), "{id}: {}", error.message);
+            assert!(error.message.contains(how) && error.message.contains(stderr), "{id}: {}", error.message);
         }
         assert_eq!(fleet.result_of("panic").await.error.unwrap().kind, "panic");
         for n in 0..50 {
@@ -113,7 +113,7 @@ fn whatever_ends_the_process_is_a_failed_attempt() {
     });
 }
 
-fn a_child_process_is_used_again_until_it_has_had_its_time() {
+fn child_process_is_reused_up_to_its_limit() {
     block_on(async {
         let limits = |kind: &mut Kind| {
             kind.registered.policy.cells.tasks = 4;
@@ -128,12 +128,12 @@ fn a_child_process_is_used_again_until_it_has_had_its_time() {
             pids.push(output(&fleet, &id).await["pid"].as_u64().unwrap());
         }
         pids.dedup();
-        assert_eq!(pids.len(), 3, "twelve attempts, four in each");
+        assert_eq!(pids.len(), 3, "twelve attempts, four in each process");
         worker.stop().await;
     });
 }
 
-fn an_attempt_that_does_not_stop_is_killed() {
+fn attempt_that_does_not_stop_is_killed() {
     block_on(async {
         let limits = |kind: &mut Kind| {
             kind.registered.policy.retry.retries = 0;
@@ -142,8 +142,12 @@ fn an_attempt_that_does_not_stop_is_killed() {
         let (mut fleet, _) = fleet(limits).await;
         fleet.config.grace = Millis::secs(60);
         let patient = fleet.worker();
-        send_short(&fleet, "heeds", Act::Heed).await;
-        assert_eq!(output(&fleet, "heeds").await["key"], "heeds/1", "its token fired, and it answered within the grace");
+        send_short(&fleet, "stops", Act::Stop).await;
+        assert_eq!(
+            output(&fleet, "stops").await["key"],
+            "stops/1",
+            "its token was cancelled, and it answered within the grace period"
+        );
         patient.stop().await;
         fleet.config.grace = Millis(200);
         let worker = fleet.worker();
@@ -157,22 +161,22 @@ fn an_attempt_that_does_not_stop_is_killed() {
     });
 }
 
-fn a_cancelled_attempt_and_its_process_end() {
+fn cancelled_attempt_ends_with_its_process() {
     block_on(async {
         let (fleet, _) = fleet(|kind| kind.registered.policy.concurrency = Some(1)).await;
         let worker = fleet.worker();
-        // They share one process, one after the other.
+        // Both attempts use one process, one after the other.
         send(&fleet, "first", Act::Answer).await;
         let pid = output(&fleet, "first").await["pid"].as_u64().unwrap();
         send(&fleet, "ignores", Act::Ignore).await;
-        fleet.events.wait("it runs", |events| events.iter().any(|event| event.id.as_str() == "ignores")).await;
-        let said = Cancel { v: 1, asof: 5, at_ms: 0, subtree: true, reason: None, by: None };
-        control::order(&fleet.link, &fleet.names, &ControlKey::Cancel("ignores".into()), &ControlRecord::Cancel(said))
+        fleet.events.wait("the attempt runs", |events| events.iter().any(|event| event.id.as_str() == "ignores")).await;
+        let cancel = Cancel { v: 1, asof: 5, at_ms: 0, subtree: true, reason: None, by: None };
+        control::order(&fleet.producer, &fleet.names, &ControlKey::Cancel("ignores".into()), &ControlRecord::Cancel(cancel))
             .await
             .unwrap();
         let end = fleet.result_of("ignores").await;
         assert_eq!((end.kind, end.attempt), (EventKind::Cancelled, 1), "{end:?}");
-        until("its process is gone", || !exists(pid)).await;
+        until("its process has ended", || !exists(pid)).await;
         send(&fleet, "next", Act::Answer).await;
         assert_ne!(output(&fleet, "next").await["pid"].as_u64(), Some(pid));
         worker.stop().await;
@@ -180,7 +184,7 @@ fn a_cancelled_attempt_and_its_process_end() {
 }
 
 pub fn exists(pid: u64) -> bool {
-    // One that is dead and waited for by nobody is none.
+    // A zombie does not count.
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
 }
@@ -191,22 +195,22 @@ fn child_processes_end_with_their_worker() {
         let worker = fleet.worker();
         send(&fleet, "idle", Act::Answer).await;
         let pid = output(&fleet, "idle").await["pid"].as_u64().unwrap();
-        assert!(exists(pid), "it waits for more");
+        assert!(exists(pid), "it is idle");
         worker.stop().await;
-        until("the child process is gone", || !exists(pid)).await;
+        until("the child process has ended", || !exists(pid)).await;
     });
 }
 
 fn signs_of_life_cross_the_process() {
     block_on(async {
         let limits = |kind: &mut Kind| {
-            // Between the pause of a busy machine and the time that `beats` takes.
+            // Longer than a pause of a busy machine, shorter than the duration of `beats`.
             kind.registered.policy.stall_timeout = Some(Millis::secs(5));
             kind.registered.policy.retry.retries = 0;
         };
         let (fleet, _) = fleet(limits).await;
         let worker = fleet.worker();
-        send(&fleet, "beats", Act::Beat).await;
+        send(&fleet, "beats", Act::Heartbeats).await;
         send(&fleet, "chatters", Act::Chatter).await;
         send(&fleet, "silent", Act::Ignore).await;
         assert_eq!(fleet.result_of("beats").await.kind, EventKind::Succeeded);
@@ -217,17 +221,17 @@ fn signs_of_life_cross_the_process() {
     });
 }
 
-/// A process that dies between two attempts is nobody's fault: the next one begins in another.
-fn what_an_attempt_leaves_behind_harms_no_other() {
+/// A process that crashes between two attempts fails none: the next attempt starts in another process.
+fn process_that_crashes_while_idle_fails_no_attempt() {
     block_on(async {
         let (fleet, _) = fleet(|kind| kind.registered.policy.concurrency = Some(1)).await;
         let worker = fleet.worker();
         let folder = tempfile::tempdir().unwrap();
         let step = folder.path().join("step");
-        fleet.send("risky", "mine", &waiting(Act::Landmine, &step)).await;
+        fleet.send("crashing", "mine", &waiting(Act::DelayedAbort, &step)).await;
         let pid = output(&fleet, "mine").await["pid"].as_u64().unwrap();
         std::fs::write(&step, "").unwrap();
-        until("it has exploded", || !exists(pid)).await;
+        until("the process has crashed", || !exists(pid)).await;
         send(&fleet, "next", Act::Answer).await;
         let next = output(&fleet, "next").await;
         assert_eq!((next["attempt"].as_u64(), next["pid"].as_u64() == Some(pid)), (Some(1), false));
@@ -235,12 +239,12 @@ fn what_an_attempt_leaves_behind_harms_no_other() {
     });
 }
 
-fn a_worker_that_cannot_isolate_refuses_to_start() {
+fn worker_that_cannot_isolate_refuses_to_start() {
     block_on(async {
         let (mut fleet, _) = fleet(|_| ()).await;
         fleet.reentry = None;
         let worker = fleet.worker();
-        until("it ends", || worker.has_ended()).await;
+        until("the worker ends", || worker.has_ended()).await;
         let why = worker.failure().await;
         assert!(why.contains("isolation") && why.contains("kafleet::app()"), "{why}");
     });

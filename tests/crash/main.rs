@@ -1,16 +1,16 @@
-//! Handlers that take their process down: in child processes, and in workers that are started again.
+//! Handlers that crash their process: in child processes, and in workers that are restarted.
 //!
-//! This binary is also the fleet under test: as `worker` it is one, and so are its child processes.
+//! This binary is also the worker under test (argument `worker`), and its child processes.
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-mod convicted;
+mod crashing_handlers;
 mod isolated;
-mod risky;
+mod local_workers;
+mod poison;
 mod rolling;
-mod site;
 
 #[path = "../worker/fleet.rs"]
 #[allow(dead_code, reason = "the worker's tests use more of it")]
@@ -24,18 +24,18 @@ mod topics;
 #[allow(dead_code, reason = "the worker's tests use more of it")]
 mod types;
 
-/// A test and what it is called.
+/// Name and function of a test.
 type Case = (&'static str, fn());
 
 fn main() -> ExitCode {
-    // Processes that die on purpose say so in a line, not in a page.
+    // No backtraces of processes that crash on purpose.
     // SAFETY: this thread is the only one so far.
     unsafe { std::env::set_var("RUST_BACKTRACE", "0") };
     let mut arguments = std::env::args();
     if arguments.next().as_deref() == Some("kafleet-child") || arguments.next().as_deref() == Some("worker") {
-        return risky::app().main();
+        return crashing_handlers::app().main();
     }
-    let cases = isolated::CASES.iter().chain(convicted::CASES).chain(rolling::CASES);
+    let cases = isolated::CASES.iter().chain(poison::CASES).chain(rolling::CASES);
     let trial = |&(name, run): &Case| {
         Trial::test(name, move || {
             run();
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), cases.map(trial).collect()).exit_code()
 }
 
-/// Runs a test of async code.
+/// Runs an async test.
 pub fn block_on(test: impl Future<Output = ()>) {
     tokio::runtime::Runtime::new().unwrap().block_on(test);
 }

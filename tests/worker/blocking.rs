@@ -1,4 +1,4 @@
-//! Handlers that block their threads.
+//! Handlers that block threads.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::fleet::{memory, until};
 use crate::types::Kind;
 
-/// Blocks until the file is there.
+/// Blocks until a file exists.
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Blocks {
     until: std::path::PathBuf,
@@ -29,7 +29,7 @@ impl Task for Blocks {
         while !self.until.exists() {
             std::thread::sleep(Duration::from_millis(2));
         }
-        // An `await` is allowed too.
+        // A blocking handler may also await.
         tokio::time::sleep(Duration::from_millis(1)).await;
         if self.until.extension().is_some() {
             panic!("on purpose");
@@ -45,9 +45,10 @@ fn blocks(change: impl FnOnce(&mut kafleet::config::TypePolicy)) -> Kind {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_blocks_holds_up_no_other_type() {
+async fn blocking_type_does_not_block_other_types() {
     let folder = tempfile::tempdir().unwrap();
-    let (gate, bad) = (folder.path().join("open"), folder.path().join("open.bad"));
+    let gate = folder.path().join("open");
+    let bad = folder.path().join("open.bad");
     let (fleet, _) = memory(2, &[blocks(|_| ()), Kind::echo("echo")]).await;
     for n in 0..15 {
         fleet.send("blocks", &format!("b{n}"), &json!({"until": gate}).to_string()).await;
@@ -60,7 +61,7 @@ async fn what_blocks_holds_up_no_other_type() {
     assert!(fleet.results().iter().all(|event| event.id.as_str().starts_with('e')));
     std::fs::write(&gate, "").unwrap();
     std::fs::write(&bad, "").unwrap();
-    assert_eq!(fleet.result_of("b0").await.output.unwrap().text(), "\"kafleet-blocks\"", "on a thread of its type");
+    assert_eq!(fleet.result_of("b0").await.output.unwrap().text(), "\"kafleet-blocks\"", "runs on a thread of its type");
     assert_eq!(fleet.result_of("panics").await.error.unwrap().kind, "panic");
     fleet.wait_for_results(516).await;
     assert_eq!(worker.metric("kafleet_slots_stuck", "blocks"), 0.0);
@@ -69,20 +70,21 @@ async fn what_blocks_holds_up_no_other_type() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_attempt_that_does_not_stop_keeps_its_slot() {
+async fn attempt_that_does_not_stop_keeps_its_slot() {
     let folder = tempfile::tempdir().unwrap();
-    let (gate, open) = (folder.path().join("closed"), folder.path().join("open"));
+    let gate = folder.path().join("closed");
+    let open = folder.path().join("open");
     std::fs::write(&open, "").unwrap();
     let (fleet, _) = memory(1, &[blocks(|policy| policy.concurrency = Some(1)), Kind::echo("echo")]).await;
     let worker = fleet.worker();
     let own = [("ce_id", "stuck"), ("ce_timeout", "1500ms")];
     fleet.send_record("blocks", None, None, Some(json!({"until": gate}).to_string().as_bytes()), &own).await;
-    assert_eq!(fleet.result_of("stuck").await.error.unwrap().kind, "timeout", "its end is told in time");
-    until("the slot is told to be stuck", || worker.metric("kafleet_slots_stuck", "blocks") == 1.0).await;
+    assert_eq!(fleet.result_of("stuck").await.error.unwrap().kind, "timeout", "the timeout is published in time");
+    until("the slot counts as stuck", || worker.metric("kafleet_slots_stuck", "blocks") == 1.0).await;
     fleet.send("blocks", "next", &json!({"until": open}).to_string()).await;
     fleet.send("echo", "e", "1").await;
     fleet.result_of("e").await;
-    assert!(fleet.kinds_of("next").is_empty(), "its slot is taken");
+    assert!(fleet.kinds_of("next").is_empty(), "its slot is occupied");
     std::fs::write(&gate, "").unwrap();
     assert_eq!(fleet.result_of("next").await.kind, EventKind::Succeeded);
     until("the slot is free", || worker.metric("kafleet_slots_stuck", "blocks") == 0.0).await;

@@ -1,4 +1,4 @@
-//! What an attempt spawns, and results for other systems.
+//! Children of attempts, and results for other systems.
 
 use kafleet::handlers::{Child, Failure};
 use kafleet::model::event::Kind as EventKind;
@@ -9,7 +9,7 @@ use crate::fleet::memory;
 use crate::types::{Gate, Kind, ok};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn children_are_out_before_their_parent_has_ended() {
+async fn children_are_published_before_their_parent_ends() {
     let kind = Kind::new("parent", |_, cx| async move {
         for _ in 0..3 {
             cx.spawn_child(Child::new("echo", json!({"b": 1, "a": 2})));
@@ -17,7 +17,7 @@ async fn children_are_out_before_their_parent_has_ended() {
         cx.spawn_child(Child::new("echo", json!(1)).id("own").key("k").name("mine"));
         ok(Value::Null)
     });
-    // No worker for the children here: only their parent's worker has written anything.
+    // No worker runs the children, so all events come from the parent's worker.
     let (fleet, _) = memory(1, &[kind.clone(), Kind::echo("echo")]).await;
     fleet.send_record("parent", None, None, Some(b"0"), &[("ce_id", "p"), ("ce_run", "3")]).await;
     let worker = fleet.worker_of(&[kind]);
@@ -30,17 +30,21 @@ async fn children_are_out_before_their_parent_has_ended() {
     };
     let ids: Vec<String> = (0..tasks.len()).map(|n| header(n, "ce_id").unwrap()).collect();
     let base = format!("p:echo-{}", kafleet::model::task::hash::spawn_hash("echo", &json!({"a": 2, "b": 1})));
-    assert_eq!(ids, [base.clone(), format!("{base}-2"), format!("{base}-3"), "p:own".into()], "equal ones are numbered from 2");
+    assert_eq!(
+        ids,
+        [base.clone(), format!("{base}-2"), format!("{base}-3"), "p:own".into()],
+        "equal children are numbered from 2"
+    );
     assert_eq!((header(3, "ce_parent").as_deref(), header(3, "ce_run").as_deref()), (Some("p"), Some("3")));
     assert_eq!((header(3, "ce_name").as_deref(), tasks[3].key.as_deref()), (Some("mine"), Some(&b"k"[..])));
     let events = fleet.events.all();
-    // On a busy machine the attempt takes long enough to be told of.
+    // On a busy machine the attempt may last long enough for a `started` event.
     let order: Vec<_> = events.iter().map(|event| event.kind).filter(|kind| *kind != EventKind::Started).collect();
     assert_eq!(order, [vec![EventKind::Submitted; 4], vec![EventKind::Succeeded]].concat(), "one tree, one partition, in order");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_attempt_has_spawned_nothing() {
+async fn failed_attempt_publishes_no_children() {
     let kind = Kind::new("parent", |params: Value, cx| async move {
         cx.spawn_child(Child::new("echo", json!(cx.number)));
         match params.as_str().unwrap() {
@@ -72,11 +76,11 @@ async fn a_failed_attempt_has_spawned_nothing() {
     let children = fleet.records(&fleet.names.tasks("echo"), 1, 1).await;
     worker.stop().await;
     assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 1, "{children:?}");
-    assert_eq!(children[0].value.as_deref(), Some(&b"3"[..]), "only the third attempt has spawned");
+    assert_eq!(children[0].value.as_deref(), Some(&b"3"[..]), "only the third attempt succeeds and spawns");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn early_children_are_there_at_once_and_not_doubled_by_retries() {
+async fn early_children_are_published_at_once_and_not_repeated_by_retries() {
     let gate = Gate::closed();
     let inner = gate.clone();
     let kind = Kind::new("parent", move |_, cx| {
@@ -89,21 +93,21 @@ async fn early_children_are_there_at_once_and_not_doubled_by_retries() {
         }
     });
     let (mut fleet, _) = memory(1, &[kind, Kind::echo("echo")]).await;
-    // No retry waits here by itself; but what is out already is known here only.
+    // Retries are handed over to the tracker, except for tasks with early children, which only this worker knows.
     fleet.config.inline_retry_max = Millis(1);
     fleet.send("parent", "p", "0").await;
     let worker = fleet.worker();
-    // The parent still runs, and they are done.
+    // The children complete while the parent still runs.
     let three = |events: &[kafleet::model::event::Event]| crate::tail::ended_ids(events) == 3;
     fleet.events.wait("three children at their end", three).await;
     gate.open();
     assert_eq!(fleet.result_of("p").await.output.unwrap().value().unwrap(), json!(3));
     worker.stop().await;
-    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 3, "published once, though three attempts asked");
+    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 3, "published once by three attempts");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_children_do_not_take_a_thousand_round_trips() {
+async fn thousand_children_are_published_without_a_round_trip_each() {
     let kind = Kind::new("parent", |_, cx| async move {
         (0..1_000).for_each(|n| cx.spawn_child(Child::new("echo", json!(n))));
         ok(Value::Null)
@@ -116,27 +120,27 @@ async fn a_thousand_children_do_not_take_a_thousand_round_trips() {
     fleet.assert_clean("echo").await;
 }
 
-pub async fn results_for_others(fleet: crate::fleet::Fleet) {
-    fleet.send("told", "good", "{\"x\":1}").await;
-    fleet.send("told", "bad", "\"fail\"").await;
+pub async fn results_for_other_systems(fleet: crate::fleet::Fleet) {
+    fleet.send("published", "good", "{\"x\":1}").await;
+    fleet.send("published", "bad", "\"fail\"").await;
     let worker = fleet.worker();
     fleet.wait_for_results(2).await;
     worker.stop().await;
-    let results = fleet.records(&fleet.names.results("told"), 1, 1).await;
-    assert_eq!(fleet.end_of(&fleet.names.results("told"), 0).await, 1, "a failure is no result");
+    let results = fleet.records(&fleet.names.results("published"), 1, 1).await;
+    assert_eq!(fleet.end_of(&fleet.names.results("published"), 0).await, 1, "a failure is not published as a result");
     let header = |wanted: &str| results[0].headers.iter().find(|(name, _)| name == wanted).and_then(|(_, value)| value.clone());
     assert_eq!((results[0].key.as_deref(), results[0].value.as_deref()), (Some(&b"good"[..]), Some(&b"{\"x\":1}"[..])));
-    assert_eq!((header("ce_id"), header("ce_type")), (Some(b"good".to_vec()), Some(b"told".to_vec())));
+    assert_eq!((header("ce_id"), header("ce_type")), (Some(b"good".to_vec()), Some(b"published".to_vec())));
 }
 
-pub fn told() -> Kind {
-    let kind = Kind::new("told", |params: Value, _| async move {
+pub fn with_results() -> Kind {
+    let kind = Kind::new("published", |params: Value, _| async move {
         if params == json!("fail") { Err(Failure::fail("no")) } else { ok(params) }
     });
     kind.publish_results()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn results_are_published_for_a_type_that_asks_for_it() {
-    results_for_others(memory(1, &[told()]).await.0).await;
+async fn results_are_published_for_a_type_with_publish_results() {
+    results_for_other_systems(memory(1, &[with_results()]).await.0).await;
 }

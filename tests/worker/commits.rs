@@ -1,4 +1,4 @@
-//! What is committed when, what a successor repeats, and where a partition is taken up.
+//! Commits: their contents, the tasks that a successor repeats, and the start offsets of partitions.
 
 use std::collections::HashSet;
 
@@ -15,11 +15,13 @@ fn tasks(fleet: &Fleet, task_type: &str) -> Partition {
     Partition::new(fleet.names.tasks(task_type), 0)
 }
 
-/// Tasks that end at once, and one that is stuck until the gate opens.
+/// A type whose tasks end at once, except one that waits for the gate.
 pub fn one_stuck(journal: &Journal, gate: &Gate) -> Kind {
-    let (journal, gate) = (journal.clone(), gate.clone());
+    let journal = journal.clone();
+    let gate = gate.clone();
     let kind = Kind::new("stuck", move |params: Value, cx| {
-        let (journal, gate) = (journal.clone(), gate.clone());
+        let journal = journal.clone();
+        let gate = gate.clone();
         async move {
             let _run = journal.begin(&cx);
             if params == "stuck" {
@@ -31,7 +33,7 @@ pub fn one_stuck(journal: &Journal, gate: &Gate) -> Kind {
     kind.slots(16)
 }
 
-/// One task is stuck at the head, 5,000 behind it are done: a restart repeats the stuck one only.
+/// Restarts a worker while the first task is stuck and 5,000 after it are complete: only the stuck one is repeated.
 pub async fn restart_with_metadata(fleet: Fleet, journal: Journal, gate: Gate) {
     const BEHIND: usize = 5_000;
     fleet.send_to("stuck", 0, "stuck", r#""stuck""#).await;
@@ -58,29 +60,30 @@ pub async fn restart_with_metadata(fleet: Fleet, journal: Journal, gate: Gate) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_repeats_only_what_was_not_finished() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn restart_repeats_only_incomplete_tasks() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (fleet, _) = memory(1, &[one_stuck(&journal, &gate)]).await;
     restart_with_metadata(fleet, journal, gate).await;
 }
 
-/// Killed at random moments: whatever was handed out and not committed lies within one window of each partition.
+/// Kills workers at random times: tasks handed out and not committed are within one window of each partition.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_repeats_at_most_a_window() {
+async fn kill_repeats_at_most_one_window() {
     const WINDOW: usize = 256;
     let journal = Journal::default();
     let (mut fleet, _) = memory(2, &[counted("quick", &journal).slots(8)]).await;
-    // So rarely that only the window makes it commit.
+    // So long that only a used-up window triggers commits.
     fleet.config.commit_interval = kafleet::model::units::duration::Millis::secs(60);
     fleet.send_many("quick", "t", 12_000, "0").await;
     for round in 1..=4 {
         let worker = fleet.worker();
-        until("more is done", || journal.started() > round * 2_000).await;
+        until("more tasks have started", || journal.started() > round * 2_000).await;
         worker.kill().await;
     }
     let repeated_before_the_end = journal.started() - journal.counts().len();
     let last = fleet.worker();
-    // On a machine that stands still at times those before it may have done it all.
+    // On a busy machine the earlier workers may have completed all tasks.
     last.ready().await;
     fleet.wait_for_results(12_000).await;
     last.stop().await;
@@ -90,14 +93,18 @@ async fn a_kill_repeats_at_most_a_window() {
     fleet.assert_clean("quick").await;
 }
 
-/// Every other task is stuck, so the map is a bitmap without long runs: it fills up after some 18,000 offsets.
+/// Every other task is stuck, so the map of completed offsets is a bitmap without long runs: full after some 18,000
+/// offsets.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_map_that_is_full_stops_new_work_until_it_shrinks() {
+async fn full_map_of_completed_offsets_stops_new_tasks_until_it_shrinks() {
     const TASKS: usize = 24_000;
-    let (journal, gate) = (Journal::default(), Gate::closed());
-    let (inner, hold) = (journal.clone(), gate.clone());
+    let journal = Journal::default();
+    let gate = Gate::closed();
+    let inner = journal.clone();
+    let hold = gate.clone();
     let kind = Kind::new("holes", move |params: Value, cx| {
-        let (journal, gate) = (inner.clone(), hold.clone());
+        let journal = inner.clone();
+        let gate = hold.clone();
         async move {
             let _run = journal.begin(&cx);
             if params.as_u64().unwrap().is_multiple_of(2) {
@@ -108,7 +115,9 @@ async fn a_map_that_is_full_stops_new_work_until_it_shrinks() {
     });
     let (fleet, _) = memory(1, &[kind.slots(20_000)]).await;
     let sends = (0..TASKS).map(|n| {
-        let (fleet, id, params) = (&fleet, format!("t{n}"), n.to_string());
+        let fleet = &fleet;
+        let id = format!("t{n}");
+        let params = n.to_string();
         async move { (fleet.send_to("holes", 0, &id, &params).await.offset, id) }
     });
     let offsets = futures::future::join_all(sends).await;
@@ -116,7 +125,7 @@ async fn a_map_that_is_full_stops_new_work_until_it_shrinks() {
     let full = |metadata: &str| metadata.len() > kafleet::model::offsets::FULL_METADATA_BYTES;
     let end = std::time::Instant::now() + DEADLINE;
     let mut last = (0, 0);
-    // Full, and nothing has begun since the commit before.
+    // Full, and no task has started since the commit before.
     loop {
         assert!(std::time::Instant::now() < end, "{last:?}");
         let metadata = fleet.committed("holes").await[0].clone().map_or_else(String::new, |committed| committed.metadata);
@@ -132,24 +141,24 @@ async fn a_map_that_is_full_stops_new_work_until_it_shrinks() {
     assert!(first.metrics.render().contains(held), "the metric names the offset");
     first.kill().await;
     let begun = journal.started();
-    assert!(begun < TASKS, "new work has stopped at {begun}");
+    assert!(begun < TASKS, "new tasks stopped at {begun}");
     let left = fleet.committed("holes").await[0].clone().unwrap();
     let left = Metadata::decode(left.offset, &left.metadata).unwrap().completed;
     let second = fleet.worker();
     gate.open();
     fleet.wait_for_results(TASKS).await;
-    until("it holds nothing back any more", || !second.metrics.render().contains("kafleet_window_held_offset{")).await;
+    until("the metric is removed", || !second.metrics.render().contains("kafleet_window_held_offset{")).await;
     second.stop().await;
     let counts = journal.counts();
     let twice = offsets.iter().find(|(offset, id)| left.is_done(*offset) && counts[id.as_str()] != 1);
-    assert_eq!(twice, None, "what was committed as done is not repeated");
-    assert!(left.done_above() > 7_000, "done in between: {}", left.done_above());
+    assert_eq!(twice, None, "tasks committed as complete are not repeated");
+    assert!(left.done_above() > 7_000, "completed above the watermark: {}", left.done_above());
     fleet.assert_clean("holes").await;
 }
 
-/// Records removed by retention, more than a window of them, while the worker was away.
+/// Retention removes more than a window of records while no worker runs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_begins_behind_the_commit_is_taken_up_at_its_start() {
+async fn log_that_starts_after_the_commit_is_resumed_at_its_start() {
     let journal = Journal::default();
     let (fleet, broker) = memory(1, &[counted("kept", &journal)]).await;
     fleet.send("kept", "first", "0").await;
@@ -161,13 +170,13 @@ async fn a_log_that_begins_behind_the_commit_is_taken_up_at_its_start() {
     let worker = fleet.worker();
     fleet.wait_for_results(102).await;
     worker.stop().await;
-    assert_eq!(journal.started(), 102, "offsets 900 to 1000, and the first one before");
+    assert_eq!(journal.started(), 102, "offsets 900 to 1000, and the first task before");
     fleet.assert_clean("kept").await;
 }
 
-/// The same with a gap in the middle of the log, as aborted transactions and compaction leave it.
+/// A gap in the middle of the log, as left by aborted transactions and compaction.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gap_larger_than_the_window_is_stepped_over() {
+async fn gap_larger_than_the_window_is_skipped() {
     let journal = Journal::default();
     let (fleet, broker) = memory(1, &[counted("gaps", &journal)]).await;
     fleet.send("gaps", "before", "0").await;
@@ -183,7 +192,7 @@ async fn a_gap_larger_than_the_window_is_stepped_over() {
     assert_eq!(committed.offset, fleet.end_of(&fleet.names.tasks("gaps"), 0).await);
 }
 
-/// An aborted transaction of so many records.
+/// Appends an aborted transaction with a number of records.
 async fn write_gap(fleet: &Fleet, broker: &Memory, task_type: &str, records: usize) {
     let topic = fleet.names.tasks(task_type);
     broker.hold_atomic("gap", true);
@@ -195,7 +204,7 @@ async fn write_gap(fleet: &Fleet, broker: &Memory, task_type: &str, records: usi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_partition_never_consumed_is_taken_from_its_start_and_marked() {
+async fn new_partition_is_read_from_its_start_and_marked_as_consumed() {
     let journal = Journal::default();
     let (fleet, broker) = memory(2, &[counted("new", &journal)]).await;
     fleet.send_many("new", "t", 50, "0").await;
@@ -208,31 +217,31 @@ async fn a_partition_never_consumed_is_taken_from_its_start_and_marked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumed_partition_without_a_commit_is_refused_and_says_so() {
+async fn consumed_partition_without_a_commit_is_refused_with_a_hint() {
     let journal = Journal::default();
     let (fleet, broker) = memory(2, &[counted("gone", &journal)]).await;
     fleet.send_many("gone", "t", 50, "0").await;
     fleet.worker().stop_after(&fleet, 50).await;
     broker.expire_groups();
     fleet.send_many("gone", "more", 10, "0").await;
-    // One of the two partitions is put right by hand; the other one stays refused.
+    // An operator commits an offset for one of the two partitions; the other one stays refused.
     let commit = Commit { partition: tasks(&fleet, "gone"), offset: 0, metadata: String::new() };
     broker.set_group_offsets(&fleet.names.group("gone"), &[commit], DEADLINE).unwrap();
     let worker = fleet.worker();
     let refused = || worker.health.reasons().into_iter().find(|(part, _)| part.ends_with("/1"));
     until("the health names the partition", || refused().is_some()).await;
     let why = refused().unwrap().1;
-    assert!(why.contains("partition 1 of `kafleet.tasks.gone`") && why.contains("commit is gone"), "{why}");
-    assert!(why.contains("`kafleet offsets init gone/1 --at earliest|OFFSET|TIME` says where to begin"), "{why}");
-    until("the other partition is worked on", || journal.counts().values().any(|count| *count > 1)).await;
+    assert!(why.contains("partition 1 of `kafleet.tasks.gone`") && why.contains("commit is missing"), "{why}");
+    assert!(why.contains("choose its start offset with `kafleet offsets init gone/1 --at earliest|OFFSET|TIME`"), "{why}");
+    until("the other partition is processed", || journal.counts().values().any(|count| *count > 1)).await;
     worker.stop().await;
     let committed = fleet.committed("gone").await;
-    assert!(committed[0].is_some() && committed[1].is_none(), "nothing is committed for what was refused: {committed:?}");
+    assert!(committed[0].is_some() && committed[1].is_none(), "nothing is committed for the refused partition: {committed:?}");
 }
 
-/// The group wants a refused partition back as any other: whoever comes next must not wait for it.
+/// A refused partition is released in a rebalance like any other.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_partition_can_be_taken_by_another_worker() {
+async fn refused_partition_can_move_to_another_worker() {
     let journal = Journal::default();
     let (fleet, broker) = memory(2, &[counted("gone", &journal)]).await;
     fleet.send_many("gone", "t", 20, "0").await;
@@ -247,9 +256,9 @@ async fn a_refused_partition_can_be_taken_by_another_worker() {
     second.stop().await;
 }
 
-/// Metadata of another program, or none: the offset counts.
+/// Commits of other programs have other metadata or none; their offset is used.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_with_foreign_metadata_is_a_place_to_start() {
+async fn commit_with_foreign_metadata_is_a_start_offset() {
     for metadata in ["", "kf9 open 1 2 3", "something else"] {
         let journal = Journal::default();
         let (fleet, broker) = memory(1, &[counted("moved", &journal)]).await;
@@ -266,7 +275,7 @@ async fn a_commit_with_foreign_metadata_is_a_place_to_start() {
 
 /// The documented format, written by hand.
 #[tokio::test(flavor = "multi_thread")]
-async fn metadata_written_by_hand_is_obeyed() {
+async fn handwritten_metadata_is_applied() {
     let journal = Journal::default();
     let (fleet, broker) = memory(1, &[counted("hand", &journal)]).await;
     fleet.send_many("hand", "t", 10, "0").await;
@@ -281,33 +290,36 @@ async fn metadata_written_by_hand_is_obeyed() {
     fleet.assert_clean("hand").await;
 }
 
-/// A commit that lies behind the log's end: the topic was made anew since. A worker that is told where to begin does.
-pub async fn made_anew(fleet: Fleet, journal: Journal) {
-    fleet.send_many("anew", "t", 5, "0").await;
-    let commit = Commit { partition: tasks(&fleet, "anew"), offset: 500, metadata: "kf1 clean 500 0 -".into() };
-    let (broker, group) = (fleet.broker.clone(), fleet.names.group("anew"));
+/// A commit after the log's end is refused, because the topic was recreated, until a start offset is chosen.
+pub async fn recreated(fleet: Fleet, journal: Journal) {
+    fleet.send_many("recreated", "t", 5, "0").await;
+    let commit = Commit { partition: tasks(&fleet, "recreated"), offset: 500, metadata: "kf1 clean 500 0 -".into() };
+    let broker = fleet.broker.clone();
+    let group = fleet.names.group("recreated");
     tokio::task::block_in_place(|| broker.set_group_offsets(&group, &[commit], DEADLINE)).unwrap();
     let worker = fleet.worker();
-    let why = || worker.health.reasons().into_iter().find(|(_, why)| why.contains("made anew"));
-    until("the health says so", || why().is_some()).await;
-    assert!(why().unwrap().1.contains("`kafleet offsets init anew/0 --at"), "{:?}", why());
+    let why = || worker.health.reasons().into_iter().find(|(_, why)| why.contains("recreated"));
+    until("the health report contains the reason", || why().is_some()).await;
+    assert!(why().unwrap().1.contains("`kafleet offsets init recreated/0 --at"), "{:?}", why());
     worker.stop().await;
-    assert_eq!(fleet.committed("anew").await[0].as_ref().unwrap().offset, 500, "nobody has moved it");
+    assert_eq!(fleet.committed("recreated").await[0].as_ref().unwrap().offset, 500, "the commit is unchanged");
     let worker = fleet.worker();
-    until("it is refused again", || worker.health.reasons().iter().any(|(_, why)| why.contains("made anew"))).await;
-    fleet.order(ControlKey::Offsets("anew".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 2 })).await;
+    until("the partition is refused again", || worker.health.reasons().iter().any(|(_, why)| why.contains("recreated"))).await;
+    fleet
+        .put_control(ControlKey::Offsets("recreated".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 2 }))
+        .await;
     fleet.wait_for_results(3).await;
-    until("all is well", || worker.health.reasons().is_empty()).await;
+    until("the worker is healthy", || worker.health.reasons().is_empty()).await;
     worker.stop().await;
     assert_eq!(journal.starts(), ["t2", "t3", "t4"]);
-    fleet.assert_clean("anew").await;
+    fleet.assert_clean("recreated").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_made_anew_is_refused_until_somebody_says_where_to_begin() {
+async fn recreated_topic_is_refused_until_a_start_offset_is_chosen() {
     let journal = Journal::default();
-    let (fleet, _) = memory(1, &[counted("anew", &journal)]).await;
-    made_anew(fleet, journal).await;
+    let (fleet, _) = memory(1, &[counted("recreated", &journal)]).await;
+    recreated(fleet, journal).await;
 }
 
 impl crate::fleet::Worker {

@@ -1,4 +1,4 @@
-//! What workers are told over the control topic: cancels, kill switches, where to begin.
+//! The control topic: cancels, kill switches, pauses, and start offsets of refused partitions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,21 +15,21 @@ use crate::fleet::{DEADLINE, Fleet, kafka, memory, pause, until};
 use crate::types::{Gate, Journal, Kind, counted, gated};
 
 impl Fleet {
-    pub async fn order(&self, key: ControlKey, said: ControlRecord) {
-        control::order(&self.link, &self.names, &key, &said).await.unwrap();
+    pub async fn put_control(&self, key: ControlKey, record: ControlRecord) {
+        control::order(&self.producer, &self.names, &key, &record).await.unwrap();
     }
 
-    pub async fn withdraw(&self, key: ControlKey) {
-        control::withdraw(&self.link, &self.names, &key).await.unwrap();
+    pub async fn delete_control(&self, key: ControlKey) {
+        control::withdraw(&self.producer, &self.names, &key).await.unwrap();
     }
 
     pub async fn cancel(&self, id: &str, asof: i64, subtree: bool) {
-        let said = Cancel { v: 1, asof, at_ms: 0, subtree, reason: Some("enough".into()), by: None };
-        self.order(ControlKey::Cancel(id.into()), ControlRecord::Cancel(said)).await;
+        let cancel = Cancel { v: 1, asof, at_ms: 0, subtree, reason: Some("enough".into()), by: None };
+        self.put_control(ControlKey::Cancel(id.into()), ControlRecord::Cancel(cancel)).await;
     }
 
     pub async fn pause(&self, task_type: &str) {
-        self.order(ControlKey::Pause(task_type.into()), ControlRecord::Pause(Pause { v: 1, at_ms: 0, reason: None })).await;
+        self.put_control(ControlKey::Pause(task_type.into()), ControlRecord::Pause(Pause { v: 1, at_ms: 0, reason: None })).await;
     }
 
     async fn send_child(&self, task_type: &str, parent: &str, segment: &str, params: &str) {
@@ -38,29 +38,31 @@ impl Fleet {
     }
 }
 
-fn told(event: &Event) -> (EventKind, u32, &str, &str) {
+fn summary(event: &Event) -> (EventKind, u32, &str, &str) {
     let error = event.error.as_deref().unwrap();
     (event.kind, event.attempt, error.kind.as_str(), error.message.as_str())
 }
 
-/// Attempts that run until they are told to stop; when each of them was.
-fn listening(name: &'static str, journal: &Journal, heard: &Arc<Mutex<Vec<Instant>>>) -> Kind {
-    let (journal, heard) = (journal.clone(), heard.clone());
+/// A type whose attempts run until they are cancelled; records when each was.
+fn cancellable(name: &'static str, journal: &Journal, cancelled: &Arc<Mutex<Vec<Instant>>>) -> Kind {
+    let journal = journal.clone();
+    let cancelled = cancelled.clone();
     Kind::new(name, move |_, cx| {
-        let (journal, heard) = (journal.clone(), heard.clone());
+        let journal = journal.clone();
+        let cancelled = cancelled.clone();
         async move {
             let _run = journal.begin(&cx);
             cx.cancelled().cancelled().await;
-            heard.lock().push(Instant::now());
+            cancelled.lock().push(Instant::now());
             Err(Failure::cancelled())
         }
     })
 }
 
-type Heard = Arc<Mutex<Vec<Instant>>>;
+type CancelTimes = Arc<Mutex<Vec<Instant>>>;
 
-/// A tree of three runs, and a stranger whose id begins alike; what is above the cancelled one goes on.
-async fn subtree(fleet: Fleet, journal: Journal, heard: Heard) {
+/// Cancels a task in the middle of a running tree; its parent and a task with a similar id continue.
+async fn subtree(fleet: Fleet, journal: Journal, cancelled: CancelTimes) {
     fleet.send("listens", "r", "0").await;
     fleet.send_child("listens", "r", "a", "0").await;
     fleet.send_child("listens", "r:a", "b", "0").await;
@@ -69,19 +71,19 @@ async fn subtree(fleet: Fleet, journal: Journal, heard: Heard) {
     until("all four run", || journal.running() == 4).await;
     let begun = Instant::now();
     fleet.cancel("r:a", 7, true).await;
-    until("two have heard", || heard.lock().len() == 2).await;
-    let longest = heard.lock().iter().map(|at| at.duration_since(begun)).max().unwrap();
+    until("two are cancelled", || cancelled.lock().len() == 2).await;
+    let longest = cancelled.lock().iter().map(|at| at.duration_since(begun)).max().unwrap();
     eprintln!("from writing the record to the handler's token: {longest:?}");
     let results = fleet.wait_for_results(2).await;
     let mut ids: Vec<&str> = results.iter().map(|event| event.id.as_str()).collect();
     ids.sort_unstable();
     assert_eq!(ids, ["r:a", "r:a:b"]);
-    assert_eq!(told(&fleet.result_of("r:a").await), (EventKind::Cancelled, 1, "cancelled", "cancelled on request: enough"));
-    assert_eq!(told(&fleet.result_of("r:a:b").await).3, "cancelled with `r:a`: enough");
-    // Only the task itself.
+    assert_eq!(summary(&fleet.result_of("r:a").await), (EventKind::Cancelled, 1, "cancelled", "cancelled on request: enough"));
+    assert_eq!(summary(&fleet.result_of("r:a:b").await).3, "cancelled with `r:a`: enough");
+    // Without its subtree.
     fleet.cancel("r", 9, false).await;
     fleet.result_of("r").await;
-    assert_eq!(journal.running(), 1, "`r:ab` goes on");
+    assert_eq!(journal.running(), 1, "`r:ab` continues");
     fleet.cancel("r:ab", 9, true).await;
     fleet.result_of("r:ab").await;
     worker.stop().await;
@@ -89,27 +91,30 @@ async fn subtree(fleet: Fleet, journal: Journal, heard: Heard) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_reaches_a_running_subtree() {
-    let (journal, heard) = (Journal::default(), Heard::default());
-    let (fleet, _) = memory(2, &[listening("listens", &journal, &heard)]).await;
-    subtree(fleet, journal, heard).await;
+async fn cancel_reaches_a_running_subtree() {
+    let journal = Journal::default();
+    let cancelled = CancelTimes::default();
+    let (fleet, _) = memory(2, &[cancellable("listens", &journal, &cancelled)]).await;
+    subtree(fleet, journal, cancelled).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_reaches_a_running_subtree_on_kafka() {
-    let (journal, heard) = (Journal::default(), Heard::default());
-    let Some(fleet) = kafka(2, &[listening("listens", &journal, &heard)]).await else { return };
-    subtree(fleet, journal, heard).await;
+async fn cancel_reaches_a_running_subtree_on_kafka() {
+    let journal = Journal::default();
+    let cancelled = CancelTimes::default();
+    let Some(fleet) = kafka(2, &[cancellable("listens", &journal, &cancelled)]).await else { return };
+    subtree(fleet, journal, cancelled).await;
 }
 
-/// For want of a slot, behind a key, in back-off, before its time.
+/// Tasks that wait for a slot, a key, a retry or their `not before`.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_reaches_what_waits() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn cancel_reaches_waiting_tasks() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let slow = Kind::new("slow", |_, _| async { Err(Failure::retry_after("later", Duration::from_secs(3_600))) });
     let kinds = [gated("one", &journal, &gate).slots(1), gated("keyed", &journal, &gate).order(Order::Key), slow];
     let (mut fleet, _) = memory(1, &kinds).await;
-    // It waits here, not at a tracker.
+    // The retry waits in the worker, not at the tracker.
     fleet.config.inline_retry_max = Millis(u64::MAX);
     fleet.send("one", "first", "0").await;
     fleet.send("one", "second", "0").await;
@@ -137,32 +142,33 @@ async fn a_cancel_reaches_what_waits() {
     }
 }
 
-/// An attempt that does not listen is dropped after the grace, and not tried again.
+/// An attempt that ignores its cancellation is dropped after the grace period, and not retried.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_does_not_listen_is_dropped() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn attempt_that_ignores_a_cancel_is_dropped() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (fleet, _) = memory(1, &[gated("deaf", &journal, &gate)]).await;
     fleet.send("deaf", "t", "0").await;
     let worker = fleet.worker();
-    until("it runs", || journal.running() == 1).await;
+    until("the attempt runs", || journal.running() == 1).await;
     let begun = Instant::now();
     fleet.cancel("t", 5, true).await;
     let end = fleet.result_of("t").await;
     assert_eq!((end.kind, end.attempt, journal.running()), (EventKind::Cancelled, 1, 0));
-    assert!(begun.elapsed() >= Duration::from_millis(200), "the grace is its own");
+    assert!(begun.elapsed() >= Duration::from_millis(200), "the attempt has the grace period");
     worker.stop().await;
     assert_eq!(journal.started(), 1);
     fleet.assert_clean("deaf").await;
 }
 
-/// What was there before the worker started is obeyed; what was published after the request runs.
+/// Cancels from before the start of the worker apply; tasks published after a cancel run.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_worker_obeys_what_is_there() {
+async fn worker_started_later_applies_existing_cancels() {
     let journal = Journal::default();
     let (fleet, _) = memory(1, &[counted("work", &journal)]).await;
     fleet.cancel("old", 10, true).await;
     fleet.cancel("taken-back", 10, true).await;
-    fleet.withdraw(ControlKey::Cancel("taken-back".into())).await;
+    fleet.delete_control(ControlKey::Cancel("taken-back".into())).await;
     let again = [("ce_id", "old"), ("ce_run", "2"), ("ce_asof", "11")];
     fleet.send("work", "old", "0").await;
     fleet.send("work", "taken-back", "0").await;
@@ -177,14 +183,14 @@ async fn a_late_worker_obeys_what_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_switch_cancels_what_it_means_and_nothing_else() {
+async fn kill_switch_cancels_only_matching_tasks() {
     let journal = Journal::default();
     let (fleet, _) = memory(1, &[counted("work", &journal), counted("other", &journal)]).await;
     killed(fleet, journal).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_switch_cancels_what_it_means_and_nothing_else_on_kafka() {
+async fn kill_switch_cancels_only_matching_tasks_on_kafka() {
     let journal = Journal::default();
     let Some(fleet) = kafka(1, &[counted("work", &journal), counted("other", &journal)]).await else { return };
     killed(fleet, journal).await;
@@ -194,8 +200,8 @@ async fn killed(fleet: Fleet, journal: Journal) {
     let kill = |task_type: Option<&str>| {
         ControlRecord::Kill(Kill { v: 1, at_ms: 0, task_type: task_type.map(str::to_owned), reason: Some("bad batch".into()) })
     };
-    fleet.order(ControlKey::Kill("batch-7".into()), kill(None)).await;
-    fleet.order(ControlKey::Kill("import-".into()), kill(Some("work"))).await;
+    fleet.put_control(ControlKey::Kill("batch-7".into()), kill(None)).await;
+    fleet.put_control(ControlKey::Kill("import-".into()), kill(Some("work"))).await;
     let tagged = [("ce_id", "tagged"), ("ce_tags", "x,batch-7")];
     fleet.send_record("work", None, None, Some(b"0"), &tagged).await;
     fleet.send("work", "import-1", "0").await;
@@ -204,10 +210,10 @@ async fn killed(fleet: Fleet, journal: Journal) {
     let worker = fleet.worker();
     fleet.wait_for_results(4).await;
     let end = fleet.result_of("tagged").await;
-    assert_eq!(told(&end), (EventKind::Cancelled, 0, "killed", "the kill switch `batch-7` is on: bad batch"));
+    assert_eq!(summary(&end), (EventKind::Cancelled, 0, "killed", "the kill switch `batch-7` is on: bad batch"));
     assert_eq!(fleet.result_of("import-1").await.kind, EventKind::Cancelled);
-    fleet.withdraw(ControlKey::Kill("import-".into())).await;
-    // The lift is heard after it is written, so ids are tried until one runs.
+    fleet.delete_control(ControlKey::Kill("import-".into())).await;
+    // The deletion takes effect with a delay, so ids are tried until one runs.
     let end = Instant::now() + DEADLINE;
     for n in 3.. {
         let id = format!("import-{n}");
@@ -215,7 +221,7 @@ async fn killed(fleet: Fleet, journal: Journal) {
         if fleet.result_of(&id).await.kind == EventKind::Succeeded {
             break;
         }
-        assert!(Instant::now() < end, "the switch stays on");
+        assert!(Instant::now() < end, "the kill switch stays on");
     }
     worker.stop().await;
     let starts = journal.starts();
@@ -223,9 +229,9 @@ async fn killed(fleet: Fleet, journal: Journal) {
     assert!(!starts.iter().any(|start| start == "tagged" || start == "import-1"), "{starts:?}");
 }
 
-/// Records that cannot be read change nothing, and those after them count.
+/// Invalid records change nothing, and valid ones after them apply.
 #[tokio::test(flavor = "multi_thread")]
-async fn malformed_orders_are_ignored() {
+async fn malformed_control_records_are_ignored() {
     let journal = Journal::default();
     let (fleet, _) = memory(1, &[counted("work", &journal)]).await;
     let topic = fleet.names.control();
@@ -248,7 +254,7 @@ async fn malformed_orders_are_ignored() {
             value: Some(value.as_bytes()),
             headers: &[],
         };
-        fleet.link.deliver(record, DEADLINE).await.unwrap();
+        fleet.producer.deliver(record, DEADLINE).await.unwrap();
     }
     fleet.cancel("u", 5, true).await;
     fleet.send("work", "t", "0").await;
@@ -259,8 +265,8 @@ async fn malformed_orders_are_ignored() {
     assert_eq!(journal.starts(), ["t"]);
 }
 
-/// The commit is gone though the partition was consumed: the running worker begins where it is told to.
-async fn begin(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
+/// Chooses the start offset of a refused partition while the worker runs.
+async fn choose_start(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
     for n in 0..20 {
         fleet.send_to("gone", 0, &format!("t{n}"), "0").await;
     }
@@ -270,15 +276,17 @@ async fn begin(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
     let worker = fleet.worker();
     let refused = || worker.health.reasons().into_iter().any(|(part, _)| part.ends_with("/0"));
     until("the health names the partition", refused).await;
-    fleet.order(ControlKey::Offsets("gone".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 15 })).await;
+    fleet
+        .put_control(ControlKey::Offsets("gone".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 15 }))
+        .await;
     fleet.result_of("new").await;
-    until("all is well", || worker.health.reasons().is_empty()).await;
+    until("the worker is healthy", || worker.health.reasons().is_empty()).await;
     let names = fleet.names.clone();
     let control = fleet.records(&names.control(), 1, 1).await;
     let end = Instant::now() + DEADLINE;
     let mut last = control.last().cloned();
     while last.as_ref().is_none_or(|record| record.value.is_some() || record.key.as_deref() != Some(b"offsets/gone/0")) {
-        assert!(Instant::now() < end, "the order stays: {last:?}");
+        assert!(Instant::now() < end, "the control record stays: {last:?}");
         pause().await;
         last = fleet.records(&names.control(), 1, 1).await.last().cloned();
     }
@@ -288,49 +296,50 @@ async fn begin(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_partition_is_begun_where_people_say() {
+async fn refused_partition_starts_at_the_chosen_offset() {
     let journal = Journal::default();
     let (fleet, broker) = memory(1, &[counted("gone", &journal)]).await;
-    begin(fleet, journal, || broker.expire_groups()).await;
+    choose_start(fleet, journal, || broker.expire_groups()).await;
 }
 
-/// Marked as consumed, and without a commit: on Kafka no group's commits can be made to expire.
-async fn begin_marked(fleet: Fleet, journal: Journal) {
+/// Chooses the start offset before the worker starts. The partition is only marked as consumed, because commits on
+/// Kafka cannot be made to expire.
+async fn choose_start_before(fleet: Fleet, journal: Journal) {
     for n in 0..5 {
         fleet.send_to("gone", 0, &format!("t{n}"), "0").await;
     }
-    kafleet::control::settings::mark_partition_consumed(&fleet.link, &fleet.names, "gone", 0).await.unwrap();
-    // It is there before the worker is.
-    fleet.order(ControlKey::Offsets("gone".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 3 })).await;
+    kafleet::control::settings::mark_partition_consumed(&fleet.producer, &fleet.names, "gone", 0).await.unwrap();
+    // Published before the worker starts.
+    fleet.put_control(ControlKey::Offsets("gone".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 3 })).await;
     let worker = fleet.worker();
     fleet.wait_for_results(2).await;
-    until("all is well", || worker.health.reasons().is_empty()).await;
+    until("the worker is healthy", || worker.health.reasons().is_empty()).await;
     worker.stop().await;
     assert_eq!(journal.starts(), ["t3", "t4"]);
     fleet.assert_clean("gone").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_partition_is_begun_where_people_said_before() {
+async fn refused_partition_starts_at_the_offset_chosen_before() {
     let journal = Journal::default();
     let (fleet, _) = memory(1, &[counted("gone", &journal)]).await;
-    begin_marked(fleet, journal).await;
+    choose_start_before(fleet, journal).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_partition_is_begun_where_people_said_before_on_kafka() {
+async fn refused_partition_starts_at_the_offset_chosen_before_on_kafka() {
     let journal = Journal::default();
     let Some(fleet) = kafka(1, &[counted("gone", &journal)]).await else { return };
-    begin_marked(fleet, journal).await;
+    choose_start_before(fleet, journal).await;
 }
 
-/// A cancel in a paused type does not wait for its end.
+/// A cancel in a paused type takes effect before the pause ends.
 async fn paused(fleet: Fleet, journal: Journal, gate: Gate) {
     fleet.send("work", "runs", "0").await;
     let worker = fleet.worker();
     until("one runs", || journal.running() == 1).await;
     fleet.pause("work").await;
-    until("it is heard", || worker.metric("kafleet_type_paused", "work") == 1.0).await;
+    until("the pause applies", || worker.metric("kafleet_type_paused", "work") == 1.0).await;
     fleet.send_many("work", "t", 20, "0").await;
     gate.open();
     fleet.result_of("runs").await;
@@ -341,8 +350,8 @@ async fn paused(fleet: Fleet, journal: Journal, gate: Gate) {
     assert_eq!((journal.starts(), worker.health.reasons()), (vec!["runs".to_owned()], Vec::new()));
     let second = fleet.worker();
     second.ready().await;
-    assert_eq!(journal.started(), 1, "one that starts later obeys");
-    fleet.withdraw(ControlKey::Pause("work".into())).await;
+    assert_eq!(journal.started(), 1, "a worker that starts later applies the pause");
+    fleet.delete_control(ControlKey::Pause("work".into())).await;
     fleet.wait_for_results(22).await;
     worker.stop().await;
     second.stop().await;
@@ -355,15 +364,17 @@ fn paused_kinds(journal: &Journal, gate: &Gate) -> [Kind; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_type_starts_nothing_and_ends_what_is_cancelled() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn paused_type_starts_nothing_and_ends_cancelled_tasks() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (fleet, _) = memory(2, &paused_kinds(&journal, &gate)).await;
     paused(fleet, journal, gate).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_type_starts_nothing_and_ends_what_is_cancelled_on_kafka() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn paused_type_starts_nothing_and_ends_cancelled_tasks_on_kafka() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let Some(fleet) = kafka(2, &paused_kinds(&journal, &gate)).await else { return };
     paused(fleet, journal, gate).await;
 }

@@ -1,4 +1,4 @@
-//! A broker that fails: sends that do not arrive, acknowledgements that get lost, refused commits.
+//! Faults of the broker: lost records, lost acknowledgements, refused commits.
 
 use kafleet::broker::memory::Faults;
 use kafleet::handlers::{Child, Failure};
@@ -12,22 +12,22 @@ const SHAKY: Faults =
     Faults { seed: 7, unavailable: 0.1, lost_acknowledgement: 0.05, delay: 0.02, duplicate: 0.02, refuse_commit: 0.1 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_lost_by_a_shaky_broker() {
+async fn faulty_broker_loses_no_task() {
     let journal = Journal::default();
-    let (fleet, broker) = memory(4, &[counted("shaky", &journal)]).await;
-    fleet.send_many("shaky", "t", 3_000, "0").await;
+    let (fleet, broker) = memory(4, &[counted("faulty", &journal)]).await;
+    fleet.send_many("faulty", "t", 3_000, "0").await;
     broker.set_faults(SHAKY);
     let worker = fleet.worker();
     fleet.wait_for_results(3_000).await;
-    fleet.wait_committed("shaky").await;
+    fleet.wait_committed("faulty").await;
     broker.set_faults(Faults::default());
     worker.stop().await;
-    assert_eq!(journal.started(), 3_000, "a result that did not arrive is sent again, not worked out again");
-    fleet.assert_clean("shaky").await;
+    assert_eq!(journal.started(), 3_000, "a lost result is sent again, the task does not run again");
+    fleet.assert_clean("faulty").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn retries_children_and_dead_letters_survive_a_shaky_broker() {
+async fn faulty_broker_loses_no_retry_child_or_dead_letter() {
     let kind = Kind::new("mixed", |params: Value, cx| async move {
         match params.as_u64().unwrap() % 4 {
             0 if cx.number == 1 => Err(Failure::retry("first")),
@@ -55,14 +55,14 @@ async fn retries_children_and_dead_letters_survive_a_shaky_broker() {
     let ids: std::collections::HashSet<_> = results.iter().filter(good).map(|event| event.id.as_str()).collect();
     assert_eq!(ids.len(), 150 + 50);
     let letters = fleet.dead("mixed", 250).await;
-    let places: std::collections::HashSet<_> = letters.iter().map(|letter| letter.record.key.clone()).collect();
-    assert_eq!(places.len(), 250, "each is there, some of them twice");
+    let offsets: std::collections::HashSet<_> = letters.iter().map(|letter| letter.record.key.clone()).collect();
+    assert_eq!(offsets.len(), 250, "each is present, some of them twice");
     fleet.assert_clean("mixed").await;
 }
 
-/// The last commit of a drained worker is refused now and then: it is made again, so nothing is repeated.
+/// The final commit of a drained worker is refused at times; it is retried, so no task is repeated.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_last_commit_is_made_again() {
+async fn refused_final_commit_is_retried() {
     let journal = Journal::default();
     let (fleet, broker) = memory(4, &[counted("work", &journal)]).await;
     broker.set_faults(Faults { seed: 3, refuse_commit: 0.4, ..Faults::default() });

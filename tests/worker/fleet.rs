@@ -1,4 +1,4 @@
-//! A fleet for one test: topics, workers that can be stopped and killed, and what they have written.
+//! Fleet for one test: topics, workers that can be stopped and killed, and their events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use crate::tail::{Dead, Tail, is_end};
 use crate::types::Kind;
 
-/// The longest that anything here may take: patience for a busy machine, which nothing waits out.
+/// Maximum time to wait for a condition; long enough for a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 const EVENTS_PARTITIONS: u32 = 3;
 
@@ -34,15 +34,15 @@ pub struct Fleet {
     pub broker: Arc<dyn Broker>,
     pub names: Names,
     pub events: Tail,
-    /// What workers get, unless a test changes it.
+    /// Configuration of the workers.
     pub config: WorkerConfig,
     pub reentry: Option<Reentry>,
     partitions: u32,
     kinds: Vec<Kind>,
-    pub link: Arc<SharedProducer>,
+    pub producer: Arc<SharedProducer>,
 }
 
-/// A worker that runs.
+/// A running worker.
 pub struct Worker {
     pub health: Health,
     pub metrics: Metrics,
@@ -50,7 +50,7 @@ pub struct Worker {
     ended: JoinHandle<anyhow::Result<()>>,
 }
 
-/// A fleet in memory, with so many partitions per type.
+/// Creates a fleet on an in-memory broker, with `partitions` partitions per type.
 pub async fn memory(partitions: u32, kinds: &[Kind]) -> (Fleet, Arc<Memory>) {
     memory_with(MemoryOptions::default(), partitions, kinds).await
 }
@@ -60,12 +60,12 @@ pub async fn memory_with(options: MemoryOptions, partitions: u32, kinds: &[Kind]
     (Fleet::open(broker.clone(), "kafleet", partitions, kinds).await, broker)
 }
 
-/// A fleet on the real Kafka under a prefix of its own; None, with a word about it, where there is none.
+/// Creates a fleet on a real Kafka under a unique prefix. Returns `None` and prints `skipped` if there is no Kafka.
 pub async fn kafka(partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
     kafka_with(&[], partitions, kinds).await
 }
 
-/// The same, with settings of librdkafka.
+/// Creates a fleet as [`kafka`] does, with additional librdkafka settings.
 pub async fn kafka_with(settings: &[(&str, &str)], partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let Ok(servers) = std::env::var("KAFLEET_TEST_KAFKA") else {
@@ -93,7 +93,7 @@ impl Fleet {
         let names = Names::new(prefix);
         Self {
             events: Tail::new(broker.clone(), &names.events(), EVENTS_PARTITIONS),
-            link: SharedProducer::open(broker.clone(), None).unwrap(),
+            producer: SharedProducer::open(broker.clone(), None).unwrap(),
             broker,
             names,
             config: WorkerConfig {
@@ -114,9 +114,11 @@ impl Fleet {
     }
 
     pub fn worker_of(&self, kinds: &[Kind]) -> Worker {
-        let (health, metrics, shutdown) = (Health::default(), Metrics::new().unwrap(), Shutdown::new());
-        // What it says itself, but from now on: it may begin later.
-        health.set(control::HEALTH_PART, "not begun");
+        let health = Health::default();
+        let metrics = Metrics::new().unwrap();
+        let shutdown = Shutdown::new();
+        // Set here because the worker sets its own reasons only once it runs.
+        health.set(control::HEALTH_PART, "not started");
         let setup = WorkerSetup {
             broker: self.broker.clone(),
             registry: registry(kinds),
@@ -132,7 +134,7 @@ impl Fleet {
         Worker { health, metrics, shutdown, ended }
     }
 
-    /// Publishes a bare task, as any Kafka client would: its id is also its key.
+    /// Publishes a minimal task, as any Kafka client could; its id is also its key.
     pub async fn send(&self, task_type: &str, id: &str, params: &str) -> Position {
         self.send_record(task_type, None, Some(id), Some(params.as_bytes()), &[("ce_id", id)]).await
     }
@@ -154,7 +156,7 @@ impl Fleet {
         let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
         let topic = self.names.tasks(task_type);
         let record = ProducerRecord { topic: &topic, partition, key: key.map(str::as_bytes), value, headers: &headers };
-        self.link.deliver(record, DEADLINE).await.unwrap()
+        self.producer.deliver(record, DEADLINE).await.unwrap()
     }
 
     /// Publishes to one partition.
@@ -162,38 +164,38 @@ impl Fleet {
         self.send_record(task_type, Some(partition), Some(id), Some(params.as_bytes()), &[("ce_id", id)]).await
     }
 
-    /// The results so far: the terminal events.
+    /// Returns the terminal events so far.
     pub fn results(&self) -> Vec<Event> {
         self.events.all().into_iter().filter(is_end).collect()
     }
 
-    /// Waits until so many different tasks are at their end, and returns all terminal events.
+    /// Waits until `count` different tasks have ended, and returns all terminal events.
     pub async fn wait_for_results(&self, count: usize) -> Vec<Event> {
-        let what = format!("{count} tasks at their end");
+        let what = format!("{count} ended tasks");
         self.events.wait(&what, |events| crate::tail::ended_ids(events) >= count).await;
         self.results()
     }
 
-    /// The terminal event of one task.
+    /// Waits for the terminal event of one task.
     pub async fn result_of(&self, id: &str) -> Event {
         let ends = |event: &&Event| event.id.as_str() == id && is_end(event);
         self.events.wait(&format!("the end of `{id}`"), |events| events.iter().any(|event| ends(&event))).await;
         self.events.all().iter().find(ends).unwrap().clone()
     }
 
-    /// Every event of one task so far, by kind.
+    /// Returns the kinds of all events of one task so far.
     pub fn kinds_of(&self, id: &str) -> Vec<String> {
         self.events.all().iter().filter(|event| event.id.as_str() == id).map(|event| event.kind.name()).collect()
     }
 
-    /// The dead letters of a type.
+    /// Waits for `count` dead letters of a type.
     pub async fn dead(&self, task_type: &str, count: usize) -> Vec<Dead> {
         let tail = Tail::new(self.broker.clone(), &self.names.dead(task_type), 1);
         tail.wait_records(&format!("{count} dead letters"), |records| records.len() >= count).await;
         tail.records().iter().map(Dead::of).collect()
     }
 
-    /// The records of a topic of `partitions` partitions, once there are at least so many.
+    /// Waits for `count` records of a topic with `partitions` partitions.
     pub async fn records(&self, topic: &str, partitions: u32, count: usize) -> Vec<kafleet::broker::Record> {
         let tail = Tail::new(self.broker.clone(), topic, partitions);
         tail.wait_records(&format!("{count} records on {topic}"), |records| records.len() >= count).await;
@@ -201,19 +203,21 @@ impl Fleet {
     }
 
     pub async fn end_of(&self, topic: &str, partition: i32) -> i64 {
-        let (broker, partition) = (self.broker.clone(), Partition::new(topic, partition));
+        let broker = self.broker.clone();
+        let partition = Partition::new(topic, partition);
         blocking(move || broker.ends(&partition, DEADLINE)).await.unwrap().unwrap().end
     }
 
-    /// What the group of a type has committed, by partition.
+    /// Returns the commits of a type's group, by partition.
     pub async fn committed(&self, task_type: &str) -> Vec<Option<Committed>> {
         let topic = self.names.tasks(task_type);
         let partitions: Vec<Partition> = (0..self.partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
-        let (broker, group) = (self.broker.clone(), self.names.group(task_type));
+        let broker = self.broker.clone();
+        let group = self.names.group(task_type);
         blocking(move || broker.group_offsets(&group, &partitions, DEADLINE)).await.unwrap().unwrap()
     }
 
-    /// Asserts that everything ever published for a type is committed as done, and given back clean.
+    /// Asserts that all records of a type are committed as complete, with the clean mark.
     pub async fn assert_clean(&self, task_type: &str) {
         for (index, committed) in self.committed(task_type).await.into_iter().enumerate() {
             let end = self.end_of(&self.names.tasks(task_type), index as i32).await;
@@ -248,7 +252,7 @@ fn registry(kinds: &[Kind]) -> Registry {
     registry
 }
 
-/// Between two looks at something that is waited for.
+/// Pauses between two checks of a condition.
 pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
@@ -263,28 +267,28 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 impl Worker {
-    /// Asks it to stop; it may still finish what runs.
+    /// Begins a graceful stop, without waiting for its end.
     pub fn begin_stop(&self) {
         self.shutdown.begin();
     }
 
-    /// Stops it and waits until it is gone.
+    /// Stops the worker and waits for its end.
     pub async fn stop(self) {
         self.shutdown.begin();
-        self.gone().await;
+        self.wait_ended().await;
     }
 
-    /// Ends it without a word to its group.
+    /// Aborts the worker: it does not leave its group.
     pub async fn kill(self) {
         self.shutdown.abort();
-        self.gone().await;
+        self.wait_ended().await;
     }
 
-    pub async fn gone(self) {
+    pub async fn wait_ended(self) {
         tokio::time::timeout(DEADLINE, self.ended).await.expect("the worker ends in time").unwrap().unwrap();
     }
 
-    /// Why it ended.
+    /// Waits for the end and returns the error.
     #[allow(dead_code, reason = "for the tests of crashes")]
     pub async fn failure(self) -> String {
         format!("{:#}", self.ended.await.unwrap().unwrap_err())
@@ -298,7 +302,7 @@ impl Worker {
         until("the worker is ready", || self.health.reasons().is_empty()).await;
     }
 
-    /// The sum of a metric over all its labels that contain `label`.
+    /// Returns the sum of a metric over all series whose labels contain `label`.
     pub fn metric(&self, name: &str, label: &str) -> f64 {
         let text = self.metrics.render();
         let line = |line: &&str| line.split([' ', '{']).next() == Some(name) && line.contains(label);

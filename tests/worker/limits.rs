@@ -1,4 +1,4 @@
-//! Slots, memory, and types beside each other.
+//! Slots, memory, and isolation of types and partitions.
 
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use crate::fleet::{bytes, memory, pause, until};
 use crate::types::{Gate, Journal, Kind, counted, gated, ok};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_are_all_used_and_never_more() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn all_slots_are_used_and_never_more() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (fleet, _) = memory(2, &[gated("slots", &journal, &gate).slots(50)]).await;
     fleet.send_many("slots", "t", 400, "0").await;
     let worker = fleet.worker();
     until("50 run on 2 partitions", || journal.running() == 50).await;
-    until("the metric says so", || worker.metric("kafleet_tasks_in_flight", "slots") == 50.0).await;
+    until("the metric counts them", || worker.metric("kafleet_tasks_in_flight", "slots") == 50.0).await;
     gate.open();
     fleet.wait_for_results(400).await;
     worker.stop().await;
@@ -26,7 +27,7 @@ async fn slots_are_all_used_and_never_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_retry_holds_no_slot() {
+async fn delayed_retry_holds_no_slot() {
     let kind = Kind::new("retry", |params: Value, cx| async move {
         if params == 0 && cx.number == 1 { Err(Failure::retry_after("wait", Duration::from_secs(3))) } else { ok(params) }
     });
@@ -36,14 +37,14 @@ async fn a_waiting_retry_holds_no_slot() {
     let worker = fleet.worker();
     let results = fleet.wait_for_results(21).await;
     worker.stop().await;
-    // Not in the order in which they are read: that of each partition only.
+    // Records are read in order only within a partition.
     let last = results.iter().max_by_key(|event| event.at_ms).unwrap();
     assert_eq!(last.id.as_str(), "waits");
 }
 
-/// A due retry must not wait for the end of a backlog of tasks that end at once.
+/// A due retry must not wait for the end of a backlog of short tasks.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_due_retry_gets_its_turn_in_a_flood() {
+async fn due_retry_is_not_starved_by_a_backlog() {
     let kind = Kind::new("flood", |params: Value, cx| async move {
         if params == 0 && cx.number == 1 { Err(Failure::retry_after("wait", Duration::from_millis(20))) } else { ok(params) }
     });
@@ -56,37 +57,38 @@ async fn a_due_retry_gets_its_turn_in_a_flood() {
     let results = fleet.events.all();
     let retried = results.iter().find(|event| event.id.as_str() == "retried" && event.kind == EventKind::Succeeded).unwrap();
     let behind = results.iter().filter(|event| event.kind == EventKind::Succeeded && event.at_ms > retried.at_ms).count();
-    assert!(behind > 1_000, "only {behind} ended after it");
+    assert!(behind > 1_000, "only {behind} tasks ended after it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_is_bounded_with_a_long_backlog() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (mut fleet, _) = memory(4, &[gated("large", &journal, &gate).slots(16)]).await;
     fleet.config.memory_limit = bytes(16 << 20);
     let params = format!("\"{}\"", "x".repeat(10 << 10));
     fleet.send_many("large", "t", 20_000, &params).await;
     let worker = fleet.worker();
-    let held = || worker.metric("kafleet_worker_held_bytes", "");
-    until("much is held", || held() > f64::from(4 << 20)).await;
+    let used = || worker.metric("kafleet_worker_held_bytes", "");
+    until("much memory is in use", || used() > f64::from(4 << 20)).await;
     gate.open();
     let mut most = 0.0_f64;
     until("all have run", || {
-        most = most.max(held());
-        assert!(held() < f64::from(16 << 20), "{} bytes", held());
+        most = most.max(used());
+        assert!(used() < f64::from(16 << 20), "{} bytes", used());
         journal.started() == 20_000
     })
     .await;
     fleet.wait_for_results(20_000).await;
-    until("nothing is held any more", || held() == 0.0).await;
+    until("no memory is in use", || used() == 0.0).await;
     worker.stop().await;
     assert!(most > 0.0);
     fleet.assert_clean("large").await;
 }
 
-/// Dead letters on their way are held too.
+/// Unwritten dead letters use memory too.
 #[tokio::test(flavor = "multi_thread")]
-async fn rejected_records_count_as_held_until_they_are_buried() {
+async fn rejected_records_use_memory_until_their_dead_letters_are_written() {
     use kafleet::broker::memory::MemoryOptions;
     let options = MemoryOptions { log_bytes_per_partition: 24 << 20, ..MemoryOptions::default() };
     let (mut fleet, _) = crate::fleet::memory_with(options, 4, &[Kind::echo("echo")]).await;
@@ -96,53 +98,59 @@ async fn rejected_records_count_as_held_until_they_are_buried() {
         fleet.send_record("echo", Some(n % 4), None, Some(value.as_bytes()), &[]).await;
     }
     let worker = fleet.worker();
-    // The topic of dead letters has room for 22 of them.
+    // The dead-letter topic accepts 22 of them.
     fleet.dead("echo", 20).await;
-    until("the rest is held", || worker.metric("kafleet_worker_held_bytes", "") > f64::from(10 << 20)).await;
+    until("the rest is in memory", || worker.metric("kafleet_worker_held_bytes", "") > f64::from(10 << 20)).await;
     worker.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blocked_type_does_not_hold_up_another() {
-    let (blocked, gate, free) = (Journal::default(), Gate::closed(), Journal::default());
+async fn blocked_type_does_not_block_another() {
+    let blocked = Journal::default();
+    let gate = Gate::closed();
+    let free = Journal::default();
     let kinds = [gated("blocked", &blocked, &gate).slots(2), counted("free", &free)];
     let (mut fleet, _) = memory(2, &kinds).await;
     fleet.config.memory_limit = bytes(8 << 20);
     let large = format!("\"{}\"", "x".repeat(10 << 10));
     fleet.send_many("blocked", "b", 2_000, &large).await;
     let worker = fleet.worker();
-    until("the blocked type has taken what it may", || worker.metric("kafleet_worker_held_bytes", "") > f64::from(2 << 20)).await;
-    // Longer than a poll loop waits before it pauses.
+    until("the blocked type has used its part of the memory", || {
+        worker.metric("kafleet_worker_held_bytes", "") > f64::from(2 << 20)
+    })
+    .await;
+    // Longer than a poll loop waits before it pauses partitions.
     let since = std::time::Instant::now();
     while since.elapsed() < Duration::from_millis(300) {
         pause().await;
     }
     fleet.send_many("free", "f", 2_000, &large).await;
-    until("the other one has run all of its own", || free.started() == 2_000).await;
+    until("the other type has run all its tasks", || free.started() == 2_000).await;
     assert_eq!(blocked.running(), 2);
     gate.open();
     fleet.wait_for_results(4_000).await;
     worker.stop().await;
 }
 
-/// All tasks of one partition wait for their next attempt; what comes to another one runs.
+/// All tasks of one partition wait for a retry; tasks of another one run.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stuck_partition_does_not_hold_up_another() {
+async fn stuck_partition_does_not_block_another() {
     let kind = Kind::new("stuck", |params: Value, _| async move {
         if params == 0 { Err(Failure::retry_after("not today", Duration::from_secs(3_600))) } else { ok(params) }
     });
     let (mut fleet, _) = memory(2, &[kind.slots(4)]).await;
-    // They wait here, not at a tracker.
+    // Retries wait in the worker, not at the tracker.
     fleet.config.inline_retry_max = Millis::secs(7_200);
     let sends = (0..12_000).map(|n| {
-        let (fleet, id) = (&fleet, format!("s{n}"));
+        let fleet = &fleet;
+        let id = format!("s{n}");
         async move { fleet.send_to("stuck", 0, &id, "0").await }
     });
     futures::future::join_all(sends).await;
     let worker = fleet.worker();
     let retrying = |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
     fleet.events.wait("the first ones wait", retrying).await;
-    until("as much waits as may wait", || worker.metric("kafleet_worker_held_bytes", "") > 8_192.0 * 512.0).await;
+    until("the backlog is full", || worker.metric("kafleet_worker_held_bytes", "") > 8_192.0 * 512.0).await;
     for n in 0..10 {
         fleet.send_to("stuck", 1, &format!("free{n}"), "1").await;
     }

@@ -1,4 +1,4 @@
-//! Slots, fleet-wide limits and rates: configured, and changed on the running fleet.
+//! Slots, fleet-wide limits and rates: configured, and changed at run time.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use crate::fleet::{Fleet, Worker, kafka, memory, until};
 use crate::types::{Gate, Journal, Kind, counted, gated};
 
 async fn limit(fleet: &Fleet, task_type: &str, slots: Option<u32>, max_concurrency: Option<u32>) {
-    let said = Slots { v: 1, at_ms: 0, slots, max_concurrency };
-    fleet.order(ControlKey::Slots(task_type.into()), ControlRecord::Slots(said)).await;
+    let record = Slots { v: 1, at_ms: 0, slots, max_concurrency };
+    fleet.put_control(ControlKey::Slots(task_type.into()), ControlRecord::Slots(record)).await;
 }
 
 fn rate(count: u32, per: Millis, burst: u32, by: RateBy) -> Rate {
@@ -20,22 +20,23 @@ fn rate(count: u32, per: Millis, burst: u32, by: RateBy) -> Rate {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_follow_what_people_say() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn slots_follow_the_control_topic() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (fleet, _) = memory(1, &[gated("work", &journal, &gate).slots(2)]).await;
     fleet.send_many("work", "t", 700, "0").await;
     let worker = fleet.worker();
     until("two run", || journal.running() == 2).await;
     limit(&fleet, "work", Some(600), None).await;
-    until("as many run as may, beyond the window of two slots", || journal.running() == 600).await;
+    until("all slots are used, beyond the window of two slots", || journal.running() == 600).await;
     limit(&fleet, "work", Some(1), None).await;
-    until("the gauge says so", || worker.metric("kafleet_type_slots", "work") == 1.0).await;
+    until("the gauge shows one slot", || worker.metric("kafleet_type_slots", "work") == 1.0).await;
     for n in 0..600 {
         gate.open_for(&format!("t{n}"));
     }
     fleet.wait_for_results(600).await;
     until("one runs", || journal.running() <= 1).await;
-    fleet.withdraw(ControlKey::Slots("work".into())).await;
+    fleet.delete_control(ControlKey::Slots("work".into())).await;
     until("two run again", || journal.running() == 2).await;
     gate.open();
     fleet.wait_for_results(700).await;
@@ -43,10 +44,11 @@ async fn slots_follow_what_people_say() {
     fleet.assert_clean("work").await;
 }
 
-/// Two workers, a limit of 7 over 4 partitions: never more, and no slot unused where there is work.
-async fn divided(fleet: Fleet, journal: Journal, gate: Gate) {
-    let (first, second) = (fleet.worker(), fleet.worker());
-    // What one worker begins while it has all partitions goes on beside what the other begins.
+/// Divides a limit of 7 over 4 partitions and two workers: never more run, and all run.
+async fn divided_limit(fleet: Fleet, journal: Journal, gate: Gate) {
+    let first = fleet.worker();
+    let second = fleet.worker();
+    // Tasks that one worker starts while it owns all partitions continue beside those of the other.
     let slots = |worker: &Worker| worker.metric("kafleet_type_slots", "work");
     until("each has its part", || slots(&first) > 0.0 && slots(&second) > 0.0 && slots(&first) + slots(&second) == 7.0).await;
     for n in 0..80 {
@@ -70,36 +72,39 @@ fn limited(journal: &Journal, gate: &Gate) -> Kind {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_wide_limit_is_divided_by_partitions() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn fleet_wide_limit_is_divided_by_partitions() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (fleet, _) = memory(4, &[limited(&journal, &gate)]).await;
-    divided(fleet, journal, gate).await;
+    divided_limit(fleet, journal, gate).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_wide_limit_is_divided_by_partitions_on_kafka() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn fleet_wide_limit_is_divided_by_partitions_on_kafka() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let Some(fleet) = kafka(4, &[limited(&journal, &gate)]).await else { return };
-    divided(fleet, journal, gate).await;
+    divided_limit(fleet, journal, gate).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_below_the_partitions_is_refused_with_the_reason() {
+async fn limit_below_the_number_of_partitions_is_refused_with_a_reason() {
     let journal = Journal::default();
     let mut kind = counted("work", &journal);
     kind.registered.policy.max_concurrency = Some(3);
     let (fleet, _) = memory(4, &[kind]).await;
     fleet.send("work", "t", "0").await;
     let worker = fleet.worker();
-    let told = || worker.health.reasons().into_iter().any(|(_, why)| why.contains("`max_concurrency` 3 is below the 4"));
-    until("the health says why", told).await;
+    let is_reported = || worker.health.reasons().into_iter().any(|(_, why)| why.contains("`max_concurrency` 3 is below the 4"));
+    until("the health report contains the reason", is_reported).await;
     worker.stop().await;
     assert_eq!(journal.started(), 0);
 }
 
-/// 40 starts a second over two workers, however the partitions are divided.
-async fn paced(fleet: Fleet) {
-    let (first, second) = (fleet.worker(), fleet.worker());
+/// Checks 40 starts a second over two workers, for any division of the partitions.
+async fn rate_limited(fleet: Fleet) {
+    let first = fleet.worker();
+    let second = fleet.worker();
     first.ready().await;
     second.ready().await;
     let begun = Instant::now();
@@ -110,8 +115,8 @@ async fn paced(fleet: Fleet) {
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(800), "40 in {took:?} at 40 a second");
     // Without a limit the rest takes next to no time; with it, 100 s.
-    let said = RateLimit { v: 1, at_ms: 0, rate: rate(1_000_000, Millis::secs(1), 1_000, RateBy::Type) };
-    fleet.order(ControlKey::Rate("work".into()), ControlRecord::Rate(said)).await;
+    let record = RateLimit { v: 1, at_ms: 0, rate: rate(1_000_000, Millis::secs(1), 1_000, RateBy::Type) };
+    fleet.put_control(ControlKey::Rate("work".into()), ControlRecord::Rate(record)).await;
     let begun = Instant::now();
     fleet.send_many("work", "u", 4_000, "0").await;
     fleet.wait_for_results(4_040).await;
@@ -121,25 +126,25 @@ async fn paced(fleet: Fleet) {
     fleet.assert_clean("work").await;
 }
 
-fn at_a_rate() -> Kind {
+fn with_rate() -> Kind {
     let mut kind = counted("work", &Journal::default());
     kind.registered.policy.rate = Some(rate(40, Millis::secs(1), 1, RateBy::Type));
     kind
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_holds_over_the_fleet() {
-    paced(memory(4, &[at_a_rate()]).await.0).await;
+async fn rate_limit_holds_over_the_fleet() {
+    rate_limited(memory(4, &[with_rate()]).await.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_holds_over_the_fleet_on_kafka() {
-    let Some(fleet) = kafka(4, &[at_a_rate()]).await else { return };
-    paced(fleet).await;
+async fn rate_limit_holds_over_the_fleet_on_kafka() {
+    let Some(fleet) = kafka(4, &[with_rate()]).await else { return };
+    rate_limited(fleet).await;
 }
 
-/// One key has a long queue; the others do not wait for it.
-async fn paced_by_key(fleet: Fleet, journal: Journal) {
+/// Checks that one key with a long queue does not delay the others.
+async fn rate_limited_by_key(fleet: Fleet, journal: Journal) {
     for n in 0..8 {
         fleet.send_record("work", None, Some("busy"), Some(b"0"), &[("ce_id", &format!("busy{n}"))]).await;
     }
@@ -151,7 +156,7 @@ async fn paced_by_key(fleet: Fleet, journal: Journal) {
     worker.stop().await;
     assert_eq!(journal.started(), 58);
     let events = fleet.events.all();
-    // When it was let begin, which is told with its result or before it.
+    // Start time from the `started` event or the result.
     let began = |id: &str| {
         let own = events.iter().filter(|event| event.id.as_str() == id);
         own.filter_map(|event| if event.kind == EventKind::Started { Some(event.at_ms) } else { event.started_at_ms })
@@ -160,27 +165,27 @@ async fn paced_by_key(fleet: Fleet, journal: Journal) {
     };
     let busy: Vec<i64> = (0..8).map(|n| began(&format!("busy{n}"))).collect();
     let free = (0..50).map(|n| began(&format!("free{n}"))).max();
-    assert!(free < busy.last().copied(), "the free ones do not wait");
-    assert!(busy.is_sorted(), "in their order: {busy:?}");
-    assert!(busy[7] - busy[0] >= 3_400, "eight of one key at two a second: {busy:?}");
+    assert!(free < busy.last().copied(), "other keys do not wait");
+    assert!(busy.is_sorted(), "in order: {busy:?}");
+    assert!(busy[7] - busy[0] >= 3_400, "eight tasks of one key at two a second: {busy:?}");
     fleet.assert_clean("work").await;
 }
 
-fn at_a_rate_per_key(journal: &Journal) -> Kind {
+fn with_rate_per_key(journal: &Journal) -> Kind {
     let mut kind = counted("work", journal);
     kind.registered.policy.rate = Some(rate(1, Millis(500), 1, RateBy::Key));
     kind
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_per_key_holds_only_its_key() {
+async fn rate_per_key_delays_only_its_key() {
     let journal = Journal::default();
-    paced_by_key(memory(1, &[at_a_rate_per_key(&journal)]).await.0, journal).await;
+    rate_limited_by_key(memory(1, &[with_rate_per_key(&journal)]).await.0, journal).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_per_key_holds_only_its_key_on_kafka() {
+async fn rate_per_key_delays_only_its_key_on_kafka() {
     let journal = Journal::default();
-    let Some(fleet) = kafka(1, &[at_a_rate_per_key(&journal)]).await else { return };
-    paced_by_key(fleet, journal).await;
+    let Some(fleet) = kafka(1, &[with_rate_per_key(&journal)]).await else { return };
+    rate_limited_by_key(fleet, journal).await;
 }

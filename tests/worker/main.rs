@@ -1,17 +1,18 @@
-//! Workers as a user sees them: what they write to the events, results and dead-letter topics, and what their group has
-//! committed. On the broker in memory; the core cases also on a real Kafka where `KAFLEET_TEST_KAFKA` is set, as
-//! `tests/services run` does.
+//! Behaviour of workers: the events, results and dead letters that they publish, and the commits of their groups. On
+//! the in-memory broker; core cases also on a real Kafka if `KAFLEET_TEST_KAFKA` is set, as `tests/services run`
+//! does.
 
 #[macro_use]
 #[path = "../through/mod.rs"]
 mod through;
 
-mod answers;
-mod astray;
 mod blocking;
+mod blocking_calls;
 mod children;
 mod commits;
 mod control;
+mod denied;
+mod failed_producer;
 mod faults;
 mod fleet;
 mod heartbeats;
@@ -19,18 +20,17 @@ mod kafka;
 mod limits;
 mod live_limits;
 mod malformed;
-mod notes;
 mod order;
 mod order_property;
+mod out_of_range;
+mod outcomes;
+mod output;
 mod policy;
 mod rebalance;
-mod recall;
+mod release;
 mod removed;
-mod replaced;
-mod sabotage;
 mod stopping;
 mod tail;
-mod threads;
 #[path = "../topics/mod.rs"]
 mod topics;
 mod types;

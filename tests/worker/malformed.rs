@@ -1,4 +1,4 @@
-//! Records that are no tasks: each in the dead letters with a reason, and the tasks around them run.
+//! Invalid records: each becomes a dead letter with a reason, and the tasks around them run.
 
 use kafleet::model::event::Kind as EventKind;
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::fleet::{Fleet, memory};
 use crate::types::Kind;
 
 type Headers = &'static [(&'static str, &'static str)];
-/// Name, value, headers, the code and a part of the reason that a person gets.
+/// Name, value, headers, dead-letter code, and a part of the error message.
 type Malformed<'a> = (&'static str, Option<&'a [u8]>, Headers, &'static str, &'static str);
 
 fn records(large: &[u8]) -> Vec<Malformed<'_>> {
@@ -71,13 +71,13 @@ pub async fn malformed_records(fleet: Fleet) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_goes_to_the_dead_letters_with_its_reason() {
+async fn malformed_records_become_dead_letters_with_reasons() {
     malformed_records(memory(1, &[strict()]).await.0).await;
 }
 
-/// A handler may refuse params beyond what the schema says.
+/// A handler may refuse params that its schema allows.
 #[tokio::test(flavor = "multi_thread")]
-async fn params_that_only_the_handler_refuses_are_dead_letters_too() {
+async fn params_refused_by_the_handler_become_dead_letters() {
     use kafleet::handlers::Registered;
     let kind = Kind { name: "foreach", registered: Registered::of::<kafleet::handlers::builtin::foreach::Foreach>() };
     let (fleet, _) = memory(1, &[kind]).await;
@@ -93,16 +93,16 @@ async fn params_that_only_the_handler_refuses_are_dead_letters_too() {
     fleet.assert_clean("foreach").await;
 }
 
-/// The topic of dead letters takes less than the topic of tasks: the letter says where the record lies.
+/// The dead-letter topic has a lower size limit than the task topic: the dead letter references its record.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_letter_that_is_too_large_says_where_its_record_lies() {
+async fn dead_letter_that_is_too_large_references_its_record() {
     use kafleet::broker::{Broker, TopicSpec};
     let (fleet, broker) = memory(1, &[Kind::echo("echo")]).await;
     let config = vec![("max.message.bytes".to_owned(), "2000".to_owned())];
     let small = TopicSpec { name: fleet.names.dead("echo"), partitions: 1, replication: None, config };
     broker.apply_topics(&[small], crate::fleet::DEADLINE).unwrap();
     let large = format!("not JSON {}", "x".repeat(3_000));
-    let place = fleet.send_record("echo", None, Some("k"), Some(large.as_bytes()), &[("ce_id", "large")]).await;
+    let position = fleet.send_record("echo", None, Some("k"), Some(large.as_bytes()), &[("ce_id", "large")]).await;
     let headers = [("ce_id", "wide"), ("x", &*large)];
     fleet.send_record("echo", None, None, Some(b"not JSON"), &headers).await;
     let worker = fleet.worker();
@@ -118,16 +118,16 @@ async fn a_dead_letter_that_is_too_large_says_where_its_record_lies() {
     };
     assert_eq!((&*letter.code, header("kafleet_reference").as_deref()), ("bad_json", Some("too_large")));
     let source = (header("kafleet_topic"), header("kafleet_partition"), header("kafleet_offset"));
-    let expected = (fleet.names.tasks("echo"), place.partition.to_string(), place.offset.to_string());
+    let expected = (fleet.names.tasks("echo"), position.partition.to_string(), position.offset.to_string());
     assert_eq!(source, (Some(expected.0), Some(expected.1), Some(expected.2)));
     assert!(letter.record.value.is_none() && dead[1].record.value.is_none());
 }
 
-/// A hundred bad records and no topic that would take them: nothing is lost, and the worker still stops in time.
+/// A hundred invalid records whose dead letters cannot be written: nothing is lost, and the worker stops in time.
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_letters_that_cannot_be_written_do_not_hold_up_the_end() {
+async fn unwritable_dead_letters_do_not_delay_the_stop() {
     use kafleet::broker::memory::{Memory, MemoryOptions};
-    // Room for the tasks and the events; the large records do not fit a second time.
+    // The limit fits tasks and events, but not the large records a second time.
     let options = MemoryOptions { log_bytes_per_partition: 150 << 10, ..MemoryOptions::default() };
     let (mut fleet, _): (Fleet, std::sync::Arc<Memory>) = crate::fleet::memory_with(options, 2, &[Kind::echo("echo")]).await;
     fleet.config.drain_timeout = kafleet::model::units::duration::Millis(300);
@@ -137,11 +137,11 @@ async fn dead_letters_that_cannot_be_written_do_not_hold_up_the_end() {
     }
     fleet.send_to("echo", 0, "good", "1").await;
     let worker = fleet.worker();
-    assert_eq!(fleet.result_of("good").await.kind, EventKind::Succeeded, "what is good goes on");
+    assert_eq!(fleet.result_of("good").await.kind, EventKind::Succeeded, "valid tasks run");
     let dead = fleet.dead("echo", 100).await.len();
     worker.stop().await;
     assert!(dead < 200);
     for committed in fleet.committed("echo").await {
-        assert!(committed.unwrap().offset < 101, "what is in no dead letter is not done");
+        assert!(committed.unwrap().offset < 101, "a record without a dead letter is not complete");
     }
 }

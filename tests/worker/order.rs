@@ -1,4 +1,4 @@
-//! The order of tasks: none, by key, by partition.
+//! Order of tasks: none, by key, by partition.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::fleet::{memory, until};
 use crate::types::{Gate, Journal, Kind, gated, ok};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retrying_key_holds_only_itself() {
+async fn retry_blocks_only_its_own_key() {
     let kind = Kind::new("keys", |params: Value, cx| async move {
         if params == 1 && cx.number == 1 { Err(Failure::retry_after("wait", Duration::from_secs(3))) } else { ok(params) }
     });
@@ -22,14 +22,15 @@ async fn a_retrying_key_holds_only_itself() {
     fleet.wait_for_results(3).await;
     worker.stop().await;
     let position = |id: &str| fleet.results().iter().find(|event| event.id.as_str() == id).unwrap().at_ms;
-    assert!(position("b1") < position("a1"), "another key does not wait");
-    assert!(position("a1") <= position("a2"), "the same key does");
+    assert!(position("b1") < position("a1"), "a task with another key does not wait");
+    assert!(position("a1") <= position("a2"), "a task with the same key waits");
 }
 
-/// Its key is its id: nothing else has the same one.
+/// Without a key, the task's unique id is the key.
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_without_a_key_do_not_wait_for_one_another() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn tasks_without_a_key_run_concurrently() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (fleet, _) = memory(1, &[gated("keys", &journal, &gate).slots(4).order(Order::Key)]).await;
     for n in 0..4 {
         fleet.send_record("keys", Some(0), None, Some(b"0"), &[("ce_id", &format!("t{n}"))]).await;
@@ -42,11 +43,13 @@ async fn tasks_without_a_key_do_not_wait_for_one_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_key_runs_one_at_a_time_and_keys_run_side_by_side() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn tasks_of_one_key_run_one_at_a_time_and_keys_run_concurrently() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (fleet, _) = memory(1, &[gated("keys", &journal, &gate).slots(8).order(Order::Key)]).await;
     for n in 0..30 {
-        let (key, id) = (format!("key-{}", n % 3), format!("t{n}"));
+        let key = format!("key-{}", n % 3);
+        let id = format!("t{n}");
         fleet.send_record("keys", None, Some(&key), Some(b"0"), &[("ce_id", &id)]).await;
     }
     let worker = fleet.worker();

@@ -1,7 +1,7 @@
-//! A property over random tasks and random rebalances: order holds, and everything is done exactly once.
+//! Property over random tasks and random rebalances: order holds, and every task completes exactly once.
 //!
-//! A plan follows from its seed: partitions, slots, keys, how long each attempt takes and whether it fails, and when
-//! workers join and leave. `KAFLEET_SEED=7` tries that one only, `KAFLEET_SEEDS=500` the first 500.
+//! A plan is derived from a seed: partitions, slots, keys, duration and outcome of each attempt, and the times at
+//! which workers join and leave. `KAFLEET_SEED=7` runs that plan only, `KAFLEET_SEEDS=500` the first 500.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,65 +19,66 @@ use crate::fleet::{DEADLINE, Fleet, Worker, kafka_with, memory, pause};
 use crate::tail::ended_ids;
 use crate::types::{Kind, ok};
 
-/// Plans that are tried each time, for each order.
+/// Number of plans in a default run, for each order.
 const SEEDS: u64 = 10;
 const MOST_WORKERS: usize = 4;
-/// From this attempt on a task succeeds.
+/// First attempt that always succeeds.
 const LAST_ATTEMPT: u32 = 6;
 
-/// What the tasks of one line, which are to run one after the other, were seen doing: each has a number that counts up.
+/// Observed actions of the tasks of one sequence, which must run one after the other; tasks are numbered.
 #[derive(Clone, Default)]
-struct Ledger(Arc<Mutex<HashMap<u64, Line>>>);
+struct ActionLog(Arc<Mutex<HashMap<u64, Sequence>>>);
 
-type Line = Vec<(u64, Act)>;
+type Sequence = Vec<(u64, Act)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Begin,
     Fail,
     End,
-    /// Ended from outside: nothing here gives a reason for that.
+    /// Dropped before its end, which nothing in these plans causes.
     Dropped,
 }
 
-/// An attempt that runs; says what came of it when it is dropped.
+/// A running attempt; records its outcome on drop.
 struct Attempt {
-    ledger: Ledger,
-    line: u64,
+    log: ActionLog,
+    sequence: u64,
     number: u64,
     end: Act,
 }
 
-impl Ledger {
-    fn begin(&self, line: u64, number: u64) -> Attempt {
-        self.note(line, number, Act::Begin);
-        Attempt { ledger: self.clone(), line, number, end: Act::Dropped }
+impl ActionLog {
+    fn begin(&self, sequence: u64, number: u64) -> Attempt {
+        self.note(sequence, number, Act::Begin);
+        Attempt { log: self.clone(), sequence, number, end: Act::Dropped }
     }
 
-    fn note(&self, line: u64, number: u64, act: Act) {
-        self.0.lock().entry(line).or_default().push((number, act));
+    fn note(&self, sequence: u64, number: u64, act: Act) {
+        self.0.lock().entry(sequence).or_default().push((number, act));
     }
 
     fn check(&self, plan: &Plan) {
-        let lines = self.0.lock();
-        assert_eq!(lines.len() as u64, plan.lines(), "{plan:?}");
-        for (number, line) in &*lines {
-            let broken = check_line(line, plan.in_line()).err();
-            assert!(broken.is_none(), "{plan:?}, line {number}: {}\n{line:?}", broken.unwrap());
+        let sequences = self.0.lock();
+        assert_eq!(sequences.len() as u64, plan.sequences(), "{plan:?}");
+        for (number, sequence) in &*sequences {
+            let broken = check_sequence(sequence, plan.tasks_per_sequence()).err();
+            assert!(broken.is_none(), "{plan:?}, sequence {number}: {}\n{sequence:?}", broken.unwrap());
         }
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        self.ledger.note(self.line, self.number, self.end);
+        self.log.note(self.sequence, self.number, self.end);
     }
 }
 
-/// One at a time, in their order, each to its end exactly once.
-fn check_line(line: &Line, tasks: u64) -> Result<(), String> {
-    let (mut next, mut running) = (0, false);
-    for (at, (number, act)) in line.iter().enumerate() {
+/// Checks that tasks run one at a time and in order, and that each ends exactly once.
+fn check_sequence(sequence: &Sequence, tasks: u64) -> Result<(), String> {
+    let mut next = 0;
+    let mut running = false;
+    for (at, (number, act)) in sequence.iter().enumerate() {
         if (*act == Act::Begin) == running || *number != next {
             return Err(format!("entry {at}, {act:?} of task {number}, while task {next} is due (running: {running})"));
         }
@@ -88,7 +89,7 @@ fn check_line(line: &Line, tasks: u64) -> Result<(), String> {
             Act::Dropped => return Err(format!("entry {at}: an attempt of task {number} was cut short")),
         }
     }
-    if next == tasks { Ok(()) } else { Err(format!("{next} of {tasks} tasks came to their end")) }
+    if next == tasks { Ok(()) } else { Err(format!("{next} of {tasks} tasks have ended")) }
 }
 
 #[derive(Clone, Debug)]
@@ -99,9 +100,9 @@ struct Plan {
     slots: u32,
     keys: u64,
     per_key: u64,
-    /// Of 100 attempts.
+    /// Percentage of attempts that fail.
     failures: u64,
-    /// The longest that an attempt takes, µs.
+    /// Maximum duration of an attempt, µs.
     longest: u64,
     backoff: Millis,
 }
@@ -131,8 +132,8 @@ impl Plan {
         key % u64::from(self.partitions)
     }
 
-    /// How many lines there are, and the line and number of a task in it.
-    fn lines(&self) -> u64 {
+    /// Number of sequences.
+    fn sequences(&self) -> u64 {
         match self.order {
             Order::None => self.tasks(),
             Order::Key => self.keys,
@@ -140,11 +141,11 @@ impl Plan {
         }
     }
 
-    fn in_line(&self) -> u64 {
-        self.tasks() / self.lines()
+    fn tasks_per_sequence(&self) -> u64 {
+        self.tasks() / self.sequences()
     }
 
-    fn place(&self, key: u64, round: u64) -> (u64, u64) {
+    fn sequence_of(&self, key: u64, round: u64) -> (u64, u64) {
         match self.order {
             Order::None => (round * self.keys + key, 0),
             Order::Key => (key, round),
@@ -156,20 +157,22 @@ impl Plan {
         self.keys / u64::from(self.partitions)
     }
 
-    /// The same for the same attempt, whoever makes it.
+    /// Random generator of an attempt, the same on every worker.
     fn chance(&self, id: &str, attempt: u32) -> Rng {
         let mut hasher = DefaultHasher::new();
         (self.seed, id, attempt).hash(&mut hasher);
         Rng::with_seed(hasher.finish())
     }
 
-    fn kind(&self, ledger: &Ledger) -> Kind {
-        let (plan, ledger) = (self.clone(), ledger.clone());
-        let kind = Kind::new("lines", move |params: Value, cx| {
-            let (plan, ledger) = (plan.clone(), ledger.clone());
+    fn kind(&self, log: &ActionLog) -> Kind {
+        let plan = self.clone();
+        let log = log.clone();
+        let kind = Kind::new("sequences", move |params: Value, cx| {
+            let plan = plan.clone();
+            let log = log.clone();
             async move {
                 let number = |name: &str| params[name].as_u64().unwrap();
-                let mut attempt = ledger.begin(number("line"), number("number"));
+                let mut attempt = log.begin(number("sequence"), number("number"));
                 let mut chance = plan.chance(cx.id.as_str(), cx.number);
                 match chance.u32(0..3) {
                     0 => {}
@@ -185,19 +188,21 @@ impl Plan {
     }
 
     async fn publish(&self, fleet: &Fleet, key: u64, round: u64) {
-        let (line, number) = self.place(key, round);
-        let (params, id) = (json!({"line": line, "number": number}).to_string(), format!("{key}-{round}"));
-        let (partition, key) = (self.partition(key) as i32, format!("key-{key}"));
-        fleet.send_record("lines", Some(partition), Some(&key), Some(params.as_bytes()), &[("ce_id", &id)]).await;
+        let (sequence, number) = self.sequence_of(key, round);
+        let params = json!({"sequence": sequence, "number": number}).to_string();
+        let id = format!("{key}-{round}");
+        let partition = self.partition(key) as i32;
+        let key = format!("key-{key}");
+        fleet.send_record("sequences", Some(partition), Some(&key), Some(params.as_bytes()), &[("ce_id", &id)]).await;
     }
 
-    async fn try_it(mut self) {
+    async fn run(mut self) {
         if self.order == Order::Partition {
-            // As many keys in each, so that lines are equally long.
+            // The same number of keys in each partition, so that sequences are equally long.
             self.keys = self.keys.next_multiple_of(u64::from(self.partitions));
         }
-        let ledger = Ledger::default();
-        let (fleet, _) = memory(self.partitions, &[self.kind(&ledger)]).await;
+        let log = ActionLog::default();
+        let (fleet, _) = memory(self.partitions, &[self.kind(&log)]).await;
         let mut crew = Crew::new(&fleet, self.seed);
         for round in 0..self.per_key {
             for key in 0..self.keys {
@@ -205,20 +210,21 @@ impl Plan {
             }
             crew.change();
         }
-        let (tasks, until) = (self.tasks() as usize, Instant::now() + DEADLINE);
+        let tasks = self.tasks() as usize;
+        let until = Instant::now() + DEADLINE;
         while ended_ids(&fleet.events.all()) < tasks {
             assert!(Instant::now() < until, "{self:?}: {} of {tasks} tasks after {DEADLINE:?}", fleet.results().len());
             crew.change();
             pause().await;
         }
-        crew.dismiss().await;
-        assert_eq!(fleet.results().len(), tasks, "{self:?}: each told exactly once");
-        fleet.assert_clean("lines").await;
-        ledger.check(&self);
+        crew.stop_all().await;
+        assert_eq!(fleet.results().len(), tasks, "{self:?}: each completes exactly once");
+        fleet.assert_clean("sequences").await;
+        log.check(&self);
     }
 }
 
-/// The workers of a fleet that come and go.
+/// Workers of a fleet that join and leave.
 struct Crew<'a> {
     fleet: &'a Fleet,
     random: Rng,
@@ -231,7 +237,7 @@ impl<'a> Crew<'a> {
         Self { fleet, random: Rng::with_seed(!seed), working: vec![fleet.worker()], leaving: Vec::new() }
     }
 
-    /// Perhaps one joins, or one leaves, or one takes the place of another.
+    /// Lets a worker join, leave or be replaced, at random.
     fn change(&mut self) {
         let (joins, leaves) = match self.random.u32(0..16) {
             0 => (true, false),
@@ -240,7 +246,7 @@ impl<'a> Crew<'a> {
             _ => return,
         };
         for ended in self.leaving.extract_if(.., |worker| worker.has_ended()) {
-            all_given_back(&ended);
+            assert_clean_takeovers(&ended);
         }
         if joins && self.working.len() + self.leaving.len() < MOST_WORKERS {
             self.working.push(self.fleet.worker());
@@ -252,25 +258,26 @@ impl<'a> Crew<'a> {
         }
     }
 
-    async fn dismiss(self) {
+    async fn stop_all(self) {
         for worker in self.working.into_iter().chain(self.leaving) {
-            all_given_back(&worker);
+            assert_clean_takeovers(&worker);
             worker.stop().await;
         }
     }
 }
 
-/// Nobody died: nobody may say so of a predecessor.
-fn all_given_back(worker: &Worker) {
+/// Checks that no partition was taken over unclean: no worker has crashed.
+fn assert_clean_takeovers(worker: &Worker) {
     assert_eq!(worker.metric("kafleet_unclean_takeovers_total", ""), 0.0, "a partition was not given back in order");
 }
 
-/// On a real Kafka a rebalance takes as long as it takes: three workers come, and three leave, while tasks are published.
+/// Three workers join and three leave while tasks are published.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_order_of_a_key_is_never_broken_on_kafka() {
-    let (ledger, plan) = (Ledger::default(), ON_KAFKA);
-    // So soon it is heard that partitions are asked back.
-    let Some(fleet) = kafka_with(&[("heartbeat.interval.ms", "300")], plan.partitions, &[plan.kind(&ledger)]).await else {
+async fn order_of_a_key_is_never_broken_on_kafka() {
+    let log = ActionLog::default();
+    let plan = ON_KAFKA;
+    // Revocations arrive with heartbeats.
+    let Some(fleet) = kafka_with(&[("heartbeat.interval.ms", "300")], plan.partitions, &[plan.kind(&log)]).await else {
         return;
     };
     let mut workers = vec![fleet.worker()];
@@ -281,7 +288,7 @@ async fn the_order_of_a_key_is_never_broken_on_kafka() {
             30 | 40 | 50 => {
                 workers.push(fleet.worker());
                 let leaves = workers.remove(0);
-                all_given_back(&leaves);
+                assert_clean_takeovers(&leaves);
                 leaves.stop().await;
             }
             _ => {}
@@ -290,12 +297,12 @@ async fn the_order_of_a_key_is_never_broken_on_kafka() {
     let tasks = plan.tasks() as usize;
     fleet.wait_for_results(tasks).await;
     for worker in workers {
-        all_given_back(&worker);
+        assert_clean_takeovers(&worker);
         worker.stop().await;
     }
-    assert_eq!(fleet.results().len(), tasks, "each told exactly once");
-    fleet.assert_clean("lines").await;
-    ledger.check(&plan);
+    assert_eq!(fleet.results().len(), tasks, "each completes exactly once");
+    fleet.assert_clean("sequences").await;
+    log.check(&plan);
 }
 
 const ON_KAFKA: Plan = Plan {
@@ -310,42 +317,42 @@ const ON_KAFKA: Plan = Plan {
     backoff: Millis(3),
 };
 
-async fn try_plans(order: Order) {
-    let asked = |name: &str| std::env::var(name).ok().map(|number| number.parse::<u64>().expect("a number"));
-    let seeds = match asked("KAFLEET_SEED") {
+async fn run_plans(order: Order) {
+    let variable = |name: &str| std::env::var(name).ok().map(|number| number.parse::<u64>().expect("a number"));
+    let seeds = match variable("KAFLEET_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..asked("KAFLEET_SEEDS").unwrap_or(SEEDS),
+        None => 0..variable("KAFLEET_SEEDS").unwrap_or(SEEDS),
     };
     for seed in seeds {
         let plan = Plan::new(seed, order);
         eprintln!("{plan:?}");
-        plan.try_it().await;
+        plan.run().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_order_of_a_key_is_never_broken() {
-    try_plans(Order::Key).await;
+async fn order_of_a_key_is_never_broken() {
+    run_plans(Order::Key).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_order_of_a_partition_is_never_broken() {
-    try_plans(Order::Partition).await;
+async fn order_of_a_partition_is_never_broken() {
+    run_plans(Order::Partition).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_order_everything_is_still_done_once() {
-    try_plans(Order::None).await;
+async fn unordered_tasks_complete_exactly_once() {
+    run_plans(Order::None).await;
 }
 
 #[test]
-fn what_breaks_a_line_is_seen() {
+fn check_detects_broken_sequences() {
     use Act::{Begin, Dropped, End, Fail};
-    let line = |acts: &[(u64, Act)]| check_line(&acts.to_vec(), 2).err().unwrap_or_default();
-    assert_eq!(line(&[(0, Begin), (0, Fail), (0, Begin), (0, End), (1, Begin), (1, End)]), "");
-    assert!(line(&[(0, Begin), (1, Begin), (0, End), (1, End)]).starts_with("entry 1"), "overlap");
-    assert!(line(&[(0, Begin), (0, Fail), (1, Begin), (1, End), (0, Begin), (0, End)]).starts_with("entry 2"), "overtaken");
-    assert!(line(&[(0, Begin), (0, End), (0, Begin), (0, End), (1, Begin), (1, End)]).starts_with("entry 2"), "twice");
-    assert!(line(&[(0, Begin), (0, Dropped)]).starts_with("entry 1"), "cut short");
-    assert_eq!(line(&[(0, Begin), (0, End)]), "1 of 2 tasks came to their end");
+    let sequence = |acts: &[(u64, Act)]| check_sequence(&acts.to_vec(), 2).err().unwrap_or_default();
+    assert_eq!(sequence(&[(0, Begin), (0, Fail), (0, Begin), (0, End), (1, Begin), (1, End)]), "");
+    assert!(sequence(&[(0, Begin), (1, Begin), (0, End), (1, End)]).starts_with("entry 1"), "overlap");
+    assert!(sequence(&[(0, Begin), (0, Fail), (1, Begin), (1, End), (0, Begin), (0, End)]).starts_with("entry 2"), "overtaken");
+    assert!(sequence(&[(0, Begin), (0, End), (0, Begin), (0, End), (1, Begin), (1, End)]).starts_with("entry 2"), "twice");
+    assert!(sequence(&[(0, Begin), (0, Dropped)]).starts_with("entry 1"), "cut short");
+    assert_eq!(sequence(&[(0, Begin), (0, End)]), "1 of 2 tasks have ended");
 }

@@ -1,4 +1,4 @@
-//! What a failed attempt leads to, by the type's policy; and how long a task may take.
+//! Failure policies of types, and timeouts of tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::fleet::{memory, until};
 use crate::types::{Gate, Kind, ok};
 
-/// Fails as its params say: `{"kind": …, "final": …}`.
+/// A type that fails as its params request: `{"kind": …, "final": …}`.
 fn failing(change: impl FnOnce(&mut kafleet::config::TypePolicy)) -> Kind {
     let mut kind = Kind::new("failing", |params: Value, _| async move {
         let word = params["kind"].as_str().unwrap().to_owned();
@@ -30,7 +30,7 @@ fn words(list: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kinds_of_errors_decide_whether_it_is_tried_again() {
+async fn error_kind_decides_whether_an_attempt_is_retried() {
     let kinds = ErrorKinds { retry_on: words(&["busy"]), fail_on: words(&["*"]) };
     let (fleet, _) = memory(1, &[failing(|policy| policy.kinds = kinds)]).await;
     fleet.send("failing", "busy", r#"{"kind": "busy"}"#).await;
@@ -48,7 +48,7 @@ async fn kinds_of_errors_decide_whether_it_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_type_may_fail_at_once() {
+async fn on_error_fail_ends_a_task_after_its_first_failure() {
     let (fleet, _) = memory(1, &[failing(|policy| policy.on_error = OnError::Fail)]).await;
     fleet.send("failing", "t", r#"{"kind": "any"}"#).await;
     let worker = fleet.worker();
@@ -58,7 +58,7 @@ async fn a_type_may_fail_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_type_may_pass_over_what_fails() {
+async fn on_error_skip_ends_a_failed_task_as_a_success() {
     let skip = |policy: &mut kafleet::config::TypePolicy| {
         policy.on_error = OnError::Skip;
         policy.kinds.retry_on = words(&["busy"]);
@@ -67,10 +67,11 @@ async fn a_type_may_pass_over_what_fails() {
     fleet.send("failing", "t", r#"{"kind": "any"}"#).await;
     fleet.send("failing", "b", r#"{"kind": "busy"}"#).await;
     let worker = fleet.worker();
-    let (any, busy) = (fleet.result_of("t").await, fleet.result_of("b").await);
+    let any = fleet.result_of("t").await;
+    let busy = fleet.result_of("b").await;
     worker.stop().await;
     assert_eq!((any.kind, any.attempt, any.output), (EventKind::Succeeded, 1, None));
-    assert_eq!((busy.kind, busy.attempt), (EventKind::Succeeded, 3), "tried again before it is passed over");
+    assert_eq!((busy.kind, busy.attempt), (EventKind::Succeeded, 3), "retried before it is skipped");
     let warned = fleet.events.all().into_iter().find(|event| event.id.as_str() == "t" && event.kind == EventKind::Warned);
     let warning = warned.and_then(|event| event.message).unwrap();
     assert!(warning.contains("any") && warning.contains("no"), "{warning}");
@@ -79,37 +80,38 @@ async fn a_type_may_pass_over_what_fails() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_failures_stop_the_type() {
-    let kind = Kind::new("shaky", |params: Value, _| async move {
+    let kind = Kind::new("failing", |params: Value, _| async move {
         if params == json!("bad") { Err(Failure::retry("down").of_kind("unreachable")) } else { ok(params) }
     });
     let mut kind = kind.retries(1_000, Millis(1));
     kind.registered.policy.alarm = Some(Alarm { max_failures: 20, period: Millis::secs(60) });
     let (fleet, _) = memory(1, &[kind, Kind::echo("echo")]).await;
     let worker = fleet.worker();
-    fleet.send("shaky", "good", "1").await;
+    fleet.send("failing", "good", "1").await;
     fleet.result_of("good").await;
-    fleet.send("shaky", "bad", r#""bad""#).await;
-    until("the alarm is told", || worker.health.reasons().iter().any(|(part, _)| part == "failures of shaky")).await;
-    let (_, reason) = worker.health.reasons().into_iter().find(|(part, _)| part == "failures of shaky").unwrap();
+    fleet.send("failing", "bad", r#""bad""#).await;
+    until("the alarm is reported", || worker.health.reasons().iter().any(|(part, _)| part == "failures of failing")).await;
+    let (_, reason) = worker.health.reasons().into_iter().find(|(part, _)| part == "failures of failing").unwrap();
     assert!(reason.contains("more than 20 attempts failed within 1m") && reason.contains("unreachable"), "{reason}");
-    until("the metric too", || worker.metric("kafleet_type_stopped", "shaky") == 1.0).await;
-    fleet.send("shaky", "waits", "2").await;
+    until("the metric too", || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
+    fleet.send("failing", "waits", "2").await;
     fleet.send("echo", "goes-on", "3").await;
     fleet.result_of("goes-on").await;
-    assert!(fleet.kinds_of("waits").is_empty(), "nothing more of the type is started");
+    assert!(fleet.kinds_of("waits").is_empty(), "the type starts nothing more");
     worker.stop().await;
-    // A new worker begins anew; nothing was lost.
+    // A new worker starts with a closed circuit; no task was lost.
     let next = fleet.worker();
     fleet.result_of("waits").await;
     next.stop().await;
 }
 
-/// Somebody has found the cause: the type goes on where it stopped, on the same worker.
+/// A pause and resume reset the circuit breaker; the type continues on the same worker.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_type_goes_on_after_a_pause() {
-    let (healed, down) = (Arc::new(AtomicBool::new(false)), json!("bad"));
+async fn stopped_type_continues_after_a_pause_and_resume() {
+    let healed = Arc::new(AtomicBool::new(false));
+    let down = json!("bad");
     let cured = healed.clone();
-    let kind = Kind::new("shaky", move |params: Value, _| {
+    let kind = Kind::new("failing", move |params: Value, _| {
         let fails = params == down && !cured.load(Ordering::Relaxed);
         async move { if fails { Err(Failure::retry("down")) } else { ok(params) } }
     });
@@ -117,24 +119,24 @@ async fn a_stopped_type_goes_on_after_a_pause() {
     kind.registered.policy.alarm = Some(Alarm { max_failures: 5, period: Millis::secs(60) });
     let (fleet, _) = memory(1, &[kind]).await;
     let worker = fleet.worker();
-    fleet.send("shaky", "bad", r#""bad""#).await;
-    until("it has stopped", || worker.metric("kafleet_type_stopped", "shaky") == 1.0).await;
-    fleet.send("shaky", "waits", "2").await;
+    fleet.send("failing", "bad", r#""bad""#).await;
+    until("the type has stopped", || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
+    fleet.send("failing", "waits", "2").await;
     healed.store(true, Ordering::Relaxed);
-    fleet.pause("shaky").await;
-    until("the pause is heard", || worker.metric("kafleet_type_paused", "shaky") == 1.0).await;
-    assert_eq!(worker.metric("kafleet_type_stopped", "shaky"), 1.0, "a pause alone forgives nothing");
+    fleet.pause("failing").await;
+    until("the pause applies", || worker.metric("kafleet_type_paused", "failing") == 1.0).await;
+    assert_eq!(worker.metric("kafleet_type_stopped", "failing"), 1.0, "a pause alone does not reset the circuit breaker");
     assert_eq!(fleet.results(), []);
-    fleet.withdraw(ControlKey::Pause("shaky".into())).await;
+    fleet.delete_control(ControlKey::Pause("failing".into())).await;
     let results = fleet.wait_for_results(2).await;
     assert!(results.iter().all(|event| event.kind == EventKind::Succeeded), "{results:?}");
-    assert_eq!((worker.metric("kafleet_type_stopped", "shaky"), worker.health.reasons()), (0.0, Vec::new()));
+    assert_eq!((worker.metric("kafleet_type_stopped", "failing"), worker.health.reasons()), (0.0, Vec::new()));
     worker.stop().await;
-    fleet.assert_clean("shaky").await;
+    fleet.assert_clean("failing").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_has_so_much_time_in_total() {
+async fn task_fails_after_its_total_timeout() {
     let mut kind = Kind::new("long", |_, cx| async move {
         cx.cancelled().cancelled().await;
         Err(Failure::cancelled())
@@ -162,16 +164,16 @@ async fn a_task_has_so_much_time_in_total() {
         assert!(fleet.dead(code, 1).await.iter().any(|dead| dead.code == "timeout"), "{id}");
     }
     let old = fleet.kinds_of("old");
-    assert_eq!(old, ["failed"], "its time was over before it began");
-    assert_eq!(fleet.kinds_of("more"), ["failed"], "its own limit counts from its creation too");
-    assert!(fleet.kinds_of("longer").iter().all(|kind| kind == "started"), "one that has more time runs on");
+    assert_eq!(old, ["failed"], "its timeout expired before its first attempt");
+    assert_eq!(fleet.kinds_of("more"), ["failed"], "its own timeout counts from its creation too");
+    assert!(fleet.kinds_of("longer").iter().all(|kind| kind == "started"), "a task with a longer timeout continues");
     let last = fleet.result_of("retries").await;
-    assert!(last.at_ms >= sent_ms + total.as_i64() - 100, "it was tried as long as there was time for a wait and an attempt");
+    assert!(last.at_ms >= sent_ms + total.as_i64() - 100, "it was retried as long as there was time for a wait and an attempt");
     worker.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_without_a_sign_of_life_has_stalled() {
+async fn attempt_without_a_sign_of_life_stalls() {
     let gate = Gate::closed();
     let inner = gate.clone();
     let mut kind = Kind::new("stalling", move |params: Value, cx| {
@@ -194,7 +196,7 @@ async fn an_attempt_without_a_sign_of_life_has_stalled() {
             ok(json!(cx.signs()))
         }
     });
-    // Between the pause of a busy machine and the time that `beats` takes.
+    // Longer than a pause of a busy machine, shorter than the duration of `beats`.
     kind.registered.policy.stall_timeout = Some(Millis(1_500));
     let (fleet, _) = memory(1, &[kind.retries(0, Millis(1))]).await;
     for id in ["beats", "chatters", "waits"] {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::fleet::{DEADLINE, Fleet, memory, memory_with, pause, until};
 use crate::types::{Gate, Journal, Kind, gated, ok};
 
-/// A few milliseconds of work.
+/// A type whose attempts take a few milliseconds.
 pub fn brief(journal: &Journal) -> Kind {
     let journal = journal.clone();
     let kind = Kind::new("brief", move |_, cx| {
@@ -27,12 +27,12 @@ pub fn brief(journal: &Journal) -> Kind {
     kind.slots(32)
 }
 
-/// Three workers come, and leave one after the other, while tasks are published.
+/// Three workers join, and leave one after the other, while tasks are published.
 pub async fn rolling(fleet: Fleet, journal: Journal, count: usize) {
     let mut workers = vec![fleet.worker()];
     for step in 0..6 {
         fleet.send_many("brief", &format!("t{step}-"), count / 6, "0").await;
-        until("it is being worked on", || journal.started() > step * count / 6).await;
+        until("tasks are being processed", || journal.started() > step * count / 6).await;
         match step {
             0..2 => workers.push(fleet.worker()),
             _ => {
@@ -45,25 +45,26 @@ pub async fn rolling(fleet: Fleet, journal: Journal, count: usize) {
     for worker in workers {
         worker.stop().await;
     }
-    let burnt = |event: &&Event| (event.kind, event.attempt) != (EventKind::Succeeded, 1);
-    assert_eq!(fleet.results().iter().find(burnt), None, "no attempt is burnt");
+    let is_lost = |event: &&Event| (event.kind, event.attempt) != (EventKind::Succeeded, 1);
+    assert_eq!(fleet.results().iter().find(is_lost), None, "no attempt is lost");
     let repeated: Vec<_> = journal.counts().into_iter().filter(|(_, count)| *count != 1).collect();
-    assert_eq!(repeated, [], "nothing is done twice");
+    assert_eq!(repeated, [], "no task completes twice");
     assert_eq!((journal.started(), fleet.results().len()), (count / 6 * 6, count / 6 * 6));
     fleet.assert_clean("brief").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_come_and_go_under_load_without_loss_or_doubled_work() {
+async fn workers_join_and_leave_under_load_without_loss_or_repetition() {
     let journal = Journal::default();
     let (fleet, _) = memory(8, &[brief(&journal)]).await;
     rolling(fleet, journal, 12_000).await;
 }
 
-/// A handler may run on in the old worker until the drain's end; the partition moves only then.
+/// Attempts may continue in the old worker until the end of the drain; the partition moves only then.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_partition_moves_when_its_work_is_done() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn partition_moves_after_its_tasks_are_complete() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (fleet, _) = memory(2, &[gated("slow", &journal, &gate).slots(1_000)]).await;
     fleet.send_many("slow", "t", 100, "0").await;
     let first = fleet.worker();
@@ -79,51 +80,54 @@ async fn a_partition_moves_when_its_work_is_done() {
     fleet.assert_clean("slow").await;
 }
 
-/// A worker that hangs loses its partitions; what it says later no longer counts.
+/// A worker that hangs loses its partitions; its later results do not count.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_partition_is_worked_on_by_another() {
+async fn lost_partition_is_processed_by_another_worker() {
     let skew = Arc::new(AtomicI64::new(0));
     let clock = {
         let skew = skew.clone();
         Arc::new(move || kafleet::runtime::now_ms() + skew.load(Ordering::Relaxed))
     };
-    let (journal, gate) = (Journal::default(), Gate::closed());
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let options = MemoryOptions { clock, ..MemoryOptions::default() };
     let (mut fleet, _) = memory_with(options, 2, &[gated("lost", &journal, &gate).slots(16)]).await;
     fleet.config.commit_interval = Millis(20);
     fleet.send_many("lost", "t", 10, "0").await;
-    let (first, second) = (fleet.worker(), fleet.worker());
+    let first = fleet.worker();
+    let second = fleet.worker();
     until("all run", || journal.running() == 10).await;
-    // Time jumps past every session: who is not just polling is put out, and what ran there begins again elsewhere.
-    until("some are begun again", || {
+    // Time jumps past every session timeout: a worker that is not polling is evicted, and its tasks run again
+    // elsewhere.
+    until("some tasks start again", || {
         skew.fetch_add(100_000, Ordering::Relaxed);
         journal.started() > 10
     })
     .await;
     gate.open();
     fleet.wait_for_results(10).await;
-    // A result may come from who has lost the partition; it is done when its owner says so.
+    // A result may come from the old owner; an offset is complete when the new owner commits it.
     fleet.wait_committed("lost").await;
     first.stop().await;
     second.stop().await;
     fleet.assert_clean("lost").await;
 }
 
-/// Partitions that are added later are worked on without a restart.
+/// Partitions added at run time are consumed without a restart.
 pub async fn added_partitions(fleet: Fleet, journal: Journal) {
     let worker = fleet.worker();
     fleet.send_many("brief", "before", 20, "0").await;
     fleet.wait_for_results(20).await;
     let spec = TopicSpec { name: fleet.names.tasks("brief"), partitions: 4, replication: None, config: Vec::new() };
     tokio::task::block_in_place(|| fleet.broker.apply_topics(&[spec], DEADLINE)).unwrap();
-    // A producer hears of them a little later.
+    // Producers refresh their metadata a little later.
     let topic = fleet.names.tasks("brief");
     let ends = || tokio::task::block_in_place(|| fleet.broker.ends(&Partition::new(topic.as_str(), 3), DEADLINE));
-    until("it is there", || ends().is_ok()).await;
+    until("the partition exists", || ends().is_ok()).await;
     let end = Instant::now() + DEADLINE;
     let mut sent = 20;
     while ends().unwrap().end == 0 {
-        assert!(Instant::now() < end, "nothing comes to the new partition");
+        assert!(Instant::now() < end, "the new partition gets no record");
         fleet.send_many("brief", &format!("t{sent}-"), 20, "0").await;
         sent += 20;
     }
@@ -133,7 +137,7 @@ pub async fn added_partitions(fleet: Fleet, journal: Journal) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn added_partitions_are_taken_up() {
+async fn added_partitions_are_consumed() {
     let journal = Journal::default();
     added_partitions(memory(1, &[brief(&journal)]).await.0, journal).await;
 }

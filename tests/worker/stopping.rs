@@ -1,4 +1,4 @@
-//! Stopping: gracefully, late, and at once.
+//! Stopping a worker: gracefully, after the drain timeout, and at once.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,9 @@ use crate::fleet::{memory, until};
 use crate::types::{Gate, Journal, Kind, counted, gated, ok};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_may_finish_and_nothing_is_repeated() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn running_tasks_finish_on_stop_and_nothing_is_repeated() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (fleet, _) = memory(3, &[gated("work", &journal, &gate).slots(8)]).await;
     fleet.send_many("work", "t", 500, "0").await;
     let first = fleet.worker();
@@ -21,8 +22,8 @@ async fn what_runs_may_finish_and_nothing_is_repeated() {
     first.begin_stop();
     assert!(!first.has_ended());
     gate.open();
-    first.gone().await;
-    assert_eq!(fleet.results().len(), journal.started(), "all that ran is reported");
+    first.wait_ended().await;
+    assert_eq!(fleet.results().len(), journal.started(), "all started tasks have results");
     for committed in fleet.committed("work").await.into_iter().flatten() {
         assert_eq!(Metadata::decode(committed.offset, &committed.metadata).unwrap().mark, Mark::Clean, "{committed:?}");
     }
@@ -34,8 +35,9 @@ async fn what_runs_may_finish_and_nothing_is_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attempts_that_outlast_the_drain_are_not_burnt() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn attempts_that_outlast_the_drain_are_not_counted() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (mut fleet, _) = memory(1, &[gated("work", &journal, &gate).retries(0, Millis(1))]).await;
     fleet.config.drain_timeout = Millis(100);
     fleet.send_many("work", "t", 3, "0").await;
@@ -44,7 +46,7 @@ async fn attempts_that_outlast_the_drain_are_not_burnt() {
     let begun = Instant::now();
     first.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
-    assert_eq!((journal.running(), fleet.results().len()), (0, 0), "dropped, and nothing said of them");
+    assert_eq!((journal.running(), fleet.results().len()), (0, 0), "dropped without a result");
     gate.open();
     let second = fleet.worker();
     let results = fleet.wait_for_results(3).await;
@@ -53,13 +55,16 @@ async fn attempts_that_outlast_the_drain_are_not_burnt() {
     fleet.assert_clean("work").await;
 }
 
-/// A retry that comes due after the end is the successor's.
+/// A retry that is due after the stop is left to the next worker.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_does_not_hold_up_the_end() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
-    let (inner, hold) = (journal.clone(), gate.clone());
+async fn delayed_retry_does_not_delay_the_stop() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
+    let inner = journal.clone();
+    let hold = gate.clone();
     let kind = Kind::new("retry", move |params: Value, cx| {
-        let (journal, gate) = (inner.clone(), hold.clone());
+        let journal = inner.clone();
+        let gate = hold.clone();
         async move {
             let _run = journal.begin(&cx);
             if params == 0 {
@@ -69,19 +74,19 @@ async fn a_retry_does_not_hold_up_the_end() {
         }
     });
     let (mut fleet, _) = memory(1, &[kind.retries(3, Millis::secs(3_600))]).await;
-    // Far more than the end takes, whatever holds it up.
+    // Far longer than any stop takes.
     fleet.config.inline_retry_max = Millis::secs(7_200);
     fleet.config.drain_timeout = Millis::secs(100);
     fleet.send("retry", "waits", "1").await;
     fleet.send("retry", "runs", "0").await;
     let first = fleet.worker();
-    until("both have begun", || journal.started() == 2).await;
+    until("both have started", || journal.started() == 2).await;
     let retrying = |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
     fleet.events.wait("one waits for its retry", retrying).await;
     first.begin_stop();
     gate.open();
     let begun = Instant::now();
-    first.gone().await;
+    first.wait_ended().await;
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let second = fleet.worker();
     let results = fleet.wait_for_results(2).await;
@@ -90,24 +95,26 @@ async fn a_retry_does_not_hold_up_the_end() {
     fleet.assert_clean("retry").await;
 }
 
-/// While one drains, the other one ends, and its partitions are offered to the first.
+/// While one worker drains, the other one crashes, and the group assigns its partitions to the first.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_stops_takes_up_nothing_new() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn stopping_worker_accepts_no_new_partition() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (mut fleet, _) = memory(4, &[gated("work", &journal, &gate).slots(2)]).await;
     fleet.config.drain_timeout = Millis::secs(100);
-    let (first, second) = (fleet.worker(), fleet.worker());
+    let first = fleet.worker();
+    let second = fleet.worker();
     first.ready().await;
     second.ready().await;
     fleet.send_many("work", "t", 40, "0").await;
     until("both are busy", || journal.running() == 4).await;
     first.begin_stop();
     second.kill().await;
-    // The offer has come when the first one hears of nothing else any more.
+    // The assignment arrives within this time.
     tokio::time::sleep(Duration::from_millis(200)).await;
     gate.open();
     let begun = Instant::now();
-    first.gone().await;
+    first.wait_ended().await;
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let third = fleet.worker();
     fleet.wait_for_results(40).await;
@@ -116,8 +123,9 @@ async fn a_worker_that_stops_takes_up_nothing_new() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_abort_ends_at_once_and_commits_nothing() {
-    let (journal, gate) = (Journal::default(), Gate::closed());
+async fn abort_ends_at_once_and_commits_nothing() {
+    let journal = Journal::default();
+    let gate = Gate::closed();
     let (mut fleet, _) = memory(1, &[gated("work", &journal, &gate)]).await;
     fleet.config.drain_timeout = Millis::secs(100);
     fleet.send_many("work", "t", 20, "0").await;
@@ -131,7 +139,7 @@ async fn an_abort_ends_at_once_and_commits_nothing() {
     let second = fleet.worker();
     fleet.wait_for_results(20).await;
     second.stop().await;
-    assert_eq!(fleet.results().len(), 20, "the aborted attempts have told nothing");
+    assert_eq!(fleet.results().len(), 20, "aborted attempts have no results");
     fleet.assert_clean("work").await;
 }
 
@@ -146,9 +154,9 @@ async fn stopping_an_idle_worker_takes_no_time() {
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
-/// Told before it has joined its group.
+/// Stops a worker before it has joined its group.
 #[tokio::test(flavor = "multi_thread")]
-async fn stopping_right_after_the_start_works() {
+async fn stop_right_after_the_start_succeeds() {
     let (fleet, _) = memory(8, &[counted("idle", &Journal::default())]).await;
     for _ in 0..20 {
         let worker = fleet.worker();

@@ -1,4 +1,4 @@
-//! Reads a topic from its start, and goes on reading as it grows.
+//! Reads a topic from its start and follows it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ struct State {
     events: Vec<Event>,
 }
 
-/// A dead letter, read.
+/// A decoded dead letter.
 #[derive(Debug)]
 pub struct Dead {
     pub code: String,
@@ -54,7 +54,7 @@ impl Tail {
         Self { state: Mutex::new(State { consumer, records: Vec::new(), events: Vec::new() }) }
     }
 
-    fn read_on(&self, wait: Duration) {
+    fn read_more(&self, wait: Duration) {
         tokio::task::block_in_place(|| {
             let State { consumer, records, events } = &mut *self.state.lock();
             consumer
@@ -78,7 +78,7 @@ impl Tail {
                 let last: Vec<_> = events.iter().rev().take(5).collect();
                 panic!("not within {DEADLINE:?}: {what}; {} events, the last ones {last:#?}", events.len());
             }
-            self.read_on(Duration::from_millis(20));
+            self.read_more(Duration::from_millis(20));
             tokio::task::yield_now().await;
         }
     }
@@ -87,30 +87,30 @@ impl Tail {
         let until = Instant::now() + DEADLINE;
         while !holds(&self.state.lock().records) {
             assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}; {} records", self.state.lock().records.len());
-            self.read_on(Duration::from_millis(20));
+            self.read_more(Duration::from_millis(20));
             tokio::task::yield_now().await;
         }
     }
 
-    /// All events so far.
+    /// Returns all events so far.
     pub fn all(&self) -> Vec<Event> {
-        self.read_on(Duration::ZERO);
+        self.read_more(Duration::ZERO);
         self.state.lock().events.clone()
     }
 
-    /// All records so far.
+    /// Returns all records so far.
     pub fn records(&self) -> Vec<Record> {
         self.state.lock().records.clone()
     }
 }
 
-/// How many different tasks have a terminal event.
+/// Number of different tasks with a terminal event.
 pub fn ended_ids(events: &[Event]) -> usize {
     let ended = events.iter().filter(|event| is_end(event));
     ended.map(|event| event.id.as_str()).collect::<HashSet<_>>().len()
 }
 
-/// A result, good or bad.
+/// Returns whether an event is terminal.
 pub fn is_end(event: &Event) -> bool {
     matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired)
 }

@@ -1,4 +1,4 @@
-//! Task types for the tests: handlers from closures, gates that hold them, and a journal of what ran.
+//! Task types for the tests: handlers from closures, gates that block them, and a journal of attempts.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -33,7 +33,7 @@ where
 }
 
 impl Kind {
-    /// Eight slots, three attempts with next to no wait between, and a timeout that no test comes to.
+    /// Creates a type with eight slots, three attempts with short backoff, and a timeout that no test reaches.
     pub fn new<R>(name: &'static str, run: impl Fn(Value, Context) -> R + Send + Sync + 'static) -> Self
     where
         R: Future<Output = Answer> + Send + 'static,
@@ -48,7 +48,7 @@ impl Kind {
         Self { name, registered: Registered { handler: Arc::new(Function(run)), schema: Schema::any(), policy } }
     }
 
-    /// Answers its params.
+    /// Creates a type that returns its params.
     pub fn echo(name: &'static str) -> Self {
         Self::new(name, |params, _| async move { ok(params) })
     }
@@ -88,7 +88,7 @@ pub fn ok(output: Value) -> Answer {
     Ok(RawJson::of(&output).unwrap())
 }
 
-/// Holds attempts until it is opened, for all or one by one.
+/// Blocks attempts until it is opened, for all or one by one.
 #[derive(Clone)]
 pub struct Gate(Arc<watch::Sender<Opened>>);
 
@@ -117,19 +117,19 @@ impl Gate {
     }
 }
 
-/// What has run, over all workers of a test.
+/// Journal of the attempts of all workers of a test.
 #[derive(Clone, Default)]
 pub struct Journal(Arc<Mutex<Entries>>);
 
 #[derive(Default)]
 struct Entries {
-    /// Ids in the order of their starts.
+    /// Task ids in the order of their starts.
     starts: Vec<String>,
     running: usize,
     most: usize,
 }
 
-/// An attempt that runs, until it is dropped.
+/// A running attempt, until it is dropped.
 pub struct Run(Journal);
 
 impl Journal {
@@ -149,7 +149,7 @@ impl Journal {
         self.0.lock().starts.len()
     }
 
-    /// How often each task was started.
+    /// Number of starts of each task.
     pub fn counts(&self) -> HashMap<String, usize> {
         let mut counts = HashMap::new();
         self.starts().into_iter().for_each(|id| *counts.entry(id).or_default() += 1);
@@ -160,7 +160,7 @@ impl Journal {
         self.0.lock().running
     }
 
-    /// The most attempts that ran at once.
+    /// Maximum number of concurrent attempts so far.
     pub fn most(&self) -> usize {
         self.0.lock().most
     }
@@ -172,11 +172,13 @@ impl Drop for Run {
     }
 }
 
-/// A type whose attempts are written down and wait at the gate.
+/// Creates a type whose attempts are recorded in the journal and wait at the gate.
 pub fn gated(name: &'static str, journal: &Journal, gate: &Gate) -> Kind {
-    let (journal, gate) = (journal.clone(), gate.clone());
+    let journal = journal.clone();
+    let gate = gate.clone();
     Kind::new(name, move |_, cx| {
-        let (journal, gate) = (journal.clone(), gate.clone());
+        let journal = journal.clone();
+        let gate = gate.clone();
         async move {
             let _run = journal.begin(&cx);
             gate.pass(cx.id.as_str()).await;
@@ -185,7 +187,7 @@ pub fn gated(name: &'static str, journal: &Journal, gate: &Gate) -> Kind {
     })
 }
 
-/// A type whose attempts are written down and end at once.
+/// Creates a type whose attempts are recorded in the journal and end at once.
 pub fn counted(name: &'static str, journal: &Journal) -> Kind {
     let gate = Gate::closed();
     gate.open();

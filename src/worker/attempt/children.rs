@@ -1,4 +1,4 @@
-//! Children of an attempt: named, published, and acknowledged before the result that speaks of them.
+//! Children of an attempt: named, published and acknowledged before the event that announces the parent's success.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::model::task::id::TaskId;
 use crate::publish::{NewTask, PublishError, Publisher};
 use crate::runtime::now_ms;
 
-/// For a look at the topics.
-const LOOK_DEADLINE: Duration = Duration::from_secs(10);
+/// Deadline for looking up a topic.
+const TOPIC_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A child as a task to be published, in its parent's run.
+/// Converts a child into a task to publish, in its parent's run.
 pub fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
     let invalid = |why: String| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
     let id = cx.name_child(&child)?;
@@ -27,8 +27,8 @@ pub fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
     Ok(task)
 }
 
-/// Publishes children, pipelined. What fails in passing is tried again: the ids are the same, and the handler is not run
-/// again for it. Only a child that can never be published fails the attempt.
+/// Publishes children, pipelined. Transient errors are retried here, because ids are deterministic and the handler
+/// need not run again; only a child that can never be published fails the attempt.
 pub async fn publish_children(
     publisher: &Publisher,
     tasks: Vec<NewTask>,
@@ -46,7 +46,7 @@ pub async fn publish_children(
                     tracing::warn!(task = %task.id, %error, "a child is published but not announced; announcing it again");
                     let id = task.id.clone();
                     if let Err(error) = publisher.announce(*task, now_ms()).await {
-                        // Its record is out and says everything: the child's worker announces it.
+                        // The record is complete: the worker that runs the child announces it.
                         tracing::warn!(task = %id, %error, "a child stays unannounced until it is started");
                     }
                     published(id);
@@ -60,15 +60,18 @@ pub async fn publish_children(
     Ok(())
 }
 
-/// A child without a topic fails the attempt before any of its siblings is out. Where the broker does not answer, publishing
-/// will say more.
+/// Checks that every child's type has a topic, so that a missing one fails the attempt before any sibling is
+/// published. A broker that does not answer is ignored here: publishing reports it.
 async fn check_topics(publisher: &Publisher, tasks: &[NewTask]) -> Result<(), Failure> {
     let types: BTreeSet<&str> = tasks.iter().map(|task| &*task.task_type).collect();
     for task_type in types {
         let topic = publisher.names().tasks(task_type);
-        if let Ok(false) = publisher.link().has_topic(&topic, LOOK_DEADLINE).await {
-            let told = format!("a child cannot be published: there is no topic `{topic}` for the type `{task_type}`");
-            return Err(Failure::fail(format!("{told}; hint: add the type and run `kafleet topics apply`")).of_kind("bad_child"));
+        if let Ok(false) = publisher.link().has_topic(&topic, TOPIC_DEADLINE).await {
+            let message = format!(
+                "a child cannot be published: there is no topic `{topic}` for the type `{task_type}`; \
+                 hint: add the type and run `kafleet topics apply`"
+            );
+            return Err(Failure::fail(message).of_kind("bad_child"));
         }
     }
     Ok(())

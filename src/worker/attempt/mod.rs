@@ -1,4 +1,4 @@
-//! One attempt: polled once on the spot, and only if it is not done then given a task of its own.
+//! One attempt: polled once inline, and moved to a task of its own only if it is still pending.
 
 pub(crate) mod children;
 pub(crate) mod output;
@@ -16,28 +16,28 @@ use tracing::Span;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
 
-/// How an attempt ended.
+/// End of an attempt.
 #[derive(Debug)]
-pub enum Ended {
+pub enum AttemptEnd {
     Answered(Answer),
     TimedOut,
-    /// For so long it showed no sign of life.
+    /// No sign of life for this long.
     Stalled(Duration),
-    /// Told to stop, and it did not answer within the grace.
+    /// Cancelled by the worker, without an answer within the grace period.
     Interrupted,
 }
 
-/// How long an attempt may take.
+/// Time limits of an attempt.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct TimeLimits {
     pub deadline: Instant,
-    /// Without a sign of life.
+    /// Maximum time without a sign of life.
     pub stall: Option<Duration>,
-    /// To stop when told to.
+    /// Time to stop after a cancellation.
     pub grace: Duration,
 }
 
-/// What the handler's own log lines say besides their message.
+/// Span of the handler's own log lines.
 pub fn span(handler: &dyn Handler, cx: &Context) -> Span {
     if !handler.logs() {
         return Span::none();
@@ -46,71 +46,75 @@ pub fn span(handler: &dyn Handler, cx: &Context) -> Span {
     tracing::info_span!("attempt", task = %cx.id, task_type = cx.task_type(), attempt = cx.number, trace)
 }
 
-/// Begins an attempt, unless its params do not fit; a panic is a failed attempt.
-pub fn begin(handler: &dyn Handler, params: &RawJson, cx: &Context) -> Result<Result<AnswerFuture, ParamsError>, Failure> {
-    catch_unwind(AssertUnwindSafe(|| handler.start(params, cx.clone()))).map_err(|panic| panicked(&*panic))
+/// Starts the handler, unless the params do not match its type; a panic is a failed attempt.
+pub fn start(handler: &dyn Handler, params: &RawJson, cx: &Context) -> Result<Result<AnswerFuture, ParamsError>, Failure> {
+    catch_unwind(AssertUnwindSafe(|| handler.start(params, cx.clone()))).map_err(|panic| panic_failure(&*panic))
 }
 
-/// The first poll. Most short tasks end here and need no task, timer or wake-up; what is not done comes back.
+/// Polls an attempt for the first time; returns the future if it is pending. Most short tasks end here and need no
+/// task, timer or wake-up.
 pub fn poll_once(mut future: AnswerFuture) -> Result<Answer, AnswerFuture> {
-    // Polled again from its own task if it is not done, so nothing waits on this waker.
+    // A pending future is polled again in its own task, so nothing depends on this waker.
     let mut context = PollContext::from_waker(futures::task::noop_waker_ref());
     let answer = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context))) {
         Ok(Poll::Ready(answer)) => answer,
         Ok(Poll::Pending) => return Err(future),
-        Err(panic) => Err(panicked(&*panic)),
+        Err(panic) => Err(panic_failure(&*panic)),
     };
-    // Dropping is user code too; it comes after the answer and does not change it.
+    // Dropping runs user code too; a panic there does not change the answer.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
     Ok(answer)
 }
 
-/// Runs an attempt that nobody interrupts; a panic is a failed attempt.
-pub async fn to_its_end(future: AnswerFuture) -> Answer {
-    AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|panic| Err(panicked(&*panic)))
+/// Runs an attempt without time limits; a panic is a failed attempt.
+pub async fn run_to_completion(future: AnswerFuture) -> Answer {
+    AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|panic| Err(panic_failure(&*panic)))
 }
 
-/// Runs an attempt to its end, whatever it does, also while it is dropped.
-pub async fn run(future: AnswerFuture, cx: Context, stop: CancellationToken, bounds: Bounds) -> Ended {
-    let driven = AssertUnwindSafe(drive(future, cx, stop, bounds)).catch_unwind();
-    driven.await.unwrap_or_else(|panic| Ended::Answered(Err(panicked(&*panic))))
+/// Runs an attempt to its end. A panic, also one while the future is dropped, is a failed attempt.
+pub async fn run(future: AnswerFuture, cx: Context, stop: CancellationToken, limits: TimeLimits) -> AttemptEnd {
+    let driven = AssertUnwindSafe(drive(future, cx, stop, limits)).catch_unwind();
+    driven.await.unwrap_or_else(|panic| AttemptEnd::Answered(Err(panic_failure(&*panic))))
 }
 
-/// At the deadline, when it stalls, and when the worker says `stop`, the attempt's token fires; after the grace it is dropped.
-async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, bounds: Bounds) -> Ended {
+/// Cancels the attempt's token at the deadline, on a stall and when `stop` fires, and drops the attempt after the
+/// grace period.
+async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, limits: TimeLimits) -> AttemptEnd {
     let mut future = AssertUnwindSafe(future).catch_unwind();
-    let ended = tokio::select! {
+    let end = tokio::select! {
         biased;
-        outcome = &mut future => return Ended::Answered(outcome.unwrap_or_else(|panic| Err(panicked(&*panic)))),
-        () = tokio::time::sleep_until(bounds.deadline) => Ended::TimedOut,
-        () = stop.cancelled() => Ended::Interrupted,
-        stalled = stalled(&cx, bounds.stall) => stalled,
+        answer = &mut future => return AttemptEnd::Answered(answer.unwrap_or_else(|panic| Err(panic_failure(&*panic)))),
+        () = tokio::time::sleep_until(limits.deadline) => AttemptEnd::TimedOut,
+        () = stop.cancelled() => AttemptEnd::Interrupted,
+        stalled = stalled(&cx, limits.stall) => stalled,
     };
     cx.cancelled().cancel();
-    // A result in time is a result, also of an attempt that was told to stop.
-    match tokio::time::timeout(bounds.grace, &mut future).await {
-        Ok(Ok(Ok(output))) => Ended::Answered(Ok(output)),
-        _ => ended,
+    // A success within the grace period counts, also after a cancellation.
+    match tokio::time::timeout(limits.grace, &mut future).await {
+        Ok(Ok(Ok(output))) => AttemptEnd::Answered(Ok(output)),
+        _ => end,
     }
 }
 
-/// Ends when the attempt has shown no sign of life for this long, or up to an eighth longer.
-async fn stalled(cx: &Context, limit: Option<Duration>) -> Ended {
+/// Completes when the attempt has shown no sign of life for `limit`, or up to an eighth longer.
+async fn stalled(cx: &Context, limit: Option<Duration>) -> AttemptEnd {
     let Some(limit) = limit else { return std::future::pending().await };
-    let look = (limit / 8).max(Duration::from_millis(1));
-    let (mut known, mut since) = (cx.signs(), Instant::now());
+    let interval = (limit / 8).max(Duration::from_millis(1));
+    let mut known = cx.signs();
+    let mut since = Instant::now();
     loop {
-        tokio::time::sleep(look).await;
+        tokio::time::sleep(interval).await;
         let signs = cx.signs();
         if signs != known {
-            (known, since) = (signs, Instant::now());
+            known = signs;
+            since = Instant::now();
         } else if since.elapsed() >= limit {
-            return Ended::Stalled(limit);
+            return AttemptEnd::Stalled(limit);
         }
     }
 }
 
-fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
+fn panic_failure(panic: &(dyn std::any::Any + Send)) -> Failure {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned());
     Failure::retry(format!("the handler panicked: {text}")).of_kind("panic")

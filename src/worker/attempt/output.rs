@@ -1,4 +1,4 @@
-//! Progress, log lines, warnings and attachments of running attempts, merged so that a talkative task costs few events.
+//! Progress, log lines, warnings and attachments of running attempts, merged so that a verbose task costs few events.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -21,24 +21,24 @@ use crate::model::task::id::TaskId;
 use crate::publish::Publisher;
 use crate::runtime::now_ms;
 
-/// How often what has gathered is written.
+/// Interval at which pending output is written.
 pub const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
-/// Log bytes of one attempt.
+/// Maximum log size of one attempt, in bytes.
 const MAX_ATTEMPT_BYTES: usize = 1 << 20;
-/// The largest progress value; a larger one is dropped and logged.
+/// Maximum size of a progress value, in bytes; a larger one is dropped and logged.
 const MAX_PROGRESS_BYTES: usize = 16 << 10;
 
-/// The worker's side of the contexts of one type.
+/// Pending output of the running attempts of one type.
 pub struct OutputBuffer {
     publisher: Publisher,
     worker: Arc<str>,
-    /// By attempt: several may run at once under one id.
+    /// By attempt: several attempts with one task id may run at once.
     pending: Mutex<FxHashMap<usize, PendingOutput>>,
-    /// Attempts with something pending: the common case, none, costs no lock.
+    /// Number of attempts with pending output; zero, the common case, avoids the lock.
     count: AtomicUsize,
-    /// What `spawn_now` has published, by task and run, for as long as the task is held.
+    /// Children published by `spawn_now`, by task and run, while the task is in flight.
     early: Mutex<FxHashMap<(TaskId, u32), FxHashSet<TaskId>>>,
-    /// Something has been published so: before that, no look at it is needed.
+    /// Whether `early` was ever used; it is not locked before.
     ever_early: AtomicBool,
 }
 
@@ -51,44 +51,50 @@ struct PendingOutput {
     attachments: Vec<Attachment>,
     lines: Vec<String>,
     bytes: usize,
-    /// Log bytes of this attempt that are written already.
+    /// Log bytes of this attempt that are already written.
     logged: usize,
     dropped: u32,
 }
 
 impl OutputBuffer {
     pub fn new(publisher: Publisher, worker: Arc<str>) -> Self {
-        let (pending, early, ever_early) = Default::default();
-        Self { publisher, worker, pending, count: AtomicUsize::new(0), early, ever_early }
+        Self {
+            publisher,
+            worker,
+            pending: Mutex::default(),
+            count: AtomicUsize::new(0),
+            early: Mutex::default(),
+            ever_early: AtomicBool::new(false),
+        }
     }
 
     pub fn is_idle(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
     }
 
-    /// The events for everything that has gathered.
-    pub fn flush_all(&self) -> Vec<Event> {
+    /// Takes the pending output of all attempts as events.
+    pub fn take_all(&self) -> Vec<Event> {
         let mut pending = self.pending.lock();
         pending.values_mut().flat_map(|pending| pending.take_events(&self.worker)).collect()
     }
 
-    /// The last events of an attempt, which has ended: nothing more is taken from it.
+    /// Ends an attempt and takes its last output as events; later output is ignored.
     pub fn close(&self, attempt: &Context) -> Vec<Event> {
         attempt.end();
         if self.is_idle() {
             return Vec::new();
         }
-        let Some(mut pending) = self.pending.lock().remove(&number_of(attempt)) else { return Vec::new() };
+        let Some(mut pending) = self.pending.lock().remove(&attempt_key(attempt)) else { return Vec::new() };
         self.count.fetch_sub(1, Ordering::SeqCst);
         pending.take_events(&self.worker)
     }
 
-    /// `spawn_now` has published something for this task.
+    /// Returns whether `spawn_now` has published children of this task.
     pub fn has_spawned(&self, id: &TaskId, run: u32) -> bool {
         self.early.lock().contains_key(&(id.clone(), run))
     }
 
-    /// The worker no longer holds this task.
+    /// Forgets the early children of a task that is no longer in flight.
     pub fn forget(&self, id: &TaskId, run: u32) {
         if self.ever_early.load(Ordering::Acquire) {
             self.early.lock().remove(&(id.clone(), run));
@@ -96,16 +102,25 @@ impl OutputBuffer {
     }
 }
 
-/// Tells attempts apart. No two have the same one: whoever closes an attempt still has it.
-fn number_of(attempt: &Attempt) -> usize {
+/// Identifies an attempt by its address, which is unique because the attempt is alive until it is closed.
+fn attempt_key(attempt: &Attempt) -> usize {
     std::ptr::from_ref(attempt).addr()
 }
 
 impl PendingOutput {
     fn of(attempt: &Attempt) -> Self {
-        let (id, run, number) = (attempt.id.clone(), attempt.run, attempt.number);
-        let (progress, warning, attachments, lines, bytes, logged, dropped) = Default::default();
-        Self { id, run, attempt: number, progress, warning, attachments, lines, bytes, logged, dropped }
+        Self {
+            id: attempt.id.clone(),
+            run: attempt.run,
+            attempt: attempt.number,
+            progress: None,
+            warning: None,
+            attachments: Vec::new(),
+            lines: Vec::new(),
+            bytes: 0,
+            logged: 0,
+            dropped: 0,
+        }
     }
 
     fn add(&mut self, note: Note) {
@@ -133,7 +148,7 @@ impl PendingOutput {
         self.lines.push(line);
     }
 
-    /// The newest of a name counts.
+    /// Adds an attachment; it replaces an earlier one of the same name.
     fn attach(&mut self, attachment: Attachment) {
         self.attachments.retain(|known| known.name != attachment.name);
         match self.attachments.len() < MAX_COUNT {
@@ -162,8 +177,12 @@ impl PendingOutput {
         }
         if !self.lines.is_empty() || self.dropped > 0 {
             self.logged += std::mem::take(&mut self.bytes);
-            let (lines, dropped) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.dropped));
-            add(Kind::Log, &mut |event| (event.lines, event.dropped) = (lines.clone(), dropped));
+            let lines = std::mem::take(&mut self.lines);
+            let dropped = std::mem::take(&mut self.dropped);
+            add(Kind::Log, &mut |event| {
+                event.lines = lines.clone();
+                event.dropped = dropped;
+            });
         }
         events
     }
@@ -172,9 +191,9 @@ impl PendingOutput {
 impl AttemptSink for OutputBuffer {
     fn note(&self, attempt: &Attempt, note: Note) {
         let mut pending = self.pending.lock();
-        // Counted before it is asked whether the attempt has ended: whoever ends it then sees one or the other.
+        // Counted before `has_ended` is read: `close` then sees either the count or no output of an ended attempt.
         self.count.fetch_add(1, Ordering::SeqCst);
-        let entry = pending.entry(number_of(attempt));
+        let entry = pending.entry(attempt_key(attempt));
         let known = matches!(entry, Entry::Occupied(_));
         if attempt.has_ended() {
             self.count.fetch_sub(1, Ordering::SeqCst);
@@ -192,7 +211,7 @@ impl AttemptSink for OutputBuffer {
             let ids: Vec<TaskId> = named.iter().filter_map(|task| task.id.clone()).collect();
             let key = (attempt.id.clone(), attempt.run);
             self.ever_early.store(true, Ordering::Release);
-            // What an earlier attempt has published is not published again.
+            // Children published by an earlier attempt are not published again.
             let known = self.early.lock().entry(key.clone()).or_default().clone();
             let new = named.into_iter().filter(|task| task.id.as_ref().is_some_and(|id| !known.contains(id))).collect();
             publish_children(&self.publisher, new, |id| {

@@ -1,10 +1,11 @@
-//! What follows a good answer before it may be told: the children it spawned, then the result for other systems.
+//! Publishing after a successful attempt and before its `succeeded` event: spawned children, continuations, and the
+//! result for other systems.
 
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Ended;
+use super::AttemptEnd;
 use super::children::{child_task, publish_children};
 use crate::broker::ProducerRecord;
 use crate::config::Bytes;
@@ -17,106 +18,125 @@ use crate::model::task::header;
 use crate::publish::{PUBLISH_DEADLINE, Publisher};
 use crate::runtime::now_ms;
 
-/// What settling needs of its type.
-pub struct Deps {
+/// Publishes the outputs of one type's attempts.
+pub struct OutputPublisher {
     pub publisher: Publisher,
     pub task_type: Arc<str>,
     pub publish_results: bool,
-    /// Bytes of a result at most.
+    /// Maximum size of a result.
     pub max_output: Bytes,
 }
 
-impl Deps {
-    /// A result that is too large fails the attempt, before anything of it is published.
-    pub fn check(&self, output: RawJson) -> Result<RawJson, Failure> {
-        let (size, limit) = (output.text().len(), self.max_output);
-        if size as u64 <= limit.0 {
+impl OutputPublisher {
+    /// Fails the attempt for a result that is too large, before anything is published.
+    pub fn check_size(&self, output: RawJson) -> Result<RawJson, Failure> {
+        if self.fits(&output) {
             return Ok(output);
         }
+        let size = output.text().len();
+        let limit = self.max_output;
         let why = format!("the result has {size} bytes: at most {limit} are allowed; return a link instead");
         Err(Failure::fail(why).of_kind("result_too_large"))
     }
 
-    /// A good answer of this attempt has something to publish first.
-    pub fn has_work_after(&self, cx: &Context) -> bool {
+    /// Returns whether a result is within the size limit.
+    pub fn fits(&self, output: &RawJson) -> bool {
+        output.text().len() as u64 <= self.max_output.0
+    }
+
+    /// Returns whether a success of this attempt requires publishing first.
+    pub fn has_outputs(&self, cx: &Context) -> bool {
         self.publish_results || cx.has_spawned()
     }
-}
 
-/// Publishes children and result of an attempt that answered well. A parent never looks finished before its children are
-/// known, and a failed attempt has spawned nothing.
-pub async fn settle(ended: Ended, cx: &Context, told: Announcement, deps: &Deps, stop: &CancellationToken) -> Ended {
-    let Ended::Answered(Ok(output)) = ended else { return ended };
-    let output = match deps.check(output) {
-        Ok(output) if deps.has_work_after(cx) => output,
-        checked => return Ended::Answered(checked),
-    };
-    tokio::select! {
-        biased;
-        settled = publish(output, cx, told, deps) => Ended::Answered(settled),
-        // The partition is gone or the worker stops: a successor runs the task again.
-        () = stop.cancelled() => Ended::Interrupted,
-    }
-}
-
-async fn publish(output: RawJson, cx: &Context, told: Announcement, deps: &Deps) -> Result<RawJson, Failure> {
-    let children = cx.take_spawned();
-    if children.len() > MAX_CHILDREN {
-        let why = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
-        return Err(Failure::fail(why).of_kind("bad_child"));
-    }
-    let tasks = children.into_iter().map(|child| child_task(cx, child)).collect::<Result<Vec<_>, _>>()?;
-    let thens = cx.take_thens()?;
-    publish_children(&deps.publisher, tasks, drop).await?;
-    if !thens.is_empty() {
-        say_thens(thens, cx, told, deps).await?;
-    }
-    if deps.publish_results {
-        publish_result(&output, cx, deps).await?;
-    }
-    Ok(output)
-}
-
-/// What is to follow has to be known before the task's end is.
-async fn say_thens(thens: Vec<Continuation>, cx: &Context, told: Announcement, deps: &Deps) -> Result<(), Failure> {
-    let mut event = Event::new(Kind::Started, cx.id.clone(), cx.run, now_ms());
-    (event.attempt, event.worker, event.then) = (cx.number, Some(cx.worker().clone()), thens);
-    event.task = Some(Box::new(told));
-    loop {
-        match deps.publisher.publish_event(&event).await {
-            Ok(_) => return Ok(()),
-            Err(error) if error.is_passing() => {
-                tracing::warn!(task = %cx.id, %error, "what is to follow is not acknowledged yet");
-            }
-            Err(error) => return Err(Failure::fail(format!("what is to follow cannot be told: {error}"))),
+    /// Publishes children and result of a successful attempt. A parent never looks complete before its children are
+    /// known, and a failed attempt has spawned nothing.
+    pub async fn publish(
+        &self,
+        end: AttemptEnd,
+        cx: &Context,
+        announcement: Announcement,
+        stop: &CancellationToken,
+    ) -> AttemptEnd {
+        let AttemptEnd::Answered(Ok(output)) = end else { return end };
+        let output = match self.check_size(output) {
+            Ok(output) if self.has_outputs(cx) => output,
+            checked => return AttemptEnd::Answered(checked),
+        };
+        tokio::select! {
+            biased;
+            answer = self.publish_outputs(output, cx, announcement) => AttemptEnd::Answered(answer),
+            // The partition is lost or the worker stops: the next owner runs the task again.
+            () = stop.cancelled() => AttemptEnd::Interrupted,
         }
     }
-}
 
-async fn publish_result(output: &RawJson, cx: &Context, deps: &Deps) -> Result<(), Failure> {
-    let topic = deps.publisher.names().results(&deps.task_type);
-    let run = cx.run.to_string();
-    let id = cx.id.as_str().as_bytes();
-    let headers: [(&str, &[u8]); 4] = [
-        (header::SPEC_VERSION, b"1.0"),
-        (header::ID, id),
-        (header::TYPE, deps.task_type.as_bytes()),
-        (header::RUN, run.as_bytes()),
-    ];
-    let record = ProducerRecord {
-        topic: &topic,
-        partition: None,
-        key: Some(id),
-        value: Some(output.text().as_bytes()),
-        headers: &headers,
-    };
-    loop {
-        match deps.publisher.link().deliver(record, PUBLISH_DEADLINE).await {
-            Ok(_) => return Ok(()),
-            Err(error) if error.is_passing() => {
-                tracing::warn!(task = %cx.id, %error, "a result is not acknowledged yet");
+    async fn publish_outputs(&self, output: RawJson, cx: &Context, announcement: Announcement) -> Result<RawJson, Failure> {
+        let children = cx.take_spawned();
+        if children.len() > MAX_CHILDREN {
+            let why = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
+            return Err(Failure::fail(why).of_kind("bad_child"));
+        }
+        let tasks = children.into_iter().map(|child| child_task(cx, child)).collect::<Result<Vec<_>, _>>()?;
+        let continuations = cx.take_thens()?;
+        publish_children(&self.publisher, tasks, drop).await?;
+        if !continuations.is_empty() {
+            self.publish_continuations(continuations, cx, announcement).await?;
+        }
+        if self.publish_results {
+            self.publish_result(&output, cx).await?;
+        }
+        Ok(output)
+    }
+
+    /// Publishes the handler's continuations, which the tracker has to know before it sees the terminal event.
+    async fn publish_continuations(
+        &self,
+        continuations: Vec<Continuation>,
+        cx: &Context,
+        announcement: Announcement,
+    ) -> Result<(), Failure> {
+        let mut event = Event::new(Kind::Started, cx.id.clone(), cx.run, now_ms());
+        event.attempt = cx.number;
+        event.worker = Some(cx.worker().clone());
+        event.then = continuations;
+        event.task = Some(Box::new(announcement));
+        loop {
+            match self.publisher.publish_event(&event).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_passing() => {
+                    tracing::warn!(task = %cx.id, %error, "continuations are not acknowledged; retrying");
+                }
+                Err(error) => return Err(Failure::fail(format!("the continuations cannot be published: {error}"))),
             }
-            Err(error) => return Err(Failure::fail(format!("the result cannot be published to `{topic}`: {error}"))),
+        }
+    }
+
+    async fn publish_result(&self, output: &RawJson, cx: &Context) -> Result<(), Failure> {
+        let topic = self.publisher.names().results(&self.task_type);
+        let run = cx.run.to_string();
+        let id = cx.id.as_str().as_bytes();
+        let headers: [(&str, &[u8]); 4] = [
+            (header::SPEC_VERSION, b"1.0"),
+            (header::ID, id),
+            (header::TYPE, self.task_type.as_bytes()),
+            (header::RUN, run.as_bytes()),
+        ];
+        let record = ProducerRecord {
+            topic: &topic,
+            partition: None,
+            key: Some(id),
+            value: Some(output.text().as_bytes()),
+            headers: &headers,
+        };
+        loop {
+            match self.publisher.link().deliver(record, PUBLISH_DEADLINE).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_passing() => {
+                    tracing::warn!(task = %cx.id, %error, "a result is not acknowledged; retrying");
+                }
+                Err(error) => return Err(Failure::fail(format!("the result cannot be published to `{topic}`: {error}"))),
+            }
         }
     }
 }

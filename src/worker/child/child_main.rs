@@ -1,4 +1,4 @@
-//! A cell, from inside: what the binary does when it is started as one.
+//! Main function of a child process: the binary runs it when it is started as one.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,51 +26,54 @@ use crate::model::task::Trace;
 use crate::model::task::id::TaskId;
 use crate::worker::attempt;
 
-/// Threads for async handlers, beside the one that listens.
+/// Threads for async handlers, beside the one that receives messages.
 const THREADS: usize = 2;
-/// The worker is told of signs of life that come alone at most this often.
+/// Minimum time between two `Alive` messages.
 const ALIVE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// This process was started by a worker as one of its cells.
+/// Returns whether a worker started this process as a child process.
 pub fn is_cell() -> bool {
     std::env::args_os().next().is_some_and(|name| name == ARGV0)
 }
 
-/// Serves the worker until it is gone or has no more use for this cell.
+/// Serves the worker until it ends or retires this process.
 pub fn run(registry: &Registry) -> ExitCode {
     crate::telemetry::init_logs("info");
     match serve(registry) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("error: this process serves a worker, and cannot: {why}\n\nhint: it is started by `worker`, not by people");
+            eprintln!("error: this child process cannot serve its worker: {why}\n\nhint: it is started by `worker`, not by hand");
             ExitCode::FAILURE
         }
     }
 }
 
 fn serve(registry: &Registry) -> io::Result<()> {
-    let mut line = take_line()?;
+    let mut socket = take_socket()?;
     install_signal_handlers();
-    let say = Arc::new(Mutex::new(line.try_clone()?));
-    let ToChild::Handshake(purpose) = receive_blocking(&mut line)? else { return Err(io::Error::other("no purpose was given")) };
-    let Some(registered) = in_child(registry, &purpose.handler) else {
-        let why = format!("this binary has no handler `{}` when it is started as a child process", purpose.handler);
-        return send_blocking(&mut *say.lock(), &FromChild::Unsupported(why));
+    let to_worker = Arc::new(Mutex::new(socket.try_clone()?));
+    let ToChild::Handshake(handshake) = receive_blocking(&mut socket)? else {
+        return Err(io::Error::other("the first message is no handshake"));
+    };
+    let Some(registered) = in_child(registry, &handshake.handler) else {
+        let why = format!("this binary has no handler `{}` when it is started as a child process", handshake.handler);
+        return send_blocking(&mut *to_worker.lock(), &FromChild::Unsupported(why));
     };
     if let Err(why) = registered.handler.prepare() {
-        return send_blocking(&mut *say.lock(), &FromChild::Unsupported(why));
+        return send_blocking(&mut *to_worker.lock(), &FromChild::Unsupported(why));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
-    send_blocking(&mut *say.lock(), &FromChild::Ready)?;
-    let cell = Inside { purpose, registered, state: registry.state().clone(), voice: Arc::new(ParentLink::new(say)) };
+    send_blocking(&mut *to_worker.lock(), &FromChild::Ready)?;
+    let parent = Arc::new(ParentLink::new(to_worker));
+    let runner = AttemptRunner { handshake, registered, state: registry.state().clone(), parent };
     let mut current: Option<Context> = None;
     loop {
-        match receive_blocking(&mut line) {
-            Ok(ToChild::Attempt(assignment)) => current = Some(cell.begin(*assignment, &runtime)?),
+        match receive_blocking(&mut socket) {
+            Ok(ToChild::Attempt(assignment)) => current = Some(runner.start(*assignment, &runtime)?),
             Ok(ToChild::Cancel) => current.iter().for_each(|cx| cx.cancelled().cancel()),
-            Ok(ToChild::Spawned(answer)) => cell.voice.spawned(answer),
-            Ok(ToChild::Handshake(_)) => return Err(io::Error::other("a second purpose was given")),
-            // The worker has gone, or has no more use for this cell.
+            Ok(ToChild::Spawned(result)) => runner.parent.complete_spawn(result),
+            Ok(ToChild::Handshake(_)) => return Err(io::Error::other("a second handshake was received")),
+            // The worker has ended or retires this process.
             Err(_) => break,
         }
     }
@@ -78,88 +81,96 @@ fn serve(registry: &Registry) -> io::Result<()> {
     Ok(())
 }
 
-struct Inside {
-    purpose: Handshake,
+/// Runs the attempts that the worker sends.
+struct AttemptRunner {
+    handshake: Handshake,
     registered: Registered,
     state: SharedState,
-    voice: Arc<ParentLink>,
+    parent: Arc<ParentLink>,
 }
 
-impl Inside {
-    fn begin(&self, given: TaskAssignment, runtime: &tokio::runtime::Runtime) -> io::Result<Context> {
+impl AttemptRunner {
+    fn start(&self, assignment: TaskAssignment, runtime: &tokio::runtime::Runtime) -> io::Result<Context> {
         let cx = Context::begin(AttemptStart {
-            id: given.id,
-            run: given.run,
-            number: given.number,
-            deadline: given.left.map(|left| Instant::now() + left),
-            trace: given.trace.map(|(parent, state)| Box::new(Trace { parent, state })),
-            asof: given.asof,
+            id: assignment.id,
+            run: assignment.run,
+            number: assignment.number,
+            deadline: assignment.left.map(|left| Instant::now() + left),
+            trace: assignment.trace.map(|(parent, state)| Box::new(Trace { parent, state })),
+            asof: assignment.asof,
             scene: Arc::new(TypeEnv {
-                task_type: self.purpose.task_type.as_str().into(),
-                worker: given.worker.into(),
+                task_type: self.handshake.task_type.as_str().into(),
+                worker: assignment.worker.into(),
                 state: self.state.clone(),
-                outlet: self.voice.clone(),
-                threads: Threads::new(&self.purpose.task_type),
+                outlet: self.parent.clone(),
+                threads: Threads::new(&self.handshake.task_type),
             }),
         });
-        send_blocking(&mut *self.voice.say.lock(), &FromChild::Begun)?;
-        let (handler, voice, own) = (self.registered.handler.clone(), self.voice.clone(), cx.clone());
+        send_blocking(&mut *self.parent.socket.lock(), &FromChild::Begun)?;
+        let handler = self.registered.handler.clone();
+        let parent = self.parent.clone();
+        let own = cx.clone();
         let span = attempt::span(&*handler, &cx);
         let attempt = async move {
-            let answer = match attempt::begin(&*handler, &given.params, &own) {
-                Ok(Ok(future)) => attempt::to_its_end(future).await,
-                Ok(Err(misfit)) => Err(Failure::dead(misfit.to_string()).of_kind("schema")),
+            let answer = match attempt::start(&*handler, &assignment.params, &own) {
+                Ok(Ok(future)) => attempt::run_to_completion(future).await,
+                Ok(Err(error)) => Err(Failure::dead(error.to_string()).of_kind("schema")),
                 Err(failure) => Err(failure),
             };
-            voice.answer(answer, &own);
+            parent.send_answer(answer, &own);
         };
         runtime.spawn(attempt.instrument(span));
         Ok(cx)
     }
 }
 
-/// What became of a `spawn_now`.
+/// Result of a `spawn_now`.
 type Spawned = Result<Vec<TaskId>, Failure>;
 
-/// Speaks to the worker for the attempt that runs.
+/// Connection to the worker, used by the running attempt.
 struct ParentLink {
-    say: Arc<Mutex<UnixStream>>,
-    /// One call at a time: the worker answers in turn.
-    calls: tokio::sync::Mutex<()>,
-    /// Signs of life that the worker knows of, and when it was last told of one that came alone.
-    signs: AtomicU32,
-    alive: Mutex<Option<Instant>>,
-    called: Mutex<Option<oneshot::Sender<Spawned>>>,
+    socket: Arc<Mutex<UnixStream>>,
+    /// Serializes `spawn_now` calls: the worker answers them in order.
+    spawn_calls: tokio::sync::Mutex<()>,
+    /// Number of signs of life that the worker knows.
+    sent_signs: AtomicU32,
+    /// Time of the last `Alive` message.
+    last_alive: Mutex<Option<Instant>>,
+    pending_spawn: Mutex<Option<oneshot::Sender<Spawned>>>,
 }
 
 impl ParentLink {
-    fn new(say: Arc<Mutex<UnixStream>>) -> Self {
-        let (calls, signs, alive, called) = Default::default();
-        Self { say, calls, signs, alive, called }
-    }
-
-    /// A worker that does not listen any more is gone, and this process soon too.
-    fn say(&self, attempt: &Attempt, word: &FromChild) {
-        let Ok(message) = frame(word) else { return };
-        let mut say = self.say.lock();
-        if !attempt.has_ended() {
-            let _ = say.write_all(&message);
+    fn new(socket: Arc<Mutex<UnixStream>>) -> Self {
+        Self {
+            socket,
+            spawn_calls: tokio::sync::Mutex::default(),
+            sent_signs: AtomicU32::default(),
+            last_alive: Mutex::default(),
+            pending_spawn: Mutex::default(),
         }
     }
 
-    fn answer(&self, answer: Answer, cx: &Context) {
+    /// Sends a message of an attempt that has not ended. Errors are ignored: without its worker this process ends
+    /// soon.
+    fn send(&self, attempt: &Attempt, message: &FromChild) {
+        let Ok(bytes) = frame(message) else { return };
+        let mut socket = self.socket.lock();
+        if !attempt.has_ended() {
+            let _ = socket.write_all(&bytes);
+        }
+    }
+
+    fn send_answer(&self, answer: Answer, cx: &Context) {
         let children = if answer.is_ok() { cx.take_spawned() } else { Vec::new() };
-        let thens = if answer.is_ok() { cx.take_thens() } else { Ok(Vec::new()) };
-        let said = named(cx, children).and_then(|mut messages| {
-            for then in thens? {
-                messages.extend(
-                    frame(&FromChild::Continuation(Box::new(then)))
-                        .map_err(|why| Failure::fail(why.to_string()).of_kind("bad_child"))?,
-                );
+        let continuations = if answer.is_ok() { cx.take_thens() } else { Ok(Vec::new()) };
+        let bad = |why: io::Error| Failure::fail(why.to_string()).of_kind("bad_child");
+        let outputs = child_messages(cx, children).and_then(|mut messages| {
+            for continuation in continuations? {
+                messages.extend(frame(&FromChild::Continuation(Box::new(continuation))).map_err(bad)?);
             }
             Ok(messages)
         });
-        let (mut messages, answer) = match said {
+        let (mut messages, answer) = match outputs {
             Ok(messages) => (messages, answer),
             Err(failure) => (Vec::new(), Err(failure)),
         };
@@ -167,22 +178,22 @@ impl ParentLink {
             messages.clear();
             frame(&FromChild::Answer(Err(Failure::fail(why.to_string()).of_kind("result_too_large"))))
         });
-        let mut say = self.say.lock();
+        let mut socket = self.socket.lock();
         cx.end();
-        let _ = say.write_all(&messages);
-        let _ = last.and_then(|last| say.write_all(&last));
+        let _ = socket.write_all(&messages);
+        let _ = last.and_then(|last| socket.write_all(&last));
     }
 
-    fn spawned(&self, answer: Spawned) {
-        if let Some(waiting) = self.called.lock().take() {
-            // Whoever has stopped waiting does not need it.
-            let _ = waiting.send(answer);
+    fn complete_spawn(&self, result: Spawned) {
+        if let Some(pending) = self.pending_spawn.lock().take() {
+            // The caller may have stopped waiting.
+            let _ = pending.send(result);
         }
     }
 }
 
-/// Children as messages. They are named here, where the params are as the handler made them.
-fn named(cx: &Context, children: Vec<Child>) -> Result<Vec<u8>, Failure> {
+/// Encodes children as messages. Their ids are set here, from the params as the handler made them.
+fn child_messages(cx: &Context, children: Vec<Child>) -> Result<Vec<u8>, Failure> {
     let mut messages = Vec::new();
     for mut child in children {
         let id = cx.name_child(&child)?;
@@ -196,59 +207,60 @@ fn named(cx: &Context, children: Vec<Child>) -> Result<Vec<u8>, Failure> {
 impl AttemptSink for ParentLink {
     fn note(&self, attempt: &Attempt, note: Note) {
         let signs = attempt.signs();
-        let counts = self.signs.swap(signs, Ordering::Relaxed) != signs;
-        self.say(attempt, &FromChild::Note { note, counts });
+        let counts = self.sent_signs.swap(signs, Ordering::Relaxed) != signs;
+        self.send(attempt, &FromChild::Note { note, counts });
     }
 
-    /// However often a handler says that it lives, the worker hears it some times a second.
+    /// Forwards signs of life at most once per [`ALIVE_INTERVAL`].
     fn alive(&self, attempt: &Attempt) {
         let now = Instant::now();
-        let mut last = self.alive.lock();
+        let mut last = self.last_alive.lock();
         if last.is_none_or(|last| now.duration_since(last) > ALIVE_INTERVAL) {
             *last = Some(now);
-            self.say(attempt, &FromChild::Alive);
+            self.send(attempt, &FromChild::Alive);
         }
     }
 
     fn spawn_now<'a>(&'a self, attempt: &'a Context, children: Vec<Child>) -> BoxFuture<'a, Spawned> {
         async move {
-            let _turn = self.calls.lock().await;
-            let mut messages = named(attempt, children)?;
+            let _call = self.spawn_calls.lock().await;
+            let mut messages = child_messages(attempt, children)?;
             let gone = |_| Failure::retry("the worker is gone").of_kind("interrupted");
             messages.extend(frame(&FromChild::SpawnNow).map_err(|why| Failure::retry(why.to_string()))?);
-            let (sender, answer) = oneshot::channel();
-            *self.called.lock() = Some(sender);
+            let (sender, result) = oneshot::channel();
+            *self.pending_spawn.lock() = Some(sender);
             {
-                let mut say = self.say.lock();
+                let mut socket = self.socket.lock();
                 if attempt.has_ended() {
                     return Err(Failure::cancelled());
                 }
-                say.write_all(&messages).map_err(|why| Failure::retry(why.to_string()))?;
+                socket.write_all(&messages).map_err(|why| Failure::retry(why.to_string()))?;
             }
-            answer.map_err(gone).await?
+            result.map_err(gone).await?
         }
         .boxed()
     }
 }
 
-/// The line to the worker is the standard input. What the handler starts does not get it.
-fn take_line() -> io::Result<UnixStream> {
-    let line: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
-    let line = UnixStream::from(line);
-    line.local_addr()?;
-    let nothing: OwnedFd = std::fs::File::open("/dev/null")?.into();
-    // SAFETY: both descriptors are open, and nobody reads the standard input at this time.
-    if unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&nothing), libc::STDIN_FILENO) } < 0 {
+/// Takes the socket to the worker from stdin, and replaces stdin, so that programs started by the handler do not
+/// inherit the socket.
+fn take_socket() -> io::Result<UnixStream> {
+    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
+    let socket = UnixStream::from(socket);
+    socket.local_addr()?;
+    let null: OwnedFd = std::fs::File::open("/dev/null")?.into();
+    // SAFETY: both descriptors are open, and no other thread reads stdin at this time.
+    if unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&null), libc::STDIN_FILENO) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(line)
+    Ok(socket)
 }
 
-/// A stop is for the worker to tell: signals to everything that belongs to it do not end an attempt before its time. And
-/// where memory is short, the kernel's choice is to fall on a cell.
+/// Ignores termination signals sent to the whole process group: the worker decides when an attempt stops. Also makes
+/// this process the preferred victim of the kernel's OOM killer.
 fn install_signal_handlers() {
     extern "C" fn nothing(_: libc::c_int) {}
-    // A handler, not `SIG_IGN`: programs that the handler starts do not inherit it.
+    // A handler, not `SIG_IGN`, which programs started by the task's handler would inherit.
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         // SAFETY: the handler does nothing.

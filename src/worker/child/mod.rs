@@ -1,9 +1,9 @@
-//! Cells: child processes in which attempts run, one at a time each, so that a handler that aborts, overflows its stack or
-//! runs out of memory takes down its own process and not the worker.
+//! Child processes that run attempts, one at a time each, so that a handler that aborts, overflows its stack or runs
+//! out of memory takes down its own process and not the worker.
 //!
-//! A cell is this binary once more, started under another name ([`ARGV0`]) and seen by [`inside`] before anything else. It
-//! is in a process group of its own and dies with its worker. A pool grows to the number of attempts under way, and keeps
-//! what is idle for a while.
+//! A child process is this binary started under another name ([`ARGV0`]); [`child_main`] detects it before anything
+//! else runs. It has its own process group and dies with its worker. A pool grows to the number of running attempts
+//! and keeps idle processes for a while.
 
 pub mod child_main;
 mod process;
@@ -16,56 +16,56 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use self::process::{Broken, ChildProcess};
+use self::process::{ChildError, ChildProcess};
 use self::protocol::Handshake;
 use crate::config::CellLimits;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
 use crate::telemetry::Metrics;
 
-/// The name that a cell is started under, in place of the binary's own: unlike a variable it does not go on to what the cell
-/// starts itself.
+/// `argv[0]` of a child process. Unlike an environment variable it is not inherited by programs that the child
+/// starts.
 pub const ARGV0: &str = "kafleet-child";
 
-/// The kind of an attempt's failure whose process died.
+/// Failure kind of an attempt whose process crashed.
 pub const CRASHED: &str = "crashed";
 
-/// How long an idle cell is kept, and how often that is looked at.
+/// Time that an idle child process is kept, and the interval of the check.
 const KEEP_IDLE: Duration = Duration::from_secs(60);
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a cell that is replaced may go on with what it does in the background.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Time that a retired child process may spend on background work.
 const RETIRE_GRACE: Duration = Duration::from_secs(5);
-/// Looks at its memory after so many attempts.
-const LOOK_AT_MEMORY: u32 = 8;
-/// Cells tried for one attempt, where they die before it has begun.
-const TRIES: usize = 3;
+/// Number of attempts between two checks of a child's memory.
+const MEMORY_CHECK_INTERVAL: u32 = 8;
+/// Maximum number of child processes tried for one attempt, if they end before it has started.
+const MAX_TRIES: usize = 3;
 
-/// That this process can be started again as a cell.
+/// Executable that can be started again as a child process.
 #[derive(Clone, Debug)]
 pub struct Reentry(PathBuf);
 
 impl Reentry {
-    /// Only for a process whose `main` leads to `kafleet::app().….main()` when it is started again with the same arguments.
+    /// Requires that `main` reaches `kafleet::app().….main()` when the process is started with the same arguments.
     pub fn of_this_process() -> Option<Self> {
         if cfg!(target_os = "linux") {
-            // Also when the file has been replaced by another version meanwhile.
+            // Also valid after the file has been replaced by another version.
             return Some(Self("/proc/self/exe".into()));
         }
         std::env::current_exe().ok().map(Self)
     }
 }
 
-/// How cells of one type are started.
+/// Program of one type's child processes.
 struct Program {
     file: PathBuf,
     memory_bytes: u64,
 }
 
-/// Runs the attempts of one type in cells.
+/// Runs the attempts of one type in child processes.
 #[derive(Clone)]
 pub struct ChildPool {
     pool: Arc<Pool>,
-    /// Each attempt in a cell that has had no other: whatever happens to it is this attempt's doing.
+    /// Each attempt gets a new process, so that a crash can only be caused by that attempt.
     fresh: bool,
 }
 
@@ -74,13 +74,13 @@ struct Pool {
     task_type: Arc<str>,
     handler: String,
     limits: CellLimits,
-    /// The one used last is at the end, and used next.
+    /// The process used last is at the end and is used next.
     idle: Mutex<Vec<ChildProcess>>,
     metrics: Metrics,
 }
 
 impl ChildPool {
-    /// None for a handler that has no need of cells.
+    /// Returns `None` for a handler that cannot crash its process.
     pub fn new(
         reentry: &Reentry,
         task_type: &Arc<str>,
@@ -100,6 +100,7 @@ impl ChildPool {
         Some(Self { pool, fresh: false })
     }
 
+    /// Returns a pool that uses a new process for each attempt.
     pub fn fresh(&self) -> Self {
         Self { pool: self.pool.clone(), fresh: true }
     }
@@ -107,86 +108,88 @@ impl ChildPool {
 
 impl Handler for ChildPool {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
-        let (pool, fresh, message) = (self.pool.clone(), self.fresh, process::assign(params, &cx));
-        Ok(Box::pin(async move { pool.attempt(&message?, &cx, fresh).await }))
+        let pool = self.pool.clone();
+        let fresh = self.fresh;
+        let message = process::assignment_message(params, &cx);
+        Ok(Box::pin(async move { pool.run_attempt(&message?, &cx, fresh).await }))
     }
 
-    /// The cell has a span of its own around the handler.
+    /// The child process opens its own span around the handler.
     fn logs(&self) -> bool {
         false
     }
 }
 
 impl Pool {
-    async fn attempt(self: &Arc<Self>, message: &[u8], cx: &Context, fresh: bool) -> Answer {
-        let mut last = String::new();
-        for _ in 0..TRIES {
-            let mut cell = self.take(fresh).await?;
-            match cell.run(message, cx).await {
+    async fn run_attempt(self: &Arc<Self>, message: &[u8], cx: &Context, fresh: bool) -> Answer {
+        let mut last_error = String::new();
+        for _ in 0..MAX_TRIES {
+            let mut child = self.acquire(fresh).await?;
+            match child.run(message, cx).await {
                 Ok(answer) => {
-                    self.release(cell, fresh);
+                    self.release(child, fresh);
                     return answer;
                 }
-                Err(Broken::Before(why)) => last = why,
-                Err(Broken::Crashed(how)) => {
-                    cell.tally.reason = CRASHED;
-                    return Err(Failure::retry(format!("the handler took its process down: {how}")).of_kind(CRASHED));
+                Err(ChildError::NotStarted(why)) => last_error = why,
+                Err(ChildError::Crashed(how)) => {
+                    child.metrics.end_reason = CRASHED;
+                    return Err(Failure::retry(format!("the handler crashed its process: {how}")).of_kind(CRASHED));
                 }
-                Err(Broken::Garbled(why)) => {
-                    return Err(Failure::retry(format!("the child process cannot be understood: {why}")).of_kind("garbled"));
+                Err(ChildError::Protocol(why)) => {
+                    return Err(Failure::retry(format!("the child process sent an invalid message: {why}")).of_kind("garbled"));
                 }
             }
         }
-        Err(not_started(&last))
+        Err(not_started(&last_error))
     }
 
-    async fn take(&self, fresh: bool) -> Result<ChildProcess, Failure> {
-        while !fresh && let Some(mut cell) = self.pop() {
-            if cell.lives() {
-                return Ok(cell);
+    async fn acquire(&self, fresh: bool) -> Result<ChildProcess, Failure> {
+        while !fresh && let Some(mut child) = self.pop() {
+            if child.is_alive() {
+                return Ok(child);
             }
-            // By something that an attempt before has left behind.
-            cell.tally.reason = CRASHED;
+            // Crashed while idle, by something that an earlier attempt left behind.
+            child.metrics.end_reason = CRASHED;
         }
-        let purpose = Handshake { task_type: self.task_type.to_string(), handler: self.handler.clone() };
-        let tally = ChildMetrics::new(&self.metrics, &self.task_type);
-        ChildProcess::start(&self.program, purpose, tally).await.map_err(|why| not_started(&why))
+        let handshake = Handshake { task_type: self.task_type.to_string(), handler: self.handler.clone() };
+        let metrics = ChildMetrics::new(&self.metrics, &self.task_type);
+        ChildProcess::start(&self.program, handshake, metrics).await.map_err(|why| not_started(&why))
     }
 
     fn pop(&self) -> Option<ChildProcess> {
         self.idle.lock().pop()
     }
 
-    /// Keeps a cell for the next attempt, unless it has had its time.
-    fn release(&self, mut cell: ChildProcess, fresh: bool) {
-        let grown = || cell.used.is_multiple_of(LOOK_AT_MEMORY) && cell.resident_bytes() > self.limits.memory.0 / 2;
+    /// Keeps a child process for the next attempt, or retires it if it has reached a limit.
+    fn release(&self, mut child: ChildProcess, fresh: bool) {
+        let is_large = || child.used.is_multiple_of(MEMORY_CHECK_INTERVAL) && child.resident_bytes() > self.limits.memory.0 / 2;
         let reason = match () {
-            () if cell.used >= self.limits.tasks || fresh => "tasks",
-            () if grown() => "memory",
+            () if child.used >= self.limits.tasks || fresh => "tasks",
+            () if is_large() => "memory",
             () => {
-                cell.idle_since = Instant::now();
-                return self.idle.lock().push(cell);
+                child.idle_since = Instant::now();
+                return self.idle.lock().push(child);
             }
         };
-        cell.tally.reason = reason;
-        tokio::spawn(cell.retire(RETIRE_GRACE));
+        child.metrics.end_reason = reason;
+        tokio::spawn(child.retire(RETIRE_GRACE));
     }
 
-    /// Those that nobody has needed for a while.
-    fn idle_for_long(&self, now: Instant) -> Vec<ChildProcess> {
+    /// Takes the processes that have been idle for longer than [`KEEP_IDLE`].
+    fn take_idle(&self, now: Instant) -> Vec<ChildProcess> {
         let mut idle = self.idle.lock();
-        let count = idle.partition_point(|cell| now.duration_since(cell.idle_since) > KEEP_IDLE);
+        let count = idle.partition_point(|child| now.duration_since(child.idle_since) > KEEP_IDLE);
         idle.drain(..count).collect()
     }
 }
 
 async fn reap_idle(pool: Weak<Pool>) {
     loop {
-        tokio::time::sleep(LOOK_INTERVAL).await;
+        tokio::time::sleep(IDLE_CHECK_INTERVAL).await;
         let Some(pool) = pool.upgrade() else { return };
-        for mut cell in pool.idle_for_long(Instant::now()) {
-            cell.tally.reason = "idle";
-            tokio::spawn(cell.retire(RETIRE_GRACE));
+        for mut child in pool.take_idle(Instant::now()) {
+            child.metrics.end_reason = "idle";
+            tokio::spawn(child.retire(RETIRE_GRACE));
         }
     }
 }
@@ -195,23 +198,23 @@ fn not_started(why: &dyn std::fmt::Display) -> Failure {
     Failure::retry(format!("a child process for the handler could not be started: {why}")).of_kind("not_started")
 }
 
-/// Counts a cell for as long as it lives, and then why it ended.
+/// Counts a child process while it lives, and the reason of its end.
 struct ChildMetrics {
     metrics: Metrics,
     task_type: Arc<str>,
-    reason: &'static str,
+    end_reason: &'static str,
 }
 
 impl ChildMetrics {
     fn new(metrics: &Metrics, task_type: &Arc<str>) -> Self {
         metrics.child_processes.with_label_values(&[&**task_type]).inc();
-        Self { metrics: metrics.clone(), task_type: task_type.clone(), reason: "killed" }
+        Self { metrics: metrics.clone(), task_type: task_type.clone(), end_reason: "killed" }
     }
 }
 
 impl Drop for ChildMetrics {
     fn drop(&mut self) {
         self.metrics.child_processes.with_label_values(&[&*self.task_type]).dec();
-        self.metrics.child_process_ends.with_label_values(&[&*self.task_type, self.reason]).inc();
+        self.metrics.child_process_ends.with_label_values(&[&*self.task_type, self.end_reason]).inc();
     }
 }

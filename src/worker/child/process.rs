@@ -1,4 +1,4 @@
-//! One cell, from outside: a process of this binary, and the conversation with it.
+//! The worker's side of one child process: the process itself and the conversation with it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,70 +24,78 @@ use crate::handlers::{Answer, Context, Failure};
 use crate::model::json::RawJson;
 use crate::telemetry::LOG_FORMAT;
 
-/// How long a cell may take to be ready: the binary's own set-up, which may open connections.
-const START_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a cell that has closed its end may take to be gone.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Maximum time until a child process is ready: the binary's own set-up may open connections.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+/// Maximum time between the end of the connection and the exit of the process.
+const EXIT_DEADLINE: Duration = Duration::from_secs(2);
 
-/// A process that runs one attempt at a time. Killed, with all it has started, when it is dropped.
+/// A process that runs one attempt at a time. Dropping it kills its process group.
 pub struct ChildProcess {
     child: Child,
     group: Group,
-    ear: StderrReader,
+    stderr: StderrReader,
     from: BufReader<OwnedReadHalf>,
     to: OwnedWriteHalf,
     buffer: Vec<u8>,
-    /// Attempts it has had.
+    /// Number of attempts run so far.
     pub used: u32,
     pub idle_since: Instant,
-    pub tally: ChildMetrics,
+    pub metrics: ChildMetrics,
 }
 
-/// How an attempt's conversation ended without an answer.
-pub enum Broken {
-    /// Before the handler had begun: the attempt is not to blame.
-    Before(String),
-    /// The handler took its process down.
+/// Reason why an attempt ended without an answer.
+pub enum ChildError {
+    /// The process ended before the handler had started: not the attempt's fault.
+    NotStarted(String),
+    /// The handler crashed its process.
     Crashed(String),
-    /// What came is not of this program's making.
-    Garbled(String),
+    /// The process sent bytes that are not a message.
+    Protocol(String),
 }
 
 impl ChildProcess {
-    /// Starts a cell and waits until it is ready.
-    pub async fn start(program: &Program, purpose: Handshake, tally: ChildMetrics) -> io::Result<Self> {
+    /// Starts a child process and waits until it is ready.
+    pub async fn start(program: &Program, handshake: Handshake, metrics: ChildMetrics) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let command = command(program, theirs.into());
         // Forking a large process takes milliseconds.
         let (mut child, group) = tokio::task::spawn_blocking(|| reaper::spawn(command)).await??;
-        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("its stderr cannot be heard"))?;
+        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("its stderr is not readable"))?;
         let (from, to) = UnixStream::from_std(ours)?.into_split();
-        let (from, buffer) = (BufReader::new(from), Vec::new());
-        let ear = StderrReader::listen(stderr);
-        let mut cell = Self { child, group, ear, from, to, buffer, used: 0, idle_since: Instant::now(), tally };
-        match timeout(START_PATIENCE, cell.introduce(purpose)).await {
-            Ok(ready) => ready.map(|()| cell),
-            Err(_) => Err(io::Error::other(format!("it was not ready within {} s", START_PATIENCE.as_secs()))),
+        let mut process = Self {
+            child,
+            group,
+            stderr: StderrReader::start(stderr),
+            from: BufReader::new(from),
+            to,
+            buffer: Vec::new(),
+            used: 0,
+            idle_since: Instant::now(),
+            metrics,
+        };
+        match timeout(START_DEADLINE, process.shake_hands(handshake)).await {
+            Ok(ready) => ready.map(|()| process),
+            Err(_) => Err(io::Error::other(format!("it was not ready within {} s", START_DEADLINE.as_secs()))),
         }
     }
 
-    async fn introduce(&mut self, purpose: Handshake) -> io::Result<()> {
-        self.to.write_all(&frame(&ToChild::Handshake(purpose))?).await?;
+    async fn shake_hands(&mut self, handshake: Handshake) -> io::Result<()> {
+        self.to.write_all(&frame(&ToChild::Handshake(handshake))?).await?;
         match receive(&mut self.from, &mut self.buffer).await {
             Ok(FromChild::Ready) => Ok(()),
             Ok(FromChild::Unsupported(why)) => Err(io::Error::other(why)),
-            Ok(_) => Err(io::Error::other("it does not speak as this version does")),
-            Err(_) => Err(io::Error::other(format!("it ended before it was ready: {}", self.ending().await))),
+            Ok(_) => Err(io::Error::other("its protocol version differs")),
+            Err(_) => Err(io::Error::other(format!("it ended before it was ready: {}", self.describe_end().await))),
         }
     }
 
-    /// It has not ended since its last attempt.
-    pub fn lives(&mut self) -> bool {
+    /// Returns whether the process is still running.
+    pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Memory that it holds now; 0 where that cannot be told.
+    /// Resident memory in bytes; 0 if unknown.
     pub fn resident_bytes(&self) -> u64 {
         let Some(pid) = self.child.id() else { return 0 };
         let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
@@ -95,28 +103,29 @@ impl ChildProcess {
         pages * page_bytes()
     }
 
-    /// Runs one attempt. Dropped in the middle, the cell is of no more use.
-    pub async fn run(&mut self, message: &[u8], cx: &Context) -> Result<Answer, Broken> {
+    /// Runs one attempt. If this future is dropped before its end, the process cannot be used again.
+    pub async fn run(&mut self, message: &[u8], cx: &Context) -> Result<Answer, ChildError> {
         self.used += 1;
-        self.ear.forget();
+        self.stderr.clear();
         if let Err(why) = self.to.write_all(message).await {
-            return Err(Broken::Before(why.to_string()));
+            return Err(ChildError::NotStarted(why.to_string()));
         }
-        let mut begun = false;
-        match self.converse(cx, &mut begun).await {
+        let mut started = false;
+        match self.exchange_messages(cx, &mut started).await {
             Ok(answer) => Ok(answer),
-            Err(why) if is_end(&why) && begun => Err(Broken::Crashed(self.ending().await)),
-            Err(why) if is_end(&why) => Err(Broken::Before(self.ending().await)),
-            Err(why) => Err(Broken::Garbled(why.to_string())),
+            Err(why) if is_disconnect(&why) && started => Err(ChildError::Crashed(self.describe_end().await)),
+            Err(why) if is_disconnect(&why) => Err(ChildError::NotStarted(self.describe_end().await)),
+            Err(why) => Err(ChildError::Protocol(why.to_string())),
         }
     }
 
-    async fn converse(&mut self, cx: &Context, begun: &mut bool) -> io::Result<Answer> {
-        let (mut children, mut told) = (Vec::new(), false);
+    async fn exchange_messages(&mut self, cx: &Context, started: &mut bool) -> io::Result<Answer> {
+        let mut children = Vec::new();
+        let mut cancel_sent = false;
         loop {
-            match self.next_word(cx, &mut told).await? {
+            match self.next_message(cx, &mut cancel_sent).await? {
                 FromChild::Begun => {
-                    *begun = true;
+                    *started = true;
                     cx.sign();
                 }
                 FromChild::Alive => cx.sign(),
@@ -124,10 +133,10 @@ impl ChildProcess {
                     counts.then(|| cx.sign());
                     cx.outlet().note(cx, note);
                 }
-                // One more than is allowed fails the attempt.
+                // One child more than allowed is enough to fail the attempt.
                 FromChild::Child(child) if children.len() <= MAX_CHILDREN => children.push(*child),
                 FromChild::Child(_) => {}
-                FromChild::Continuation(then) => cx.then(*then),
+                FromChild::Continuation(continuation) => cx.then(*continuation),
                 FromChild::SpawnNow => {
                     let spawned = cx.spawn_now(std::mem::take(&mut children)).await;
                     self.to.write_all(&frame(&ToChild::Spawned(spawned))?).await?;
@@ -136,45 +145,45 @@ impl ChildProcess {
                     children.into_iter().for_each(|child| cx.spawn_child(child));
                     return Ok(answer);
                 }
-                FromChild::Ready | FromChild::Unsupported(_) => return Err(io::Error::other("it speaks out of turn")),
+                FromChild::Ready | FromChild::Unsupported(_) => return Err(io::Error::other("unexpected handshake message")),
             }
         }
     }
 
-    /// What the cell says next; meanwhile it is told when the attempt is to stop.
-    async fn next_word(&mut self, cx: &Context, told: &mut bool) -> io::Result<FromChild> {
+    /// Receives the next message; sends `Cancel` once if the attempt is cancelled meanwhile.
+    async fn next_message(&mut self, cx: &Context, cancel_sent: &mut bool) -> io::Result<FromChild> {
         let Self { from, to, buffer, .. } = self;
-        // Not to be dropped half-way through a message.
+        // Pinned outside the loop, so that a partly received message is not dropped.
         let mut next = std::pin::pin!(receive(from, buffer));
         loop {
             tokio::select! {
                 biased;
-                word = &mut next => return word,
-                () = cx.cancelled().cancelled(), if !*told => {
-                    *told = true;
+                message = &mut next => return message,
+                () = cx.cancelled().cancelled(), if !*cancel_sent => {
+                    *cancel_sent = true;
                     to.write_all(&frame(&ToChild::Cancel)?).await?;
                 }
             }
         }
     }
 
-    /// How the process ended, for people.
-    async fn ending(&mut self) -> String {
-        match timeout(LAST_WORDS, self.child.wait()).await {
+    /// Describes the end of the process for failure messages.
+    async fn describe_end(&mut self) -> String {
+        match timeout(EXIT_DEADLINE, self.child.wait()).await {
             Ok(Ok(status)) => {
                 self.group.finish();
-                let how = told(status);
-                match self.ear.last_words().await {
-                    words if words.is_empty() => format!("{how}, and nothing on stderr"),
-                    words => format!("{how}; the last it said: {words}"),
+                let how = describe_status(status);
+                match self.stderr.last_lines().await {
+                    lines if lines.is_empty() => format!("{how}, and nothing on stderr"),
+                    lines => format!("{how}; last lines on stderr: {lines}"),
                 }
             }
-            Ok(Err(why)) => format!("its end is unknown: {why}"),
+            Ok(Err(why)) => format!("its exit status is unknown: {why}"),
             Err(_) => "it closed its connection to the worker".to_owned(),
         }
     }
 
-    /// Ends it in good order: it may finish what it does in the background, for so long.
+    /// Ends the process gracefully: background work may continue for `grace`.
     pub async fn retire(mut self, grace: Duration) {
         let _ = self.to.shutdown().await;
         let ended = timeout(grace, self.child.wait()).await;
@@ -184,12 +193,12 @@ impl ChildProcess {
     }
 }
 
-fn is_end(why: &io::Error) -> bool {
+fn is_disconnect(why: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(why.kind(), UnexpectedEof | BrokenPipe | ConnectionReset)
 }
 
-fn told(status: ExitStatus) -> String {
+fn describe_status(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(number), _) => match Signal::try_from(number) {
             Ok(signal) => format!("ended by {signal}"),
@@ -200,8 +209,8 @@ fn told(status: ExitStatus) -> String {
     }
 }
 
-/// An attempt as the message that begins it.
-pub fn assign(params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failure> {
+/// Encodes the message that starts an attempt.
+pub fn assignment_message(params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failure> {
     let assignment = TaskAssignment {
         id: cx.id.clone(),
         run: cx.run,
@@ -215,13 +224,13 @@ pub fn assign(params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failure> {
     frame(&ToChild::Attempt(Box::new(assignment))).map_err(|why| Failure::fail(why.to_string()).of_kind("too_large"))
 }
 
-/// This binary again, with the arguments that this process has, so that it comes to know the same types; its standard input
-/// is the line to the worker.
-fn command(program: &Program, line: OwnedFd) -> Command {
+/// This binary with this process's arguments, so that it registers the same types; its stdin is the socket to the
+/// worker.
+fn command(program: &Program, socket: OwnedFd) -> Command {
     let mut command = Command::new(&program.file);
-    command.arg0(ARGV0).args(std::env::args_os().skip(1)).stdin(Stdio::from(line)).stderr(Stdio::piped());
+    command.arg0(ARGV0).args(std::env::args_os().skip(1)).stdin(Stdio::from(socket)).stderr(Stdio::piped());
     if crate::telemetry::logs_are_text() {
-        // What it logs is shown where this process' own is.
+        // The child's log lines are forwarded to this process's stderr.
         command.env(LOG_FORMAT, "text");
     }
     let memory = program.memory_bytes;
@@ -230,7 +239,7 @@ fn command(program: &Program, line: OwnedFd) -> Command {
     command
 }
 
-/// What it writes to, that is: mapped files and reserved address space do not count.
+/// Limits the memory that the process writes to; mapped files and reserved address space do not count.
 fn limit_memory(bytes: u64) -> io::Result<()> {
     let limit = libc::rlimit { rlim_cur: bytes as libc::rlim_t, rlim_max: bytes as libc::rlim_t };
     // SAFETY: the structure is valid for the call.
@@ -241,6 +250,6 @@ fn limit_memory(bytes: u64) -> io::Result<()> {
 }
 
 fn page_bytes() -> u64 {
-    // SAFETY: a question without side effects.
+    // SAFETY: sysconf has no side effects.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }

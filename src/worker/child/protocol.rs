@@ -1,4 +1,5 @@
-//! What a worker and its cell say to one another: JSON, each message behind its length in four bytes, little end first.
+//! Protocol between a worker and a child process: JSON messages, each prefixed with its length as a little-endian
+//! `u32`.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -13,64 +14,68 @@ use crate::model::json::RawJson;
 use crate::model::task::continuation::Continuation;
 use crate::model::task::id::TaskId;
 
-/// Params and results have 3 MiB at most, and some more around them.
+/// Maximum message size: params and results have at most 3 MiB, plus the fields around them.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 20;
 
-/// The first message: which handler the cell is for.
+/// First message: the handler that the child process serves.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Handshake {
     pub task_type: String,
-    /// The name that the handler has in this binary.
+    /// Name of the handler in this binary.
     pub handler: String,
 }
 
-/// From the worker.
+/// Message from the worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToChild {
     Handshake(Handshake),
-    /// One attempt; the next comes after its answer.
+    /// One attempt; the next one is sent after its answer.
     Attempt(Box<TaskAssignment>),
     Cancel,
-    /// The answer to a [`FromChild::SpawnNow`].
+    /// Result of a [`FromChild::SpawnNow`].
     Spawned(Result<Vec<TaskId>, Failure>),
 }
 
+/// An attempt for a child process to run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TaskAssignment {
     pub id: TaskId,
     pub run: u32,
     pub number: u32,
     pub worker: String,
+    /// Time until the deadline.
     pub left: Option<Duration>,
+    /// `traceparent` and `tracestate`.
     pub trace: Option<(String, Option<String>)>,
     pub asof: Option<i64>,
     pub params: RawJson,
 }
 
-/// From the cell.
+/// Message from the child process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromChild {
-    /// It knows the handler and takes attempts.
+    /// The handler is known; attempts are accepted.
     Ready,
-    /// Why it does not.
+    /// The handler cannot be served, for this reason.
     Unsupported(String),
-    /// The attempt has begun: from here on a death is its own.
+    /// The attempt has started: a crash from here on is attributed to it.
     Begun,
-    /// `counts`: it is a sign of life.
+    /// Output of the attempt. `counts`: it is a sign of life.
     Note {
         note: Note,
         counts: bool,
     },
+    /// Sign of life without output.
     Alive,
-    /// A child, for the `SpawnNow` or the `Answer` that follows.
+    /// Child of the `SpawnNow` or `Answer` that follows.
     Child(Box<Child>),
-    /// What is to follow, for the `Answer` that follows.
+    /// Continuation of the `Answer` that follows.
     Continuation(Box<Continuation>),
     SpawnNow,
     Answer(Result<RawJson, Failure>),
 }
 
-/// A message as it is sent.
+/// Encodes a message with its length prefix.
 pub fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message)?;
@@ -85,7 +90,7 @@ pub fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
 pub async fn receive<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<T> {
     let mut size = [0; 4];
     from.read_exact(&mut size).await?;
-    buffer.resize(checked(size)?, 0);
+    buffer.resize(check_length(size)?, 0);
     from.read_exact(buffer).await?;
     Ok(serde_json::from_slice(buffer)?)
 }
@@ -93,7 +98,7 @@ pub async fn receive<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin), b
 pub fn receive_blocking<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut size = [0; 4];
     from.read_exact(&mut size)?;
-    let mut buffer = vec![0; checked(size)?];
+    let mut buffer = vec![0; check_length(size)?];
     from.read_exact(&mut buffer)?;
     Ok(serde_json::from_slice(&buffer)?)
 }
@@ -102,9 +107,9 @@ pub fn send_blocking(to: &mut impl Write, message: &impl Serialize) -> io::Resul
     to.write_all(&frame(message)?)
 }
 
-fn checked(size: [u8; 4]) -> io::Result<usize> {
+fn check_length(size: [u8; 4]) -> io::Result<usize> {
     let size = u32::from_le_bytes(size) as usize;
-    if size <= MAX_MESSAGE_BYTES { Ok(size) } else { Err(io::Error::other("what came is not a message")) }
+    if size <= MAX_MESSAGE_BYTES { Ok(size) } else { Err(io::Error::other("the received bytes are not a message")) }
 }
 
 #[cfg(test)]
@@ -113,7 +118,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_message_comes_back_as_it_was_sent() {
+    fn message_round_trip_keeps_the_message() {
         let mut bytes = Vec::new();
         let child = Child::new("leaf", json!({"n": 0.1})).id("x").key("k").ignore_failure().timeout(Duration::from_secs(3));
         send_blocking(&mut bytes, &FromChild::Child(Box::new(child.clone()))).unwrap();
@@ -126,9 +131,9 @@ mod tests {
     }
 
     #[test]
-    fn params_and_results_are_carried_as_they_are_written() {
+    fn params_keep_their_exact_text() {
         let params = RawJson::parse(b"{\"a\": 1.10, \"b\":10000000000000000000001}").unwrap();
-        let order = ToChild::Attempt(Box::new(TaskAssignment {
+        let message = ToChild::Attempt(Box::new(TaskAssignment {
             id: TaskId::parse("a:b").unwrap(),
             run: 2,
             number: 3,
@@ -138,12 +143,12 @@ mod tests {
             asof: Some(7),
             params: params.clone(),
         }));
-        let read: ToChild = receive_blocking(&mut frame(&order).unwrap().as_slice()).unwrap();
+        let read: ToChild = receive_blocking(&mut frame(&message).unwrap().as_slice()).unwrap();
         assert!(matches!(read, ToChild::Attempt(read) if read.params == params && read.number == 3));
     }
 
     #[test]
-    fn what_is_too_large_is_refused_on_both_sides() {
+    fn message_that_is_too_large_is_refused_on_both_sides() {
         let large = RawJson::of(&"x".repeat(MAX_MESSAGE_BYTES)).unwrap();
         assert!(frame(&FromChild::Answer(Ok(large))).is_err());
         let claimed = (MAX_MESSAGE_BYTES as u32 + 1).to_le_bytes();

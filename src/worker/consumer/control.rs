@@ -1,106 +1,117 @@
-//! What the control topic says to a lane: how many slots there are, and where a refused partition begins.
+//! Settings of the control topic that concern a consumer: concurrency, rate limits, and start offsets of refused
+//! partitions.
 
 use tokio::time::Instant;
 
-use super::{CALL_DEADLINE, RETRY_PAUSE, TypeConsumer, refused_part};
+use super::deps::{CALL_DEADLINE, ConsumerDeps};
+use super::partition_table::PartitionTable;
+use super::{RETRY_PAUSE, TypeConsumer};
 use crate::broker::{BrokerError, Commit, Committed, Partition, StartOffset};
 use crate::config::RateBy;
 use crate::control::{self, ControlKey};
 use crate::model::offsets::{Completed, Mark, Metadata};
 use crate::worker::consumer::assignment::Assignment;
-use crate::worker::consumer::partition::{PartitionState, Phase};
+use crate::worker::consumer::partition::PartitionState;
 use crate::worker::dispatch::Command;
 
-/// Offsets that one partition may have handed out and not done, for so many slots.
-pub fn window(slots: u32) -> u64 {
+/// Maximum number of offsets of one partition that are handed out and not complete, for a number of slots.
+pub(super) fn window(slots: u32) -> u64 {
     (u64::from(slots) * 4).clamp(256, 10_000)
 }
 
+/// A refused partition whose start offset an operator has chosen.
+struct ChosenStart {
+    partition: Partition,
+    assignment_id: u32,
+    offset: i64,
+}
+
 impl TypeConsumer {
-    /// Looks at the orders when they have changed, or when a partition has been refused.
+    /// Applies the control state if it has changed, or if a partition was refused.
     pub(super) async fn apply_control(&mut self, now: Instant) {
         if self.stopping {
-            // What is begun now would be given back by nobody.
+            // A partition started now would not be given back.
             return;
         }
-        let generation = self.parts.control.generation();
-        let again = self.heed_again.is_some_and(|at| now >= at);
-        if generation == self.heeded && !again {
+        let generation = self.deps.control.generation();
+        let recheck = self.control_recheck_at.is_some_and(|at| now >= at);
+        if generation == self.control_generation && !recheck {
             return;
         }
-        (self.heeded, self.heed_again) = (generation, None);
-        let (task_type, board) = (self.parts.task_type.clone(), self.parts.control.clone());
-        let mut wanted = Vec::new();
-        {
-            let orders = board.orders();
-            let rate = orders.rates.get(&*task_type).map(|limit| limit.rate).or(self.parts.policy.rate);
-            self.parts.intake.by_key = rate.is_some_and(|rate| rate.by == RateBy::Key);
-            let slots = orders.slots.get(&*task_type).and_then(|said| said.slots).unwrap_or_else(|| self.parts.policy.slots());
-            self.window = window(slots);
-            for share in self.shares.iter_mut().flatten() {
-                share.set_window(self.window);
-                let said = orders.offsets.get(&(task_type.to_string(), share.partition.index));
-                let refused = share.phase == Phase::Refused;
-                wanted.extend(said.filter(|_| refused).map(|said| (share.partition.clone(), share.slot, said.offset)));
-            }
-        }
-        for (partition, slot, offset) in wanted {
-            if let Err(error) = self.begin_at(&partition, slot, offset).await {
-                tracing::warn!(%partition, offset, %error, "where to begin was told, and cannot be obeyed yet");
-                self.heed_again = Some(now + RETRY_PAUSE);
+        self.control_generation = generation;
+        self.control_recheck_at = None;
+        for ChosenStart { partition, assignment_id, offset } in self.apply_settings() {
+            if let Err(error) = self.start_refused_at(&partition, assignment_id, offset).await {
+                tracing::warn!(%partition, offset, %error, "the chosen start offset cannot be applied yet; retrying");
+                self.control_recheck_at = Some(now + RETRY_PAUSE);
             }
         }
     }
 
-    /// Takes up a refused partition where people say, and removes the order.
-    async fn begin_at(&mut self, partition: &Partition, slot: u32, offset: i64) -> Result<(), BrokerError> {
-        let ends = self.parts.broker.ends(partition, CALL_DEADLINE)?;
+    /// Applies concurrency and rate limit; returns the refused partitions to start.
+    fn apply_settings(&mut self) -> Vec<ChosenStart> {
+        let task_type = &self.deps.task_type;
+        let state = self.deps.control.orders();
+        let rate = state.rates.get(&**task_type).map(|limit| limit.rate).or(self.deps.policy.rate);
+        self.deps.decoder.has_rate_per_key = rate.is_some_and(|rate| rate.by == RateBy::Key);
+        let slots = state.slots.get(&**task_type).and_then(|slots| slots.slots);
+        self.window = window(slots.unwrap_or_else(|| self.deps.policy.slots()));
+        self.partitions.iter_mut().for_each(|partition| partition.window.size = self.window);
+        let chosen = |refused: &PartitionState| {
+            let partition = refused.partition.clone();
+            let offset = state.offsets.get(&(task_type.to_string(), partition.index))?.offset;
+            Some(ChosenStart { partition, assignment_id: refused.assignment_id, offset })
+        };
+        self.partitions.refused().filter_map(chosen).collect()
+    }
+
+    /// Starts a refused partition at the offset chosen by an operator, and deletes the control record.
+    async fn start_refused_at(&mut self, partition: &Partition, assignment_id: u32, offset: i64) -> Result<(), BrokerError> {
+        let ends = self.deps.broker.ends(partition, CALL_DEADLINE)?;
         let offset = offset.clamp(ends.first, ends.end);
         let metadata = Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0);
         let commit = Commit { partition: partition.clone(), offset, metadata: metadata.clone() };
-        self.parts.consumer.commit_sync(&[commit])?;
+        self.deps.consumer.commit_sync(&[commit])?;
         let committed = Committed { offset, metadata };
-        self.parts.consumer.assign(&[(partition.clone(), StartOffset::At(offset))])?;
-        self.parts.consumer.pause(std::slice::from_ref(partition), false)?;
-        // Only now: of a partition that is no longer refused, nobody would ask again.
-        self.command(Command::Open { slot });
-        self.put(PartitionState::resume_from(partition.clone(), slot, offset, Some(&committed), self.window));
-        self.parts.health.clear(&refused_part(&self.parts.task_type, partition.index));
-        tracing::info!(%partition, offset, "begun where it was told to");
-        let key = ControlKey::Offsets(self.parts.task_type.to_string(), partition.index);
-        let parts = &self.parts;
-        // It may stay: no partition is refused any more that it would apply to, until the next one.
-        if let Err(error) = control::withdraw(&parts.link, &parts.names, &key).await {
-            tracing::warn!(%partition, %error, "the order that was obeyed could not be removed");
+        self.deps.consumer.assign(&[(partition.clone(), StartOffset::At(offset))])?;
+        self.deps.consumer.pause(std::slice::from_ref(partition), false)?;
+        // Only after all calls have succeeded: a partition that is no longer refused is not tried again.
+        self.deps.command(Command::OpenAssignment { assignment_id });
+        let state = PartitionState::resume_from(partition.clone(), assignment_id, offset, Some(&committed), self.window);
+        self.partitions.insert(state);
+        self.deps.clear_partition_health(partition.index);
+        tracing::info!(%partition, offset, "partition started at the operator-provided offset");
+        let key = ControlKey::Offsets(self.deps.task_type.to_string(), partition.index);
+        // The record may stay: it only applies to a partition that is refused again.
+        if let Err(error) = control::withdraw(&self.deps.producer, &self.deps.names, &key).await {
+            tracing::warn!(%partition, %error, "the applied start offset could not be deleted from the control topic");
         }
         Ok(())
     }
+}
 
-    /// Tells the dispatcher which partitions there are, for its part of fleet-wide limits and for heartbeats.
-    pub(super) fn tell_portion(&mut self) {
-        let shares = || self.shares.iter().flatten();
-        let owned = || shares().map(|share| share.partition.index);
-        let refused = || shares().filter(|share| share.phase == Phase::Refused).map(|share| share.partition.index);
-        let same = |told: &[i32], now: &mut dyn Iterator<Item = i32>| now.eq(told.iter().copied());
-        if self.told.of == self.partitions && same(&self.told.owned, &mut owned()) && same(&self.told.refused, &mut refused()) {
+/// Assignment that the dispatcher knows.
+#[derive(Default)]
+pub(super) struct AssignmentReport {
+    /// Partitions of the topic; 0 until it is known.
+    pub topic_partitions: u32,
+    reported: Assignment,
+}
+
+impl AssignmentReport {
+    /// Reports the assignment to the dispatcher if it has changed, for its part of fleet-wide limits and for
+    /// heartbeats.
+    pub fn send(&mut self, deps: &ConsumerDeps, partitions: &PartitionTable) {
+        let owned = || partitions.iter().map(|state| state.partition.index);
+        let refused = || partitions.refused().map(|state| state.partition.index);
+        // Compared without allocation: this runs in every turn of the loop.
+        let is_same = self.reported.of == self.topic_partitions
+            && owned().eq(self.reported.owned.iter().copied())
+            && refused().eq(self.reported.refused.iter().copied());
+        if is_same {
             return;
         }
-        self.told = Assignment { owned: owned().collect(), of: self.partitions, refused: refused().collect() };
-        self.command(Command::Own(self.told.clone()));
-    }
-
-    /// How many partitions the topic has. An error where the fleet-wide limit leaves some without a part.
-    pub(super) fn count_partitions(&mut self) -> Result<(), BrokerError> {
-        let topic = self.parts.names.tasks(&self.parts.task_type);
-        let topics = self.parts.broker.topics(&topic, CALL_DEADLINE)?;
-        let found = topics.into_iter().find(|info| info.name == topic);
-        self.partitions = found.map(|info| info.partitions).ok_or(BrokerError::Unknown(topic))?;
-        match self.parts.policy.max_concurrency {
-            Some(limit) if limit < self.partitions => Err(BrokerError::Invalid(format!(
-                "`max_concurrency` {limit} is below the {} partitions of the topic, of which each needs one: raise it",
-                self.partitions
-            ))),
-            _ => Ok(()),
-        }
+        self.reported = Assignment { owned: owned().collect(), of: self.topic_partitions, refused: refused().collect() };
+        deps.command(Command::SetAssignment(self.reported.clone()));
     }
 }

@@ -1,83 +1,189 @@
-//! A consumer that cannot go on is replaced by a new one: what it held is lost, and comes again from the group.
+//! Recovery of offsets outside the log, gaps in the log, and consumers that have failed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{NOT_JOINED, TypeConsumer, health_part};
-use crate::broker::{BrokerError, Partition};
+use super::deps::{CALL_DEADLINE, ConsumerDeps, NOT_JOINED};
+use super::partition::PartitionState;
+use super::partition_table::PartitionTable;
+use super::{RETRY_PAUSE, TypeConsumer};
+use crate::broker::{BrokerError, Partition, StartOffset};
 use crate::runtime::{self, Backoff};
+use crate::worker::dispatch::Command;
 
-/// Between two tries to open a consumer, at first and at most.
+/// First and longest wait before a consumer is created again.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// How long a turn lasts meanwhile.
+/// Length of a turn of the loop while there is no consumer.
 const TURN: Duration = Duration::from_millis(20);
-/// For a new one before the old waits are forgotten.
+/// Time that a new consumer has to work before the backoff starts over.
 const PROBATION: Duration = Duration::from_secs(60);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+/// Interval of the check for gaps, such as transaction markers, at the end of a partition.
+const GAP_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// When the consumer is replaced.
-pub(super) struct Broken {
-    next_try: Instant,
-}
-
-/// The waits of a lane whose consumers keep failing.
-pub(super) struct Renewals {
+/// Failed consumer that is to be created again.
+pub(super) struct Recreation {
+    /// Time of the next try; `None` while the consumer works.
+    next_try: Option<Instant>,
     backoff: Backoff,
-    last: Option<Instant>,
+    last_failure: Option<Instant>,
 }
 
-impl Default for Renewals {
-    fn default() -> Self {
-        Self { backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT), last: None }
+impl Recreation {
+    pub fn new() -> Self {
+        Self { next_try: None, backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT), last_failure: None }
+    }
+
+    pub fn is_pending(&self) -> bool {
+        self.next_try.is_some()
+    }
+
+    fn schedule(&mut self, now: Instant) {
+        if self.last_failure.is_none_or(|last| now.duration_since(last) > PROBATION) {
+            self.backoff.reset();
+        }
+        self.last_failure = Some(now);
+        self.next_try = Some(now + self.backoff.next_wait());
     }
 }
 
-impl Renewals {
-    fn next_try(&mut self, now: Instant) -> Instant {
-        if self.last.is_none_or(|last| now.duration_since(last) > PROBATION) {
-            self.backoff.reset();
+/// Partitions whose next offset is outside their log. The client reports each once; each is retried until it is read
+/// again.
+#[derive(Default)]
+pub(super) struct OutOfRange {
+    partitions: BTreeSet<Partition>,
+    retry_at: Option<Instant>,
+}
+
+impl OutOfRange {
+    pub fn add(&mut self, partition: Partition) {
+        self.partitions.insert(partition);
+        self.retry_at = None;
+    }
+}
+
+/// Periodic check for offsets that hold no records.
+pub(super) struct GapCheck {
+    next: Instant,
+}
+
+impl GapCheck {
+    pub fn new() -> Self {
+        Self { next: Instant::now() }
+    }
+
+    /// Advances partitions over offsets without records, so that the group's lag is zero when everything is complete.
+    pub fn skip_gaps(&mut self, deps: &mut ConsumerDeps, partitions: &mut PartitionTable, now: Instant) {
+        if now < self.next {
+            return;
         }
-        self.last = Some(now);
-        now + self.backoff.next_wait()
+        self.next = now + GAP_CHECK_INTERVAL;
+        let Ok(positions) = deps.consumer.positions() else { return };
+        for (partition, offset) in positions {
+            if let Some(state) = partitions.reading_mut(partition.index) {
+                state.skip_to(offset);
+            }
+        }
     }
 }
 
 impl TypeConsumer {
-    /// Nothing that it was given is its own any more, and nothing can be committed.
-    pub(super) fn give_up_consumer(&mut self, error: &BrokerError) {
-        let (task_type, told) = (&self.parts.task_type, "the consumer cannot go on and is replaced");
-        tracing::error!(%task_type, %error, "{told}");
-        self.parts.health.set(&health_part(task_type), format!("{told}: {error}"));
-        let held: Vec<Partition> = self.shares.iter().flatten().map(|share| share.partition.clone()).collect();
-        self.lose(&held);
-        self.pending_start.clear();
-        (self.commit, self.commit_errors) = (None, 0);
-        self.broken = Some(Broken { next_try: self.renewals.next_try(Instant::now()) });
+    pub(super) fn recover_out_of_range(&mut self, now: Instant) {
+        if self.out_of_range.partitions.is_empty() || self.out_of_range.retry_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.out_of_range.retry_at = Some(now + RETRY_PAUSE);
+        for partition in std::mem::take(&mut self.out_of_range.partitions) {
+            let Err(error) = self.recover_partition(&partition) else { continue };
+            self.deps.log_error(&error);
+            let Partition { topic, index } = &partition;
+            let message =
+                format!("partition {index} of `{topic}` is not read: its offset is outside its log and cannot be reset yet");
+            self.deps.set_partition_health(*index, format!("{message}: {error}"));
+            self.out_of_range.partitions.insert(partition);
+        }
     }
 
-    /// A turn without a consumer. False: the worker stops.
-    pub(super) async fn renew(&mut self, now: Instant) -> bool {
+    fn recover_partition(&mut self, partition: &Partition) -> Result<(), BrokerError> {
+        // A revoked partition is not read any more.
+        let Some(next) = self.partitions.reading_mut(partition.index).map(|state| state.next_offset()) else { return Ok(()) };
+        let ends = self.deps.broker.ends(partition, CALL_DEADLINE)?;
+        if next > ends.end {
+            refuse_recreated(
+                &mut self.deps,
+                &mut self.partitions,
+                partition,
+                &format!("offset {next} is behind the log's end {}", ends.end),
+            );
+            // An operator may already have chosen its start offset.
+            self.control_recheck_at = Some(Instant::now());
+            return Ok(());
+        }
+        self.deps.consumer.assign(&[(partition.clone(), StartOffset::At(next.max(ends.first)))])?;
+        let lost = ends.first - next;
+        if lost > 0 {
+            // The next commit passes the removed offsets, from which trackers conclude that no worker has them.
+            if let Some(state) = self.partitions.get_mut(partition.index) {
+                state.skip_to(ends.first);
+            }
+            tracing::error!(%partition, offsets = lost, "retention has removed tasks that no worker had started; continuing at the log's start");
+        }
+        self.deps.clear_partition_health(partition.index);
+        Ok(())
+    }
+
+    /// Gives up a consumer after a fatal error: its partitions are lost, and nothing can be committed.
+    pub(super) fn fail_consumer(&mut self, error: &BrokerError) {
+        let task_type = &self.deps.task_type;
+        let message = "the consumer has failed and is created again";
+        tracing::error!(%task_type, %error, "{message}");
+        self.deps.set_health(format!("{message}: {error}"));
+        let owned: Vec<Partition> = self.partitions.iter().map(|state| state.partition.clone()).collect();
+        self.lose(&owned);
+        self.pending_start.partitions.clear();
+        self.committer.reset();
+        self.recreation.schedule(Instant::now());
+    }
+
+    /// Runs one turn of the loop without a consumer. Returns false if the worker stops.
+    pub(super) async fn recreate_consumer(&mut self, now: Instant) -> bool {
         self.take_completions();
         if self.stopping {
             return false;
         }
-        if self.broken.as_ref().is_some_and(|broken| now < broken.next_try) {
+        if self.recreation.next_try.is_some_and(|next_try| now < next_try) {
             runtime::rest(TURN).await;
             return true;
         }
-        match self.parts.broker.consumer(&self.parts.spec) {
+        match self.deps.broker.consumer(&self.deps.spec) {
             Ok(consumer) => {
-                std::mem::replace(&mut self.parts.consumer, consumer).close(CLOSE_DEADLINE);
-                self.broken = None;
-                self.parts.health.set(&health_part(&self.parts.task_type), NOT_JOINED);
+                std::mem::replace(&mut self.deps.consumer, consumer).close(CLOSE_DEADLINE);
+                self.recreation.next_try = None;
+                self.deps.set_health(NOT_JOINED);
             }
             Err(error) => {
-                self.trouble(&error);
-                self.broken = Some(Broken { next_try: self.renewals.next_try(now) });
+                self.deps.log_error(&error);
+                self.recreation.schedule(now);
             }
         }
         true
+    }
+}
+
+/// Refuses a partition of a topic that was recreated: its offsets identify other records now, so the results of
+/// running tasks do not count.
+fn refuse_recreated(deps: &mut ConsumerDeps, partitions: &mut PartitionTable, partition: &Partition, why: &str) {
+    deps.report_refused(partition, &format!("{why}: was the topic recreated?"));
+    if let Some(state) = partitions.remove(partition.index) {
+        deps.command(Command::CancelAssignment { assignment_id: state.assignment_id });
+        // A new id: late completions of the old assignment must not be applied to this one.
+        let assignment_id = partitions.free_assignment_id();
+        partitions.insert(PartitionState::refused(partition.clone(), assignment_id));
+    }
+    if let Err(error) = deps.consumer.pause(std::slice::from_ref(partition), true) {
+        deps.log_error(&error);
     }
 }

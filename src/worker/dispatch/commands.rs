@@ -1,116 +1,96 @@
-//! What a dispatcher is told: by its lane, about the work of one assignment; by people, over the control topic.
+//! Commands to a dispatcher: from its consumer, about assignments; from the control topic; from the heartbeat.
 
-use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-use super::{Dispatcher, Running};
+use super::Dispatcher;
+use super::queue::split;
 use crate::worker::consumer::assignment::Assignment;
-use crate::worker::decode::{InFlight, Input};
+use crate::worker::decode::InFlight;
 use crate::worker::heartbeat::{MAX_RUNNING, RunningTask, TypeStatus};
 
-/// What a dispatcher is told.
+/// A command to a dispatcher.
 #[derive(Debug)]
 pub enum Command {
-    /// A new assignment uses this slot.
-    Open { slot: u32 },
-    /// Give back what has not begun.
-    Recall { slot: u32 },
-    /// Also stop what runs; its results no longer count.
-    Cancel { slot: u32 },
-    /// The worker has these partitions now.
-    Own(Assignment),
-    /// The orders of the control topic have changed.
-    Heed,
-    /// Say what you are doing.
+    /// A new assignment uses this id.
+    OpenAssignment { assignment_id: u32 },
+    /// Release the tasks of the assignment that have not started.
+    CloseAssignment { assignment_id: u32 },
+    /// Also stop its running attempts; their results no longer count.
+    CancelAssignment { assignment_id: u32 },
+    /// The worker owns these partitions now.
+    SetAssignment(Assignment),
+    /// The control state has changed.
+    ApplyControl,
+    /// Return the status of the type.
     Describe(oneshot::Sender<TypeStatus>),
 }
 
 impl Dispatcher {
-    pub(super) async fn obey(&mut self, command: Command) {
+    pub(super) async fn handle_command(&mut self, command: Command) {
         match command {
-            Command::Open { slot } => {
-                self.closed_assignments.remove(&slot);
-                self.cancelled_assignments.remove(&slot);
+            Command::OpenAssignment { assignment_id } => self.tasks.assignments.open(assignment_id),
+            Command::CloseAssignment { assignment_id } => self.close_assignment(assignment_id).await,
+            Command::CancelAssignment { assignment_id } => {
+                self.close_assignment(assignment_id).await;
+                // Also true of unacknowledged results, and of tasks on their way to the dead letters or the tracker.
+                self.tasks.unfinished = true;
+                self.tasks.assignments.cancel(assignment_id);
+                let running = self.running.iter().filter(|running| running.in_flight.tag.assignment_id() == assignment_id);
+                running.for_each(|running| running.stop());
             }
-            Command::Recall { slot } => self.recall(slot).await,
-            Command::Cancel { slot } => {
-                self.recall(slot).await;
-                // Also what is on its way to the dead letters or to the tracker, or has not been acknowledged.
-                self.unfinished = true;
-                self.cancelled_assignments.insert(slot);
-                let of_slot = self.running.values().filter(|running| running.held.tag.slot() == slot);
-                of_slot.for_each(Running::stop);
+            Command::SetAssignment(assignment) => {
+                self.limits.set_assignment(assignment);
+                self.apply_limits();
             }
-            Command::Own(portion) => {
-                self.limits.own(portion);
-                self.set_limits();
-            }
-            Command::Heed => self.apply_control().await,
-            // Whoever asked may have stopped waiting.
-            Command::Describe(answer) => drop(answer.send(self.describe())),
+            Command::ApplyControl => self.apply_control().await,
+            // The sender may have stopped waiting.
+            Command::Describe(reply) => drop(reply.send(self.describe())),
         }
     }
 
-    async fn recall(&mut self, slot: u32) {
-        self.closed_assignments.insert(slot);
-        // What the lane has handed over before it asked: a type that starts nothing would not look at it.
-        while let Ok(work) = self.parts.work.try_recv() {
+    async fn close_assignment(&mut self, assignment_id: u32) {
+        self.tasks.assignments.close(assignment_id);
+        // Inputs handed out before the command: a type that starts nothing would not receive them.
+        while let Ok(work) = self.work.try_recv() {
             self.receive(work).await;
         }
-        let (back, stay): (Vec<Input>, Vec<Input>) =
-            self.queue.drain(..).partition(|work| matches!(work, Input::Invalid(rejected) if rejected.tag.slot() == slot));
-        self.queue.extend(stay);
-        back.iter().for_each(|work| self.parts.inbox.returned(work.tag()));
-        let held = self.extract(&mut |held| held.tag.slot() == slot);
-        held.into_iter().for_each(|held| self.release(held));
+        for tag in self.tasks.queue.extract_invalid(assignment_id) {
+            self.tasks.completions.release(tag);
+        }
+        let tasks = self.extract(&mut |in_flight| in_flight.tag.assignment_id() == assignment_id);
+        tasks.into_iter().for_each(|in_flight| self.tasks.release(in_flight));
     }
 
-    /// Takes out the tasks that are meant, of all that are held and do not run.
-    pub(super) fn extract(&mut self, meant: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
-        let mut taken = self.limits.extract(meant);
-        for work in std::mem::take(&mut self.queue) {
-            match work {
-                Input::Task(held) if meant(&held) => taken.push_back(held),
-                work => self.queue.push_back(work),
-            }
-        }
-        for followers in self.keys.values_mut() {
-            taken.extend(split(followers, meant));
-        }
-        taken.extend(split(&mut self.quarantine.waiting, meant));
-        let (asleep, stay): (Vec<_>, Vec<_>) = self.sleeping.drain().partition(|Reverse(next)| meant(&next.held));
-        self.sleeping.extend(stay);
-        taken.extend(asleep.into_iter().map(|Reverse(next)| next.held));
+    /// Takes out the selected tasks of all that do not run.
+    pub(super) fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
+        let mut taken = self.limits.extract(is_selected);
+        taken.extend(self.tasks.queue.extract(is_selected));
+        taken.extend(split(&mut self.quarantine.waiting, is_selected));
         taken
     }
 
     fn describe(&self) -> TypeStatus {
-        let running = self.running.values().take(MAX_RUNNING).map(|running| RunningTask {
-            id: running.held.task.id.to_string(),
-            task_type: self.parts.task_type.to_string(),
-            attempt: running.held.attempts + 1,
-            began_ms: running.began_ms,
+        let task_type = self.tasks.task_type.to_string();
+        let running = self.running.iter().take(MAX_RUNNING).map(|running| RunningTask {
+            id: running.in_flight.task.id.to_string(),
+            task_type: task_type.clone(),
+            attempt: running.attempt(),
+            began_ms: running.started_at_ms,
         });
+        let assignment = self.limits.assignment();
         TypeStatus {
-            task_type: self.parts.task_type.to_string(),
             slots: self.limits.slots() as u32,
             in_flight: self.running.len() as u32,
-            waiting: (self.queue.len() + self.sleeping.len()) as u32,
+            waiting: self.tasks.queue.waiting() as u32,
             paused: self.limits.is_paused(),
-            partitions: self.limits.portion().owned.clone(),
-            stopped: self.failures.stopped.clone(),
-            refused: self.limits.portion().refused.clone(),
+            partitions: assignment.owned.clone(),
+            stopped: self.tasks.circuit.stopped().cloned(),
+            refused: assignment.refused.clone(),
             running: running.collect(),
+            task_type,
             ..TypeStatus::default()
         }
     }
-}
-
-/// Takes out those that are meant; the others keep their order.
-pub(super) fn split(from: &mut VecDeque<Box<InFlight>>, meant: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
-    let (taken, stay): (VecDeque<_>, VecDeque<_>) = from.drain(..).partition(|held| meant(held));
-    *from = stay;
-    taken
 }

@@ -1,117 +1,86 @@
-//! What the control topic says, obeyed: tasks that are cancelled or may not begin, pauses and limits.
+//! Control state of a dispatcher: cancels and kill switches, pauses and limits.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
-
-use super::limits::Paced;
-use super::{Dispatcher, Running};
-use crate::control::Verdict;
-use crate::model::event::{ErrorInfo, Kind};
-use crate::worker::attempt::output::FLUSH_INTERVAL;
+use super::Dispatcher;
+use super::limits::Admission;
+use crate::control::{ControlWatch, Verdict};
 use crate::worker::decode::{InFlight, Input};
 
 impl Dispatcher {
-    /// Something has changed on the control topic.
+    /// Applies the control state if it has changed.
     pub(super) async fn apply_control(&mut self) {
-        let generation = self.parts.control.generation();
-        if generation == self.heeded {
+        let generation = self.control.generation();
+        if generation == self.control_generation {
             return;
         }
-        self.heeded = generation;
-        self.set_limits();
+        self.control_generation = generation;
+        self.apply_limits();
         self.stop_cancelled();
         self.cancel_queued().await;
     }
 
-    pub(super) fn set_limits(&mut self) {
+    pub(super) fn apply_limits(&mut self) {
         let was_paused = self.limits.is_paused();
-        let parts = &self.parts;
-        let released = self.limits.set(&parts.task_type, &parts.registered.policy, &parts.control.orders());
-        self.queue.extend(released.into_iter().map(Input::Task));
-        self.parts.meter.limits(self.limits.slots(), self.limits.is_paused());
+        let released = self.limits.apply(&self.tasks.task_type, &self.tasks.policy, &self.control.orders());
+        self.tasks.queue.extend(released.into_iter().map(Input::Task));
+        self.tasks.metrics.set_limits(self.limits.slots(), self.limits.is_paused());
         if was_paused && !self.limits.is_paused() {
-            self.reset_circuit();
+            self.tasks.circuit.reset(&self.tasks.metrics);
         }
     }
 
-    /// Attempts whose tasks are cancelled are told to stop, and ended after the grace.
+    /// Stops running attempts whose tasks are cancelled; they end within the grace period.
     fn stop_cancelled(&mut self) {
-        let orders = self.parts.control.orders();
-        if orders.cancels().len() == 0 {
+        let state = self.control.orders();
+        if state.cancels().len() == 0 {
             return;
         }
-        for running in self.running.values_mut().filter(|running| running.cancelled.is_none()) {
-            running.cancelled = orders.cancels_task(&running.held.task).map(Box::new);
+        for running in self.running.iter_mut().filter(|running| running.cancelled.is_none()) {
+            running.cancelled = state.cancels_task(&running.in_flight.task).map(Box::new);
             if running.cancelled.is_some() {
-                running.stoppable().cancel();
+                running.stop_token().cancel();
             }
         }
     }
 
-    /// Ends tasks that are held, do not run, and may not begin.
+    /// Ends tasks that do not run and are blocked by a cancel or a kill switch.
     pub(super) async fn cancel_queued(&mut self) {
-        if !self.parts.control.concerns_tasks() {
+        if !self.control.concerns_tasks() {
             return;
         }
-        let board = self.parts.control.clone();
+        let control = self.control.clone();
         let mut verdicts = Vec::new();
-        let struck = {
-            let orders = board.orders();
-            self.extract(&mut |held| {
-                let verdict = orders.forbids(&held.task);
-                let meant = verdict.is_some();
+        let blocked = {
+            let state = control.orders();
+            self.extract(&mut |in_flight| {
+                let verdict = state.forbids(&in_flight.task);
+                let is_blocked = verdict.is_some();
                 verdicts.extend(verdict);
-                meant
+                is_blocked
             })
         };
-        // Each is asked about once, in the order in which they come out.
-        for (held, verdict) in struck.into_iter().zip(verdicts) {
-            self.cancel_unstarted(held, verdict).await;
+        // `extract` asks once per task and returns the tasks in the order of the verdicts.
+        for (in_flight, verdict) in blocked.into_iter().zip(verdicts) {
+            self.tasks.cancel_unstarted(in_flight, verdict).await;
         }
     }
 
-    /// Why a task is not to begin. Costs one look at a number while there is nothing to obey.
-    pub(super) fn blocked_by(&self, held: &InFlight) -> Option<Verdict> {
-        let control = &self.parts.control;
-        if control.concerns_tasks() { control.orders().forbids(&held.task) } else { None }
-    }
-
-    pub(super) async fn cancel_unstarted(&mut self, held: Box<InFlight>, verdict: Verdict) {
-        self.next_flush.get_or_insert(Instant::now() + FLUSH_INTERVAL);
-        self.parts.meter.finished("cancelled", Duration::ZERO);
-        let mut event = self.event(Kind::Cancelled, &held);
-        event.attempt = held.attempts;
-        event.by = verdict.by.map(Into::into);
-        event.error = Some(Box::new(ErrorInfo::new(verdict.kind, verdict.message, held.attempts)));
-        self.end(held, event).await;
-    }
-
-    /// An attempt that was told to stop has.
-    pub(super) async fn cancel_running(&mut self, mut running: Running, verdict: Verdict) {
-        self.flush_notes(&mut running).await;
-        self.parts.meter.finished("cancelled", running.began.elapsed());
-        let attempt = running.held.attempts + 1;
-        let mut event = self.event(Kind::Cancelled, &running.held);
-        event.attempt = attempt;
-        event.started_at_ms = Some(running.began_ms);
-        event.by = verdict.by.map(Into::into);
-        event.error = Some(Box::new(ErrorInfo::new(verdict.kind, verdict.message, attempt)));
-        self.end(running.held, event).await;
-    }
-
-    /// The task, if the rate lets it begin now; else it waits for its time.
-    pub(super) fn paced(&mut self, mut held: Box<InFlight>) -> Option<Box<InFlight>> {
-        if std::mem::take(&mut held.paced) {
-            return Some(held);
+    /// Returns the task if the rate limit admits it now; otherwise the task waits.
+    pub(super) fn admit_by_rate(&mut self, mut in_flight: Box<InFlight>) -> Option<Box<InFlight>> {
+        if std::mem::take(&mut in_flight.admitted) {
+            return Some(in_flight);
         }
-        match self.limits.pace(held) {
-            Paced::Go(held) => Some(held),
-            Paced::NotYet(held) => {
-                self.queue.push_front(Input::Task(held));
+        match self.limits.admit(in_flight) {
+            Admission::Admitted(in_flight) => Some(in_flight),
+            Admission::Refused(in_flight) => {
+                self.tasks.queue.push_front(in_flight);
                 None
             }
-            Paced::Kept => None,
+            Admission::Queued => None,
         }
     }
+}
+
+/// Returns why a task must not start. Costs one atomic load while there are no cancels and kill switches.
+pub(super) fn blocked_by(control: &ControlWatch, in_flight: &InFlight) -> Option<Verdict> {
+    if control.concerns_tasks() { control.orders().forbids(&in_flight.task) } else { None }
 }

@@ -1,118 +1,178 @@
-//! Records and tasks that cannot be done: to the dead letters, with the reason.
+//! Records and tasks that become dead letters, and the background tasks that write them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::Dispatcher;
+use super::failure_policy::total_timeout_message;
+use super::tasks::Tasks;
 use crate::broker::Record;
-use crate::handlers::ParamsError;
+use crate::handlers::{ParamsError, TIMEOUT};
 use crate::model::event::{Announcement, ErrorInfo, Event, Kind};
+use crate::model::task::Position;
 use crate::model::task::id::TaskId;
-use crate::model::task::{Position, Reject};
 use crate::runtime::{self, now_ms};
-use crate::worker::attempt::output::FLUSH_INTERVAL;
-use crate::worker::completions::DeliveryTag;
-use crate::worker::dead_letter::{Body, DeadLetter};
+use crate::worker::completions::{Completions, DeliveryTag};
+use crate::worker::dead_letter::{Body, DeadLetter, DeadLetterWriter};
 use crate::worker::decode::{InFlight, Invalid};
 
-impl Dispatcher {
-    pub(super) fn refuse(&mut self, held: Box<InFlight>, (code, message, pointer): (&'static str, String, Option<String>)) {
-        let mut event = self.event(Kind::Failed, &held);
-        event.error = Some(Box::new(ErrorInfo::new(code, message.clone(), 0)));
-        self.meter_rejected();
-        self.pass_turn(&held);
-        let tag = held.tag;
-        let burial = self.burial(held, code, message, pointer);
-        self.dead_letter(burial, Some(event), tag);
+/// Maximum number of concurrent background writes.
+const MAX_WRITES: usize = 64;
+
+/// Writes dead letters and handed-over tasks in the background, a bounded number at a time. Their total is bounded by
+/// the inputs handed out, whose memory is charged.
+pub(super) struct BackgroundWriter {
+    writer: DeadLetterWriter,
+    completions: Arc<Completions>,
+    permits: Arc<Semaphore>,
+    /// Fires at the end of the dispatcher; unwritten dead letters are left to the next owner.
+    stop: CancellationToken,
+}
+
+impl BackgroundWriter {
+    pub fn new(writer: DeadLetterWriter, completions: Arc<Completions>) -> Self {
+        Self { writer, completions, permits: Arc::new(Semaphore::new(MAX_WRITES)), stop: CancellationToken::new() }
     }
 
-    pub(super) fn dead_letter_task(&mut self, held: Box<InFlight>, event: Event, code: &str, message: String) {
-        self.output.forget(&held.task.id, held.task.run);
-        self.pass_turn(&held);
-        let tag = held.tag;
-        let burial = self.burial(held, code, message, None);
-        self.dead_letter(burial, Some(event), tag);
+    /// Stops all writes.
+    pub fn stop(&self) {
+        self.stop.cancel();
     }
 
-    pub(super) fn burial(&self, held: Box<InFlight>, code: &str, message: String, pointer: Option<String>) -> DeadLetter {
-        DeadLetter {
-            task_type: self.parts.task_type.clone(),
-            key: held.task.id.as_str().as_bytes().to_vec(),
-            task: Some((held.task.id.clone(), held.task.run)),
-            code: code.to_owned(),
-            message,
-            pointer,
-            body: Body::Task(held),
-        }
+    /// Writes a dead letter, then the terminal event; without an event the input is complete with the dead letter.
+    fn write(&self, letter: DeadLetter, event: Option<Event>, tag: DeliveryTag) {
+        let writer = self.writer.clone();
+        let completions = self.completions.clone();
+        let permits = self.permits.clone();
+        runtime::spawn(self.stop.clone().run_until_cancelled_owned(async move {
+            let Ok(permit) = permits.acquire_owned().await else { return };
+            writer.write(letter).await;
+            match event {
+                Some(event) => writer.events.write(&event, tag, &mut Vec::new()).await,
+                None => completions.complete(tag),
+            }
+            drop(permit);
+        }));
     }
 
-    pub(super) fn reject(&mut self, rejected: Box<Invalid>) {
-        let Invalid { record, reject, tag, .. } = &*rejected;
-        let tag = *tag;
-        if self.closed_assignments.contains(&tag.slot()) {
-            self.parts.inbox.returned(tag);
+    /// Publishes the event that hands a task over to the tracker, with the task's whole record.
+    pub fn hand_over(&self, task_type: &Arc<str>, in_flight: Box<InFlight>, mut event: Event) {
+        let writer = self.writer.clone();
+        let permits = self.permits.clone();
+        let task_type = task_type.clone();
+        runtime::spawn(self.stop.clone().run_until_cancelled_owned(async move {
+            let Ok(permit) = permits.acquire_owned().await else { return };
+            event.record = Some(Box::new(writer.deferred_record(&task_type, &in_flight.task).await));
+            writer.events.write(&event, in_flight.tag, &mut Vec::new()).await;
+            drop((permit, in_flight));
+        }));
+    }
+}
+
+/// Reason of a dead letter.
+struct Reason<'a> {
+    code: &'a str,
+    message: String,
+    /// JSON pointer to the invalid part of the params.
+    pointer: Option<String>,
+}
+
+impl Tasks {
+    /// Ends a task whose params do not match its type.
+    pub fn refuse(&mut self, in_flight: Box<InFlight>, error: ParamsError) {
+        let at = if error.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", error.pointer) };
+        let message = format!("{at} do not fit the type: {}", error.message);
+        let mut event = self.reporter.event(Kind::Failed, &in_flight);
+        event.error = Some(Box::new(ErrorInfo::new("schema", message.clone(), 0)));
+        self.record_rejected();
+        self.queue.release_key(&in_flight);
+        self.write_dead_letter(in_flight, event, Reason { code: "schema", message, pointer: Some(error.pointer) });
+    }
+
+    /// Ends a task as failed and keeps it as a dead letter.
+    pub fn dead_letter_task(&mut self, in_flight: Box<InFlight>, event: Event, code: &str, message: String) {
+        self.reporter.output.forget(&in_flight.task.id, in_flight.task.run);
+        self.queue.release_key(&in_flight);
+        self.write_dead_letter(in_flight, event, Reason { code, message, pointer: None });
+    }
+
+    fn write_dead_letter(&mut self, in_flight: Box<InFlight>, event: Event, reason: Reason<'_>) {
+        let tag = in_flight.tag;
+        self.metrics.record_dead_letter(reason.code);
+        let letter = DeadLetter {
+            task_type: self.task_type.clone(),
+            key: in_flight.task.id.as_str().as_bytes().to_vec(),
+            task: Some((in_flight.task.id.clone(), in_flight.task.run)),
+            code: reason.code.to_owned(),
+            message: reason.message,
+            pointer: reason.pointer,
+            body: Body::Task(in_flight),
+        };
+        self.background.write(letter, Some(event), tag);
+    }
+
+    /// Ends a task whose total timeout expired before this attempt started.
+    pub fn time_out(&mut self, in_flight: Box<InFlight>) {
+        self.metrics.record_outcome("failed", Duration::ZERO);
+        let message = total_timeout_message(&self.policy, &in_flight);
+        let mut event = self.reporter.event(Kind::Failed, &in_flight);
+        event.error = Some(Box::new(ErrorInfo::new(TIMEOUT, message.clone(), 0)));
+        self.dead_letter_task(in_flight, event, TIMEOUT, message);
+    }
+
+    /// Keeps an invalid record as a dead letter.
+    pub fn reject(&mut self, invalid: Box<Invalid>) {
+        let tag = invalid.tag;
+        if self.assignments.is_closed(tag) {
+            self.completions.release(tag);
             return;
         }
-        tracing::warn!(task_type = %self.parts.task_type, partition = record.partition, offset = record.offset, code = reject.code, reason = %reject.message, "not a task: to the dead letters");
-        self.meter_rejected();
-        let event = reject.task.as_ref().map(|(id, run)| self.rejection(id, *run, reject, record));
+        let Invalid { record, reject, .. } = &*invalid;
+        let task_type = &self.task_type;
+        let Record { partition, offset, .. } = record;
+        tracing::warn!(%task_type, partition, offset, code = reject.code, reason = %reject.message, "invalid record becomes a dead letter");
+        self.metrics.record_dead_letter(reject.code);
+        let worker = &self.reporter.events.worker;
+        let event = reject.task.as_ref().map(|(id, run)| rejection(task_type, worker, id, *run, &invalid));
         let key = match &reject.task {
             Some((id, _)) => id.as_str().as_bytes().to_vec(),
             None => record.key.clone().unwrap_or_default(),
         };
-        let burial = DeadLetter {
-            task_type: self.parts.task_type.clone(),
+        let letter = DeadLetter {
+            task_type: self.task_type.clone(),
             key,
             task: reject.task.clone(),
             code: reject.code.to_owned(),
             message: reject.message.clone(),
             pointer: reject.pointer.clone(),
-            body: Body::Record(rejected),
+            body: Body::Record(invalid),
         };
-        self.dead_letter(burial, event, tag);
+        self.background.write(letter, event, tag);
+        self.record_rejected();
     }
 
-    fn meter_rejected(&mut self) {
-        self.next_flush.get_or_insert(Instant::now() + FLUSH_INTERVAL);
-        self.parts.meter.finished("rejected", Duration::ZERO);
-    }
-
-    pub(super) fn rejection(&self, id: &TaskId, run: u32, reject: &Reject, record: &Record) -> Event {
-        let mut event = Event::new(Kind::Failed, id.clone(), run, now_ms());
-        event.worker = Some(self.parts.events.worker.clone());
-        event.error = Some(Box::new(ErrorInfo::new(reject.code, reject.message.clone(), 0)));
-        event.task = Some(Box::new(Announcement {
-            task_type: self.parts.task_type.clone(),
-            created_at_ms: record.timestamp_ms,
-            position: Some(Position { partition: record.partition, offset: record.offset }),
-            hash: None,
-            policy: None,
-            asof: None,
-        }));
-        event
-    }
-
-    /// Writes a dead letter, then the event, some at a time. The dispatcher does not wait for it: they are as many as were
-    /// handed out at most, and what they hold is counted.
-    pub(super) fn dead_letter(&mut self, burial: DeadLetter, event: Option<Event>, tag: DeliveryTag) {
-        self.parts.meter.dead_letter(&burial.code);
-        let (dead_letters, inbox) = (self.parts.dead_letters.clone(), self.parts.inbox.clone());
-        let (burials, gone) = (self.burials.clone(), self.gone.clone());
-        runtime::spawn(gone.run_until_cancelled_owned(async move {
-            let Ok(permit) = burials.acquire_owned().await else { return };
-            dead_letters.dead_letter(burial).await;
-            match event {
-                Some(event) => dead_letters.events.report(&event, tag, &mut Vec::new()).await,
-                None => inbox.done(tag),
-            }
-            drop(permit);
-        }));
+    fn record_rejected(&mut self) {
+        self.reporter.schedule_flush(Instant::now());
+        self.metrics.record_outcome("rejected", Duration::ZERO);
     }
 }
 
-/// Code, message and pointer of a dead letter whose params do not fit.
-pub(super) fn burial_of(misfit: ParamsError) -> (&'static str, String, Option<String>) {
-    let at = if misfit.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", misfit.pointer) };
-    ("schema", format!("{at} do not fit the type: {}", misfit.message), Some(misfit.pointer))
+/// Terminal event of an invalid record whose task id is readable.
+fn rejection(task_type: &Arc<str>, worker: &Arc<str>, id: &TaskId, run: u32, invalid: &Invalid) -> Event {
+    let Invalid { record, reject, .. } = invalid;
+    let mut event = Event::new(Kind::Failed, id.clone(), run, now_ms());
+    event.worker = Some(worker.clone());
+    event.error = Some(Box::new(ErrorInfo::new(reject.code, reject.message.clone(), 0)));
+    event.task = Some(Box::new(Announcement {
+        task_type: task_type.clone(),
+        created_at_ms: record.timestamp_ms,
+        position: Some(Position { partition: record.partition, offset: record.offset }),
+        hash: None,
+        policy: None,
+        asof: None,
+    }));
+    event
 }

@@ -1,4 +1,4 @@
-//! How much may run at once: the type's slots, its part of a fleet-wide limit, a pause, a rate.
+//! Limits of a type: its slots, its part of a fleet-wide concurrency limit, pauses, and the rate limit.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,43 +18,46 @@ use crate::control::ControlState;
 use crate::worker::consumer::assignment::Assignment;
 use crate::worker::decode::InFlight;
 
-type OfType = RateLimiter<NotKeyed, InMemoryState, MonotonicClock, NoOpMiddleware<std::time::Instant>>;
-type OfKeys = RateLimiter<u64, HashMapStateStore<u64>, MonotonicClock, NoOpMiddleware<std::time::Instant>>;
+type TypeLimiter = RateLimiter<NotKeyed, InMemoryState, MonotonicClock, NoOpMiddleware<std::time::Instant>>;
+type KeyLimiter = RateLimiter<u64, HashMapStateStore<u64>, MonotonicClock, NoOpMiddleware<std::time::Instant>>;
 
-/// Keys whose last start is remembered, before those at rest are forgotten.
+/// Number of keys in the rate limiter above which unused ones are dropped.
 const MAX_KEYS: usize = 10_000;
 
-/// What holds for one type now.
+/// Current limits of one type.
 pub struct Limits {
     slots: usize,
     paused: bool,
-    portion: Assignment,
-    pace: Pace,
+    assignment: Assignment,
+    limiter: Limiter,
+    /// Rate limit, with the time between two starts on this worker.
     rate: Option<(Rate, Duration)>,
-    /// The rate lets nothing begin before.
-    held_until: Option<Instant>,
+    /// Time before which the type's rate limit admits no task.
+    refused_until: Option<Instant>,
 }
 
-enum Pace {
-    Free,
-    OfType(OfType),
-    OfKeys(Box<ByKey>),
+enum Limiter {
+    None,
+    PerType(TypeLimiter),
+    PerKey(Box<KeyQueues>),
 }
 
-struct ByKey {
-    limiter: OfKeys,
-    /// Tasks whose key has to wait, and when the next one of each may begin.
+/// Rate limiter per key, with the tasks that it has not admitted yet.
+struct KeyQueues {
+    limiter: KeyLimiter,
+    /// Waiting tasks of each key.
     waiting: FxHashMap<u64, VecDeque<Box<InFlight>>>,
-    wakes: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Time at which the next task of each waiting key is admitted.
+    due: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
-/// Whether a task may begin as far as the rate goes.
-pub enum Paced {
-    Go(Box<InFlight>),
-    /// None of the type may; it is given back.
-    NotYet(Box<InFlight>),
-    /// It waits for its key.
-    Kept,
+/// Decision of the rate limit about a task.
+pub enum Admission {
+    Admitted(Box<InFlight>),
+    /// No task of the type is admitted now; the task is returned.
+    Refused(Box<InFlight>),
+    /// The task waits here for its key.
+    Queued,
 }
 
 impl Limits {
@@ -62,16 +65,16 @@ impl Limits {
         Self {
             slots: policy.slots() as usize,
             paused: false,
-            portion: Assignment::default(),
-            pace: Pace::Free,
+            assignment: Assignment::default(),
+            limiter: Limiter::None,
             rate: None,
-            held_until: None,
+            refused_until: None,
         }
     }
 
-    /// Attempts that may run at once now.
+    /// Maximum number of attempts that may run now.
     pub fn open_slots(&self) -> usize {
-        if self.paused || self.held_until.is_some() { 0 } else { self.slots }
+        if self.paused || self.refused_until.is_some() { 0 } else { self.slots }
     }
 
     pub fn slots(&self) -> usize {
@@ -82,22 +85,22 @@ impl Limits {
         self.paused
     }
 
-    pub fn own(&mut self, portion: Assignment) {
-        self.portion = portion;
+    pub fn set_assignment(&mut self, assignment: Assignment) {
+        self.assignment = assignment;
     }
 
-    pub fn portion(&self) -> &Assignment {
-        &self.portion
+    pub fn assignment(&self) -> &Assignment {
+        &self.assignment
     }
 
-    /// Takes over what the configuration and the orders say. Returns tasks that no longer wait for a rate.
-    pub fn set(&mut self, task_type: &str, policy: &TypePolicy, orders: &ControlState) -> VecDeque<Box<InFlight>> {
-        self.paused = orders.paused.contains_key(task_type);
-        let said = orders.slots.get(task_type);
-        let slots = said.and_then(|said| said.slots).unwrap_or_else(|| policy.slots()) as usize;
-        let limit = said.and_then(|said| said.max_concurrency).or(policy.max_concurrency);
-        self.slots = limit.map_or(slots, |limit| slots.min(self.portion.of_limit(limit) as usize));
-        let rate = orders.rates.get(task_type).map(|limit| limit.rate).or(policy.rate);
+    /// Applies configuration and control state. Returns the tasks that waited for a rate limit that has changed.
+    pub fn apply(&mut self, task_type: &str, policy: &TypePolicy, state: &ControlState) -> VecDeque<Box<InFlight>> {
+        self.paused = state.paused.contains_key(task_type);
+        let own = state.slots.get(task_type);
+        let slots = own.and_then(|own| own.slots).unwrap_or_else(|| policy.slots()) as usize;
+        let limit = own.and_then(|own| own.max_concurrency).or(policy.max_concurrency);
+        self.slots = limit.map_or(slots, |limit| slots.min(self.assignment.of_limit(limit) as usize));
+        let rate = state.rates.get(task_type).map(|limit| limit.rate).or(policy.rate);
         self.set_rate(rate)
     }
 
@@ -106,118 +109,120 @@ impl Limits {
         if rate == self.rate {
             return VecDeque::new();
         }
-        (self.rate, self.held_until) = (rate, None);
-        let pace = rate.map_or(Pace::Free, |(rate, spacing)| Pace::of(&rate, spacing));
-        match std::mem::replace(&mut self.pace, pace) {
-            Pace::OfKeys(by_key) => by_key.waiting.into_values().flatten().collect(),
+        self.rate = rate;
+        self.refused_until = None;
+        let limiter = rate.map_or(Limiter::None, |(rate, spacing)| Limiter::new(&rate, spacing));
+        match std::mem::replace(&mut self.limiter, limiter) {
+            Limiter::PerKey(queues) => queues.waiting.into_values().flatten().collect(),
             _ => VecDeque::new(),
         }
     }
 
-    /// The time between two starts here. What the fleet may do is divided by partitions; a key has one partition anyway.
+    /// Time between two starts on this worker. A fleet-wide rate is divided by partitions; all tasks of a key are in
+    /// one partition, so a rate per key is not divided.
     fn spacing(&self, rate: &Rate) -> Duration {
         let spacing = Duration::from(rate.per) / rate.count;
         match rate.by {
             RateBy::Key => spacing,
-            RateBy::Type => spacing.mul_f64(self.portion.parts()),
+            RateBy::Type => spacing.mul_f64(self.assignment.parts()),
         }
     }
 
-    /// Asks the rate for a start.
-    pub fn pace(&mut self, held: Box<InFlight>) -> Paced {
-        match &mut self.pace {
-            Pace::Free => Paced::Go(held),
-            Pace::OfType(limiter) => match limiter.check() {
-                Ok(()) => Paced::Go(held),
+    /// Asks the rate limit to admit a task.
+    pub fn admit(&mut self, in_flight: Box<InFlight>) -> Admission {
+        match &mut self.limiter {
+            Limiter::None => Admission::Admitted(in_flight),
+            Limiter::PerType(limiter) => match limiter.check() {
+                Ok(()) => Admission::Admitted(in_flight),
                 Err(not_until) => {
-                    self.held_until = Some(when(&not_until));
-                    Paced::NotYet(held)
+                    self.refused_until = Some(earliest(&not_until));
+                    Admission::Refused(in_flight)
                 }
             },
-            Pace::OfKeys(by_key) => by_key.pace(held),
+            Limiter::PerKey(queues) => queues.admit(in_flight),
         }
     }
 
-    /// When a start that waits for the rate is due.
+    /// Time at which the rate limit admits the next waiting task.
     pub fn next_due(&self) -> Option<Instant> {
-        let of_key = match &self.pace {
-            Pace::OfKeys(by_key) => by_key.wakes.peek().map(|Reverse((at, _))| *at),
+        let of_key = match &self.limiter {
+            Limiter::PerKey(queues) => queues.due.peek().map(|Reverse((at, _))| *at),
             _ => None,
         };
-        [self.held_until, of_key].into_iter().flatten().min()
+        [self.refused_until, of_key].into_iter().flatten().min()
     }
 
-    /// Tasks that may begin now.
-    pub fn due(&mut self, now: Instant) -> VecDeque<Box<InFlight>> {
-        self.held_until = self.held_until.filter(|at| *at > now);
-        match &mut self.pace {
-            Pace::OfKeys(by_key) => by_key.due(now),
+    /// Takes the tasks that the rate limit admits now.
+    pub fn take_due(&mut self, now: Instant) -> VecDeque<Box<InFlight>> {
+        self.refused_until = self.refused_until.filter(|at| *at > now);
+        match &mut self.limiter {
+            Limiter::PerKey(queues) => queues.take_due(now),
             _ => VecDeque::new(),
         }
     }
 
-    /// Takes out the waiting tasks that are meant.
-    pub fn extract(&mut self, meant: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
-        let Pace::OfKeys(by_key) = &mut self.pace else { return VecDeque::new() };
-        // A key whose tasks are all gone is dropped when its time comes.
-        by_key.waiting.values_mut().flat_map(|waiting| super::commands::split(waiting, meant)).collect()
+    /// Takes out the selected waiting tasks.
+    pub fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
+        let Limiter::PerKey(queues) = &mut self.limiter else { return VecDeque::new() };
+        // A key without tasks is dropped when it is due.
+        queues.waiting.values_mut().flat_map(|waiting| super::queue::split(waiting, is_selected)).collect()
     }
 
     pub fn clear(&mut self) {
-        (self.pace, self.rate) = (Pace::Free, None);
+        self.limiter = Limiter::None;
+        self.rate = None;
     }
 }
 
-impl Pace {
-    fn of(rate: &Rate, spacing: Duration) -> Self {
+impl Limiter {
+    fn new(rate: &Rate, spacing: Duration) -> Self {
         let quota = Quota::with_period(spacing.max(Duration::from_nanos(1)));
         let Some(quota) = quota.map(|quota| quota.allow_burst(NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN))) else {
-            return Self::Free;
+            return Self::None;
         };
         match rate.by {
-            RateBy::Type => Self::OfType(RateLimiter::direct_with_clock(quota, MonotonicClock)),
+            RateBy::Type => Self::PerType(RateLimiter::direct_with_clock(quota, MonotonicClock)),
             RateBy::Key => {
                 let limiter = RateLimiter::new(quota, HashMapStateStore::default(), MonotonicClock);
-                let (waiting, wakes) = Default::default();
-                Self::OfKeys(Box::new(ByKey { limiter, waiting, wakes }))
+                Self::PerKey(Box::new(KeyQueues { limiter, waiting: FxHashMap::default(), due: BinaryHeap::new() }))
             }
         }
     }
 }
 
-impl ByKey {
-    fn pace(&mut self, held: Box<InFlight>) -> Paced {
-        let key = held.rate_key();
+impl KeyQueues {
+    fn admit(&mut self, in_flight: Box<InFlight>) -> Admission {
+        let key = in_flight.rate_key();
         if let Some(waiting) = self.waiting.get_mut(&key) {
-            waiting.push_back(held);
-            return Paced::Kept;
+            waiting.push_back(in_flight);
+            return Admission::Queued;
         }
         match self.limiter.check_key(&key) {
             Ok(()) => {
-                self.forget_rested();
-                Paced::Go(held)
+                self.drop_unused_keys();
+                Admission::Admitted(in_flight)
             }
             Err(not_until) => {
-                self.wakes.push(Reverse((when(&not_until), key)));
-                self.waiting.insert(key, VecDeque::from([held]));
-                Paced::Kept
+                self.due.push(Reverse((earliest(&not_until), key)));
+                self.waiting.insert(key, VecDeque::from([in_flight]));
+                Admission::Queued
             }
         }
     }
 
-    fn forget_rested(&self) {
+    fn drop_unused_keys(&self) {
         if self.limiter.len() > MAX_KEYS {
             self.limiter.retain_recent();
             self.limiter.shrink_to_fit();
         }
     }
 
-    fn due(&mut self, now: Instant) -> VecDeque<Box<InFlight>> {
-        let mut due = VecDeque::new();
-        while let Some(&Reverse((at, key))) = self.wakes.peek()
+    fn take_due(&mut self, now: Instant) -> VecDeque<Box<InFlight>> {
+        let mut admitted = VecDeque::new();
+        while let Some(&Reverse((at, key))) = self.due.peek()
             && at <= now
         {
-            self.wakes.pop();
+            self.due.pop();
             while let Some(waiting) = self.waiting.get_mut(&key) {
                 let Some(next) = waiting.pop_front() else {
                     self.waiting.remove(&key);
@@ -225,16 +230,16 @@ impl ByKey {
                 };
                 if let Err(not_until) = self.limiter.check_key(&key) {
                     waiting.push_front(next);
-                    self.wakes.push(Reverse((when(&not_until), key)));
+                    self.due.push(Reverse((earliest(&not_until), key)));
                     break;
                 }
-                due.push_back(next);
+                admitted.push_back(next);
             }
         }
-        due
+        admitted
     }
 }
 
-fn when(not_until: &NotUntil<std::time::Instant>) -> Instant {
+fn earliest(not_until: &NotUntil<std::time::Instant>) -> Instant {
     not_until.earliest_possible().into()
 }

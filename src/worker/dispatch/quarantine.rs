@@ -1,116 +1,119 @@
-//! Tasks that were under way when workers died. They run in child processes, so that only the one that kills comes to
-//! harm; one that takes down two is convicted. The second time it has a process that no other task has been in, so that
-//! nobody answers for what another one has left behind.
+//! Quarantine of suspects: tasks that were under way when workers crashed. They run in child processes, so that a
+//! poison pill crashes only its own process; a suspect that crashes two is declared poison. The second time it gets a
+//! process that ran no other task, so that it is not blamed for what another task left behind.
 
-use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::time::Instant;
-
-use super::{Dispatcher, DispatcherDeps, Running, Sleeping};
+use super::DispatcherDeps;
+use super::running::Running;
+use super::tasks::Tasks;
 use crate::config::Isolation;
 use crate::handlers::{Failure, Handler};
 use crate::model::event::Kind;
-use crate::worker::child::{CRASHED, ChildPool};
+use crate::worker::child::ChildPool;
 use crate::worker::decode::InFlight;
 
-/// The code of the dead letter of a task that takes its worker down.
-const CONVICTED: &str = "crashed_worker";
-/// Child processes that a suspect may take down before it is convicted.
-const DEATHS: u8 = 2;
-/// Suspects at once, per core and at least: each has a process of its own.
-const AT_ONCE_PER_CORE: usize = 2;
-const AT_ONCE_AT_LEAST: usize = 4;
+/// Dead-letter code of a poison pill.
+const POISON: &str = "crashed_worker";
+/// Number of child processes that a suspect may crash before it is declared poison.
+const MAX_CRASHES: u8 = 2;
+/// Maximum number of concurrent suspects, per core and at least: each has its own process.
+const MAX_PER_CORE: usize = 2;
+const MAX_AT_LEAST: usize = 4;
 
 pub(super) struct Quarantine {
-    /// Where they run. None where there is nothing to suspect: the handler can take nothing down.
-    cells: Option<ChildPool>,
+    /// Child processes for suspects. `None` if the handler cannot crash the worker.
+    children: Option<ChildPool>,
     running: usize,
-    at_once: usize,
-    /// They hold no slot meanwhile.
+    max_running: usize,
+    /// Suspects that wait for a child process, without a slot.
     pub waiting: VecDeque<Box<InFlight>>,
 }
 
-/// Puts attempts of a type that asks for it into child processes; else these are for suspects.
-pub(super) fn isolate(parts: &mut DispatcherDeps) -> Option<ChildPool> {
-    let cells = parts.cells.take()?;
-    if parts.registered.policy.isolation == Isolation::None {
-        return Some(cells);
+/// Runs all attempts of a type with `isolation = "process"` in child processes; for any other type, returns the pool
+/// for its suspects.
+pub(super) fn isolate(deps: &mut DispatcherDeps) -> Option<ChildPool> {
+    let children = deps.children.take()?;
+    if deps.registered.policy.isolation == Isolation::None {
+        return Some(children);
     }
-    parts.registered.handler = Arc::new(cells);
+    deps.registered.handler = Arc::new(children);
     None
 }
 
 impl Quarantine {
-    pub fn new(cells: Option<ChildPool>, slots: u32) -> Self {
+    pub fn new(children: Option<ChildPool>, slots: u32) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let at_once = (cores * AT_ONCE_PER_CORE).max(AT_ONCE_AT_LEAST).min(slots as usize).max(1);
-        Self { cells, running: 0, at_once, waiting: VecDeque::new() }
+        let max_running = (cores * MAX_PER_CORE).max(MAX_AT_LEAST).min(slots as usize).max(1);
+        Self { children, running: 0, max_running, waiting: VecDeque::new() }
+    }
+
+    pub fn is_enabled(&self) -> bool {
+        self.children.is_some()
     }
 
     pub fn is_full(&self) -> bool {
-        self.cells.is_some() && self.running >= self.at_once
+        self.is_enabled() && self.running >= self.max_running
     }
 
-    /// One that has waited, where there is room for it now.
-    pub fn next(&mut self) -> Option<Box<InFlight>> {
+    /// Takes the next waiting suspect, if a quarantine process is free.
+    pub fn pop(&mut self) -> Option<Box<InFlight>> {
         if self.waiting.is_empty() || self.is_full() { None } else { self.waiting.pop_front() }
     }
 
-    /// An attempt goes on in a task of its own.
-    pub fn begun(&mut self, held: &InFlight) {
-        self.running += usize::from(held.suspect);
+    /// Returns the handler for a task: that of its type, or a child process for a suspect.
+    pub fn handler_for(&self, in_flight: &InFlight, default: &Arc<dyn Handler>) -> Arc<dyn Handler> {
+        match &self.children {
+            Some(children) if in_flight.suspect && in_flight.crashes > 0 => Arc::new(children.fresh()),
+            Some(children) if in_flight.suspect => Arc::new(children.clone()),
+            _ => default.clone(),
+        }
+    }
+
+    /// Registers an attempt that runs in a task of its own.
+    pub fn attempt_started(&mut self, in_flight: &InFlight) {
+        self.running += usize::from(in_flight.suspect);
+    }
+
+    pub fn attempt_ended(&mut self, in_flight: &InFlight) {
+        self.running -= usize::from(in_flight.suspect);
     }
 }
 
-impl Dispatcher {
-    pub(super) fn handler_for(&self, held: &InFlight) -> Arc<dyn Handler> {
-        match &self.quarantine.cells {
-            Some(cells) if held.suspect && held.deaths > 0 => Arc::new(cells.fresh()),
-            Some(cells) if held.suspect => Arc::new(cells.clone()),
-            _ => self.parts.registered.handler.clone(),
-        }
-    }
-
-    pub(super) fn suspect_ended(&mut self, held: &InFlight) {
-        if held.suspect {
-            self.quarantine.running -= 1;
-        }
-    }
-
-    /// Its process died by its own doing. A worker that gives the partition back does not judge any more.
-    pub(super) fn has_convicted_itself(&self, held: &InFlight, failure: &Failure) -> bool {
-        held.suspect && self.quarantine.cells.is_some() && failure.kind == CRASHED
-    }
-
-    /// At once again, and the second time to the dead letters.
-    pub(super) async fn suspect_died(&mut self, mut running: Running, failure: Failure) {
-        let closed = self.closed_assignments.contains(&running.held.tag.slot());
-        running.held.deaths += 1;
+impl Tasks {
+    /// Retries a crashed suspect at once; after the last allowed crash declares it poison. A partition that is given
+    /// back leaves that decision to its next owner.
+    pub(super) async fn suspect_crashed(&mut self, mut running: Running, failure: Failure) {
+        let closed = self.assignments.is_closed(running.in_flight.tag);
+        running.in_flight.crashes += 1;
         self.log_failure(&running, &failure);
-        if running.held.deaths >= DEATHS && !closed {
+        if running.in_flight.crashes >= MAX_CRASHES && !closed {
             return self.declare_poison(running, failure);
         }
-        self.parts.meter.finished("retried", running.began.elapsed());
-        let mut event = self.failure_event(Kind::Retrying, &running, &failure);
+        self.metrics.record_outcome("retried", running.started_at.elapsed());
+        let mut event = self.reporter.failure_event(Kind::Retrying, &running, &failure);
         event.due_ms = Some(event.at_ms);
-        self.say(&mut running.held, event).await;
+        self.reporter.publish(&mut running.in_flight, event).await;
         if closed {
-            return self.release(running.held);
+            return self.release(running.in_flight);
         }
-        running.held.attempts += 1;
-        self.sleeping.push(Reverse(Sleeping { until: Instant::now(), held: running.held }));
+        running.in_flight.attempts += 1;
+        self.queue.delay(running.in_flight, Duration::ZERO);
     }
 
     fn declare_poison(&mut self, running: Running, failure: Failure) {
-        let (task, task_type) = (&running.held.task.id, &self.parts.task_type);
-        tracing::error!(%task, %task_type, reason = %failure.message, "this task takes its worker down: to the dead letters");
-        self.parts.meter.finished("failed", running.began.elapsed());
-        let message =
-            format!("workers died with this task under way, and then {DEATHS} processes of its own: {}", failure.message);
-        let verdict = Failure::dead(message.clone()).of_kind(CONVICTED);
-        let event = self.failure_event(Kind::Failed, &running, &verdict);
-        self.dead_letter_task(running.held, event, CONVICTED, message);
+        let task = &running.in_flight.task.id;
+        let task_type = &self.task_type;
+        tracing::error!(%task, %task_type, reason = %failure.message, "poison task: it crashed its workers and becomes a dead letter");
+        self.metrics.record_outcome("failed", running.started_at.elapsed());
+        let message = format!(
+            "workers crashed while this task was running, and then {MAX_CRASHES} child processes of its own: {}",
+            failure.message
+        );
+        let poison = Failure::dead(message.clone()).of_kind(POISON);
+        let event = self.reporter.failure_event(Kind::Failed, &running, &poison);
+        self.dead_letter_task(running.in_flight, event, POISON, message);
     }
 }

@@ -1,90 +1,59 @@
-//! What the clock brings: retries, `started` of attempts that last, and notes.
+//! Timers of a dispatcher: delayed tasks, `started` events of attempts that last, output and metrics.
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Dispatcher, Running};
-use crate::model::event::Kind;
-use crate::worker::attempt::output::FLUSH_INTERVAL;
-use crate::worker::completions::DeliveryTag;
-use crate::worker::decode::Input;
+use super::Dispatcher;
+use super::running::RunningAttempts;
+use super::tasks::Tasks;
 
-/// How often threads that are stuck are looked at.
-const LOOK_AT_STUCK: Duration = Duration::from_millis(50);
+/// Interval of the check for stuck slots, which report no end.
+const STUCK_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Dispatcher {
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let started = self.unstarted.front().map(|(at, _)| *at);
-        let sleeping = self.sleeping.peek().map(|Reverse(next)| next.until);
-        // Nobody says when a thread is free again.
-        let stuck = (self.stuck > 0).then(|| Instant::now() + LOOK_AT_STUCK);
-        [started, sleeping, self.next_flush, self.limits.next_due(), stuck].into_iter().flatten().min()
+        let stuck = (self.stuck_slots > 0).then(|| Instant::now() + STUCK_CHECK_INTERVAL);
+        let Tasks { queue, reporter, .. } = &self.tasks;
+        let timers = [self.running.next_due(), queue.next_due(), reporter.next_flush(), self.limits.next_due(), stuck];
+        timers.into_iter().flatten().min()
     }
 
-    pub(super) async fn do_due(&mut self) {
+    pub(super) async fn run_due(&mut self) {
         let now = Instant::now();
-        while let Some((_, number)) = self.unstarted.pop_front_if(|(at, _)| *at <= now) {
-            self.report_started(number).await;
+        while let Some(id) = self.running.take_due(now) {
+            announce_start(&mut self.running, &mut self.tasks, id).await;
         }
-        while self.sleeping.peek().is_some_and(|Reverse(next)| next.until <= now) {
-            if let Some(Reverse(next)) = self.sleeping.pop() {
-                self.queue.push_front(Input::Task(next.held));
-            }
+        self.tasks.queue.wake_due(now);
+        for mut in_flight in self.limits.take_due(now).into_iter().rev() {
+            in_flight.admitted = true;
+            self.tasks.queue.push_front(in_flight);
         }
-        for mut held in self.limits.due(now).into_iter().rev() {
-            held.paced = true;
-            self.queue.push_front(Input::Task(held));
+        if self.tasks.reporter.take_due_flush(now) {
+            publish_output(&mut self.running, &mut self.tasks).await;
+            self.tasks.metrics.flush();
         }
-        if self.next_flush.is_some_and(|at| at <= now) {
-            self.next_flush = None;
-            self.flush_all_notes().await;
-            self.parts.meter.flush();
-        }
-        if self.next_flush.is_none() && !self.running.is_empty() {
-            self.next_flush = Some(now + FLUSH_INTERVAL);
+        if !self.running.is_empty() {
+            self.tasks.reporter.schedule_flush(now);
         }
     }
+}
 
-    pub(super) async fn report_started(&mut self, number: u64) {
-        let Some(mut running) = self.running.remove(&number) else { return };
-        self.write_started(&mut running).await;
-        self.running.insert(number, running);
-        self.next_flush.get_or_insert(Instant::now() + FLUSH_INTERVAL);
+async fn announce_start(running: &mut RunningAttempts, tasks: &mut Tasks, id: u64) {
+    if let Some(running) = running.get_mut(id) {
+        tasks.reporter.publish_started(running).await;
+        tasks.reporter.schedule_flush(Instant::now());
     }
+}
 
-    pub(super) async fn write_started(&mut self, running: &mut Running) {
-        if running.started {
-            return;
-        }
-        let mut event = self.event(Kind::Started, &running.held);
-        event.at_ms = running.began_ms;
-        event.attempt = running.held.attempts + 1;
-        self.say(&mut running.held, event).await;
-        running.started = true;
+/// Publishes pending output, after the `started` events of all attempts, because output of an attempt comes after its
+/// start.
+async fn publish_output(running: &mut RunningAttempts, tasks: &mut Tasks) {
+    if tasks.reporter.output.is_idle() {
+        return;
     }
-
-    pub(super) async fn flush_notes(&mut self, running: &mut Running) {
-        let notes = self.output.close(&running.cx);
-        if !notes.is_empty() {
-            self.write_started(running).await;
-        }
-        for event in notes {
-            self.parts.events.report(&event, DeliveryTag::UNTRACKED, &mut self.scratch).await;
-        }
+    while let Some(id) = running.take_unannounced() {
+        announce_start(running, tasks, id).await;
     }
-
-    /// A note on an attempt comes after its start, also where that would not have been told yet.
-    pub(super) async fn flush_all_notes(&mut self) {
-        if self.output.is_idle() {
-            return;
-        }
-        while let Some((_, number)) = self.unstarted.pop_front() {
-            self.report_started(number).await;
-        }
-        for event in self.output.flush_all() {
-            self.parts.events.report(&event, DeliveryTag::UNTRACKED, &mut self.scratch).await;
-        }
-    }
+    tasks.reporter.publish_pending_output().await;
 }

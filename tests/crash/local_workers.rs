@@ -1,14 +1,14 @@
-//! Workers as processes on a real Kafka: a folder with their configuration and what they have logged.
+//! Worker processes on a real Kafka: a folder with their configuration and logs.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::fleet::Fleet;
 
-pub struct Site(tempfile::TempDir);
+pub struct LocalWorkers(tempfile::TempDir);
 
-impl Site {
-    /// Sessions last 6 s; that partitions are asked back is heard within 0.3 s.
+impl LocalWorkers {
+    /// Sessions time out after 6 s; revocations arrive within 0.3 s.
     pub fn new(fleet: &Fleet, partitions: u32, types: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let brokers = std::env::var("KAFLEET_TEST_KAFKA").unwrap();
@@ -31,8 +31,8 @@ impl Site {
         self.0.path().join(format!("worker-{number}.log"))
     }
 
-    /// The last that the first so many workers have logged.
-    pub fn talk(&self, workers: usize) -> String {
+    /// Returns the last log lines of the first `workers` workers.
+    pub fn log_tails(&self, workers: usize) -> String {
         let logs = (0..workers).map(|n| std::fs::read_to_string(self.log(n)).unwrap_or_default());
         let tails =
             logs.map(|log| log.lines().rev().take(8).map(|line| line.chars().take(300).collect()).collect::<Vec<String>>());

@@ -1,4 +1,4 @@
-//! The task type of these tests: it does what its params say.
+//! Task type of these tests, which crashes, blocks or reports as its params request.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use crate::types::Kind;
 
-/// State of the app: a child process has its own.
+/// State of the app; each child process has its own.
 pub struct Greeting(pub &'static str);
 
 #[derive(Serialize, Deserialize, JsonSchema)]
-pub struct Risky {
+pub struct Crashing {
     pub act: Act,
-    /// A file, for [`Act::Await`] and [`Act::Landmine`].
+    /// A file, for [`Act::Await`] and [`Act::DelayedAbort`].
     #[serde(default)]
     pub until: Option<String>,
 }
@@ -25,37 +25,37 @@ pub struct Risky {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Act {
-    /// Answers its process id, and what it finds in its context.
+    /// Returns its process id and values of its context.
     Answer,
-    /// The same after some milliseconds.
+    /// Returns the same after some milliseconds.
     Brief,
     Abort,
     Segfault,
     Exit,
     Overflow,
     Panic,
-    /// Takes more memory than it may.
+    /// Allocates more memory than allowed.
     Devour,
-    /// Reports, spawns, and answers.
-    NotifyAction,
-    /// Spawns and fails.
+    /// Reports progress, spawns children, and succeeds.
+    Report,
+    /// Spawns a child and fails.
     SpawnAndFail,
-    /// Answers when the file is there.
+    /// Succeeds when the file exists.
     Await,
     /// Waits for its cancellation.
-    Heed,
-    /// Does not.
+    Stop,
+    /// Ignores its cancellation.
     Ignore,
-    /// Speaks for eight seconds, without getting on.
+    /// Logs for eight seconds without a sign of life.
     Chatter,
-    /// Gets on for eight seconds, a heartbeat at a time.
-    Beat,
-    /// Answers, and takes its process down when the file is there.
-    Landmine,
+    /// Sends heartbeats for eight seconds.
+    Heartbeats,
+    /// Succeeds, and aborts its process when the file exists.
+    DelayedAbort,
 }
 
-impl Task for Risky {
-    const TYPE: &'static str = "risky";
+impl Task for Crashing {
+    const TYPE: &'static str = "crashing";
     const CONCURRENCY: u32 = 8;
     const RETRIES: u32 = 1;
     const MIN_BACKOFF: Duration = Duration::from_millis(20);
@@ -70,13 +70,13 @@ impl Task for Risky {
                 eprintln!("enough of this");
                 std::process::abort()
             }
-            // SAFETY: this is what the test is about.
+            // SAFETY: not safe on purpose, the test needs the crash.
             Act::Segfault => unsafe { std::ptr::null_mut::<u8>().write_volatile(1) },
             Act::Exit => std::process::exit(0),
             Act::Overflow => drop(overflow(1)),
             Act::Panic => panic!("on purpose"),
             Act::Devour => drop(vec![1_u8; 512 << 20]),
-            Act::NotifyAction => tell(&cx).await?,
+            Act::Report => report(&cx).await?,
             Act::SpawnAndFail => {
                 cx.spawn_child(Child::new("leaf", json!(1)));
                 return Err(Failure::fail("after spawning").of_kind("own_kind".to_owned()));
@@ -87,7 +87,7 @@ impl Task for Risky {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
-            Act::Heed => cx.cancelled().cancelled().await,
+            Act::Stop => cx.cancelled().cancelled().await,
             Act::Ignore => loop {
                 std::thread::sleep(Duration::from_secs(1));
             },
@@ -97,13 +97,13 @@ impl Task for Risky {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
-            Act::Beat => {
+            Act::Heartbeats => {
                 for _ in 0..800 {
                     cx.heartbeat();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
-            Act::Landmine => {
+            Act::DelayedAbort => {
                 let file = self.until.unwrap_or_default();
                 drop(std::thread::spawn(move || {
                     while !std::path::Path::new(&file).exists() {
@@ -118,42 +118,42 @@ impl Task for Risky {
     }
 }
 
-#[allow(unconditional_recursion, reason = "this is what the test is about")]
+#[allow(unconditional_recursion, reason = "the test needs the overflow")]
 fn overflow(depth: u64) -> u64 {
     std::hint::black_box([depth; 1024])[7] + overflow(std::hint::black_box(depth + 1))
 }
 
-async fn tell(cx: &Context) -> TaskResult<()> {
+async fn report(cx: &Context) -> TaskResult<()> {
     cx.progress(json!({"half": true}));
     cx.log("a line");
     let early = cx.spawn_now(vec![Child::new("leaf", json!("early"))]).await?;
-    cx.log(format!("{} is out", early[0]));
+    cx.log(format!("{} is published", early[0]));
     cx.spawn_child(Child::new("leaf", json!("late")));
     cx.spawn_child(Child::new("leaf", json!("late")));
     Ok(())
 }
 
 pub fn app() -> App {
-    kafleet::app().state(Greeting("hello from the app")).task::<Risky>()
+    kafleet::app().state(Greeting("hello from the app")).task::<Crashing>()
 }
 
-/// The type as the tests register it.
-pub fn risky(isolation: Isolation) -> Kind {
-    let mut registered = Registered::of::<Risky>();
+/// Creates the type as the tests register it.
+pub fn crashing(isolation: Isolation) -> Kind {
+    let mut registered = Registered::of::<Crashing>();
     registered.policy.isolation = isolation;
-    Kind { name: Risky::TYPE, registered }
+    Kind { name: Crashing::TYPE, registered }
 }
 
 pub fn params(act: Act) -> String {
-    serde_json::to_string(&Risky { act, until: None }).unwrap()
+    serde_json::to_string(&Crashing { act, until: None }).unwrap()
 }
 
-/// Of a task that answers when the file is there.
+/// Params of a task that succeeds when the file exists.
 pub fn held(until: &std::path::Path) -> String {
     waiting(Act::Await, until)
 }
 
-/// Of an act that waits for the file.
+/// Params of an act that waits for the file.
 pub fn waiting(act: Act, until: &std::path::Path) -> String {
-    serde_json::to_string(&Risky { act, until: Some(until.display().to_string()) }).unwrap()
+    serde_json::to_string(&Crashing { act, until: Some(until.display().to_string()) }).unwrap()
 }

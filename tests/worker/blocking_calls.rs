@@ -1,4 +1,4 @@
-//! What handlers do that blocks, off the threads that the worker itself needs.
+//! Blocking calls of handlers run on threads that the worker does not need itself.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::fleet::{memory, until};
 use crate::types::{Kind, ok};
 
-/// Calls that block until the file is there, whatever becomes of their attempts.
+/// A type whose blocking calls return when the file exists, also after the end of their attempts.
 fn calls(gate: std::path::PathBuf) -> Kind {
     let kind = Kind::new("calls", move |_, cx| {
         let gate = gate.clone();
@@ -29,10 +29,10 @@ fn calls(gate: std::path::PathBuf) -> Kind {
 }
 
 #[test]
-fn calls_that_hang_keep_their_slots_and_leave_the_worker_its_threads() {
+fn hanging_calls_keep_their_slots_and_leave_threads_to_the_worker() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("open");
-    // A worker that needs a thread for something blocking finds one of four.
+    // Four blocking threads for the worker itself.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).max_blocking_threads(4).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -44,10 +44,10 @@ fn calls_that_hang_keep_their_slots_and_leave_the_worker_its_threads() {
         let worker = fleet.worker();
         fleet.send_many("calls", "c", 4, "0").await;
         for end in fleet.wait_for_results(4).await {
-            assert_eq!(end.error.unwrap().kind, "timeout", "its end is told in time");
+            assert_eq!(end.error.unwrap().kind, "timeout", "the timeout is published in time");
         }
-        until("the slots are told to be stuck", || worker.metric("kafleet_slots_stuck", "calls") == 4.0).await;
-        // Its children are looked up off the async threads.
+        until("the slots count as stuck", || worker.metric("kafleet_slots_stuck", "calls") == 4.0).await;
+        // Looking up the topics of its children blocks a thread.
         fleet.send("parent", "p", "0").await;
         assert_eq!(fleet.result_of("p").await.kind, EventKind::Succeeded);
         fleet.send("calls", "next", "0").await;

@@ -8,45 +8,45 @@ use kafleet::config::Isolation;
 use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::task::partition::partition_of;
 
+use crate::crashing_handlers::{Act, crashing, held, params};
 use crate::fleet::{Fleet, kafka, until};
 use crate::isolated::exists;
-use crate::risky::{Act, held, params, risky};
-use crate::site::Site;
+use crate::local_workers::LocalWorkers;
 use crate::tail::{ended_ids, is_end};
 use crate::{Case, block_on};
 
 pub const CASES: &[Case] = &[
-    ("exactly_the_culprit_is_convicted", exactly_the_culprit_is_convicted),
-    ("killed_workers_convict_nobody", killed_workers_convict_nobody),
+    ("only_the_poison_task_is_declared_poison", only_the_poison_task_is_declared_poison),
+    ("killed_workers_declare_no_task_poison", killed_workers_declare_no_task_poison),
     ("child_processes_die_with_a_killed_worker", child_processes_die_with_a_killed_worker),
 ];
 
 const PARTITIONS: u32 = 8;
 const TASKS: usize = 10_000;
-/// Tasks under way at each of three deaths.
+/// Number of tasks that run at each of three kills.
 const HELD: usize = 4;
-/// Sessions last 6 s: so long a dead worker holds up its partitions.
+/// A crashed worker blocks its partitions for its session of 6 s.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Starts workers, one after the other, for as long as they die.
+/// Starts a new worker whenever one has crashed.
 struct Supervisor {
-    site: Site,
+    workers: LocalWorkers,
     child: Option<Child>,
     started: usize,
 }
 
 impl Supervisor {
     fn new(fleet: &Fleet, types: &str) -> Self {
-        Self { site: Site::new(fleet, PARTITIONS, types), child: None, started: 0 }
+        Self { workers: LocalWorkers::new(fleet, PARTITIONS, types), child: None, started: 0 }
     }
 
     fn start(&mut self) {
-        self.child = Some(self.site.start(self.started));
+        self.child = Some(self.workers.start(self.started));
         self.started += 1;
     }
 
-    /// Starts another one where there is none.
-    fn tend(&mut self) {
+    /// Starts a worker if none runs.
+    fn restart_crashed(&mut self) {
         let ended = self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some());
         if ended {
             self.start();
@@ -67,13 +67,13 @@ impl Drop for Supervisor {
             self.kill();
         }
         if std::thread::panicking() {
-            eprintln!("--- workers\n{}", self.site.talk(self.started));
+            eprintln!("--- workers\n{}", self.workers.log_tails(self.started));
         }
     }
 }
 
-/// Tends the worker until the condition holds.
-fn tend_until(supervisor: &mut Supervisor, fleet: &Fleet, what: &str, holds: impl Fn(&[Event]) -> bool) {
+/// Restarts crashed workers until the condition holds.
+fn supervise_until(supervisor: &mut Supervisor, fleet: &Fleet, what: &str, holds: impl Fn(&[Event]) -> bool) {
     let until = Instant::now() + PATIENCE;
     loop {
         let events = fleet.events.all();
@@ -82,7 +82,7 @@ fn tend_until(supervisor: &mut Supervisor, fleet: &Fleet, what: &str, holds: imp
         }
         let ended = ended_ids(&events);
         assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}; {ended} ended, {} workers", supervisor.started);
-        supervisor.tend();
+        supervisor.restart_crashed();
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -92,62 +92,64 @@ fn outcomes(fleet: &Fleet) -> HashMap<String, Event> {
     ends.map(|event| (event.id.to_string(), event)).collect()
 }
 
-fn exactly_the_culprit_is_convicted() {
+fn only_the_poison_task_is_declared_poison() {
     block_on(async {
-        let Some(fleet) = kafka(PARTITIONS, &[risky(Isolation::None)]).await else { return };
-        fleet.send_many("risky", "t", TASKS / 2, &params(Act::Answer)).await;
-        fleet.send("risky", "culprit", &params(Act::Abort)).await;
-        fleet.send_many("risky", "u", TASKS / 2 - 1, &params(Act::Answer)).await;
+        let Some(fleet) = kafka(PARTITIONS, &[crashing(Isolation::None)]).await else { return };
+        fleet.send_many("crashing", "t", TASKS / 2, &params(Act::Answer)).await;
+        fleet.send("crashing", "poison", &params(Act::Abort)).await;
+        fleet.send_many("crashing", "u", TASKS / 2 - 1, &params(Act::Answer)).await;
         let mut supervisor = Supervisor::new(&fleet, "");
         tokio::task::block_in_place(|| {
-            tend_until(&mut supervisor, &fleet, "all are at their end", |events| ended_ids(events) == TASKS);
+            supervise_until(&mut supervisor, &fleet, "all tasks have ended", |events| ended_ids(events) == TASKS);
         });
         let outcomes = outcomes(&fleet);
         let bad: Vec<&Event> = outcomes.values().filter(|event| event.kind != EventKind::Succeeded).collect();
-        let [culprit] = bad[..] else { panic!("{bad:#?}") };
-        let error = culprit.error.as_ref().unwrap();
-        assert_eq!((culprit.id.as_str(), &*error.kind), ("culprit", "crashed_worker"), "{error:?}");
+        let [poison] = bad[..] else { panic!("{bad:#?}") };
+        let error = poison.error.as_ref().unwrap();
+        assert_eq!((poison.id.as_str(), &*error.kind), ("poison", "crashed_worker"), "{error:?}");
         assert!(error.message.contains("SIGABRT"), "{}", error.message);
-        let [dead] = &fleet.dead("risky", 1).await[..] else { panic!("one dead letter") };
-        assert_eq!((&*dead.code, dead.record.key.as_deref()), ("crashed_worker", Some(&b"culprit"[..])));
-        assert_eq!(supervisor.started, 3, "two workers died of it, the third one has found it");
+        let [dead] = &fleet.dead("crashing", 1).await[..] else { panic!("one dead letter") };
+        assert_eq!((&*dead.code, dead.record.key.as_deref()), ("crashed_worker", Some(&b"poison"[..])));
+        assert_eq!(supervisor.started, 3, "two workers crashed, the third one has found the poison task");
         repeats_are_within_windows(&fleet, 2);
     });
 }
 
-/// Tasks that wait have begun in a worker that is not one of these.
+/// Number of held tasks that have started in a worker not in `before`.
 fn begun(events: &[Event], before: &HashSet<String>) -> usize {
     let is_new = |event: &&Event| event.worker.as_deref().is_some_and(|worker| !before.contains(worker));
     let starts = events.iter().filter(|event| event.kind == EventKind::Started && event.id.as_str().starts_with("held-"));
     starts.filter(is_new).map(|event| event.id.as_str()).collect::<HashSet<_>>().len()
 }
 
-/// Each time with the same tasks under way; the third time they are suspects, in child processes that are killed with it.
-fn killed_workers_convict_nobody() {
+/// Kills workers with the same tasks running each time; the third time the tasks are suspects, in child processes
+/// that are killed with the worker.
+fn killed_workers_declare_no_task_poison() {
     block_on(async {
-        let Some(fleet) = kafka(PARTITIONS, &[risky(Isolation::None)]).await else { return };
+        let Some(fleet) = kafka(PARTITIONS, &[crashing(Isolation::None)]).await else { return };
         let folder = tempfile::tempdir().unwrap();
         let gate = folder.path().join("open");
         for n in 0..HELD {
-            fleet.send("risky", &format!("held-{n}"), &held(&gate)).await;
+            fleet.send("crashing", &format!("held-{n}"), &held(&gate)).await;
         }
-        let (mut supervisor, mut dead) = (Supervisor::new(&fleet, ""), HashSet::new());
+        let mut supervisor = Supervisor::new(&fleet, "");
+        let mut dead = HashSet::new();
         for round in 0..3 {
-            fleet.send_many("risky", &format!("r{round}-"), TASKS / 4, &params(Act::Answer)).await;
+            fleet.send_many("crashing", &format!("r{round}-"), TASKS / 4, &params(Act::Answer)).await;
             tokio::task::block_in_place(|| {
-                tend_until(&mut supervisor, &fleet, "they are under way", |events| begun(events, &dead) == HELD);
+                supervise_until(&mut supervisor, &fleet, "the held tasks run", |events| begun(events, &dead) == HELD);
             });
             if round == 2 {
                 let worker = supervisor.child.as_ref().unwrap().id();
-                until("they are in child processes", || children_of(worker).len() >= HELD).await;
+                until("the held tasks run in child processes", || children_of(worker).len() >= HELD).await;
             }
             supervisor.kill();
             dead.extend(fleet.events.all().iter().filter_map(|event| event.worker.as_deref().map(str::to_owned)));
         }
         std::fs::write(&gate, "").unwrap();
-        fleet.send_many("risky", "last-", TASKS / 4 - HELD, &params(Act::Answer)).await;
+        fleet.send_many("crashing", "last-", TASKS / 4 - HELD, &params(Act::Answer)).await;
         tokio::task::block_in_place(|| {
-            tend_until(&mut supervisor, &fleet, "all are at their end", |events| ended_ids(events) == TASKS);
+            supervise_until(&mut supervisor, &fleet, "all tasks have ended", |events| ended_ids(events) == TASKS);
         });
         let ends: Vec<Event> = fleet.events.all().into_iter().filter(is_end).collect();
         let bad: Vec<&Event> = ends.iter().filter(|event| event.kind != EventKind::Succeeded).collect();
@@ -159,47 +161,48 @@ fn killed_workers_convict_nobody() {
 
 fn child_processes_die_with_a_killed_worker() {
     block_on(async {
-        let Some(fleet) = kafka(PARTITIONS, &[risky(Isolation::None)]).await else { return };
-        let mut supervisor = Supervisor::new(&fleet, "[types.risky]\nisolation = \"process\"\n");
-        let tend = |supervisor: &mut Supervisor, what, id: &str, kind| {
+        let Some(fleet) = kafka(PARTITIONS, &[crashing(Isolation::None)]).await else { return };
+        let mut supervisor = Supervisor::new(&fleet, "[types.crashing]\nisolation = \"process\"\n");
+        let wait = |supervisor: &mut Supervisor, what, id: &str, kind| {
             let has = |events: &[Event]| events.iter().any(|event| event.id.as_str() == id && event.kind == kind);
-            tokio::task::block_in_place(|| tend_until(supervisor, &fleet, what, has));
+            tokio::task::block_in_place(|| supervise_until(supervisor, &fleet, what, has));
         };
-        // One has a process, so that the other gets another.
-        fleet.send("risky", "busy", &params(Act::Ignore)).await;
-        tend(&mut supervisor, "one has begun", "busy", EventKind::Started);
+        // The first task occupies a process, so the second one gets another.
+        fleet.send("crashing", "busy", &params(Act::Ignore)).await;
+        wait(&mut supervisor, "the first task has started", "busy", EventKind::Started);
         let worker = supervisor.child.as_ref().unwrap().id();
-        until("it has its process", || !children_of(worker).is_empty()).await;
-        fleet.send("risky", "idle", &params(Act::Answer)).await;
-        tend(&mut supervisor, "the other answers", "idle", EventKind::Succeeded);
-        let cells = children_of(worker);
-        assert!(cells.len() >= 2, "{cells:?}");
+        until("the first task has its process", || !children_of(worker).is_empty()).await;
+        fleet.send("crashing", "idle", &params(Act::Answer)).await;
+        wait(&mut supervisor, "the second task has succeeded", "idle", EventKind::Succeeded);
+        let children = children_of(worker);
+        assert!(children.len() >= 2, "{children:?}");
         supervisor.kill();
-        until("they are gone", || cells.iter().all(|pid| !exists(*pid))).await;
+        until("the child processes have ended", || children.iter().all(|pid| !exists(*pid))).await;
     });
 }
 
-/// The processes that a worker has started, beside the guard.
+/// Child processes of a worker, without the guard.
 fn children_of(worker: u32) -> Vec<u64> {
     let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok());
-    let is_cell = |pid: &u64| {
+    let is_child = |pid: &u64| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         let named = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         parent == Some(worker) && named.starts_with(b"kafleet-child")
     };
-    all.filter(is_cell).collect()
+    all.filter(is_child).collect()
 }
 
-/// What was done more than once, in each partition: at most a window for each worker that died.
-fn repeats_are_within_windows(fleet: &Fleet, deaths: usize) {
+/// Checks that each partition has at most one window of repeated tasks for each crash.
+fn repeats_are_within_windows(fleet: &Fleet, crashes: usize) {
     const WINDOW: usize = 256;
-    let (mut seen, mut repeats) = (HashSet::new(), HashMap::<u32, usize>::new());
+    let mut seen = HashSet::new();
+    let mut repeats = HashMap::<u32, usize>::new();
     for event in fleet.events.all().into_iter().filter(is_end) {
         let id = event.id.to_string();
         if !seen.insert(id.clone()) {
             *repeats.entry(partition_of(id.as_bytes(), PARTITIONS)).or_default() += 1;
         }
     }
-    assert!(repeats.values().all(|count| *count <= deaths * WINDOW), "{repeats:?}");
+    assert!(repeats.values().all(|count| *count <= crashes * WINDOW), "{repeats:?}");
 }

@@ -1,4 +1,4 @@
-//! A broker that refuses: rights that are missing, and consumers that cannot go on.
+//! A broker that refuses: missing permissions, and consumers that fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,34 +15,34 @@ use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, memory, until};
-use crate::heartbeats::last_beat;
+use crate::heartbeats::last_heartbeat;
 use crate::types::{Gate, Journal, Kind, counted, ok};
 
-/// A broker in memory with something in the way.
-struct Sabotaged {
+/// In-memory broker with faults.
+struct FaultyBroker {
     inner: Arc<Memory>,
-    /// Sends to topics whose names contain this are refused while `denying`.
+    /// Topics whose names contain this refuse records while `denying` is set.
     denied: &'static str,
     denying: Arc<AtomicBool>,
-    /// So many consumers of groups still break, each after its first records.
-    breaking: Arc<AtomicUsize>,
+    /// Number of group consumers that still fail, each after its first records.
+    failing: Arc<AtomicUsize>,
 }
 
-struct Denying {
+struct DenyingProducer {
     inner: Arc<dyn Producer>,
     sink: Arc<dyn DeliverySink>,
     denied: &'static str,
     denying: Arc<AtomicBool>,
 }
 
-struct Breaking {
+struct FailingConsumer {
     inner: Box<dyn Consumer>,
-    breaking: Arc<AtomicUsize>,
+    failing: Arc<AtomicUsize>,
     taken: usize,
     broken: bool,
 }
 
-impl Producer for Denying {
+impl Producer for DenyingProducer {
     fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         if !self.denying.load(Ordering::SeqCst) || !record.topic.contains(self.denied) {
             return self.inner.send(record, token);
@@ -71,10 +71,10 @@ impl Producer for Denying {
     }
 }
 
-impl Consumer for Breaking {
+impl Consumer for FailingConsumer {
     fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
-        let left = |breaking: usize| breaking.checked_sub(1);
-        self.broken |= self.taken > 100 && self.breaking.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok();
+        let left = |failing: usize| failing.checked_sub(1);
+        self.broken |= self.taken > 100 && self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok();
         if self.broken {
             return Err(BrokerError::Fatal("the client instance is fenced".into()));
         }
@@ -87,38 +87,40 @@ impl Consumer for Breaking {
     through!(assign, release, commit, commit_sync, committed, pause, positions, close);
 }
 
-impl Broker for Sabotaged {
+impl Broker for FaultyBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         let inner = self.inner.consumer(spec)?;
         if spec.group.is_none() {
             return Ok(inner);
         }
-        Ok(Box::new(Breaking { inner, breaking: self.breaking.clone(), taken: 0, broken: false }))
+        Ok(Box::new(FailingConsumer { inner, failing: self.failing.clone(), taken: 0, broken: false }))
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
         let inner = self.inner.producer(sink.clone())?;
-        Ok(Arc::new(Denying { inner, sink, denied: self.denied, denying: self.denying.clone() }))
+        Ok(Arc::new(DenyingProducer { inner, sink, denied: self.denied, denying: self.denying.clone() }))
     }
     through!(atomic_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
 }
 
-/// The fleet, with something in the way of its workers.
-async fn sabotaged(kind: Kind, denied: &'static str, breaking: usize) -> (Fleet, Arc<AtomicBool>, Arc<AtomicUsize>) {
+/// Creates a fleet on the faulty broker.
+async fn faulty_fleet(kind: Kind, denied: &'static str, failing: usize) -> (Fleet, Arc<AtomicBool>, Arc<AtomicUsize>) {
     let (mut fleet, inner) = memory(2, &[kind]).await;
-    let (denying, breaking) = (Arc::new(AtomicBool::new(!denied.is_empty())), Arc::new(AtomicUsize::new(breaking)));
-    let (switch, left) = (denying.clone(), breaking.clone());
-    fleet.broker = Arc::new(Sabotaged { inner, denied, denying, breaking });
+    let denying = Arc::new(AtomicBool::new(!denied.is_empty()));
+    let failing = Arc::new(AtomicUsize::new(failing));
+    let switch = denying.clone();
+    let left = failing.clone();
+    fleet.broker = Arc::new(FaultyBroker { inner, denied, denying, failing });
     (fleet, switch, left)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_that_cannot_go_on_is_replaced() {
+async fn failed_consumer_is_recreated() {
     let journal = Journal::default();
-    let (fleet, _, left) = sabotaged(counted("broken", &journal), "", 2).await;
+    let (fleet, _, left) = faulty_fleet(counted("broken", &journal), "", 2).await;
     fleet.send_many("broken", "t", 2_000, "0").await;
     let worker = fleet.worker();
     fleet.wait_for_results(2_000).await;
-    assert_eq!(left.load(Ordering::SeqCst), 0, "two consumers broke");
+    assert_eq!(left.load(Ordering::SeqCst), 0, "two consumers failed");
     worker.ready().await;
     fleet.wait_committed("broken").await;
     worker.stop().await;
@@ -126,13 +128,16 @@ async fn a_consumer_that_cannot_go_on_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_letters_that_may_not_be_written_are_held_back() {
+async fn denied_dead_letters_hold_back_their_tasks() {
     let kind = Kind::new("dying", |_, _| async move { Err(Failure::dead("no")) });
-    let (fleet, denying, _) = sabotaged(kind, ".dead.", 0).await;
+    let (fleet, denying, _) = faulty_fleet(kind, ".dead.", 0).await;
     fleet.send("dying", "d", "0").await;
     let worker = fleet.worker();
-    until("health tells of it", || worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")).await;
-    assert!(fleet.results().is_empty(), "not done before its dead letter is written");
+    until("the health report contains the reason", || {
+        worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")
+    })
+    .await;
+    assert!(fleet.results().is_empty(), "not complete before its dead letter is written");
     denying.store(false, Ordering::SeqCst);
     assert_eq!(fleet.dead("dying", 1).await[0].code, "dead");
     assert_eq!(fleet.result_of("d").await.kind, EventKind::Failed);
@@ -141,9 +146,9 @@ async fn dead_letters_that_may_not_be_written_are_held_back() {
     fleet.assert_clean("dying").await;
 }
 
-/// It has said that it runs it, and what becomes of it nobody has heard.
+/// The task was announced as started, and its outcome is not published.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_letter_on_its_way_is_unfinished_when_its_worker_stops() {
+async fn unwritten_dead_letter_is_unfinished_when_its_worker_stops() {
     let gate = Gate::closed();
     let opened = gate.clone();
     let kind = Kind::new("dying", move |_, _| {
@@ -153,35 +158,38 @@ async fn a_dead_letter_on_its_way_is_unfinished_when_its_worker_stops() {
             Err(Failure::dead("no"))
         }
     });
-    let (mut fleet, _, _) = sabotaged(kind, ".dead.", 0).await;
+    let (mut fleet, _, _) = faulty_fleet(kind, ".dead.", 0).await;
     fleet.config.drain_timeout = Millis(100);
     fleet.send("dying", "d", "0").await;
     let worker = fleet.worker();
-    until("it is said to run", || fleet.kinds_of("d").iter().any(|kind| kind == "started")).await;
+    until("its start is published", || fleet.kinds_of("d").iter().any(|kind| kind == "started")).await;
     opened.open();
-    until("health tells of it", || worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")).await;
+    until("the health report contains the reason", || {
+        worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")
+    })
+    .await;
     worker.stop().await;
-    let beat = last_beat(&fleet).await;
-    assert_eq!((beat.state, beat.unfinished), (HeartbeatState::Stopped, true));
+    let heartbeat = last_heartbeat(&fleet).await;
+    assert_eq!((heartbeat.state, heartbeat.unfinished), (HeartbeatState::Stopped, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn results_that_may_not_be_written_are_held_back() {
+async fn denied_results_are_retried() {
     let journal = Journal::default();
-    let (fleet, denying, _) = sabotaged(counted("quiet", &journal), ".events", 0).await;
+    let (fleet, denying, _) = faulty_fleet(counted("quiet", &journal), ".events", 0).await;
     fleet.send_many("quiet", "t", 300, "0").await;
     let worker = fleet.worker();
-    until("health tells of it", || worker.health.reasons().iter().any(|(part, _)| part == "results")).await;
+    until("the health report contains the reason", || worker.health.reasons().iter().any(|(part, _)| part == "results")).await;
     denying.store(false, Ordering::SeqCst);
     fleet.wait_for_results(300).await;
-    assert_eq!(journal.started(), 300, "what is done is told again, not done again");
+    assert_eq!(journal.started(), 300, "results are sent again, tasks do not run again");
     worker.ready().await;
     worker.stop().await;
     fleet.assert_clean("quiet").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_without_a_topic_fails_the_attempt_before_its_siblings_are_out() {
+async fn child_without_a_topic_fails_the_attempt_before_its_siblings_are_published() {
     let parent = Kind::new("parent", |_: Value, cx| async move {
         cx.spawn_child(Child::new("echo", json!(1)));
         cx.spawn_child(Child::new("nowhere", json!(2)));
@@ -195,11 +203,11 @@ async fn a_child_without_a_topic_fails_the_attempt_before_its_siblings_are_out()
     assert_eq!((failed.kind, &*error.kind), (EventKind::Failed, "bad_child"));
     assert!(error.message.contains("`nowhere`") && error.message.contains("hint: "), "{}", error.message);
     worker.stop().await;
-    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 0, "its sibling is not out");
+    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 0, "its sibling is not published");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_without_a_partition_is_ready() {
+async fn worker_without_a_partition_is_ready() {
     let (fleet, _) = memory(1, &[Kind::echo("echo")]).await;
     let first = fleet.worker();
     first.ready().await;

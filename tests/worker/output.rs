@@ -1,4 +1,4 @@
-//! Progress, log lines and warnings; and metrics.
+//! Progress, log lines, warnings, and metrics.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn lines(events: &[Event], id: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn notes_come_in_order_between_start_and_result() {
+async fn output_is_published_in_order_between_start_and_result() {
     let kind = Kind::new("talks", |_, cx| async move {
         cx.log("one");
         cx.progress(json!(1));
@@ -34,15 +34,15 @@ async fn notes_come_in_order_between_start_and_result() {
     worker.stop().await;
     let events = fleet.events.all();
     assert_eq!(fleet.kinds_of("t"), ["started", "warned", "progress", "attached", "log", "succeeded"]);
-    assert_eq!(events[3].attachment.as_ref().unwrap().data, b"new", "the newest of a name");
-    assert_eq!(events[2].output.as_ref().unwrap().value().unwrap(), json!(2), "the newest counts");
+    assert_eq!(events[3].attachment.as_ref().unwrap().data, b"new", "the newest attachment of a name is kept");
+    assert_eq!(events[2].output.as_ref().unwrap().value().unwrap(), json!(2), "the newest progress is kept");
     assert_eq!(lines(&events, "t"), ["one", "two"]);
     assert!(events.iter().all(|event| event.attempt == 1), "{events:?}");
 }
 
-/// Whoever folds the events drops what is said about a task nobody has heard of.
+/// The tracker drops events of a task that it does not know.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_said_about_an_attempt_before_its_start() {
+async fn no_output_is_published_before_the_start_of_an_attempt() {
     let gate = Gate::closed();
     let inner = gate.clone();
     let kind = Kind::new("talks", move |_, cx| {
@@ -56,7 +56,7 @@ async fn nothing_is_said_about_an_attempt_before_its_start() {
     let (mut fleet, _) = memory(1, &[kind.slots(100)]).await;
     fleet.config.started_delay = Millis(150);
     let worker = fleet.worker();
-    // Some of them begin shortly before what has gathered is written.
+    // Some of them start shortly before pending output is flushed.
     for n in 0..20 {
         fleet.send("talks", &format!("t{n}"), "0").await;
         tokio::time::sleep(Duration::from_millis(25)).await;
@@ -71,9 +71,9 @@ async fn nothing_is_said_about_an_attempt_before_its_start() {
     }
 }
 
-/// A clone of the context lives on in work that cannot be stopped.
+/// A clone of the context outlives the attempt in work that cannot be stopped.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_said_about_an_attempt_after_its_end() {
+async fn no_output_is_published_after_the_end_of_an_attempt() {
     let gate = Gate::closed();
     let inner = gate.clone();
     let kind = Kind::new("lingers", move |_, cx| {
@@ -106,7 +106,7 @@ async fn nothing_is_said_about_an_attempt_after_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_talkative_attempt_is_cut_and_the_cut_is_counted() {
+async fn output_beyond_the_limit_is_dropped_and_counted() {
     let kind = Kind::new("talks", |_, cx| async move {
         (0..100).for_each(|_| cx.log("x".repeat(1 << 10)));
         cx.progress("y".repeat(20 << 10));
@@ -121,11 +121,15 @@ async fn a_talkative_attempt_is_cut_and_the_cut_is_counted() {
     let bytes: usize = lines(&events, "t").iter().map(String::len).sum();
     let dropped: u32 = events.iter().map(|event| event.dropped).sum();
     assert!(bytes <= 64 << 10, "{bytes} bytes");
-    assert_eq!(lines(&events, "t").len() as u32 + dropped, 101, "every line is there or counted, also the one on the progress");
+    assert_eq!(
+        lines(&events, "t").len() as u32 + dropped,
+        101,
+        "every line is published or counted, including the one about the progress"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_tell_what_happened_without_much_happening() {
+async fn metrics_count_few_tasks_exactly() {
     let kind = Kind::new("mixed", |params: Value, _| async move {
         if params == json!("fail") { Err(Failure::fail("no")) } else { ok(params) }
     });
@@ -136,7 +140,8 @@ async fn metrics_tell_what_happened_without_much_happening() {
     let worker = fleet.worker();
     fleet.wait_for_results(3).await;
     let finished = |outcome: &str| worker.metric("kafleet_tasks_finished_total", outcome);
-    until("all is counted", || (finished("succeeded"), finished("failed"), finished("rejected")) == (1.0, 1.0, 1.0)).await;
+    until("all outcomes are counted", || (finished("succeeded"), finished("failed"), finished("rejected")) == (1.0, 1.0, 1.0))
+        .await;
     assert_eq!(worker.metric("kafleet_tasks_started_total", "mixed"), 2.0);
     assert_eq!(worker.metric("kafleet_dead_letters_total", "bad_json"), 1.0);
     assert_eq!(worker.metric("kafleet_tasks_in_flight", "mixed"), 0.0);

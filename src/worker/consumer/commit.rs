@@ -1,0 +1,207 @@
+//! Commits: at most one is in flight, and partitions that are given back get a final, synchronous one.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::TypeConsumer;
+use super::deps::ConsumerDeps;
+use super::partition::{CommitState, PartitionState};
+use super::partition_table::PartitionTable;
+use crate::broker::{BrokerError, Commit};
+use crate::control::settings;
+
+/// Fraction of the commit interval after which an idle consumer commits, so that a successor or a lag monitor need
+/// not wait for the interval.
+const IDLE_COMMIT_FRACTION: u32 = 4;
+/// Minimum time between two commits, and after a failed one.
+const COMMIT_SPACING: Duration = Duration::from_millis(3);
+const RETRY_SPACING: Duration = Duration::from_millis(500);
+/// Maximum time for the outcome of a commit.
+const COMMIT_DEADLINE: Duration = Duration::from_secs(60);
+/// Maximum time to retry a final commit, and the pause between. A group refuses commits for as long as one of its
+/// members takes to answer a rebalance.
+const FINAL_COMMIT_DEADLINE: Duration = Duration::from_secs(8);
+const FINAL_COMMIT_PAUSE: Duration = Duration::from_millis(20);
+
+/// State of the commits of one consumer.
+pub(super) struct Committer {
+    in_flight: Option<CommitInFlight>,
+    /// Time of the last commit.
+    last: Instant,
+    /// The last commit has failed.
+    failing: bool,
+    final_retry: Option<FinalRetry>,
+}
+
+struct CommitInFlight {
+    since: Instant,
+    /// By partition number.
+    states: Vec<(i32, CommitState)>,
+}
+
+/// A final commit that is retried while the group is polled in between.
+struct FinalRetry {
+    since: Instant,
+    next: Instant,
+}
+
+impl Committer {
+    pub fn new() -> Self {
+        Self { in_flight: None, last: Instant::now(), failing: false, final_retry: None }
+    }
+
+    pub fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// Forgets the commit in flight, of a consumer that has failed.
+    pub fn reset(&mut self) {
+        self.in_flight = None;
+        self.failing = false;
+    }
+
+    /// Delays the next commit as after a failed one.
+    pub fn delay_next(&mut self) {
+        self.failing = true;
+    }
+
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.in_flight.as_ref().is_some_and(|commit| now.duration_since(commit.since) >= COMMIT_DEADLINE)
+    }
+
+    fn is_due(&self, deps: &ConsumerDeps, partitions: &PartitionTable, now: Instant) -> bool {
+        let since = now.duration_since(self.last);
+        if self.is_in_flight() || since < if self.failing { RETRY_SPACING } else { COMMIT_SPACING } {
+            return false;
+        }
+        let interval = if partitions.is_idle() { deps.commit_interval / IDLE_COMMIT_FRACTION } else { deps.commit_interval };
+        since >= interval || partitions.iter().any(PartitionState::needs_window)
+    }
+
+    /// Creates the commits of all partitions that need one.
+    fn prepare(&mut self, deps: &ConsumerDeps, partitions: &mut PartitionTable, now: Instant) -> Vec<Commit> {
+        let mut commits = Vec::new();
+        let mut states = Vec::new();
+        for state in partitions.iter_mut().filter(|state| state.needs_commit() || state.needs_window()) {
+            let was_full = state.is_full();
+            let (commit, next) = state.commit();
+            report_window_held(deps, state, was_full);
+            deps.offsets.lock().insert(commit.partition.clone(), commit.offset);
+            states.push((commit.partition.index, next));
+            commits.push(commit);
+        }
+        if !commits.is_empty() {
+            self.last = now;
+            self.in_flight = Some(CommitInFlight { since: now, states });
+        }
+        commits
+    }
+
+    /// Applies the outcome of the commit in flight. Returns the partitions that are now to be marked as consumed.
+    fn finish(&mut self, result: &Result<(), BrokerError>, deps: &ConsumerDeps, partitions: &mut PartitionTable) -> Vec<i32> {
+        let Some(commit) = self.in_flight.take() else { return Vec::new() };
+        self.failing = result.is_err();
+        if let Err(error) = result {
+            tracing::warn!(task_type = %deps.task_type, %error, "a commit failed and will be repeated");
+        }
+        let mut unmarked = Vec::new();
+        for (partition, next) in commit.states {
+            let state = partitions.get_mut(partition).filter(|state| state.assignment_id == next.assignment_id);
+            let Some(state) = state else { continue };
+            if result.is_err() {
+                state.commit_failed();
+                continue;
+            }
+            state.apply_commit(next);
+            if state.unmarked {
+                unmarked.push(partition);
+            }
+        }
+        unmarked
+    }
+
+    /// Returns whether a final commit may be made now: no commit is in flight that it could overtake, and no retry is
+    /// pending.
+    pub fn can_commit_final(&self, now: Instant) -> bool {
+        !self.is_in_flight() && self.final_retry.as_ref().is_none_or(|retry| now >= retry.next)
+    }
+
+    /// Commits partitions that are given back. Returns false if the commit is to be repeated after the next poll.
+    /// After the deadline the commit is given up: the next owners repeat what it does not cover.
+    pub fn commit_final(&mut self, deps: &mut ConsumerDeps, commits: &[Commit], now: Instant) -> bool {
+        let Err(error) = send_final(deps, commits) else {
+            self.final_retry = None;
+            return true;
+        };
+        let since = self.final_retry.as_ref().map_or(now, |retry| retry.since);
+        if !error.is_transient() || now.duration_since(since) >= FINAL_COMMIT_DEADLINE {
+            tracing::warn!(task_type = %deps.task_type, %error, "the final commit of released partitions failed");
+            self.final_retry = None;
+            return true;
+        }
+        self.final_retry = Some(FinalRetry { since, next: Instant::now() + FINAL_COMMIT_PAUSE });
+        false
+    }
+}
+
+fn send_final(deps: &mut ConsumerDeps, commits: &[Commit]) -> Result<(), BrokerError> {
+    if commits.is_empty() { Ok(()) } else { deps.consumer.commit_sync(commits) }
+}
+
+impl TypeConsumer {
+    pub(super) async fn commit_if_due(&mut self, now: Instant) {
+        if self.committer.is_overdue(now) {
+            // A late outcome would be taken for that of the next commit.
+            return self.fail_consumer(&BrokerError::InDoubt("no outcome of a commit within 60 s".into()));
+        }
+        if !self.committer.is_due(&self.deps, &self.partitions, now) {
+            return;
+        }
+        let commits = self.committer.prepare(&self.deps, &mut self.partitions, now);
+        if !commits.is_empty()
+            && let Err(error) = self.deps.consumer.commit(&commits)
+        {
+            self.commit_ended(Err(error)).await;
+        }
+    }
+
+    pub(super) async fn commit_ended(&mut self, result: Result<(), BrokerError>) {
+        for partition in self.committer.finish(&result, &self.deps, &mut self.partitions) {
+            self.mark_consumed(partition).await;
+        }
+    }
+
+    /// Marks a partition as consumed, which starts its processing. A missing commit of a marked partition later means
+    /// that the commit was lost, not that the partition is new.
+    async fn mark_consumed(&mut self, partition: i32) {
+        let ConsumerDeps { producer, names, task_type, .. } = &self.deps;
+        let marked = settings::mark_partition_consumed(producer, names, task_type, partition);
+        match marked.await {
+            Ok(()) => {
+                if let Some(state) = self.partitions.get_mut(partition) {
+                    state.mark_written();
+                }
+            }
+            Err(error) => {
+                // The next commit, and with it the next try, waits a moment.
+                self.committer.delay_next();
+                self.deps.log_error(&error);
+            }
+        }
+    }
+}
+
+/// Reports partitions whose commit metadata becomes full, with the task that holds them back.
+fn report_window_held(deps: &ConsumerDeps, state: &PartitionState, was_full: bool) {
+    let partition = &state.partition;
+    let offset = state.watermark();
+    if state.is_full() {
+        if !was_full {
+            tracing::warn!(%partition, offset, "the task at this offset holds back its partition: nothing new starts until it ends");
+        }
+        deps.set_window_held(partition, offset);
+    } else if was_full {
+        deps.clear_window_held(partition);
+    }
+}

@@ -1,0 +1,162 @@
+//! Inputs that wait in a dispatcher: ready ones, delayed ones, and tasks behind another one with the same ordering
+//! key.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+use tokio::time::Instant;
+
+use crate::worker::completions::DeliveryTag;
+use crate::worker::decode::{InFlight, Input};
+
+#[derive(Default)]
+pub(super) struct TaskQueue {
+    ready: VecDeque<Input>,
+    /// Tasks that wait for a retry or for their `not before`.
+    delayed: BinaryHeap<Reverse<Delayed>>,
+    /// Ordering keys in use, and the tasks that wait for each.
+    keys: FxHashMap<u64, VecDeque<Box<InFlight>>>,
+}
+
+struct Delayed {
+    until: Instant,
+    in_flight: Box<InFlight>,
+}
+
+impl TaskQueue {
+    /// Number of ready inputs.
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Number of ready and delayed inputs.
+    pub fn waiting(&self) -> usize {
+        self.ready.len() + self.delayed.len()
+    }
+
+    pub fn extend(&mut self, inputs: impl IntoIterator<Item = Input>) {
+        self.ready.extend(inputs);
+    }
+
+    pub fn push_front(&mut self, in_flight: Box<InFlight>) {
+        self.ready.push_front(Input::Task(in_flight));
+    }
+
+    pub fn pop(&mut self) -> Option<Input> {
+        self.ready.pop_front()
+    }
+
+    pub fn clear(&mut self) {
+        self.ready.clear();
+        self.delayed.clear();
+        self.keys.clear();
+    }
+
+    /// Delays a task; it becomes ready after `wait`, before other ready inputs.
+    pub fn delay(&mut self, in_flight: Box<InFlight>, wait: Duration) {
+        self.delayed.push(Reverse(Delayed { until: Instant::now() + wait, in_flight }));
+    }
+
+    /// Time at which the next delayed task becomes ready.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.delayed.peek().map(|Reverse(next)| next.until)
+    }
+
+    /// Moves delayed tasks that are due to the front of the ready ones.
+    pub fn wake_due(&mut self, now: Instant) {
+        while self.delayed.peek().is_some_and(|Reverse(next)| next.until <= now) {
+            if let Some(Reverse(next)) = self.delayed.pop() {
+                self.push_front(next.in_flight);
+            }
+        }
+    }
+
+    /// Acquires the task's ordering key. Returns `None` if another task holds it; the task waits behind that one
+    /// then.
+    pub fn acquire_key(&mut self, mut in_flight: Box<InFlight>) -> Option<Box<InFlight>> {
+        if in_flight.key != 0 && !in_flight.holds_key {
+            if let Some(followers) = self.keys.get_mut(&in_flight.key) {
+                followers.push_back(in_flight);
+                return None;
+            }
+            self.keys.insert(in_flight.key, VecDeque::new());
+            in_flight.holds_key = true;
+        }
+        Some(in_flight)
+    }
+
+    /// Releases the task's ordering key; the next task with the key becomes ready.
+    pub fn release_key(&mut self, in_flight: &InFlight) {
+        if in_flight.key == 0 || !in_flight.holds_key {
+            return;
+        }
+        let Some(followers) = self.keys.get_mut(&in_flight.key) else { return };
+        match followers.pop_front() {
+            Some(mut next) => {
+                next.holds_key = true;
+                self.push_front(next);
+            }
+            None => {
+                self.keys.remove(&in_flight.key);
+            }
+        }
+    }
+
+    /// Takes out the selected tasks.
+    pub fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
+        let mut taken = VecDeque::new();
+        for input in std::mem::take(&mut self.ready) {
+            match input {
+                Input::Task(in_flight) if is_selected(&in_flight) => taken.push_back(in_flight),
+                input => self.ready.push_back(input),
+            }
+        }
+        for followers in self.keys.values_mut() {
+            taken.extend(split(followers, is_selected));
+        }
+        let (due, stay): (Vec<_>, Vec<_>) = self.delayed.drain().partition(|Reverse(next)| is_selected(&next.in_flight));
+        self.delayed.extend(stay);
+        taken.extend(due.into_iter().map(|Reverse(next)| next.in_flight));
+        taken
+    }
+
+    /// Takes out the invalid records of an assignment and returns their tags.
+    pub fn extract_invalid(&mut self, assignment_id: u32) -> Vec<DeliveryTag> {
+        let of_assignment = |input: &Input| match input {
+            Input::Invalid(invalid) => invalid.tag.assignment_id() == assignment_id,
+            Input::Task(_) => false,
+        };
+        let (taken, stay): (Vec<Input>, Vec<Input>) = self.ready.drain(..).partition(of_assignment);
+        self.ready.extend(stay);
+        taken.iter().map(Input::tag).collect()
+    }
+}
+
+/// Takes out the selected tasks; the others keep their order.
+pub(super) fn split(
+    from: &mut VecDeque<Box<InFlight>>,
+    is_selected: &mut dyn FnMut(&InFlight) -> bool,
+) -> VecDeque<Box<InFlight>> {
+    let (taken, stay): (VecDeque<_>, VecDeque<_>) = from.drain(..).partition(|in_flight| is_selected(in_flight));
+    *from = stay;
+    taken
+}
+
+impl PartialEq for Delayed {
+    fn eq(&self, other: &Self) -> bool {
+        self.until == other.until
+    }
+}
+impl Eq for Delayed {}
+impl PartialOrd for Delayed {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Delayed {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.until.cmp(&other.until)
+    }
+}

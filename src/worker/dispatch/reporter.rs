@@ -1,0 +1,140 @@
+//! Publishes the events of a dispatcher's tasks, and the output of its running attempts.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::running::Running;
+use crate::handlers::Failure;
+use crate::model::event::{Announcement, ErrorInfo, Event, Kind, Success};
+use crate::model::json::RawJson;
+use crate::runtime::now_ms;
+use crate::worker::attempt::output::{FLUSH_INTERVAL, OutputBuffer};
+use crate::worker::completions::DeliveryTag;
+use crate::worker::decode::InFlight;
+use crate::worker::dispatch::inline::Clock;
+use crate::worker::events::EventWriter;
+use crate::worker::result_batch::ResultBatch;
+
+pub(super) struct EventReporter {
+    pub events: EventWriter,
+    pub output: Arc<OutputBuffer>,
+    /// Results of inline attempts, sent together.
+    results: ResultBatch,
+    /// Time at which output and metrics are flushed.
+    next_flush: Option<Instant>,
+    scratch: Vec<u8>,
+}
+
+impl EventReporter {
+    pub fn new(events: EventWriter, output: Arc<OutputBuffer>) -> Self {
+        Self { events, output, results: ResultBatch::default(), next_flush: None, scratch: Vec::with_capacity(1024) }
+    }
+
+    /// Creates an event with the task's announcement, so that it stands alone if earlier events were lost with their
+    /// producer.
+    pub fn event(&self, kind: Kind, in_flight: &InFlight) -> Event {
+        let mut event = Event::new(kind, in_flight.task.id.clone(), in_flight.task.run, now_ms());
+        event.worker = Some(self.events.worker.clone());
+        event.task = Some(Box::new(Announcement::of(&in_flight.task)));
+        event
+    }
+
+    pub fn failure_event(&self, kind: Kind, running: &Running, failure: &Failure) -> Event {
+        let attempt = running.attempt();
+        let mut event = self.event(kind, &running.in_flight);
+        event.attempt = attempt;
+        event.started_at_ms = Some(running.started_at_ms);
+        event.error = Some(Box::new(ErrorInfo::new(&failure.kind, failure.message.clone(), attempt)));
+        event
+    }
+
+    /// Publishes an event before the terminal one, without waiting for its acknowledgement.
+    pub async fn publish(&mut self, in_flight: &mut InFlight, mut event: Event) {
+        if in_flight.announced {
+            event.task = None;
+        }
+        self.events.write(&event, DeliveryTag::UNTRACKED, &mut self.scratch).await;
+        in_flight.announced = true;
+    }
+
+    /// Publishes the terminal event of a task; its acknowledgement completes the input.
+    pub async fn publish_terminal(&mut self, in_flight: &InFlight, event: &Event) {
+        self.output.forget(&in_flight.task.id, in_flight.task.run);
+        self.events.write(event, in_flight.tag, &mut self.scratch).await;
+    }
+
+    /// Publishes the `started` event of an attempt, unless it was published before.
+    pub async fn publish_started(&mut self, running: &mut Running) {
+        if running.announced_start {
+            return;
+        }
+        let mut event = self.event(Kind::Started, &running.in_flight);
+        event.at_ms = running.started_at_ms;
+        event.attempt = running.attempt();
+        self.publish(&mut running.in_flight, event).await;
+        running.announced_start = true;
+    }
+
+    /// Publishes the last output of an attempt that has ended, after its `started` event.
+    pub async fn publish_last_output(&mut self, running: &mut Running) {
+        let events = self.output.close(&running.cx);
+        if !events.is_empty() {
+            self.publish_started(running).await;
+        }
+        self.publish_untracked(events).await;
+    }
+
+    /// Publishes the pending output of all running attempts.
+    pub async fn publish_pending_output(&mut self) {
+        let events = self.output.take_all();
+        self.publish_untracked(events).await;
+    }
+
+    async fn publish_untracked(&mut self, events: Vec<Event>) {
+        for event in events {
+            self.events.write(&event, DeliveryTag::UNTRACKED, &mut self.scratch).await;
+        }
+    }
+
+    /// Adds the success of an inline attempt to the batch of results.
+    pub fn add_success(&mut self, in_flight: Box<InFlight>, started_at_ms: i64, output: &RawJson, clock: &Clock) {
+        self.output.forget(&in_flight.task.id, in_flight.task.run);
+        let events = &self.events;
+        let partition = events.publisher().partition_of(&in_flight.task.id);
+        self.results.add(in_flight, partition, clock.now, |in_flight, bytes| {
+            let success = Success {
+                task: &in_flight.task,
+                attempt: in_flight.attempts + 1,
+                worker: &events.worker,
+                at_ms: clock.now_ms(),
+                started_at_ms,
+                output,
+            };
+            success.encode(bytes);
+        });
+    }
+
+    pub fn results_are_due(&self, now: Instant) -> bool {
+        self.results.is_due(now)
+    }
+
+    pub async fn send_results(&mut self) {
+        self.results.send(&self.events).await;
+    }
+
+    /// Time at which output and metrics are to be flushed, if scheduled.
+    pub fn next_flush(&self) -> Option<Instant> {
+        self.next_flush
+    }
+
+    /// Schedules a flush in one interval, unless one is scheduled.
+    pub fn schedule_flush(&mut self, now: Instant) {
+        self.next_flush.get_or_insert(now + FLUSH_INTERVAL);
+    }
+
+    /// Clears the scheduled flush if it is due, and returns whether it was.
+    pub fn take_due_flush(&mut self, now: Instant) -> bool {
+        self.next_flush.take_if(|at| *at <= now).is_some()
+    }
+}

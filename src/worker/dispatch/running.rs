@@ -1,0 +1,113 @@
+//! Attempts that run in tasks of their own.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::control::Verdict;
+use crate::handlers::Context;
+use crate::worker::attempt::AttemptEnd;
+use crate::worker::decode::InFlight;
+
+/// A task with the attempt that runs.
+pub(super) struct Running {
+    pub in_flight: Box<InFlight>,
+    pub cx: Context,
+    /// Stops the attempt, whose outcome no longer counts. `None` while it is polled inline.
+    pub stop: Option<CancellationToken>,
+    pub started_at: Instant,
+    pub started_at_ms: i64,
+    /// The `started` event is published.
+    pub announced_start: bool,
+    /// Set once the task is cancelled and the attempt is stopped for it.
+    pub cancelled: Option<Box<Verdict>>,
+}
+
+impl Running {
+    /// Number of this attempt, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.in_flight.attempts + 1
+    }
+
+    /// Returns the token that stops the attempt, and creates it if necessary.
+    pub fn stop_token(&mut self) -> CancellationToken {
+        self.stop.get_or_insert_default().clone()
+    }
+
+    pub fn stop(&self) {
+        self.stop.iter().for_each(CancellationToken::cancel);
+    }
+}
+
+/// Attempts in tasks of their own, by id.
+pub(super) struct RunningAttempts {
+    by_id: FxHashMap<u64, Running>,
+    next_id: u64,
+    /// Attempts without a `started` event, in the order in which it is due.
+    unannounced: VecDeque<(Instant, u64)>,
+    pub ends: mpsc::UnboundedReceiver<(u64, AttemptEnd)>,
+    end_sender: mpsc::UnboundedSender<(u64, AttemptEnd)>,
+}
+
+impl RunningAttempts {
+    pub fn new() -> Self {
+        let (end_sender, ends) = mpsc::unbounded_channel();
+        Self { by_id: FxHashMap::default(), next_id: 0, unannounced: VecDeque::new(), ends, end_sender }
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// Adds an attempt whose `started` event is due at `announce_at`; returns its id.
+    pub fn insert(&mut self, running: Running, announce_at: Instant) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.unannounced.push_back((announce_at, id));
+        self.by_id.insert(id, running);
+        id
+    }
+
+    pub fn remove(&mut self, id: u64) -> Option<Running> {
+        self.by_id.remove(&id)
+    }
+
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut Running> {
+        self.by_id.get_mut(&id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Running> {
+        self.by_id.values()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Running> {
+        self.by_id.values_mut()
+    }
+
+    /// Channel to which attempts send their ends. The dispatcher outlives its attempts.
+    pub fn end_sender(&self) -> mpsc::UnboundedSender<(u64, AttemptEnd)> {
+        self.end_sender.clone()
+    }
+
+    /// Time at which the next `started` event is due.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.unannounced.front().map(|(at, _)| *at)
+    }
+
+    /// Takes the next attempt whose `started` event is due.
+    pub fn take_due(&mut self, now: Instant) -> Option<u64> {
+        self.unannounced.pop_front_if(|(at, _)| *at <= now).map(|(_, id)| id)
+    }
+
+    /// Takes the next attempt without a `started` event, due or not.
+    pub fn take_unannounced(&mut self) -> Option<u64> {
+        self.unannounced.pop_front().map(|(_, id)| id)
+    }
+}

@@ -1,0 +1,160 @@
+//! Tasks in a dispatcher, and their ways out of it: a terminal event, a delay, the tracker, or the next owner of
+//! their partition.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::assignments::AssignmentStates;
+use super::circuit::CircuitBreaker;
+use super::dead_letters::BackgroundWriter;
+use super::inline::Clock;
+use super::queue::TaskQueue;
+use super::reporter::EventReporter;
+use super::running::Running;
+use super::{DispatcherDeps, LONGEST_WAIT};
+use crate::config::{Order, TypePolicy, WorkerConfig};
+use crate::control::Verdict;
+use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::json::RawJson;
+use crate::worker::attempt::output::OutputBuffer;
+use crate::worker::attempt::publish_children::OutputPublisher;
+use crate::worker::completions::Completions;
+use crate::worker::decode::InFlight;
+use crate::worker::log_throttle::LogThrottle;
+use crate::worker::type_metrics::TypeMetrics;
+
+pub(super) struct Tasks {
+    pub task_type: Arc<str>,
+    pub policy: TypePolicy,
+    pub config: WorkerConfig,
+    pub queue: TaskQueue,
+    pub assignments: AssignmentStates,
+    pub reporter: EventReporter,
+    pub publisher: Arc<OutputPublisher>,
+    pub background: BackgroundWriter,
+    pub circuit: CircuitBreaker,
+    pub metrics: TypeMetrics,
+    pub completions: Arc<Completions>,
+    pub(super) failure_log: LogThrottle,
+    /// Suspects run in a quarantine of child processes.
+    pub(super) has_quarantine: bool,
+    /// Some tasks that this worker announced are left to other workers.
+    pub unfinished: bool,
+}
+
+impl Tasks {
+    pub fn new(deps: &DispatcherDeps, output: Arc<OutputBuffer>, has_quarantine: bool) -> Self {
+        let policy = deps.registered.policy.clone();
+        Self {
+            task_type: deps.task_type.clone(),
+            config: deps.config.clone(),
+            queue: TaskQueue::default(),
+            assignments: AssignmentStates::default(),
+            reporter: EventReporter::new(deps.events.clone(), output),
+            publisher: Arc::new(OutputPublisher {
+                publisher: deps.events.publisher().clone(),
+                task_type: deps.task_type.clone(),
+                publish_results: policy.publish_results,
+                max_output: deps.config.max_output,
+            }),
+            background: BackgroundWriter::new(deps.dead_letters.clone(), deps.completions.clone()),
+            circuit: CircuitBreaker::new(deps.task_type.clone(), policy.alarm, deps.health.clone()),
+            metrics: TypeMetrics::new(&deps.metrics, &deps.task_type),
+            completions: deps.completions.clone(),
+            failure_log: LogThrottle::new(),
+            has_quarantine,
+            unfinished: false,
+            policy,
+        }
+    }
+
+    /// Completes a task whose attempt has succeeded inline.
+    pub fn complete_inline(&mut self, running: Running, output: &RawJson, took: Duration, clock: &Clock) {
+        let Running { in_flight, started_at_ms, .. } = running;
+        self.metrics.record_success(took);
+        self.queue.release_key(&in_flight);
+        self.reporter.add_success(in_flight, started_at_ms, output, clock);
+    }
+
+    /// Ends a task with its terminal event; the input is complete when Kafka has acknowledged it.
+    pub async fn end(&mut self, in_flight: Box<InFlight>, event: Event) {
+        self.reporter.publish_terminal(&in_flight, &event).await;
+        self.queue.release_key(&in_flight);
+    }
+
+    /// Gives up a task without a terminal event; the next owner of its partition runs it.
+    pub fn release(&mut self, in_flight: Box<InFlight>) {
+        self.unfinished |= in_flight.announced;
+        self.completions.release(in_flight.tag);
+        self.reporter.output.forget(&in_flight.task.id, in_flight.task.run);
+        self.queue.release_key(&in_flight);
+    }
+
+    /// Ends a task that was not started before its expiry.
+    pub async fn expire(&mut self, in_flight: Box<InFlight>, now: i64) {
+        self.metrics.record_outcome("expired", Duration::ZERO);
+        let mut event = self.reporter.event(Kind::Expired, &in_flight);
+        let late = now.saturating_sub(in_flight.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now));
+        event.error = Some(Box::new(ErrorInfo::new("expired", format!("it was not started in time: {late} ms late"), 0)));
+        self.end(in_flight, event).await;
+    }
+
+    /// Delays a task until its `not before`, here without a slot, or at the tracker.
+    pub async fn defer(&mut self, mut in_flight: Box<InFlight>, due_ms: i64, now: i64) {
+        let wait = Duration::from_millis((due_ms - now).max(0) as u64).min(LONGEST_WAIT);
+        let at_tracker = waits_at_tracker(&self.policy, &self.config, wait);
+        if at_tracker || !in_flight.announced {
+            let mut event = self.reporter.event(Kind::Scheduled, &in_flight);
+            event.due_ms = Some(due_ms);
+            if at_tracker {
+                return self.hand_over(in_flight, event).await;
+            }
+            self.reporter.publish(&mut in_flight, event).await;
+        }
+        self.queue.delay(in_flight, wait);
+    }
+
+    /// Hands a task over to the tracker, which keeps it until it is due; the event completes the input.
+    pub async fn hand_over(&mut self, in_flight: Box<InFlight>, mut event: Event) {
+        if in_flight.task.has_foreign_headers || in_flight.has_own_key {
+            // The event needs the whole record, which is read again in the background.
+            self.reporter.output.forget(&in_flight.task.id, in_flight.task.run);
+            self.background.hand_over(&self.task_type, in_flight, event);
+            return;
+        }
+        event.record = Some(Box::new(self.reporter.events.publisher().kept(&in_flight.task, None)));
+        self.end(in_flight, event).await;
+    }
+
+    /// Ends a task that was cancelled before its attempt started.
+    pub async fn cancel_unstarted(&mut self, in_flight: Box<InFlight>, verdict: Verdict) {
+        self.reporter.schedule_flush(Instant::now());
+        self.metrics.record_outcome("cancelled", Duration::ZERO);
+        let mut event = self.reporter.event(Kind::Cancelled, &in_flight);
+        event.attempt = in_flight.attempts;
+        event.by = verdict.by.map(Into::into);
+        event.error = Some(Box::new(ErrorInfo::new(verdict.kind, verdict.message, in_flight.attempts)));
+        self.end(in_flight, event).await;
+    }
+
+    /// Reports a cancelled attempt once it has actually stopped.
+    pub async fn cancel_running(&mut self, mut running: Running, verdict: Verdict) {
+        self.reporter.publish_last_output(&mut running).await;
+        self.metrics.record_outcome("cancelled", running.started_at.elapsed());
+        let attempt = running.attempt();
+        let mut event = self.reporter.event(Kind::Cancelled, &running.in_flight);
+        event.attempt = attempt;
+        event.started_at_ms = Some(running.started_at_ms);
+        event.by = verdict.by.map(Into::into);
+        event.error = Some(Box::new(ErrorInfo::new(verdict.kind, verdict.message, attempt)));
+        self.end(running.in_flight, event).await;
+    }
+}
+
+/// Returns whether a wait is long enough for the tracker. Tasks of ordered types wait here, where they hold their
+/// key.
+pub(super) fn waits_at_tracker(policy: &TypePolicy, config: &WorkerConfig, wait: Duration) -> bool {
+    policy.order == Order::None && wait > config.inline_retry_max.into()
+}
