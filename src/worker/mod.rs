@@ -233,8 +233,8 @@ async fn measure(
 ) {
     for second in 0u64.. {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        metrics.held_bytes.with_label_values::<&str>(&[]).set(memory.held() as i64);
-        metrics.control_cancels.with_label_values::<&str>(&[]).set(control.orders().cancels().len() as i64);
+        metrics.worker.held_bytes.with_label_values::<&str>(&[]).set(memory.held() as i64);
+        metrics.worker.control_cancels.with_label_values::<&str>(&[]).set(control.orders().cancels().len() as i64);
         if second % 10 != 0 {
             continue;
         }
@@ -378,6 +378,6 @@ impl StartOffset<'_> {
 }
 
 fn loop_time(metrics: &Metrics, task_type: &str) -> PollLoopMetrics {
-    let part = |part| metrics.poll_loop.with_label_values(&[task_type, part]);
+    let part = |part| metrics.worker.poll_loop.with_label_values(&[task_type, part]);
     PollLoopMetrics { poll: part("poll"), dispatch: part("dispatch"), commit: part("commit"), idle: part("idle") }
 }

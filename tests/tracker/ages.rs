@@ -383,7 +383,7 @@ async fn a_queued_task_whose_record_is_removed_expires() {
     until_state(&ground, "p", State::Expired).await;
     until_state(&ground, "done", State::Succeeded).await;
     until_state(&ground, "kept", State::Queued).await;
-    until("it is counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 2 }).await;
+    until("it is counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2 }).await;
     agrees(&ground).await;
     assert_eq!(node(&ground, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
@@ -424,7 +424,7 @@ async fn removed_record_is_lost_only_when_no_worker_can_have_it() {
         until_state(&ground, task, State::Expired).await;
     }
     assert_eq!(node(&ground, "held").await.unwrap().state, State::Succeeded);
-    until("they are counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 3 }).await;
+    until("they are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3 }).await;
     agrees(&ground).await;
     tracker.stop().await;
 }

@@ -22,7 +22,7 @@ fn watchful() -> TrackerConfig {
 }
 
 fn losses(ground: &Ground, tracker: &Tracker) -> u64 {
-    let of = |partition: u32| tracker.metrics.store_losses.with_label_values(&[&partition.to_string()]).get();
+    let of = |partition: u32| tracker.metrics.tracker.store_losses.with_label_values(&[&partition.to_string()]).get();
     ground.all().into_iter().map(of).sum()
 }
 

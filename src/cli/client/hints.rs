@@ -5,8 +5,14 @@ const REPLACEMENTS: [(&str, &str); 22] = [
     ("the request has no bearer token", "the api requires a token, and none was given"),
     ("the bearer token is invalid", "the api does not know the token"),
     ("send the header `Authorization: Bearer TOKEN`", "give a valid token with --token or KAFLEET_TOKEN"),
-    ("GET /openapi.json describes all endpoints", "the api may have another version than this `kafleet`: compare `kafleet --version`"),
-    ("the `allow` header lists the supported methods", "the api may have another version than this `kafleet`: compare `kafleet --version`"),
+    (
+        "GET /openapi.json describes all endpoints",
+        "the api may have another version than this `kafleet`: compare `kafleet --version`",
+    ),
+    (
+        "the `allow` header lists the supported methods",
+        "the api may have another version than this `kafleet`: compare `kafleet --version`",
+    ),
     ("GET /v1/tasks/{id}/attachments", "`kafleet attachments list ID`"),
     ("GET /v1/types", "`kafleet types -o json`"),
     ("DELETE /v1/kill/{name}", "`kafleet kill-switch off NAME`"),

@@ -88,7 +88,7 @@ impl TypeConsumer {
             };
             if share.unclean_takeovers() > 0 {
                 share.bound_suspects(self.parts.broker.ends(partition, CALL_DEADLINE)?.end);
-                self.parts.metrics.unclean_takeovers.with_label_values(&[&*self.parts.task_type]).inc();
+                self.parts.metrics.worker.unclean_takeovers.with_label_values(&[&*self.parts.task_type]).inc();
                 tracing::warn!(%partition, in_a_row = share.unclean_takeovers(), "taken over from a worker that did not give it back");
             }
             if let Some(until) = share.suspects_until() {

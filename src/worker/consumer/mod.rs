@@ -540,12 +540,12 @@ fn tell_held(parts: &ConsumerDeps, share: &PartitionState, was_full: bool) {
     if !was_full {
         tracing::warn!(%partition, offset, "the task at this offset holds back its partition: nothing new until it ends");
     }
-    parts.metrics.window_held.with_label_values(&[&*parts.task_type, &partition.index.to_string()]).set(offset);
+    parts.metrics.worker.window_held.with_label_values(&[&*parts.task_type, &partition.index.to_string()]).set(offset);
 }
 
 fn forget_held(parts: &ConsumerDeps, partition: &Partition) {
     // An error: it was not told.
-    let _ = parts.metrics.window_held.remove_label_values(&[&*parts.task_type, &partition.index.to_string()]);
+    let _ = parts.metrics.worker.window_held.remove_label_values(&[&*parts.task_type, &partition.index.to_string()]);
 }
 
 /// What stands in the way of a lane that has no partitions yet.
