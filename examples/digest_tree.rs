@@ -1,15 +1,15 @@
-//! A fleet of your own: SHA-256 digests of all files under a directory, as a tree of tasks that mirrors the directories.
+//! Application with its own task types: SHA-256 digests of all files under a directory, as a tree of tasks.
 //!
 //! ```sh
 //! cargo run --example digest_tree -- dev
 //! curl -s localhost:8080/v1/tasks -H 'content-type: application/json' \
 //!      -d '{"type": "digest-tree", "id": "usr-share", "params": {"path": "/usr/share"}}'
-//! curl -s localhost:8080/v1/tasks/usr-share          # `tree` counts every file and directory below
+//! curl -s localhost:8080/v1/tasks/usr-share          # `tree` counts all files and directories
 //! ```
 //!
-//! A directory spawns one child per sub-directory and per file and ends; it is `succeeded` when everything below is, and
-//! `failed` when any file could not be read. Ids are made from the names, so that running a directory again under the same
-//! id is the same tree.
+//! A directory spawns a child for each of its entries; it is `succeeded` when all descendants are, and `failed` if any
+//! file could not be read. Ids are derived from names, so that running a directory again under the same id is the same
+//! tree.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -22,11 +22,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-/// Read at once.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 128 * 1024;
-/// Between two notes of progress.
+/// Bytes between progress reports.
 const PROGRESS_BYTES: u64 = 64 << 20;
-/// Longer names are shortened in ids: a path of 64 directories must fit into 512 bytes often enough.
+/// Maximum length of a name in an id, so that deep paths usually fit into the 512 bytes of an id.
 const MAX_NAME_CHARS: usize = 40;
 
 /// Digests everything under a directory.
@@ -35,7 +35,7 @@ struct DigestTree {
     path: PathBuf,
 }
 
-/// What a directory holds itself.
+/// Number of entries of a directory.
 #[derive(Serialize, JsonSchema)]
 struct Listed {
     directories: usize,
@@ -63,7 +63,7 @@ fn list(directory: &Path, cx: &Context) -> TaskResult<Listed> {
         if path.to_str().is_none() {
             return Err(Failure::fail(format!("`{}` has a name that is not UTF-8, which params cannot carry", path.display())));
         }
-        // Of the entry itself: a symbolic link is not followed, so that there are no circles.
+        // Symbolic links are not followed, so that there are no cycles.
         let kind = entry.file_type().map_err(|why| unreadable(&path, &why))?;
         let child = if kind.is_dir() {
             listed.directories += 1;
@@ -81,7 +81,7 @@ fn list(directory: &Path, cx: &Context) -> TaskResult<Listed> {
     Ok(listed)
 }
 
-/// The name, where it can be part of an id, else a hash of it.
+/// Returns the name if it is valid in an id, otherwise a hash of it.
 fn segment(name: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | '@' | '-');
     if name.len() <= MAX_NAME_CHARS && name.chars().all(fits) {
@@ -114,7 +114,9 @@ impl Task for DigestFile {
 
 fn digest(path: &Path, cx: &Context) -> TaskResult<Digested> {
     let mut file = File::open(path).map_err(|why| unreadable(path, &why))?;
-    let (mut sha, mut bytes, mut chunk) = (Sha256::new(), 0, vec![0; CHUNK_BYTES]);
+    let mut sha = Sha256::new();
+    let mut bytes = 0;
+    let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         cx.check()?;
         let read = file.read(&mut chunk).map_err(|why| unreadable(path, &why))?;
@@ -150,12 +152,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_directory_spawns_its_content_under_readable_ids() {
+    async fn directory_spawns_its_entries_under_readable_ids() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("sub")).unwrap();
         fs::write(dir.path().join("a.txt"), "abc").unwrap();
         fs::write(dir.path().join("a b"), "").unwrap();
-        std::os::unix::fs::symlink("/", dir.path().join("circle")).unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("cycle")).unwrap();
         let outcome = TestRun::new().run(DigestTree { path: dir.path().into() }).await;
         assert_eq!(outcome.output(), json!({"directories": 1, "files": 2, "skipped": 1}));
         let mut children: Vec<_> =
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_digested() {
+    async fn file_is_digested() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "abc").unwrap();
         let outcome = TestRun::new().run(DigestFile { path: file.path().into() }).await;
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_is_named() {
+    async fn unreadable_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         for outcome in [
             TestRun::new().run(DigestFile { path: "/no/such/file".into() }).await,

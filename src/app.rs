@@ -1,9 +1,9 @@
-//! A fleet of your own: a binary that registers its task types and gets every verb.
+//! Application builder: a binary that registers its own task types and has every verb.
 //!
 //! ```no_run
 //! # use kafleet::handlers::foreach::Foreach;
 //! fn main() -> std::process::ExitCode {
-//!     kafleet::app().state(String::from("shared by all handlers")).task::<Foreach>().main()
+//!     kafleet::app().state(String::from("state shared by all handlers")).task::<Foreach>().main()
 //! }
 //! ```
 
@@ -11,19 +11,19 @@ use std::process::ExitCode;
 
 use crate::handlers::{Registered, Registry, Task};
 
-/// What a binary consists of. Types from `kafleet.toml` come on top.
+/// Application with Rust task types; types from `kafleet.toml` are added to them.
 #[derive(Default)]
 pub struct App {
     registry: Registry,
 }
 
-/// An app without any type of its own.
+/// Creates an application without types of its own.
 pub fn app() -> App {
     App::default()
 }
 
 impl App {
-    /// Application state, one value per Rust type, which handlers get with `cx.state::<T>()`.
+    /// Adds application state, one value per Rust type, available to handlers as `cx.state::<T>()`.
     pub fn state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
         self.registry.share(state);
         self
@@ -35,13 +35,13 @@ impl App {
         self
     }
 
-    /// Adds a type whose handler is not a [`Task`].
+    /// Adds a type with a handler that is not a [`Task`].
     pub fn handler(mut self, name: &str, registered: Registered) -> Self {
         self.registry.add(name, registered);
         self
     }
 
-    /// Runs the verb on the command line. A mistake in the registration is exit code 2.
+    /// Runs the verb on the command line. Invalid registrations give exit code 2.
     pub fn main(self) -> ExitCode {
         let problems = self.registry.problems();
         if problems.is_empty() {

@@ -1,9 +1,10 @@
 //! kafleet: a Kafka-native task fleet.
 //!
-//! Producers publish typed tasks to per-type Kafka topics, stateless workers consume them and publish what happened, a
-//! tracker folds those events into Redis, and an api answers from there. The folder list is the data's path:
+//! Producers publish typed tasks to per-type Kafka topics, stateless workers run them and publish events, a
+//! tracker projects the events into Redis, and an api serves the state. The modules in the order of the data flow:
 //!
-//! [`model`] → [`config`] → [`handlers`] → [`publish`] → [`broker`] → [`worker`] → [`tracker`] → [`store`] → [`api`] → [`cli`]. A fleet of your own begins with [`app()`].
+//! [`model`] → [`config`] → [`handlers`] → [`publish`] → [`broker`] → [`worker`] → [`tracker`] → [`store`] → [`api`] →
+//! [`cli`]. An application with its own task types starts with [`app()`].
 
 pub mod api;
 pub mod app;

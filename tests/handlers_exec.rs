@@ -166,7 +166,7 @@ async fn documented_sample_counts_words() {
     assert_eq!(outcome.output(), json!({"words": 6, "different": 4, "most": [["to", 2], ["be", 2], ["or", 1]]}));
     assert_eq!(outcome.progress(), [json!({"line": 1, "of": 2}), json!({"line": 2, "of": 2})]);
     let empty = attempt(program(), json!({"text": ""})).await;
-    assert!(empty.failure().message.ends_with("there is no word in the text"), "{}", empty.failure());
+    assert!(empty.failure().message.ends_with("the text has no words"), "{}", empty.failure());
 }
 
 #[tokio::test]

@@ -1,12 +1,12 @@
-//! The ceilings of the whole path: what the parts below it do with the same records, each by itself.
+//! Baselines of the whole path: the underlying operations on the same records, each measured by itself.
 
 use std::time::Instant;
 
-use super::publish::raw_produce_pass;
-use super::worker::raw_pass;
+use super::publish::raw_produce_round;
+use super::worker::raw_round;
 use super::{BenchTopics, Common, EVENTS_PARTITIONS, Report, Services, blocking};
 
-/// Tasks per second of each part.
+/// Rates of the baselines, in tasks per second.
 #[derive(Clone, Copy, Debug)]
 pub struct Baseline {
     produce: f64,
@@ -15,40 +15,41 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// `bytes`: of a record in the store.
-    pub async fn measure(common: &Common, site: &Services, bytes: usize) -> anyhow::Result<Self> {
-        let (own, at) = (common.clone(), site.clone());
-        let (ground, produce, raw_loop) = blocking(move || {
-            let ground = BenchTopics::prepare(&at, own.partitions, own.partitions)?;
-            let produce = raw_produce_pass(&ground, &own, &at, true)?;
-            let raw_loop = raw_pass(&ground, &own, &at)?;
-            Ok((ground, produce.rate, raw_loop.rate))
+    /// Measures all baselines; `bytes` is the size of a record in the store.
+    pub async fn measure(common: &Common, services: &Services, bytes: usize) -> anyhow::Result<Self> {
+        let own = common.clone();
+        let at = services.clone();
+        let (topics, produce, raw_loop) = blocking(move || {
+            let topics = BenchTopics::prepare(&at, own.partitions, own.partitions)?;
+            let produce = raw_produce_round(&topics, &own, &at, true)?;
+            let raw_loop = raw_round(&topics, &own, &at)?;
+            Ok((topics, produce.rate, raw_loop.rate))
         })
         .await?;
-        let store = site.redis(&ground.names.prefix)?;
-        let began = Instant::now();
+        let store = services.redis(&topics.names.prefix)?;
+        let started = Instant::now();
         store.plain_writes(EVENTS_PARTITIONS, common.tasks, bytes).await?;
-        let writes = common.tasks as f64 / began.elapsed().as_secs_f64();
+        let writes = common.tasks as f64 / started.elapsed().as_secs_f64();
         store.clear().await?;
         blocking(move || {
-            drop(ground);
+            drop(topics);
             Ok(())
         })
         .await?;
         Ok(Self { produce, raw_loop, writes })
     }
 
-    /// One after the other, as parts do that share a machine.
+    /// Combined rate of the baselines one after the other, as on a shared machine.
     pub fn together(&self) -> f64 {
         1.0 / (1.0 / self.produce + 1.0 / self.raw_loop + 1.0 / self.writes)
     }
 }
 
-/// Adds them, and all of them together.
-pub fn add_ceilings(report: &mut Report, all: &[Baseline]) {
+/// Adds the figures of the baselines and of their combination.
+pub fn add_baselines(report: &mut Report, all: &[Baseline]) {
     let mut add = |name: &str, of: &dyn Fn(&Baseline) -> f64| report.add(name, "tasks/s", all.iter().map(of).collect());
-    add("raw produce of the same records", &|ceiling| ceiling.produce);
-    add("raw loop", &|ceiling| ceiling.raw_loop);
-    add("plain writes to redis", &|ceiling| ceiling.writes);
-    add("these three one after the other", &Baseline::together);
+    add("raw produce of the same records", &|baseline| baseline.produce);
+    add("raw loop", &|baseline| baseline.raw_loop);
+    add("plain writes to redis", &|baseline| baseline.writes);
+    add("all baselines in sequence", &Baseline::together);
 }

@@ -1,4 +1,4 @@
-//! The end of every round: all tasks are there, exactly once.
+//! Check at the end of a round: every task is in the store exactly once.
 
 use anyhow::bail;
 
@@ -7,10 +7,10 @@ use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::store::Store;
 
-/// Ids of one read.
+/// Ids per read.
 const CHUNK: usize = 1_000;
 
-/// Each of these is there, has succeeded, and did so once; and the store counts so many tasks over all.
+/// Checks that each task has succeeded exactly once and that the store counts `counted` tasks in total.
 pub async fn exactly_once(
     store: &dyn Store,
     partitions: u32,
@@ -20,7 +20,7 @@ pub async fn exactly_once(
     let counts = store.counts(&(0..partitions).collect::<Vec<_>>()).await?;
     let all: u64 = counts.iter().map(|count| count.count).sum();
     if all != counted {
-        bail!("{all} tasks are counted, {counted} were published");
+        bail!("the store counts {all} tasks, {counted} were published");
     }
     let mut waiting: Vec<Vec<TaskId>> = vec![Vec::new(); partitions as usize];
     for id in ids {
@@ -41,7 +41,7 @@ async fn succeeded(store: &dyn Store, partition: u32, ids: &[TaskId]) -> anyhow:
     for (id, node) in ids.iter().zip(store.nodes(partition, ids).await?) {
         match node {
             Some(node) if node.state == State::Succeeded && node.duplicates == 0 => {}
-            node => bail!("`{id}` is not there exactly once: {node:?}"),
+            node => bail!("`{id}` has not succeeded exactly once: {node:?}"),
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The roles of a benchmark, each run in a process of its own.
+//! Roles of a benchmark, each run in a child process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,18 @@ use crate::broker::kafka::baseline::RawLoop;
 use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy};
 use crate::handlers::{AnswerFuture, Child, Context, Handler, ParamsError, Registered, Registry, Schema};
 use crate::model::json::RawJson;
+use crate::model::retention::Lifetimes;
 use crate::runtime::{Health, Shutdown};
 use crate::telemetry::Metrics;
 use crate::tracker::TrackerSetup;
 use crate::worker::WorkerSetup;
 use crate::worker::child::Reentry;
 
-/// One role with everything it needs.
+/// A role with its parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ChildRole {
     Raw {
-        site: Services,
+        services: Services,
         prefix: String,
         group: String,
         to: String,
@@ -30,19 +31,19 @@ pub enum ChildRole {
         output_bytes: usize,
     },
     RawProduce {
-        site: Services,
+        services: Services,
         prefix: String,
         records: u64,
         events: bool,
     },
     Publish {
-        site: Services,
+        services: Services,
         prefix: String,
         events_partitions: u32,
         tasks: u64,
     },
     Worker {
-        site: Services,
+        services: Services,
         prefix: String,
         events_partitions: u32,
         slots: u32,
@@ -50,47 +51,47 @@ pub enum ChildRole {
         isolation: Isolation,
         fan: bool,
     },
-    /// A worker of several types whose attempts take a while.
-    Napper {
-        site: Services,
+    /// A worker of several types whose attempts sleep.
+    Sleeper {
+        services: Services,
         prefix: String,
         events_partitions: u32,
         types: u32,
         slots: u32,
-        nap_ms: u64,
+        sleep_ms: u64,
     },
     Tracker {
-        site: Services,
+        services: Services,
         prefix: String,
         events_partitions: u32,
     },
     Api {
-        site: Services,
+        services: Services,
         prefix: String,
         events_partitions: u32,
         port: u16,
     },
 }
 
-/// Runs the role that the environment names.
+/// Runs the role given by the environment variable `KAFLEET_BENCH_ROLE`.
 pub fn run() -> anyhow::Result<()> {
-    let role = std::env::var(super::process::ROLE).context("this verb is for the benchmark's own processes")?;
+    let role = std::env::var(super::process::ROLE).context("this verb is internal to benchmarks")?;
     let role: ChildRole = serde_json::from_str(&role)?;
     crate::telemetry::init_logs("warn");
     match role {
-        ChildRole::Raw { site, prefix, group, to, records, output_bytes } => {
+        ChildRole::Raw { services, prefix, group, to, records, output_bytes } => {
             let raw = RawLoop {
                 group: &group,
                 from: &Names::new(&prefix).tasks(NOOP),
                 to: &to,
                 records,
                 output_bytes,
-                prefetch_bytes: site.worker.memory_limit.as_usize() / 4,
-                commit_interval: site.worker.commit_interval.into(),
+                prefetch_bytes: services.worker.memory_limit.as_usize() / 4,
+                commit_interval: services.worker.commit_interval.into(),
             };
-            Ok(site.kafka()?.raw_loop(&raw, ROUND_DEADLINE)?)
+            Ok(services.kafka()?.raw_loop(&raw, ROUND_DEADLINE)?)
         }
-        ChildRole::RawProduce { site, prefix, records, events } => load::raw_produce(&site, &prefix, records, events),
+        ChildRole::RawProduce { services, prefix, records, events } => load::raw_produce(&services, &prefix, records, events),
         role => tokio::runtime::Runtime::new()?.block_on(run_async(role)),
     }
 }
@@ -98,70 +99,72 @@ pub fn run() -> anyhow::Result<()> {
 async fn run_async(role: ChildRole) -> anyhow::Result<()> {
     let shutdown = Shutdown::new();
     shutdown.on_signals()?;
-    let (metrics, health) = (Metrics::new()?, Health::default());
     match role {
-        ChildRole::Worker { site, prefix, events_partitions, slots, order, isolation, fan } => {
-            let setup = WorkerSetup {
-                broker: Arc::new(site.kafka()?),
-                registry: registry(slots, order, isolation, fan),
-                types: Vec::new(),
-                config: site.worker.clone(),
-                names: Names::new(&prefix),
-                events_partitions,
-                metrics,
-                health,
-                reentry: Reentry::of_this_process(),
-            };
-            crate::worker::run(setup, shutdown).await
+        ChildRole::Worker { services, prefix, events_partitions, slots, order, isolation, fan } => {
+            let registry = registry(slots, order, isolation, fan);
+            let setup = worker(&services, &prefix, events_partitions, registry)?;
+            let reentry = Reentry::of_this_process();
+            crate::worker::run(WorkerSetup { reentry, ..setup }, shutdown).await
         }
-        ChildRole::Napper { site, prefix, events_partitions, types, slots, nap_ms } => {
-            let setup = WorkerSetup {
-                broker: Arc::new(site.kafka()?),
-                registry: nappers(types, slots, Duration::from_millis(nap_ms)),
-                types: Vec::new(),
-                config: site.worker.clone(),
-                names: Names::new(&prefix),
-                events_partitions,
-                metrics,
-                health,
-                reentry: None,
-            };
-            crate::worker::run(setup, shutdown).await
+        ChildRole::Sleeper { services, prefix, events_partitions, types, slots, sleep_ms } => {
+            let registry = sleepers(types, slots, Duration::from_millis(sleep_ms));
+            crate::worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
         }
-        ChildRole::Tracker { site, prefix, events_partitions } => {
-            let setup = TrackerSetup {
-                broker: Arc::new(site.kafka()?),
-                store: Arc::new(site.redis(&prefix)?),
-                config: site.tracker.clone(),
-                lifetimes: Default::default(),
-                task_retention: TopicsConfig::default().task_retention,
-                topic_check: TopicsConfig::default().check_interval,
-                names: Names::new(&prefix),
-                events_partitions,
-                metrics,
-                health,
-            };
-            crate::tracker::run(setup, shutdown).await
+        ChildRole::Tracker { services, prefix, events_partitions } => {
+            crate::tracker::run(tracker(&services, &prefix, events_partitions)?, shutdown).await
         }
-        ChildRole::Api { site, prefix, events_partitions, port } => {
-            let setup = ApiSetup {
-                broker: Arc::new(site.kafka()?),
-                store: Arc::new(site.redis(&prefix)?),
-                registry: Registry::default(),
-                config: ApiConfig::default(),
-                names: Names::new(&prefix),
-                events_partitions,
-                max_tree_age: TopicsConfig::default().max_tree_age,
-                metrics,
-                health,
-            };
-            crate::api::run(setup, tokio::net::TcpListener::bind(("127.0.0.1", port)).await?, shutdown).await
+        ChildRole::Api { services, prefix, events_partitions, port } => {
+            let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
+            crate::api::run(api(&services, &prefix, events_partitions)?, listener, shutdown).await
         }
-        ChildRole::Publish { site, prefix, events_partitions, tasks } => {
-            load::publish_tracked(&site, &prefix, events_partitions, tasks).await
+        ChildRole::Publish { services, prefix, events_partitions, tasks } => {
+            load::publish_tracked(&services, &prefix, events_partitions, tasks).await
         }
         ChildRole::Raw { .. } | ChildRole::RawProduce { .. } => Ok(()),
     }
+}
+
+fn worker(services: &Services, prefix: &str, events_partitions: u32, registry: Registry) -> anyhow::Result<WorkerSetup> {
+    Ok(WorkerSetup {
+        broker: Arc::new(services.kafka()?),
+        registry,
+        types: Vec::new(),
+        config: services.worker.clone(),
+        names: Names::new(prefix),
+        events_partitions,
+        metrics: Metrics::new()?,
+        health: Health::default(),
+        reentry: None,
+    })
+}
+
+fn tracker(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Result<TrackerSetup> {
+    Ok(TrackerSetup {
+        broker: Arc::new(services.kafka()?),
+        store: Arc::new(services.redis(prefix)?),
+        config: services.tracker.clone(),
+        lifetimes: Lifetimes::default(),
+        task_retention: TopicsConfig::default().task_retention,
+        topic_check: TopicsConfig::default().check_interval,
+        names: Names::new(prefix),
+        events_partitions,
+        metrics: Metrics::new()?,
+        health: Health::default(),
+    })
+}
+
+fn api(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Result<ApiSetup> {
+    Ok(ApiSetup {
+        broker: Arc::new(services.kafka()?),
+        store: Arc::new(services.redis(prefix)?),
+        registry: Registry::default(),
+        config: ApiConfig::default(),
+        names: Names::new(prefix),
+        events_partitions,
+        max_tree_age: TopicsConfig::default().max_tree_age,
+        metrics: Metrics::new()?,
+        health: Health::default(),
+    })
 }
 
 fn registry(slots: u32, order: Order, isolation: Isolation, fan: bool) -> Registry {
@@ -174,23 +177,23 @@ fn registry(slots: u32, order: Order, isolation: Isolation, fan: bool) -> Regist
     registry
 }
 
-fn nappers(types: u32, slots: u32, nap: Duration) -> Registry {
+fn sleepers(types: u32, slots: u32, duration: Duration) -> Registry {
     let mut registry = Registry::default();
     for name in super::memory::type_names(types) {
         let policy = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
-        registry.add(&name, Registered { handler: Arc::new(Napper(nap)), schema: Schema::any(), policy });
+        registry.add(&name, Registered { handler: Arc::new(Sleeper(duration)), schema: Schema::any(), policy });
     }
     registry
 }
 
-/// Waits for so long.
-struct Napper(Duration);
+/// Sleeps for the given time.
+struct Sleeper(Duration);
 
-impl Handler for Napper {
+impl Handler for Sleeper {
     fn start(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, ParamsError> {
-        let nap = self.0;
+        let duration = self.0;
         Ok(Box::pin(async move {
-            tokio::time::sleep(nap).await;
+            tokio::time::sleep(duration).await;
             Ok(RawJson::null())
         }))
     }
@@ -211,13 +214,13 @@ impl Handler for Noop {
         false
     }
 
-    /// The sample that does next to nothing.
+    /// Returns the built-in type that does almost nothing.
     fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
         Some("echo")
     }
 }
 
-/// Spawns as many no-op tasks as its params say.
+/// Spawns the number of no-op tasks given by its params.
 struct Fan;
 
 impl Handler for Fan {

@@ -1,12 +1,11 @@
-//! `bench fanin`: a parent that spawns its children, and how long it takes from its submission until its success, which is
-//! that of all of them, can be read from the store.
+//! `bench fanin`: time from the submission of a parent until its success, with all its children, is visible in the store.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt;
 
-use super::baseline::{Baseline, add_ceilings};
+use super::baseline::{Baseline, add_baselines};
 use super::fleet::{BenchFleet, Spent, add_costs};
 use super::{Common, FAN, ROUND_DEADLINE, Report, Services};
 use crate::model::json::RawJson;
@@ -23,13 +22,13 @@ pub struct Fanin {
     /// Children of each parent.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub children: u64,
-    /// Parents, one after the other; the median is what counts.
+    /// Number of parents, run one after the other; the median is reported.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Partitions of the task topic.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub partitions: u32,
-    /// How long producers gather records (librdkafka's `linger.ms`), in milliseconds.
+    /// Linger of producers (librdkafka's `linger.ms`), in milliseconds.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub linger: u32,
 }
@@ -40,65 +39,67 @@ impl Default for Fanin {
     }
 }
 
-/// Records that the ceilings are taken from, and how often.
-const CEILING_TASKS: u64 = 200_000;
-const CEILING_ROUNDS: u32 = 3;
+/// Number of records and of rounds of the baselines.
+const BASELINE_TASKS: u64 = 200_000;
+const BASELINE_ROUNDS: u32 = 3;
 
-pub async fn fanin(bench: &Fanin, site: &Services) -> anyhow::Result<Report> {
+pub async fn fanin(bench: &Fanin, services: &Services) -> anyhow::Result<Report> {
     let settings = [
         ("children", bench.children.to_string()),
         ("partitions", bench.partitions.to_string()),
         ("linger", format!("{} ms", bench.linger)),
     ];
     let mut report = Report::new("fanin", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
-    let mut stage = BenchFleet::open(&site.linger(bench.linger), bench.partitions, 2_000).await?;
+    let mut fleet = BenchFleet::open(&services.linger(bench.linger), bench.partitions, 2_000).await?;
     eprintln!("warming up");
     for n in 0..2 {
-        one_parent(&mut stage, &format!("warm-{n}"), bench.children).await?;
+        one_parent(&mut fleet, &format!("warm-{n}"), bench.children).await?;
     }
-    let (mut took, mut spent) = (Vec::new(), Vec::new());
+    let mut took = Vec::new();
+    let mut spent = Vec::new();
     for round in 1..=bench.rounds {
         eprintln!("parent {round} of {}", bench.rounds);
-        let from = stage.costs().await?;
-        took.push(one_parent(&mut stage, &format!("bench-{round}"), bench.children).await?.as_secs_f64() * 1e3);
-        spent.push(Spent { from, to: stage.costs().await? });
+        let from = fleet.costs().await?;
+        took.push(one_parent(&mut fleet, &format!("bench-{round}"), bench.children).await?.as_secs_f64() * 1e3);
+        spent.push(Spent { from, to: fleet.costs().await? });
     }
-    let bytes = stage.record_bytes().await?;
-    stage.close().await?;
-    let common = Common { tasks: CEILING_TASKS, partitions: bench.partitions, linger: bench.linger, ..Common::default() };
-    let mut ceilings = Vec::new();
-    for _ in 0..CEILING_ROUNDS {
-        ceilings.push(Baseline::measure(&common, &site.linger(bench.linger), bytes).await?);
+    let bytes = fleet.record_bytes().await?;
+    fleet.close().await?;
+    let common = Common { tasks: BASELINE_TASKS, partitions: bench.partitions, linger: bench.linger, ..Common::default() };
+    let mut baselines = Vec::new();
+    for _ in 0..BASELINE_ROUNDS {
+        baselines.push(Baseline::measure(&common, &services.linger(bench.linger), bytes).await?);
     }
     report.add("submit to visible success of the parent", "ms", took);
     add_costs(&mut report, bench.children, &spent);
-    add_ceilings(&mut report, &ceilings);
-    let least = ceilings.iter().map(|ceiling| bench.children as f64 / ceiling.together() * 1e3).collect();
-    report.add("these three for as many records", "ms", least);
+    add_baselines(&mut report, &baselines);
+    let expected = baselines.iter().map(|baseline| bench.children as f64 / baseline.together() * 1e3).collect();
+    report.add("all baselines for the same number of records", "ms", expected);
     report.checked = true;
     Ok(report)
 }
 
-async fn one_parent(stage: &mut BenchFleet, id: &str, children: u64) -> anyhow::Result<Duration> {
+async fn one_parent(fleet: &mut BenchFleet, id: &str, children: u64) -> anyhow::Result<Duration> {
     let id = TaskId::parse(id)?;
-    let partition = stage.publisher.partition_of(&id);
-    let mut notices = stage.store.notices().await?;
+    let partition = fleet.publisher.partition_of(&id);
+    let mut notices = fleet.store.notices().await?;
     let mut parent = NewTask::new(FAN, RawJson::of(&children)?);
     parent.id = Some(id.clone());
-    let (began, until) = (Instant::now(), Instant::now() + ROUND_DEADLINE);
-    stage.publisher.publish(parent, now_ms()).await?;
+    let started = Instant::now();
+    let until = Instant::now() + ROUND_DEADLINE;
+    fleet.publisher.publish(parent, now_ms()).await?;
     loop {
-        let found = stage.store.nodes(partition, std::slice::from_ref(&id)).await?.into_iter().flatten().next();
+        let found = fleet.store.nodes(partition, std::slice::from_ref(&id)).await?.into_iter().flatten().next();
         if let Some(node) = found.filter(|node| node.state.is_terminal()) {
-            let took = began.elapsed();
+            let took = started.elapsed();
             check(&node, children)?;
             return Ok(took);
         }
         if Instant::now() > until {
-            bail!("`{id}` is not done after {} s", ROUND_DEADLINE.as_secs());
+            bail!("`{id}` has not ended after {} s", ROUND_DEADLINE.as_secs());
         }
-        stage.check_processes()?;
-        // A notice is a hint; whoever waits looks every second without one.
+        fleet.check_processes()?;
+        // Notices may be lost: the record is read at least every second.
         if let Ok(notice) = tokio::time::timeout(Duration::from_secs(1), notices.next()).await {
             notice.context("the notices have ended")?;
         }

@@ -1,4 +1,4 @@
-//! A small fleet: one worker, one tracker, each in a process of its own, and this process as the one that publishes and looks.
+//! Fleet of a benchmark: a worker and a tracker in child processes; this process publishes and observes.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::publish::Publisher;
 use crate::store::Store;
 use crate::store::redis::{Redis, Usage};
 
-/// How the id of the task begins that goes through before anything is measured.
+/// Id prefix of the task that is run before anything is measured.
 const FIRST: &str = "first";
 
 pub struct BenchFleet {
@@ -23,29 +23,29 @@ pub struct BenchFleet {
     pub publisher: Publisher,
     worker: Process,
     tracker: Process,
-    ground: BenchTopics,
+    topics: BenchTopics,
 }
 
-/// What each process has used so far.
+/// Resources used so far by each process.
 #[derive(Clone, Debug)]
 pub struct Costs {
     pub publisher: Duration,
     pub worker: Cost,
     pub tracker: Cost,
     pub redis: Usage,
-    /// Where it runs on this machine.
+    /// `None` if Kafka does not run on this machine.
     pub kafka: Option<Duration>,
 }
 
 impl BenchFleet {
-    /// Starts everything; returns when one task is through, so that all are connected and have their partitions.
-    pub async fn open(site: &Services, partitions: u32, slots: u32) -> anyhow::Result<Self> {
-        let at = site.clone();
-        let ground = blocking(move || BenchTopics::prepare(&at, partitions, EVENTS_PARTITIONS)).await?;
-        let prefix = ground.names.prefix.clone();
-        let store = site.redis(&prefix)?;
+    /// Starts all processes and runs one task, so that all are connected and have their partitions.
+    pub async fn open(services: &Services, partitions: u32, slots: u32) -> anyhow::Result<Self> {
+        let at = services.clone();
+        let topics = blocking(move || BenchTopics::prepare(&at, partitions, EVENTS_PARTITIONS)).await?;
+        let prefix = topics.names.prefix.clone();
+        let store = services.redis(&prefix)?;
         let worker = ChildRole::Worker {
-            site: site.clone(),
+            services: services.clone(),
             prefix: prefix.clone(),
             events_partitions: EVENTS_PARTITIONS,
             slots,
@@ -54,37 +54,39 @@ impl BenchFleet {
             fan: true,
         };
         let worker = Process::start("worker", &worker)?;
-        let role = ChildRole::Tracker { site: site.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
+        let role = ChildRole::Tracker { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
         let tracker = Process::start("tracker", &role)?;
-        let broker = ground.broker.clone();
-        let link = blocking(move || Ok(SharedProducer::open(broker, None)?)).await?;
-        let publisher = Publisher::new(link, ground.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
-        let mut stage = Self { store, publisher, worker, tracker, ground };
-        load::publish(&stage.publisher, FIRST, 0..1).await?;
-        stage.wait_for(1).await?;
-        Ok(stage)
+        let broker = topics.broker.clone();
+        let producer = blocking(move || Ok(SharedProducer::open(broker, None)?)).await?;
+        let publisher = Publisher::new(producer, topics.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
+        let mut fleet = Self { store, publisher, worker, tracker, topics };
+        load::publish(&fleet.publisher, FIRST, 0..1).await?;
+        fleet.wait_for(1).await?;
+        Ok(fleet)
     }
 
     pub async fn costs(&self) -> anyhow::Result<Costs> {
         let redis = self.store.usage().await?;
-        let (worker, tracker, kafka) = (self.worker.cost(), self.tracker.cost(), self.ground.kafka.cpu());
+        let worker = self.worker.cost();
+        let tracker = self.tracker.cost();
+        let kafka = self.topics.kafka.cpu();
         Ok(Costs { publisher: own_cpu(), worker, tracker, redis, kafka })
     }
 
-    /// The size of the record in the store of a task that has done nothing.
+    /// Size in the store of the record of a no-op task.
     pub async fn record_bytes(&self) -> anyhow::Result<usize> {
         let id = TaskId::parse(&format!("{FIRST}-{:012}", 0))?;
         let found = self.store.nodes(self.publisher.partition_of(&id), &[id]).await?;
-        Ok(found.into_iter().flatten().next().context("the first task is not there")?.encode().len())
+        Ok(found.into_iter().flatten().next().context("the first task is missing")?.encode().len())
     }
 
-    /// Tasks that the store counts as succeeded.
+    /// Number of succeeded tasks in the store.
     pub async fn succeeded(&self) -> anyhow::Result<u64> {
         let counts = self.store.counts(&partitions()).await?;
         Ok(counts.iter().filter(|count| count.state == State::Succeeded).map(|count| count.count).sum())
     }
 
-    /// Waits until the store counts so many succeeded tasks.
+    /// Waits until the store counts `tasks` succeeded tasks.
     pub async fn wait_for(&mut self, tasks: u64) -> anyhow::Result<()> {
         let until = Instant::now() + ROUND_DEADLINE;
         loop {
@@ -105,12 +107,14 @@ impl BenchFleet {
         self.tracker.check()
     }
 
-    /// Stops everything and clears the store.
+    /// Stops all processes and clears the store.
     pub async fn close(self) -> anyhow::Result<()> {
-        let (worker, tracker, ground) = (self.worker, self.tracker, self.ground);
+        let worker = self.worker;
+        let tracker = self.tracker;
+        let topics = self.topics;
         let stop = move || {
             let stopped = worker.stop().and(tracker.stop());
-            drop(ground);
+            drop(topics);
             stopped
         };
         blocking(stop).await?;
@@ -122,14 +126,14 @@ pub fn partitions() -> Vec<u32> {
     (0..EVENTS_PARTITIONS).collect()
 }
 
-/// From one look to the next.
+/// Costs at the beginning and the end of a measurement.
 #[derive(Clone, Debug)]
 pub struct Spent {
     pub from: Costs,
     pub to: Costs,
 }
 
-/// Adds the CPU per task of every process, and peak memory. `tasks` were done in each.
+/// Adds CPU per task and peak memory of every process; `tasks` is the number of tasks per measurement.
 pub fn add_costs(report: &mut Report, tasks: u64, spent: &[Spent]) {
     let mut cpu = |name: &str, of: &dyn Fn(&Costs) -> Duration| {
         let values = spent.iter().map(|spent| micros(of(&spent.to).saturating_sub(of(&spent.from)), tasks));

@@ -1,5 +1,5 @@
-//! `bench latency`: tasks published at a steady rate, one by one, and how long it takes until each is started, and until its
-//! success can be read from the store.
+//! `bench latency`: time from submission to start, and to a success visible in the store, of tasks published one by one at
+//! a steady rate.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::runtime::now_ms;
 use crate::store::redis::Redis;
 use crate::store::{Notice, Store};
 
-/// How long a task may take until its success can be read.
+/// Maximum time until a task's success is visible.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, clap::Args)]
@@ -30,16 +30,16 @@ pub struct Latency {
     /// Tasks per second.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rate: u32,
-    /// How long each round goes on, in seconds; a fifth of it before that is not counted.
+    /// Duration of each round, in seconds, after a warm-up of a fifth of it.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub seconds: u32,
-    /// Rounds; the median is what counts.
+    /// Number of rounds; the median is reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
     pub rounds: u32,
     /// Partitions of the task topic.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub partitions: u32,
-    /// How long producers gather records (librdkafka's `linger.ms`), in milliseconds.
+    /// Linger of producers (librdkafka's `linger.ms`), in milliseconds.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub linger: u32,
 }
@@ -50,10 +50,10 @@ impl Default for Latency {
     }
 }
 
-/// One of the figures of a path.
+/// Selects a figure of a path.
 type Part = fn(&Path) -> f64;
 
-/// What is known of one task, in ms after its submission.
+/// Times of one task, in ms after its submission.
 #[derive(Clone, Copy, Debug, Default)]
 struct Path {
     acknowledged: f64,
@@ -62,13 +62,13 @@ struct Path {
 }
 
 struct LatencyRound {
-    /// Of records that somebody sends and takes who does nothing else.
-    bare: Vec<f64>,
+    /// Latencies of plain records, in ms.
+    plain: Vec<f64>,
     paths: Vec<Path>,
     spent: Spent,
 }
 
-pub async fn latency(bench: &Latency, site: &Services) -> anyhow::Result<Report> {
+pub async fn latency(bench: &Latency, services: &Services) -> anyhow::Result<Report> {
     let settings = [
         ("rate", format!("{} tasks/s", bench.rate)),
         ("partitions", bench.partitions.to_string()),
@@ -80,7 +80,7 @@ pub async fn latency(bench: &Latency, site: &Services) -> anyhow::Result<Report>
     let mut rounds = Vec::new();
     for round in 1..=bench.rounds {
         eprintln!("round {round} of {}", bench.rounds);
-        rounds.push(one_round(bench, &site.linger(bench.linger)).await?);
+        rounds.push(one_round(bench, &services.linger(bench.linger)).await?);
     }
     let parts: [(&str, Part); 3] = [
         ("submit to acknowledged", |path| path.acknowledged),
@@ -88,14 +88,14 @@ pub async fn latency(bench: &Latency, site: &Services) -> anyhow::Result<Report>
         ("submit to visible success", |path| path.visible),
     ];
     for (name, part) in parts {
-        for (place, permille) in [("p50", 500), ("p99", 990), ("p99.9", 999), ("max", 1_000)] {
+        for (label, permille) in [("p50", 500), ("p99", 990), ("p99.9", 999), ("max", 1_000)] {
             let values = rounds.iter().map(|round| percentile(round.paths.iter().map(part).collect(), permille));
-            report.add(&format!("{name} {place}"), "ms", values.collect());
+            report.add(&format!("{name} {label}"), "ms", values.collect());
         }
     }
-    for (place, permille) in [("p50", 500), ("p99", 990)] {
-        let values = rounds.iter().map(|round| percentile(round.bare.clone(), permille));
-        report.add(&format!("a bare record through kafka {place}"), "ms", values.collect());
+    for (label, permille) in [("p50", 500), ("p99", 990)] {
+        let values = rounds.iter().map(|round| percentile(round.plain.clone(), permille));
+        report.add(&format!("a plain record through kafka {label}"), "ms", values.collect());
     }
     let tasks = u64::from(bench.rate) * u64::from(bench.seconds);
     add_costs(&mut report, tasks, &rounds.into_iter().map(|round| round.spent).collect::<Vec<_>>());
@@ -103,78 +103,84 @@ pub async fn latency(bench: &Latency, site: &Services) -> anyhow::Result<Report>
     Ok(report)
 }
 
-/// The value that so many in a thousand do not go beyond.
+/// Returns a percentile, given in thousandths.
 pub fn percentile(mut values: Vec<f64>, permille: usize) -> f64 {
     values.sort_by(f64::total_cmp);
     let rank = (values.len() * permille).div_ceil(1_000).saturating_sub(1);
     values.get(rank).copied().unwrap_or_default()
 }
 
-async fn one_round(bench: &Latency, site: &Services) -> anyhow::Result<LatencyRound> {
-    let stage = BenchFleet::open(site, bench.partitions, 2_000).await?;
-    let book = Arc::new(Book::default());
-    let looking = tokio::spawn(look(stage.store.clone(), book.clone()));
+async fn one_round(bench: &Latency, services: &Services) -> anyhow::Result<LatencyRound> {
+    let fleet = BenchFleet::open(services, bench.partitions, 2_000).await?;
+    let times = Arc::new(TaskTimes::default());
+    let reader = tokio::spawn(record_visible(fleet.store.clone(), times.clone()));
     let tasks = u64::from(bench.rate) * u64::from(bench.seconds);
-    submit(&stage.publisher, &book, "warm", bench.rate, tasks / 5).await?;
-    book.wait_until_empty().await?;
-    book.done.lock().clear();
-    let from = stage.costs().await?;
-    submit(&stage.publisher, &book, "bench", bench.rate, tasks).await?;
-    book.wait_until_empty().await?;
-    let to = stage.costs().await?;
-    looking.abort();
-    check::exactly_once(&stage.store, EVENTS_PARTITIONS, (0..tasks).map(load::id), tasks + tasks / 5 + 1).await?;
-    stage.close().await?;
-    let (bench, site) = (bench.clone(), site.clone());
-    let bare = blocking(move || bare(&bench, &site)).await?;
-    let paths = std::mem::take(&mut *book.done.lock());
-    Ok(LatencyRound { bare, paths, spent: Spent { from, to } })
+    submit(&fleet.publisher, &times, "warm", bench.rate, tasks / 5).await?;
+    times.wait_until_empty().await?;
+    times.done.lock().clear();
+    let from = fleet.costs().await?;
+    submit(&fleet.publisher, &times, "bench", bench.rate, tasks).await?;
+    times.wait_until_empty().await?;
+    let to = fleet.costs().await?;
+    reader.abort();
+    check::exactly_once(&fleet.store, EVENTS_PARTITIONS, (0..tasks).map(load::id), tasks + tasks / 5 + 1).await?;
+    fleet.close().await?;
+    let bench = bench.clone();
+    let services = services.clone();
+    let plain = blocking(move || plain(&bench, &services)).await?;
+    let paths = std::mem::take(&mut *times.done.lock());
+    Ok(LatencyRound { plain, paths, spent: Spent { from, to } })
 }
 
-/// Bare records at the same rate, each from its send until a consumer has it: a task's start is one such way after its
-/// submission at least, and its end another one. The first fifth is not counted.
-fn bare(bench: &Latency, site: &Services) -> anyhow::Result<Vec<f64>> {
-    let (ground, records) = (BenchTopics::prepare(site, bench.partitions, 1)?, u64::from(bench.rate) * u64::from(bench.seconds));
-    let (topic, filler, began) = (ground.names.tasks(NOOP), Filler::new(&ground)?, Instant::now());
-    let mut consumer = ground.broker.consumer(&ConsumerSpec::default())?;
+/// Measures the latency of plain records at the same rate, from send to consumption, without the first fifth. It is a lower
+/// bound: a task's start is one such trip after its submission, and its visible success at least one more.
+fn plain(bench: &Latency, services: &Services) -> anyhow::Result<Vec<f64>> {
+    let topics = BenchTopics::prepare(services, bench.partitions, 1)?;
+    let records = u64::from(bench.rate) * u64::from(bench.seconds);
+    let topic = topics.names.tasks(NOOP);
+    let filler = Filler::new(&topics)?;
+    let started = Instant::now();
+    let mut consumer = topics.broker.consumer(&ConsumerSpec::default())?;
     let starts = (0..bench.partitions).map(|number| (Partition::new(topic.as_str(), number as i32), StartOffset::Beginning));
     consumer.assign(&starts.collect::<Vec<_>>())?;
     let mut took = Vec::new();
     std::thread::scope(|scope| {
-        let sending = scope.spawn(|| send_bare(&filler, &topic, bench.rate, records, began));
-        let until = began + Duration::from_secs(u64::from(bench.seconds)) + DEADLINE;
+        let sending = scope.spawn(|| send_plain(&filler, &topic, bench.rate, records, started));
+        let until = started + Duration::from_secs(u64::from(bench.seconds)) + DEADLINE;
         while (took.len() as u64) < records {
             if Instant::now() > until {
-                bail!("{} of {records} bare records are through after {} s", took.len(), began.elapsed().as_secs());
+                bail!("{} of {records} plain records received after {} s", took.len(), started.elapsed().as_secs());
             }
             consumer.poll(1_000, Duration::from_millis(100), &mut |record| {
                 let sent = std::str::from_utf8(record.value.unwrap_or_default()).unwrap_or_default().trim_end();
-                took.push(began.elapsed().as_secs_f64() * 1e3 - sent.parse().unwrap_or(0.0));
+                took.push(started.elapsed().as_secs_f64() * 1e3 - sent.parse().unwrap_or(0.0));
             })?;
         }
-        sending.join().map_err(|_| anyhow!("whoever sends bare records has panicked"))?
+        sending.join().map_err(|_| anyhow!("the sender of plain records has panicked"))?
     })?;
     consumer.close(Duration::from_secs(5));
     filler.end()?;
     Ok(took.split_off(took.len() / 5))
 }
 
-/// Their values hold when they were sent, in ms, and are as long as those of tasks.
-fn send_bare(filler: &Filler, topic: &str, rate: u32, records: u64, began: Instant) -> anyhow::Result<()> {
+/// Sends plain records whose values are their send times in ms, padded to the size of a task's params.
+fn send_plain(filler: &Filler, topic: &str, rate: u32, records: u64, started: Instant) -> anyhow::Result<()> {
     let length = load::params().len();
     for n in 0..records {
-        let due = began + Duration::from_secs_f64(n as f64 / f64::from(rate));
+        let due = started + Duration::from_secs_f64(n as f64 / f64::from(rate));
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let (key, value) = (n.to_string(), format!("{:<length$}", began.elapsed().as_secs_f64() * 1e3));
-        let (key, value) = (Some(key.as_bytes()), Some(value.as_bytes()));
+        let key = n.to_string();
+        let value = format!("{:<length$}", started.elapsed().as_secs_f64() * 1e3);
+        let key = Some(key.as_bytes());
+        let value = Some(value.as_bytes());
         filler.send(&ProducerRecord { topic, partition: None, key, value, headers: &[] })?;
     }
     Ok(())
 }
 
-/// Tasks under way, and those that are through.
+/// Times of open and of completed tasks.
 #[derive(Default)]
-struct Book {
+struct TaskTimes {
     open: Mutex<FxHashMap<TaskId, Open>>,
     done: Mutex<Vec<Path>>,
 }
@@ -187,7 +193,7 @@ struct Open {
     seen: Option<(f64, f64)>,
 }
 
-impl Book {
+impl TaskTimes {
     fn open(&self, id: TaskId) {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let at_ms = since.as_secs_f64() * 1e3;
@@ -195,15 +201,15 @@ impl Book {
     }
 
     fn acknowledged(&self, id: &TaskId) {
-        self.note(id, |open| open.acknowledged = Some(millis(open.at)));
+        self.update(id, |open| open.acknowledged = Some(millis(open.at)));
     }
 
-    /// The worker's clock is this machine's, in whole milliseconds: half of one is added.
+    /// Records a visible success. The start time is in whole milliseconds of the same clock: half of one is added.
     fn visible(&self, id: &TaskId, started_at_ms: i64) {
-        self.note(id, |open| open.seen = open.seen.or(Some((started_at_ms as f64 + 0.5 - open.at_ms, millis(open.at)))));
+        self.update(id, |open| open.seen = open.seen.or(Some((started_at_ms as f64 + 0.5 - open.at_ms, millis(open.at)))));
     }
 
-    fn note(&self, id: &TaskId, what: impl FnOnce(&mut Open)) {
+    fn update(&self, id: &TaskId, what: impl FnOnce(&mut Open)) {
         let mut all = self.open.lock();
         let Some(open) = all.get_mut(id) else { return };
         what(open);
@@ -217,7 +223,7 @@ impl Book {
         let until = Instant::now() + DEADLINE;
         while !self.open.lock().is_empty() {
             if Instant::now() > until {
-                bail!("{} tasks are not through after {} s", self.open.lock().len(), DEADLINE.as_secs());
+                bail!("{} tasks have not ended after {} s", self.open.lock().len(), DEADLINE.as_secs());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -229,23 +235,25 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Publishes one by one, as calls to an api come in.
-async fn submit(publisher: &Publisher, book: &Arc<Book>, name: &str, rate: u32, tasks: u64) -> anyhow::Result<()> {
+/// Publishes tasks one by one, as requests to an api do.
+async fn submit(publisher: &Publisher, times: &Arc<TaskTimes>, name: &str, rate: u32, tasks: u64) -> anyhow::Result<()> {
     let params = RawJson::parse(load::params().as_bytes())?;
-    let (began, mut calls) = (tokio::time::Instant::now(), JoinSet::<Result<(), PublishError>>::new());
+    let started = tokio::time::Instant::now();
+    let mut calls = JoinSet::<Result<(), PublishError>>::new();
     for n in 0..tasks {
-        let at = began + Duration::from_secs_f64(n as f64 / f64::from(rate));
+        let at = started + Duration::from_secs_f64(n as f64 / f64::from(rate));
         if at > tokio::time::Instant::now() {
             tokio::time::sleep_until(at).await;
         }
         let mut task = NewTask::new(NOOP, params.clone());
         let id = TaskId::parse(&format!("{name}-{n:012}"))?;
         task.id = Some(id.clone());
-        let (publisher, book) = (publisher.clone(), book.clone());
-        book.open(id.clone());
+        let publisher = publisher.clone();
+        let times = times.clone();
+        times.open(id.clone());
         calls.spawn(async move {
             publisher.publish(task, now_ms()).await?;
-            book.acknowledged(&id);
+            times.acknowledged(&id);
             Ok(())
         });
         while let Some(ended) = calls.try_join_next() {
@@ -258,16 +266,16 @@ async fn submit(publisher: &Publisher, book: &Arc<Book>, name: &str, rate: u32, 
     Ok(())
 }
 
-/// Reads whatever a notice names, as those who wait for a task do.
-async fn look(store: Redis, book: Arc<Book>) -> anyhow::Result<()> {
+/// Reads the tasks named by notices, as clients that wait for a task do.
+async fn record_visible(store: Redis, times: Arc<TaskTimes>) -> anyhow::Result<()> {
     let mut notices = store.notices().await?;
     while let Some(notice) = notices.next().await {
         let Notice::Changed { partition, ids, .. } = notice else { continue };
-        let ids = ids.unwrap_or_else(|| book.open.lock().keys().cloned().collect());
+        let ids = ids.unwrap_or_else(|| times.open.lock().keys().cloned().collect());
         let nodes = store.nodes(partition, &ids).await?;
         for (id, node) in ids.iter().zip(nodes) {
             if let Some(node) = node.filter(|node| node.state == State::Succeeded) {
-                book.visible(id, node.started_at_ms.unwrap_or_default());
+                times.visible(id, node.started_at_ms.unwrap_or_default());
             }
         }
     }

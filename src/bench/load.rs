@@ -1,4 +1,4 @@
-//! The benchmark's tasks: records with the headers of a tracked publish, about 200 bytes of params each.
+//! Load of the benchmarks: tasks with 200 bytes of params and the headers of a tracked publish.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,10 +23,10 @@ use crate::runtime::now_ms;
 
 /// `ce_source` of the benchmarks' tasks.
 const SOURCE: &str = "kafleet/bench";
-/// Who has done all tasks of a log.
+/// Worker id in the events of a log.
 const WORKER: &str = "some-worker-abc123";
 
-/// The params of every task: 200 bytes of JSON.
+/// Params of every task: 200 bytes of JSON.
 pub fn params() -> String {
     let head = r#"{"order":4711,"customer":"c-1042","items":[{"sku":"A-1","n":2},{"sku":"B-7","n":1}],"note":""#;
     format!("{head}{}\"}}", "x".repeat(200 - head.len() - 2))
@@ -36,7 +36,7 @@ pub fn id(n: u64) -> anyhow::Result<TaskId> {
     Ok(TaskId::parse(&format!("bench-{n:012}"))?)
 }
 
-/// The n-th task of a load.
+/// Returns the n-th task of a load.
 pub fn task(n: u64) -> anyhow::Result<Task> {
     Ok(Task {
         id: id(n)?,
@@ -68,31 +68,32 @@ impl DeliverySink for Acks {
     }
 }
 
-/// A producer that counts what was not acknowledged.
+/// Producer that counts unacknowledged records.
 pub struct Filler {
     acks: Arc<Acks>,
     producer: Arc<dyn Producer>,
 }
 
 impl Filler {
-    pub fn new(ground: &BenchTopics) -> anyhow::Result<Self> {
+    pub fn new(topics: &BenchTopics) -> anyhow::Result<Self> {
         let acks = Arc::new(Acks::default());
-        Ok(Self { producer: ground.broker.producer(acks.clone())?, acks })
+        Ok(Self { producer: topics.broker.producer(acks.clone())?, acks })
     }
 
     pub fn send(&self, record: &ProducerRecord<'_>) -> anyhow::Result<()> {
         while let Err(error) = self.producer.send(record, 0) {
             if !error.is_transient() {
-                return Err(error).context("a record could not be produced");
+                return Err(error).context("cannot produce a record");
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     }
 
-    /// Tasks of these numbers, all with the same params.
+    /// Sends the tasks with these numbers, all with the same params.
     pub fn tasks(&self, names: &Names, task_type: &str, numbers: std::ops::Range<u64>, params: &str) -> anyhow::Result<()> {
-        let (topic, model) = (names.tasks(task_type), Task { task_type: task_type.into(), ..task(0)? });
+        let topic = names.tasks(task_type);
+        let model = Task { task_type: task_type.into(), ..task(0)? };
         for n in numbers {
             let task = Task { id: id(n)?, ..model.clone() };
             let headers = task_headers(&task, SOURCE);
@@ -119,23 +120,23 @@ impl Filler {
     }
 }
 
-/// Fills the task topic; returns when everything is acknowledged.
-pub fn fill(ground: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
-    let filler = Filler::new(ground)?;
-    filler.tasks(&ground.names, NOOP, 0..tasks, &params())?;
+/// Fills the task topic and waits for all acknowledgements.
+pub fn fill(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
+    let filler = Filler::new(topics)?;
+    filler.tasks(&topics.names, NOOP, 0..tasks, &params())?;
     filler.end()
 }
 
-/// How the tasks of a log hang together, and what each has been through.
+/// Tree structure and events of the tasks of a log.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Shape {
-    /// The tasks hang below so many roots; 0: each is a root itself.
+    /// Number of roots; 0: every task is a root.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub roots: u64,
-    /// Below a root they hang in chains of so many.
+    /// Length of the chains of tasks below a root.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=32))]
     pub depth: u64,
-    /// So many attempts of each fail before one succeeds.
+    /// Failed attempts of each task before it succeeds.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub retries: u32,
 }
@@ -155,12 +156,13 @@ impl Shape {
         if self.roots == 0 {
             return id(n);
         }
-        let (root, n) = (Self::root(n % self.roots)?, n / self.roots);
+        let root = Self::root(n % self.roots)?;
+        let n = n / self.roots;
         let below = ":noop-1".repeat((n % self.depth) as usize);
         Ok(TaskId::parse(&format!("{root}:noop-{:012}{below}", n / self.depth))?)
     }
 
-    /// Of each task.
+    /// Number of events per task.
     pub fn events(&self) -> u64 {
         2 + u64::from(self.retries)
     }
@@ -170,7 +172,7 @@ impl Shape {
 #[derive(Clone, Copy, Debug)]
 pub struct Log {
     pub tasks: u64,
-    /// So many are submitted, then the same succeed, then the next: how far apart the two events of a task lie.
+    /// Number of tasks that are submitted before they succeed: the distance between the two events of a task.
     pub window: u64,
     pub shape: Shape,
 }
@@ -180,14 +182,14 @@ impl Log {
         self.tasks * self.shape.events() + self.extra_events()
     }
 
-    /// Of the roots that are no tasks of the load.
+    /// Events of roots that are not tasks of the load.
     pub fn extra_events(&self) -> u64 {
         2 * self.shape.roots
     }
 
-    /// Fills the events topic; returns when everything is acknowledged.
-    pub fn fill(&self, ground: &BenchTopics) -> anyhow::Result<()> {
-        let mut writer = LogWriter { filler: Filler::new(ground)?, topic: ground.names.events(), ground, value: Vec::new() };
+    /// Fills the events topic and waits for all acknowledgements.
+    pub fn fill(&self, topics: &BenchTopics) -> anyhow::Result<()> {
+        let mut writer = LogWriter { filler: Filler::new(topics)?, topic: topics.names.events(), topics, value: Vec::new() };
         let model = task(0)?;
         for n in 0..self.shape.roots {
             let root = Task { id: Shape::root(n)?, ..model.clone() };
@@ -217,7 +219,7 @@ impl Log {
 struct LogWriter<'a> {
     filler: Filler,
     topic: String,
-    ground: &'a BenchTopics,
+    topics: &'a BenchTopics,
     value: Vec<u8>,
 }
 
@@ -231,7 +233,9 @@ impl LogWriter<'_> {
     fn retrying(&mut self, task: &Task, attempt: u32) -> anyhow::Result<()> {
         let at_ms = now_ms();
         let mut event = Event::new(Kind::Retrying, task.id.clone(), task.run, at_ms);
-        (event.attempt, event.worker, event.started_at_ms) = (attempt, Some(WORKER.into()), Some(at_ms));
+        event.attempt = attempt;
+        event.worker = Some(WORKER.into());
+        event.started_at_ms = Some(at_ms);
         event.due_ms = Some(at_ms + 1_000);
         event.error = Some(Box::new(ErrorInfo::new("timeout", "the service did not answer within 30 s", attempt)));
         self.value.clear();
@@ -247,22 +251,23 @@ impl LogWriter<'_> {
 
     fn write(&self, task: &Task) -> anyhow::Result<()> {
         let root = task.id.root().as_bytes();
-        let partition = i32::try_from(partition_of(root, self.ground.events_partitions)).ok();
+        let partition = i32::try_from(partition_of(root, self.topics.events_partitions)).ok();
         let value = Some(self.value.as_slice());
         self.filler.send(&ProducerRecord { topic: &self.topic, partition, key: Some(root), value, headers: &[] })
     }
 }
 
-/// What a worker writes when one of these tasks is done.
+/// Encodes the event that a worker writes for a succeeded task.
 fn succeeded(task: &Task, attempt: u32, out: &mut Vec<u8>) {
-    let (output, at_ms) = (RawJson::null(), now_ms());
+    let output = RawJson::null();
+    let at_ms = now_ms();
     Success { task, attempt, worker: WORKER, at_ms, started_at_ms: at_ms, output: &output }.encode(out);
 }
 
-/// Publishes with tracking, as an api does.
-pub async fn publish_tracked(site: &Services, prefix: &str, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
-    let link = SharedProducer::open(Arc::new(site.kafka()?), None)?;
-    let publisher = Publisher::new(link, Names::new(prefix), events_partitions, SOURCE);
+/// Publishes tasks with tracking, as an api does.
+pub async fn publish_tracked(services: &Services, prefix: &str, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
+    let producer = SharedProducer::open(Arc::new(services.kafka()?), None)?;
+    let publisher = Publisher::new(producer, Names::new(prefix), events_partitions, SOURCE);
     let mut next = 0;
     while next < tasks {
         let end = (next + CALL).min(tasks);
@@ -272,10 +277,10 @@ pub async fn publish_tracked(site: &Services, prefix: &str, events_partitions: u
     Ok(())
 }
 
-/// Tasks published by one call.
+/// Tasks per publish call.
 const CALL: u64 = 20_000;
 
-/// Publishes tasks in one call, each acknowledged.
+/// Publishes tasks in one call and waits for their acknowledgements.
 pub async fn publish(publisher: &Publisher, name: &str, numbers: std::ops::Range<u64>) -> anyhow::Result<()> {
     let params = RawJson::parse(params().as_bytes())?;
     let mut tasks = Vec::new();
@@ -290,14 +295,17 @@ pub async fn publish(publisher: &Publisher, name: &str, numbers: std::ops::Range
     Ok(())
 }
 
-/// The records that publishing writes, as fast as the client takes them.
-pub fn raw_produce(site: &Services, prefix: &str, records: u64, events: bool) -> anyhow::Result<()> {
-    let (names, model, params) = (Names::new(prefix), task(0)?, params());
+/// Produces the records of a tracked publish as fast as the client accepts them.
+pub fn raw_produce(services: &Services, prefix: &str, records: u64, events: bool) -> anyhow::Result<()> {
+    let names = Names::new(prefix);
+    let model = task(0)?;
+    let params = params();
     let headers = task_headers(&model, SOURCE).into_iter().filter(|(name, _)| *name != header::ID);
     let headers: Vec<(String, String)> = headers.map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
     let mut event = Vec::new();
     submitted(&model, now_ms(), &mut event);
-    let (tasks, topic) = (names.tasks(NOOP), names.events());
+    let tasks = names.tasks(NOOP);
+    let topic = names.events();
     let raw = RawProduce {
         tasks: &tasks,
         headers: &headers,
@@ -306,42 +314,44 @@ pub fn raw_produce(site: &Services, prefix: &str, records: u64, events: bool) ->
         events: events.then_some((topic.as_str(), event.as_slice())),
         records,
     };
-    Ok(site.kafka()?.raw_produce(&raw)?)
+    Ok(services.kafka()?.raw_produce(&raw)?)
 }
 
-/// Bytes of the event that the worker writes for one of these tasks.
+/// Size of the event that a worker writes for a succeeded task.
 pub fn event_bytes() -> anyhow::Result<usize> {
     let mut bytes = Vec::new();
     succeeded(&task(0)?, 1, &mut bytes);
     Ok(bytes.len())
 }
 
-/// Every task is on the task topic once, and announced once.
-pub fn check_published(ground: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
-    let records = ground.records(&ground.names.tasks(NOOP), ground.partitions)?;
+/// Checks that every task is on the task topic once and has one `submitted` event.
+pub fn check_published(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
+    let records = topics.records(&topics.names.tasks(NOOP), topics.partitions)?;
     if records != tasks {
         bail!("{records} records for {tasks} tasks");
     }
-    check_events_of(ground, ground.events_partitions, tasks, Kind::Submitted)
+    check_events_of(topics, topics.events_partitions, tasks, Kind::Submitted)
 }
 
-/// Reads all events back: every task succeeded exactly once.
-pub fn check_events(ground: &BenchTopics, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
-    check_events_of(ground, events_partitions, tasks, Kind::Succeeded)
+/// Reads all events back and checks that every task succeeded exactly once.
+pub fn check_events(topics: &BenchTopics, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
+    check_events_of(topics, events_partitions, tasks, Kind::Succeeded)
 }
 
-fn check_events_of(ground: &BenchTopics, events_partitions: u32, tasks: u64, kind: Kind) -> anyhow::Result<()> {
+fn check_events_of(topics: &BenchTopics, events_partitions: u32, tasks: u64, kind: Kind) -> anyhow::Result<()> {
     let mut seen = vec![false; usize::try_from(tasks)?];
-    let (mut doubled, mut other) = (0u64, 0u64);
-    let topic: Arc<str> = ground.names.events().into();
-    let mut consumer = ground.broker.consumer(&ConsumerSpec::default())?;
+    let mut doubled = 0u64;
+    let mut other = 0u64;
+    let topic: Arc<str> = topics.names.events().into();
+    let mut consumer = topics.broker.consumer(&ConsumerSpec::default())?;
     let partitions: Vec<(Partition, StartOffset)> =
         (0..events_partitions).map(|number| (Partition::new(topic.clone(), number as i32), StartOffset::Beginning)).collect();
     consumer.assign(&partitions)?;
-    let (mut left, until) = (ground.records(&topic, events_partitions)?, Instant::now() + Duration::from_secs(120));
+    let mut left = topics.records(&topic, events_partitions)?;
+    let until = Instant::now() + Duration::from_secs(120);
     while left > 0 {
         if Instant::now() > until {
-            bail!("the events could not be read back within 120 s: {left} are left");
+            bail!("the events could not be read back within 120 s: {left} are missing");
         }
         consumer.poll(2_000, Duration::from_millis(100), &mut |record| {
             left = left.saturating_sub(1);
@@ -351,7 +361,7 @@ fn check_events_of(ground: &BenchTopics, events_partitions: u32, tasks: u64, kin
                 .and_then(|event| event.id.as_str().strip_prefix("bench-")?.parse::<usize>().ok());
             match number.and_then(|number| seen.get_mut(number)) {
                 Some(true) => doubled += 1,
-                Some(place) => *place = true,
+                Some(is_seen) => *is_seen = true,
                 None => other += 1,
             }
         })?;
@@ -359,7 +369,7 @@ fn check_events_of(ground: &BenchTopics, events_partitions: u32, tasks: u64, kin
     consumer.close(Duration::from_secs(5));
     let missing = seen.iter().filter(|seen| !**seen).count();
     if missing > 0 || doubled > 0 {
-        bail!("of {tasks} tasks {missing} are missing and {doubled} are there twice ({other} other events)");
+        bail!("of {tasks} tasks {missing} are missing and {doubled} are duplicated ({other} other events)");
     }
     Ok(())
 }

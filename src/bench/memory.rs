@@ -1,4 +1,4 @@
-//! `bench memory`: the most that a worker takes: before a long backlog, with large params, and with many types.
+//! `bench memory`: peak memory of a worker with a long backlog, with large params, and with many types.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use super::{BenchTopics, CALL_DEADLINE, Common, NOOP, ROUND_DEADLINE, Report, Se
 use crate::broker::{Broker, TopicSpec};
 use crate::config::Bytes;
 
-/// Params of the large tasks: as much as is allowed.
+/// Size of the params of large tasks: the maximum.
 const LARGE_BYTES: usize = 1 << 20;
-/// Attempts at once in each type, and how long one takes: so that there is always work that is held.
+/// Concurrent attempts per type, and their duration, chosen so that the worker always buffers tasks.
 const SLOTS: u32 = 500;
-const NAP: Duration = Duration::from_millis(5);
-/// The topics of large tasks take more than the broker's own megabyte.
+const SLEEP: Duration = Duration::from_millis(5);
+/// Maximum record size of the topics, above the broker's default of 1 MiB.
 const TOPIC_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -36,15 +36,15 @@ pub struct MemoryBench {
     /// Partitions of each task topic.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub partitions: u32,
-    /// The worker's memory limit; by default the configuration's.
+    /// Memory limit of the worker [default: from the configuration].
     #[arg(long, value_parser = Bytes::parse)]
     pub memory_limit: Option<Bytes>,
-    /// The most that the process may take; with more the benchmark fails.
+    /// Maximum memory of the process; the benchmark fails above it.
     #[arg(long, value_parser = Bytes::parse, default_value_t = Bytes(512 << 20))]
     pub ceiling: Bytes,
 }
 
-/// One backlog.
+/// A backlog to process.
 struct Part {
     name: String,
     types: u32,
@@ -53,18 +53,18 @@ struct Part {
     params: String,
 }
 
-/// The types of a part, in the same worker.
+/// Returns the names of the types of a backlog.
 pub fn type_names(types: u32) -> Vec<String> {
     (0..types).map(|n| if n == 0 { NOOP.to_owned() } else { format!("{NOOP}-{n}") }).collect()
 }
 
-pub fn memory(bench: &MemoryBench, site: &Services) -> anyhow::Result<Report> {
-    let site = site.linger(Common::default().linger).memory_limit(bench.memory_limit);
+pub fn memory(bench: &MemoryBench, services: &Services) -> anyhow::Result<Report> {
+    let services = services.linger(Common::default().linger).memory_limit(bench.memory_limit);
     let settings = [
         ("partitions", bench.partitions.to_string()),
         ("slots", SLOTS.to_string()),
-        ("attempt", format!("{} ms", NAP.as_millis())),
-        ("memory limit", site.worker.memory_limit.to_string()),
+        ("attempt", format!("{} ms", SLEEP.as_millis())),
+        ("memory limit", services.worker.memory_limit.to_string()),
     ];
     let settings = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let mut report = Report::new("memory", settings);
@@ -76,7 +76,7 @@ pub fn memory(bench: &MemoryBench, site: &Services) -> anyhow::Result<Report> {
     ];
     for part in parts {
         eprintln!("{}: filling", part.name);
-        let (cost, took) = part.run(bench, &site)?;
+        let (cost, took) = part.run(bench, &services)?;
         report.add(&format!("{}: peak memory", part.name), "MiB", vec![mib(cost.peak_bytes)]);
         report.add(&format!("{}: rate", part.name), "tasks/s", vec![part.all() as f64 / took.as_secs_f64()]);
         if cost.peak_bytes > bench.ceiling.0 {
@@ -92,57 +92,58 @@ impl Part {
         self.tasks * u64::from(self.types)
     }
 
-    /// What the worker has cost when all is done and committed, and how long it took from its start.
-    fn run(&self, bench: &MemoryBench, site: &Services) -> anyhow::Result<(Cost, Duration)> {
-        let ground = BenchTopics::prepare(site, bench.partitions, bench.partitions)?;
-        self.fill(&ground, bench.partitions)?;
-        let role = ChildRole::Napper {
-            site: site.clone(),
-            prefix: ground.names.prefix.clone(),
+    /// Runs a worker until all tasks are done and committed; returns its cost and the time from its start.
+    fn run(&self, bench: &MemoryBench, services: &Services) -> anyhow::Result<(Cost, Duration)> {
+        let topics = BenchTopics::prepare(services, bench.partitions, bench.partitions)?;
+        self.fill(&topics, bench.partitions)?;
+        let role = ChildRole::Sleeper {
+            services: services.clone(),
+            prefix: topics.names.prefix.clone(),
             events_partitions: bench.partitions,
             types: self.types,
             slots: SLOTS,
-            nap_ms: NAP.as_millis() as u64,
+            sleep_ms: SLEEP.as_millis() as u64,
         };
-        let (mut worker, begun) = (Process::start("worker", &role)?, Instant::now());
-        while !self.is_done(&ground)? {
+        let mut worker = Process::start("worker", &role)?;
+        let started = Instant::now();
+        while !self.is_done(&topics)? {
             worker.check()?;
-            if begun.elapsed() > ROUND_DEADLINE {
+            if started.elapsed() > ROUND_DEADLINE {
                 bail!("{}: not done after {} s", self.name, ROUND_DEADLINE.as_secs());
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        let (cost, took) = (worker.cost(), begun.elapsed());
+        let cost = worker.cost();
+        let took = started.elapsed();
         worker.stop()?;
-        load::check_events(&ground, bench.partitions, self.all())?;
+        load::check_events(&topics, bench.partitions, self.all())?;
         Ok((cost, took))
     }
 
-    fn fill(&self, ground: &BenchTopics, partitions: u32) -> anyhow::Result<()> {
+    fn fill(&self, topics: &BenchTopics, partitions: u32) -> anyhow::Result<()> {
         let spec = |name| {
             let config = vec![("max.message.bytes".to_owned(), TOPIC_BYTES.to_string())];
             TopicSpec { name, partitions, replication: None, config }
         };
         let names = type_names(self.types);
-        let topics: Vec<_> =
-            names.iter().flat_map(|name| [ground.names.tasks(name), ground.names.dead(name)]).map(spec).collect();
-        for outcome in ground.broker.apply_topics(&topics, CALL_DEADLINE)? {
+        let specs: Vec<_> = names.iter().flat_map(|name| [topics.names.tasks(name), topics.names.dead(name)]).map(spec).collect();
+        for outcome in topics.broker.apply_topics(&specs, CALL_DEADLINE)? {
             if let crate::broker::TopicChange::Failed(error) = outcome.change {
-                bail!("topic `{}` could not be made: {error}", outcome.name);
+                bail!("cannot create topic `{}`: {error}", outcome.name);
             }
         }
-        let filler = Filler::new(ground)?;
+        let filler = Filler::new(topics)?;
         for (number, name) in names.iter().enumerate() {
             let first = number as u64 * self.tasks;
-            filler.tasks(&ground.names, name, first..first + self.tasks, &self.params)?;
+            filler.tasks(&topics.names, name, first..first + self.tasks, &self.params)?;
         }
         filler.end()
     }
 
-    /// Every task is committed as done.
-    fn is_done(&self, ground: &BenchTopics) -> anyhow::Result<bool> {
+    /// Returns whether all tasks are committed.
+    fn is_done(&self, topics: &BenchTopics) -> anyhow::Result<bool> {
         for name in type_names(self.types) {
-            if !ground.is_committed(&name)? {
+            if !topics.is_committed(&name)? {
                 return Ok(false);
             }
         }

@@ -1,7 +1,7 @@
-//! `kafleet bench`: how fast this build is on this machine, beside what the parts below it do in the same run.
+//! `kafleet bench`: measures this build on this machine, beside baselines from the same run.
 //!
-//! Each role runs in a process of its own (the same binary), so that CPU time and memory are its own. Nothing counts
-//! before it is acknowledged, and every run ends with a check that all tasks are there exactly once.
+//! Each role runs in its own process (of the same binary), so that its CPU time and memory can be measured. Only
+//! acknowledged records count, and every run ends with a check that all tasks are present exactly once.
 
 mod baseline;
 mod check;
@@ -57,22 +57,22 @@ pub use unannounced::{Unannounced, unannounced};
 pub use watch::{Watch, watch};
 pub use worker::{WorkerBench, worker};
 
-/// What every benchmark of throughput needs to know.
+/// Options of all throughput benchmarks.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Common {
     /// Tasks in each round.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     pub tasks: u64,
-    /// Rounds; the median is what counts.
+    /// Number of rounds; the median is reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
     pub rounds: u32,
     /// Partitions of the task topic.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub partitions: u32,
-    /// Attempts at once in the worker.
+    /// Concurrent attempts in the worker.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub slots: u32,
-    /// How long producers gather records (librdkafka's `linger.ms`), in milliseconds.
+    /// Linger of producers (librdkafka's `linger.ms`), in milliseconds.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub linger: u32,
 }
@@ -84,7 +84,7 @@ impl Default for Common {
 }
 
 impl Common {
-    /// What a report says of them.
+    /// Settings for the report.
     fn settings(&self, more: &[(&str, String)]) -> Vec<(String, String)> {
         let own = [
             ("tasks", self.tasks.to_string()),
@@ -95,7 +95,7 @@ impl Common {
         own.into_iter().chain(more.iter().cloned()).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// A broker that has just started is slow at first: a part of the tasks, once, uncounted.
+    /// Returns the options of the unmeasured warm-up, with a part of the tasks: a fresh broker is slow at first.
     fn warm_up(&self) -> Self {
         Self { tasks: (self.tasks / WARM_UP_PART).max(1), ..self.clone() }
     }
@@ -104,12 +104,12 @@ impl Common {
 /// The services that a benchmark runs against.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Services {
-    /// For librdkafka, without what the benchmark sets.
+    /// Settings of librdkafka, except those that benchmarks override.
     pub kafka: BTreeMap<String, Scalar>,
     pub redis: RedisConfig,
     pub worker: WorkerConfig,
     pub tracker: TrackerConfig,
-    /// Of every producer, ms.
+    /// Linger of every producer, in ms.
     pub linger: u32,
 }
 
@@ -118,61 +118,61 @@ impl Services {
         Self { linger, ..self.clone() }
     }
 
-    /// With another limit of the worker's memory, where one is given.
+    /// Overrides the worker's memory limit if one is given.
     fn memory_limit(mut self, limit: Option<Bytes>) -> Self {
         self.worker.memory_limit = limit.unwrap_or(self.worker.memory_limit);
         self
     }
 
-    /// Kafka's version, where it runs on this machine and can be found.
+    /// Kafka's version, if it runs on this machine and can be determined.
     pub fn kafka_version(&self) -> Option<String> {
-        self.neighbour().version()
+        self.local_kafka().version()
     }
 
-    fn neighbour(&self) -> LocalKafka {
-        LocalKafka::listening(&self.kafka.get("bootstrap.servers").map(Scalar::to_string).unwrap_or_default())
+    fn local_kafka(&self) -> LocalKafka {
+        LocalKafka::listening_on(&self.kafka.get("bootstrap.servers").map(Scalar::to_string).unwrap_or_default())
     }
 
     fn redis(&self, prefix: &str) -> anyhow::Result<Redis> {
         let options = RedisOptions { prefix: prefix.to_owned(), ..RedisOptions::from(&self.redis) };
-        Redis::connect(options).context("the benchmark cannot use this Redis")
+        Redis::connect(options).context("cannot use Redis for the benchmark")
     }
 
     fn kafka(&self) -> anyhow::Result<Kafka> {
         let mut section: BTreeMap<String, String> =
             self.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
         section.insert("linger.ms".to_owned(), self.linger.to_string());
-        Kafka::new(&section).context("the benchmark cannot use this Kafka")
+        Kafka::new(&section).context("cannot use Kafka for the benchmark")
     }
 }
 
-/// The task type of benchmarks: does nothing, and does it at once.
+/// Task type of benchmarks, which does nothing.
 pub const NOOP: &str = "noop";
-/// Its parent: spawns as many of them as its params say.
+/// Task type of parents, which spawns the number of no-op tasks given by its params.
 pub const FAN: &str = "fan";
-/// The tasks of a warm-up: one in so many.
+/// Divisor of the number of tasks in a warm-up.
 const WARM_UP_PART: u64 = 4;
-/// Partitions of the events topic where the store takes part.
+/// Partitions of the events topic in benchmarks with a store.
 const EVENTS_PARTITIONS: u32 = 4;
-/// How long one round may take.
+/// Maximum duration of a round.
 const ROUND_DEADLINE: Duration = Duration::from_secs(600);
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Topics of one round, under a prefix that no other has; deleted at its end.
+/// Topics of a round, under a unique prefix; deleted on drop.
 struct BenchTopics {
     broker: Arc<Kafka>,
     kafka: LocalKafka,
     names: Names,
     partitions: u32,
     events_partitions: u32,
-    /// By group, who is asked for its commits: a new client would first have to look for the group's coordinator, and that
-    /// time would count as the worker's.
-    askers: Mutex<BTreeMap<String, Box<dyn Consumer>>>,
+    /// Clients for reading committed offsets, by group: a new client would first have to find the group's coordinator, and
+    /// that time would count as the worker's.
+    commit_readers: Mutex<BTreeMap<String, Box<dyn Consumer>>>,
 }
 
 impl BenchTopics {
-    fn prepare(site: &Services, partitions: u32, events_partitions: u32) -> anyhow::Result<Self> {
-        let broker = Arc::new(site.kafka()?);
+    fn prepare(services: &Services, partitions: u32, events_partitions: u32) -> anyhow::Result<Self> {
+        let broker = Arc::new(services.kafka()?);
         let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
         let names = Names::new(&format!("kafleet-bench-{}", tail.to_lowercase()));
         let spec = |name: String, partitions, append_time: bool| TopicSpec {
@@ -184,7 +184,7 @@ impl BenchTopics {
                 false => Vec::new(),
             },
         };
-        let topics = [
+        let specs = [
             spec(names.tasks(NOOP), partitions, false),
             spec(names.dead(NOOP), 1, false),
             spec(names.tasks(FAN), 1, false),
@@ -193,15 +193,15 @@ impl BenchTopics {
             spec(names.control(), 1, false),
             spec(names.workers(), 1, false),
         ];
-        for outcome in broker.apply_topics(&topics, CALL_DEADLINE)? {
+        for outcome in broker.apply_topics(&specs, CALL_DEADLINE)? {
             if let TopicChange::Failed(error) = outcome.change {
-                bail!("topic `{}` could not be made: {error}", outcome.name);
+                bail!("cannot create topic `{}`: {error}", outcome.name);
             }
         }
-        Ok(Self { broker, kafka: site.neighbour(), names, partitions, events_partitions, askers: Mutex::default() })
+        Ok(Self { broker, kafka: services.local_kafka(), names, partitions, events_partitions, commit_readers: Mutex::default() })
     }
 
-    /// Records in a topic, by the ends of its partitions.
+    /// Number of records in a topic, from its partitions' watermarks.
     fn records(&self, topic: &str, partitions: u32) -> anyhow::Result<u64> {
         let mut records = 0;
         for number in 0..partitions {
@@ -211,28 +211,28 @@ impl BenchTopics {
         u64::try_from(records).context("a partition ends before it begins")
     }
 
-    /// A type's workers have committed everything that is in its topic.
+    /// Returns whether a type's workers have committed all records of its topic.
     fn is_committed(&self, task_type: &str) -> anyhow::Result<bool> {
         let topic = self.names.tasks(task_type);
         Ok(self.committed(&self.names.group(task_type), &topic)? >= self.records(&topic, self.partitions)?)
     }
 
-    /// How far a group has committed, over all partitions.
+    /// Sum of a group's committed offsets over all partitions.
     fn committed(&self, group: &str, topic: &str) -> anyhow::Result<u64> {
         let topic: Arc<str> = topic.into();
         let partitions: Vec<Partition> =
             (0..self.partitions).map(|number| Partition::new(topic.clone(), number as i32)).collect();
-        let mut askers = self.askers.lock();
-        let asker = match askers.entry(group.to_owned()) {
+        let mut commit_readers = self.commit_readers.lock();
+        let reader = match commit_readers.entry(group.to_owned()) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(self.broker.consumer(&ConsumerSpec {
+            Entry::Vacant(entry) => entry.insert(self.broker.consumer(&ConsumerSpec {
                 group: Some(group.to_owned()),
                 topics: Vec::new(),
                 prefetch_bytes: 1 << 20,
                 read_uncommitted: false,
             })?),
         };
-        let offsets = asker.committed(&partitions, CALL_DEADLINE)?;
+        let offsets = reader.committed(&partitions, CALL_DEADLINE)?;
         Ok(offsets.into_iter().flatten().map(|committed| committed.offset.max(0) as u64).sum())
     }
 }
@@ -240,7 +240,7 @@ impl BenchTopics {
 impl Drop for BenchTopics {
     fn drop(&mut self) {
         if let Err(error) = self.broker.delete_topics(&self.names.prefix, CALL_DEADLINE) {
-            eprintln!("the topics `{}*` stay: {error}", self.names.prefix);
+            eprintln!("cannot delete the topics `{}*`: {error}", self.names.prefix);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! A role in a process of its own, and what it cost.
+//! Child process of a benchmark, with its resource usage.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-/// The environment variable that makes this binary a benchmark's role: its arguments as JSON.
+/// Environment variable with the role of a child process, as JSON.
 pub const ROLE: &str = "KAFLEET_BENCH_ROLE";
 
 pub struct Process {
@@ -13,7 +13,7 @@ pub struct Process {
     name: &'static str,
 }
 
-/// What a process used, from /proc.
+/// Resource usage of a process, from /proc.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     pub cpu: Duration,
@@ -21,10 +21,10 @@ pub struct Cost {
     pub resident_bytes: u64,
 }
 
-/// CPU time of a process so far; none of one that is gone.
+/// CPU time of a process so far; zero if it has ended.
 pub fn cpu_of(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The fields behind the program's name in brackets: user and system time are the 12th and 13th.
+    // Of the fields after the program name in brackets, the 12th and 13th are user and system time.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks: u64 = [11, 12].iter().filter_map(|n| fields.get(*n)?.parse::<u64>().ok()).sum();
     Duration::from_millis(ticks * 10)
@@ -32,18 +32,18 @@ pub fn cpu_of(pid: u32) -> Duration {
 
 impl Process {
     pub fn start(name: &'static str, role: &super::child_role::ChildRole) -> anyhow::Result<Self> {
-        let binary = std::env::current_exe().context("this program's own file cannot be found")?;
+        let binary = std::env::current_exe().context("cannot find this program's executable")?;
         let child = Command::new(binary)
-            .args(["bench", "role"])
+            .args(["bench", "child-role"])
             .env(ROLE, serde_json::to_string(role)?)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .with_context(|| format!("the {name} process cannot be started"))?;
+            .with_context(|| format!("cannot start the {name} process"))?;
         Ok(Self { child, name })
     }
 
-    /// CPU time so far, and resident memory, now and at its highest.
+    /// CPU time so far, and current and peak resident memory.
     pub fn cost(&self) -> Cost {
         let pid = self.child.id();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -54,7 +54,7 @@ impl Process {
         Cost { cpu: cpu_of(pid), peak_bytes: kib("VmHWM:") * 1024, resident_bytes: kib("VmRSS:") * 1024 }
     }
 
-    /// An error when it has ended by itself and badly.
+    /// Returns an error if the process has failed.
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             Some(status) if !status.success() => bail!("the {} process has ended: {status}", self.name),
@@ -62,10 +62,10 @@ impl Process {
         }
     }
 
-    /// Asks it to stop and waits.
+    /// Stops the process and waits for it.
     pub fn stop(mut self) -> anyhow::Result<()> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id())?);
-        // It may have ended by itself.
+        // The process may already have ended.
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let until = Instant::now() + Duration::from_secs(45);
         while self.child.try_wait()?.is_none() {
@@ -81,7 +81,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // An error here means that it is gone.
+            // Errors mean that the process has ended.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

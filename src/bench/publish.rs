@@ -1,8 +1,8 @@
-//! `bench publish`: one process publishes tasks with tracking, each acknowledged twice, beside raw produce.
+//! `bench publish`: one process publishes tracked tasks (two acknowledged records each). Baseline: plain produce.
 
 use super::child_role::ChildRole;
 use super::process::Process;
-use super::round::{Round, add_passes, measure};
+use super::round::{Round, add_rounds, measure};
 use super::{BenchTopics, Common, NOOP, Report, Services, load};
 
 #[derive(Clone, Debug, clap::Args)]
@@ -11,34 +11,37 @@ pub struct PublishBench {
     pub common: Common,
 }
 
-/// What writes the records.
+/// Writer of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum PublishMode {
     Tracked,
-    /// The same records, without waiting for the task before its event.
+    /// The same records, without waiting for the task's acknowledgement before its event.
     Raw,
-    /// The records of tasks alone.
+    /// Only the task records.
     RawTasks,
 }
 
-pub fn publish(bench: &PublishBench, site: &Services) -> anyhow::Result<Report> {
-    let (common, site) = (&bench.common, site.linger(bench.common.linger));
+pub fn publish(bench: &PublishBench, services: &Services) -> anyhow::Result<Report> {
+    let common = &bench.common;
+    let services = services.linger(bench.common.linger);
     let mut report = Report::new("publish", common.settings(&[]));
     eprintln!("warming up");
-    for way in [Way::RawTasks, Way::Raw, Way::Tracked] {
-        one_pass(way, &common.warm_up(), &site)?;
+    for mode in [PublishMode::RawTasks, PublishMode::Raw, PublishMode::Tracked] {
+        one_round(mode, &common.warm_up(), &services)?;
     }
-    let (mut tracked, mut raw, mut raw_tasks) = (Vec::new(), Vec::new(), Vec::new());
+    let mut tracked = Vec::new();
+    let mut raw = Vec::new();
+    let mut raw_tasks = Vec::new();
     for round in 1..=common.rounds {
         eprintln!("round {round} of {}", common.rounds);
-        tracked.push(one_pass(Way::Tracked, common, &site)?);
-        raw.push(one_pass(Way::Raw, common, &site)?);
-        raw_tasks.push(one_pass(Way::RawTasks, common, &site)?);
+        tracked.push(one_round(PublishMode::Tracked, common, &services)?);
+        raw.push(one_round(PublishMode::Raw, common, &services)?);
+        raw_tasks.push(one_round(PublishMode::RawTasks, common, &services)?);
     }
-    add_passes(&mut report, "publish with tracking", common.tasks, &tracked);
-    add_passes(&mut report, "raw produce of the same records", common.tasks, &raw);
-    add_passes(&mut report, "raw produce of the tasks alone", common.tasks, &raw_tasks);
-    let ratios = |ceiling: &[Round]| tracked.iter().zip(ceiling).map(|(pass, ceiling)| pass.rate / ceiling.rate).collect();
+    add_rounds(&mut report, "publish with tracking", common.tasks, &tracked);
+    add_rounds(&mut report, "raw produce of the same records", common.tasks, &raw);
+    add_rounds(&mut report, "raw produce of the tasks alone", common.tasks, &raw_tasks);
+    let ratios = |baseline: &[Round]| tracked.iter().zip(baseline).map(|(round, baseline)| round.rate / baseline.rate).collect();
     report.add("tracked to raw tasks alone", "", ratios(&raw_tasks));
     report.add("tracked to raw of the same records", "", ratios(&raw));
     report.ratio = report.figures.last().map(|figure| figure.median);
@@ -46,27 +49,36 @@ pub fn publish(bench: &PublishBench, site: &Services) -> anyhow::Result<Report> 
     Ok(report)
 }
 
-/// The records of tasks, and where they are wanted those of their events, written into the topics of a round.
-pub(super) fn raw_produce_pass(ground: &BenchTopics, common: &Common, site: &Services, events: bool) -> anyhow::Result<Round> {
-    let (site, prefix) = (site.clone(), ground.names.prefix.clone());
-    let process = Process::start("raw producer", &ChildRole::RawProduce { site, prefix, records: common.tasks, events })?;
-    let (tasks, told) = (ground.names.tasks(NOOP), ground.names.events());
-    measure(process, &ground.kafka, common.tasks, || {
-        let written = ground.records(&tasks, common.partitions)?;
-        // Whichever of the two is behind.
-        Ok((if events { written.min(ground.records(&told, common.partitions)?) } else { written }, true))
+/// Measures plain produce of task records, and optionally their events, into the topics of a round.
+pub(super) fn raw_produce_round(
+    topics: &BenchTopics,
+    common: &Common,
+    services: &Services,
+    events: bool,
+) -> anyhow::Result<Round> {
+    let services = services.clone();
+    let prefix = topics.names.prefix.clone();
+    let process = Process::start("raw producer", &ChildRole::RawProduce { services, prefix, records: common.tasks, events })?;
+    let tasks = topics.names.tasks(NOOP);
+    let events_topic = topics.names.events();
+    measure(process, &topics.kafka, common.tasks, || {
+        let written = topics.records(&tasks, common.partitions)?;
+        // The slower of the two topics counts.
+        Ok((if events { written.min(topics.records(&events_topic, common.partitions)?) } else { written }, true))
     })
 }
 
-fn one_pass(way: Way, common: &Common, site: &Services) -> anyhow::Result<Round> {
-    let ground = BenchTopics::prepare(site, common.partitions, common.partitions)?;
-    if way != Way::Tracked {
-        return raw_produce_pass(&ground, common, site, way == Way::Raw);
+fn one_round(mode: PublishMode, common: &Common, services: &Services) -> anyhow::Result<Round> {
+    let topics = BenchTopics::prepare(services, common.partitions, common.partitions)?;
+    if mode != PublishMode::Tracked {
+        return raw_produce_round(&topics, common, services, mode == PublishMode::Raw);
     }
-    let (prefix, tasks) = (ground.names.prefix.clone(), common.tasks);
-    let role = ChildRole::Publish { site: site.clone(), prefix, events_partitions: common.partitions, tasks };
-    let (process, last) = (Process::start("publisher", &role)?, ground.names.events());
-    let pass = measure(process, &ground.kafka, tasks, || Ok((ground.records(&last, common.partitions)?, true)))?;
-    load::check_published(&ground, tasks)?;
-    Ok(pass)
+    let prefix = topics.names.prefix.clone();
+    let tasks = common.tasks;
+    let role = ChildRole::Publish { services: services.clone(), prefix, events_partitions: common.partitions, tasks };
+    let process = Process::start("publisher", &role)?;
+    let last = topics.names.events();
+    let round = measure(process, &topics.kafka, tasks, || Ok((topics.records(&last, common.partitions)?, true)))?;
+    load::check_published(&topics, tasks)?;
+    Ok(round)
 }

@@ -1,5 +1,5 @@
-//! `bench reads`: statuses read over HTTP, one api in a process of its own: how long a read takes while a tracker folds as fast
-//! as it can, and what one costs when nothing else happens.
+//! `bench reads`: status reads over HTTP from an api in its own process: latency while a tracker projects at full speed, and
+//! CPU cost on an idle fleet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,26 +16,26 @@ use super::{BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Report, Services, bl
 use crate::store::Store;
 use crate::store::redis::Redis;
 
-/// Events of so many tasks lie between a submission and its success.
+/// Number of tasks submitted before the first of them succeeds.
 const WINDOW: u64 = 1_000;
-/// Of the first tasks, those that are read while the tracker folds.
+/// Number of tasks, the first ones, that are read while the tracker is busy.
 const SAMPLE: u64 = 100;
-/// Between two reads while the tracker folds: they are there to be measured, not to compete.
+/// Pause between reads while the tracker is busy, so that they do not compete with it.
 const PAUSE: Duration = Duration::from_millis(2);
 const START: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Reads {
-    /// Tasks to fold, of two events each, and to read.
+    /// Number of tasks, of two events each, to project and read.
     #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
     pub tasks: u64,
-    /// How long to read when everything is folded, in seconds.
+    /// Duration of the reads after the projection is complete, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub seconds: u64,
-    /// Readers at once, each with a connection that is kept.
+    /// Concurrent readers, each with a persistent connection.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub readers: u32,
-    /// Rounds; the median is what counts.
+    /// Number of rounds; the median is reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
     pub rounds: u32,
 }
@@ -47,11 +47,11 @@ impl Default for Reads {
 }
 
 struct ReadsRound {
-    /// Per second.
-    folded: f64,
-    /// How long each read took, ms.
-    folding: Vec<f64>,
-    resting: Vec<f64>,
+    /// Events projected per second.
+    projected: f64,
+    /// Durations of reads in ms.
+    busy_reads: Vec<f64>,
+    idle_reads: Vec<f64>,
     rate: f64,
     api_cpu: Duration,
     redis_cpu: Duration,
@@ -59,29 +59,29 @@ struct ReadsRound {
     version: String,
 }
 
-pub async fn reads(bench: &Reads, site: &Services) -> anyhow::Result<Report> {
+pub async fn reads(bench: &Reads, services: &Services) -> anyhow::Result<Report> {
     let settings = [
         ("tasks", bench.tasks.to_string()),
         ("readers", bench.readers.to_string()),
         ("events partitions", EVENTS_PARTITIONS.to_string()),
-        ("batch events", site.tracker.batch_events.to_string()),
+        ("batch events", services.tracker.batch_events.to_string()),
     ];
     let mut report = Report::new("reads", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let mut rounds = Vec::new();
     for round in 1..=bench.rounds {
         eprintln!("round {round} of {}", bench.rounds);
-        rounds.push(one_round(bench, &site.linger(5)).await?);
+        rounds.push(one_round(bench, &services.linger(5)).await?);
     }
     let of = |figure: &dyn Fn(&ReadsRound) -> f64| rounds.iter().map(figure).collect::<Vec<f64>>();
-    report.add("api CPU", "µs/read", of(&|round| micros(round.api_cpu, round.resting.len() as u64)));
-    report.add("redis CPU", "µs/read", of(&|round| micros(round.redis_cpu, round.resting.len() as u64)));
+    report.add("api CPU", "µs/read", of(&|round| micros(round.api_cpu, round.idle_reads.len() as u64)));
+    report.add("redis CPU", "µs/read", of(&|round| micros(round.redis_cpu, round.idle_reads.len() as u64)));
     report.add("reads", "1/s", of(&|round| round.rate));
-    for (place, permille) in [("p50", 500), ("p99", 990)] {
-        report.add(&format!("read {place}"), "ms", of(&|round| percentile(round.resting.clone(), permille)));
+    for (label, permille) in [("p50", 500), ("p99", 990)] {
+        report.add(&format!("read {label}"), "ms", of(&|round| percentile(round.idle_reads.clone(), permille)));
     }
-    report.add("fold meanwhile", "events/s", of(&|round| round.folded));
-    for (place, permille) in [("p50", 500), ("p99", 990), ("max", 1_000)] {
-        report.add(&format!("read while folding {place}"), "ms", of(&|round| percentile(round.folding.clone(), permille)));
+    report.add("projection meanwhile", "events/s", of(&|round| round.projected));
+    for (label, permille) in [("p50", 500), ("p99", 990), ("max", 1_000)] {
+        report.add(&format!("read while projecting {label}"), "ms", of(&|round| percentile(round.busy_reads.clone(), permille)));
     }
     report.add("api peak memory", "MiB", of(&|round| mib(round.api_bytes)));
     report.redis = rounds.last().map(|round| round.version.clone());
@@ -89,37 +89,44 @@ pub async fn reads(bench: &Reads, site: &Services) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-async fn one_round(bench: &Reads, site: &Services) -> anyhow::Result<ReadsRound> {
+async fn one_round(bench: &Reads, services: &Services) -> anyhow::Result<ReadsRound> {
     let log = Log { tasks: bench.tasks, window: WINDOW, shape: Shape::default() };
-    let at = site.clone();
-    let ground = blocking(move || {
-        let ground = BenchTopics::prepare(&at, 1, EVENTS_PARTITIONS)?;
-        log.fill(&ground)?;
-        Ok(ground)
+    let at = services.clone();
+    let topics = blocking(move || {
+        let topics = BenchTopics::prepare(&at, 1, EVENTS_PARTITIONS)?;
+        log.fill(&topics)?;
+        Ok(topics)
     });
-    let ground = ground.await?;
-    let store = site.redis(&ground.names.prefix)?;
-    let (mut api, client) = open_api(site, &ground).await?;
-    let role =
-        ChildRole::Tracker { site: site.clone(), prefix: ground.names.prefix.clone(), events_partitions: EVENTS_PARTITIONS };
+    let topics = topics.await?;
+    let store = services.redis(&topics.names.prefix)?;
+    let (mut api, client) = open_api(services, &topics).await?;
+    let role = ChildRole::Tracker {
+        services: services.clone(),
+        prefix: topics.names.prefix.clone(),
+        events_partitions: EVENTS_PARTITIONS,
+    };
     let tracker = Process::start("tracker", &role)?;
-    let (folded, folding) = while_folding(&client, &store, log).await?;
+    let (projected, busy_reads) = reads_while_projecting(&client, &store, log).await?;
     api.check()?;
-    let (from, before, began) = (api.cost(), store.usage().await?, Instant::now());
-    let resting = at_rest(&client, bench, log).await?;
-    let (took, to, after) = (began.elapsed(), api.cost(), store.usage().await?);
+    let from = api.cost();
+    let before = store.usage().await?;
+    let started = Instant::now();
+    let idle_reads = idle_reads(&client, bench, log).await?;
+    let took = started.elapsed();
+    let to = api.cost();
+    let after = store.usage().await?;
     blocking(move || {
         let stopped = api.stop().and(tracker.stop());
-        drop(ground);
+        drop(topics);
         stopped
     })
     .await?;
     store.clear().await?;
     Ok(ReadsRound {
-        folded,
-        folding,
-        rate: resting.len() as f64 / took.as_secs_f64(),
-        resting,
+        projected,
+        busy_reads,
+        rate: idle_reads.len() as f64 / took.as_secs_f64(),
+        idle_reads,
         api_cpu: to.cpu.saturating_sub(from.cpu),
         redis_cpu: after.cpu.saturating_sub(before.cpu),
         api_bytes: to.peak_bytes,
@@ -127,12 +134,14 @@ async fn one_round(bench: &Reads, site: &Services) -> anyhow::Result<ReadsRound>
     })
 }
 
-/// The api, once it answers.
-async fn open_api(site: &Services, ground: &BenchTopics) -> anyhow::Result<(Process, Client)> {
+/// Starts an api and waits until it is ready.
+async fn open_api(services: &Services, topics: &BenchTopics) -> anyhow::Result<(Process, Client)> {
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let prefix = ground.names.prefix.clone();
-    let mut process =
-        Process::start("api", &ChildRole::Api { site: site.clone(), prefix, events_partitions: EVENTS_PARTITIONS, port })?;
+    let prefix = topics.names.prefix.clone();
+    let mut process = Process::start(
+        "api",
+        &ChildRole::Api { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS, port },
+    )?;
     let client = Client { http: reqwest::Client::builder().no_proxy().build()?, base: format!("http://127.0.0.1:{port}") };
     let until = Instant::now() + START;
     let is_ready = async || {
@@ -156,27 +165,28 @@ struct Client {
 }
 
 impl Client {
-    /// How long a read takes, ms; None for a task that is not there yet.
+    /// Returns the duration of a read in ms; `None` if the task is not yet visible.
     async fn read(&self, log: Log, number: u64) -> anyhow::Result<Option<f64>> {
         let id = log.shape.id(number)?;
-        let began = Instant::now();
+        let started = Instant::now();
         let answer = self.http.get(format!("{}/v1/tasks/{id}", self.base)).send().await?;
         let status = answer.status();
         let text = answer.text().await?;
-        let took = began.elapsed().as_secs_f64() * 1e3;
+        let took = started.elapsed().as_secs_f64() * 1e3;
         match status.as_u16() {
             200 if text.contains(id.as_str()) => Ok(Some(took)),
             404 => Ok(None),
-            _ => bail!("a read of `{id}` was answered with {status}: {text}"),
+            _ => bail!("reading `{id}` failed with {status}: {text}"),
         }
     }
 }
 
-/// Reads what was folded first, one after the other, until all is folded; and how many events a second that were. What the
-/// first read of each takes does not count: it may wait for the task to be there.
-async fn while_folding(client: &Client, store: &Redis, log: Log) -> anyhow::Result<(f64, Vec<f64>)> {
-    let (is_over, until) = (Arc::new(AtomicBool::new(false)), Instant::now() + ROUND_DEADLINE);
-    let looking = tokio::spawn(look_on(store.clone(), log.events(), is_over.clone(), until));
+/// Reads the first tasks until the projection is complete; returns the projection rate and the durations of the reads. The
+/// first read of each task is not counted: it may wait for the task to become visible.
+async fn reads_while_projecting(client: &Client, store: &Redis, log: Log) -> anyhow::Result<(f64, Vec<f64>)> {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let until = Instant::now() + ROUND_DEADLINE;
+    let measuring = tokio::spawn(measure_projection(store.clone(), log.events(), is_over.clone(), until));
     for n in 0..SAMPLE {
         while client.read(log, n).await?.is_none() && Instant::now() < until {}
     }
@@ -185,42 +195,44 @@ async fn while_folding(client: &Client, store: &Redis, log: Log) -> anyhow::Resu
         took.extend(client.read(log, fastrand::u64(0..SAMPLE)).await?);
         tokio::time::sleep(PAUSE).await;
     }
-    let rate = looking.await??;
+    let rate = measuring.await??;
     if took.is_empty() {
-        bail!("{} tasks are folded before they can be read\n\nhint: give more with `--tasks`", log.tasks);
+        bail!("{} tasks were projected before any could be read\n\nhint: use more with `--tasks`", log.tasks);
     }
     Ok((rate, took))
 }
 
-/// Events folded per second, from the first to the last.
-async fn look_on(store: Redis, events: u64, is_over: Arc<AtomicBool>, until: Instant) -> anyhow::Result<f64> {
+/// Measures the projection rate in events per second.
+async fn measure_projection(store: Redis, events: u64, is_over: Arc<AtomicBool>, until: Instant) -> anyhow::Result<f64> {
     let mut first = None;
     loop {
-        let fences = store.fences(&partitions()).await;
-        let folded = fences.map(|fences| fences.into_iter().flatten().map(|fence| fence.offset as u64).sum::<u64>());
-        let folded = folded.inspect_err(|_| is_over.store(true, Ordering::Relaxed))?;
-        let (began, before) = *first.get_or_insert((Instant::now(), folded));
-        if folded == 0 {
+        let checkpoints = store.fences(&partitions()).await;
+        let projected = checkpoints
+            .map(|checkpoints| checkpoints.into_iter().flatten().map(|checkpoint| checkpoint.offset as u64).sum::<u64>());
+        let projected = projected.inspect_err(|_| is_over.store(true, Ordering::Relaxed))?;
+        let (started, before) = *first.get_or_insert((Instant::now(), projected));
+        if projected == 0 {
             first = None;
         }
-        if folded >= events || Instant::now() > until {
+        if projected >= events || Instant::now() > until {
             is_over.store(true, Ordering::Relaxed);
-            return Ok((folded - before) as f64 / began.elapsed().as_secs_f64().max(1e-3));
+            return Ok((projected - before) as f64 / started.elapsed().as_secs_f64().max(1e-3));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Reads any of the tasks, as fast as so many readers can.
-async fn at_rest(client: &Client, bench: &Reads, log: Log) -> anyhow::Result<Vec<f64>> {
+/// Reads random tasks with all readers at full speed.
+async fn idle_reads(client: &Client, bench: &Reads, log: Log) -> anyhow::Result<Vec<f64>> {
     let until = Instant::now() + Duration::from_secs(bench.seconds);
     let all = Arc::new(Mutex::new(Vec::new()));
     let readers = (0..bench.readers).map(|_| {
-        let (client, all) = (client.clone(), all.clone());
+        let client = client.clone();
+        let all = all.clone();
         tokio::spawn(async move {
             let mut took = Vec::new();
             while Instant::now() < until {
-                took.push(client.read(log, fastrand::u64(0..log.tasks)).await?.context("a task is not there")?);
+                took.push(client.read(log, fastrand::u64(0..log.tasks)).await?.context("a task is missing")?);
             }
             all.lock().unwrap_or_else(PoisonError::into_inner).extend(took);
             anyhow::Ok(())

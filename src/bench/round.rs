@@ -1,4 +1,4 @@
-//! One process doing one piece of work, measured from outside.
+//! Measurement of one child process.
 
 use std::time::{Duration, Instant};
 
@@ -8,31 +8,31 @@ use super::local_kafka::LocalKafka;
 use super::process::{Cost, Process};
 use super::{ROUND_DEADLINE, Report, mib, micros};
 
-/// Between two looks at how far a process is: each is some requests to Kafka, which take from what is measured.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval of progress checks: each sends requests to Kafka, which affect the measurement.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Rate and cost of one pass.
+/// Rate and cost of one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// Per second.
+    /// Tasks per second.
     pub rate: f64,
     pub cost: Cost,
-    /// Of Kafka meanwhile, where it runs on this machine.
+    /// CPU time of Kafka, if it runs on this machine.
     pub kafka: Option<Duration>,
 }
 
-/// Adds rates, CPU per task and peak memory of passes over so many tasks.
-pub(super) fn add_passes(report: &mut Report, name: &str, tasks: u64, passes: &[Round]) {
-    report.add(&format!("{name} rate"), "tasks/s", passes.iter().map(|pass| pass.rate).collect());
-    report.add(&format!("{name} CPU"), "µs/task", passes.iter().map(|pass| micros(pass.cost.cpu, tasks)).collect());
-    let kafka: Vec<f64> = passes.iter().filter_map(|pass| Some(micros(pass.kafka?, tasks))).collect();
+/// Adds rate, CPU per task and peak memory of rounds of `tasks` tasks.
+pub(super) fn add_rounds(report: &mut Report, name: &str, tasks: u64, rounds: &[Round]) {
+    report.add(&format!("{name} rate"), "tasks/s", rounds.iter().map(|round| round.rate).collect());
+    report.add(&format!("{name} CPU"), "µs/task", rounds.iter().map(|round| micros(round.cost.cpu, tasks)).collect());
+    let kafka: Vec<f64> = rounds.iter().filter_map(|round| Some(micros(round.kafka?, tasks))).collect();
     if !kafka.is_empty() {
         report.add(&format!("{name}: kafka CPU"), "µs/task", kafka);
     }
-    report.add(&format!("{name} peak memory"), "MiB", passes.iter().map(|pass| mib(pass.cost.peak_bytes)).collect());
+    report.add(&format!("{name} peak memory"), "MiB", rounds.iter().map(|round| mib(round.cost.peak_bytes)).collect());
 }
 
-/// From the first records written to the last one acknowledged and committed: the start of the process does not count.
+/// Measures from the first records written to the last one acknowledged and committed, without the process start.
 pub(super) fn measure(
     mut process: Process,
     kafka: &LocalKafka,
@@ -46,13 +46,13 @@ pub(super) fn measure(
         let now = Instant::now();
         match first {
             None if written > 0 => first = Some((now, written, process.cost().cpu, kafka.cpu())),
-            Some((began, before, cpu, kafka_before)) if written >= tasks && settled => {
+            Some((started, before, cpu, kafka_before)) if written >= tasks && settled => {
                 if written == before {
-                    bail!("{tasks} tasks are done before they can be measured\n\nhint: give more with `--tasks`");
+                    bail!("{tasks} tasks were done before they could be measured\n\nhint: use more with `--tasks`");
                 }
                 let cost = process.cost();
-                let rate = (written - before) as f64 / (now - began).as_secs_f64();
-                // The CPU of the whole run, scaled to what was counted, leaves the start out.
+                let rate = (written - before) as f64 / (now - started).as_secs_f64();
+                // CPU of the measured records, scaled up to all tasks.
                 let share = tasks as f64 / (written - before) as f64;
                 let cost = Cost { cpu: (cost.cpu.saturating_sub(cpu)).mul_f64(share), ..cost };
                 let kafka = kafka.cpu().zip(kafka_before).map(|(to, from)| to.saturating_sub(from).mul_f64(share));
@@ -65,6 +65,6 @@ pub(super) fn measure(
             bail!("{written} of {tasks} after {} s", ROUND_DEADLINE.as_secs());
         }
         process.check()?;
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

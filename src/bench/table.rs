@@ -1,8 +1,8 @@
-//! What a benchmark prints.
+//! Report of a benchmark.
 
 use serde::Serialize;
 
-/// One figure over the rounds.
+/// Median, minimum and maximum of a figure over the rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     pub name: String,
@@ -22,50 +22,50 @@ impl Figure {
     }
 }
 
-/// What everything ran on.
+/// Machine on which the benchmark ran.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub cores: usize,
     pub cpu: String,
     pub memory_mib: u64,
-    /// Processes that wanted to run, over the minute before the benchmark: what else was going on.
+    /// Load average over the minute before the benchmark.
     pub load: f64,
 }
 
 impl Machine {
     fn this() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let fact = |file: &str, name: &str| {
+        let field = |file: &str, name: &str| {
             let text = std::fs::read_to_string(file).unwrap_or_default();
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|rest| rest.split_once(':')).map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
         };
-        let memory = fact("/proc/meminfo", "MemTotal");
+        let memory = field("/proc/meminfo", "MemTotal");
         let kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default();
-        Self { cores, cpu: fact("/proc/cpuinfo", "model name"), memory_mib: kib / 1024, load }
+        Self { cores, cpu: field("/proc/cpuinfo", "model name"), memory_mib: kib / 1024, load }
     }
 }
 
-/// The outcome of one benchmark: settings, figures, and the ratio that matters.
+/// Result of a benchmark: settings, figures, and the ratio to the baseline.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub benchmark: &'static str,
     pub version: &'static str,
-    /// `release`, or `debug` for a build that was not optimised.
+    /// `release`, or `debug` for an unoptimised build.
     pub build: &'static str,
     pub librdkafka: String,
-    /// Kafka's version, where it runs on this machine and can be found.
+    /// Kafka's version, if it runs on this machine and can be determined.
     pub kafka: Option<String>,
-    /// Redis' version, where it took part.
+    /// Redis's version, if it was used.
     pub redis: Option<String>,
     pub machine: Machine,
     pub settings: Vec<(String, String)>,
     pub figures: Vec<Figure>,
-    /// Against the ceiling of the same run: median of the rounds' ratios.
+    /// Median over the rounds of the ratio to the baseline.
     pub ratio: Option<f64>,
-    /// Everything was there exactly once.
+    /// Whether every task was verified to be present exactly once.
     pub checked: bool,
 }
 
@@ -90,7 +90,7 @@ impl Report {
         self.figures.push(Figure::of(name, unit, values));
     }
 
-    /// For people.
+    /// Renders the report as text.
     pub fn table(&self) -> String {
         let settings: Vec<String> = self.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
         let machine = &self.machine;
@@ -127,7 +127,7 @@ impl Report {
             text += &format!("\n\nratio {ratio:.2}");
         }
         if self.checked {
-            text += "\nchecked: every task there exactly once";
+            text += "\nchecked: every task is present exactly once";
         }
         text
     }

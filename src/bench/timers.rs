@@ -1,5 +1,5 @@
-//! `bench timers`: tasks that start later. What a tracker holds while very many of them wait, and how late those are whose
-//! time comes meanwhile.
+//! `bench timers`: delayed tasks. Measures the memory of a tracker while very many of them wait, and the lateness of those
+//! that come due.
 
 use std::time::{Duration, Instant};
 
@@ -21,24 +21,24 @@ use crate::runtime::now_ms;
 use crate::store::Store;
 use crate::store::redis::Redis;
 
-/// Published at once.
-const BURST: u64 = 5_000;
-/// When those are due that are not to be due.
-const LATER_MS: i64 = 7 * 86_400_000;
-/// From the last one written to the first one due.
+/// Tasks per publish call.
+const PUBLISH_BATCH: u64 = 5_000;
+/// Delay of tasks that do not come due during the benchmark.
+const FAR_FUTURE_MS: i64 = 7 * 86_400_000;
+/// Time from the last record written to the first due time.
 const LEAD_MS: i64 = 3_000;
-/// How long the tracker may take to settle before its memory is looked at.
-const REST: Duration = Duration::from_secs(3);
+/// Time for the tracker to settle before its memory is measured.
+const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Timers {
-    /// Tasks that wait all the time.
+    /// Number of tasks that wait throughout.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub pending: u64,
     /// Tasks due per second.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rate: u32,
-    /// For how long some are due, in seconds.
+    /// Duration for which tasks come due, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub seconds: u32,
 }
@@ -49,7 +49,7 @@ impl Default for Timers {
     }
 }
 
-pub async fn timers(bench: &Timers, site: &Services) -> anyhow::Result<Report> {
+pub async fn timers(bench: &Timers, services: &Services) -> anyhow::Result<Report> {
     let settings = [
         ("pending", bench.pending.to_string()),
         ("due", format!("{}/s for {} s", bench.rate, bench.seconds)),
@@ -57,57 +57,57 @@ pub async fn timers(bench: &Timers, site: &Services) -> anyhow::Result<Report> {
         ("params", "200 B".into()),
     ];
     let mut report = Report::new("timers", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
-    let mut stage = BenchFleet::open(site).await?;
-    stage.wait(0, bench.pending.min(1_000)).await?;
-    let before = stage.tracker.cost().resident_bytes;
-    eprintln!("{} tasks are to wait", bench.pending);
-    let began = Instant::now();
-    stage.wait(bench.pending.min(1_000), bench.pending).await?;
-    let took = began.elapsed();
-    tokio::time::sleep(REST).await;
-    let after = stage.tracker.cost().resident_bytes;
-    eprintln!("{} a second are due", bench.rate);
-    let late = stage.due(bench).await?;
+    let mut fleet = TimersFleet::open(services).await?;
+    fleet.wait(0, bench.pending.min(1_000)).await?;
+    let before = fleet.tracker.cost().resident_bytes;
+    eprintln!("scheduling {} tasks", bench.pending);
+    let started = Instant::now();
+    fleet.wait(bench.pending.min(1_000), bench.pending).await?;
+    let took = started.elapsed();
+    tokio::time::sleep(SETTLE_TIME).await;
+    let after = fleet.tracker.cost().resident_bytes;
+    eprintln!("{} tasks per second come due", bench.rate);
+    let late = fleet.due(bench).await?;
     report.add("tracker memory with 1,000 pending", "MiB", vec![mib(before)]);
     report.add("tracker memory with all pending", "MiB", vec![mib(after)]);
-    report.add("tracker memory at the end", "MiB", vec![mib(stage.tracker.cost().resident_bytes)]);
-    report.add("taken up", "tasks/s", vec![bench.pending as f64 / took.as_secs_f64()]);
+    report.add("tracker memory at the end", "MiB", vec![mib(fleet.tracker.cost().resident_bytes)]);
+    report.add("scheduled", "tasks/s", vec![bench.pending as f64 / took.as_secs_f64()]);
     for (name, permille) in [("p50", 500), ("p99", 990), ("p99.9", 999), ("max", 1_000)] {
         report.add(&format!("late by, {name}"), "ms", vec![percentile(late.clone(), permille)]);
     }
-    report.redis = Some(stage.store.usage().await?.version);
+    report.redis = Some(fleet.store.usage().await?.version);
     report.checked = true;
-    stage.close().await?;
+    fleet.close().await?;
     Ok(report)
 }
 
-/// A tracker, and this process as the one that publishes and as the one that takes what is released.
-struct BenchFleet {
+/// A tracker in a child process; this process publishes tasks and consumes released ones.
+struct TimersFleet {
     store: Redis,
     publisher: Publisher,
     tracker: Process,
-    ground: BenchTopics,
+    topics: BenchTopics,
 }
 
-impl BenchFleet {
-    async fn open(site: &Services) -> anyhow::Result<Self> {
-        let at = site.linger(1);
-        let ground = blocking(move || BenchTopics::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
-        let prefix = ground.names.prefix.clone();
-        let store = site.redis(&prefix)?;
-        let tracker = ChildRole::Tracker { site: site.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
+impl TimersFleet {
+    async fn open(services: &Services) -> anyhow::Result<Self> {
+        let at = services.linger(1);
+        let topics = blocking(move || BenchTopics::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
+        let prefix = topics.names.prefix.clone();
+        let store = services.redis(&prefix)?;
+        let tracker = ChildRole::Tracker { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
         let tracker = Process::start("tracker", &tracker)?;
-        let broker = ground.broker.clone();
-        let link = blocking(move || Ok(SharedProducer::open(broker, None)?)).await?;
-        let publisher = Publisher::new(link, ground.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
-        Ok(Self { store, publisher, tracker, ground })
+        let broker = topics.broker.clone();
+        let producer = blocking(move || Ok(SharedProducer::open(broker, None)?)).await?;
+        let publisher = Publisher::new(producer, topics.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
+        Ok(Self { store, publisher, tracker, topics })
     }
 
     async fn publish(&self, name: &str, numbers: std::ops::Range<u64>, due_ms: impl Fn(u64) -> i64) -> anyhow::Result<()> {
         let params = RawJson::parse(load::params().as_bytes())?;
         let mut next = numbers.start;
         while next < numbers.end {
-            let end = (next + BURST).min(numbers.end);
+            let end = (next + PUBLISH_BATCH).min(numbers.end);
             let mut tasks = Vec::new();
             for n in next..end {
                 let id = Some(TaskId::parse(&format!("{name}-{n:012}"))?);
@@ -121,14 +121,14 @@ impl BenchFleet {
         Ok(())
     }
 
-    /// Lets so many wait, until the store has them all.
+    /// Schedules tasks `have..want` and waits until the store counts them.
     async fn wait(&mut self, have: u64, want: u64) -> anyhow::Result<()> {
-        let due_ms = now_ms() + LATER_MS;
+        let due_ms = now_ms() + FAR_FUTURE_MS;
         self.publish("wait", have..want, |_| due_ms).await?;
-        self.until_waiting(want).await
+        self.wait_for_scheduled(want).await
     }
 
-    async fn until_waiting(&mut self, want: u64) -> anyhow::Result<()> {
+    async fn wait_for_scheduled(&mut self, want: u64) -> anyhow::Result<()> {
         let until = Instant::now() + ROUND_DEADLINE;
         loop {
             let counts = self.store.counts(&partitions()).await?;
@@ -138,43 +138,45 @@ impl BenchFleet {
             }
             self.tracker.check()?;
             if Instant::now() > until {
-                bail!("{waiting} of {want} tasks wait after {} s", ROUND_DEADLINE.as_secs());
+                bail!("{waiting} of {want} tasks are scheduled after {} s", ROUND_DEADLINE.as_secs());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// Tasks that are due one after the other: by how much each comes late to whoever reads its topic, in ms.
+    /// Returns the lateness of tasks with successive due times, measured at a consumer of their topic, in ms.
     async fn due(&mut self, bench: &Timers) -> anyhow::Result<Vec<f64>> {
         let count = u64::from(bench.rate) * u64::from(bench.seconds);
-        // Written and folded long before.
+        // Late enough that all are written and projected before the first is due.
         let first = now_ms() + LEAD_MS + i64::try_from(count / 10)?;
         let due_ms = |n: u64| first + (n * 1_000 / u64::from(bench.rate)) as i64;
-        let (broker, topic) = (self.ground.broker.clone(), self.ground.names.tasks(NOOP));
-        let taking = tokio::task::spawn_blocking(move || take(&*broker, &topic, count));
+        let broker = self.topics.broker.clone();
+        let topic = self.topics.names.tasks(NOOP);
+        let consumer = tokio::task::spawn_blocking(move || consume(&*broker, &topic, count));
         self.publish("due", 0..count, due_ms).await?;
         if now_ms() > first {
-            bail!("the tasks were not written before the first one was due: take a lower rate");
+            bail!("the tasks were not written before the first was due: use a lower rate");
         }
-        let taken = taking.await??;
+        let consumed = consumer.await??;
         let mut late = Vec::new();
         for n in 0..count {
-            let times = taken.get(&format!("due-{n:012}")).map_or(&[][..], Vec::as_slice);
+            let times = consumed.get(&format!("due-{n:012}")).map_or(&[][..], Vec::as_slice);
             let [at] = times else { bail!("task {n} was released {} times", times.len()) };
             if *at < due_ms(n) {
-                bail!("task {n} was released before its time");
+                bail!("task {n} was released before its due time");
             }
             late.push((*at - due_ms(n)) as f64);
         }
-        self.until_waiting(bench.pending).await?;
+        self.wait_for_scheduled(bench.pending).await?;
         Ok(late)
     }
 
     async fn close(self) -> anyhow::Result<()> {
-        let (tracker, ground) = (self.tracker, self.ground);
+        let tracker = self.tracker;
+        let topics = self.topics;
         let stop = move || {
             let stopped = tracker.stop();
-            drop(ground);
+            drop(topics);
             stopped
         };
         blocking(stop).await?;
@@ -182,23 +184,26 @@ impl BenchFleet {
     }
 }
 
-/// When each task came, epoch milliseconds, until so many have and nothing more comes for a moment.
-fn take(broker: &dyn Broker, topic: &str, count: u64) -> anyhow::Result<FxHashMap<String, Vec<i64>>> {
+/// Consumes `count` tasks, and further ones until the topic is quiet; returns their arrival times (epoch ms) by key.
+fn consume(broker: &dyn Broker, topic: &str, count: u64) -> anyhow::Result<FxHashMap<String, Vec<i64>>> {
     let mut consumer = broker.consumer(&ConsumerSpec::default())?;
-    let places: Vec<_> =
+    let assignment: Vec<_> =
         (0..EVENTS_PARTITIONS).map(|index| (Partition::new(topic, index as i32), StartOffset::Beginning)).collect();
-    consumer.assign(&places)?;
-    let (mut taken, mut seen, mut heard) = (FxHashMap::<String, Vec<i64>>::default(), 0, Instant::now());
-    while seen < count || heard.elapsed() < Duration::from_secs(1) {
+    consumer.assign(&assignment)?;
+    let mut consumed = FxHashMap::<String, Vec<i64>>::default();
+    let mut seen = 0;
+    let mut last_record = Instant::now();
+    while seen < count || last_record.elapsed() < Duration::from_secs(1) {
         consumer.poll(1_000, Duration::from_millis(1), &mut |record| {
             let key = record.key.and_then(|key| std::str::from_utf8(key).ok()).unwrap_or_default();
-            taken.entry(key.to_owned()).or_default().push(now_ms());
-            (seen, heard) = (seen + 1, Instant::now());
+            consumed.entry(key.to_owned()).or_default().push(now_ms());
+            seen = seen + 1;
+            last_record = Instant::now();
         })?;
-        if heard.elapsed() > ROUND_DEADLINE {
-            return Err(anyhow::anyhow!("{seen} of {count} tasks were released")).context("nothing is released any more");
+        if last_record.elapsed() > ROUND_DEADLINE {
+            return Err(anyhow::anyhow!("{seen} of {count} tasks were released")).context("no more tasks are released");
         }
     }
     consumer.close(Duration::from_secs(5));
-    Ok(taken)
+    Ok(consumed)
 }

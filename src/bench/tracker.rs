@@ -1,5 +1,4 @@
-//! `bench tracker`: one tracker process folds a log that is there already into a real Redis, beside plain writes of the same
-//! bytes.
+//! `bench tracker`: one tracker process projects an existing log into Redis. Baseline: plain writes of the same bytes.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use super::child_role::ChildRole;
 use super::fleet::partitions;
 use super::load::{Log, Shape};
 use super::process::Process;
-use super::round::{Round, add_passes, measure};
+use super::round::{Round, add_rounds, measure};
 use super::{BenchTopics, Common, EVENTS_PARTITIONS, Report, Services, blocking, check, micros};
 use crate::model::record::state::State;
 use crate::model::task::partition::partition_of;
@@ -22,77 +21,83 @@ pub struct TrackerBench {
     pub common: Common,
     #[command(flatten)]
     pub shape: Shape,
-    /// So many tasks are submitted before the first of them succeeds.
+    /// Number of tasks submitted before the first of them succeeds.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub window: u64,
 }
 
 struct TrackerRound {
-    fold: Round,
+    projection: Round,
     redis_cpu: Duration,
     redis_bytes: u64,
     plain_rate: f64,
     version: String,
 }
 
-pub async fn tracker(bench: &TrackerBench, site: &Services) -> anyhow::Result<Report> {
-    let (common, site) = (&bench.common, site.linger(bench.common.linger));
+pub async fn tracker(bench: &TrackerBench, services: &Services) -> anyhow::Result<Report> {
+    let common = &bench.common;
+    let services = services.linger(bench.common.linger);
     let settings = [
         ("events", format!("{} a task", bench.shape.events())),
         ("events partitions", EVENTS_PARTITIONS.to_string()),
         ("roots", if bench.shape.roots == 0 { "each task".into() } else { bench.shape.roots.to_string() }),
         ("depth", bench.shape.depth.to_string()),
         ("window", bench.window.to_string()),
-        ("batch events", site.tracker.batch_events.to_string()),
+        ("batch events", services.tracker.batch_events.to_string()),
     ];
     let mut report = Report::new("tracker", common.settings(&settings));
     eprintln!("warming up");
-    one_round(&TrackerBench { common: common.warm_up(), ..bench.clone() }, &site).await?;
+    one_round(&TrackerBench { common: common.warm_up(), ..bench.clone() }, &services).await?;
     let mut rounds = Vec::new();
     for round in 1..=common.rounds {
         eprintln!("round {round} of {}", common.rounds);
-        rounds.push(one_round(bench, &site).await?);
+        rounds.push(one_round(bench, &services).await?);
     }
-    report.add("fold", "events/s", rounds.iter().map(|round| bench.shape.events() as f64 * round.fold.rate).collect());
-    let passes: Vec<Round> = rounds.iter().map(|round| round.fold).collect();
-    add_passes(&mut report, "tracker", common.tasks, &passes);
+    report.add(
+        "projection",
+        "events/s",
+        rounds.iter().map(|round| bench.shape.events() as f64 * round.projection.rate).collect(),
+    );
+    let projections: Vec<Round> = rounds.iter().map(|round| round.projection).collect();
+    add_rounds(&mut report, "tracker", common.tasks, &projections);
     report.add("redis CPU", "µs/task", rounds.iter().map(|round| micros(round.redis_cpu, common.tasks)).collect());
     let bytes = rounds.iter().map(|round| round.redis_bytes as f64 / common.tasks as f64);
     report.add("redis memory", "B/task", bytes.collect());
     report.add("plain writes to redis", "tasks/s", rounds.iter().map(|round| round.plain_rate).collect());
-    report.add("fold to plain writes", "", rounds.iter().map(|round| round.fold.rate / round.plain_rate).collect());
+    report.add("projection to plain writes", "", rounds.iter().map(|round| round.projection.rate / round.plain_rate).collect());
     report.ratio = report.figures.last().map(|figure| figure.median);
     report.redis = rounds.last().map(|round| round.version.clone());
     report.checked = true;
     Ok(report)
 }
 
-async fn one_round(bench: &TrackerBench, site: &Services) -> anyhow::Result<TrackerRound> {
+async fn one_round(bench: &TrackerBench, services: &Services) -> anyhow::Result<TrackerRound> {
     let log = Log { tasks: bench.common.tasks, window: bench.window, shape: bench.shape };
-    let (at, many) = (site.clone(), bench.common.partitions);
-    let ground = blocking(move || {
-        let ground = BenchTopics::prepare(&at, many, EVENTS_PARTITIONS)?;
-        log.fill(&ground)?;
-        Ok(ground)
+    let at = services.clone();
+    let many = bench.common.partitions;
+    let topics = blocking(move || {
+        let topics = BenchTopics::prepare(&at, many, EVENTS_PARTITIONS)?;
+        log.fill(&topics)?;
+        Ok(topics)
     });
-    let ground = ground.await?;
-    let store = site.redis(&ground.names.prefix)?;
+    let topics = topics.await?;
+    let store = services.redis(&topics.names.prefix)?;
     let before = store.usage().await?;
-    let fold = fold(site, &ground, &store, log).await?;
+    let projection = projection(services, &topics, &store, log).await?;
     let after = store.usage().await?;
     check_all(&store, log).await?;
     let bytes = record_bytes(&store, log).await?;
-    let began = Instant::now();
+    let started = Instant::now();
     store.plain_writes(EVENTS_PARTITIONS, log.tasks, bytes).await?;
-    let plain_rate = log.tasks as f64 / began.elapsed().as_secs_f64();
+    let plain_rate = log.tasks as f64 / started.elapsed().as_secs_f64();
     store.clear().await?;
-    Ok(TrackerRound::of(fold, plain_rate, &before, after))
+    Ok(TrackerRound::of(projection, plain_rate, &before, after))
 }
 
 impl TrackerRound {
-    fn of(fold: Round, plain_rate: f64, before: &Usage, after: Usage) -> Self {
+    fn of(projection: Round, plain_rate: f64, before: &Usage, after: Usage) -> Self {
         Self {
-            fold,
+            projection,
             redis_cpu: after.cpu.saturating_sub(before.cpu),
             redis_bytes: after.memory_bytes.saturating_sub(before.memory_bytes),
             plain_rate,
@@ -101,17 +106,23 @@ impl TrackerRound {
     }
 }
 
-/// In tasks, of all their events.
-async fn fold(site: &Services, ground: &BenchTopics, store: &Redis, log: Log) -> anyhow::Result<Round> {
-    let role =
-        ChildRole::Tracker { site: site.clone(), prefix: ground.names.prefix.clone(), events_partitions: EVENTS_PARTITIONS };
-    let kafka = ground.kafka.clone();
-    let (store, process, runtime) = (store.clone(), Process::start("tracker", &role)?, tokio::runtime::Handle::current());
-    let (extra, each) = (log.extra_events(), log.shape.events());
+/// Measures the projection of the log, in tasks with all their events.
+async fn projection(services: &Services, topics: &BenchTopics, store: &Redis, log: Log) -> anyhow::Result<Round> {
+    let role = ChildRole::Tracker {
+        services: services.clone(),
+        prefix: topics.names.prefix.clone(),
+        events_partitions: EVENTS_PARTITIONS,
+    };
+    let kafka = topics.kafka.clone();
+    let store = store.clone();
+    let process = Process::start("tracker", &role)?;
+    let runtime = tokio::runtime::Handle::current();
+    let extra = log.extra_events();
+    let each = log.shape.events();
     let progress = move || {
-        let fences = runtime.block_on(store.fences(&partitions()))?;
-        let folded: i64 = fences.into_iter().flatten().map(|fence| fence.offset).sum();
-        Ok(((folded.max(0) as u64).saturating_sub(extra) / each, true))
+        let checkpoints = runtime.block_on(store.fences(&partitions()))?;
+        let projected: i64 = checkpoints.into_iter().flatten().map(|checkpoint| checkpoint.offset).sum();
+        Ok(((projected.max(0) as u64).saturating_sub(extra) / each, true))
     };
     blocking(move || measure(process, &kafka, log.tasks, progress)).await
 }
@@ -123,22 +134,22 @@ async fn check_all(store: &Redis, log: Log) -> anyhow::Result<()> {
     for root in (0..shape.roots).map(Shape::root) {
         let root = root?;
         let found = store.nodes(partition_of(root.root().as_bytes(), EVENTS_PARTITIONS), std::slice::from_ref(&root)).await?;
-        let node = found.into_iter().next().flatten().with_context(|| format!("the root `{root}` is not there"))?;
+        let node = found.into_iter().next().flatten().with_context(|| format!("the root `{root}` is missing"))?;
         if node.state != State::Succeeded {
             bail!("the root `{root}` is {}", node.state.name());
         }
         below += crate::model::record::rollup::children_of(&node.below).2.total();
     }
     if shape.roots > 0 && below != tasks {
-        bail!("the roots count {below} tasks below them, there are {tasks}");
+        bail!("the roots count {below} descendants instead of {tasks}");
     }
     Ok(())
 }
 
-/// The size of a record in the store.
+/// Size of a record in the store.
 async fn record_bytes(store: &Redis, log: Log) -> anyhow::Result<usize> {
     let id = log.shape.id(0)?;
     let partition = partition_of(id.root().as_bytes(), EVENTS_PARTITIONS);
     let found = store.nodes(partition, &[id]).await?;
-    Ok(found.into_iter().flatten().next().context("the first task is not there")?.encode().len())
+    Ok(found.into_iter().flatten().next().context("the first task is missing")?.encode().len())
 }

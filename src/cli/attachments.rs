@@ -1,4 +1,4 @@
-//! `attachments`: small values kept with a task.
+//! `attachments`: small values stored with a task.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::model::record::attachment::{BYTES, MAX_BYTES};
 
 #[derive(Debug, Subcommand)]
 pub enum AttachmentsVerb {
-    /// Show what is attached to a task
+    /// List the attachments of a task
     List(ListArgs),
-    /// Attach a file, or replace what has its name
+    /// Attach a file; replaces an attachment of the same name
     Put(PutArgs),
-    /// Write one to stdout or into a file
+    /// Write an attachment to stdout or to a file
     Get(GetArgs),
-    /// Take one away
+    /// Delete an attachment
     Delete(DeleteArgs),
 }
 
@@ -35,11 +35,11 @@ pub struct ListArgs {
 pub struct PutArgs {
     /// The task's id
     pub id: String,
-    /// What it is to be called
+    /// Name of the attachment
     pub name: String,
-    /// The file; `-` is stdin
+    /// File to attach; `-` reads stdin
     pub file: PathBuf,
-    /// Its media type
+    /// Media type of the content
     #[arg(long, value_name = "TYPE", default_value = BYTES)]
     pub media: String,
 }
@@ -48,9 +48,9 @@ pub struct PutArgs {
 pub struct GetArgs {
     /// The task's id
     pub id: String,
-    /// What it is called
+    /// Name of the attachment
     pub name: String,
-    /// Where to write it [default: stdout]
+    /// File to write to [default: stdout]
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
 }
@@ -59,22 +59,23 @@ pub struct GetArgs {
 pub struct DeleteArgs {
     /// The task's id
     pub id: String,
-    /// What it is called
+    /// Name of the attachment
     pub name: String,
 }
 
 pub async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Outcome {
-    let (client, screen) = (globals.client()?, globals.screen());
+    let client = globals.client()?;
+    let output = globals.output();
     let path = |id, name| ["v1", "tasks", id, "attachments", name];
     match verb {
         AttachmentsVerb::List(ListArgs { id }) => {
             let found: Attachments = client.get(&["v1", "tasks", &id, "attachments"], &Vec::new()).await?;
-            let none = format!("`{id}` has no attachments; `kafleet attachments put {id} NAME FILE` adds one");
-            show(&screen, &found, &found.attachments, &none)?;
+            let empty = format!("`{id}` has no attachments; `kafleet attachments put {id} NAME FILE` adds one");
+            show(&output, &found, &found.attachments, &empty)?;
         }
         AttachmentsVerb::Put(PutArgs { id, name, file, media }) => {
             let put: AttachmentDocument = client.put_bytes(&path(&id, &name), &media, read(&file)?).await?;
-            show(&screen, &put, std::slice::from_ref(&put), "")?;
+            show(&output, &put, std::slice::from_ref(&put), "")?;
         }
         AttachmentsVerb::Get(GetArgs { id, name, to }) => {
             let data = client.get_bytes(&path(&id, &name)).await?;
@@ -85,38 +86,38 @@ pub async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Outcome {
             }
         }
         AttachmentsVerb::Delete(DeleteArgs { id, name }) => {
-            let gone: AttachmentDocument = client.call(Method::DELETE, &path(&id, &name), None::<&()>).await?;
-            show(&screen, &gone, std::slice::from_ref(&gone), "")?;
+            let deleted: AttachmentDocument = client.call(Method::DELETE, &path(&id, &name), None::<&()>).await?;
+            show(&output, &deleted, std::slice::from_ref(&deleted), "")?;
         }
     }
     Ok(Code::Ok)
 }
 
-/// More than the api takes is not read.
+/// Reads a file, or stdin for `-`, up to the api's limit; a larger one is an error.
 fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut data = Vec::new();
-    let most = MAX_BYTES as u64 + 1;
+    let limit = MAX_BYTES as u64 + 1;
     let read = match file.as_os_str() == "-" {
-        true => std::io::stdin().lock().take(most).read_to_end(&mut data),
-        false => std::fs::File::open(file).and_then(|open| open.take(most).read_to_end(&mut data)),
+        true => std::io::stdin().lock().take(limit).read_to_end(&mut data),
+        false => std::fs::File::open(file).and_then(|open| open.take(limit).read_to_end(&mut data)),
     };
     read.map_err(|why| Failure::usage(format_args!("`{}` cannot be read: {why}", file.display())))?;
     if data.len() > MAX_BYTES {
         return Err(Failure::usage(format_args!("`{}` has more than {MAX_BYTES} bytes", file.display()))
-            .hint("put it elsewhere, and set where it is with `kafleet set ID --link URL`"));
+            .hint("store it elsewhere and link to it with `kafleet update ID --link URL`"));
     }
     Ok(data)
 }
 
-/// The api's document for programs, a table for people; `none` where it is empty.
-fn show(screen: &Output, document: &impl Serialize, attachments: &[AttachmentDocument], none: &str) -> Result<(), Failure> {
-    if screen.is_json() {
-        return screen.json(document);
+/// Prints the api's document as JSON, or a table; `empty` is the message for an empty table.
+fn show(output: &Output, document: &impl Serialize, attachments: &[AttachmentDocument], empty: &str) -> Result<(), Failure> {
+    if output.is_json() {
+        return output.json(document);
     }
     let mut rows = Rows::new(["NAME", "TYPE", "BYTES", "AT"]);
     for attachment in attachments {
         let AttachmentDocument { name, media, bytes, at } = attachment.clone();
         rows.add([Field::Text(name), Field::Text(media), Field::Number(bytes.into()), Field::Text(at)]);
     }
-    screen.list(rows, none)
+    output.list(rows, empty)
 }

@@ -1,4 +1,4 @@
-//! `bench`: how fast this build is on this machine, each figure beside its ceiling from the same run.
+//! `bench`: measures this build on this machine; each figure is shown beside a baseline from the same run.
 
 use clap::Subcommand;
 
@@ -8,76 +8,76 @@ use super::setup::{SetupOptions, load_config};
 use crate::bench::{self, Common, Report, Services};
 use crate::config::{Config, Order};
 
-/// Sections of the configuration that say nothing about where to measure.
+/// Sections of the configuration that benchmarks do not use.
 const UNUSED: [&str; 6] = ["api", "callbacks", "email", "ops", "schedules", "types"];
 
 #[derive(Debug, Subcommand)]
 pub enum BenchVerb {
-    /// One process publishes tasks with tracking, beside raw produce
+    /// One process publishes tracked tasks; baseline: plain Kafka produce
     Publish(bench::PublishBench),
-    /// One worker process works off a backlog of no-op tasks, beside the raw librdkafka loop
+    /// One worker process drains a backlog of no-op tasks; baseline: a plain librdkafka loop
     Worker(bench::WorkerBench),
-    /// One tracker process folds a log into Redis, beside plain writes
+    /// One tracker process projects an event log into Redis; baseline: plain writes
     Tracker(bench::TrackerBench),
-    /// The whole tracked path: publish, work, fold into Redis
+    /// The whole tracked path: publish, run, project into Redis
     E2e(bench::E2e),
-    /// Tasks at a steady rate: from submission to start, and to a success that can be read
+    /// Tasks at a steady rate: time from submission to start, and to a readable success
     Latency(bench::Latency),
-    /// A parent and its children, from its submission to its success
+    /// A parent with many children: time from its submission to its success
     Fanin(bench::Fanin),
-    /// Statuses read over HTTP: what one costs, and how long it takes while a tracker folds
+    /// Status reads over HTTP: CPU cost, and latency while a tracker is busy
     Reads(bench::Reads),
-    /// What worker and tracker hold and use while there is nothing to do
+    /// Memory and CPU of an idle worker and an idle tracker
     Idle(bench::Idle),
-    /// Many attempts at once in one worker, each waiting for the same time
+    /// Many concurrent attempts in one worker, each sleeping for the same time
     Sleep(bench::Sleep),
-    /// Tasks that start later: what a tracker holds while many wait, and how late they are
+    /// Delayed tasks: tracker memory while many wait, and lateness of their starts
     Timers(bench::Timers),
-    /// Tasks of producers that announce nothing: how long after its record each shows as queued
+    /// Tasks of producers that send no event: time from the record to `queued`
     Unannounced(bench::Unannounced),
-    /// Very many clients that watch one api: what they cost while nothing happens, and what a change costs
+    /// Very many clients watching one api: cost while idle, and cost of a change
     Watch(bench::Watch),
-    /// The most that a worker takes: with a long backlog, with large params, with many types
+    /// Peak memory of a worker: long backlog, large params, many types
     Memory(bench::MemoryBench),
-    /// All but `memory`, `timers`, `foreign` and `watch`, one after the other
+    /// All except `memory`, `timers`, `unannounced` and `watch`, one after the other
     All(Common),
-    /// A benchmark's own process
+    /// Run a process of a benchmark (internal)
     #[command(hide = true)]
-    Role,
+    ChildRole,
 }
 
 pub async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
-    if let BenchVerb::Role = verb {
+    if let BenchVerb::ChildRole = verb {
         return blocking(bench::child_role::run).await.map(|()| Code::Ok).map_err(failed);
     }
     let config = load_config(globals, &SetupOptions { unused: &UNUSED, ..SetupOptions::default() })?.config;
     let Config { kafka, redis, worker, tracker, .. } = config;
-    let site = Services { kafka, redis, worker, tracker, linger: Common::default().linger };
-    one_server(&site.redis.url)?;
+    let services = Services { kafka, redis, worker, tracker, linger: Common::default().linger };
+    require_single_server(&services.redis.url)?;
     let verbs = match verb {
         BenchVerb::All(common) => all(&common),
         verb => vec![verb],
     };
     for verb in verbs {
-        let report = run(verb, site.clone()).await.map_err(failed)?;
-        print(&Report { kafka: site.kafka_version(), ..report }, globals)?;
+        let report = run(verb, services.clone()).await.map_err(failed)?;
+        print(&Report { kafka: services.kafka_version(), ..report }, globals)?;
     }
     Ok(Code::Ok)
 }
 
-/// Costs and figures are those of one Redis server, and so is what is deleted at the end.
-fn one_server(url: &str) -> Result<(), Failure> {
+/// Refuses a Redis cluster: the figures, and the cleanup at the end, are those of one server.
+fn require_single_server(url: &str) -> Result<(), Failure> {
     let scheme = url.split_once("://").map_or(url, |(scheme, _)| scheme);
     if !scheme.ends_with("-cluster") {
         return Ok(());
     }
     Err(Failure::usage(format_args!("benchmarks measure one Redis server, and `{scheme}://` names a cluster"))
-        .hint("name a server that is no part of one: --redis redis://HOST:PORT"))
+        .hint("name a standalone server: --redis redis://HOST:PORT"))
 }
 
 fn all(common: &Common) -> Vec<BenchVerb> {
     let common = common.clone();
-    let fold = |roots| {
+    let tracker = |roots| {
         let shape = bench::Shape { roots, ..bench::Shape::default() };
         BenchVerb::Tracker(bench::TrackerBench { common: common.clone(), shape, window: 1_000 })
     };
@@ -94,28 +94,28 @@ fn all(common: &Common) -> Vec<BenchVerb> {
         }),
         BenchVerb::Reads(bench::Reads { rounds: common.rounds, ..bench::Reads::default() }),
         BenchVerb::Sleep(bench::Sleep { rounds: common.rounds, ..bench::Sleep::default() }),
-        fold(0),
-        fold(1),
+        tracker(0),
+        tracker(1),
         BenchVerb::E2e(bench::E2e { common }),
     ]
 }
 
-async fn run(verb: BenchVerb, site: Services) -> anyhow::Result<Report> {
+async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<Report> {
     match verb {
-        BenchVerb::Publish(publish) => blocking(move || bench::publish(&publish, &site)).await,
-        BenchVerb::Worker(worker) => blocking(move || bench::worker(&worker, &site)).await,
-        BenchVerb::Sleep(sleep) => blocking(move || bench::sleep(&sleep, &site)).await,
-        BenchVerb::Tracker(tracker) => bench::tracker(&tracker, &site).await,
-        BenchVerb::E2e(e2e) => bench::e2e(&e2e, &site).await,
-        BenchVerb::Latency(latency) => bench::latency(&latency, &site).await,
-        BenchVerb::Fanin(fanin) => bench::fanin(&fanin, &site).await,
-        BenchVerb::Memory(memory) => blocking(move || bench::memory(&memory, &site)).await,
-        BenchVerb::Timers(timers) => bench::timers(&timers, &site).await,
-        BenchVerb::Reads(reads) => bench::reads(&reads, &site).await,
-        BenchVerb::Unannounced(foreign) => bench::unannounced(&foreign, &site).await,
-        BenchVerb::Watch(watch) => bench::watch(&watch, &site).await,
-        BenchVerb::Idle(idle) => bench::idle(&idle, &site).await,
-        BenchVerb::All(_) | BenchVerb::Role => anyhow::bail!("this is no benchmark by itself"),
+        BenchVerb::Publish(publish) => blocking(move || bench::publish(&publish, &services)).await,
+        BenchVerb::Worker(worker) => blocking(move || bench::worker(&worker, &services)).await,
+        BenchVerb::Sleep(sleep) => blocking(move || bench::sleep(&sleep, &services)).await,
+        BenchVerb::Tracker(tracker) => bench::tracker(&tracker, &services).await,
+        BenchVerb::E2e(e2e) => bench::e2e(&e2e, &services).await,
+        BenchVerb::Latency(latency) => bench::latency(&latency, &services).await,
+        BenchVerb::Fanin(fanin) => bench::fanin(&fanin, &services).await,
+        BenchVerb::Memory(memory) => blocking(move || bench::memory(&memory, &services)).await,
+        BenchVerb::Timers(timers) => bench::timers(&timers, &services).await,
+        BenchVerb::Reads(reads) => bench::reads(&reads, &services).await,
+        BenchVerb::Unannounced(unannounced) => bench::unannounced(&unannounced, &services).await,
+        BenchVerb::Watch(watch) => bench::watch(&watch, &services).await,
+        BenchVerb::Idle(idle) => bench::idle(&idle, &services).await,
+        BenchVerb::All(_) | BenchVerb::ChildRole => anyhow::bail!("not a single benchmark"),
     }
 }
 
@@ -128,10 +128,10 @@ fn failed(why: anyhow::Error) -> Failure {
 }
 
 fn print(report: &Report, globals: &Globals) -> Outcome {
-    let screen = globals.screen();
-    match globals.output {
-        Format::Json => screen.json(report)?,
-        _ => screen.line(&format!("{}\n", report.table()))?,
+    let output = globals.output();
+    match globals.format {
+        Format::Json => output.json(report)?,
+        _ => output.line(&format!("{}\n", report.table()))?,
     }
     Ok(Code::Ok)
 }

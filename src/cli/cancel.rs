@@ -1,4 +1,4 @@
-//! `cancel`: a task, and what is below it.
+//! `cancel`: requests the cancellation of a task and its descendants.
 
 use clap::Args;
 use tokio::time::Instant;
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::client::Method;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
-use super::output::tell;
+use super::output::eprint_line;
 use crate::api::documents::{CancelOutcome, CancelTask};
 use crate::model::units::duration::Millis;
 
@@ -14,34 +14,35 @@ use crate::model::units::duration::Millis;
 pub struct CancelArgs {
     /// The task's id
     pub id: String,
-    /// Only the task, not what is below it
+    /// Cancel only the task, not its descendants
     #[arg(long)]
     pub task_only: bool,
-    /// What people read beside it
+    /// Reason, shown with the task
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Wait for the task's end, at most so long [default: 1m]
+    /// Wait for the task to end, up to this time [default: 1m]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "1m")]
     pub wait: Option<Millis>,
 }
 
-/// Asks for it. With `--wait` the exit code is 0 when the task has ended, however it ended.
+/// Requests the cancellation. With `--wait` the exit code is 0 once the task has ended, in whatever state.
 pub async fn cancel(args: CancelArgs, globals: &Globals) -> Outcome {
-    let (client, screen) = (globals.client()?, globals.screen());
-    let begun = Instant::now();
-    let asked = CancelTask { subtree: !args.task_only, reason: args.reason };
-    let outcome: CancelOutcome = client.call(Method::POST, &["v1", "tasks", &args.id, "cancel"], Some(&asked)).await?;
+    let client = globals.client()?;
+    let output = globals.output();
+    let started = Instant::now();
+    let request = CancelTask { subtree: !args.task_only, reason: args.reason };
+    let outcome: CancelOutcome = client.call(Method::POST, &["v1", "tasks", &args.id, "cancel"], Some(&request)).await?;
     if let Some(wait) = args.wait {
         let status = client.status(&args.id).await?;
-        let ended = super::wait::finish(&client, &screen, status, wait, begun).await?;
+        let ended = super::wait::finish(&client, &output, status, wait, started).await?;
         return Ok(if ended == Code::Failed { Code::Ok } else { ended });
     }
-    if screen.is_json() {
-        screen.json(&outcome)?;
+    if output.is_json() {
+        output.json(&outcome)?;
     } else if outcome.already_requested == Some(true) {
-        tell(format_args!("cancellation of `{}` had been asked for already", outcome.id));
+        eprint_line(format_args!("cancellation of `{}` was already requested", outcome.id));
     } else {
-        tell(format_args!("cancellation of `{}` is asked for; follow it with `kafleet status {0} --wait`", outcome.id));
+        eprint_line(format_args!("cancellation of `{}` requested; follow it with `kafleet status {0} --wait`", outcome.id));
     }
     Ok(Code::Ok)
 }

@@ -1,41 +1,43 @@
-//! `children`: the direct children of a task, oldest first.
+//! `children`: lists the direct children of a task, oldest first.
 
 use clap::Args;
 
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::list::{self, rows};
-use super::output::tell;
+use super::output::eprint_line;
 use crate::runtime::now_ms;
 
 #[derive(Debug, Args)]
 pub struct ChildrenArgs {
-    /// The id of their parent
+    /// The parent's id
     pub id: String,
-    /// How many
+    /// Maximum number of children
     #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
-    /// Go on where an earlier list ended
+    /// Continue from the cursor of an earlier list
     #[arg(long)]
     pub cursor: Option<String>,
 }
 
-/// Lists children, over as many pages as it takes.
+/// Lists children, reading as many pages as needed.
 pub async fn children(args: ChildrenArgs, globals: &Globals) -> Outcome {
-    let (client, screen, id) = (globals.client()?, globals.screen(), args.id);
+    let client = globals.client()?;
+    let output = globals.output();
+    let id = args.id;
     let is_first = args.cursor.is_none();
     let found = list::pages(&client, &["v1", "tasks", &id, "children"], &Vec::new(), args.limit as usize, args.cursor).await?;
-    if screen.is_json() {
-        screen.json(&found)?;
+    if output.is_json() {
+        output.json(&found)?;
         return Ok(Code::Ok);
     }
-    let none = match is_first {
+    let empty = match is_first {
         true => format!("`{id}` has no children; `kafleet submit TYPE PARAMS --parent {id}` adds one"),
         false => format!("`{id}` has no more children"),
     };
-    screen.list(rows(&found.tasks, "ID", now_ms()), none)?;
+    output.list(rows(&found.tasks, "ID", now_ms()), empty)?;
     if let Some(cursor) = &found.next {
-        tell(format_args!("there are more: --cursor {cursor}"));
+        eprint_line(format_args!("there are more: --cursor {cursor}"));
     }
     Ok(Code::Ok)
 }

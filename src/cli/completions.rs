@@ -1,4 +1,4 @@
-//! `completions`: what a shell needs to complete the command line.
+//! `completions`: prints a completion script for a shell.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -12,16 +12,16 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
-/// The script goes to stdout.
-pub fn completions(args: &CompletionsArgs, screen: &Output) -> Outcome {
+/// Writes the completion script to stdout.
+pub fn completions(args: &CompletionsArgs, output: &Output) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Cli::command(), program_name(), &mut script);
     let script = String::from_utf8(script).map_err(Failure::failed)?;
-    screen.line(script.trim_end())?;
+    output.line(script.trim_end())?;
     Ok(Code::Ok)
 }
 
-/// The name under which this binary was called: a user's own has a name of its own.
+/// File name of this binary: an application built on kafleet has its own.
 fn program_name() -> String {
     let path = std::env::args_os().next().map(std::path::PathBuf::from);
     let name = path.as_ref().and_then(|path| path.file_name()).and_then(|name| name.to_str());

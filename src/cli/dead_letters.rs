@@ -1,97 +1,103 @@
-//! `dead`: what is not tried again by itself: list, show, redrive, drop.
+//! `dead-letters`: lists, shows, redrives and drops dead letters.
 
 use clap::{Args, Subcommand};
 
 use super::client::Query;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::list::moment;
-use super::output::{Field, Rows, one_line, tell};
+use super::list::resolve_time;
+use super::output::{Field, Rows, eprint_line, one_line};
 use crate::api::documents::{DeadLetter, DeadOutcome, DeadPage, DeadRecord, DeadSelection, LetterOutcome};
 use crate::runtime::now_ms;
 
-/// Letters asked for, or taken care of, in one request.
+/// Dead letters per request.
 const PAGE: usize = 100;
 
 #[derive(Debug, Subcommand)]
-pub enum DeadVerb {
+pub enum DeadLettersVerb {
     /// List dead letters, newest first
     List(ListArgs),
     /// Show a dead letter with its original record
     Show(ShowArgs),
-    /// Try tasks again, each in a new run
-    Redrive(SettleArgs),
-    /// Drop dead letters that nobody needs any more
-    Drop(SettleArgs),
+    /// Run tasks again, each in a new run
+    Redrive(ResolveArgs),
+    /// Drop dead letters that are no longer needed
+    Drop(ResolveArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct ListArgs {
     #[command(flatten)]
-    pub chosen: Chosen,
-    /// How many
+    pub selection: Selection,
+    /// Maximum number of dead letters
     #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
-    /// Go on where an earlier list ended
+    /// Continue from the cursor of an earlier list
     #[arg(long)]
     pub cursor: Option<String>,
 }
 
-/// Which letters.
+/// Filters for dead letters.
 #[derive(Debug, Args)]
-pub struct Chosen {
-    /// Only this type's
+pub struct Selection {
+    /// Only dead letters of this type
     #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
-    /// Only those with this code, such as schema or exhausted
+    /// Only dead letters with this code, such as schema or exhausted
     #[arg(long)]
     pub code: Option<String>,
-    /// Given up at or after: a time (RFC 3339), or so long ago, such as 2h
+    /// Only dead letters written at or after this time (RFC 3339, or an age such as 2h)
     #[arg(long, value_name = "TIME")]
     pub from: Option<String>,
-    /// Given up before: a time (RFC 3339), or so long ago
+    /// Only dead letters written before this time (RFC 3339, or an age such as 2h)
     #[arg(long, value_name = "TIME")]
     pub to: Option<String>,
 }
 
-impl Chosen {
+impl Selection {
     fn time(text: Option<&str>) -> Result<Option<String>, Failure> {
-        text.map(|text| moment(text, now_ms())).transpose()
+        text.map(|text| resolve_time(text, now_ms())).transpose()
     }
 }
 
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// The letter, as `dead list` names it: <type>:<partition>:<offset>
+    /// The dead letter's id, from `dead-letters list`: <type>:<partition>:<offset>
     pub letter: String,
 }
 
 #[derive(Debug, Args)]
-pub struct SettleArgs {
-    /// Letters, as `dead list` names them; none: those that --type and the other options choose
+pub struct ResolveArgs {
+    /// Ids from `dead-letters list` [default: all that match --type and the other filters]
     pub letters: Vec<String>,
     #[command(flatten)]
-    pub chosen: Chosen,
-    /// How many of those at most
+    pub selection: Selection,
+    /// Maximum number of dead letters selected by the filters
     #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,
 }
 
-pub async fn dead(verb: DeadVerb, globals: &Globals) -> Outcome {
+pub async fn dead_letters(verb: DeadLettersVerb, globals: &Globals) -> Outcome {
     match verb {
-        DeadVerb::List(args) => list(args, globals).await,
-        DeadVerb::Show(args) => show(args, globals).await,
-        DeadVerb::Redrive(args) => settle(args, "redrive", "redriven", globals).await,
-        DeadVerb::Drop(args) => settle(args, "drop", "dropped", globals).await,
+        DeadLettersVerb::List(args) => list(args, globals).await,
+        DeadLettersVerb::Show(args) => show(args, globals).await,
+        DeadLettersVerb::Redrive(args) => resolve(args, "redrive", "redriven", globals).await,
+        DeadLettersVerb::Drop(args) => resolve(args, "drop", "dropped", globals).await,
     }
 }
 
 async fn list(args: ListArgs, globals: &Globals) -> Outcome {
-    let (client, screen, limit) = (globals.client()?, globals.screen(), args.limit as usize);
-    let Chosen { task_type, code, from, to } = args.chosen;
-    let given =
-        [("type", task_type), ("code", code), ("from", Chosen::time(from.as_deref())?), ("to", Chosen::time(to.as_deref())?)];
-    let filters: Query = given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let client = globals.client()?;
+    let output = globals.output();
+    let limit = args.limit as usize;
+    let Selection { task_type, code, from, to } = args.selection;
+    let values = [
+        ("type", task_type),
+        ("code", code),
+        ("from", Selection::time(from.as_deref())?),
+        ("to", Selection::time(to.as_deref())?),
+    ];
+    let filters: Query = values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     let mut found = DeadPage { letters: Vec::new(), next: args.cursor, scanned: 0 };
     loop {
         let mut query = filters.clone();
@@ -99,22 +105,23 @@ async fn list(args: ListArgs, globals: &Globals) -> Outcome {
         query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
         let page: DeadPage = client.get(&["v1", "dead"], &query).await?;
         found.letters.extend(page.letters);
-        (found.next, found.scanned) = (page.next, found.scanned + page.scanned);
+        found.next = page.next;
+        found.scanned = found.scanned + page.scanned;
         if found.next.is_none() || found.letters.len() >= limit {
             break;
         }
     }
-    if screen.is_json() {
-        screen.json(&found)?;
+    if output.is_json() {
+        output.json(&found)?;
         return Ok(Code::Ok);
     }
-    let none = match filters.is_empty() {
-        true => "no dead letters; what has failed is listed by `kafleet list --level any --state failed`",
-        false => "no such dead letter; without options all are listed",
+    let empty = match filters.is_empty() {
+        true => "no dead letters; `kafleet list --level any --state failed` lists failed tasks",
+        false => "no matching dead letter; without filters all are listed",
     };
-    screen.list(rows(&found.letters), none)?;
+    output.list(rows(&found.letters), empty)?;
     if let Some(cursor) = &found.next {
-        tell(format_args!("there are more: --cursor {cursor}"));
+        eprint_line(format_args!("there are more: --cursor {cursor}"));
     }
     Ok(Code::Ok)
 }
@@ -134,21 +141,21 @@ fn rows(letters: &[DeadLetter]) -> Rows {
 }
 
 async fn show(args: ShowArgs, globals: &Globals) -> Outcome {
-    let screen = globals.screen();
+    let output = globals.output();
     let record: DeadRecord = globals.client()?.get(&["v1", "dead", &args.letter], &Query::new()).await?;
-    if screen.is_json() {
-        screen.json(&record)?;
+    if output.is_json() {
+        output.json(&record)?;
         return Ok(Code::Ok);
     }
     let letter = &record.letter;
     let done = match record.outcome {
         Some(LetterOutcome::Dropped) => " (dropped)",
         Some(LetterOutcome::Redriven) => " (redriven)",
-        Some(LetterOutcome::Superseded) => " (superseded: its task has moved on)",
+        Some(LetterOutcome::Superseded) => " (superseded: its task has continued otherwise)",
         None => "",
     };
     let mut lines = vec![format!("{}{done}", letter.id), format!("  {}: {}", letter.code, one_line(&letter.error))];
-    let facts = [
+    let fields = [
         ("task", letter.task.clone()),
         ("run", letter.run.map(|run| run.to_string())),
         ("at", Some(letter.at.clone())),
@@ -159,36 +166,36 @@ async fn show(args: ShowArgs, globals: &Globals) -> Outcome {
         ("params", record.params.as_ref().map(ToString::to_string)),
         ("value, base64", record.value_base64.clone()),
     ];
-    lines.extend(facts.into_iter().filter_map(|(name, value)| Some(format!("  {name:<14} {}", one_line(&value?)))));
+    lines.extend(fields.into_iter().filter_map(|(name, value)| Some(format!("  {name:<14} {}", one_line(&value?)))));
     for (name, value) in &record.headers {
         lines.push(format!("  {:<14} {}", one_line(name), one_line(value.as_deref().unwrap_or("-"))));
     }
-    screen.line(&lines.join("\n"))?;
+    output.line(&lines.join("\n"))?;
     Ok(Code::Ok)
 }
 
-async fn settle(args: SettleArgs, verb: &str, done: &str, globals: &Globals) -> Outcome {
-    let screen = globals.screen();
+async fn resolve(args: ResolveArgs, verb: &str, done: &str, globals: &Globals) -> Outcome {
+    let output = globals.output();
     let outcome = if args.letters.is_empty() {
-        settle_chosen(args, verb, globals).await?
+        resolve_selected(args, verb, globals).await?
     } else {
-        settle_named(&args.letters, verb, globals).await?
+        resolve_named(&args.letters, verb, globals).await?
     };
-    if screen.is_json() {
-        screen.json(&outcome)?;
+    if output.is_json() {
+        output.json(&outcome)?;
     } else {
-        screen.line(&format!("{} {done}, {} refused", outcome.done.len(), outcome.refused.len()))?;
+        output.line(&format!("{} {done}, {} refused", outcome.done.len(), outcome.refused.len()))?;
         for refusal in &outcome.refused {
-            tell(format_args!("{}: {}", refusal.letter, refusal.why));
+            eprint_line(format_args!("{}: {}", refusal.letter, refusal.why));
         }
         if outcome.more {
-            tell("there are more such letters: run it again, or raise --limit");
+            eprint_line("more dead letters match: run this again, or raise --limit");
         }
     }
     Ok(if outcome.refused.is_empty() { Code::Ok } else { Code::Failed })
 }
 
-async fn settle_named(letters: &[String], verb: &str, globals: &Globals) -> Result<DeadOutcome, Failure> {
+async fn resolve_named(letters: &[String], verb: &str, globals: &Globals) -> Result<DeadOutcome, Failure> {
     let client = globals.client()?;
     let mut all = DeadOutcome { done: Vec::new(), refused: Vec::new(), more: false };
     for letter in letters {
@@ -198,23 +205,29 @@ async fn settle_named(letters: &[String], verb: &str, globals: &Globals) -> Resu
     Ok(all)
 }
 
-/// Over as many requests as it takes; a letter that is refused is not tried again.
-async fn settle_chosen(args: SettleArgs, verb: &str, globals: &Globals) -> Result<DeadOutcome, Failure> {
-    let Chosen { task_type, code, from, to } = args.chosen;
+/// Resolves the selected dead letters over as many requests as needed; a refused one is not retried.
+async fn resolve_selected(args: ResolveArgs, verb: &str, globals: &Globals) -> Result<DeadOutcome, Failure> {
+    let Selection { task_type, code, from, to } = args.selection;
     let Some(task_type) = task_type else {
-        return Err(Failure::usage("name letters, or choose them with --type").hint("`kafleet dead list` shows them"));
+        return Err(Failure::usage("neither ids nor --type are given").hint("`kafleet dead-letters list` shows the ids"));
     };
-    let (from, to) = (Chosen::time(from.as_deref())?, Chosen::time(to.as_deref())?);
-    let (client, limit) = (globals.client()?, args.limit as usize);
+    let from = Selection::time(from.as_deref())?;
+    let to = Selection::time(to.as_deref())?;
+    let client = globals.client()?;
+    let limit = args.limit as usize;
     let mut all = DeadOutcome { done: Vec::new(), refused: Vec::new(), more: false };
     loop {
-        let some = Some((limit - all.done.len()).min(PAGE));
-        let (task_type, code, from, to) = (task_type.clone(), code.clone(), from.clone(), to.clone());
-        let selection = DeadSelection { task_type, code, from, to, limit: some };
+        let batch_limit = Some((limit - all.done.len()).min(PAGE));
+        let task_type = task_type.clone();
+        let code = code.clone();
+        let from = from.clone();
+        let to = to.clone();
+        let selection = DeadSelection { task_type, code, from, to, limit: batch_limit };
         let outcome: DeadOutcome = client.post(&["v1", "dead", verb], Some(&selection)).await?;
         let progress = !outcome.done.is_empty();
         all.done.extend(outcome.done);
-        (all.refused, all.more) = (outcome.refused, outcome.more);
+        all.refused = outcome.refused;
+        all.more = outcome.more;
         if !all.more || !progress || all.done.len() >= limit {
             return Ok(all);
         }

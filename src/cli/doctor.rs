@@ -1,4 +1,4 @@
-//! `doctor`: looks at everything a fleet stands on, and says what to do about what is wrong.
+//! `doctor`: checks configuration, Kafka, topics, Redis and the api, with a hint for each problem.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,21 +23,21 @@ use crate::store::{Checkpoint, MemoryUse, Reservation, Stage, Store, StoreError}
 use crate::telemetry::init_logs;
 use crate::topics::{self, Severity};
 
-/// A broker's clock may be ahead of this machine's by this much.
+/// Tolerated lead of the brokers' clock over this machine's.
 const CLOCK_SLACK_MS: i64 = 5_000;
-/// More events than this waiting to be folded are worth a word.
+/// Number of unprojected events above which a warning is given.
 const LAG_EVENTS: i64 = 100_000;
-/// More cancels than this on the control topic are worth a word.
+/// Number of cancels on the control topic from which a warning is given.
 const MANY_CANCELS: usize = 10_000;
-/// Memory used, of what a server may use, that is worth a word.
+/// Share of Redis's `maxmemory` in use from which a warning is given.
 const FULL_PERCENT: u128 = 90;
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Leave the api out
+    /// Do not check the api
     #[arg(long)]
     pub no_api: bool,
-    /// Leave Redis out
+    /// Do not check Redis
     #[arg(long)]
     pub no_redis: bool,
 }
@@ -50,7 +50,7 @@ enum Verdict {
     Error,
 }
 
-/// One thing that was looked at.
+/// One thing that was checked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     verdict: Verdict,
@@ -93,20 +93,22 @@ pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> 
         true => &["api", "types", "schedules", "callbacks", "email", "redis"],
         false => &["api", "types", "schedules", "callbacks", "email"],
     };
-    let wants = SetupOptions { unused, ..SetupOptions::default() };
-    let mut found = vec![configuration(globals, &wants)];
-    if let Ok(mut parts) = Setup::load(globals, registry, wants) {
-        found.extend(parts.register().err().map(|why| Finding::of("types", why)));
-        let ends = match parts.kafka() {
-            Ok(broker) => kafka(&parts, broker, &mut found).await,
+    let options = SetupOptions { unused, ..SetupOptions::default() };
+    let mut found = vec![configuration(globals, &options)];
+    if let Ok(mut setup) = Setup::load(globals, registry, options) {
+        found.extend(setup.register().err().map(|why| Finding::of("types", why)));
+        let watermarks = match setup.kafka() {
+            Ok(broker) => kafka(&setup, broker, &mut found).await,
             Err(why) => {
                 found.push(Finding::of("kafka", why));
                 None
             }
         };
         if !args.no_redis {
-            match parts.redis() {
-                Ok(store) => found.extend(redis(store, parts.config.topics.events_partitions, ends.as_deref()).await),
+            match setup.redis() {
+                Ok(store) => {
+                    found.extend(redis_findings(store, setup.config.topics.events_partitions, watermarks.as_deref()).await)
+                }
                 Err(why) => found.push(Finding::of("redis", why)),
             }
         }
@@ -117,49 +119,54 @@ pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> 
     show(&found, globals)
 }
 
-fn configuration(globals: &Globals, wants: &SetupOptions) -> Finding {
-    match load_config(globals, wants) {
+fn configuration(globals: &Globals, options: &SetupOptions) -> Finding {
+    match load_config(globals, options) {
         Ok(loaded) => {
-            let file = loaded.path.map_or_else(|| "no file: all is default".to_owned(), |path| path.display().to_string());
+            let file = loaded
+                .path
+                .map_or_else(|| "no file: all settings have their defaults".to_owned(), |path| path.display().to_string());
             Finding::ok("configuration", file)
         }
         Err(failure) => Finding::of("configuration", failure),
     }
 }
 
-/// Returns the ends of the events partitions, where Kafka has told them.
-async fn kafka(parts: &Setup, broker: Arc<dyn Broker>, found: &mut Vec<Finding>) -> Option<Vec<Watermarks>> {
-    let (config, registry, brokers) = (parts.config.clone(), parts.registry.clone(), parts.brokers());
-    let (names, reader) = (Names::new(&parts.config.topics.prefix), broker.clone());
-    let looked = blocking(move || look_at_kafka(&*broker, &config, &registry, &brokers)).await;
-    let (findings, ends) = looked.unwrap_or_else(|why| (vec![Finding::error("kafka", why)], None));
+/// Checks Kafka; returns the watermarks of the events partitions if they could be read.
+async fn kafka(setup: &Setup, broker: Arc<dyn Broker>, found: &mut Vec<Finding>) -> Option<Vec<Watermarks>> {
+    let config = setup.config.clone();
+    let registry = setup.registry.clone();
+    let brokers = setup.brokers();
+    let names = Names::new(&setup.config.topics.prefix);
+    let reader = broker.clone();
+    let checked = blocking(move || check_kafka(&*broker, &config, &registry, &brokers)).await;
+    let (findings, watermarks) = checked.unwrap_or_else(|why| (vec![Finding::error("kafka", why)], None));
     found.extend(findings);
-    if ends.is_some() {
-        found.push(cancels(reader, &names).await);
+    if watermarks.is_some() {
+        found.push(check_cancels(reader, &names).await);
     }
-    ends
+    watermarks
 }
 
 /// Reports the number of cancels that every worker holds in memory.
-async fn cancels(broker: Arc<dyn Broker>, names: &Names) -> Finding {
-    let board = ControlWatch::new(ControlState::default());
-    let _reading = keep(board.clone(), broker, names, None);
-    if let Err(why) = board.whole_within(CALL_DEADLINE, names).await {
+async fn check_cancels(broker: Arc<dyn Broker>, names: &Names) -> Finding {
+    let watch = ControlWatch::new(ControlState::default());
+    let _reading = keep(watch.clone(), broker, names, None);
+    if let Err(why) = watch.whole_within(CALL_DEADLINE, names).await {
         return Finding::warning("cancels", why);
     }
-    count_of_cancels(board.orders().cancels().len())
+    cancel_count_finding(watch.orders().cancels().len())
 }
 
-fn count_of_cancels(count: usize) -> Finding {
-    let what = format!("workers are told of {count}");
+fn cancel_count_finding(count: usize) -> Finding {
+    let what = format!("every worker holds {count} in memory");
     if count < MANY_CANCELS {
         return Finding::ok("cancels", what);
     }
     Finding::warning("cancels", what)
-        .hint("a cancel stays until workers have committed past its tasks: see whether each type has workers (`kafleet types`)")
+        .hint("a cancel is kept until workers have committed past its tasks: check that each type has workers (`kafleet types`)")
 }
 
-fn look_at_kafka(
+fn check_kafka(
     broker: &dyn Broker,
     config: &Config,
     registry: &Registry,
@@ -169,29 +176,30 @@ fn look_at_kafka(
     let count = match broker.topics(&names.prefix, CALL_DEADLINE) {
         Ok(topics) => topics.len(),
         Err(why) => {
-            let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka runs";
+            let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running";
             return (vec![Finding::error("kafka", format!("`{brokers}`: {why}")).hint(hint)], None);
         }
     };
     let mut found = vec![Finding::ok("kafka", format!("`{brokers}` answers"))];
     found.extend(topic_findings(broker, config, registry, count));
-    match partitions_of_types(broker, config, registry) {
+    match check_commits(broker, config, registry) {
         Ok(findings) => found.extend(findings),
         Err(why) => found.push(Finding::error("offsets", why.to_string())),
     }
     let events = |index: u32| Partition::new(names.events(), i32::try_from(index).unwrap_or(i32::MAX));
-    let ends: Result<Vec<Watermarks>, _> =
+    let watermarks: Result<Vec<Watermarks>, _> =
         (0..config.topics.events_partitions).map(|index| broker.ends(&events(index), CALL_DEADLINE)).collect();
-    let Ok(ends) = ends else { return (found, None) };
-    let newest = ends.iter().zip(0..).filter_map(|(ends, index)| newest_ms(broker, &events(index), *ends)).max();
-    found.extend(newest.and_then(|newest_ms| clock(newest_ms, now_ms())));
-    (found, Some(ends))
+    let Ok(watermarks) = watermarks else { return (found, None) };
+    let newest =
+        watermarks.iter().zip(0..).filter_map(|(watermarks, index)| newest_ms(broker, &events(index), *watermarks)).max();
+    found.extend(newest.and_then(|newest_ms| check_clock(newest_ms, now_ms())));
+    (found, Some(watermarks))
 }
 
 fn topic_findings(broker: &dyn Broker, config: &Config, registry: &Registry, count: usize) -> Vec<Finding> {
     match topics::check(broker, config, registry, CALL_DEADLINE * 2) {
         Ok(findings) if findings.is_empty() => {
-            vec![Finding::ok("topics", format!("{count} with the prefix, all as they should be"))]
+            vec![Finding::ok("topics", format!("{count} with the prefix, all configured as required"))]
         }
         Ok(findings) => findings.into_iter().map(Finding::from).collect(),
         Err(why) => vec![Finding::error("topics", why.to_string())],
@@ -208,8 +216,8 @@ impl From<topics::Finding> for Finding {
     }
 }
 
-/// Commits that Kafka has dropped, or that its retention has overtaken.
-fn partitions_of_types(broker: &dyn Broker, config: &Config, registry: &Registry) -> Result<Vec<Finding>, BrokerError> {
+/// Reports committed offsets that Kafka has dropped or that lie outside the log.
+fn check_commits(broker: &dyn Broker, config: &Config, registry: &Registry) -> Result<Vec<Finding>, BrokerError> {
     let names = crate::config::Names::new(&config.topics.prefix);
     let Ok(control) = read_control(broker, &names, CALL_DEADLINE) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
@@ -223,90 +231,92 @@ fn partitions_of_types(broker: &dyn Broker, config: &Config, registry: &Registry
         }
         let committed = broker.group_offsets(&names.group(&task_type), &partitions, CALL_DEADLINE)?;
         for (partition, committed) in partitions.iter().zip(committed) {
-            let ends = broker.ends(partition, CALL_DEADLINE)?;
-            found.extend(place(&task_type, partition, committed.map(|committed| committed.offset), ends));
+            let watermarks = broker.ends(partition, CALL_DEADLINE)?;
+            found.extend(check_commit(&task_type, partition, committed.map(|committed| committed.offset), watermarks));
         }
     }
     Ok(found)
 }
 
-fn place(task_type: &str, partition: &Partition, committed: Option<i64>, ends: Watermarks) -> Option<Finding> {
+fn check_commit(task_type: &str, partition: &Partition, committed: Option<i64>, watermarks: Watermarks) -> Option<Finding> {
     let what = match committed {
-        None => "it was consumed before, but Kafka has dropped the commit: workers refuse it".to_owned(),
-        Some(offset) if offset < ends.first => {
-            format!("retention has removed {} tasks that were not consumed yet", ends.first - offset)
+        None => "consumed before, but Kafka has dropped the committed offset: workers refuse the partition".to_owned(),
+        Some(offset) if offset < watermarks.first => {
+            format!("retention has removed {} unconsumed tasks", watermarks.first - offset)
         }
-        Some(offset) if offset > ends.end => format!("committed up to {offset}, but the log ends at {}", ends.end),
+        Some(offset) if offset > watermarks.end => {
+            format!("the committed offset is {offset}, but the log ends at {}", watermarks.end)
+        }
         Some(_) => return None,
     };
     let target = format!("{task_type}/{}", partition.index);
     Some(Finding::error(partition.to_string(), what).hint(format!("run `kafleet offsets init {target} --at earliest`")))
 }
 
-/// When the last event was appended, if it can be seen.
-fn newest_ms(broker: &dyn Broker, partition: &Partition, ends: Watermarks) -> Option<i64> {
-    // The last offsets may be markers of transactions.
-    (ends.first..ends.end)
+/// Append time of the newest event, if one of the last offsets holds an event.
+fn newest_ms(broker: &dyn Broker, partition: &Partition, watermarks: Watermarks) -> Option<i64> {
+    // The last offsets may be transaction markers.
+    (watermarks.first..watermarks.end)
         .rev()
         .take(3)
         .find_map(|offset| broker.read_at(partition, offset, CALL_DEADLINE).ok().flatten())
         .map(|record| record.timestamp_ms)
 }
 
-/// Only a clock that is ahead can be told from a quiet log.
-fn clock(newest_ms: i64, now_ms: i64) -> Option<Finding> {
+/// Reports a broker clock that is ahead; one that is behind looks like an idle log.
+fn check_clock(newest_ms: i64, now_ms: i64) -> Option<Finding> {
     let ahead_ms = newest_ms - now_ms;
     (ahead_ms > CLOCK_SLACK_MS).then(|| {
         Finding::warning("clock", format!("the brokers' clock is {} s ahead of this machine's", ahead_ms / 1_000))
-            .hint("synchronise the clocks: delays and expiries are off by the difference")
+            .hint("synchronise the clocks: delays and expiries are wrong by the difference")
     })
 }
 
-async fn redis(store: Arc<dyn Store>, partitions: u32, ends: Option<&[Watermarks]>) -> Vec<Finding> {
-    if let Err(why) = timed(store.check()).await {
+async fn redis_findings(store: Arc<dyn Store>, partitions: u32, watermarks: Option<&[Watermarks]>) -> Vec<Finding> {
+    if let Err(why) = with_deadline(store.check()).await {
         return vec![Finding::error("redis", why).hint("check --redis, KAFLEET_REDIS or `[redis]`")];
     }
-    let mut found = vec![Finding::ok("redis", "answers, and keeps what it is given (noeviction)")];
-    match timed(store.memory()).await {
-        Ok(uses) => found.extend(uses.iter().filter_map(memory)),
+    let mut found = vec![Finding::ok("redis", "answers, and evicts nothing (noeviction)")];
+    match with_deadline(store.memory()).await {
+        Ok(uses) => found.extend(uses.iter().filter_map(check_memory)),
         Err(why) => found.push(Finding::error("redis", why)),
     }
-    found.extend(timed(probe(&*store, partitions)).await.err().map(unwritable));
-    let Some(ends) = ends else { return found };
-    let partitions: Vec<u32> = (0..).take(ends.len()).collect();
-    match timed(store.fences(&partitions)).await {
-        Ok(fences) => found.extend(folding(&fences, ends)),
+    found.extend(with_deadline(probe_writes(&*store, partitions)).await.err().map(write_failure));
+    let Some(watermarks) = watermarks else { return found };
+    let partitions: Vec<u32> = (0..).take(watermarks.len()).collect();
+    match with_deadline(store.fences(&partitions)).await {
+        Ok(checkpoints) => found.extend(check_progress(&checkpoints, watermarks)),
         Err(why) => found.push(Finding::error("redis", why)),
     }
     found
 }
 
-/// A server that is nearly full.
-fn memory(memory: &MemoryUse) -> Option<Finding> {
+/// Reports a server that is nearly full.
+fn check_memory(memory: &MemoryUse) -> Option<Finding> {
     let MemoryUse { server, used_bytes, limit_bytes } = memory;
     let what = format!("`{server}` uses {} of {} (maxmemory)", Bytes(*used_bytes), Bytes(*limit_bytes));
     let is_short = u128::from(*used_bytes) * 100 >= u128::from(*limit_bytes) * FULL_PERCENT;
-    is_short.then(|| Finding::warning("redis", what).hint("raise maxmemory before it is full: a full server refuses writes"))
+    is_short.then(|| Finding::warning("redis", what).hint("raise maxmemory: a full server refuses writes"))
 }
 
-/// Writes to each partition, and takes that back: a server that is full still answers.
-async fn probe(store: &dyn Store, partitions: u32) -> Result<(), StoreError> {
+/// Writes a reservation to each partition and deletes it: a full server still answers reads.
+async fn probe_writes(store: &dyn Store, partitions: u32) -> Result<(), StoreError> {
     let name = format!("doctor-{}", uuid::Uuid::now_v7().simple());
     let id = TaskId::parse(&name).map_err(|why| StoreError::Invalid(why.to_string()))?;
-    let mark = Reservation { hash: "probe".to_owned(), stage: Stage::InDoubt };
+    let reservation = Reservation { hash: "probe".to_owned(), stage: Stage::InDoubt };
     for partition in 0..partitions {
-        store.reserve(partition, &id, 1, &mark).await?;
-        store.replace_reservation(partition, &id, 1, &mark, None).await?;
+        store.reserve(partition, &id, 1, &reservation).await?;
+        store.replace_reservation(partition, &id, 1, &reservation, None).await?;
     }
     Ok(())
 }
 
-fn unwritable(why: String) -> Finding {
-    let (what, hint) = why.split_once("\n\nhint: ").unwrap_or((&why, "trackers fold nothing while Redis refuses writes"));
-    Finding::error("redis", format!("a write is refused: {what}")).hint(hint)
+fn write_failure(why: String) -> Finding {
+    let (what, hint) = why.split_once("\n\nhint: ").unwrap_or((&why, "trackers project nothing while Redis refuses writes"));
+    Finding::error("redis", format!("Redis refuses writes: {what}")).hint(hint)
 }
 
-async fn timed<T>(call: impl Future<Output = Result<T, crate::store::StoreError>>) -> Result<T, String> {
+async fn with_deadline<T>(call: impl Future<Output = Result<T, crate::store::StoreError>>) -> Result<T, String> {
     let limit = Duration::from_secs(15);
     match tokio::time::timeout(limit, call).await {
         Ok(answer) => answer.map_err(|why| why.to_string()),
@@ -314,25 +324,27 @@ async fn timed<T>(call: impl Future<Output = Result<T, crate::store::StoreError>
     }
 }
 
-/// How far the trackers are, and fences that do not fit the log.
-fn folding(fences: &[Option<Checkpoint>], ends: &[Watermarks]) -> Vec<Finding> {
-    let (mut found, mut behind) = (Vec::new(), 0);
-    for (index, (fence, ends)) in fences.iter().zip(ends).enumerate() {
-        let offset = fence.map_or(ends.first, |fence| fence.offset);
-        behind += (ends.end - offset).max(0);
-        if offset < ends.first || offset > ends.end {
-            let what = format!("Redis is folded up to {offset}, the log holds {} to {}", ends.first, ends.end);
-            let hint = "is it the Redis of another fleet? if not, delete the keys of the prefix: trackers fold the log again";
+/// Reports the trackers' lag, and checkpoints outside the log.
+fn check_progress(checkpoints: &[Option<Checkpoint>], watermarks: &[Watermarks]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut behind = 0;
+    for (index, (checkpoint, watermarks)) in checkpoints.iter().zip(watermarks).enumerate() {
+        let offset = checkpoint.map_or(watermarks.first, |checkpoint| checkpoint.offset);
+        behind += (watermarks.end - offset).max(0);
+        if offset < watermarks.first || offset > watermarks.end {
+            let what =
+                format!("the checkpoint in Redis is {offset}, but the log holds {} to {}", watermarks.first, watermarks.end);
+            let hint = "check that this is not another fleet's Redis; if it is not, delete the keys of the prefix: trackers rebuild them from the log";
             found.push(Finding::error(format!("events/{index}"), what).hint(hint));
         }
     }
     if behind > LAG_EVENTS {
         found.push(
-            Finding::warning("folding", format!("{behind} events wait to be folded"))
-                .hint("run more trackers, or look at their logs"),
+            Finding::warning("projection", format!("{behind} events not yet projected"))
+                .hint("run more trackers, or check their logs"),
         );
     } else {
-        found.push(Finding::ok("folding", format!("{behind} events wait to be folded")));
+        found.push(Finding::ok("projection", format!("{behind} events not yet projected")));
     }
     found
 }
@@ -350,11 +362,11 @@ async fn api(globals: &Globals) -> Finding {
 }
 
 fn show(found: &[Finding], globals: &Globals) -> Outcome {
-    let screen = globals.screen();
-    if screen.is_json() {
-        screen.json(&found)?
+    let output = globals.output();
+    if output.is_json() {
+        output.json(&found)?
     } else {
-        screen.line(&text(found, screen.paint))?
+        output.line(&text(found, output.paint))?
     }
     Ok(if found.iter().any(|one| one.verdict == Verdict::Error) { Code::Failed } else { Code::Ok })
 }
@@ -370,7 +382,7 @@ fn text(found: &[Finding], paint: Paint) -> String {
         };
         let what: Vec<String> = one.what.lines().map(one_line).collect();
         let indent = format!("\n{:1$}", "", width + 11);
-        lines.push(format!("{}  {:width$}  {}", paint.hue(hue, word), one.subject, what.join(&indent)));
+        lines.push(format!("{}  {:width$}  {}", paint.paint_as(hue, word), one.subject, what.join(&indent)));
         lines.extend(one.hint.as_ref().map(|hint| format!("{:2$}hint: {}", "", one_line(hint), width + 11)));
     }
     lines.join("\n")
@@ -381,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_are_lined_up_with_their_hints() {
+    fn findings_are_aligned_with_their_hints() {
         let found =
             [Finding::ok("configuration", "kafleet.toml"), Finding::error("redis", "no answer\n  at all").hint("start it")];
         let expected = "\
@@ -394,46 +406,47 @@ error    redis          no answer
 
     #[test]
     fn many_cancels_are_a_warning() {
-        assert_eq!(count_of_cancels(3), Finding::ok("cancels", "workers are told of 3"));
-        let many = count_of_cancels(MANY_CANCELS);
-        assert_eq!((many.verdict, many.what.as_str()), (Verdict::Warning, "workers are told of 10000"));
+        assert_eq!(cancel_count_finding(3), Finding::ok("cancels", "every worker holds 3 in memory"));
+        let many = cancel_count_finding(MANY_CANCELS);
+        assert_eq!((many.verdict, many.what.as_str()), (Verdict::Warning, "every worker holds 10000 in memory"));
     }
 
     #[test]
-    fn commits_that_do_not_fit_the_log_are_found() {
-        let (partition, ends) = (Partition::new("kafleet.tasks.echo", 3), Watermarks { first: 10, end: 20 });
-        for (committed, told) in [
-            (None, Some("dropped the commit")),
-            (Some(4), Some("removed 6 tasks")),
+    fn committed_offsets_outside_the_log_are_reported() {
+        let partition = Partition::new("kafleet.tasks.echo", 3);
+        let watermarks = Watermarks { first: 10, end: 20 };
+        for (committed, expected) in [
+            (None, Some("dropped the committed offset")),
+            (Some(4), Some("removed 6 unconsumed tasks")),
             (Some(21), Some("the log ends at 20")),
             (Some(10), None),
             (Some(20), None),
         ] {
-            let finding = place("echo", &partition, committed, ends);
-            assert_eq!(finding.is_some(), told.is_some(), "{committed:?}");
-            if let (Some(finding), Some(told)) = (finding, told) {
-                assert!(finding.what.contains(told), "{finding:?}");
+            let finding = check_commit("echo", &partition, committed, watermarks);
+            assert_eq!(finding.is_some(), expected.is_some(), "{committed:?}");
+            if let (Some(finding), Some(expected)) = (finding, expected) {
+                assert!(finding.what.contains(expected), "{finding:?}");
                 assert_eq!(finding.hint.as_deref(), Some("run `kafleet offsets init echo/3 --at earliest`"));
             }
         }
     }
 
     #[test]
-    fn fences_outside_the_log_and_lag_are_found() {
-        let fence = |offset| Some(Checkpoint { offset, version: 1, ..Checkpoint::default() });
-        let ends = |first, end| Watermarks { first, end };
-        let healthy = folding(&[fence(7), None], &[ends(0, 10), ends(0, 5)]);
-        assert_eq!(healthy, [Finding::ok("folding", "8 events wait to be folded")]);
-        let foreign = folding(&[fence(700), fence(1)], &[ends(0, 10), ends(5, 9)]);
+    fn lag_and_checkpoints_outside_the_log_are_reported() {
+        let checkpoint = |offset| Some(Checkpoint { offset, version: 1, ..Checkpoint::default() });
+        let watermarks = |first, end| Watermarks { first, end };
+        let healthy = check_progress(&[checkpoint(7), None], &[watermarks(0, 10), watermarks(0, 5)]);
+        assert_eq!(healthy, [Finding::ok("projection", "8 events not yet projected")]);
+        let foreign = check_progress(&[checkpoint(700), checkpoint(1)], &[watermarks(0, 10), watermarks(5, 9)]);
         let errors: Vec<&str> =
             foreign.iter().filter(|one| one.verdict == Verdict::Error).map(|one| one.subject.as_str()).collect();
         assert_eq!(errors, ["events/0", "events/1"]);
-        assert_eq!(folding(&[fence(0)], &[ends(0, 200_000)])[0].verdict, Verdict::Warning);
+        assert_eq!(check_progress(&[checkpoint(0)], &[watermarks(0, 200_000)])[0].verdict, Verdict::Warning);
     }
 
     #[test]
-    fn only_a_clock_ahead_is_told() {
-        assert_eq!(clock(1_000, 1_000_000), None);
-        assert!(clock(60_000, 0).is_some_and(|finding| finding.what.contains("60 s ahead")));
+    fn only_a_clock_that_is_ahead_is_reported() {
+        assert_eq!(check_clock(1_000, 1_000_000), None);
+        assert!(check_clock(60_000, 0).is_some_and(|finding| finding.what.contains("60 s ahead")));
     }
 }

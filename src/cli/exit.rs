@@ -1,32 +1,32 @@
-//! What a verb ends with: an exit code, and where something went wrong a message with a hint.
+//! Outcome of a verb: an exit code, or a failure with a message and a hint.
 
 use std::fmt::Display;
 use std::io;
 
-/// Exit codes. They are part of the command line's contract (docs/cli.md).
+/// Exit codes, part of the command line's contract (docs/cli.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
     Ok = 0,
-    /// It ran, and the answer is no: a task failed, a check found errors, a line was refused.
+    /// The verb ran, with a negative result: a task failed, a check found errors, a line was refused.
     Failed = 1,
-    /// What was typed, configured or submitted is wrong.
+    /// Invalid arguments, configuration or tasks.
     Usage = 2,
-    /// There is no such task, type or file.
+    /// Unknown task, type or file.
     NotFound = 3,
-    /// The api, Kafka or Redis does not answer, or refuses for now.
+    /// The api, Kafka or Redis does not answer, or temporarily refuses requests.
     Unavailable = 4,
-    /// The time given for waiting is over.
+    /// The waiting time given by the caller is over.
     TimedOut = 5,
-    /// The token is missing, unknown, or not allowed to do this.
+    /// The token is missing, unknown, or lacks the role for this request.
     Denied = 6,
 }
 
-/// Why a verb did not do what was asked.
+/// Failure of a verb: exit code, message and hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,
-    /// Lower case, no full stop. Empty: there is nobody to tell (the reader of stdout has gone).
+    /// Lower case, no full stop. Empty for a closed stdout, which needs no message.
     pub message: String,
     pub hint: Option<String>,
 }
@@ -55,7 +55,7 @@ impl Failure {
         self
     }
 
-    /// What is written to stderr.
+    /// Text for stderr.
     pub fn text(&self) -> String {
         if self.message.is_empty() {
             return String::new();
@@ -66,7 +66,7 @@ impl Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// A reader that closes stdout (`| head`) has what it wanted: that is no error.
+    /// Treats a closed stdout (`| head`) as success.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::new(Code::Ok, ""),
@@ -75,7 +75,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The innermost reason of an error: what a person needs from a chain of wrappers.
+/// Returns the root cause of an error: HTTP errors are chains of wrappers around it.
 pub fn innermost(error: &dyn std::error::Error) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
@@ -89,14 +89,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hint_stands_on_its_own_line() {
+    fn hint_is_on_its_own_line() {
         let failure = Failure::usage("`x` is no id").hint("write an id");
         assert_eq!(failure.text(), "error: `x` is no id\n\nhint: write an id\n");
         assert_eq!(Failure::usage("`x` is no id").text(), "error: `x` is no id\n");
     }
 
     #[test]
-    fn a_closed_pipe_is_silent_success() {
+    fn closed_pipe_is_silent_success() {
         let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert_eq!((failure.code, failure.text().as_str()), (Code::Ok, ""));
         assert_eq!(Failure::from(io::Error::other("disk full")).code, Code::Failed);

@@ -1,4 +1,4 @@
-//! The flags that every verb takes, and what they mean.
+//! Flags that every verb accepts.
 
 use std::path::PathBuf;
 
@@ -11,23 +11,23 @@ use super::output::Output;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Globals {
-    /// Configuration file [default: ./kafleet.toml, if it is there]
+    /// Configuration file [default: ./kafleet.toml, if it exists]
     #[arg(long, global = true, value_name = "FILE", env = "KAFLEET_CONFIG")]
     pub config: Option<PathBuf>,
 
-    /// Kafka's addresses, for roles and set-up; wins over the configuration
+    /// Kafka bootstrap servers, for roles and setup verbs; overrides the configuration
     #[arg(long, global = true, value_name = "HOST:PORT,…", env = "KAFLEET_BROKERS")]
     pub brokers: Option<String>,
 
-    /// Redis, for tracker, api and doctor; wins over the configuration
+    /// Redis URL, for tracker, api and doctor; overrides the configuration
     #[arg(long, global = true, value_name = "URL", env = "KAFLEET_REDIS", hide_env_values = true)]
     pub redis: Option<String>,
 
-    /// What every topic and Redis key begins with; wins over the configuration
+    /// Prefix of all topics and Redis keys; overrides the configuration
     #[arg(long, global = true, value_name = "NAME", env = "KAFLEET_PREFIX")]
     pub prefix: Option<String>,
 
-    /// The api that client verbs talk to
+    /// URL of the api, for client verbs
     #[arg(long, global = true, value_name = "URL", env = "KAFLEET_API", default_value = "http://127.0.0.1:8080")]
     pub api: String,
 
@@ -35,11 +35,11 @@ pub struct Globals {
     #[arg(long, global = true, value_name = "TOKEN", env = "KAFLEET_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
 
-    /// Print for people, or for programs
-    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
-    pub output: Format,
+    /// Output format: a table for people, or JSON
+    #[arg(short = 'o', long = "output", global = true, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
 
-    /// Colours; `auto` is only on a terminal and without NO_COLOR
+    /// Colours; `auto`: on a terminal, unless NO_COLOR is set
     #[arg(long, global = true, value_enum, default_value_t = Colors::Auto, value_name = "WHEN")]
     pub color: Colors,
 }
@@ -49,9 +49,9 @@ pub enum Format {
     #[default]
     Table,
     Json,
-    /// A picture (`tree` only)
+    /// A diagram (`tree` only)
     Mermaid,
-    /// A picture (`tree` only)
+    /// A diagram (`tree` only)
     Dot,
 }
 
@@ -64,8 +64,8 @@ pub enum Colors {
 }
 
 impl Globals {
-    pub fn screen(&self) -> Output {
-        Output::stdout(self.output, self.color)
+    pub fn output(&self) -> Output {
+        Output::stdout(self.format, self.color)
     }
 
     pub fn client(&self) -> Result<Client, Failure> {

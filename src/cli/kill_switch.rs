@@ -1,4 +1,4 @@
-//! `kill`: switches that keep tasks from being started.
+//! `kill-switch`: switches that cancel tasks instead of starting them.
 
 use clap::{Args, Subcommand};
 
@@ -9,56 +9,57 @@ use super::output::{Field, Output, Rows};
 use crate::api::documents::{KillDocument, Kills, SetKill};
 
 #[derive(Debug, Subcommand)]
-pub enum KillVerb {
-    /// Tasks with this tag, or whose ids begin so, are cancelled instead of started
+pub enum KillSwitchVerb {
+    /// Cancel tasks with this tag or id prefix instead of starting them
     On(OnArgs),
-    /// Take a switch off
+    /// Remove a kill switch
     Off(OffArgs),
-    /// Show the switches that are on
+    /// List the active kill switches
     List,
 }
 
 #[derive(Debug, Args)]
 pub struct OnArgs {
-    /// A tag, or how ids begin
+    /// A tag, or a prefix of task ids
     pub name: String,
     /// Only tasks of this type
     #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
-    /// What people read beside it
+    /// Reason, shown with the switch
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct OffArgs {
-    /// The name it was given
+    /// Name of the switch: its tag or id prefix
     pub name: String,
 }
 
-pub async fn kill(verb: KillVerb, globals: &Globals) -> Outcome {
-    let (client, screen) = (globals.client()?, globals.screen());
+pub async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outcome {
+    let client = globals.client()?;
+    let output = globals.output();
     let kills = match verb {
-        KillVerb::On(OnArgs { name, task_type, reason }) => {
+        KillSwitchVerb::On(OnArgs { name, task_type, reason }) => {
             let body = SetKill { task_type, reason };
             vec![client.call::<KillDocument>(Method::PUT, &["v1", "kill", &name], Some(&body)).await?]
         }
-        KillVerb::Off(OffArgs { name }) => {
+        KillSwitchVerb::Off(OffArgs { name }) => {
             vec![client.call::<KillDocument>(Method::DELETE, &["v1", "kill", &name], None::<&()>).await?]
         }
-        KillVerb::List => client.get::<Kills>(&["v1", "kill"], &Vec::new()).await?.kills,
+        KillSwitchVerb::List => client.get::<Kills>(&["v1", "kill"], &Vec::new()).await?.kills,
     };
-    show(&screen, kills)?;
+    show(&output, kills)?;
     Ok(Code::Ok)
 }
 
-fn show(screen: &Output, kills: Vec<KillDocument>) -> Result<(), super::exit::Failure> {
-    if screen.is_json() {
-        return screen.json(&kills);
+fn show(output: &Output, kills: Vec<KillDocument>) -> Result<(), super::exit::Failure> {
+    if output.is_json() {
+        return output.json(&kills);
     }
     let mut rows = Rows::new(["NAME", "TYPE", "SINCE", "REASON"]);
     for kill in kills {
         rows.add([Field::Text(kill.name), kill.task_type.into(), Field::Text(kill.since), kill.reason.into()]);
     }
-    screen.list(rows, "no kill switch is on; `kafleet kill on TAG` sets one")
+    output.list(rows, "no kill switch is active; `kafleet kill-switch on TAG` sets one")
 }

@@ -1,11 +1,11 @@
-//! `list`: tasks, newest first, with filters.
+//! `list`: lists tasks, newest first, with filters.
 
 use clap::Args;
 
 use super::client::{Client, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::{Field, Rows, tell};
+use super::output::{Field, Rows, eprint_line};
 use super::task_view::time_text;
 use crate::api::documents::{Status, TaskPage};
 use crate::model::record::state::State;
@@ -14,9 +14,9 @@ use crate::model::units::duration::Millis;
 use crate::publish::time_text as rfc3339;
 use crate::runtime::now_ms;
 
-/// Tasks asked for in one request.
+/// Tasks per request.
 const PAGE: usize = 100;
-/// Tasks that a search looks at before it asks whether to go on.
+/// Tasks that a search scans before it stops with a cursor.
 const MAX_SCANNED: u64 = 200_000;
 
 #[derive(Debug, Default, Args)]
@@ -27,7 +27,7 @@ pub struct ListArgs {
     /// Only tasks in this state
     #[arg(long)]
     pub state: Option<State>,
-    /// Only tasks without a parent (roots), or tasks of any level [default: roots]
+    /// Only root tasks, or tasks of any level [default: roots]
     #[arg(long, value_parser = ["roots", "any"], conflicts_with = "root")]
     pub level: Option<String>,
     /// Only tasks with this tag
@@ -36,53 +36,56 @@ pub struct ListArgs {
     /// Only tasks of this creator
     #[arg(long)]
     pub creator: Option<String>,
-    /// Only tasks whose name begins so
+    /// Only tasks whose name has this prefix
     #[arg(long)]
     pub name: Option<String>,
-    /// Only tasks with a name that this regular expression matches
+    /// Only tasks whose name matches this regular expression
     #[arg(long, value_name = "PATTERN")]
     pub name_like: Option<String>,
-    /// Only tasks with an error of this kind, or with one like this text: numbers, ids and quoted values may differ
+    /// Only tasks with an error of this kind or like this text (numbers, ids and quoted values may differ)
     #[arg(long, value_name = "TEXT")]
     pub error: Option<String>,
-    /// Only this task and what is below it
+    /// Only this task and its descendants
     #[arg(long, value_name = "ID")]
     pub root: Option<String>,
-    /// First seen at or after: a time (RFC 3339), or so long ago, such as 2h
+    /// Only tasks first seen at or after this time (RFC 3339, or an age such as 2h)
     #[arg(long, value_name = "TIME")]
     pub from: Option<String>,
-    /// First seen before: a time (RFC 3339), or so long ago
+    /// Only tasks first seen before this time (RFC 3339, or an age such as 2h)
     #[arg(long, value_name = "TIME")]
     pub to: Option<String>,
-    /// How many tasks
+    /// Maximum number of tasks
     #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
-    /// Go on where an earlier list ended
+    /// Continue from the cursor of an earlier list
     #[arg(long)]
     pub cursor: Option<String>,
 }
 
-/// Lists roots, or what the filters name, over as many pages as it takes.
+/// Lists roots, or the tasks that match the filters, reading as many pages as needed.
 pub async fn list(args: ListArgs, globals: &Globals) -> Outcome {
-    let (client, screen) = (globals.client()?, globals.screen());
+    let client = globals.client()?;
+    let output = globals.output();
     let now_ms = now_ms();
-    let (filters, limit) = (filters(&args, now_ms)?, args.limit as usize);
-    let (levels, goes_on) = (Levels::of(&args), args.cursor.is_some());
+    let filters = filters(&args, now_ms)?;
+    let limit = args.limit as usize;
+    let levels = Levels::of(&args);
+    let continued = args.cursor.is_some();
     let found = pages(&client, &["v1", "tasks"], &filters, limit, args.cursor).await?;
-    if screen.is_json() {
-        screen.json(&found)?;
+    if output.is_json() {
+        output.json(&found)?;
         return Ok(Code::Ok);
     }
-    let filtered = goes_on || filters.iter().any(|(name, _)| !matches!(*name, "level" | "root"));
-    let none = levels.none(filtered, found.next.is_some());
-    screen.list(rows(&found.tasks, levels.header(), now_ms), none)?;
+    let filtered = continued || filters.iter().any(|(name, _)| !matches!(*name, "level" | "root"));
+    let empty = levels.empty_message(filtered, found.next.is_some());
+    output.list(rows(&found.tasks, levels.header(), now_ms), empty)?;
     if let Some(cursor) = &found.next {
-        tell(format_args!("{}: --cursor {cursor}", why_more(&found)));
+        eprint_line(format_args!("{}: --cursor {cursor}", more_text(&found)));
     }
     Ok(Code::Ok)
 }
 
-/// Reads pages until there are so many tasks, no more of them, or enough was looked at.
+/// Reads pages until `limit` tasks are found, the list ends, or `MAX_SCANNED` tasks were scanned.
 pub async fn pages(
     client: &Client,
     path: &[&str],
@@ -95,7 +98,7 @@ pub async fn pages(
         let mut query = filters.clone();
         query.push(("limit", PAGE.min(limit - found.tasks.len()).to_string()));
         query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
-        add(&mut found, client.get(path, &query).await?);
+        append_page(&mut found, client.get(path, &query).await?);
         let enough = found.tasks.len() >= limit || found.scanned.is_some_and(|scanned| scanned >= MAX_SCANNED);
         if found.next.is_none() || enough {
             return Ok(found);
@@ -103,7 +106,7 @@ pub async fn pages(
     }
 }
 
-/// The levels of the trees that a list shows.
+/// Levels of task trees in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Levels {
     Roots,
@@ -125,27 +128,31 @@ impl Levels {
         }
     }
 
-    /// The message for a list without tasks; `more`: the search has not looked at everything.
-    fn none(self, filtered: bool, more: bool) -> &'static str {
+    /// Message for a list without tasks; `more`: the search stopped before the end.
+    fn empty_message(self, filtered: bool, more: bool) -> &'static str {
         match (self, filtered) {
-            (_, true) if more => "no such task so far",
-            (Self::Roots, true) => "no such root task; `--level any` lists tasks below roots too",
-            (Self::All, true) => "no such task; fewer options list more",
-            (_, false) => "no tasks yet; `kafleet submit TYPE PARAMS` makes one, `kafleet types` shows the types",
+            (_, true) if more => "no matching task so far",
+            (Self::Roots, true) => "no matching root task; `--level any` also searches below roots",
+            (Self::All, true) => "no matching task; use fewer filters",
+            (_, false) => "no tasks yet; `kafleet submit TYPE PARAMS` creates one, `kafleet types` lists the types",
         }
     }
 }
 
-/// Adds the next page.
-fn add(found: &mut TaskPage, page: TaskPage) {
+/// Appends the next page.
+fn append_page(found: &mut TaskPage, page: TaskPage) {
     found.tasks.extend(page.tasks);
     found.scanned = found.scanned.into_iter().chain(page.scanned).reduce(|all, more| all + more);
-    (found.next, found.stopped_early, found.hint) = (page.next, page.stopped_early, page.hint);
+    found.next = page.next;
+    found.stopped_early = page.stopped_early;
+    found.hint = page.hint;
 }
 
-fn why_more(found: &TaskPage) -> String {
+fn more_text(found: &TaskPage) -> String {
     match found.scanned.filter(|_| found.stopped_early) {
-        Some(scanned) => format!("stopped after {scanned} tasks looked at; --from and --to narrow the search, this goes on"),
+        Some(scanned) => {
+            format!("stopped after scanning {scanned} tasks; narrow the search with --from and --to, or continue with")
+        }
         None => "there are more".to_owned(),
     }
 }
@@ -161,23 +168,23 @@ fn filters(args: &ListArgs, now_ms: i64) -> Result<Query, Failure> {
         ("name_like", args.name_like.clone()),
         ("error", args.error.clone()),
         ("root", args.root.clone()),
-        ("from", args.from.as_deref().map(|text| moment(text, now_ms)).transpose()?),
-        ("to", args.to.as_deref().map(|text| moment(text, now_ms)).transpose()?),
+        ("from", args.from.as_deref().map(|text| resolve_time(text, now_ms)).transpose()?),
+        ("to", args.to.as_deref().map(|text| resolve_time(text, now_ms)).transpose()?),
     ];
     Ok(given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
 }
 
-/// A time as RFC 3339: given as one, or as a duration before now.
-pub fn moment(text: &str, now_ms: i64) -> Result<String, Failure> {
+/// Converts a time (RFC 3339), or an age such as 2h, to RFC 3339.
+pub fn resolve_time(text: &str, now_ms: i64) -> Result<String, Failure> {
     if text.ends_with(['s', 'm', 'h', 'd'])
         && let Ok(ago) = Millis::parse(text)
     {
         return Ok(rfc3339(now_ms.saturating_sub(ago.as_i64())));
     }
-    parse_time(text).map(rfc3339).map_err(|why| Failure::usage(why).hint("or write how long ago it was, such as 2h"))
+    parse_time(text).map(rfc3339).map_err(|why| Failure::usage(why).hint("or give an age, such as 2h"))
 }
 
-/// A row for each task; the first column has this header.
+/// Returns a row per task; `id` is the header of the first column.
 pub fn rows(tasks: &[Status], id: &'static str, now_ms: i64) -> Rows {
     let mut rows = Rows::new([id, "TYPE", "STATE", "CHILDREN", "SEEN", "TIME", "NAME"]);
     for task in tasks {
@@ -196,7 +203,7 @@ pub fn rows(tasks: &[Status], id: &'static str, now_ms: i64) -> Rows {
 
 fn children(task: &Status) -> Field {
     match task.children.total {
-        0 => Field::Nothing,
+        0 => Field::Empty,
         total => Field::Text(format!("{}/{total}", total - task.children.pending.min(total))),
     }
 }
@@ -210,7 +217,7 @@ mod tests {
     const NOON: i64 = 1_769_860_800_000;
 
     #[test]
-    fn filters_say_what_was_typed() {
+    fn filters_become_query_parameters() {
         let args = ListArgs {
             state: Some(State::WaitingForChildren),
             from: Some("2h".into()),
@@ -227,19 +234,24 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_stopped_says_so() {
+    fn stopped_search_reports_scanned_tasks() {
         let mut found = TaskPage::default();
         let page = |early| TaskPage { scanned: Some(10), next: Some("x".into()), stopped_early: early, ..TaskPage::default() };
-        add(&mut found, page(false));
-        assert_eq!(why_more(&found), "there are more");
-        add(&mut found, page(true));
-        assert_eq!(why_more(&found), "stopped after 20 tasks looked at; --from and --to narrow the search, this goes on");
+        append_page(&mut found, page(false));
+        assert_eq!(more_text(&found), "there are more");
+        append_page(&mut found, page(true));
+        assert_eq!(
+            more_text(&found),
+            "stopped after scanning 20 tasks; narrow the search with --from and --to, or continue with"
+        );
     }
 
     #[test]
-    fn a_line_per_task() {
+    fn table_has_a_line_per_task() {
         let mut parent = samples::status();
-        (parent.name, parent.children.total, parent.children.pending) = (Some("cover".into()), 3, 1);
+        parent.name = Some("cover".into());
+        parent.children.total = 3;
+        parent.children.pending = 1;
         parent.state = State::Running;
         let expected = "\
 ID (ROOTS)  TYPE  STATE      CHILDREN  SEEN                      TIME        NAME

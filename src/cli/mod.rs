@@ -1,16 +1,17 @@
-//! The command line: one thin function per verb, in two stages: what was typed, then what it means.
+//! The command line: one thin function per verb.
 //!
-//! Client verbs (`submit`, `status`, `tree`, …) talk REST to an api and know neither Kafka nor Redis. Roles (`dev`,
-//! `worker`, `tracker`, `api`) and set-up (`topics`, `offsets`, `doctor`) are wired in [`roles`], and only there. Data goes
-//! to stdout, talk to stderr; the exit codes are [`outcome::Code`].
+//! Client verbs (`submit`, `status`, `tree`, …) talk REST to an api and use neither Kafka nor Redis. Roles (`dev`,
+//! `worker`, `tracker`, `api`) and setup verbs (`topics`, `offsets`, `doctor`) are wired in `setup`, and only there.
+//! Data goes to stdout, messages go to stderr; the exit codes are `exit::Code`.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 use crate::handlers::Registry;
-use crate::worker::child::child_main as cell;
+use crate::worker::child::child_main;
 
 mod attachments;
 mod bench;
@@ -50,7 +51,7 @@ mod workers;
 use exit::{Code, Failure, Outcome};
 use globals::{Format, Globals};
 
-/// How long work that ignores the shutdown may hold up the exit.
+/// Maximum delay of the exit by work that ignores the shutdown.
 const EXIT_GRACE: Duration = Duration::from_secs(1);
 
 /// A Kafka-native task fleet: typed tasks, trees of tasks, live status.
@@ -70,20 +71,20 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 5 timed o
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run a whole fleet in this process, in memory, and show a first task's result
+    /// Run a whole fleet in this process, in memory, with a sample task
     Dev(dev::DevArgs),
-    /// Run tasks
+    /// Run a worker: consumes and runs tasks
     Worker(serve::WorkerArgs),
-    /// Fold events into Redis
+    /// Run a tracker: projects events into Redis
     Tracker(serve::TrackerArgs),
-    /// Serve the REST api
+    /// Run the REST api
     Api(serve::ApiArgs),
-    /// Create and correct the fleet's topics
+    /// Create and update the fleet's topics
     #[command(subcommand)]
     Topics(topics::TopicsVerb),
-    /// Fold the log into another Redis while the first one serves, then switch to it
+    /// Build the state in another Redis from the log, to switch to without downtime
     Rebuild(rebuild::RebuildArgs),
-    /// Say where workers begin
+    /// Set the offsets at which workers start
     #[command(subcommand)]
     Offsets(offsets::OffsetsVerb),
     /// Check configuration, Kafka, topics, Redis and api
@@ -98,40 +99,40 @@ enum Verb {
     Children(children::ChildrenArgs),
     /// Show the params of a task
     Params(params::ParamsArgs),
-    /// Draw a task and what is below it
+    /// Draw a task and its descendants
     Tree(tree::TreeArgs),
-    /// Follow a task until it ends, a tree, a type, or all tasks
+    /// Follow a task, a tree, a type or all tasks
     Watch(watch::WatchArgs),
-    /// Tell why a task is where it is
+    /// Explain why a task is in its state
     Why(why::WhyArgs),
-    /// Show what happened to a task
+    /// Show the events of a task
     History(status::HistoryArgs),
-    /// Small values kept with a task: list, put, get, delete
+    /// Manage the attachments of a task: list, put, get, delete
     #[command(subcommand)]
     Attachments(attachments::AttachmentsVerb),
-    /// Show what a task has logged, follow it, add to it
+    /// Show or follow the log of a task, or append to it
     #[command(visible_alias = "logs")]
     Log(log::LogArgs),
     /// Report the state of an external task
     Report(report::ReportArgs),
-    /// Cancel a task and what is below it
+    /// Cancel a task and its descendants
     Cancel(cancel::CancelArgs),
     /// Change a task's name, tags, options, times and limits
-    Set(update::SetArgs),
-    /// Start a task anew that has ended, or what failed below it
+    Update(update::UpdateArgs),
+    /// Run an ended task again, or only its failed descendants
     Retry(retry::RetryArgs),
-    /// List, show, redrive and drop what is not tried again by itself
-    #[command(subcommand)]
-    Dead(dead_letters::DeadVerb),
-    /// Show the task types, pause and limit them
+    /// Manage dead letters: list, show, redrive, drop
+    #[command(subcommand, visible_alias = "dlq")]
+    DeadLetters(dead_letters::DeadLettersVerb),
+    /// List the task types, pause, resume and limit them
     Types(types::TypesArgs),
-    /// Cancel tasks by tag or by how their ids begin, instead of starting them
+    /// Manage kill switches, which cancel tasks by tag or id prefix: on, off, list
     #[command(subcommand)]
-    Kill(kill_switch::KillVerb),
-    /// Recurring tasks: create, list, show, change, delete, pause, resume, run, backfill, next, apply
+    KillSwitch(kill_switch::KillSwitchVerb),
+    /// Manage recurring tasks: create, list, show, change, delete, pause, resume, trigger, backfill, next, apply
     #[command(subcommand)]
     Schedules(schedules::SchedulesVerb),
-    /// Show the workers and what they do
+    /// List the workers and their running tasks
     Workers(workers::WorkersArgs),
     /// Measure this build on this machine
     #[command(subcommand)]
@@ -140,15 +141,16 @@ enum Verb {
     Completions(completions::CompletionsArgs),
 }
 
-/// Runs the verb on the command line with these Rust types; those of the configuration come on top.
+/// Runs the verb on the command line with the Rust types of `registry` and the types of the configuration.
 pub fn run(registry: Registry) -> ExitCode {
-    if cell::is_cell() {
-        return cell::run(&registry);
+    if child_main::is_cell() {
+        return child_main::run(&registry);
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(why) => {
-            // Help and version come this way too; a closed pipe is nobody's loss.
+            // Help and version are printed here too; a closed pipe is ignored.
+            let why = suggest_renamed_verb(why);
             let _ = why.print();
             return ExitCode::from(if why.use_stderr() { Code::Usage as u8 } else { Code::Ok as u8 });
         }
@@ -167,14 +169,14 @@ fn finish(outcome: Outcome) -> ExitCode {
         Err(failure) => {
             let text = failure.text();
             if !text.is_empty() {
-                output::tell(text.trim_end());
+                output::eprint_line(text.trim_end());
             }
             ExitCode::from(failure.code as u8)
         }
     }
 }
 
-/// Roles use all cores; whoever only asks needs none of its own.
+/// Returns a multi-threaded runtime for roles, a single-threaded one for client verbs.
 fn runtime(verb: &Verb) -> Result<tokio::runtime::Runtime, Failure> {
     let mut builder = match verb {
         Verb::Dev(_) | Verb::Worker(_) | Verb::Tracker(_) | Verb::Api(_) | Verb::Rebuild(_) | Verb::Bench(_) => {
@@ -185,10 +187,32 @@ fn runtime(verb: &Verb) -> Result<tokio::runtime::Runtime, Failure> {
     builder.enable_all().build().map_err(|why| Failure::failed(format_args!("no runtime: {why}")))
 }
 
+/// Former names of verbs: the verb above, the former name, the name.
+const RENAMED_VERBS: [(&str, &str, &str); 5] = [
+    ("", "dead", "dead-letters"),
+    ("", "kill", "kill-switch"),
+    ("", "set", "update"),
+    ("schedules", "run", "trigger"),
+    ("bench", "foreign", "unannounced"),
+];
+
+/// Names the present verb in the error for a former one.
+fn suggest_renamed_verb(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
+    let is_below = |parent: &str| parent.is_empty() || usage.split_whitespace().any(|word| word == parent);
+    let renamed = RENAMED_VERBS.iter().find(|(parent, former, _)| former == typed && is_below(parent));
+    if let Some((_, _, name)) = renamed {
+        let suggestion = ContextValue::Strings(vec![(*name).to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, suggestion);
+    }
+    error
+}
+
 async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
     let globals = &cli.globals;
-    if matches!(globals.output, Format::Mermaid | Format::Dot) && !matches!(cli.verb, Verb::Tree(_)) {
-        return Err(Failure::usage("only `tree` draws pictures").hint("use `-o json`"));
+    if matches!(globals.format, Format::Mermaid | Format::Dot) && !matches!(cli.verb, Verb::Tree(_)) {
+        return Err(Failure::usage("only `tree` draws diagrams").hint("use `-o json`"));
     }
     match cli.verb {
         Verb::Dev(args) => dev::dev(args, globals, registry).await,
@@ -213,14 +237,14 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Log(args) => log::log(args, globals).await,
         Verb::Report(args) => report::report(args, globals).await,
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
-        Verb::Set(args) => update::set(args, globals).await,
+        Verb::Update(args) => update::update(args, globals).await,
         Verb::Retry(args) => retry::retry(args, globals).await,
-        Verb::Dead(verb) => dead_letters::dead(verb, globals).await,
+        Verb::DeadLetters(verb) => dead_letters::dead_letters(verb, globals).await,
         Verb::Types(args) => types::types(args, globals).await,
         Verb::Schedules(verb) => schedules::schedules(verb, globals).await,
-        Verb::Kill(verb) => kill_switch::kill(verb, globals).await,
+        Verb::KillSwitch(verb) => kill_switch::kill_switch(verb, globals).await,
         Verb::Workers(args) => workers::workers(args, globals).await,
-        Verb::Completions(args) => completions::completions(&args, &globals.screen()),
+        Verb::Completions(args) => completions::completions(&args, &globals.output()),
     }
 }
 
@@ -230,12 +254,30 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_parser_is_sound() {
+    fn parser_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_verb_says_what_it_does() {
+    fn former_verb_is_refused_with_the_new_name() {
+        for (line, name) in [
+            ("dead list", "dead-letters"),
+            ("kill on a", "kill-switch"),
+            ("set a --name b", "update"),
+            ("schedules run nightly", "trigger"),
+            ("bench foreign", "unannounced"),
+        ] {
+            let words = std::iter::once("kafleet").chain(line.split_whitespace());
+            let error = suggest_renamed_verb(Cli::try_parse_from(words).unwrap_err()).to_string();
+            let suggested: Vec<&str> = error.lines().filter(|line| line.contains("tip:")).collect();
+            assert!(suggested.len() == 1 && suggested[0].contains(&format!("'{name}'")), "{line}: {error}");
+        }
+        let other = suggest_renamed_verb(Cli::try_parse_from(["kafleet", "run"]).unwrap_err()).to_string();
+        assert!(!other.contains("trigger"), "{other}");
+    }
+
+    #[test]
+    fn every_verb_has_a_description() {
         for verb in Cli::command().get_subcommands() {
             let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
             assert!(!about.is_empty() && !about.ends_with('.'), "`{}`: {about:?}", verb.get_name());

@@ -1,4 +1,4 @@
-//! stdout: data as a table for people or as JSON for programs, with colours only where they are seen.
+//! Output to stdout: a table for people or JSON for programs, with colours on terminals only.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,12 +10,12 @@ use super::exit::Failure;
 use super::globals::{Colors, Format};
 use crate::model::record::state::State;
 
-/// Where data goes.
+/// Destination and format of data.
 #[derive(Clone, Copy)]
 pub struct Output {
     pub format: Format,
     pub paint: Paint,
-    /// A person looks at it.
+    /// Whether stdout is a terminal.
     pub terminal: bool,
 }
 
@@ -29,29 +29,29 @@ impl Output {
         self.format == Format::Json
     }
 
-    /// Writes text and a line's end.
+    /// Writes text and a newline.
     pub fn line(&self, text: &str) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         writeln!(out, "{text}")?;
         Ok(out.flush()?)
     }
 
-    /// Writes a document, indented.
+    /// Writes an indented JSON document.
     pub fn json(&self, document: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string_pretty(document).map_err(Failure::failed)?;
         self.line(&text)
     }
 
-    /// Writes a document on one line: one of many.
+    /// Writes a JSON document on one line, as part of a stream.
     pub fn json_line(&self, document: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string(document).map_err(Failure::failed)?;
         self.line(&text)
     }
 
-    /// Writes a list; one without rows leaves stdout empty, and stderr says so.
-    pub fn list(&self, rows: Rows, none: impl std::fmt::Display) -> Result<(), Failure> {
+    /// Writes a list. Without rows stdout stays empty and the message `empty` goes to stderr.
+    pub fn list(&self, rows: Rows, empty: impl std::fmt::Display) -> Result<(), Failure> {
         if rows.rows.is_empty() {
-            tell(none);
+            eprint_line(empty);
             return Ok(());
         }
         self.table(rows)
@@ -62,7 +62,7 @@ impl Output {
     }
 }
 
-/// `NO_COLOR` counts when it is set and not empty (no-color.org).
+/// Returns whether to use colours. `NO_COLOR` counts if it is set and not empty (no-color.org).
 fn colored(colors: Colors, terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
     match colors {
         Colors::Always => true,
@@ -75,17 +75,17 @@ fn colored(colors: Colors, terminal: bool, variable: impl Fn(&str) -> Option<Str
     }
 }
 
-/// Colours, or none.
+/// Text styling; `Paint(false)` leaves text plain.
 #[derive(Clone, Copy, Debug)]
 pub struct Paint(pub bool);
 
 impl Paint {
     pub fn state(self, state: State) -> String {
-        self.hue(state, state.name())
+        self.paint_as(state, state.name())
     }
 
-    /// A text in the colour of a state.
-    pub fn hue(self, state: State, text: &str) -> String {
+    /// Returns text in the colour of a state.
+    pub fn paint_as(self, state: State, text: &str) -> String {
         match (self.0, hue(state)) {
             (true, Some(hue)) => text.color(hue).to_string(),
             _ => text.to_owned(),
@@ -120,23 +120,23 @@ fn cell_color(hue: AnsiColors) -> Color {
     }
 }
 
-/// A table to be.
+/// Header and rows of a table.
 pub struct Rows {
     header: Vec<&'static str>,
     rows: Vec<Vec<Field>>,
 }
 
-/// What stands in a cell.
+/// Content of a table field.
 pub enum Field {
     Text(String),
     Number(u64),
     State(State),
-    Nothing,
+    Empty,
 }
 
 impl From<Option<String>> for Field {
     fn from(text: Option<String>) -> Self {
-        text.map_or(Self::Nothing, Self::Text)
+        text.map_or(Self::Empty, Self::Text)
     }
 }
 
@@ -155,7 +155,7 @@ impl Rows {
         self.rows.push(row.into());
     }
 
-    /// On a terminal it is made to fit; elsewhere every line is as long as it has to be.
+    /// Renders the table: fitted to the width of a terminal, otherwise with lines of any length.
     pub fn draw(&self, paint: Paint, terminal: bool) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
@@ -168,7 +168,7 @@ impl Rows {
         }
         table.set_header(self.header.iter().map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
         for row in &self.rows {
-            table.add_row(row.iter().map(cell));
+            table.add_row(row.iter().map(table_cell));
         }
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
@@ -177,7 +177,7 @@ impl Rows {
     }
 }
 
-fn cell(field: &Field) -> Cell {
+fn table_cell(field: &Field) -> Cell {
     match field {
         Field::Text(text) => Cell::new(one_line(text)),
         Field::Number(number) => Cell::new(number).set_alignment(CellAlignment::Right),
@@ -185,17 +185,17 @@ fn cell(field: &Field) -> Cell {
             Some(hue) => Cell::new(state.name()).fg(cell_color(hue)),
             None => Cell::new(state.name()),
         },
-        Field::Nothing => Cell::new("-"),
+        Field::Empty => Cell::new("-"),
     }
 }
 
-/// Text of others, made safe for a terminal: what would move the cursor or break the line becomes a space.
+/// Replaces control characters by spaces, so that foreign text can neither move the cursor nor break the line.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Talk, to stderr. If nobody can hear it, it is not an error.
-pub fn tell(text: impl std::fmt::Display) {
+/// Writes a message to stderr, ignoring errors.
+pub fn eprint_line(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_for_terminals_that_want_them() {
+    fn colours_are_used_on_terminals_that_allow_them() {
         let none = |_: &str| None;
         assert!(colored(Colors::Auto, true, none));
         assert!(!colored(Colors::Auto, false, none));
@@ -216,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_plain_columns() {
+    fn table_has_aligned_columns() {
         let mut rows = Rows::new(["TYPE", "STATE", "COUNT"]);
         rows.add([Field::from("echo"), Field::State(State::Succeeded), Field::Number(7)]);
-        rows.add([Field::from("evil\u{1b}[2J\nname"), Field::Nothing, Field::Number(12_000)]);
+        rows.add([Field::from("evil\u{1b}[2J\nname"), Field::Empty, Field::Number(12_000)]);
         let expected = "\
 TYPE           STATE      COUNT
 echo           succeeded      7

@@ -1,4 +1,4 @@
-//! `params`: the params of a task.
+//! `params`: prints the params of a task.
 
 use clap::Args;
 
@@ -13,15 +13,15 @@ pub struct ParamsArgs {
     pub id: String,
 }
 
-/// Prints the params as JSON, indented; with `-o json` the api's document.
+/// Prints the params as indented JSON; with `-o json`, the api's document.
 pub async fn params(args: ParamsArgs, globals: &Globals) -> Outcome {
-    let screen = globals.screen();
+    let output = globals.output();
     let params: Params = globals.client()?.get(&["v1", "tasks", &args.id, "params"], &Vec::new()).await?;
-    if screen.is_json() {
-        screen.json(&params)?;
+    if output.is_json() {
+        output.json(&params)?;
     } else {
         let text = format!("{:#}", params.params);
-        screen.line(&text.lines().map(one_line).collect::<Vec<_>>().join("\n"))?;
+        output.line(&text.lines().map(one_line).collect::<Vec<_>>().join("\n"))?;
     }
     Ok(Code::Ok)
 }

@@ -1,4 +1,4 @@
-//! `rebuild`: folds the log into another Redis while the first one serves, and says when and how to switch.
+//! `rebuild`: builds the state in another Redis from the log while the first one serves, and reports when to switch.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::{Field, Output, Rows, one_line, tell};
+use super::output::{Field, Output, Rows, eprint_line, one_line};
 use super::serve::{OpsArgs, StartArgs};
-use super::setup::{Setup, SetupOptions, told};
+use super::setup::{Setup, SetupOptions, from_message};
 use crate::handlers::Registry;
 use crate::runtime::Shutdown;
 use crate::store::Store;
@@ -22,20 +22,20 @@ use crate::tracker::rebuild::{
     self, Difference, Ending, Next, Rebuild, RebuildEvent, RebuildPlan, RebuildProgress, Refusal, Verified,
 };
 
-/// How often the progress is shown on a terminal.
+/// Interval of progress updates on a terminal.
 const FRAME: Duration = Duration::from_millis(250);
-/// How often it is told elsewhere.
+/// Interval of progress lines elsewhere.
 const LINE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub struct RebuildArgs {
-    /// The Redis to fold the log into: empty, or begun by an earlier rebuild
+    /// Redis to build the state in: empty, or filled by an earlier rebuild
     #[arg(long, value_name = "URL", env = "KAFLEET_REBUILD_INTO", hide_env_values = true)]
     into: String,
-    /// End when everything is folded and compared, instead of following the log until trackers take over
+    /// Exit once the copy is complete and verified, instead of following the log until trackers take over
     #[arg(long)]
     no_follow: bool,
-    /// Go on where retention has removed the beginning of trees that are still shown
+    /// Proceed although retention has removed the first events of trees that are still listed
     #[arg(long)]
     partial: bool,
     #[command(flatten)]
@@ -45,42 +45,45 @@ pub struct RebuildArgs {
 }
 
 pub async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Registry) -> Outcome {
-    // What it waits for is told; what passes while it folds is not.
+    // Reasons for waiting are logged; transient errors of the projection are not.
     init_logs("error,kafleet::cli=warn");
-    // It may run beside a tracker: it serves metrics only where that was asked for.
+    // It may run beside a tracker on the same host, so the ops endpoint is off unless asked for.
     let ops_listen = Some(args.ops.ops_listen.clone().unwrap_or_default());
-    let wants =
+    let options =
         SetupOptions { ops_listen, unused: &["api", "types", "schedules", "callbacks", "email"], ..SetupOptions::default() };
-    let parts = Setup::load(globals, registry, wants)?;
-    let broker = parts.kafka()?;
-    let (source, copy) = (parts.redis_here()?, parts.redis_at(&args.into)?);
-    let place = copy.place().to_owned();
-    let mut roles = parts.enter().await?;
-    let partitions = parts.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
-    let (source, copy) = (Arc::new(source), Arc::new(copy));
-    let (serving, filled): (Arc<dyn Store>, Arc<dyn Store>) = (source.clone(), copy.clone());
+    let setup = Setup::load(globals, registry, options)?;
+    let broker = setup.kafka()?;
+    let source = setup.configured_redis()?;
+    let copy = setup.redis_at(&args.into)?;
+    let target = copy.place().to_owned();
+    let mut roles = setup.start_ops().await?;
+    let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
+    let source = Arc::new(source);
+    let copy = Arc::new(copy);
+    let serving: Arc<dyn Store> = source.clone();
+    let filled: Arc<dyn Store> = copy.clone();
     for store in [&serving, &filled] {
-        parts.wait_for_store(store, args.start.start_timeout.into()).await?;
+        setup.wait_for_store(store, args.start.start_timeout.into()).await?;
     }
     let compare: (Arc<dyn Inspect>, Arc<dyn Inspect>) = (source, copy);
-    let setup = Rebuild {
-        tracker: Arc::new(parts.tracker(broker, filled, partitions)),
+    let rebuild = Rebuild {
+        tracker: Arc::new(setup.tracker(broker, filled, partitions)),
         source: serving,
         compare: Some(compare),
         partial: args.partial,
         follow: !args.no_follow,
     };
-    let outcome = run(setup, place, globals.screen(), &parts.shutdown).await;
-    parts.shutdown.begin();
+    let outcome = run(rebuild, target, globals.output(), &setup.shutdown).await;
+    setup.shutdown.begin();
     while roles.join_next().await.is_some() {}
     outcome
 }
 
-async fn run(setup: Rebuild, place: String, screen: Output, shutdown: &Shutdown) -> Outcome {
-    let plan = rebuild::preflight(&setup).await.map_err(refused)?;
-    let mut show = Show::new(screen, place, setup.follow);
-    show.begins(&plan)?;
-    let mut running = rebuild::start(setup, plan).await.map_err(refused)?;
+async fn run(setup: Rebuild, target: String, output: Output, shutdown: &Shutdown) -> Outcome {
+    let plan = rebuild::preflight(&setup).await.map_err(to_failure)?;
+    let mut view = RebuildView::new(output, target, setup.follow);
+    view.print_plan(&plan)?;
+    let mut running = rebuild::start(setup, plan).await.map_err(to_failure)?;
     let progress = running.progress.clone();
     let mut frames = tokio::time::interval(FRAME);
     loop {
@@ -89,139 +92,148 @@ async fn run(setup: Rebuild, place: String, screen: Output, shutdown: &Shutdown)
             loop {
                 tokio::select! {
                     step = &mut next => break step,
-                    _ = frames.tick() => show.progress(&progress)?,
+                    _ = frames.tick() => view.progress(&progress)?,
                 }
             }
         };
         match step {
-            Ok(Next::RebuildEvent(what)) => show.told(what)?,
-            Ok(Next::Ended(ending)) => return show.ended(ending),
+            Ok(Next::RebuildEvent(what)) => view.show_event(what)?,
+            Ok(Next::Ended(ending)) => return view.finish(ending),
             Err(refusal) => {
-                show.bar.finish_and_clear();
-                return Err(refused(refusal));
+                view.bar.finish_and_clear();
+                return Err(to_failure(refusal));
             }
         }
     }
 }
 
-fn refused(refusal: Refusal) -> Failure {
+fn to_failure(refusal: Refusal) -> Failure {
     match refusal {
-        Refusal::Unfit(why) => told(Code::Failed, &why),
-        Refusal::Unavailable(why) => told(Code::Unavailable, &why),
+        Refusal::Unfit(why) => from_message(Code::Failed, &why),
+        Refusal::Unavailable(why) => from_message(Code::Unavailable, &why),
     }
 }
 
-/// What is shown of it.
-struct Show {
-    screen: Output,
-    /// Where the copy is.
-    place: String,
+/// Progress and results, printed as they arrive.
+struct RebuildView {
+    output: Output,
+    /// Address of the copy, for messages.
+    target: String,
     follow: bool,
     bar: ProgressBar,
-    lines: Lines,
+    lines: ProgressLines,
     verified: Vec<Verified>,
     unverified: Vec<(u32, String)>,
     differing: Vec<u32>,
     ready: bool,
 }
 
-/// Progress where there is no terminal.
-struct Lines {
+/// State of the progress lines that replace the bar without a terminal.
+struct ProgressLines {
     begun: Instant,
     last: Instant,
-    /// Nothing new is told twice.
-    said: (u64, u64),
+    /// Events projected and keys compared in the last line: unchanged figures are not repeated.
+    reported: (u64, u64),
 }
 
-impl Show {
-    fn new(screen: Output, place: String, follow: bool) -> Self {
-        let target = if screen.is_json() { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let bar = ProgressBar::with_draw_target(Some(0), target);
+impl RebuildView {
+    fn new(output: Output, target: String, follow: bool) -> Self {
+        let draw_target = if output.is_json() { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(Some(0), draw_target);
         let template = "{bar:24} {human_pos} of {human_len} events  {per_sec}  {msg}";
         bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
         let now = Instant::now();
-        let lines = Lines { begun: now, last: now, said: (0, 0) };
-        let (verified, unverified, differing) = (Vec::new(), Vec::new(), Vec::new());
-        Self { screen, place, follow, bar, lines, verified, unverified, differing, ready: false }
+        let lines = ProgressLines { begun: now, last: now, reported: (0, 0) };
+        let verified = Vec::new();
+        let unverified = Vec::new();
+        let differing = Vec::new();
+        Self { output, target, follow, bar, lines, verified, unverified, differing, ready: false }
     }
 
-    fn begins(&self, plan: &RebuildPlan) -> Result<(), Failure> {
-        let places: i64 = plan.partitions.iter().map(|task| task.end - task.from).sum();
+    fn print_plan(&self, plan: &RebuildPlan) -> Result<(), Failure> {
+        let events: i64 = plan.partitions.iter().map(|task| task.end - task.from).sum();
         let numbers: Vec<u32> = plan.partitions.iter().map(|task| task.number).collect();
-        if self.screen.is_json() {
-            return self.screen.json_line(&json!({
-                "event": "begins", "into": self.place, "partitions": numbers, "events": places, "resumed": plan.resumed,
+        if self.output.is_json() {
+            return self.output.json_line(&json!({
+                "event": "begins", "into": self.target, "partitions": numbers, "events": events, "resumed": plan.resumed,
                 "taken": plan.taken, "partial_trees": plan.partial_trees,
             }));
         }
-        let resumed = if plan.resumed { "goes on folding" } else { "folds" };
-        tell(format_args!("{resumed} {} events partitions into `{}`: {places} events to go", numbers.len(), self.place));
+        let verb = if plan.resumed { "resuming the projection of" } else { "projecting" };
+        eprint_line(format_args!("{verb} {} events partitions into `{}`: {events} events to go", numbers.len(), self.target));
         if !plan.taken.is_empty() {
-            tell(format_args!("trackers have {} of them already", plan.taken.len()));
+            eprint_line(format_args!("trackers have already taken over {} of them", plan.taken.len()));
         }
         if plan.partial_trees > 0 {
-            tell(format_args!("{} trees began before the log does: they will be missing or partial", plan.partial_trees));
+            eprint_line(format_args!(
+                "{} trees started before the log begins: they will be missing or incomplete",
+                plan.partial_trees
+            ));
         }
         Ok(())
     }
 
     fn progress(&mut self, progress: &RebuildProgress) -> Result<(), Failure> {
-        let ((passed, all), compared) = (progress.places(), progress.compared.load(Relaxed));
-        if !self.screen.is_json() && !self.bar.is_hidden() {
+        let (passed, all) = progress.places();
+        let compared = progress.compared.load(Relaxed);
+        if !self.output.is_json() && !self.bar.is_hidden() {
             self.bar.set_length(all);
             self.bar.set_position(passed);
             let what = if self.ready { "following".to_owned() } else { format!("{compared} keys compared") };
             self.bar.set_message(what);
             return Ok(());
         }
-        if self.lines.last.elapsed() < LINE || self.lines.said == (passed, compared) {
+        if self.lines.last.elapsed() < LINE || self.lines.reported == (passed, compared) {
             return Ok(());
         }
-        (self.lines.last, self.lines.said) = (Instant::now(), (passed, compared));
+        self.lines.last = Instant::now();
+        self.lines.reported = (passed, compared);
         let rate = (passed as f64 / self.lines.begun.elapsed().as_secs_f64().max(0.001)) as u64;
-        if self.screen.is_json() {
+        if self.output.is_json() {
             let line = json!({"event": "progress", "folded": passed, "of": all, "per_second": rate, "compared": compared});
-            return self.screen.json_line(&line);
+            return self.output.json_line(&line);
         }
-        tell(format_args!("{passed} of {all} events folded, {rate} a second; {compared} keys compared"));
+        eprint_line(format_args!("{passed} of {all} events projected, {rate} a second; {compared} keys compared"));
         Ok(())
     }
 
-    fn told(&mut self, told: RebuildEvent) -> Result<(), Failure> {
-        if self.screen.is_json() {
-            self.screen.json_line(&document(&told, &self.place))?;
+    fn show_event(&mut self, event: RebuildEvent) -> Result<(), Failure> {
+        if self.output.is_json() {
+            self.output.json_line(&document(&event, &self.target))?;
         }
-        match told {
+        match event {
             RebuildEvent::Verified(verified) => self.verified.push(verified),
             RebuildEvent::Unverified { partition, why } => {
-                self.say(&format!("partition {partition} was not compared: {}", one_line(&why)))?;
+                self.print_line(&format!("partition {partition} was not compared: {}", one_line(&why)))?;
                 self.unverified.push((partition, why));
             }
             RebuildEvent::Differs { partition, differences } => {
                 self.differing.push(partition);
                 for one in &differences {
-                    self.say(&difference(partition, one))?;
+                    self.print_line(&difference(partition, one))?;
                 }
             }
-            RebuildEvent::TakenOver { partition } => self.say(&format!("partition {partition} is a tracker's now"))?,
+            RebuildEvent::TakenOver { partition } => {
+                self.print_line(&format!("partition {partition}: a tracker has taken over"))?
+            }
             RebuildEvent::Ready => {
                 self.ready = true;
                 self.compared()?;
                 if self.follow {
-                    self.say(&switch(&self.place))?;
+                    self.print_line(&switch(&self.target))?;
                 }
             }
         }
         Ok(())
     }
 
-    /// For people, without a bar in between.
-    fn say(&self, text: &str) -> Result<(), Failure> {
-        if self.screen.is_json() { Ok(()) } else { self.bar.suspend(|| self.screen.line(text)) }
+    /// Prints a line for people, above the progress bar.
+    fn print_line(&self, text: &str) -> Result<(), Failure> {
+        if self.output.is_json() { Ok(()) } else { self.bar.suspend(|| self.output.line(text)) }
     }
 
     fn compared(&mut self) -> Result<(), Failure> {
-        if self.screen.is_json() || self.verified.is_empty() {
+        if self.output.is_json() || self.verified.is_empty() {
             return Ok(());
         }
         self.verified.sort_by_key(|one| one.partition);
@@ -235,38 +247,37 @@ impl Show {
             let digest = Field::Text(format!("{:032x}", one.digest));
             rows.add([Field::Number(one.partition.into()), Field::Text(at), Field::Number(one.keys), digest]);
         }
-        self.bar.suspend(|| self.screen.table(rows))
+        self.bar.suspend(|| self.output.table(rows))
     }
 
-    fn ended(&self, ending: Ending) -> Outcome {
+    fn finish(&self, ending: Ending) -> Outcome {
         self.bar.finish_and_clear();
-        if self.screen.is_json() {
+        if self.output.is_json() {
             let how = match ending {
                 Ending::TakenOver => "taken_over",
                 Ending::Complete => "complete",
                 Ending::Stopped => "stopped",
                 Ending::Different => "different",
             };
-            self.screen.json_line(&json!({"event": "ended", "how": how}))?;
+            self.output.json_line(&json!({"event": "ended", "how": how}))?;
         }
         match ending {
             Ending::TakenOver => {
-                tell("trackers have taken over all partitions: the switch is done, the old store is not needed any more");
+                eprint_line("trackers have taken over all partitions: the switch is complete, the old store is no longer needed");
                 Ok(Code::Ok)
             }
             Ending::Complete if self.unverified.is_empty() => Ok(Code::Ok),
             Ending::Complete => Err(Failure::failed(format_args!("{} partitions were not compared", self.unverified.len()))),
             Ending::Stopped if self.ready => {
-                tell("stopped: nobody follows the log in the new store until trackers take over, or this runs again");
+                eprint_line("stopped: the new store is not updated until trackers take over, or this is run again");
                 Ok(Code::Ok)
             }
-            Ending::Stopped => {
-                Err(Failure::failed("stopped before everything was folded").hint("run the same again: it goes on where it was"))
-            }
+            Ending::Stopped => Err(Failure::failed("stopped before the copy was complete")
+                .hint("run the same command again: it resumes where it stopped")),
             Ending::Different => {
                 let which: Vec<String> = self.differing.iter().map(ToString::to_string).collect();
-                Err(Failure::failed(format_args!("the copy is not what the source is in partition {}", which.join(", "))).hint(
-                    "do not switch yet: something has written into one of the stores, or the log was not whole; empty the new one and run this again, and if it says the same, the source is what is wrong",
+                Err(Failure::failed(format_args!("the copy differs from the source in partition {}", which.join(", "))).hint(
+                    "do not switch yet: something else wrote to one of the stores, or the log was incomplete; empty the new store and run this again; if the result is the same, the source is wrong",
                 ))
             }
         }
@@ -278,22 +289,22 @@ fn difference(partition: u32, one: &Difference) -> String {
     format!("partition {partition}, at offset {fence}: `{}`\n  source  {source}\n  copy    {copy}", one_line(key))
 }
 
-fn steps(place: &str) -> [String; 2] {
+fn steps(target: &str) -> [String; 2] {
     [
-        format!("restart every api with the new store (`[redis] url` or KAFLEET_REDIS): {place}"),
+        format!("restart every api with the new store (`[redis] url` or KAFLEET_REDIS): {target}"),
         "then restart the trackers with it, one by one".to_owned(),
     ]
 }
 
-fn switch(place: &str) -> String {
-    let [apis, trackers] = steps(place);
+fn switch(target: &str) -> String {
+    let [apis, trackers] = steps(target);
     format!(
-        "ready to switch, while this goes on:\n  1. {apis}\n  2. {trackers}\nit ends by itself when trackers have all partitions; until then it follows the log in the new store"
+        "ready to switch while this keeps running:\n  1. {apis}\n  2. {trackers}\nthis exits once trackers have taken over all partitions; until then it keeps the new store up to date"
     )
 }
 
-fn document(told: &RebuildEvent, place: &str) -> Value {
-    match told {
+fn document(event: &RebuildEvent, target: &str) -> Value {
+    match event {
         RebuildEvent::Verified(Verified { partition, fences: (from, to), keys, digest }) => json!({
             "event": "verified", "partition": partition, "from": from, "to": to, "keys": keys,
             "digest": format!("{digest:032x}"),
@@ -305,6 +316,6 @@ fn document(told: &RebuildEvent, place: &str) -> Value {
             json!({"event": "differs", "partition": partition, "differences": differences})
         }
         RebuildEvent::TakenOver { partition } => json!({"event": "taken_over", "partition": partition}),
-        RebuildEvent::Ready => json!({"event": "ready", "steps": steps(place)}),
+        RebuildEvent::Ready => json!({"event": "ready", "steps": steps(target)}),
     }
 }

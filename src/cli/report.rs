@@ -1,4 +1,4 @@
-//! `report`: tells the state of an external task, for whoever runs it.
+//! `report`: reports the state of an external task.
 
 use clap::Args;
 use serde_json::Value;
@@ -14,32 +14,33 @@ use crate::model::record::state::State;
 pub struct ReportArgs {
     /// The task's id
     pub id: String,
-    /// The state that it is in now
+    /// Current state of the task
     #[arg(value_parser = ["queued", "running", "warning", "waiting_for_children", "succeeded", "failed"])]
     pub state: String,
-    /// What people read beside it; of a failure its error
+    /// Message shown with the state; for `failed`, the error
     #[arg(long, value_name = "TEXT")]
     pub message: Option<String>,
-    /// The result, as JSON
+    /// Result as JSON
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub result: Option<String>,
 }
 
-/// Reports a state. A report that changes nothing, as the task has ended, is code 1.
+/// Reports a state. A report on an ended task changes nothing and gives exit code 1.
 pub async fn report(args: ReportArgs, globals: &Globals) -> Outcome {
     let state: State = args.state.parse().map_err(Failure::usage)?;
     let result: Option<Value> = args.result.as_deref().map(json).transpose()?;
-    let (client, screen) = (globals.client()?, globals.screen());
-    let asked = Report { state, message: args.message, result };
-    let outcome: ReportOutcome = client.call(Method::PUT, &["v1", "tasks", &args.id, "state"], Some(&asked)).await?;
+    let client = globals.client()?;
+    let output = globals.output();
+    let request = Report { state, message: args.message, result };
+    let outcome: ReportOutcome = client.call(Method::PUT, &["v1", "tasks", &args.id, "state"], Some(&request)).await?;
     let status = &outcome.status;
-    if screen.is_json() {
-        screen.json(&outcome)?;
+    if output.is_json() {
+        output.json(&outcome)?;
     } else if !outcome.ignored {
-        screen.line(&format!("{} is {}", status.id, status.state))?;
+        output.line(&format!("{} is {}", status.id, status.state))?;
     }
     match outcome.ignored {
-        true => Err(Failure::failed(format_args!("`{}` has ended already: the report changes nothing", status.id))
+        true => Err(Failure::failed(format_args!("`{}` has already ended: the report was ignored", status.id))
             .hint(format_args!("see `kafleet status {}`", status.id))),
         false => Ok(Code::Ok),
     }

@@ -1,4 +1,4 @@
-//! `worker`, `tracker`, `api`: one role in this process, on Kafka and Redis.
+//! `worker`, `tracker`, `api`: run one role in this process, on Kafka and Redis.
 
 use clap::Args;
 
@@ -11,24 +11,24 @@ use crate::telemetry::init_logs;
 
 #[derive(Clone, Debug, Args)]
 pub struct StartArgs {
-    /// How long Kafka, Redis and the topics may take to be there
+    /// Time to wait for Kafka, Redis and the topics
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub start_timeout: Millis,
 }
 
 #[derive(Clone, Debug, Args)]
 pub struct OpsArgs {
-    /// Where to serve /healthz, /readyz and /metrics; wins over the configuration
+    /// Address for /healthz, /readyz and /metrics; overrides the configuration
     #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_OPS_LISTEN")]
     pub ops_listen: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct WorkerArgs {
-    /// The types to work on [default: all]
+    /// Types to consume [default: all]
     #[arg(long, value_name = "TYPE,…", value_delimiter = ',')]
     pub types: Vec<String>,
-    /// Attempts at once, per type; wins over the configuration
+    /// Concurrent attempts per type; overrides the configuration
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub slots: Option<u32>,
     #[command(flatten)]
@@ -39,24 +39,24 @@ pub struct WorkerArgs {
 
 pub async fn worker(args: WorkerArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
-    let wants = SetupOptions {
+    let options = SetupOptions {
         ops_listen: args.ops.ops_listen,
         unused: &["redis", "api", "schedules"],
         handlers: true,
         slots: args.slots.map(|slots| (slots, args.types.clone())),
         ..SetupOptions::default()
     };
-    let parts = Setup::load(globals, registry, wants)?;
-    check_types(&parts.registry, &args.types)?;
-    let broker = parts.kafka()?;
-    let mut running = parts.enter().await?;
-    let partitions = parts.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
-    parts.start_worker(&mut running, parts.worker(broker, args.types, partitions));
-    parts.until_stopped(running).await?;
+    let setup = Setup::load(globals, registry, options)?;
+    check_types(&setup.registry, &args.types)?;
+    let broker = setup.kafka()?;
+    let mut running = setup.start_ops().await?;
+    let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
+    setup.start_worker(&mut running, setup.worker(broker, args.types, partitions));
+    setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
 }
 
-/// A type that this binary does not know would never be worked on.
+/// Refuses types that this binary has no handler for.
 fn check_types(registry: &Registry, types: &[String]) -> Result<(), Failure> {
     let Some(unknown) = types.iter().find(|name| registry.get(name).is_none()) else { return Ok(()) };
     let known: Vec<String> = registry.types().map(|(name, _)| format!("`{name}`")).collect();
@@ -74,24 +74,25 @@ pub struct TrackerArgs {
 
 pub async fn tracker(args: TrackerArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
-    let wants = SetupOptions {
+    let options = SetupOptions {
         ops_listen: args.ops.ops_listen,
         unused: &["api", "types", "schedules", "callbacks", "email"],
         ..SetupOptions::default()
     };
-    let parts = Setup::load(globals, registry, wants)?;
-    let (broker, store) = (parts.kafka()?, parts.redis()?);
-    let mut running = parts.enter().await?;
-    let partitions = parts.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
-    parts.wait_for_store(&store, args.start.start_timeout.into()).await?;
-    parts.start_tracker(&mut running, parts.tracker(broker, store, partitions));
-    parts.until_stopped(running).await?;
+    let setup = Setup::load(globals, registry, options)?;
+    let broker = setup.kafka()?;
+    let store = setup.redis()?;
+    let mut running = setup.start_ops().await?;
+    let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
+    setup.wait_for_store(&store, args.start.start_timeout.into()).await?;
+    setup.start_tracker(&mut running, setup.tracker(broker, store, partitions));
+    setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
 }
 
 #[derive(Debug, Args)]
 pub struct ApiArgs {
-    /// Address to listen on; wins over the configuration
+    /// Address to listen on; overrides the configuration
     #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_API_LISTEN")]
     pub listen: Option<String>,
     #[command(flatten)]
@@ -102,21 +103,22 @@ pub struct ApiArgs {
 
 pub async fn api(args: ApiArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
-    let wants = SetupOptions {
+    let options = SetupOptions {
         api_listen: args.listen,
         ops_listen: args.ops.ops_listen,
         unused: &["types", "schedules", "callbacks", "email"],
         handlers: true,
         ..SetupOptions::default()
     };
-    let mut parts = Setup::load(globals, registry, wants)?;
-    parts.prefer_latency();
-    let (broker, store) = (parts.kafka()?, parts.redis()?);
-    let listener = parts.bind_api().await?;
-    let mut running = parts.enter().await?;
-    let partitions = parts.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
-    parts.wait_for_store(&store, args.start.start_timeout.into()).await?;
-    parts.start_api(&mut running, parts.api(broker, store, partitions), listener);
-    parts.until_stopped(running).await?;
+    let mut setup = Setup::load(globals, registry, options)?;
+    setup.prefer_latency();
+    let broker = setup.kafka()?;
+    let store = setup.redis()?;
+    let listener = setup.bind_api().await?;
+    let mut running = setup.start_ops().await?;
+    let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
+    setup.wait_for_store(&store, args.start.start_timeout.into()).await?;
+    setup.start_api(&mut running, setup.api(broker, store, partitions), listener);
+    setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
 }

@@ -1,4 +1,4 @@
-//! The only wiring: from what was typed and configured to brokers, stores, registries and running roles.
+//! Wiring of all roles: creates brokers, stores, registries and running roles from arguments and configuration.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -28,25 +28,25 @@ use crate::tracker::{self, TrackerSetup};
 use crate::worker::child::Reentry;
 use crate::worker::{self, WorkerSetup};
 
-/// For one answer of Kafka's or the store's.
+/// Deadline of one call to Kafka or the store.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// For an attempt to reach Kafka or the store at the end of the time to start in.
-const SHORTEST_ATTEMPT: Duration = Duration::from_millis(200);
-/// For an attempt that is over its time to say why.
+/// Minimum time for an attempt to reach Kafka or the store, near the end of the start timeout.
+const MIN_ATTEMPT: Duration = Duration::from_millis(200);
+/// Additional time for an attempt to report its own error after its deadline.
 const ATTEMPT_GRACE: Duration = Duration::from_millis(300);
-/// On top of what running attempts may take at shutdown: for the last reports and for leaving the groups.
+/// Additional shutdown time after running attempts have ended, for their last events and for leaving the groups.
 const LEAVE_GRACE: Duration = Duration::from_secs(15);
-/// How long an api's producer gathers records.
+/// Linger of an api's producer.
 const API_LINGER_MS: i64 = 1;
-/// Between an abort and giving up on what does not stop.
+/// Time between an abort and giving up on tasks that do not stop.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 
-/// What the roles of a process share.
+/// Configuration, registry and shared state of the roles of a process.
 pub struct Setup {
     pub config: Config,
-    /// Where the configuration's relative paths begin.
+    /// Base folder of relative paths in the configuration.
     folder: PathBuf,
-    /// The configuration's file, for messages.
+    /// Name of the configuration file, for messages.
     file: String,
     pub registry: Registry,
     pub names: Names,
@@ -55,83 +55,88 @@ pub struct Setup {
     pub shutdown: Shutdown,
 }
 
-/// What a verb makes of the configuration.
+/// Overrides and needs of a verb with respect to the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct SetupOptions {
     pub api_listen: Option<String>,
     pub ops_listen: Option<String>,
-    /// Sections that are of no concern: their secrets may be missing.
+    /// Sections that the verb does not use: their secrets may be missing.
     pub unused: &'static [&'static str],
-    /// Make the handlers of the configuration's types, with all that they need.
+    /// Whether to create the handlers of the configured types.
     pub handlers: bool,
-    /// Attempts at once, for these types (none: all).
+    /// Slots, and the types they apply to (empty: all).
     pub slots: Option<(u32, Vec<String>)>,
 }
 
-/// Reads the configuration as this command line means it.
-pub fn load_config(globals: &Globals, wants: &SetupOptions) -> Result<Loaded, Failure> {
+/// Reads the configuration with the overrides of the command line.
+pub fn load_config(globals: &Globals, options: &SetupOptions) -> Result<Loaded, Failure> {
     let overrides = Overrides {
         brokers: globals.brokers.clone(),
         redis: globals.redis.clone(),
         prefix: globals.prefix.clone(),
-        api_listen: wants.api_listen.clone(),
-        ops_listen: wants.ops_listen.clone(),
-        unused: wants.unused,
+        api_listen: options.api_listen.clone(),
+        ops_listen: options.ops_listen.clone(),
+        unused: options.unused,
     };
     config::load(globals.config.as_deref(), &overrides)
-        .map_err(|problems| Failure::usage(format_args!("the configuration cannot be used\n{problems}")))
+        .map_err(|problems| Failure::usage(format_args!("the configuration is invalid\n{problems}")))
 }
 
 impl Setup {
-    pub fn load(globals: &Globals, mut registry: Registry, wants: SetupOptions) -> Result<Self, Failure> {
-        let Loaded { mut config, path, folder } = load_config(globals, &wants)?;
+    pub fn load(globals: &Globals, mut registry: Registry, options: SetupOptions) -> Result<Self, Failure> {
+        let Loaded { mut config, path, folder } = load_config(globals, &options)?;
         if config.types.is_empty() && registry.types().next().is_none() {
             register_samples(&mut registry);
         }
-        if let Some((slots, types)) = &wants.slots {
+        if let Some((slots, types)) = &options.slots {
             set_slots(&mut config, &registry, *slots, types);
         }
         let file = path.map_or_else(|| "the configuration".to_owned(), |path| path.display().to_string());
         let metrics = Metrics::new().map_err(|why| Failure::failed(format_args!("no metrics: {why}")))?;
-        let (names, health, shutdown) = (Names::new(&config.topics.prefix), Health::default(), Shutdown::new());
-        let mut parts = Self { config, folder, file, registry, names, metrics, health, shutdown };
-        if wants.handlers {
-            parts.register()?;
+        let names = Names::new(&config.topics.prefix);
+        let health = Health::default();
+        let shutdown = Shutdown::new();
+        let mut setup = Self { config, folder, file, registry, names, metrics, health, shutdown };
+        if options.handlers {
+            setup.register()?;
         }
-        Ok(parts)
+        Ok(setup)
     }
 
-    /// Makes the handlers of the configuration's types.
+    /// Creates and registers the handlers of the configured types.
     pub fn register(&mut self) -> Result<(), Failure> {
-        let (callbacks, email) = (self.config.callbacks.as_ref(), self.config.email.as_ref());
-        let around = HandlerEnv { dir: &self.folder, worker: &self.config.worker, callbacks, email };
-        register_config(&mut self.registry, &self.config.types, &around).map_err(|problems| {
+        let callbacks = self.config.callbacks.as_ref();
+        let email = self.config.email.as_ref();
+        let env = HandlerEnv { dir: &self.folder, worker: &self.config.worker, callbacks, email };
+        register_config(&mut self.registry, &self.config.types, &env).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", self.file)).collect();
-            Failure::usage(format_args!("the configuration cannot be used\n{}", lines.join("\n")))
+            Failure::usage(format_args!("the configuration is invalid\n{}", lines.join("\n")))
         })
     }
 
-    /// Starts a role of a process that others look after: signals stop it, `/healthz` and the rest are served.
-    pub async fn enter(&self) -> Result<JoinSet<Ended>, Failure> {
+    /// Handles signals and serves `/healthz`, `/readyz` and `/metrics`.
+    pub async fn start_ops(&self) -> Result<JoinSet<Ended>, Failure> {
         self.shutdown.on_signals().map_err(|why| Failure::failed(format_args!("no signal handler: {why}")))?;
         let mut running = JoinSet::new();
         if !self.config.ops.listen.is_empty() {
             let listener = bind(&self.config.ops.listen, "--ops-listen").await?;
-            let (metrics, health, shutdown) = (self.metrics.clone(), self.health.clone(), self.shutdown.clone());
+            let metrics = self.metrics.clone();
+            let health = self.health.clone();
+            let shutdown = self.shutdown.clone();
             running.spawn(async move { ("ops", api::run_ops(listener, metrics, health, shutdown).await) });
         }
         Ok(running)
     }
 
-    /// Binds the api's address; one that may not be served is refused before anything else happens.
+    /// Binds the api's address; refuses a public address without tokens before anything is started.
     pub async fn bind_api(&self) -> Result<TcpListener, Failure> {
         let listener = bind(&self.config.api.listen, "--listen").await?;
         let address = listener.local_addr().map_err(Failure::failed)?;
-        api::check_access(&self.config.api, address).map_err(|why| told(Code::Usage, &format!("{why:#}")))?;
+        api::check_access(&self.config.api, address).map_err(|why| from_message(Code::Usage, &format!("{why:#}")))?;
         Ok(listener)
     }
 
-    /// Callers wait for what they publish one by one, so it is gathered for a shorter time, unless `[kafka]` says how long.
+    /// Lowers the linger, because callers wait for each record, unless `[kafka]` sets it.
     pub fn prefer_latency(&mut self) {
         let names = ["linger.ms", "queue.buffering.max.ms"];
         if !names.iter().any(|name| self.config.kafka.contains_key(*name)) {
@@ -146,44 +151,47 @@ impl Setup {
     }
 
     pub fn redis(&self) -> Result<Arc<dyn Store>, Failure> {
-        Ok(Arc::new(self.redis_here()?))
+        Ok(Arc::new(self.configured_redis()?))
     }
 
-    /// The Redis of the configuration.
-    pub fn redis_here(&self) -> Result<Redis, Failure> {
+    /// Connects to the Redis of the configuration.
+    pub fn configured_redis(&self) -> Result<Redis, Failure> {
         let options = self.redis_options();
         Redis::connect(options).map_err(|why| Failure::usage(format_args!("`[redis]` cannot be used: {why}")))
     }
 
-    /// Another one, with the user and the password of the configuration unless the URL names its own.
+    /// Connects to another Redis, with the configured credentials unless the URL has its own.
     pub fn redis_at(&self, url: &str) -> Result<Redis, Failure> {
         let mut options = RedisOptions { url: url.to_owned(), ..self.redis_options() };
         if url.contains('@') {
-            (options.username, options.password) = (None, None);
+            options.username = None;
+            options.password = None;
         }
-        Redis::connect(options).map_err(|why| told(Code::Usage, &why.to_string()))
+        Redis::connect(options).map_err(|why| from_message(Code::Usage, &why.to_string()))
     }
 
     fn redis_options(&self) -> RedisOptions {
         RedisOptions { prefix: self.config.topics.prefix.clone(), ..RedisOptions::from(&self.config.redis) }
     }
 
-    /// Kafka's addresses, for messages.
+    /// Bootstrap servers, for messages.
     pub fn brokers(&self) -> String {
         self.config.kafka.get("bootstrap.servers").map(ToString::to_string).unwrap_or_default()
     }
 
     /// Waits until Kafka answers and the topics are applied; returns the number of events partitions.
     pub async fn wait_for_kafka(&self, broker: &Arc<dyn Broker>, timeout: Duration) -> Result<u32, Failure> {
-        let (what, hint) = (format!("kafka at `{}`", self.brokers()), "check --brokers, KAFLEET_BROKERS or `[kafka]`");
+        let what = format!("kafka at `{}`", self.brokers());
+        let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
         self.wait_for("kafka", &what, hint, timeout, |deadline| {
-            let (broker, names) = (broker.clone(), self.names.clone());
+            let broker = broker.clone();
+            let names = self.names.clone();
             async move {
                 let read = blocking(move || {
                     let control = read_control(&*broker, &names, deadline)?;
                     control.require_events_partitions(&names)
                 });
-                read.await.map_err(Trouble::Lasting)?.map_err(Trouble::from)
+                read.await.map_err(StartError::Permanent)?.map_err(StartError::from)
             }
         })
         .await
@@ -194,14 +202,14 @@ impl Setup {
         let hint = "check --redis, KAFLEET_REDIS or `[redis]`";
         self.wait_for("redis", "redis", hint, timeout, |_| {
             let store = store.clone();
-            async move { store.check().await.map_err(Trouble::from) }
+            async move { store.check().await.map_err(StartError::from) }
         })
         .await
     }
 
-    /// Tries until it works, says what it waits for, and gives up at the deadline or when told to stop. An attempt is told how
-    /// long it may take, and is not waited for any longer.
-    pub async fn wait_for<T, F: Future<Output = Result<T, Trouble>>>(
+    /// Repeats `attempt` until it succeeds, the timeout is over or the process is stopped, and logs the reason for
+    /// waiting. Each attempt gets the time it may take, and is dropped after it.
+    pub async fn wait_for<T, F: Future<Output = Result<T, StartError>>>(
         &self,
         part: &str,
         what: &str,
@@ -213,23 +221,23 @@ impl Setup {
         let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
         self.health.set(part, format!("waiting for {what}"));
         loop {
-            let left = end.saturating_duration_since(Instant::now()).clamp(SHORTEST_ATTEMPT, CALL_DEADLINE);
-            let unanswered = |_| Err(Trouble::Passing(format!("no answer within {:.1} s", left.as_secs_f32())));
-            let tried = tokio::select! {
-                tried = tokio::time::timeout(left + ATTEMPT_GRACE, attempt(left)) => tried.unwrap_or_else(unanswered),
+            let left = end.saturating_duration_since(Instant::now()).clamp(MIN_ATTEMPT, CALL_DEADLINE);
+            let no_answer = |_| Err(StartError::Transient(format!("no answer within {:.1} s", left.as_secs_f32())));
+            let outcome = tokio::select! {
+                outcome = tokio::time::timeout(left + ATTEMPT_GRACE, attempt(left)) => outcome.unwrap_or_else(no_answer),
                 () = self.shutdown.drain.cancelled() => return Err(Failure::new(Code::Ok, "")),
             };
-            let why = match tried {
+            let why = match outcome {
                 Ok(answer) => {
                     self.health.clear(part);
                     return Ok(answer);
                 }
-                Err(Trouble::Lasting(why)) => return Err(told(Code::Failed, &why)),
-                Err(Trouble::Passing(why)) => why,
+                Err(StartError::Permanent(why)) => return Err(from_message(Code::Failed, &why)),
+                Err(StartError::Transient(why)) => why,
             };
             if Instant::now() >= end {
                 let within = Millis(timeout.as_millis() as u64);
-                let failure = told(Code::Unavailable, &format!("{what} was not ready within {within}: {why}"));
+                let failure = from_message(Code::Unavailable, &format!("{what} was not ready within {within}: {why}"));
                 return Err(if failure.hint.is_some() { failure } else { failure.hint(hint) });
             }
             tracing::warn!(reason = %why.replace("\n\n", " ("), "waiting for {what}");
@@ -308,21 +316,21 @@ impl Setup {
         });
     }
 
-    /// Checks topics until it is dropped. The tracker has a check of its own, because it folds only what it may.
+    /// Checks topics until dropped. The tracker has its own check, because it stops projecting on problems.
     fn watch_topics(&self, broker: &Arc<dyn Broker>, needs: Needs, part: &'static str) -> TopicWatch {
         TopicWatch::start(broker.clone(), needs, self.health.clone(), part, self.config.topics.check_interval.into())
     }
 
-    /// Until all roles have ended: when told to stop, or because one of them cannot go on, which stops the others.
-    pub async fn until_stopped(&self, mut running: JoinSet<Ended>) -> Result<(), Failure> {
+    /// Waits until all roles have ended. A role that fails stops the others.
+    pub async fn run_until_stopped(&self, mut running: JoinSet<Ended>) -> Result<(), Failure> {
         let mut failed = None;
-        let mut overdue = std::pin::pin!(self.overdue());
+        let mut shutdown_overdue = std::pin::pin!(self.shutdown_overdue());
         loop {
             let ended = tokio::select! {
                 ended = running.join_next() => ended,
-                () = &mut overdue => {
+                () = &mut shutdown_overdue => {
                     running.shutdown().await;
-                    return Err(failed.unwrap_or_else(|| Failure::failed("some work did not stop in time and was given up")));
+                    return Err(failed.unwrap_or_else(|| Failure::failed("some tasks did not stop in time and were aborted")));
                 }
             };
             let Some(ended) = ended else { return failed.map_or(Ok(()), Err) };
@@ -333,8 +341,8 @@ impl Setup {
         }
     }
 
-    /// Pends until told to stop, through the drain and the abort, then ends: what runs then does not stop by itself.
-    async fn overdue(&self) {
+    /// Completes when the process is shutting down and both the drain and the abort have taken too long.
+    async fn shutdown_overdue(&self) {
         self.shutdown.drain.cancelled().await;
         let drain = Duration::from(self.config.worker.drain_timeout) + LEAVE_GRACE;
         let _ = tokio::time::timeout(drain, self.shutdown.abort.cancelled()).await;
@@ -343,70 +351,70 @@ impl Setup {
     }
 }
 
-/// A role's name and how it ended.
+/// Name of a role, and its result.
 pub type Ended = (&'static str, anyhow::Result<()>);
 
 fn failure_of(ended: Result<Ended, tokio::task::JoinError>, draining: bool) -> Option<Failure> {
     match ended {
         Ok((_, Ok(()))) if draining => None,
-        Ok((role, Ok(()))) => Some(Failure::failed(format_args!("the {role} ended although nobody stopped it"))),
-        Ok((role, Err(why))) => Some(told(Code::Failed, &format!("the {role} cannot go on: {why:#}"))),
+        Ok((role, Ok(()))) => Some(Failure::failed(format_args!("the {role} ended unexpectedly"))),
+        Ok((role, Err(why))) => Some(from_message(Code::Failed, &format!("the {role} cannot go on: {why:#}"))),
         Err(why) => Some(Failure::failed(format_args!("a role ended with a panic: {why}"))),
     }
 }
 
-/// Why something does not work yet, or will not.
-pub enum Trouble {
-    Passing(String),
-    Lasting(String),
+/// Transient or permanent reason for which a dependency is not ready.
+pub enum StartError {
+    Transient(String),
+    Permanent(String),
 }
 
-impl From<FleetSettingsError> for Trouble {
-    /// Missing topics may be about to be applied.
+impl From<FleetSettingsError> for StartError {
+    /// Treats missing topics as transient: they may be about to be created.
     fn from(error: FleetSettingsError) -> Self {
         match &error {
             FleetSettingsError::Missing(_) | FleetSettingsError::NotApplied(_) | FleetSettingsError::Late { .. } => {
-                Self::Passing(error.to_string())
+                Self::Transient(error.to_string())
             }
             FleetSettingsError::Broker(inner) => Self::of_broker(inner, &error),
-            FleetSettingsError::Newer { .. } | FleetSettingsError::Unreadable { .. } => Self::Lasting(error.to_string()),
+            FleetSettingsError::Newer { .. } | FleetSettingsError::Unreadable { .. } => Self::Permanent(error.to_string()),
         }
     }
 }
 
-impl From<BrokerError> for Trouble {
+impl From<BrokerError> for StartError {
     fn from(error: BrokerError) -> Self {
         Self::of_broker(&error, &error)
     }
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for StartError {
     fn from(error: StoreError) -> Self {
         match &error {
-            StoreError::Unavailable(_) => Self::Passing(error.to_string()),
-            _ => Self::Lasting(error.to_string()),
+            StoreError::Unavailable(_) => Self::Transient(error.to_string()),
+            _ => Self::Permanent(error.to_string()),
         }
     }
 }
 
-impl Trouble {
+impl StartError {
     fn of_broker(error: &BrokerError, text: &dyn Display) -> Self {
         match error {
-            BrokerError::Denied(_) | BrokerError::Invalid(_) => Self::Lasting(text.to_string()),
-            _ => Self::Passing(text.to_string()),
+            BrokerError::Denied(_) | BrokerError::Invalid(_) => Self::Permanent(text.to_string()),
+            _ => Self::Transient(text.to_string()),
         }
     }
 }
 
-/// A message that may bring its own hint.
-pub fn told(code: Code, text: &str) -> Failure {
+/// Creates a failure from a message that may contain a hint.
+pub fn from_message(code: Code, text: &str) -> Failure {
     match text.split_once("\n\nhint: ") {
         Some((message, hint)) => Failure::new(code, message).hint(hint.trim_end()),
         None => Failure::new(code, text),
     }
 }
 
-/// Slots typed on the command line win over the configuration.
+/// Overrides the slots of the configuration with those of the command line.
 fn set_slots(config: &mut Config, registry: &Registry, slots: u32, types: &[String]) {
     let in_code = registry.types().map(|(name, _)| name.to_string());
     let known: Vec<String> = in_code.chain(config.types.keys().cloned()).collect();
@@ -415,14 +423,14 @@ fn set_slots(config: &mut Config, registry: &Registry, slots: u32, types: &[Stri
     }
 }
 
-/// Opens a listener, or says what to do about it.
+/// Opens a listener; failures name the flag to change.
 async fn bind(address: &str, flag: &str) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|why| {
         let failure = |text: String| Failure::failed(text);
         match why.kind() {
-            std::io::ErrorKind::AddrInUse => failure(format!("`{address}` is taken by another process"))
-                .hint(format_args!("choose another address with {flag}, or port 0 for any that is free")),
-            std::io::ErrorKind::PermissionDenied => failure(format!("`{address}` may not be listened on: {why}"))
+            std::io::ErrorKind::AddrInUse => failure(format!("`{address}` is in use by another process"))
+                .hint(format_args!("choose another address with {flag}, or port 0 for any free port")),
+            std::io::ErrorKind::PermissionDenied => failure(format!("listening on `{address}` is not permitted: {why}"))
                 .hint(format_args!("choose a port above 1023 with {flag}")),
             _ => Failure::usage(format_args!("cannot listen on `{address}`: {why}"))
                 .hint(format_args!("write {flag} as 127.0.0.1:8080")),
@@ -434,7 +442,7 @@ async fn bind(address: &str, flag: &str) -> Result<TcpListener, Failure> {
 mod tests {
     use super::*;
 
-    fn parts() -> Setup {
+    fn setup() -> Setup {
         let config = Config::default();
         Setup {
             names: Names::new(&config.topics.prefix),
@@ -449,10 +457,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn start_timeout_bounds_an_attempt_that_gets_no_answer() {
+    async fn start_timeout_bounds_an_unanswered_attempt() {
         let begun = Instant::now();
-        let never = |_| std::future::pending::<Result<(), Trouble>>();
-        let failure = parts().wait_for("kafka", "kafka", "", Duration::from_secs(3), never).await.unwrap_err();
+        let never = |_| std::future::pending::<Result<(), StartError>>();
+        let failure = setup().wait_for("kafka", "kafka", "", Duration::from_secs(3), never).await.unwrap_err();
         assert!(failure.message.contains("not ready within 3s: no answer"), "{}", failure.message);
         assert!((3..=4).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     }

@@ -1,12 +1,12 @@
-//! `status`, `history`: one task, looked at.
+//! `status`, `history`: show one task.
 
 use clap::Args;
 use tokio::time::Instant;
 
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
-use super::output::{Field, Rows, tell};
-use super::task_view::card;
+use super::output::{Field, Rows, eprint_line};
+use super::task_view::render_task;
 use crate::api::documents::{History, HistoryItem};
 use crate::model::units::duration::Millis;
 
@@ -14,23 +14,24 @@ use crate::model::units::duration::Millis;
 pub struct StatusArgs {
     /// The task's id
     pub id: String,
-    /// Wait for the task's end, at most so long [default: 5m]
+    /// Wait for the task to end, up to this time [default: 5m]; the exit code is its outcome
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
     pub wait: Option<Millis>,
 }
 
-/// Shows a task. With `--wait` the exit code says how it ended.
+/// Shows a task. With `--wait` the exit code is its outcome.
 pub async fn status(args: StatusArgs, globals: &Globals) -> Outcome {
-    let (client, screen) = (globals.client()?, globals.screen());
-    let begun = Instant::now();
+    let client = globals.client()?;
+    let output = globals.output();
+    let started = Instant::now();
     let status = client.status(&args.id).await?;
     if let Some(wait) = args.wait {
-        return super::wait::finish(&client, &screen, status, wait, begun).await;
+        return super::wait::finish(&client, &output, status, wait, started).await;
     }
-    if screen.is_json() {
-        screen.json(&status)?
+    if output.is_json() {
+        output.json(&status)?
     } else {
-        screen.line(&card(&status, screen.paint))?
+        output.line(&render_task(&status, output.paint))?
     }
     Ok(Code::Ok)
 }
@@ -41,17 +42,17 @@ pub struct HistoryArgs {
     pub id: String,
 }
 
-/// Every event of a task that is kept.
+/// Shows the retained events of a task.
 pub async fn history(args: HistoryArgs, globals: &Globals) -> Outcome {
-    let screen = globals.screen();
+    let output = globals.output();
     let history: History = globals.client()?.get(&["v1", "tasks", &args.id, "history"], &Vec::new()).await?;
-    if screen.is_json() {
-        screen.json(&history)?;
+    if output.is_json() {
+        output.json(&history)?;
         return Ok(Code::Ok);
     }
-    screen.table(history_rows(&history))?;
+    output.table(history_rows(&history))?;
     if history.dropped > 0 {
-        tell(format_args!("{} older events are no longer kept", history.dropped));
+        eprint_line(format_args!("{} older events are no longer kept", history.dropped));
     }
     Ok(Code::Ok)
 }
@@ -67,14 +68,14 @@ fn history_rows(history: &History) -> Rows {
             Field::Number(item.attempt.into()),
             item.worker.clone().into(),
             Field::Text(item.position.clone()),
-            said(item).into(),
+            message_text(item).into(),
         ]);
     }
     rows
 }
 
-/// The message with what kind of error it is, where that says more than the event does, and who asked for it.
-fn said(item: &HistoryItem) -> Option<String> {
+/// Returns the message with the error kind (unless it repeats the event kind) and the requester.
+fn message_text(item: &HistoryItem) -> Option<String> {
     let own = |kind: &&String| **kind != item.kind && kind.as_str() != "error";
     let kind = item.error_kind.as_ref().filter(own).map(|kind| format!("{kind}:"));
     let by = item.by.as_ref().map(|by| format!("(by {by})"));
@@ -88,7 +89,7 @@ mod tests {
     use crate::cli::output::Paint;
 
     #[test]
-    fn history_says_what_was_ignored() {
+    fn history_marks_ignored_events() {
         let item = |kind: &str, ignored: bool| HistoryItem {
             kind: kind.into(),
             at: "2026-01-31T12:00:00.000Z".into(),

@@ -1,4 +1,4 @@
-//! A task as a card: one fact a line, only the facts there are.
+//! Text view of a task: one field per line, absent fields omitted.
 
 use super::output::{Paint, one_line};
 use crate::api::documents::{Children, Deliveries, Delivery, Outcome, Status, Tree};
@@ -7,83 +7,83 @@ use crate::model::json::RawJson;
 use crate::model::record::state::State;
 use crate::runtime::now_ms;
 
-/// JSON longer than this is shown over several lines.
+/// Maximum length of JSON shown on one line.
 const INLINE_JSON_CHARS: usize = 100;
-/// Between a fact's name and the fact.
+/// Column of the values.
 const INDENT: usize = 10;
 
-/// The lines of a task's card, as of now.
-pub fn card(task: &Status, paint: Paint) -> String {
-    card_at(task, paint, now_ms())
+/// Renders a task as of now.
+pub fn render_task(task: &Status, paint: Paint) -> String {
+    render_task_at(task, paint, now_ms())
 }
 
-fn card_at(task: &Status, paint: Paint, now_ms: i64) -> String {
-    let mut facts = Facts { lines: Vec::new(), paint };
-    facts.add("id", &task.id);
-    facts.maybe("type", task.task_type.as_deref());
-    facts.paint_add("state", &state_text(task, paint));
-    facts.maybe("name", task.name.as_deref());
-    facts.maybe("creator", task.creator.as_deref());
-    facts.maybe("tags", Some(task.tags.join(", ")).filter(|tags| !tags.is_empty()).as_deref());
-    facts.maybe("link", task.link.as_deref());
-    facts.json("options", task.options.as_ref().and_then(|options| RawJson::of(options).ok()).as_ref());
-    facts.maybe("attempt", attempt_text(task).as_deref());
-    facts.maybe("created", task.created_at.as_deref());
-    facts.maybe("seen", task.seen_at.as_deref());
-    facts.maybe("due", task.due_at.as_deref());
-    facts.maybe("started", started_text(task, now_ms).as_deref());
-    facts.maybe("ended", ended_text(task).as_deref());
-    facts.maybe("worker", task.worker.as_deref());
-    facts.json("progress", task.progress.as_ref());
-    facts.json("result", task.result.as_ref());
-    facts.maybe("error", task.error.as_ref().map(error_text).as_deref());
-    facts.maybe("children", children_text(&task.children).as_deref());
-    facts.maybe("tree", tree_text(task).as_deref());
-    facts.maybe("first", whose(task, &task.tree.started_at, &task.tree.started_by).as_deref());
-    facts.maybe("last", whose(task, &task.tree.ended_at, &task.tree.ended_by).as_deref());
-    task.deliveries.iter().flat_map(told_texts).for_each(|text| facts.add("told", &text));
-    facts.lines.join("\n")
+fn render_task_at(task: &Status, paint: Paint, now_ms: i64) -> String {
+    let mut fields = Fields { lines: Vec::new(), paint };
+    fields.add("id", &task.id);
+    fields.add_optional("type", task.task_type.as_deref());
+    fields.add_painted("state", &state_text(task, paint));
+    fields.add_optional("name", task.name.as_deref());
+    fields.add_optional("creator", task.creator.as_deref());
+    fields.add_optional("tags", Some(task.tags.join(", ")).filter(|tags| !tags.is_empty()).as_deref());
+    fields.add_optional("link", task.link.as_deref());
+    fields.json("options", task.options.as_ref().and_then(|options| RawJson::of(options).ok()).as_ref());
+    fields.add_optional("attempt", attempt_text(task).as_deref());
+    fields.add_optional("created", task.created_at.as_deref());
+    fields.add_optional("seen", task.seen_at.as_deref());
+    fields.add_optional("due", task.due_at.as_deref());
+    fields.add_optional("started", started_text(task, now_ms).as_deref());
+    fields.add_optional("ended", ended_text(task).as_deref());
+    fields.add_optional("worker", task.worker.as_deref());
+    fields.json("progress", task.progress.as_ref());
+    fields.json("result", task.result.as_ref());
+    fields.add_optional("error", task.error.as_ref().map(error_text).as_deref());
+    fields.add_optional("children", children_text(&task.children).as_deref());
+    fields.add_optional("tree", tree_text(task).as_deref());
+    fields.add_optional("first", boundary_text(task, &task.tree.started_at, &task.tree.started_by).as_deref());
+    fields.add_optional("last", boundary_text(task, &task.tree.ended_at, &task.tree.ended_by).as_deref());
+    task.deliveries.iter().flat_map(delivery_texts).for_each(|text| fields.add("notified", &text));
+    fields.lines.join("\n")
 }
 
-/// What others have been told, the oldest first, and what is still to come.
-fn told_texts(told: &Deliveries) -> Vec<String> {
-    let mut texts: Vec<String> = told.items.iter().rev().map(told_text).collect();
-    let more = [(told.unlisted, "older ones"), (told.refused, "not made: too many were waiting")];
+/// Renders deliveries, oldest first, and due checks.
+fn delivery_texts(deliveries: &Deliveries) -> Vec<String> {
+    let mut texts: Vec<String> = deliveries.items.iter().rev().map(delivery_text).collect();
+    let more = [(deliveries.unlisted, "older, not listed"), (deliveries.refused, "not created: too many were pending")];
     texts.extend(more.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
-    texts.extend(told.checks_due.iter().map(|check| format!("check {} is due {}", check.number, check.at)));
+    texts.extend(deliveries.checks_due.iter().map(|check| format!("check {} due {}", check.number, check.at)));
     texts
 }
 
-fn told_text(one: &Delivery) -> String {
+fn delivery_text(one: &Delivery) -> String {
     let how = match (one.outcome, &one.error) {
-        (Outcome::Delivered, _) if one.attempts > 1 => format!("delivered at the {}. attempt", one.attempts),
+        (Outcome::Delivered, _) if one.attempts > 1 => format!("delivered at attempt {}", one.attempts),
         (Outcome::Delivered, _) => "delivered".to_owned(),
         (Outcome::Failed, Some(error)) => format!("failed: {}", error_text(error)),
         (Outcome::Failed, None) => "failed".to_owned(),
         (Outcome::Pending, Some(error)) => format!("pending: {}", error_text(error)),
         (Outcome::Pending, None) => "pending".to_owned(),
-        (Outcome::Unknown, _) => "its record is no longer kept".to_owned(),
+        (Outcome::Unknown, _) => "its record has expired".to_owned(),
     };
     format!("{} by {} {} ({}): {how}", one.state, one.kind, one.id, one.rule)
 }
 
-struct Facts {
+struct Fields {
     lines: Vec<String>,
     paint: Paint,
 }
 
-impl Facts {
+impl Fields {
     fn add(&mut self, name: &str, value: &str) {
-        self.paint_add(name, &one_line(value));
+        self.add_painted(name, &one_line(value));
     }
 
-    /// A value that may hold colours.
-    fn paint_add(&mut self, name: &str, value: &str) {
+    /// Adds a value that may contain colour codes.
+    fn add_painted(&mut self, name: &str, value: &str) {
         let name = self.paint.dim(&format!("{name:<INDENT$}"));
         self.lines.push(format!("{name}{value}"));
     }
 
-    fn maybe(&mut self, name: &str, value: Option<&str>) {
+    fn add_optional(&mut self, name: &str, value: Option<&str>) {
         if let Some(value) = value {
             self.add(name, value);
         }
@@ -96,17 +96,17 @@ impl Facts {
             return self.add(name, &short);
         }
         let long = format!("{value:#}");
-        self.paint_add(name, &long.lines().map(one_line).collect::<Vec<_>>().join(&format!("\n{:INDENT$}", "")));
+        self.add_painted(name, &long.lines().map(one_line).collect::<Vec<_>>().join(&format!("\n{:INDENT$}", "")));
     }
 }
 
 fn state_text(task: &Status, paint: Paint) -> String {
     let mut text = paint.state(task.state);
     if task.own_state != task.state {
-        text.push_str(&format!(" (the task itself: {})", task.own_state));
+        text.push_str(&format!(" (own state: {})", task.own_state));
     }
     if task.superseded {
-        text.push_str(" (superseded: a later run of its parent did not spawn it again)");
+        text.push_str(" (superseded: not spawned again by a later run of its parent)");
     }
     text
 }
@@ -119,7 +119,7 @@ fn attempt_text(task: &Status) -> Option<String> {
     }
 }
 
-/// With the time since then, while the task goes on.
+/// Returns the start time, with the elapsed time of a task that has not ended.
 fn started_text(task: &Status, now_ms: i64) -> Option<String> {
     let started = task.started_at.as_deref()?;
     let since = (!task.state.is_terminal()).then(|| since_text(started, now_ms)).flatten();
@@ -132,12 +132,12 @@ fn ended_text(task: &Status) -> Option<String> {
     Some(took.map_or_else(|| ended.to_owned(), |took| format!("{ended} (took {took})")))
 }
 
-/// The span between two RFC 3339 times, for people.
+/// Formats the time between two RFC 3339 times.
 fn took_text(from: &str, to: &str) -> Option<String> {
     since_text(from, millisecond(to)?)
 }
 
-/// The span from an RFC 3339 time to `now_ms`. The two may be of different clocks: it is never negative.
+/// Formats the time from an RFC 3339 time to `now_ms`; never negative, as the clocks may differ.
 fn since_text(from: &str, now_ms: i64) -> Option<String> {
     Some(span_text(now_ms.saturating_sub(millisecond(from)?).max(0)))
 }
@@ -146,7 +146,7 @@ fn millisecond(text: &str) -> Option<i64> {
     text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
 }
 
-/// The time that a task has taken, or, while it goes on, since when it has been started: `1.2 s`, `for 1.2 s`.
+/// Formats the duration of an ended task (`1.2 s`) or the elapsed time of a running one (`for 1.2 s`).
 pub fn time_text(state: State, started: Option<&str>, ended: Option<&str>, now_ms: i64) -> Option<String> {
     let started = started?;
     match state.is_terminal() {
@@ -155,7 +155,7 @@ pub fn time_text(state: State, started: Option<&str>, ended: Option<&str>, now_m
     }
 }
 
-/// Milliseconds for people: the two largest units.
+/// Formats milliseconds in their two largest units.
 pub fn span_text(ms: i64) -> String {
     let secs = ms / 1_000;
     match secs {
@@ -167,10 +167,10 @@ pub fn span_text(ms: i64) -> String {
     }
 }
 
-/// An error on one line.
+/// Formats an error on one line.
 pub fn error_text(error: &ErrorInfo) -> String {
     let attempt = if error.attempt > 0 { format!(" (attempt {})", error.attempt) } else { String::new() };
-    // Beside the word `error` this kind says nothing.
+    // The default kind adds nothing to the field name `error`.
     let kind = Some(&error.kind).filter(|kind| kind.as_str() != "error").map(|kind| format!("{kind}: ")).unwrap_or_default();
     one_line(&format!("{kind}{}{attempt}", error.message))
 }
@@ -188,13 +188,13 @@ fn tree_text(task: &Status) -> Option<String> {
     (task.tree.total > 1).then(|| tree_counts(&task.tree))
 }
 
-/// When the first thing in a tree began, or the last one ended, and which.
-fn whose(task: &Status, at: &Option<String>, by: &Option<String>) -> Option<String> {
+/// Formats the first start or last end in a tree, with the task's id.
+fn boundary_text(task: &Status, at: &Option<String>, by: &Option<String>) -> Option<String> {
     let at = at.as_ref().filter(|_| task.tree.total > 1)?;
     Some(format!("{at} {}", by.as_deref().unwrap_or_default()))
 }
 
-/// How far a whole tree is.
+/// Formats the task counts of a tree.
 pub fn tree_counts(tree: &Tree) -> String {
     let mut text =
         format!("{} tasks: {} successful, {} pending, {} failed", tree.total, tree.successful, tree.pending, tree.failed);
@@ -208,7 +208,7 @@ pub fn tree_counts(tree: &Tree) -> String {
 pub mod samples {
     use super::*;
 
-    /// A finished echo task.
+    /// Returns a finished echo task.
     pub fn status() -> Status {
         let text = r#"{
             "id": "cover-42", "parent": null, "root": "cover-42", "type": "echo", "state": "succeeded", "own_state": "succeeded",
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finished_task() {
+    fn finished_task_is_rendered() {
         let expected = "\
 id        cover-42
 type      echo
@@ -239,15 +239,18 @@ started   2026-01-31T12:00:01.000Z
 ended     2026-01-31T12:00:02.250Z (took 1.2 s)
 worker    w-1
 result    {\"hello\":\"world\"}";
-        assert_eq!(card(&samples::status(), Paint(false)), expected);
+        assert_eq!(render_task(&samples::status(), Paint(false)), expected);
     }
 
     #[test]
     fn running_task_shows_elapsed_time() {
         let mut task = samples::status();
-        (task.state, task.own_state, task.ended_at, task.result) = (State::Running, State::Running, None, None);
+        task.state = State::Running;
+        task.own_state = State::Running;
+        task.ended_at = None;
+        task.result = None;
         let now_ms = millisecond("2026-01-31T12:01:02.000Z").unwrap();
-        let text = card_at(&task, Paint(false), now_ms);
+        let text = render_task_at(&task, Paint(false), now_ms);
         assert!(text.contains("started   2026-01-31T12:00:01.000Z (1 m 1 s ago)\n"), "{text}");
         let time = |state, ended| time_text(state, task.started_at.as_deref(), ended, now_ms);
         assert_eq!(time(State::Running, None).as_deref(), Some("for 1 m 1 s"));
@@ -257,13 +260,13 @@ result    {\"hello\":\"world\"}";
     }
 
     #[test]
-    fn error_kind_is_left_out_where_it_is_only_error() {
+    fn default_error_kind_is_omitted() {
         let text = |kind| error_text(&ErrorInfo::new(kind, "no luck", 2));
         assert_eq!([text("error"), text("timeout")], ["no luck (attempt 2)", "timeout: no luck (attempt 2)"]);
     }
 
     #[test]
-    fn what_others_have_been_told() {
+    fn deliveries_are_listed_oldest_first() {
         let mut task = samples::status();
         let text = r#"{
             "items": [
@@ -276,24 +279,28 @@ result    {\"hello\":\"world\"}";
             "unlisted": 2, "refused": 0, "checks_due": [{"number": 1, "at": "2026-01-31T13:00:00.000Z"}]
         }"#;
         task.deliveries = serde_json::from_str(text).unwrap();
-        let text = card(&task, Paint(false));
-        let told: Vec<&str> = text.lines().filter(|line| line.starts_with("told")).collect();
+        let text = render_task(&task, Paint(false));
+        let deliveries: Vec<&str> = text.lines().filter(|line| line.starts_with("notified")).collect();
         let expected = [
-            "told      succeeded by callback callback-a (actions/0): delivered",
-            "told      running by callback callback-b (checks/0/failed): failed: http_status: `h` answered 500 (attempt 3)",
-            "told      2 older ones",
-            "told      check 1 is due 2026-01-31T13:00:00.000Z",
+            "notified  succeeded by callback callback-a (actions/0): delivered",
+            "notified  running by callback callback-b (checks/0/failed): failed: http_status: `h` answered 500 (attempt 3)",
+            "notified  2 older, not listed",
+            "notified  check 1 due 2026-01-31T13:00:00.000Z",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(deliveries, expected);
     }
 
     #[test]
-    fn a_parent_held_open_by_its_children() {
+    fn parent_waiting_for_children_is_rendered() {
         let mut task = samples::status();
         task.state = State::WaitingForChildren;
         task.attempt = 2;
-        (task.name, task.tags) = (Some("a\u{1b}[31mname".into()), vec!["x".into(), "y".into()]);
-        (task.started_at, task.ended_at, task.result, task.worker) = (None, None, None, None);
+        task.name = Some("a\u{1b}[31mname".into());
+        task.tags = vec!["x".into(), "y".into()];
+        task.started_at = None;
+        task.ended_at = None;
+        task.result = None;
+        task.worker = None;
         task.error = Some(ErrorInfo::new("timeout", "took longer\nthan 1s", 1));
         task.children.total = 5;
         task.children.by_state = [(State::Failed, 1), (State::Queued, 4)].into();
@@ -301,7 +308,7 @@ result    {\"hello\":\"world\"}";
         let expected = "\
 id        cover-42
 type      echo
-state     waiting_for_children (the task itself: succeeded)
+state     waiting_for_children (own state: succeeded)
 name      a [31mname
 tags      x, y
 attempt   2
@@ -310,19 +317,19 @@ seen      2026-01-31T12:00:00.500Z
 error     timeout: took longer than 1s (attempt 1)
 children  5: 4 queued, 1 failed
 tree      9 tasks: 3 successful, 5 pending, 1 failed, took 1 m 1 s";
-        assert_eq!(card(&task, Paint(false)), expected);
+        assert_eq!(render_task(&task, Paint(false)), expected);
     }
 
     #[test]
-    fn long_json_is_spread_out() {
+    fn long_json_is_indented() {
         let mut task = samples::status();
         task.result = RawJson::of(&serde_json::json!({"words": vec!["lorem ipsum"; 9]})).ok();
-        let text = card(&task, Paint(false));
+        let text = render_task(&task, Paint(false));
         assert!(text.contains("result    {\n            \"words\": ["), "{text}");
     }
 
     #[test]
-    fn spans_have_two_units() {
+    fn durations_have_two_units() {
         for (ms, text) in [
             (0, "0 ms"),
             (999, "999 ms"),

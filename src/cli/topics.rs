@@ -1,4 +1,4 @@
-//! `topics apply`: creates what is missing and corrects what differs.
+//! `topics apply`: creates missing topics and updates their settings.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows};
 use super::serve::StartArgs;
-use super::setup::{Setup, SetupOptions, Trouble, told};
+use super::setup::{Setup, SetupOptions, StartError, from_message};
 use crate::broker::{TopicChange, TopicOutcome};
 use crate::handlers::Registry;
 use crate::runtime::blocking;
@@ -16,43 +16,44 @@ use crate::topics::apply;
 
 #[derive(Debug, Subcommand)]
 pub enum TopicsVerb {
-    /// Create what is missing, correct what differs, and say what was done
+    /// Create missing topics, update settings that differ, and report the changes
     Apply(StartArgs),
 }
 
-/// For creating all topics.
+/// Deadline for creating all topics.
 const APPLY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 
 pub async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> Outcome {
     let TopicsVerb::Apply(args) = verb;
     init_logs("warn");
-    let parts = Setup::load(
+    let setup = Setup::load(
         globals,
         registry,
         SetupOptions { unused: &["redis", "api", "types", "schedules", "callbacks", "email"], ..SetupOptions::default() },
     )?;
-    let broker = parts.kafka()?;
-    let what = format!("kafka at `{}`", parts.brokers());
+    let broker = setup.kafka()?;
+    let what = format!("kafka at `{}`", setup.brokers());
     let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
-    parts
+    setup
         .wait_for("kafka", &what, hint, args.start_timeout.into(), |deadline| {
-            let (broker, prefix) = (broker.clone(), parts.names.prefix.clone());
+            let broker = broker.clone();
+            let prefix = setup.names.prefix.clone();
             async move {
                 let asked = blocking(move || broker.topics(&prefix, deadline)).await;
-                asked.map_err(Trouble::Lasting)?.map(drop).map_err(Trouble::from)
+                asked.map_err(StartError::Permanent)?.map(drop).map_err(StartError::from)
             }
         })
         .await?;
-    let outcomes = apply(broker, &parts.config, &parts.registry, APPLY_DEADLINE).await;
-    show(&globals.screen(), &outcomes.map_err(|why| told(Code::Failed, &why.to_string()))?)
+    let outcomes = apply(broker, &setup.config, &setup.registry, APPLY_DEADLINE).await;
+    show(&globals.output(), &outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?)
 }
 
-fn show(screen: &Output, outcomes: &[TopicOutcome]) -> Outcome {
-    if screen.is_json() {
+fn show(output: &Output, outcomes: &[TopicOutcome]) -> Outcome {
+    if output.is_json() {
         let document: Vec<_> = outcomes.iter().map(document).collect();
-        screen.json(&document)?;
+        output.json(&document)?;
     } else {
-        screen.table(rows(outcomes))?;
+        output.table(rows(outcomes))?;
     }
     let failed = outcomes.iter().any(|outcome| matches!(outcome.change, TopicChange::Failed(_)));
     Ok(if failed { Code::Failed } else { Code::Ok })
@@ -67,7 +68,7 @@ fn rows(outcomes: &[TopicOutcome]) -> Rows {
     let mut rows = Rows::new(["TOPIC", "CHANGE", "DETAILS"]);
     for outcome in outcomes {
         let (change, details) = words(&outcome.change);
-        let details = if details.is_empty() { Field::Nothing } else { Field::Text(details.join(", ")) };
+        let details = if details.is_empty() { Field::Empty } else { Field::Text(details.join(", ")) };
         rows.add([Field::Text(outcome.name.clone()), Field::from(change), details]);
     }
     rows
@@ -89,7 +90,7 @@ mod tests {
     use crate::cli::output::Paint;
 
     #[test]
-    fn every_topic_has_its_line() {
+    fn table_has_a_line_per_topic() {
         let outcome = |name: &str, change| TopicOutcome { name: name.into(), change };
         let outcomes = [
             outcome("kafleet.control", TopicChange::Created),

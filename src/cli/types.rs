@@ -1,4 +1,4 @@
-//! `types`: the task types, how many tasks each has, and what may run of them.
+//! `types`: lists task types with their task counts, and pauses, resumes or limits them.
 
 use clap::{Args, Subcommand};
 
@@ -19,11 +19,11 @@ pub struct TypesArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum TypesVerb {
-    /// Start nothing of a type; what runs ends
+    /// Stop starting tasks of a type; running attempts continue
     Pause(PauseArgs),
-    /// Go on with a type
+    /// Resume a type
     Resume(ResumeArgs),
-    /// Limit a type on the running fleet; what is not named stays as it is
+    /// Limit a type on the running fleet; omitted limits keep their values
     Limit(LimitArgs),
 }
 
@@ -31,7 +31,7 @@ pub enum TypesVerb {
 pub struct PauseArgs {
     #[arg(value_name = "TYPE")]
     pub name: String,
-    /// What people read beside it
+    /// Reason, shown with the type
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
@@ -46,57 +46,59 @@ pub struct ResumeArgs {
 pub struct LimitArgs {
     #[arg(value_name = "TYPE")]
     pub name: String,
-    /// Attempts at once in each worker
+    /// Concurrent attempts per worker
     #[arg(long, value_name = "N")]
     pub slots: Option<u32>,
-    /// Attempts at once in all workers together
+    /// Concurrent attempts in all workers together
     #[arg(long, value_name = "N")]
     pub max_concurrency: Option<u32>,
-    /// Starts in a time, such as 100/s, 10/5m
+    /// Starts per interval, such as 100/s or 10/5m
     #[arg(long, value_name = "COUNT/TIME", value_parser = parse_rate)]
     pub rate: Option<Rate>,
-    /// Starts at once after a rest
+    /// Burst: starts allowed at once after an idle time
     #[arg(long, value_name = "N", requires = "rate")]
     pub burst: Option<u32>,
-    /// The rate is of tasks with the same key
+    /// Apply the rate per task key
     #[arg(long, requires = "rate")]
     pub per_key: bool,
-    /// Back to what the configuration says, before the other options count
+    /// Return to the limits of the configuration before applying the other options
     #[arg(long)]
     pub reset: bool,
 }
 
-/// `100/s`, `10/5m`, `1/500ms`.
+/// Parses a rate such as `100/s`, `10/5m` or `1/500ms`.
 fn parse_rate(text: &str) -> Result<Rate, String> {
-    let told = || format!("`{text}` is no rate: write 100/s, 10/5m or 1/500ms");
-    let (count, per) = text.split_once('/').filter(|(_, per)| !per.is_empty()).ok_or_else(told)?;
+    let invalid = || format!("`{text}` is not a rate: write 100/s, 10/5m or 1/500ms");
+    let (count, per) = text.split_once('/').filter(|(_, per)| !per.is_empty()).ok_or_else(invalid)?;
     let per = if per.starts_with(|c: char| c.is_ascii_digit()) { per.to_owned() } else { format!("1{per}") };
-    let (count, per) = (count.parse().map_err(|_| told())?, Millis::parse(&per).map_err(|_| told())?);
+    let count = count.parse().map_err(|_| invalid())?;
+    let per = Millis::parse(&per).map_err(|_| invalid())?;
     let rate = Rate { count, per, burst: 1, by: RateBy::Type };
     rate.check().map(|()| rate)
 }
 
 pub async fn types(args: TypesArgs, globals: &Globals) -> Outcome {
-    let (client, screen) = (globals.client()?, globals.screen());
+    let client = globals.client()?;
+    let output = globals.output();
     let shown = match args.verb {
         None => {
             let types: Types = client.get(&["v1", "types"], &Vec::new()).await?;
-            if screen.is_json() {
-                screen.json(&types)?;
+            if output.is_json() {
+                output.json(&types)?;
                 return Ok(Code::Ok);
             }
             types.types
         }
         Some(verb) => {
             let changed = change(&client, verb).await?;
-            if screen.is_json() {
-                screen.json(&changed)?;
+            if output.is_json() {
+                output.json(&changed)?;
                 return Ok(Code::Ok);
             }
             vec![changed]
         }
     };
-    screen.list(rows(&shown), "no task types; `[types.NAME]` in kafleet.toml and `kafleet topics apply` make one")?;
+    output.list(rows(&shown), "no task types; add `[types.NAME]` to kafleet.toml and run `kafleet topics apply`")?;
     Ok(Code::Ok)
 }
 
@@ -112,13 +114,13 @@ async fn change(client: &Client, verb: TypesVerb) -> Result<TypeDocument, Failur
             let types: Types = client.get(&["v1", "types"], &Vec::new()).await?;
             let known = types.types.into_iter().find(|known| known.name == args.name).map(|known| known.limits);
             let path = ["v1", "types", &args.name, "limits"];
-            client.call(Method::PUT, &path, Some(&merged(known.unwrap_or_default(), &args))).await
+            client.call(Method::PUT, &path, Some(&merge_limits(known.unwrap_or_default(), &args))).await
         }
     }
 }
 
-/// What was set live before, and what is asked for now.
-fn merged(known: TypeLimits, args: &LimitArgs) -> SetLimits {
+/// Merges the limits set on the running fleet with those of the arguments.
+fn merge_limits(known: TypeLimits, args: &LimitArgs) -> SetLimits {
     let live = |name: &str| !args.reset && known.live.iter().any(|known| known == name);
     let rate = args.rate.map(|rate| Rate {
         burst: args.burst.unwrap_or(rate.burst),
@@ -134,20 +136,20 @@ fn merged(known: TypeLimits, args: &LimitArgs) -> SetLimits {
 
 fn rows(types: &[TypeDocument]) -> Rows {
     let mut rows = Rows::new(["TYPE", "TOPIC", "BACKLOG", "QUEUED", "RUNNING", "OTHER PENDING", "SUCCEEDED", "FAILED", "WORK"]);
-    for given in types {
+    for document in types {
         let count = |wanted: &dyn Fn(State) -> bool| {
-            Field::Number(given.counts.iter().filter(|(state, _)| wanted(**state)).map(|(_, count)| count).sum())
+            Field::Number(document.counts.iter().filter(|(state, _)| wanted(**state)).map(|(_, count)| count).sum())
         };
         rows.add([
-            Field::Text(given.name.clone()),
-            Field::from(if given.topic { "yes" } else { "no" }),
-            Field::Number(given.backlog),
+            Field::Text(document.name.clone()),
+            Field::from(if document.topic { "yes" } else { "no" }),
+            Field::Number(document.backlog),
             count(&|state| state == State::Queued),
             count(&|state| state == State::Running),
             count(&|state| state.category() == Category::Pending && !matches!(state, State::Queued | State::Running)),
             count(&|state| state.category() == Category::Successful),
             count(&|state| state.category() == Category::Failed),
-            work(given),
+            status_notes(document),
         ]);
     }
     rows
@@ -157,21 +159,26 @@ fn numbers(numbers: &[i32]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// `paused`, the limits (those that were set live have a star), kill switches, and what stands still.
-fn work(given: &TypeDocument) -> Field {
-    let (limits, work) = (&given.limits, given.worker_totals.as_ref());
+/// Notes of a type: pause, limits (a star marks those set on the running fleet), kill switches, stopped workers.
+fn status_notes(document: &TypeDocument) -> Field {
+    let limits = &document.limits;
+    let totals = document.worker_totals.as_ref();
     let star = |name: &str| if limits.live.iter().any(|live| live == name) { "*" } else { "" };
     let words = [
-        given.paused.as_ref().map(|_| "paused".to_owned()),
+        document.paused.as_ref().map(|_| "paused".to_owned()),
         limits.slots.map(|slots| format!("slots {slots}{}", star("slots"))),
         limits.max_concurrency.map(|most| format!("at most {most}{}", star("max_concurrency"))),
         limits.rate.map(|rate| format!("rate {rate}{}", star("rate"))),
-        (!given.kills.is_empty()).then(|| format!("kill {}", given.kills.join(" "))),
-        work.filter(|work| work.stopped > 0).map(|work| format!("stopped in {} of {} workers", work.stopped, work.workers)),
-        work.filter(|work| !work.refused.is_empty()).map(|work| format!("refused partitions {}", numbers(&work.refused))),
+        (!document.kills.is_empty()).then(|| format!("kill {}", document.kills.join(" "))),
+        totals
+            .filter(|totals| totals.stopped > 0)
+            .map(|totals| format!("stopped in {} of {} workers", totals.stopped, totals.workers)),
+        totals
+            .filter(|totals| !totals.refused.is_empty())
+            .map(|totals| format!("refused partitions {}", numbers(&totals.refused))),
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
-    if words.is_empty() { Field::Nothing } else { Field::Text(words.join(", ")) }
+    if words.is_empty() { Field::Empty } else { Field::Text(words.join(", ")) }
 }
 
 #[cfg(test)]
@@ -209,7 +216,7 @@ echo  yes          6       4        2              4        100      11  slots 4
     }
 
     #[test]
-    fn a_rate_is_read_and_what_is_not_named_stays() {
+    fn omitted_limits_keep_their_values() {
         let rate = parse_rate("10/5m").unwrap();
         assert_eq!((rate.count, rate.per, parse_rate("100/s").unwrap().per), (10, Millis::secs(300), Millis::secs(1)));
         for bad in ["10", "x/s", "0/s", "10/w", "/s", "10/"] {
@@ -225,9 +232,9 @@ echo  yes          6       4        2              4        100      11  slots 4
             per_key: true,
             reset: false,
         };
-        let set = merged(known.clone(), &args);
-        assert_eq!((set.slots, set.max_concurrency), (Some(4), None), "only what was set live is set again");
+        let set = merge_limits(known.clone(), &args);
+        assert_eq!((set.slots, set.max_concurrency), (Some(4), None), "only limits set on the running fleet are kept");
         assert_eq!(set.rate, Some(Rate { burst: 3, by: RateBy::Key, ..rate }));
-        assert_eq!(merged(known, &LimitArgs { reset: true, rate: None, burst: None, ..args }), SetLimits::default());
+        assert_eq!(merge_limits(known, &LimitArgs { reset: true, rate: None, burst: None, ..args }), SetLimits::default());
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for a task's end, and what its end means to the shell.
+//! Waits for the end of a task and maps its state to an exit code.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::output::Output;
-use super::task_view::card;
+use super::task_view::render_task;
 use crate::api::documents::Status;
 use crate::model::record::state::{Category, State};
 use crate::model::units::duration::Millis;
 
-/// Waits for the end of a task until `wait` after `begun`, prints it as it then is, and answers with its outcome.
-pub async fn finish(client: &Client, screen: &Output, status: Status, wait: Millis, begun: Instant) -> Outcome {
-    let status = client.until_done(Box::new(status), deadline(begun, wait)).await?;
-    if screen.is_json() {
-        screen.json(&*status)?
+/// Waits for the end of a task until `wait` after `started`, prints its status, and returns its exit code.
+pub async fn finish(client: &Client, output: &Output, status: Status, wait: Millis, started: Instant) -> Outcome {
+    let status = client.wait_until_ended(Box::new(status), deadline(started, wait)).await?;
+    if output.is_json() {
+        output.json(&*status)?
     } else {
-        screen.line(&card(&status, screen.paint))?
+        output.line(&render_task(&status, output.paint))?
     }
     verdict(&status.id, status.state, wait)
 }
 
-/// Half a century stands for more than a clock can hold.
-pub fn deadline(begun: Instant, wait: Millis) -> Instant {
-    const LONGEST: Duration = Duration::from_secs(50 * 365 * 86_400);
-    begun + Duration::from(wait).min(LONGEST)
+/// Returns `started + wait`, with a wait of at most 50 years so that the sum does not overflow.
+pub fn deadline(started: Instant, wait: Millis) -> Instant {
+    const MAX_WAIT: Duration = Duration::from_secs(50 * 365 * 86_400);
+    started + Duration::from(wait).min(MAX_WAIT)
 }
 
-/// The exit code of a task's state.
+/// Returns the exit code for a task's state.
 pub fn code_of(state: State) -> Code {
     match state.category() {
         Category::Successful => Code::Ok,
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_is_the_exit_code() {
+    fn state_determines_the_exit_code() {
         assert_eq!(code_of(State::Succeeded), Code::Ok);
         for state in [State::Failed, State::Cancelled, State::Expired] {
             assert_eq!(code_of(state), Code::Failed);

@@ -1,4 +1,4 @@
-//! `why`: the reasons for where a task is.
+//! `why`: explains why a task is in its state.
 
 use clap::Args;
 
@@ -14,15 +14,15 @@ pub struct WhyArgs {
 }
 
 pub async fn why(args: WhyArgs, globals: &Globals) -> Outcome {
-    let screen = globals.screen();
+    let output = globals.output();
     let why: Why = globals.client()?.get(&["v1", "tasks", &args.id, "why"], &Vec::new()).await?;
-    if screen.is_json() {
-        screen.json(&why)?;
+    if output.is_json() {
+        output.json(&why)?;
         return Ok(Code::Ok);
     }
-    screen.line(&format!("{} is {}", why.id, why.state))?;
+    output.line(&format!("{} is {}", why.id, why.state))?;
     for finding in &why.findings {
-        screen.line(&format!("  {}", one_line(&finding.message)))?;
+        output.line(&format!("  {}", one_line(&finding.message)))?;
     }
     Ok(Code::Ok)
 }

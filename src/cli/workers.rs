@@ -1,4 +1,4 @@
-//! `workers`: who works, and on what.
+//! `workers`: lists workers and the tasks they run.
 
 use clap::Args;
 
@@ -11,30 +11,31 @@ use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
 pub struct WorkersArgs {
-    /// The tasks that run, instead of the workers
+    /// List the running tasks instead of the workers
     #[arg(long)]
     pub running: bool,
-    /// Also workers that have stopped
+    /// Include stopped workers
     #[arg(long)]
     pub all: bool,
 }
 
 pub async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
-    let screen = globals.screen();
+    let output = globals.output();
     let mut answer: Workers = globals.client()?.get(&["v1", "workers"], &Vec::new()).await?;
     if !args.all {
         answer.workers.retain(|worker| worker.state != WorkerState::Stopped);
     }
-    if screen.is_json() {
-        screen.json(&answer)?
+    if output.is_json() {
+        output.json(&answer)?
     } else if args.running {
-        screen.list(running(&answer.workers), "no task is running; `kafleet list --level any --state queued` shows what waits")?
+        output
+            .list(running(&answer.workers), "no task is running; `kafleet list --level any --state queued` lists queued tasks")?
     } else {
         let none = match args.all {
-            true => "no worker has been heard of; `kafleet worker` starts one",
-            false => "no worker is alive; `kafleet worker` starts one, `kafleet workers --all` shows those that have ended",
+            true => "no worker has sent a heartbeat; `kafleet worker` starts one",
+            false => "no worker is alive; `kafleet worker` starts one, `kafleet workers --all` includes stopped ones",
         };
-        screen.list(rows(&answer.workers), none)?
+        output.list(rows(&answer.workers), none)?
     }
     Ok(Code::Ok)
 }
@@ -42,7 +43,7 @@ pub async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
 fn rows(workers: &[WorkerDocument]) -> Rows {
     let mut rows = Rows::new(["WORKER", "STATE", "HEARD", "VERSION", "IN FLIGHT", "TYPES"]);
     for worker in workers {
-        let types: Vec<String> = worker.types.iter().map(part).collect();
+        let types: Vec<String> = worker.types.iter().map(type_summary).collect();
         rows.add([
             Field::Text(worker.id.clone()),
             Field::from(name(worker.state)),
@@ -55,13 +56,13 @@ fn rows(workers: &[WorkerDocument]) -> Rows {
     rows
 }
 
-/// `echo 3/8`: three of eight slots are taken.
-fn part(part: &TypeStatus) -> String {
-    let paused = if part.paused { " paused" } else { "" };
-    let stopped = if part.stopped.is_some() { " stopped" } else { "" };
-    let refused: Vec<String> = part.refused.iter().map(ToString::to_string).collect();
+/// Formats a type's slots in use, as `echo 3/8`, and its problems.
+fn type_summary(type_summary: &TypeStatus) -> String {
+    let paused = if type_summary.paused { " paused" } else { "" };
+    let stopped = if type_summary.stopped.is_some() { " stopped" } else { "" };
+    let refused: Vec<String> = type_summary.refused.iter().map(ToString::to_string).collect();
     let refused = if refused.is_empty() { String::new() } else { format!(" refuses {}", refused.join(",")) };
-    format!("{} {}/{}{paused}{stopped}{refused}", part.task_type, part.in_flight, part.slots)
+    format!("{} {}/{}{paused}{stopped}{refused}", type_summary.task_type, type_summary.in_flight, type_summary.slots)
 }
 
 fn running(workers: &[WorkerDocument]) -> Rows {
@@ -102,8 +103,8 @@ mod tests {
     use crate::cli::output::Paint;
 
     #[test]
-    fn slots_and_what_is_taken_are_side_by_side() {
-        let part = |name: &str, in_flight, slots, paused| TypeStatus {
+    fn types_show_slots_in_use() {
+        let type_summary = |name: &str, in_flight, slots, paused| TypeStatus {
             task_type: name.into(),
             in_flight,
             slots,
@@ -122,9 +123,9 @@ mod tests {
             held_bytes: 0,
             in_flight: 3,
             types: vec![
-                part("echo", 3, 8, false),
-                part("resize", 0, 4, true),
-                TypeStatus { stopped: Some("why".into()), refused: vec![1, 3], ..part("shaky", 1, 2, false) },
+                type_summary("echo", 3, 8, false),
+                type_summary("resize", 0, 4, true),
+                TypeStatus { stopped: Some("why".into()), refused: vec![1, 3], ..type_summary("shaky", 1, 2, false) },
             ],
             running: Vec::new(),
         };

@@ -1,4 +1,4 @@
-//! `[callbacks]`: whom callbacks may reach, and the secrets that they are signed with.
+//! `[callbacks]`: allowed destinations of callbacks, and the secrets that sign them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,36 +10,36 @@ use serde::{Deserialize, Serialize};
 use super::document::join;
 use super::shape::{Finding, table};
 
-/// The longest name of a secret.
+/// Maximum length of a secret's name.
 const MAX_NAME_CHARS: usize = 64;
 
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CallbacksConfig {
-    /// Hosts that may be called, such as `hooks.example.com` or `*.example.com`. Default: any whose address is public.
+    /// Allowed hosts, such as `hooks.example.com` or `*.example.com`. Default: any host with a public address.
     pub hosts: Vec<String>,
-    /// Networks that may be called although they are private, loopback or link-local, such as `10.1.0.0/16`. Default: none.
+    /// Allowed private, loopback or link-local networks, such as `10.1.0.0/16`. Default: none.
     pub private: Vec<String>,
-    /// Also call `http://`. Default: only `https://`.
+    /// Allow `http://`. Default: only `https://`.
     pub plain_http: bool,
-    /// Secrets by name: tasks name them, and never hold them.
+    /// Signing secrets by name. Tasks refer to them by name only.
     pub secrets: BTreeMap<String, SecretConfig>,
 }
 
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SecretConfig {
-    /// The secret; `${VARIABLE}` takes it from the environment.
+    /// The secret; `${VARIABLE}` reads it from the environment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// A file that holds it, read at each use; relative to kafleet.toml.
+    /// File with the secret, read at each use; relative to kafleet.toml.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// The hosts that it is used for, as in `callbacks.hosts`; `*` is any. At least one.
+    /// Hosts that the secret is used for, as in `callbacks.hosts`; `*` is any. At least one.
     pub hosts: Vec<String>,
 }
 
-pub(super) fn broken(config: &CallbacksConfig) -> Vec<Finding> {
+pub(super) fn problems(config: &CallbacksConfig) -> Vec<Finding> {
     let mut found = hosts("/callbacks/hosts", &config.hosts);
     for (n, net) in config.private.iter().enumerate().filter(|(_, net)| net.parse::<IpNet>().is_err()) {
         let what = format!("`callbacks.private[{n}]`: `{net}` is not a network");
@@ -58,14 +58,14 @@ fn secret_problems(at: &str, name: &str, secret: &SecretConfig) -> Vec<Finding> 
         found.push(Finding::new(at, what).hint(format!("use 1 to {MAX_NAME_CHARS} characters of a-z 0-9 _ -")));
     }
     if secret.value.is_some() == secret.file.is_some() {
-        found.push(Finding::new(at, format!("{} needs `value` or `file`, one of them", table(at))));
+        found.push(Finding::new(at, format!("{} needs either `value` or `file`", table(at))));
     }
     if secret.value.as_deref().is_some_and(str::is_empty) {
         found.push(Finding::new(join(at, "value"), format!("the secret `{name}` is empty")));
     }
     if secret.hosts.is_empty() {
-        let what = format!("{} needs `hosts`: the hosts that the secret is used for", table(at));
-        found.push(Finding::new(join(at, "hosts"), what).hint("such as `hosts = [\"hooks.example.com\"]`"));
+        let what = format!("{} needs `hosts`, the hosts that the secret is used for", table(at));
+        found.push(Finding::new(join(at, "hosts"), what).hint("write, for example, `hosts = [\"hooks.example.com\"]`"));
     }
     found.extend(hosts(&join(at, "hosts"), &secret.hosts));
     found
@@ -78,12 +78,12 @@ pub(super) fn is_secret_name(name: &str) -> bool {
 
 fn hosts(at: &str, hosts: &[String]) -> Vec<Finding> {
     let wrong = hosts.iter().enumerate().filter(|(_, host)| !is_host_pattern(host));
-    let told = |(n, host): (usize, &String)| {
+    let finding = |(n, host): (usize, &String)| {
         let what = format!("`{}` is not a host", crate::model::task::id::clip(host));
         Finding::new(format!("{at}/{n}"), what)
-            .hint("a name or address without scheme, port and path, such as `hooks.example.com` or `*.example.com`")
+            .hint("give a name or address without scheme, port and path, such as `hooks.example.com` or `*.example.com`")
     };
-    wrong.map(told).collect()
+    wrong.map(finding).collect()
 }
 
 fn is_host_pattern(host: &str) -> bool {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_with_a_section_is_told() {
+    fn all_problems_of_the_section_are_reported() {
         let secret = SecretConfig { value: Some(String::new()), file: Some("f".into()), hosts: vec!["a b".into()] };
         let config = CallbacksConfig {
             hosts: vec!["https://a".into()],
@@ -115,7 +115,7 @@ mod tests {
             secrets: [("Bad".to_owned(), secret)].into(),
             ..CallbacksConfig::default()
         };
-        let pointers: Vec<String> = broken(&config).into_iter().map(|finding| finding.pointer).collect();
+        let pointers: Vec<String> = problems(&config).into_iter().map(|finding| finding.pointer).collect();
         let at = "/callbacks/secrets/Bad";
         let expected = ["/callbacks/hosts/0", "/callbacks/private/1", at, at, &format!("{at}/value"), &format!("{at}/hosts/0")];
         assert_eq!(pointers, expected);

@@ -1,4 +1,4 @@
-//! A file as JSON, with the place of every key, and its variables replaced.
+//! Configuration file as JSON, with the line of every key and with variables expanded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,32 +6,32 @@ use serde_json::{Map, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The file's values and where each of them is written. Values are named by JSON pointers.
+/// Values of the file and their locations, by JSON pointer.
 #[derive(Default)]
 pub(super) struct Document {
-    /// With variables replaced.
+    /// Values with variables expanded.
     pub value: Value,
-    /// As written: what problems show, so that nothing from the environment gets into a message.
+    /// Values as written, for messages, so that no message contains a value from the environment.
     pub written: Value,
-    places: BTreeMap<String, Place>,
-    /// Values with a variable that is not set, in sections that this process does not use.
+    locations: BTreeMap<String, Location>,
+    /// Pointers of values with unset variables, in sections that this process does not use.
     pub unset: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum Location {
     Line(usize),
-    /// Not from the file: the option and variable it came from.
+    /// Value from an option or environment variable, which is named.
     Given(&'static str),
 }
 
-/// A line and what is wrong there.
+/// Syntax error and its line.
 pub(super) struct SyntaxError {
     pub line: Option<usize>,
     pub message: String,
 }
 
-/// What is wrong with a `${…}`.
+/// Reason why a `${…}` cannot be expanded.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unexpanded {
     NotSet(String),
@@ -42,11 +42,11 @@ impl Document {
     pub fn parse(text: &str) -> Result<Self, Vec<SyntaxError>> {
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            let told = |error: &toml::de::Error| SyntaxError {
+            let syntax_error = |error: &toml::de::Error| SyntaxError {
                 line: error.span().map(|span| line_of(text, span.start)),
                 message: error.message().to_owned(),
             };
-            return Err(errors.iter().map(told).collect());
+            return Err(errors.iter().map(syntax_error).collect());
         }
         let mut document = Self::default();
         let value = document.table(text, "", table.get_ref());
@@ -57,22 +57,22 @@ impl Document {
         let mut map = Map::new();
         for (key, value) in table {
             let pointer = join(above, key.get_ref());
-            self.places.insert(pointer.clone(), Place::Line(line_of(text, key.span().start)));
+            self.locations.insert(pointer.clone(), Location::Line(line_of(text, key.span().start)));
             let value = self.value(text, &pointer, value.get_ref());
             self.put(&mut map, above, key.get_ref(), value);
         }
         Value::Object(map)
     }
 
-    /// In `[kafka]` a key such as `security.protocol` may be written without quotes, which is a table to TOML.
+    /// Inserts a value. In `[kafka]`, nested tables become dotted keys: to TOML, an unquoted `a.b` is a table.
     fn put(&mut self, map: &mut Map<String, Value>, above: &str, key: &str, value: Value) {
-        let place = self.places.get(&join(above, key)).cloned();
+        let location = self.locations.get(&join(above, key)).cloned();
         match value {
             Value::Object(inner) if above == "/kafka" => {
                 for (rest, value) in inner {
                     let dotted = format!("{key}.{rest}");
-                    let nested = self.places.get(&join(&join(above, key), &rest)).cloned();
-                    self.places.extend(nested.or(place.clone()).map(|place| (join(above, &dotted), place)));
+                    let nested = self.locations.get(&join(&join(above, key), &rest)).cloned();
+                    self.locations.extend(nested.or(location.clone()).map(|location| (join(above, &dotted), location)));
                     self.put(map, above, &dotted, value);
                 }
             }
@@ -86,7 +86,7 @@ impl Document {
         match value {
             DeValue::String(text) => text.as_ref().into(),
             DeValue::Boolean(flag) => (*flag).into(),
-            // A number out of range stays text, and is refused as what it is.
+            // A number out of range is kept as text and refused by the schema.
             DeValue::Integer(number) => {
                 i64::from_str_radix(number.as_str(), number.radix()).map_or_else(|_| number.to_string().into(), Value::from)
             }
@@ -98,7 +98,7 @@ impl Document {
             DeValue::Array(items) => {
                 let item = |(n, item): (usize, &Spanned<DeValue<'_>>)| {
                     let pointer = join(pointer, &n.to_string());
-                    self.places.insert(pointer.clone(), Place::Line(line_of(text, item.span().start)));
+                    self.locations.insert(pointer.clone(), Location::Line(line_of(text, item.span().start)));
                     self.value(text, &pointer, item.get_ref())
                 };
                 items.iter().enumerate().map(item).collect()
@@ -107,7 +107,7 @@ impl Document {
         }
     }
 
-    /// Puts a value from outside the file over what the file says.
+    /// Overrides a value of the file.
     pub fn give(&mut self, section: &str, key: &str, text: &str, from: &'static str) {
         for root in [&mut self.value, &mut self.written] {
             let section = match root {
@@ -118,16 +118,16 @@ impl Document {
                 section.insert(key.to_owned(), text.into());
             }
         }
-        self.places.insert(join(&join("", section), key), Place::Given(from));
+        self.locations.insert(join(&join("", section), key), Location::Given(from));
     }
 
-    /// Where a key is written; for one that is not, the nearest table above it.
-    pub fn place(&self, pointer: &str) -> Option<&Place> {
+    /// Returns the location of a key, or of the nearest table above it.
+    pub fn location(&self, pointer: &str) -> Option<&Location> {
         let above = std::iter::successors(Some(pointer), |pointer| pointer.rsplit_once('/').map(|(above, _)| above));
-        above.filter_map(|pointer| self.places.get(pointer)).next()
+        above.filter_map(|pointer| self.locations.get(pointer)).next()
     }
 
-    /// Replaces `${VARIABLE}` in every text. A variable may be missing in the sections of `unused`.
+    /// Expands `${VARIABLE}` in every string. Variables may be unset in the sections of `unused`.
     pub fn expand(&mut self, env: &dyn Fn(&str) -> Option<String>, unused: &[&str]) -> Vec<(String, Unexpanded)> {
         let mut failed = Vec::new();
         expand_value(&mut self.value, "", env, &mut failed);
@@ -159,9 +159,11 @@ fn expand_value(value: &mut Value, pointer: &str, env: &dyn Fn(&str) -> Option<S
     }
 }
 
-/// `${NAME}` becomes the variable's value, `$${` a plain `${`; any other `$` stays.
+/// Expands `${NAME}` to the variable's value and `$${` to a literal `${`; any other `$` stays.
 fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, Vec<Unexpanded>> {
-    let (mut out, mut rest, mut failed) = (String::new(), text, Vec::new());
+    let mut out = String::new();
+    let mut rest = text;
+    let mut failed = Vec::new();
     while let Some(at) = rest.find("${") {
         if rest[..at].ends_with('$') {
             out.push_str(&rest[..at - 1]);
@@ -195,17 +197,17 @@ fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1
 }
 
-/// The pointer of a key below another pointer.
+/// Returns the pointer of a key below another pointer.
 pub(super) fn join(above: &str, key: &str) -> String {
     format!("{above}/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
-/// The keys of a pointer.
+/// Returns the keys of a pointer.
 pub(super) fn keys(pointer: &str) -> Vec<String> {
     pointer.split('/').skip(1).map(|key| key.replace("~1", "/").replace("~0", "~")).collect()
 }
 
-/// A pointer as people write keys: `kafka."bootstrap.servers"`, `api.tokens[0].token`.
+/// Formats a pointer as a TOML key: `kafka."bootstrap.servers"`, `api.tokens[0].token`.
 pub(super) fn dotted(pointer: &str) -> String {
     let mut out = String::new();
     for key in keys(pointer) {
@@ -225,16 +227,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_are_replaced() {
+    fn variables_are_expanded() {
         let env = |name: &str| (name == "HOST").then(|| "h${X}".to_owned());
-        for (text, meant) in [
+        for (text, expanded) in [
             ("plain $5 $ {x}", "plain $5 $ {x}"),
             ("${HOST}", "h${X}"),
             ("a-${HOST}:${HOST}", "a-h${X}:h${X}"),
             ("$${HOST}", "${HOST}"),
             ("$$${HOST}", "$${HOST}"),
         ] {
-            assert_eq!(expand(text, &env), Ok(meant.to_owned()), "{text}");
+            assert_eq!(expand(text, &env), Ok(expanded.to_owned()), "{text}");
         }
         assert_eq!(expand("${A}${HOST}${B}", &env), Err(["A", "B"].map(|name| Unexpanded::NotSet(name.into())).into()));
         for bad in ["${", "${HOST", "${}", "${1A}", "${A-B}"] {
@@ -248,12 +250,12 @@ mod tests {
             Document::parse("[kafka]\nsecurity.protocol = \"ssl\"\n\"a.b\" = 1\n\n[kafka.ssl]\nca.location = \"x\"").ok();
         let document = document.unwrap();
         assert_eq!(document.value["kafka"], serde_json::json!({"security.protocol": "ssl", "a.b": 1, "ssl.ca.location": "x"}));
-        assert_eq!(document.place("/kafka/ssl.ca.location"), Some(&Place::Line(6)));
-        assert_eq!(document.place("/kafka/security.protocol"), Some(&Place::Line(2)));
+        assert_eq!(document.location("/kafka/ssl.ca.location"), Some(&Location::Line(6)));
+        assert_eq!(document.location("/kafka/security.protocol"), Some(&Location::Line(2)));
     }
 
     #[test]
-    fn keys_are_shown_as_they_are_written() {
+    fn keys_are_formatted_as_in_toml() {
         assert_eq!(dotted("/kafka/bootstrap.servers"), "kafka.\"bootstrap.servers\"");
         assert_eq!(dotted("/api/tokens/0/token"), "api.tokens[0].token");
     }

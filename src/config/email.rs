@@ -1,4 +1,4 @@
-//! `[email]`: the server that mails go out through, and to whom.
+//! `[email]`: the SMTP server and the allowed recipients.
 
 use std::path::PathBuf;
 
@@ -6,37 +6,37 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::document::join;
+use super::email_address::{AddressPattern, parse_mailbox};
 use super::shape::Finding;
-use crate::handlers::builtin::email::{AddressPattern, check_address};
 
 const AT: &str = "/email";
 
 #[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EmailConfig {
-    /// The host of the SMTP server.
+    /// Host of the SMTP server.
     pub server: String,
     /// Default: 587 with `starttls`, 465 with `tls`, 25 with `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
-    /// How the connection is kept private. Default `starttls`.
+    /// Encryption of the connection. Default `starttls`.
     #[serde(default)]
     pub tls: MailTls,
-    /// A file with the certificate (PEM) that the server's is signed with, relative to kafleet.toml. Default: the system's.
+    /// File with the CA certificate (PEM), relative to kafleet.toml. Default: the system's certificates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
-    /// `${VARIABLE}` takes it from the environment.
+    /// Password; `${VARIABLE}` reads it from the environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
-    /// A file that holds it instead, read at each use; relative to kafleet.toml.
+    /// File with the password, read at each use; relative to kafleet.toml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
-    /// Who mails are from: `fleet@example.com`, or `The fleet <fleet@example.com>`.
+    /// Sender: `fleet@example.com`, or `The fleet <fleet@example.com>`.
     pub from: String,
-    /// Who may be written to, such as `ops@example.com` or `*@example.com`. Default: anybody.
+    /// Allowed recipients, such as `ops@example.com` or `*@example.com`. Default: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recipients: Vec<String>,
 }
@@ -44,12 +44,12 @@ pub struct EmailConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MailTls {
-    /// It begins in the clear and has to change to TLS before anything is said.
+    /// Plain connection that must be upgraded to TLS before anything else is sent.
     #[default]
     Starttls,
     /// TLS from the start.
     Tls,
-    /// In the clear; without a password.
+    /// Unencrypted; only without a password.
     None,
 }
 
@@ -63,28 +63,29 @@ impl MailTls {
     }
 }
 
-pub(super) fn broken(config: &EmailConfig) -> Vec<Finding> {
+pub(super) fn problems(config: &EmailConfig) -> Vec<Finding> {
     let at = |key: &str| join(AT, key);
     let mut found = Vec::new();
     let host = |server: &str| !server.is_empty() && !server.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '@'));
     if !host(&config.server) {
         found.push(
             Finding::new(at("server"), "`email.server` is not a host")
-                .hint("such as `smtp.example.com`; the port has its own key"),
+                .hint("write a host such as `smtp.example.com`; the port is a separate key"),
         );
     }
-    if let Err(why) = check_address(&config.from) {
+    if let Err(why) = parse_mailbox(&config.from) {
         found.push(Finding::new(at("from"), format!("`email.from`: {why}")));
     }
-    let (secrets, named) = ([config.password.is_some(), config.password_file.is_some()], config.username.is_some());
-    let secret = secrets.contains(&true);
+    let secrets = [config.password.is_some(), config.password_file.is_some()];
+    let has_username = config.username.is_some();
+    let has_password = secrets.contains(&true);
     if secrets == [true, true] {
-        found.push(Finding::new(at("password_file"), "`email` has `password` and `password_file`: one of them is enough"));
-    } else if secret != named {
-        found.push(Finding::new(at("username"), "`email.username` and its password belong together: give both, or none"));
+        found.push(Finding::new(at("password_file"), "`email` has both `password` and `password_file`: remove one of them"));
+    } else if has_password != has_username {
+        found.push(Finding::new(at("username"), "`email` needs both a username and a password, or neither"));
     }
-    if secret && config.tls == MailTls::None {
-        let what = "`email.tls` is `none`: the password would be there for everybody to read";
+    if has_password && config.tls == MailTls::None {
+        let what = "`email.tls` is `none`: the password would be sent unencrypted";
         found.push(Finding::new(at("tls"), what).hint("use `starttls` or `tls`, or no password"));
     }
     for (n, text) in config.recipients.iter().enumerate() {
@@ -104,8 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_told() {
-        let pointers = |text: &str| broken(&config(text)).into_iter().map(|finding| finding.pointer).collect::<Vec<_>>();
+    fn all_problems_of_the_section_are_reported() {
+        let pointers = |text: &str| problems(&config(text)).into_iter().map(|finding| finding.pointer).collect::<Vec<_>>();
         assert_eq!(pointers("server = \"smtp.example.com\"\nfrom = \"A fleet <a@example.com>\""), [""; 0]);
         let odd = "server = \"smtp://x\"\nfrom = \"nobody\"\nusername = \"u\"\nrecipients = [\"a@b.c\", \"*@b.c\", \"b\"]";
         assert_eq!(pointers(odd), ["/email/server", "/email/from", "/email/username", "/email/recipients/2"]);
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_password_is_not_shown() {
+    fn password_is_not_shown() {
         let config = config("server = \"s\"\nfrom = \"a@b.c\"\nusername = \"u\"\npassword = \"hunter2\"");
         assert!(!format!("{config:?}").contains("hunter2"));
     }

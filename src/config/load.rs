@@ -1,21 +1,21 @@
-//! From a file, the environment and the command line to a [`Config`], or to the list of everything that is wrong.
+//! Loads a [`Config`] from a file, the environment and the command line, or returns the list of all problems.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::document::{Document, Place, SyntaxError, Unexpanded, dotted, join, keys};
+use super::document::{Document, Location, SyntaxError, Unexpanded, dotted, join, keys};
 use super::problem::{Problem, Problems};
 use super::secrets::without_userinfo;
 use super::shape::{Finding, misfits};
 use super::{Config, Scalar, rules};
 
-/// The file that is read where none is named.
+/// Default configuration file.
 pub const DEFAULT_FILE: &str = "kafleet.toml";
-/// The broker that is used where none is named.
+/// Default bootstrap servers.
 pub const DEFAULT_BROKERS: &str = "127.0.0.1:9092";
 
-/// What the command line or the environment says over the file.
+/// Values of the command line or the environment that override the file.
 #[derive(Clone, Default)]
 pub struct Overrides {
     /// `--brokers`, `KAFLEET_BROKERS`: `[kafka]` `bootstrap.servers`.
@@ -28,7 +28,7 @@ pub struct Overrides {
     pub ops_listen: Option<String>,
     /// `--prefix`, `KAFLEET_PREFIX`: `[topics]` `prefix`.
     pub prefix: Option<String>,
-    /// Sections that this process does not use: a variable that is missing there is no problem, so that a worker needs
+    /// Sections that this process does not use. Unset variables in them are ignored, so that a worker needs
     /// none of the api's secrets.
     pub unused: &'static [&'static str],
 }
@@ -46,22 +46,22 @@ impl std::fmt::Debug for Overrides {
     }
 }
 
-/// A configuration and where it came from.
+/// A configuration and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     pub config: Config,
-    /// None: there was no file, and all is default.
+    /// `None` if there is no file; all settings then have their defaults.
     pub path: Option<PathBuf>,
-    /// Where relative paths in it begin: the file's folder, else the working directory. Absolute.
+    /// Absolute base folder of relative paths: the file's folder, or the working directory without a file.
     pub folder: PathBuf,
 }
 
-/// Reads `path`, or `./kafleet.toml` where there is one; then replaces variables, applies the overrides and checks it all.
+/// Reads `path`, or `./kafleet.toml` if it exists, expands variables, applies the overrides and checks everything.
 pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Loaded, Problems> {
     load_with(path, overrides, &|name| std::env::var(name).ok())
 }
 
-/// As [`load`], with an environment of one's own.
+/// Loads as [`load`], with the given environment.
 pub fn load_with(path: Option<&Path>, overrides: &Overrides, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Problems> {
     let found = Path::new(DEFAULT_FILE);
     let path = path.or_else(|| found.exists().then_some(found));
@@ -83,23 +83,23 @@ fn read(
     overrides: &Overrides,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Config, Problems> {
-    let teller = Teller { file: path.map_or_else(|| "configuration".to_owned(), |path| path.display().to_string()) };
-    let mut document = Document::parse(text).map_err(|errors| teller.syntax(errors))?;
+    let list = ProblemList { file: path.map_or_else(|| "configuration".to_owned(), |path| path.display().to_string()) };
+    let mut document = Document::parse(text).map_err(|errors| list.syntax(errors))?;
     let unexpanded = document.expand(env, overrides.unused);
     give(&mut document, overrides);
     let mut found: Vec<Finding> = unexpanded.into_iter().map(|(pointer, why)| missing(pointer, &why)).collect();
     found.extend(misfits(&document));
-    let config = typed(&document.value, &mut found).map(|config| settled(config, folder));
+    let config = typed(&document.value, &mut found).map(|config| resolve_paths(config, folder));
     if let Some(config) = &config {
-        // What is wrong with a key is told once.
-        let is_told = |rule: &Finding| found.iter().any(|told| told.pointer == rule.pointer);
-        let broken: Vec<_> = rules::broken(&document, config).into_iter().filter(|rule| !is_told(rule)).collect();
-        found.extend(broken);
+        // One problem per key.
+        let is_reported = |rule: &Finding| found.iter().any(|reported| reported.pointer == rule.pointer);
+        let problems: Vec<_> = rules::problems(&document, config).into_iter().filter(|rule| !is_reported(rule)).collect();
+        found.extend(problems);
     }
     found.retain(|finding| !document.unset.contains(&finding.pointer));
     match config {
         Some(config) if found.is_empty() => Ok(config),
-        _ => Err(teller.problems(&document, found)),
+        _ => Err(list.problems(&document, found)),
     }
 }
 
@@ -120,14 +120,14 @@ fn give(document: &mut Document, overrides: &Overrides) {
 fn missing(pointer: String, why: &Unexpanded) -> Finding {
     match why {
         Unexpanded::NotSet(name) => Finding::new(pointer, format!("the environment variable `{name}` is not set"))
-            .hint(format!("set it, or write `$${{{name}}}` to mean the text itself")),
-        Unexpanded::Malformed => Finding::new(pointer, "`${` without the name of a variable and `}`")
-            .hint("write `${NAME}`, or `$${` to mean the text `${`"),
+            .hint(format!("set it, or write `$${{{name}}}` for the literal text")),
+        Unexpanded::Malformed => Finding::new(pointer, "`${` without a variable name and `}`")
+            .hint("write `${NAME}`, or `$${` for the literal text `${`"),
     }
 }
 
-/// The configuration without the keys that are known to be wrong, so that all others are checked too. Durations and sizes
-/// can be in shape and still too large: those are found here. None: nothing can be read.
+/// Deserializes the configuration without the keys that are known to be wrong, so that all others are checked too. Adds
+/// errors that the schema does not cover, such as too large durations and sizes. `None` if nothing can be read.
 fn typed(value: &Value, found: &mut Vec<Finding>) -> Option<Config> {
     let mut value = value.clone();
     for finding in &*found {
@@ -146,7 +146,7 @@ fn typed(value: &Value, found: &mut Vec<Finding>) -> Option<Config> {
     }
 }
 
-/// Takes out a key; a list goes as a whole.
+/// Removes a key; of a list, the whole list.
 fn prune(value: &mut Value, keys: &[String]) -> bool {
     let ([key, rest @ ..], Value::Object(table)) = (keys, value) else { return false };
     match table.get_mut(key) {
@@ -155,8 +155,8 @@ fn prune(value: &mut Value, keys: &[String]) -> bool {
     }
 }
 
-/// Makes paths absolute, from the file's folder, and names the brokers that are used by default.
-fn settled(mut config: Config, folder: &Path) -> Config {
+/// Makes paths absolute, relative to the file's folder, and sets the default bootstrap servers.
+fn resolve_paths(mut config: Config, folder: &Path) -> Config {
     config.kafka.entry("bootstrap.servers".into()).or_insert_with(|| Scalar::Text(DEFAULT_BROKERS.into()));
     for secret in config.callbacks.iter_mut().flat_map(|callbacks| callbacks.secrets.values_mut()) {
         secret.file = secret.file.take().map(|file| folder.join(file));
@@ -178,40 +178,40 @@ fn settled(mut config: Config, folder: &Path) -> Config {
 
 fn unreadable(path: &Path, why: &std::io::Error) -> Problems {
     let what = format!("cannot be read: {why}");
-    Problems(vec![Problem { place: path.display().to_string(), key: String::new(), what, hint: None }])
+    Problems(vec![Problem { location: path.display().to_string(), key: String::new(), what, hint: None }])
 }
 
-struct Teller {
+struct ProblemList {
     file: String,
 }
 
-impl Teller {
+impl ProblemList {
     fn line(&self, line: Option<usize>) -> String {
         line.map_or_else(|| self.file.clone(), |line| format!("{}:{line}", self.file))
     }
 
     fn syntax(&self, errors: Vec<SyntaxError>) -> Problems {
-        let told = |error: SyntaxError| Problem {
-            place: self.line(error.line),
+        let problem = |error: SyntaxError| Problem {
+            location: self.line(error.line),
             key: String::new(),
             what: format!("not TOML: {}", error.message),
             hint: None,
         };
-        Problems(errors.into_iter().map(told).collect())
+        Problems(errors.into_iter().map(problem).collect())
     }
 
     fn problems(&self, document: &Document, mut found: Vec<Finding>) -> Problems {
-        found.sort_by_key(|finding| document.place(&finding.pointer).cloned());
-        let told = |finding: Finding| Problem {
-            place: match document.place(&finding.pointer) {
-                Some(Place::Line(line)) => self.line(Some(*line)),
-                Some(Place::Given(from)) => (*from).to_owned(),
+        found.sort_by_key(|finding| document.location(&finding.pointer).cloned());
+        let problem = |finding: Finding| Problem {
+            location: match document.location(&finding.pointer) {
+                Some(Location::Line(line)) => self.line(Some(*line)),
+                Some(Location::Given(from)) => (*from).to_owned(),
                 None => self.file.clone(),
             },
             key: dotted(&finding.pointer),
             what: finding.what,
             hint: finding.hint,
         };
-        Problems(found.into_iter().map(told).collect())
+        Problems(found.into_iter().map(problem).collect())
     }
 }

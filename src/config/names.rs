@@ -1,6 +1,6 @@
-//! What topics and groups are called.
+//! Names of topics, consumer groups and transactional ids.
 
-/// The names of topics under a prefix.
+/// Names under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     pub prefix: String,
@@ -28,7 +28,7 @@ impl Names {
     pub fn workers(&self) -> String {
         format!("{}.workers", self.prefix)
     }
-    /// The worker group of a type is named as its topic.
+    /// Consumer group of a type's workers, named like its topic.
     pub fn group(&self, task_type: &str) -> String {
         self.tasks(task_type)
     }
@@ -38,15 +38,15 @@ impl Names {
     pub fn observer_group(&self) -> String {
         format!("{}.observer", self.prefix)
     }
-    /// The transactions of an api: each process has its own.
+    /// Transactional id of an api process.
     pub fn api_sender(&self, process: &str) -> String {
         format!("{}.api.{process}", self.prefix)
     }
-    /// The type whose dead-letter topic this is.
+    /// Returns the type of a dead-letter topic.
     pub fn type_of_dead<'a>(&self, topic: &'a str) -> Option<&'a str> {
         topic.strip_prefix(&self.prefix)?.strip_prefix(".dead.")
     }
-    /// The type whose task topic this is.
+    /// Returns the type of a task topic.
     pub fn type_of<'a>(&self, topic: &'a str) -> Option<&'a str> {
         topic.strip_prefix(&self.prefix)?.strip_prefix(".tasks.")
     }

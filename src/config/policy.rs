@@ -1,24 +1,24 @@
-//! How a type is run.
+//! Execution policy of a type.
 
 use super::{Bytes, Isolation, OnError, Order, Rate, TypeConfig};
 use crate::model::retry::RetryPolicy;
 use crate::model::units::duration::Millis;
 
-/// How one type is run: what the type's own code says, overridden by `[types.<name>]`.
+/// Execution policy of a type: the settings of its code, overridden by `[types.<name>]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TypePolicy {
-    /// Attempts at once in one worker. `None`: as many as it has cores; see [`TypePolicy::slots`].
+    /// Concurrent attempts per worker. `None`: the number of cores; see [`TypePolicy::slots`].
     pub concurrency: Option<u32>,
-    /// In all workers together.
+    /// Concurrent attempts in all workers together.
     pub max_concurrency: Option<u32>,
     pub rate: Option<Rate>,
     pub order: Order,
     pub retry: RetryPolicy,
-    /// Of one attempt.
+    /// Time limit of one attempt.
     pub timeout: Millis,
-    /// Of all attempts and waits together, from the task's creation.
+    /// Time limit of all attempts and waits together, from the task's creation.
     pub total_timeout: Option<Millis>,
-    /// Without a sign of life.
+    /// Time limit without progress, log line or heartbeat.
     pub stall_timeout: Option<Millis>,
     pub on_error: OnError,
     pub kinds: ErrorKinds,
@@ -28,26 +28,26 @@ pub struct TypePolicy {
     pub publish_results: bool,
 }
 
-/// Which kinds of errors are worth another attempt, whatever the handler says.
+/// Kinds of errors that are retried or final, overriding the handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorKinds {
     pub retry_on: Vec<String>,
     pub fail_on: Vec<String>,
 }
 
-/// More failed attempts than this within the period stop the type.
+/// Limit of failed attempts within a period, above which the type is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alarm {
     pub max_failures: u32,
     pub period: Millis,
 }
 
-/// When a child process is replaced.
+/// Limits after which a child process is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellLimits {
-    /// After so many attempts.
+    /// Number of attempts.
     pub tasks: u32,
-    /// It cannot have more, and is replaced when it keeps more than half.
+    /// Memory limit; a process that holds more than half of it after an attempt is replaced.
     pub memory: Bytes,
 }
 
@@ -62,7 +62,7 @@ impl Default for CellLimits {
 }
 
 impl ErrorKinds {
-    /// What is said of a kind: true, try again; false, do not. A name is stronger than `*`.
+    /// Returns whether errors of a kind are retried, if it is listed. A name takes precedence over `*`.
     pub fn verdict(&self, kind: &str) -> Option<bool> {
         let named = |list: &[String], name: &str| list.iter().any(|known| known == name);
         [kind, "*"]
@@ -93,13 +93,13 @@ impl Default for TypePolicy {
 }
 
 impl TypePolicy {
-    /// Attempts at once in this process.
+    /// Concurrent attempts in this process.
     pub fn slots(&self) -> u32 {
         self.concurrency.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
     }
 
     pub fn with(self, config: &TypeConfig) -> Self {
-        let either = |written: &Vec<String>, own: Vec<String>| if written.is_empty() { own } else { written.clone() };
+        let non_empty = |set: &Vec<String>, own: Vec<String>| if set.is_empty() { own } else { set.clone() };
         let period = config.failure_period.or(self.alarm.map(|alarm| alarm.period)).unwrap_or(Alarm::PERIOD);
         let max_failures = config.max_failures.or(self.alarm.map(|alarm| alarm.max_failures));
         Self {
@@ -117,8 +117,8 @@ impl TypePolicy {
             stall_timeout: config.stall_timeout.or(self.stall_timeout),
             on_error: config.on_error.unwrap_or(self.on_error),
             kinds: ErrorKinds {
-                retry_on: either(&config.retry_on, self.kinds.retry_on),
-                fail_on: either(&config.fail_on, self.kinds.fail_on),
+                retry_on: non_empty(&config.retry_on, self.kinds.retry_on),
+                fail_on: non_empty(&config.fail_on, self.kinds.fail_on),
             },
             alarm: max_failures.map(|max_failures| Alarm { max_failures, period }),
             isolation: config.isolation.unwrap_or(self.isolation),
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_named_kind_is_stronger_than_any_other() {
+    fn named_kind_takes_precedence_over_wildcard() {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let kinds = ErrorKinds { retry_on: list(&["timeout"]), fail_on: list(&["*"]) };
         assert_eq!(["timeout", "panic"].map(|kind| kinds.verdict(kind)), [Some(true), Some(false)]);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_overrides_the_code() {
+    fn configuration_overrides_the_code() {
         let written = TypeConfig { failure_period: Some(Millis(5)), ..TypeConfig::default() };
         assert_eq!(TypePolicy::default().with(&written).alarm, None, "a period alone is no limit");
         let in_code = Alarm { max_failures: 3, period: Alarm::PERIOD };

@@ -1,23 +1,23 @@
-//! What is wrong with a configuration, as people read it.
+//! Problems of a configuration, as shown to people.
 
 use std::fmt;
 
-/// One thing that is wrong.
+/// A problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// `kafleet.toml:12`, or where else the value came from.
-    pub place: String,
-    /// The key, as it is written: `types.resize.timeout`. Empty for the file as a whole.
+    /// `kafleet.toml:12`, or another source of the value.
+    pub location: String,
+    /// TOML key, such as `types.resize.timeout`. Empty for the file as a whole.
     pub key: String,
-    /// What is wrong, and what is allowed. Never holds a secret.
+    /// Description of the problem with the allowed values. Contains no secrets.
     pub what: String,
-    /// What to do.
+    /// Suggested remedy.
     pub hint: Option<String>,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)?;
+        write!(f, "{}: {}", self.location, self.what)?;
         match &self.hint {
             Some(hint) => write!(f, "\n  hint: {hint}"),
             None => Ok(()),
@@ -25,7 +25,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong, in the order of the file.
+/// All problems, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(pub Vec<Problem>);
 

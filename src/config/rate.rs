@@ -1,4 +1,4 @@
-//! How many attempts may begin in a time.
+//! Rate limit of a type.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,17 +9,17 @@ use crate::model::units::duration::Millis;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// So many attempts may begin in each `per`.
+    /// Number of attempts that may start per `per`.
     #[schemars(range(min = 1))]
     pub count: u32,
     /// Default 1s, at most 1d.
     #[serde(default = "second")]
     pub per: Millis,
-    /// How many may begin at once after a rest. Default: one, and with it an even flow.
+    /// Number of attempts that may start at once after an idle time. Default: 1, for an even flow.
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     pub burst: u32,
-    /// Over all tasks of the type, or over those with the same key. Default `type`.
+    /// Scope of the limit: all tasks of the type, or tasks with the same key. Default `type`.
     #[serde(default)]
     pub by: RateBy,
 }
@@ -30,7 +30,7 @@ pub enum RateBy {
     /// All tasks of the type, in the whole fleet.
     #[default]
     Type,
-    /// Tasks with the same ordering key: they lie in one partition, and so with one worker.
+    /// Tasks with the same ordering key, which are in one partition and so on one worker.
     Key,
 }
 
@@ -43,14 +43,14 @@ fn one() -> u32 {
 }
 
 impl Rate {
-    /// What is wrong with it, if anything.
+    /// Validates the limit.
     pub fn check(&self) -> Result<(), String> {
-        const LONGEST: Millis = Millis::secs(86_400);
+        const MAX_PER: Millis = Millis::secs(86_400);
         if self.count == 0 || self.burst == 0 {
-            return Err("a rate needs a `count` and a `burst` of 1 at least; to stop a type, pause it".into());
+            return Err("a rate needs a `count` and a `burst` of at least 1; to stop a type, pause it".into());
         }
-        if self.per.0 == 0 || self.per > LONGEST {
-            return Err(format!("`per` of a rate is longer than zero and at most {LONGEST}"));
+        if self.per.0 == 0 || self.per > MAX_PER {
+            return Err(format!("`per` of a rate must be longer than zero and at most {MAX_PER}"));
         }
         Ok(())
     }

@@ -1,15 +1,15 @@
-//! What must not be shown: passwords, tokens, keys, and everything in headers and environments.
+//! Redaction of passwords, tokens, keys, and all values of headers and environments.
 
 use serde::Serialize;
 use serde_json::Value;
 
 const HIDDEN: &str = "***";
 
-/// Words in a key that make its value a secret.
+/// Substrings of keys whose values are secret.
 const WORDS: [&str; 9] =
     ["password", "passphrase", "secret", "token", "credential", "oauthbearer", "key.pem", "jaas", "authorization"];
 
-/// Whether the value of a key is a secret. Keys come from the top: `["api", "tokens", "0", "token"]`.
+/// Returns whether the value of a key is secret. Keys start at the root: `["api", "tokens", "0", "token"]`.
 pub(super) fn is_secret(keys: &[String]) -> bool {
     let Some((last, above)) = keys.split_last() else { return false };
     let last = last.to_ascii_lowercase();
@@ -18,14 +18,14 @@ pub(super) fn is_secret(keys: &[String]) -> bool {
         || (last == "value" && above.len() > 1 && above[above.len() - 2] == "secrets")
 }
 
-/// A value as it may be shown.
+/// Returns a value with secrets redacted.
 pub(super) fn shown(keys: &[String], value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let inner = |key: &String| keys.iter().cloned().chain([key.clone()]).collect::<Vec<_>>();
             map.iter().map(|(key, value)| (key.clone(), shown(&inner(key), value))).collect()
         }
-        // The items of a list are as secret as a scalar in its place.
+        // Items of a list are treated like a scalar in its place.
         Value::Array(items) => items.iter().map(|item| shown(keys, item)).collect(),
         _ if is_secret(keys) => HIDDEN.into(),
         Value::String(text) => without_userinfo(text).into(),
@@ -33,13 +33,13 @@ pub(super) fn shown(keys: &[String], value: &Value) -> Value {
     }
 }
 
-/// A URL without the user and password in it. Any other text stays.
+/// Redacts user and password of a URL. Any other text is unchanged.
 pub(super) fn without_userinfo(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     match rest[..authority].rfind('@') {
         Some(at) => format!("{scheme}://{HIDDEN}{}", &rest[at..]),
-        // A `/` in an unescaped password ends the authority too early: better too much hidden than too little.
+        // An unescaped `/` in a password ends the authority too early: hide too much rather than too little.
         None => match rest.rfind('@') {
             Some(at) => format!("{scheme}://{HIDDEN}{}", &rest[at..]),
             None => text.to_owned(),
@@ -47,7 +47,7 @@ pub(super) fn without_userinfo(text: &str) -> String {
     }
 }
 
-/// The `Debug` of a struct that may hold secrets.
+/// Implements `Debug` for a struct with secrets.
 pub(super) fn debug<T: Serialize>(name: &str, value: &T, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
     let value = serde_json::to_value(value).unwrap_or_default();
     write!(f, "{name} {}", shown(&[], &value))
@@ -59,13 +59,13 @@ mod tests {
 
     #[test]
     fn users_and_passwords_in_urls_are_hidden() {
-        for (url, told) in [
+        for (url, redacted) in [
             ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379"),
             ("rediss://me:hunter2@host:6380/1", "rediss://***@host:6380/1"),
             ("redis://:pa/ss@word@host", "redis://***@host"),
             ("plain text", "plain text"),
         ] {
-            assert_eq!(without_userinfo(url), told);
+            assert_eq!(without_userinfo(url), redacted);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a document has the shape of [`Config`]: its keys and the kinds of its values, by the published schema.
+//! Validation of a document against the published schema of [`Config`]: keys and types of values.
 
 use std::sync::LazyLock;
 
@@ -9,12 +9,12 @@ use super::Config;
 use super::document::{Document, dotted, join, keys};
 use super::secrets::{is_secret, shown};
 
-/// The JSON Schema of kafleet.toml (`schemas/config.json`).
+/// Returns the JSON Schema of kafleet.toml (`schemas/config.json`).
 pub fn schema() -> Value {
     schemars::schema_for!(Config).to_value()
 }
 
-/// A problem before its place is known.
+/// Problem at a JSON pointer, not yet located in the file.
 #[derive(Clone)]
 pub(super) struct Finding {
     pub pointer: String,
@@ -31,7 +31,7 @@ impl Finding {
     }
 }
 
-/// Everything in the document that does not fit the schema.
+/// Returns all violations of the schema.
 pub(super) fn misfits(document: &Document) -> Vec<Finding> {
     static SCHEMA: LazyLock<(Value, Option<jsonschema::Validator>)> = LazyLock::new(|| {
         let schema = schema();
@@ -39,10 +39,10 @@ pub(super) fn misfits(document: &Document) -> Vec<Finding> {
         (schema, validator)
     });
     let (schema, Some(validator)) = &*SCHEMA else { return Vec::new() };
-    validator.iter_errors(&document.value).flat_map(|error| tell(document, schema, &error)).collect()
+    validator.iter_errors(&document.value).flat_map(|error| findings(document, schema, &error)).collect()
 }
 
-fn tell(document: &Document, schema: &Value, error: &jsonschema::ValidationError<'_>) -> Vec<Finding> {
+fn findings(document: &Document, schema: &Value, error: &jsonschema::ValidationError<'_>) -> Vec<Finding> {
     let pointer = error.instance_path().as_str();
     let node = schema_at(schema, &keys(pointer));
     match error.kind() {
@@ -68,7 +68,7 @@ fn unknown_key(pointer: &str, key: &str, known: Vec<&str>) -> Finding {
     Finding::new(join(pointer, key), what).hint(format!("{hint}allowed: {}", names.join(", ")))
 }
 
-/// A value is shown as it is written: what comes from the environment is not.
+/// Returns the finding for an invalid value, shown as written, so that values from the environment stay hidden.
 pub(super) fn bad_value(document: &Document, pointer: &str, allowed: &str) -> Finding {
     let written = document.written.pointer(pointer).unwrap_or(&Value::Null);
     let text = match shown(&keys(pointer), written) {
@@ -87,7 +87,7 @@ pub(super) fn table(pointer: &str) -> String {
     if pointer.is_empty() { "the file".to_owned() } else { format!("`[{}]`", dotted(pointer)) }
 }
 
-/// The part of the schema that speaks of a key.
+/// Returns the part of the schema for a key.
 fn schema_at<'a>(root: &'a Value, keys: &[String]) -> &'a Value {
     keys.iter().fold(resolve(root, root), |node, key| {
         let part = match node["properties"].get(key) {
@@ -99,7 +99,7 @@ fn schema_at<'a>(root: &'a Value, keys: &[String]) -> &'a Value {
     })
 }
 
-/// Follows references, and through "this or null".
+/// Resolves references and "this or null".
 fn resolve<'a>(root: &'a Value, node: &'a Value) -> &'a Value {
     if let Some(name) = node["$ref"].as_str() {
         return root.pointer(name.trim_start_matches('#')).map_or(node, |node| resolve(root, node));
@@ -116,7 +116,7 @@ fn properties(node: &Value) -> Vec<&str> {
     node["properties"].as_object().map(|map| map.keys().map(String::as_str).collect()).unwrap_or_default()
 }
 
-/// What may be written for a part of the schema: `a whole number from 1 to 1024`.
+/// Describes the values allowed by a part of the schema: `a whole number from 1 to 1024`.
 fn allowed(root: &Value, node: &Value) -> String {
     let node = resolve(root, node);
     let options = node["enum"].as_array().cloned().or_else(|| {
@@ -127,9 +127,9 @@ fn allowed(root: &Value, node: &Value) -> String {
         let names: Vec<_> = options.iter().filter_map(Value::as_str).map(|name| format!("`{name}`")).collect();
         return format!("one of {}", names.join(", "));
     }
-    // Sizes and durations say in their description how they are written.
+    // The descriptions of sizes and durations explain their syntax.
     if node["anyOf"].is_array() {
-        let text = node["description"].as_str().unwrap_or("a text, a number or `true`/`false`").trim_end_matches('.');
+        let text = node["description"].as_str().unwrap_or("a string, a number or `true`/`false`").trim_end_matches('.');
         return text.replacen("A ", "a ", 1);
     }
     match scalar_type(node) {
@@ -138,7 +138,7 @@ fn allowed(root: &Value, node: &Value) -> String {
         "boolean" => "`true` or `false`".to_owned(),
         "array" => "a list (`[…]`)".to_owned(),
         "object" => "a table".to_owned(),
-        _ => "a text (`\"…\"`)".to_owned(),
+        _ => "a string (`\"…\"`)".to_owned(),
     }
 }
 
@@ -150,8 +150,8 @@ fn scalar_type(node: &Value) -> &str {
 fn range(node: &Value) -> String {
     match (node.get("minimum"), node.get("maximum")) {
         (Some(min), Some(max)) => format!(" from {min} to {max}"),
-        (Some(min), None) => format!(" from {min} on"),
-        (None, Some(max)) => format!(" up to {max}"),
+        (Some(min), None) => format!(" of at least {min}"),
+        (None, Some(max)) => format!(" of at most {max}"),
         (None, None) => String::new(),
     }
 }

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 
-/// The problems of a file, one text each, with the folder left out.
+/// Returns the problems of a file as text, without the folder's path.
 fn problems(text: &str) -> Vec<String> {
     problems_with(text, &Overrides::default())
 }
@@ -25,17 +25,17 @@ fn load_text(folder: &Path, text: &str, overrides: &Overrides) -> Result<Config,
     load_with(Some(&path), overrides, &env).map(|loaded| loaded.config)
 }
 
-/// One problem, which says all of this.
-fn refused(text: &str, said: &[&str]) {
-    let told = problems(text);
-    assert_eq!(told.len(), 1, "{text}\ngave {told:#?}");
-    for said in said {
-        assert!(told[0].contains(said), "{text}\ngave {}\nwithout {said}", told[0]);
+/// Asserts that a file has exactly one problem, with all of these texts.
+fn refused(text: &str, expected: &[&str]) {
+    let reported = problems(text);
+    assert_eq!(reported.len(), 1, "{text}\ngave {reported:#?}");
+    for expected in expected {
+        assert!(reported[0].contains(expected), "{text}\ngave {}\nwithout {expected}", reported[0]);
     }
 }
 
 #[test]
-fn an_empty_file_is_all_defaults() {
+fn empty_file_has_all_defaults() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = load_text(folder.path(), "", &Overrides::default()).unwrap();
     assert_eq!(config.kafka.remove("bootstrap.servers"), Some(Scalar::Text(DEFAULT_BROKERS.into())));
@@ -43,19 +43,20 @@ fn an_empty_file_is_all_defaults() {
 }
 
 #[test]
-fn every_problem_is_told_with_its_line() {
-    let told = problems("[topics]\nprefx = \"x\"\nevents_partitions = 0\n\n[types.a]\nhandler = \"exek\"\ntimeout = \"soon\"\n");
+fn every_problem_is_reported_with_its_line() {
+    let reported =
+        problems("[topics]\nprefx = \"x\"\nevents_partitions = 0\n\n[types.a]\nhandler = \"exek\"\ntimeout = \"soon\"\n");
     let starts = ["kafleet.toml:2: ", "kafleet.toml:3: ", "kafleet.toml:6: ", "kafleet.toml:7: "];
-    assert_eq!(told.len(), starts.len(), "{told:#?}");
-    for (told, start) in told.iter().zip(starts) {
-        assert!(told.starts_with(start), "{told} does not begin with {start}");
+    assert_eq!(reported.len(), starts.len(), "{reported:#?}");
+    for (reported, start) in reported.iter().zip(starts) {
+        assert!(reported.starts_with(start), "{reported} does not begin with {start}");
     }
 }
 
 #[test]
-fn a_schedule_that_cannot_be_is_told_with_what_is_allowed() {
+fn invalid_schedules_are_reported_with_allowed_values() {
     let with = |line: &str| format!("[schedules.nightly]\n{line}\ntask = {{ type = \"echo\" }}");
-    for (line, said) in [
+    for (line, expected) in [
         ("cron = \"61 * * * *\"", "kafleet.toml:2: `schedules.nightly.cron`: `61 * * * *` is no cron expression"),
         ("cron = \"61 * * * *\"", "five fields: minute hour day-of-month month day-of-week"),
         ("cron = \"0 3 * * *\"\ntimezone = \"Mars\"", ":3: `schedules.nightly.timezone`: `Mars` is no time zone"),
@@ -63,7 +64,7 @@ fn a_schedule_that_cannot_be_is_told_with_what_is_allowed() {
         ("every = \"1h\"\noverlap = \"both\"", "`both` is not one of `skip`, `allow`, `buffer_one`, `replace`"),
         ("every = \"1h\"\ndelay = \"1s\"", "unknown key `delay` in `[schedules.nightly]`"),
     ] {
-        refused(&with(line), &[said]);
+        refused(&with(line), &[expected]);
     }
     refused("[schedules.\"a:b\"]\nevery = \"1h\"\ntask = { type = \"echo\" }", &["`a:b` cannot name a schedule"]);
     refused("[schedules.a]\nevery = \"1h\"", &["`[schedules.a]` needs `task`"]);
@@ -71,7 +72,7 @@ fn a_schedule_that_cannot_be_is_told_with_what_is_allowed() {
 }
 
 #[test]
-fn a_key_that_is_not_known_is_named_with_what_is_allowed() {
+fn unknown_keys_are_reported_with_allowed_keys() {
     refused("[typs.echo]", &["kafleet.toml:1: unknown key `typs` in the file", "did you mean `types`?", "`kafka`"]);
     refused("[worker]\nmemory_limt = 5", &[":2:", "`memory_limt` in `[worker]`", "did you mean `memory_limit`?", "`grace`"]);
     refused("[types.a]\nschedule = 1", &["unknown key `schedule` in `[types.a]`", "hint: allowed: ", "`concurrency`"]);
@@ -79,8 +80,8 @@ fn a_key_that_is_not_known_is_named_with_what_is_allowed() {
 }
 
 #[test]
-fn a_bad_value_is_named_with_what_is_allowed() {
-    for (text, said) in [
+fn invalid_values_are_reported_with_allowed_values() {
+    for (text, expected) in [
         ("[topics]\nevents_partitions = 0", "`topics.events_partitions`: `0` is not a whole number from 1 to 1024"),
         ("[topics]\nevents_partitions = \"9\"", "`topics.events_partitions`: `\"9\"` is not a whole number"),
         ("[topics]\nevents_partitions = 99999999999999999999", "whole number"),
@@ -97,34 +98,34 @@ fn a_bad_value_is_named_with_what_is_allowed() {
         ("[kafka]\n\"client.id\" = [1]", "`kafka.\"client.id\"`: a list is not"),
         ("[[api.tokens]]\nname = \"a\"\ntoken = \"0123456789abcdef\"", "needs `role`"),
     ] {
-        refused(text, &["kafleet.toml:", said]);
+        refused(text, &["kafleet.toml:", expected]);
     }
 }
 
 #[test]
-fn values_that_cannot_work_are_refused() {
-    for (text, said) in [
+fn inconsistent_values_are_refused() {
+    for (text, expected) in [
         ("[types.\"A b\"]", "`A b` is not a type name: 1 to 64 characters"),
         ("[types.a]\nhandler = \"exec\"", "has the handler `exec` and no `command`"),
         ("[types.a]\nhandler = \"http\"", "has the handler `http` and no `url`"),
         ("[types.a]\nhandler = \"http\"\nurl = \"ftp://x\"", "`ftp://x` is not an address such as `https://host/path`"),
         ("[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nmethod = \"GET\"", "`GET` is not one of `POST`"),
-        ("[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nheaders = { \"a b\" = \"1\" }", "`a b` cannot name a header"),
+        ("[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nheaders = { \"a b\" = \"1\" }", "`a b` is not a valid header name"),
         ("[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nheaders = { a = \"1\\r\\nb: 2\" }", "line break"),
-        ("[types.a]\nurl = \"http://x\"", "`url` in `[types.a]` is read only by the handler `http`"),
+        ("[types.a]\nurl = \"http://x\"", "`url` in `[types.a]` is only used by the handler `http`"),
         (
             "[types.a]\nhandler = \"echo\"\nmin_backoff = \"10s\"",
             "`min_backoff` 10s is longer than `max_backoff` 3s (the default)",
         ),
         ("[types.a]\nmin_backoff = \"2s\"\nmax_backoff = \"1s\"", "`min_backoff` 2s is longer than `max_backoff` 1s in"),
-        ("[types.a]\norder = \"partition\"\nconcurrency = 9", "can never be reached"),
+        ("[types.a]\norder = \"partition\"\nconcurrency = 9", "cannot be reached"),
         ("[types.a]\ntimeout = 0", "`0` is not longer than zero"),
         ("[types.a]\nhandler = \"exec\"\ncommand = [\"x\"]\nretry_exit_codes = [75, 0]", "`0` is not an exit code"),
         ("[types.a]\nschema = \"none.json\"", "the schema `none.json` cannot be read"),
         ("[types.a]\nschema = \"kafleet.toml\"", "the schema `kafleet.toml` is not JSON"),
         ("[topics]\nprefix = \"a b\"", "`a b` is not a prefix"),
         ("[topics]\nmax_tree_age = 0", "`topics.max_tree_age`: `0` is not longer than zero"),
-        ("[redis]\nurl = \"http://x\"", "`http://x` is not a Redis URL: it begins with one of `redis://`"),
+        ("[redis]\nurl = \"http://x\"", "`http://x` is not a Redis URL: one of `redis://`"),
         ("[redis]\nusername = \"me\"", "needs `redis.password`"),
         ("[api]\nlisten = \"8080\"", "`8080` is not an address to listen on"),
         ("[ops]\nlisten = \"host:99999\"", "`host:99999` is not an address"),
@@ -132,78 +133,78 @@ fn values_that_cannot_work_are_refused() {
         ("[worker]\nmax_output = \"1GiB\"", "`1GiB` is not between `1B` and `3MiB`"),
         ("[kafka]\n\"bootstrap.servers\" = \"kafka-1\"", "`kafka-1` is not a list of brokers"),
         ("[kafka]\ngroup.id = \"mine\"", "`group.id` in `[kafka]` belongs to kafleet"),
-        ("[kafka]\n\"enable.auto.commit\" = true", "when its result is acknowledged"),
+        ("[kafka]\n\"enable.auto.commit\" = true", "when results are acknowledged"),
         ("[kafka]\n\"transactional.id\" = \"x\"", "belongs to kafleet"),
     ] {
-        refused(text, &["kafleet.toml:", said]);
+        refused(text, &["kafleet.toml:", expected]);
     }
 }
 
 #[test]
-fn a_wrong_shape_hides_no_other_problem() {
-    let told = problems(
+fn schema_violation_hides_no_other_problem() {
+    let reported = problems(
         "[worker]\ngrace = \"99999999999999999999s\"\nmax_output = \"1GiB\"\n[types.a]\nhandler = \"exec\"\ncommand = 5\n\
          [types.b]\nhandler = \"http\"\nspeed = 5",
     );
-    let said = ["not a duration", "`1GiB` is not between", "`types.a.command`: `5` is not a list", "no `url`", "`speed`"];
-    assert_eq!(told.len(), said.len(), "{told:#?}");
-    for (told, said) in told.iter().zip(said) {
-        assert!(told.contains(said), "{told} does not say {said}");
+    let expected = ["not a duration", "`1GiB` is not between", "`types.a.command`: `5` is not a list", "no `url`", "`speed`"];
+    assert_eq!(reported.len(), expected.len(), "{reported:#?}");
+    for (reported, expected) in reported.iter().zip(expected) {
+        assert!(reported.contains(expected), "{reported} does not say {expected}");
     }
 }
 
 #[test]
 fn problems_of_one_token_are_all_reported() {
-    let told = problems("[[api.tokens]]\nname = \"\"\ntoken = \"short\"\nrole = \"boss\"\n");
-    assert_eq!(told.len(), 3, "{told:#?}");
-    for said in ["`api.tokens[0].role`: `boss` is not one of `read`", "has 5 characters", "a name that no other token has"] {
-        assert!(told.iter().any(|told| told.contains(said)), "{told:#?}\nwithout {said}");
+    let reported = problems("[[api.tokens]]\nname = \"\"\ntoken = \"short\"\nrole = \"boss\"\n");
+    assert_eq!(reported.len(), 3, "{reported:#?}");
+    for expected in ["`api.tokens[0].role`: `boss` is not one of `read`", "has 5 characters", "a unique name"] {
+        assert!(reported.iter().any(|reported| reported.contains(expected)), "{reported:#?}\nwithout {expected}");
     }
 }
 
 #[test]
-fn tokens_are_long_and_different() {
+fn tokens_must_be_long_and_unique() {
     let token = |name: &str, token: &str| format!("[[api.tokens]]\nname = \"{name}\"\ntoken = \"{token}\"\nrole = \"read\"\n");
     let long = "0123456789abcdef";
     assert!(problems(&token("a", long)).is_empty());
     refused(&token("a", "hunter2"), &[":3: the token `a` has 7 characters", "openssl rand"]);
     assert!(!problems(&token("a", "hunter2"))[0].contains("hunter2"));
-    refused(&(token("a", long) + &token("a", "another-0123456789")), &[":6:", "a name that no other token has"]);
-    refused(&(token("a", long) + &token("b", long)), &[":7: the token `b` is the same as another one"]);
+    refused(&(token("a", long) + &token("a", "another-0123456789")), &[":6:", "a unique name"]);
+    refused(&(token("a", long) + &token("b", long)), &[":7: the token `b` is the same as another token"]);
 }
 
 #[test]
-fn what_is_not_toml_is_told_with_its_line() {
-    let told = problems("[worker]\ngrace = \"5s\"\nmemory_limit =\n");
-    assert!(told[0].starts_with("kafleet.toml:3: not TOML: "), "{told:?}");
-    let told = problems("[worker]\ngrace = 1\ngrace = 2\n");
-    assert!(told[0].contains("kafleet.toml:3: not TOML: "), "{told:?}");
+fn syntax_errors_are_reported_with_their_line() {
+    let reported = problems("[worker]\ngrace = \"5s\"\nmemory_limit =\n");
+    assert!(reported[0].starts_with("kafleet.toml:3: not TOML: "), "{reported:?}");
+    let reported = problems("[worker]\ngrace = 1\ngrace = 2\n");
+    assert!(reported[0].contains("kafleet.toml:3: not TOML: "), "{reported:?}");
 }
 
 #[test]
-fn a_file_that_is_named_must_be_there() {
+fn named_file_must_exist() {
     let Problems(list) = load(Some(Path::new("/no/such/kafleet.toml")), &Overrides::default()).unwrap_err();
     assert!(list[0].to_string().starts_with("/no/such/kafleet.toml: cannot be read: No such file"), "{}", list[0]);
 }
 
 #[test]
-fn variables_come_from_the_environment() {
+fn variables_are_read_from_the_environment() {
     let folder = tempfile::tempdir().unwrap();
     let text = "[redis]\npassword = \"${SECRET}\"\nusername = \"a$${b}\"";
     let config = load_text(folder.path(), text, &Overrides::default()).unwrap();
     assert_eq!(config.redis.password.as_deref(), Some("s3cr3t-from-outside"));
     assert_eq!(config.redis.username.as_deref(), Some("a${b}"));
-    let told = problems("[redis]\npassword = \"${NO_SUCH}\"\nurl = \"redis://${NEITHER}/${NOR}\"");
-    assert_eq!(told.len(), 3, "{told:#?}");
-    assert!(told[0].contains("kafleet.toml:2: the environment variable `NO_SUCH` is not set"), "{told:?}");
+    let reported = problems("[redis]\npassword = \"${NO_SUCH}\"\nurl = \"redis://${NEITHER}/${NOR}\"");
+    assert_eq!(reported.len(), 3, "{reported:#?}");
+    assert!(reported[0].contains("kafleet.toml:2: the environment variable `NO_SUCH` is not set"), "{reported:?}");
 }
 
 #[test]
-fn a_process_needs_no_variables_of_sections_it_does_not_use() {
+fn variables_of_unused_sections_may_be_unset() {
     let text = "[api]\nlisten = \"${ADDRESS}\"\n[[api.tokens]]\nname = \"a\"\ntoken = \"${T}\"\nrole = \"read\"";
     assert_eq!(problems(text).len(), 2);
-    let told = problems_with(text, &Overrides { unused: &["api"], ..Overrides::default() });
-    assert!(told.is_empty(), "{told:?}");
+    let reported = problems_with(text, &Overrides { unused: &["api"], ..Overrides::default() });
+    assert!(reported.is_empty(), "{reported:?}");
 }
 
 #[test]
@@ -211,9 +212,9 @@ fn secrets_are_never_shown() {
     let text = "[redis]\nurl = \"http://me:hunter2@host\"\npassword = 5\n[kafka]\n\"sasl.password\" = [\"hunter2\"]\n\
         \"ssl.key.pem\" = { a = [\"hunter2\"] }\n[types.a]\nhandler = \"http\"\nurl = \"ftp://me:hunter2@x\"\n\
         headers = { authorization = [\"hunter2\"] }\nenv = { X = [\"hunter2\"] }\n[api]\nlisten = \"${SECRET}\"\n";
-    let told = problems(text).join("\n");
-    assert_eq!(told.lines().filter(|line| line.starts_with("kafleet")).count(), 8, "{told}");
-    assert!(!told.contains("hunter2") && !told.contains("s3cr3t"), "{told}");
+    let reported = problems(text).join("\n");
+    assert_eq!(reported.lines().filter(|line| line.starts_with("kafleet")).count(), 8, "{reported}");
+    assert!(!reported.contains("hunter2") && !reported.contains("s3cr3t"), "{reported}");
 
     let folder = tempfile::tempdir().unwrap();
     let text = "[redis]\nurl = \"redis://me:hunter2@host\"\npassword = \"hunter2\"\n[kafka]\n\"sasl.password\" = \"hunter2\"\n\
@@ -227,7 +228,7 @@ fn secrets_are_never_shown() {
 }
 
 #[test]
-fn the_command_line_is_stronger_than_the_file() {
+fn command_line_overrides_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let overrides = Overrides {
         brokers: Some("kafka:9092".into()),
@@ -241,8 +242,8 @@ fn the_command_line_is_stronger_than_the_file() {
     assert_eq!(config.kafka["bootstrap.servers"], Scalar::Text("kafka:9092".into()));
     let given = (&*config.redis.url, &*config.api.listen, &*config.ops.listen, &*config.topics.prefix);
     assert_eq!(given, ("rediss://r", "[::]:80", "localhost:81", "mine"));
-    let told = problems_with("", &Overrides { redis: Some("nonsense".into()), ..Overrides::default() });
-    assert!(told[0].starts_with("--redis or KAFLEET_REDIS: `redis.url`: `nonsense` is not a Redis URL"), "{told:?}");
+    let reported = problems_with("", &Overrides { redis: Some("nonsense".into()), ..Overrides::default() });
+    assert!(reported[0].starts_with("--redis or KAFLEET_REDIS: `redis.url`: `nonsense` is not a Redis URL"), "{reported:?}");
 }
 
 #[test]
@@ -258,17 +259,17 @@ fn paths_are_relative_to_the_file() {
     assert_eq!(kind.command, [folder.path().join("./run.sh").to_str().unwrap(), "./x"]);
     assert_eq!(config.types["b"].command, ["sh"]);
     std::fs::write(folder.path().join("a.json"), "{\"type\": \"objekt\"}").unwrap();
-    let Problems(told) = load_text(folder.path(), text, &Overrides::default()).unwrap_err();
-    assert!(told[0].what.contains("is not a JSON Schema"), "{told:?}");
+    let Problems(reported) = load_text(folder.path(), text, &Overrides::default()).unwrap_err();
+    assert!(reported[0].what.contains("is not a JSON Schema"), "{reported:?}");
 }
 
 #[test]
-fn kinds_of_errors_are_words_in_one_of_two_lists() {
+fn error_kinds_are_words_in_one_list_only() {
     assert_eq!(problems("[types.a]\nhandler = \"echo\"\nretry_on = [\"timeout\"]\nfail_on = [\"*\", \"exit_code\"]"), [""; 0]);
     let with = |keys: &str| format!("[types.a]\nhandler = \"echo\"\n{keys}");
-    refused(&with("fail_on = [\"Not found\"]"), &[":3:", "`Not found`", "hint: a word such as `timeout`"]);
-    refused(&with("retry_on = [\"busy\"]\nfail_on = [\"busy\"]"), &[":4:", "`busy` is in `retry_on` and in `fail_on`"]);
-    refused(&with("retry_on = [\"cancelled\"]"), &["a cancelled task is neither tried again nor failed"]);
+    refused(&with("fail_on = [\"Not found\"]"), &[":3:", "`Not found`", "hint: use a word such as `timeout`"]);
+    refused(&with("retry_on = [\"busy\"]\nfail_on = [\"busy\"]"), &[":4:", "`busy` is in both `retry_on` and `fail_on`"]);
+    refused(&with("retry_on = [\"cancelled\"]"), &["a cancelled task is neither retried nor failed"]);
 }
 
 #[test]
@@ -281,7 +282,7 @@ fn limits_of_a_type_are_checked() {
     refused(&with("stall_timeout = \"0s\""), &["`types.a.stall_timeout`", "longer than zero"]);
     refused(&with("max_failures = 0"), &["`types.a.max_failures`"]);
     let program = "[types.a]\nhandler = \"exec\"\ncommand = [\"true\"]\nisolation = \"process\"";
-    refused(program, &["`isolation` in `[types.a]` is of no use"]);
+    refused(program, &["`isolation` in `[types.a]` has no effect"]);
 }
 
 #[test]
@@ -290,9 +291,9 @@ fn reserved_type_names_are_refused() {
         "[types.kafleet-cleanup]\nhandler = \"echo\"",
         &[":1:", "`kafleet-cleanup` is reserved", "hint: choose another name"],
     );
-    let told = ["sets the policy of a type of kafleet, which needs `[callbacks]`", "hint: add `[callbacks]`, or remove it"];
-    refused("[types.kafleet-callback]\nhandler = \"echo\"", &told);
+    let reported = ["sets the policy of a built-in type, which needs `[callbacks]`", "hint: add `[callbacks]`, or remove it"];
+    refused("[types.kafleet-callback]\nhandler = \"echo\"", &reported);
     refused("[types.kafleet-email]\nconcurrency = 3", &["which needs `[email]`"]);
-    refused("[callbacks]\n[types.kafleet-callback]\nhandler = \"echo\"", &[":3:", "`handler` in", "the type is kafleet's own"]);
+    refused("[callbacks]\n[types.kafleet-callback]\nhandler = \"echo\"", &[":3:", "`handler` in", "the type is built in"]);
     assert_eq!(problems("[callbacks]\n[types.kafleet-callback]\nconcurrency = 3"), [""; 0]);
 }

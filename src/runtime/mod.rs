@@ -1,6 +1,6 @@
-//! Starting and stopping: the two-step shutdown that every role obeys, health, and what comes from the system: the clock,
-//! tasks, threads, blocking calls. In a simulation that is a [`simulated::Host`]; `Instant` is tokio's everywhere, which
-//! is the system's unless a test has stopped the clock.
+//! Process runtime: two-step shutdown, health, and access to the clock, tasks, threads and blocking calls, which come from
+//! a [`simulated::Host`] in a simulation. `Instant` is tokio's everywhere: the system's, unless a test has paused the
+//! clock.
 
 pub mod simulated;
 
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use simulated::{Hosted, host};
 
-/// Raises how many files this process may have open, if it may and is not allowed so many; returns how many it is.
+/// Raises the limit of open files to `wanted`, or to the hard limit; returns the resulting limit.
 pub fn raise_open_files(wanted: u64) -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
@@ -23,7 +23,7 @@ pub fn raise_open_files(wanted: u64) -> u64 {
     if raised > soft && setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok() { raised } else { soft }
 }
 
-/// Epoch milliseconds.
+/// Current time in epoch milliseconds.
 pub fn now_ms() -> i64 {
     if let Some(host) = host() {
         return host.now_ms();
@@ -31,10 +31,10 @@ pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Asks a role to stop: first to drain, then to abort.
+/// Shutdown signal of a process: first drain, then abort.
 #[derive(Clone, Default)]
 pub struct Shutdown {
-    /// Take no new work, finish what runs.
+    /// Take no new work and finish running attempts.
     pub drain: CancellationToken,
     /// Stop at once.
     pub abort: CancellationToken,
@@ -58,7 +58,7 @@ impl Shutdown {
         self.drain.is_cancelled()
     }
 
-    /// SIGTERM or SIGINT begins the drain, a second one aborts.
+    /// Starts the drain on SIGTERM or SIGINT, and aborts on a second one.
     pub fn on_signals(&self) -> std::io::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate())?;
@@ -68,7 +68,7 @@ impl Shutdown {
             for first in [true, false] {
                 tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
                 if first {
-                    tracing::info!("stopping: finishing what runs; a second signal aborts");
+                    tracing::info!("shutting down: finishing running attempts; a second signal aborts");
                     this.begin();
                 } else {
                     tracing::warn!("aborting");
@@ -80,28 +80,28 @@ impl Shutdown {
     }
 }
 
-/// What stands in the way of being ready, by part of the process. Shared by a process's roles and its ops endpoint.
+/// Reasons for not being ready, by part of the process. Shared by a process's roles and its ops endpoint.
 #[derive(Clone, Default)]
 pub struct Health(Arc<Mutex<BTreeMap<String, String>>>);
 
 impl Health {
-    /// A part is not ready, for this reason.
+    /// Marks a part as not ready.
     pub fn set(&self, part: &str, reason: impl Into<String>) {
         self.0.lock().insert(part.to_owned(), reason.into());
     }
 
-    /// A part is ready.
+    /// Marks a part as ready.
     pub fn clear(&self, part: &str) {
         self.0.lock().remove(part);
     }
 
-    /// Empty: ready.
+    /// Reasons by part; empty if the process is ready.
     pub fn reasons(&self) -> Vec<(String, String)> {
         self.0.lock().iter().map(|(part, reason)| (part.clone(), reason.clone())).collect()
     }
 }
 
-/// Starts a task.
+/// Spawns a task.
 pub fn spawn<F>(task: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
@@ -113,14 +113,14 @@ where
     handle
 }
 
-/// Runs a loop that blocks on a thread of its own; the receiver hears its outcome, and nothing where it panics. The loop is
-/// async for what it awaits, and for simulations, where it is a task: there it must wait with [`waiting`] and [`rest`].
+/// Runs a blocking loop on its own thread; the receiver gets its result, or an error if it panics. The loop is async
+/// because it awaits other tasks, and because it is a task in simulations: it must wait with [`waiting`] and [`rest`].
 pub fn thread<F>(name: &str, work: F) -> std::io::Result<oneshot::Receiver<F::Output>>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     let (ended, end) = oneshot::channel();
-    // Whoever waits no more does not need to know.
+    // The receiver may have been dropped.
     let work = async move { drop(ended.send(work.await)) };
     if host().is_some() {
         spawn(work);
@@ -131,15 +131,15 @@ where
     Ok(end)
 }
 
-/// How long a loop's next poll may wait, which is `wait`. In a simulation the loop waits here, so that others go on, and
-/// the poll does not.
+/// Returns the timeout for a loop's next poll: `wait`, or zero in a simulation, where the loop waits here instead so that
+/// other tasks run.
 pub async fn waiting(wait: Duration) -> Duration {
     let Some(longest) = host().map(|host| host.takes(wait)) else { return wait };
     tokio::time::sleep(longest).await;
     Duration::ZERO
 }
 
-/// A pause of a loop that has a thread of its own.
+/// Pauses a loop that runs on its own thread.
 pub async fn rest(pause: Duration) {
     if host().is_some() {
         return tokio::time::sleep(pause).await;
@@ -147,41 +147,41 @@ pub async fn rest(pause: Duration) {
     std::thread::sleep(pause);
 }
 
-/// Lets a blocking wait of a simulation pass. False: this is none, wait.
+/// Advances the time of a simulation by a blocking wait; returns false outside a simulation, where the caller waits.
 pub fn pass(wait: Duration) -> bool {
     host().map(|host| host.pass(wait)).is_some()
 }
 
-/// Runs a blocking call off the async threads. A panic in it becomes an error text.
+/// Runs a blocking call on the blocking thread pool. A panic becomes an error message.
 pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     const LATENCY: Duration = Duration::from_millis(20);
     let Some(latency) = host().map(|host| host.takes(LATENCY)) else {
-        return tokio::task::spawn_blocking(call).await.map_err(|why| format!("an internal call did not finish: {why}"));
+        return tokio::task::spawn_blocking(call).await.map_err(|why| format!("an internal call panicked or was aborted: {why}"));
     };
-    // Whoever calls may die before the call is made, and after it without knowing what came of it.
+    // The caller may be dropped before the call, or after it without its result.
     tokio::time::sleep(latency).await;
     let outcome = call();
     tokio::task::yield_now().await;
     Ok(outcome)
 }
 
-/// Waits between tries that grow from `first` to `most`.
+/// Exponential backoff from `first` to `max`.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     next: Duration,
     first: Duration,
-    most: Duration,
+    max: Duration,
 }
 
 impl Backoff {
-    pub fn new(first: Duration, most: Duration) -> Self {
-        Self { next: first, first, most }
+    pub fn new(first: Duration, max: Duration) -> Self {
+        Self { next: first, first, max }
     }
 
-    /// The next wait, with up to 20 % on top.
+    /// Returns the next wait, plus a random 0 to 20 %.
     pub fn next_wait(&mut self) -> Duration {
         let wait = self.next.mul_f64(1.0 + 0.2 * fastrand::f64());
-        self.next = (self.next * 2).min(self.most);
+        self.next = (self.next * 2).min(self.max);
         wait
     }
 

@@ -1,6 +1,6 @@
-//! The seam for a simulation, which runs a whole fleet on one thread, under a clock of its own: there the host of the
-//! simulation stands in for the system. Without one, which is how it is in production, this costs a look at a thread-local
-//! where a task, a thread or a blocking call is made, or the wall clock is read.
+//! Interface for simulations, which run a whole fleet on one thread under a simulated clock: a [`Host`] replaces the
+//! system. Without a host, as in production, the cost is one read of a thread-local per spawned task, thread or blocking
+//! call, and per read of the wall clock.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -10,24 +10,24 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
-/// One of the processes of a simulated fleet.
+/// Id of a process in a simulated fleet.
 pub type Process = u64;
 
-/// What a simulation does in the system's place.
+/// Simulation's replacement of the system.
 pub trait Host {
-    /// Epoch milliseconds.
+    /// Current time in epoch milliseconds.
     fn now_ms(&self) -> i64;
-    /// The process whose task is being run has begun this task too. It belongs to the process that is returned.
+    /// Called when the running task spawns another one; returns the process that the new task belongs to.
     fn begun(&self) -> Process;
-    /// How this task is ended when its process dies.
+    /// Registers the handle that aborts a task when its process dies.
     fn ends(&self, process: Process, task: AbortHandle);
-    /// A task of this process is about to run a step. Pending: not now; the waker is used later.
+    /// Called before a task of the process is polled. `Pending` postpones the poll until the waker is used.
     fn enter(&self, process: Process, waker: &Waker) -> Poll<()>;
-    /// The step is over.
+    /// Called after the poll.
     fn leave(&self);
-    /// How long a wait takes that was to take so long at most: the time of a call to another process, or of a poll.
+    /// Returns the simulated duration, up to `longest`, of a call to another process or of a poll.
     fn takes(&self, longest: Duration) -> Duration;
-    /// A blocking call waits: time passes, and everything else stands still.
+    /// Advances the time during a blocking wait; no other task runs meanwhile.
     fn pass(&self, wait: Duration);
 }
 
@@ -35,7 +35,7 @@ thread_local! {
     static HOST: RefCell<Option<Rc<dyn Host>>> = const { RefCell::new(None) };
 }
 
-/// From now on this thread simulates; None: no more.
+/// Sets or removes the host of this thread.
 pub fn simulate(host: Option<Rc<dyn Host>>) {
     HOST.set(host);
 }
@@ -44,7 +44,7 @@ pub(super) fn host() -> Option<Rc<dyn Host>> {
     HOST.with_borrow(Clone::clone)
 }
 
-/// A task of a simulated process: it goes on when the host lets it.
+/// Task of a simulated process, polled only when the host permits it.
 pub(super) struct Hosted<F> {
     process: Process,
     future: Pin<Box<F>>,

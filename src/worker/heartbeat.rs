@@ -99,7 +99,7 @@ impl HeartbeatSender {
 
     /// Number of finished attempts by outcome.
     fn finished(&self, task_type: &str) -> BTreeMap<String, u64> {
-        let count = |outcome: &str| self.metrics.finished.with_label_values(&[task_type, outcome]).get();
+        let count = |outcome: &str| self.metrics.tasks.finished.with_label_values(&[task_type, outcome]).get();
         OUTCOMES.iter().map(|outcome| ((*outcome).to_owned(), count(outcome))).filter(|(_, count)| *count > 0).collect()
     }
 }

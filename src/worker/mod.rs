@@ -154,8 +154,8 @@ impl Shared {
         async move {
             for round in 0u64.. {
                 tokio::time::sleep(MEASURE_INTERVAL).await;
-                metrics.held_bytes.with_label_values::<&str>(&[]).set(memory.used() as i64);
-                metrics.control_cancels.with_label_values::<&str>(&[]).set(control.orders().cancels().len() as i64);
+                metrics.worker.held_bytes.with_label_values::<&str>(&[]).set(memory.used() as i64);
+                metrics.worker.control_cancels.with_label_values::<&str>(&[]).set(control.orders().cancels().len() as i64);
                 if round % ROUNDS_PER_LAG == 0 {
                     measure_lag(&broker, &metrics, &offsets).await;
                 }

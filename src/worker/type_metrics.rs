@@ -23,12 +23,12 @@ impl TypeMetrics {
     pub fn new(metrics: &Metrics, task_type: &str) -> Self {
         let label = &[task_type];
         Self {
-            started: metrics.started.with_label_values(label).local(),
-            finished: metrics.finished.local(),
-            succeeded: metrics.finished.with_label_values(&[task_type, "succeeded"]).local(),
-            queue_wait: metrics.queue_wait.with_label_values(label).local(),
-            run_time: metrics.run_time.with_label_values(label).local(),
-            in_flight: metrics.in_flight.with_label_values(label),
+            started: metrics.tasks.started.with_label_values(label).local(),
+            finished: metrics.tasks.finished.local(),
+            succeeded: metrics.tasks.finished.with_label_values(&[task_type, "succeeded"]).local(),
+            queue_wait: metrics.tasks.queue_wait.with_label_values(label).local(),
+            run_time: metrics.tasks.run_time.with_label_values(label).local(),
+            in_flight: metrics.tasks.in_flight.with_label_values(label),
             task_type: task_type.to_owned(),
             metrics: metrics.clone(),
         }
@@ -48,12 +48,12 @@ impl TypeMetrics {
         self.finished.with_label_values(&[&self.task_type, outcome]).inc();
         self.run_time.observe(run_time.as_secs_f64());
         if outcome == "retried" {
-            self.metrics.retries.with_label_values(&[&self.task_type]).inc();
+            self.metrics.tasks.retries.with_label_values(&[&self.task_type]).inc();
         }
     }
 
     pub fn record_dead_letter(&self, code: &str) {
-        self.metrics.dead_letters.with_label_values(&[self.task_type.as_str(), code]).inc();
+        self.metrics.tasks.dead_letters.with_label_values(&[self.task_type.as_str(), code]).inc();
     }
 
     pub fn set_in_flight(&self, number: usize) {
@@ -61,18 +61,18 @@ impl TypeMetrics {
     }
 
     pub fn set_limits(&self, slots: usize, paused: bool) {
-        self.metrics.slots.with_label_values(&[&self.task_type]).set(slots as i64);
-        self.metrics.paused.with_label_values(&[&self.task_type]).set(i64::from(paused));
+        self.metrics.tasks.slots.with_label_values(&[&self.task_type]).set(slots as i64);
+        self.metrics.tasks.paused.with_label_values(&[&self.task_type]).set(i64::from(paused));
     }
 
     /// Sets the number of slots held by attempts that have ended but do not return.
     pub fn set_stuck_slots(&self, number: usize) {
-        self.metrics.slots_stuck.with_label_values(&[&self.task_type]).set(number as i64);
+        self.metrics.tasks.slots_stuck.with_label_values(&[&self.task_type]).set(number as i64);
     }
 
     /// Sets whether the type's circuit breaker is open.
     pub fn set_stopped(&self, stopped: bool) {
-        self.metrics.type_stopped.with_label_values(&[&self.task_type]).set(i64::from(stopped));
+        self.metrics.tasks.type_stopped.with_label_values(&[&self.task_type]).set(i64::from(stopped));
     }
 
     /// Adds the local counts to the shared metrics.

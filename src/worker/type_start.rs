@@ -146,6 +146,6 @@ async fn forward_changes(mut changes: watch::Receiver<u64>, commands: mpsc::Unbo
 }
 
 fn loop_time(metrics: &Metrics, task_type: &str) -> PollLoopMetrics {
-    let part = |part| metrics.poll_loop.with_label_values(&[task_type, part]);
+    let part = |part| metrics.worker.poll_loop.with_label_values(&[task_type, part]);
     PollLoopMetrics { poll: part("poll"), dispatch: part("dispatch"), commit: part("commit"), idle: part("idle") }
 }

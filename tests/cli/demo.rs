@@ -1,12 +1,12 @@
-//! `kafleet dev --demo`: every verb has something to show, and little is open at once.
+//! `kafleet dev --demo`: every verb has something to show, and few trees are open at once.
 
 use serde_json::Value;
 
 use crate::client::Dev;
-use crate::run::{configured, kafleet, run, until};
+use crate::run::{config_folder, kafleet, run, wait_until};
 
-/// Trees that the demo keeps open at most, and those of its schedule.
-const MOST_OPEN: usize = 24 + 4;
+/// Maximum number of open trees of the demo and its schedule.
+const MAX_OPEN: usize = 24 + 4;
 
 fn list(dev: &Dev, words: &[&str]) -> Vec<Value> {
     let page = dev.json(&[&["list", "-n", "500"], words].concat());
@@ -24,13 +24,13 @@ fn demo_shows_something_in_every_verb() {
     for state in
         ["scheduled", "queued", "running", "retrying", "warning", "waiting_for_children", "succeeded", "failed", "cancelled"]
     {
-        until(&format!("a task is {state}"), || {
-            assert!(open_roots(&dev) <= MOST_OPEN);
+        wait_until(&format!("a task is {state}"), || {
+            assert!(open_roots(&dev) <= MAX_OPEN);
             (!list(&dev, &["--level", "any", "--state", state]).is_empty()).then_some(())
         });
     }
     let shows = |words: &[&str], text: &str| {
-        until(&format!("`{words:?}` shows `{text}`"), || {
+        wait_until(&format!("`{words:?}` shows `{text}`"), || {
             let ran = dev.run(words);
             (ran.code == Some(0) && ran.out.contains(text)).then_some(())
         });
@@ -41,31 +41,33 @@ fn demo_shows_something_in_every_verb() {
     shows(&["log", "order-1:fetch"], "looking on the shelf");
     shows(&["attachments", "list", "order-1:pack"], "slip");
     shows(&["history", "flaky-1"], "the demo shows a retry");
-    until("why tells of the pause", || {
+    wait_until("why reports the pause", || {
         let imports = list(&dev, &["--type", "demo-import", "--state", "queued"]);
         let id = imports.first()?["id"].as_str()?.to_owned();
         dev.run(&["why", &id]).out.contains("paused").then_some(())
     });
-    until("progress is shown", || list(&dev, &["--level", "any"]).iter().any(|task| !task["progress"].is_null()).then_some(()));
-    shows(&["dead", "list"], "the address `nowhere` does not exist");
-    shows(&["dead", "list"], "exhausted");
-    shows(&["kill", "list"], "demo-recalled");
+    wait_until("progress is shown", || {
+        list(&dev, &["--level", "any"]).iter().any(|task| !task["progress"].is_null()).then_some(())
+    });
+    shows(&["dead-letters", "list"], "the address `nowhere` does not exist");
+    shows(&["dead-letters", "list"], "exhausted");
+    shows(&["kill-switch", "list"], "demo-recalled");
     shows(&["schedules", "list"], "succeeded");
     shows(&["types"], "paused");
     shows(&["workers"], "alive");
     shows(&["workers", "--running"], "demo-");
     shows(&["status", "ticket-1"], r#"{"answered":true}"#);
     shows(&["status", "flaky-1"], "succeeded");
-    until("all changes are watched", || {
-        let seen = dev.run(&["watch", "--all", "--timeout", "5s"]).ends(0);
+    wait_until("all changes are watched", || {
+        let seen = dev.run(&["watch", "--all", "--timeout", "5s"]).exits_with(0);
         (seen.out.lines().count() >= 3).then_some(())
     });
 }
 
 #[test]
-fn demo_needs_a_token_that_may_operate() {
-    let folder = configured("[[api.tokens]]\nname = \"reader\"\ntoken = \"a-long-enough-token-to-read\"\nrole = \"read\"\n");
+fn demo_needs_an_operator_token() {
+    let folder = config_folder("[[api.tokens]]\nname = \"reader\"\ntoken = \"a-long-enough-token-to-read\"\nrole = \"read\"\n");
     let mut command = kafleet(["dev", "--demo", "--listen", "127.0.0.1:0"]);
     command.current_dir(folder.path());
-    run(command).ends(2).tells(&["the demo needs one of `api.tokens` to have the role `operate`", "hint: "]);
+    run(command).exits_with(2).stderr_has(&["the demo needs one of `api.tokens` to have the role `operate`", "hint: "]);
 }

@@ -1,4 +1,4 @@
-//! Streams that break off: an api is played that says what real ones say only in bad moments.
+//! Interrupted streams, sent by a fake api.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -28,7 +28,7 @@ fn end(reason: &str) -> String {
     event("end", &json!({"reason": reason}))
 }
 
-/// Answers one connection after the other, then no more. Returns its address.
+/// Starts a fake api that sends these answers, one per connection; returns its address.
 fn api(answers: Vec<(&'static str, String)>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -42,13 +42,13 @@ fn api(answers: Vec<(&'static str, String)>) -> String {
     format!("http://{address}")
 }
 
-/// The first line of a request, and the place that it goes on behind.
+/// Reads a request; returns its first line and the id of the last event.
 fn request(stream: &TcpStream) -> String {
     let head = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
     let head: Vec<String> = head.take_while(|line| !line.is_empty()).collect();
-    let place = head.iter().find_map(|line| line.strip_prefix("last-event-id: "));
-    let asked = head[0].trim_end_matches(" HTTP/1.1");
-    place.map_or(asked.to_owned(), |place| format!("{asked} behind {place}"))
+    let event_id = head.iter().find_map(|line| line.strip_prefix("last-event-id: "));
+    let requested = head[0].trim_end_matches(" HTTP/1.1");
+    event_id.map_or(requested.to_owned(), |event_id| format!("{requested} after {event_id}"))
 }
 
 fn reply(stream: &mut TcpStream, status: &str, kind: &str, body: &str) {
@@ -60,50 +60,52 @@ fn reply(stream: &mut TcpStream, status: &str, kind: &str, body: &str) {
 const STREAM: &str = "text/event-stream";
 
 #[test]
-fn a_watch_goes_on_after_a_restart_and_after_being_slow() {
+fn watch_reconnects_after_shutdown_and_after_being_slow() {
     let running = || event("status", &status("running"));
     let api = api(vec![
         (STREAM, running() + &end("shutdown")),
         (STREAM, running() + &end("slow")),
-        // Cut off without a word.
+        // Closed without an end event.
         (STREAM, running()),
         (STREAM, event("status", &status("failed")) + &end("finished")),
     ]);
-    let ran = run(kafleet(["watch", "a", "--api", &api])).ends(1).tells(&[
-        "connection lost (the api stops), trying again",
-        "connection lost (changes were not read in time), trying again",
-        "connection lost (the api closed the stream), trying again",
+    let ran = run(kafleet(["watch", "a", "--api", &api])).exits_with(1).stderr_has(&[
+        "connection lost (the api is shutting down), reconnecting",
+        "connection lost (changes were not read in time), reconnecting",
+        "connection lost (the api closed the stream), reconnecting",
     ]);
     let states: Vec<&str> = ran.out.lines().filter_map(|line| line.split("  ").nth(1)).collect();
-    assert_eq!(states, ["running", "failed"], "what did not change is not repeated: {ran:?}");
+    assert_eq!(states, ["running", "failed"], "unchanged states are not repeated: {ran:?}");
 }
 
 #[test]
-fn a_record_that_is_gone_is_not_found() {
+fn removed_record_is_not_found() {
     let api = api(vec![(STREAM, event("status", &status("running")) + &end("gone"))]);
-    run(kafleet(["watch", "a", "--api", &api])).ends(3).tells(&["the record of task `a` is no longer kept", "hint: "]);
+    run(kafleet(["watch", "a", "--api", &api])).exits_with(3).stderr_has(&["the record of task `a` has expired", "hint: "]);
 }
 
 #[test]
-fn waiting_outlives_the_connection() {
+fn wait_survives_a_lost_connection() {
     let api = api(vec![
         ("application/json", status("running").to_string()),
         (STREAM, event("status", &status("running")) + &end("shutdown")),
         (STREAM, event("status", &status("succeeded")) + &end("finished")),
     ]);
-    let ran = run(kafleet(["status", "a", "--wait", "--api", &api, "-o", "json"])).ends(0);
+    let ran = run(kafleet(["status", "a", "--wait", "--api", &api, "-o", "json"])).exits_with(0);
     assert_eq!(ran.json()["state"], "succeeded");
 }
 
 #[test]
-fn what_is_no_api_is_told_from_one() {
+fn foreign_server_is_reported() {
     let api = api(vec![("text/html", "<html>hello</html>".into())]);
-    run(kafleet(["status", "a", "--api", &api])).ends(4).tells(&["answered as no kafleet api does", "hint: check the address"]);
+    run(kafleet(["status", "a", "--api", &api]))
+        .exits_with(4)
+        .stderr_has(&["does not answer like a kafleet api", "hint: check the address"]);
 }
 
-/// Plays an api to one that watches many: one stream after the other, and what is read is as it is while the last of them
-/// was given. Returns its address, and what was asked for.
-fn fleet(streams: Vec<String>, read: fn(&str, usize) -> Option<Value>) -> (String, Receiver<String>) {
+/// Starts a fake api for watches of many tasks: it sends one stream per watch request, and answers reads according to the
+/// number of streams sent. Returns its address and the requests.
+fn fleet_api(streams: Vec<String>, read: fn(&str, usize) -> Option<Value>) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (sender, receiver) = mpsc::channel();
@@ -111,72 +113,75 @@ fn fleet(streams: Vec<String>, read: fn(&str, usize) -> Option<Value>) -> (Strin
         let mut streams = streams.into_iter().enumerate();
         let mut stage = 0;
         while let Ok((mut stream, _)) = listener.accept() {
-            let asked = request(&stream);
-            let found = match asked.contains("/watch") {
+            let requested = request(&stream);
+            let found = match requested.contains("/watch") {
                 true => streams.next().map(|(n, body)| {
                     stage = n;
                     (STREAM, body)
                 }),
-                false => read(&asked, stage).map(|document| ("application/json", document.to_string())),
+                false => read(&requested, stage).map(|document| ("application/json", document.to_string())),
             };
             let away = ("application/problem+json", json!({"code": "store_unavailable", "title": "away"}).to_string());
             let status = if found.is_some() { "200 OK" } else { "503 Service Unavailable" };
             let (kind, body) = found.unwrap_or(away);
-            // Not every test asks. Before the answer: after the last one, its client ends at once.
-            let _ = sender.send(asked);
+            // Not every test reads the requests. Sent before the answer, because the client exits after the last one.
+            let _ = sender.send(requested);
             reply(&mut stream, status, kind, &body);
         }
     });
     (format!("http://{address}"), receiver)
 }
 
-fn changed(ids: Value, place: &str) -> String {
+fn changed(ids: Value, event_id: &str) -> String {
     let position = ids.is_array().then_some("0:7");
-    format!("id: {place}\n{}", event("changed", &json!({"ids": ids, "partition": null, "position": position})))
+    format!("id: {event_id}\n{}", event("changed", &json!({"ids": ids, "partition": null, "position": position})))
 }
 
 #[test]
-fn a_watch_of_many_goes_on_behind_what_it_has_heard() {
+fn watch_of_a_tree_resumes_after_the_last_event() {
     let streams = vec![
         changed(json!(null), "x-1") + &changed(json!(["a"]), "x-2") + &end("shutdown"),
-        // The next api knows nothing of that place.
+        // The next api does not know that event id.
         changed(json!(null), "y-1"),
         changed(json!(["a", "a:b"]), "y-2"),
     ];
-    let (api, asked) = fleet(streams, |asked, stage| {
+    let (api, requested) = fleet_api(streams, |requested, stage| {
         let task = status(["queued", "running", "succeeded"][stage]);
-        Some(if asked.contains("?root=") { json!({"tasks": [task], "next": null}) } else { task })
+        Some(if requested.contains("?root=") { json!({"tasks": [task], "next": null}) } else { task })
     });
-    let ran = run(kafleet(["watch", "a", "--tree", "--api", &api])).ends(0).tells(&["connection lost (the api stops)"]);
+    let ran = run(kafleet(["watch", "a", "--tree", "--api", &api]))
+        .exits_with(0)
+        .stderr_has(&["connection lost (the api is shutting down)"]);
     let states: Vec<&str> = ran.out.lines().filter_map(|line| line.split("  ").nth(3)).collect();
     assert_eq!((states.first(), states.last()), (Some(&"queued"), Some(&"succeeded")), "{ran:?}");
-    assert!(states.len() <= 3, "what was shown is not shown again: {ran:?}");
-    let asked: Vec<String> = asked.try_iter().collect();
-    let watches: Vec<&String> = asked.iter().filter(|asked| asked.contains("/watch")).collect();
+    assert!(states.len() <= 3, "unchanged states are not repeated: {ran:?}");
+    let requested: Vec<String> = requested.try_iter().collect();
+    let watches: Vec<&String> = requested.iter().filter(|requested| requested.contains("/watch")).collect();
     assert_eq!(
         watches,
-        ["GET /v1/watch?root=a", "GET /v1/watch?root=a behind x-2", "GET /v1/watch?root=a behind y-1"],
-        "{asked:?}"
+        ["GET /v1/watch?root=a", "GET /v1/watch?root=a after x-2", "GET /v1/watch?root=a after y-1"],
+        "{requested:?}"
     );
-    // The root is read alone too, unless a look at the whole tree has it already.
+    // The root is also read alone, unless a read of the whole tree includes it.
     for read in ["GET /v1/tasks?root=a&limit=200", "GET /v1/tasks/a:b?after=0%3A7"] {
-        assert!(asked.iter().any(|asked| asked == read), "{read}: {asked:?}");
+        assert!(requested.iter().any(|requested| requested == read), "{read}: {requested:?}");
     }
-    assert!(asked.len() <= 8, "two looks at the tree, at most: {asked:?}");
+    assert!(requested.len() <= 8, "at most two reads of the tree: {requested:?}");
 }
 
 #[test]
-fn one_task_that_cannot_be_read_ends_no_watch() {
+fn unreadable_task_does_not_end_a_watch() {
     let streams = vec![changed(json!(null), "x-1"), changed(json!(["a:b"]), "x-2"), changed(json!(["a"]), "x-3")];
-    let (api, _) = fleet(streams, |asked, stage| {
+    let (api, _) = fleet_api(streams, |requested, stage| {
         let task = status(["running", "running", "succeeded"][stage]);
-        match asked {
-            _ if asked.contains("?root=") => Some(json!({"tasks": [task], "next": null})),
-            _ if asked.contains("a:b") => None,
+        match requested {
+            _ if requested.contains("?root=") => Some(json!({"tasks": [task], "next": null})),
+            _ if requested.contains("a:b") => None,
             _ => Some(task),
         }
     });
-    let ran = run(kafleet(["watch", "a", "--tree", "--api", &api])).ends(0).tells(&["task `a:b` cannot be read, trying again: "]);
-    assert_eq!(ran.err.matches("cannot be read").count(), 1, "{ran:?}");
+    let ran =
+        run(kafleet(["watch", "a", "--tree", "--api", &api])).exits_with(0).stderr_has(&["cannot read task `a:b`, retrying: "]);
+    assert_eq!(ran.err.matches("cannot read").count(), 1, "{ran:?}");
     assert!(ran.out.lines().last().is_some_and(|line| line.contains("succeeded")), "{ran:?}");
 }

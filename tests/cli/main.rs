@@ -1,5 +1,6 @@
-//! The command line as a user has it: the built binary, its output and its exit codes.
+//! The command line: the built binary, its output and its exit codes.
 
+mod atomic;
 mod client;
 mod demo;
 mod empty;
@@ -14,5 +15,4 @@ mod redis;
 mod run;
 mod schedules;
 mod services;
-mod together;
-mod watching;
+mod watch;

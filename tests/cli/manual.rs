@@ -1,4 +1,4 @@
-//! docs/cli.md is complete.
+//! Completeness of docs/cli.md.
 
 use crate::offline::verbs;
 use crate::run::{kafleet, run};
@@ -28,7 +28,7 @@ fn every_verb_is_in_the_table() {
 
 #[test]
 fn every_exit_code_is_named() {
-    let help = run(kafleet(["--help"])).ends(0).out;
+    let help = run(kafleet(["--help"])).exits_with(0).out;
     let codes = help.split("Exit codes: ").nth(1).expect("the exit codes").trim().replace('\n', " ");
     let codes: Vec<&str> = codes.split(", ").collect();
     assert_eq!(codes.len(), 7, "{codes:?}");

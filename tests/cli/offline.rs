@@ -1,12 +1,12 @@
-//! What needs no fleet: help, completions, and everything that can be wrong before anything is asked.
+//! Verbs without a fleet: help, completions, and errors before any connection.
 
 use std::net::TcpListener;
 
-use crate::run::{Daemon, configured, fed, kafleet, run, write};
+use crate::run::{Daemon, config_folder, kafleet, run, run_with_stdin, write};
 
-/// The verbs, as the help lists them.
+/// Returns the verbs listed by `--help`.
 pub fn verbs() -> Vec<String> {
-    let help = run(kafleet(["--help"])).ends(0).out;
+    let help = run(kafleet(["--help"])).exits_with(0).out;
     let commands = help.split("Commands:\n").nth(1).expect("a list of commands").split("\n\n").next().unwrap();
     let names = commands.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     names.filter(|name| !name.is_empty() && *name != "help").map(str::to_owned).collect()
@@ -17,15 +17,15 @@ fn every_verb_has_help_on_stdout() {
     let verbs = verbs();
     assert!(verbs.len() >= 17, "{verbs:?}");
     for verb in &verbs {
-        let help = run(kafleet([verb, "--help"])).ends(0);
+        let help = run(kafleet([verb, "--help"])).exits_with(0);
         assert!(help.out.contains("Usage: kafleet") && help.err.is_empty(), "{verb}: {help:?}");
     }
-    run(kafleet(["--version"])).ends(0).prints(&[env!("CARGO_PKG_VERSION")]);
+    run(kafleet(["--version"])).exits_with(0).stdout_has(&[env!("CARGO_PKG_VERSION")]);
 }
 
 #[test]
-fn wrong_usage_is_told_on_stderr_with_code_2() {
-    for (line, told) in [
+fn wrong_usage_is_reported_on_stderr_with_code_2() {
+    for (line, expected) in [
         ("", "Usage: kafleet"),
         ("statsu", "a similar subcommand exists: 'status'"),
         ("status", "<ID>"),
@@ -43,31 +43,31 @@ fn wrong_usage_is_told_on_stderr_with_code_2() {
         ("submit - --wait", "`--wait` is for one task"),
         ("offsets init echo", "--at"),
         ("offsets init echo/x --at latest", "echo/x"),
-        ("offsets init echo --at sometime", "`sometime` is no place in a log"),
+        ("offsets init echo --at sometime", "`sometime` is not an offset"),
         ("dev --once --no-sample", "cannot be used with"),
         ("completions cobol", "possible values"),
         ("status a --api 127.0.0.1:80", "is not the address of an api"),
         ("status a -o yaml", "possible values: table, json"),
     ] {
-        let ran = run(kafleet(line.split_whitespace())).ends(2).tells(&[told]);
+        let ran = run(kafleet(line.split_whitespace())).exits_with(2).stderr_has(&[expected]);
         assert!(ran.out.is_empty(), "{line}: {ran:?}");
     }
 }
 
 #[test]
-fn completions_are_scripts_of_the_shell() {
+fn completions_are_valid_scripts() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        run(kafleet(["completions", shell])).ends(0).prints(&["kafleet", "submit"]);
+        run(kafleet(["completions", shell])).exits_with(0).stdout_has(&["kafleet", "submit"]);
     }
     let script = run(kafleet(["completions", "bash"])).out;
     let mut bash = std::process::Command::new("bash");
     bash.arg("-n");
-    fed(bash, &script).ends(0);
+    run_with_stdin(bash, &script).exits_with(0);
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_failure() {
-    let folder = configured("");
+fn closed_stdout_is_no_failure() {
+    let folder = config_folder("");
     let mut child = kafleet(["completions", "zsh"])
         .current_dir(folder.path())
         .stdout(std::process::Stdio::piped())
@@ -75,19 +75,19 @@ fn a_reader_that_leaves_is_no_failure() {
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    let ran = crate::run::ended(child).ends(0);
+    let ran = crate::run::wait_for_exit(child).exits_with(0);
     assert_eq!(ran.err, "");
 }
 
 #[test]
-fn every_problem_of_the_configuration_is_told_with_its_line() {
+fn every_problem_of_the_configuration_is_reported_with_its_line() {
     let folder =
-        configured("[worker]\ndrain_timeout = \"soon\"\n\n[topic]\nprefix = \"x\"\n\n[types.echo]\nhandler = \"ecko\"\n");
+        config_folder("[worker]\ndrain_timeout = \"soon\"\n\n[topic]\nprefix = \"x\"\n\n[types.echo]\nhandler = \"ecko\"\n");
     for verb in [&["worker"][..], &["tracker"], &["api"], &["dev", "--once"], &["topics", "apply"]] {
         let mut command = kafleet(verb);
         command.current_dir(folder.path());
-        run(command).ends(2).tells(&[
-            "the configuration cannot be used",
+        run(command).exits_with(2).stderr_has(&[
+            "the configuration is invalid",
             "kafleet.toml:2: ",
             "soon",
             "kafleet.toml:4: ",
@@ -98,78 +98,82 @@ fn every_problem_of_the_configuration_is_told_with_its_line() {
     }
     let mut doctor = kafleet(["doctor", "--no-api"]);
     doctor.current_dir(folder.path());
-    run(doctor).ends(1).prints(&["error    configuration", "kafleet.toml:2: ", "kafleet.toml:8: "]);
+    run(doctor).exits_with(1).stdout_has(&["error    configuration", "kafleet.toml:2: ", "kafleet.toml:8: "]);
 }
 
 #[test]
-fn a_schema_that_cannot_be_used_is_told_with_its_line() {
-    let folder = configured("[types.count]\nhandler = \"exec\"\ncommand = [\"wc\"]\nschema = \"count.json\"\n");
+fn invalid_schema_is_reported_with_its_line() {
+    let folder = config_folder("[types.count]\nhandler = \"exec\"\ncommand = [\"wc\"]\nschema = \"count.json\"\n");
     let role = || {
         let mut command = kafleet(["worker"]);
         command.current_dir(folder.path());
         run(command)
     };
-    role().ends(2).tells(&["kafleet.toml:4: the schema `", "count.json", "No such file", "hint: "]);
+    role().exits_with(2).stderr_has(&["kafleet.toml:4: the schema `", "count.json", "No such file", "hint: "]);
     write(folder.path(), "count.json", r#"{"type": "nonsense"}"#);
-    role().ends(2).tells(&["kafleet.toml:4: the schema `", "count.json` is not a JSON Schema"]);
+    role().exits_with(2).stderr_has(&["kafleet.toml:4: the schema `", "count.json` is not a JSON Schema"]);
 }
 
 #[test]
-fn a_role_needs_no_secrets_of_others() {
-    let folder = configured("[redis]\npassword = \"${KAFLEET_TEST_NO_SUCH}\"\n");
+fn role_needs_no_secrets_of_other_roles() {
+    let folder = config_folder("[redis]\npassword = \"${KAFLEET_TEST_NO_SUCH}\"\n");
     let role = |words: &[&str]| {
         let mut command = kafleet(words);
         command.current_dir(folder.path()).args(["--brokers", "127.0.0.1:1"]);
         command
     };
-    let told = ["kafleet.toml:2: the environment variable `KAFLEET_TEST_NO_SUCH` is not set", "hint: "];
-    run(role(&["tracker"])).ends(2).tells(&told);
-    run(role(&["api"])).ends(2).tells(&told);
+    let expected = ["kafleet.toml:2: the environment variable `KAFLEET_TEST_NO_SUCH` is not set", "hint: "];
+    run(role(&["tracker"])).exits_with(2).stderr_has(&expected);
+    run(role(&["api"])).exits_with(2).stderr_has(&expected);
     let mut worker = Daemon::start(role(&["worker"]));
-    worker.hears("waiting for kafka");
+    worker.wait_for_line("waiting for kafka");
     assert_eq!(worker.stop(), Some(0));
 }
 
 #[test]
-fn a_file_that_is_named_must_be_there() {
-    run(kafleet(["worker", "--config", "/no/such.toml"])).ends(2).tells(&["/no/such.toml", "cannot be read"]);
-    run(kafleet(["submit", "--file", "/no/such.ndjson"])).ends(3).tells(&["cannot read `/no/such.ndjson`"]);
+fn named_file_must_exist() {
+    run(kafleet(["worker", "--config", "/no/such.toml"])).exits_with(2).stderr_has(&["/no/such.toml", "cannot be read"]);
+    run(kafleet(["submit", "--file", "/no/such.ndjson"])).exits_with(3).stderr_has(&["cannot read `/no/such.ndjson`"]);
 }
 
 #[test]
-fn a_port_in_use_is_told_with_the_way_out() {
+fn port_in_use_is_reported_with_a_hint() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for verb in ["dev", "api"] {
-        run(kafleet([verb, "--listen", &address])).ends(1).tells(&[
-            &format!("`{address}` is taken by another process"),
+        run(kafleet([verb, "--listen", &address])).exits_with(1).stderr_has(&[
+            &format!("`{address}` is in use by another process"),
             "hint: choose another address with --listen, or port 0",
         ]);
     }
-    run(kafleet(["worker", "--ops-listen", &address])).ends(1).tells(&["hint: choose another address with --ops-listen"]);
+    run(kafleet(["worker", "--ops-listen", &address]))
+        .exits_with(1)
+        .stderr_has(&["hint: choose another address with --ops-listen"]);
 }
 
 #[test]
-fn an_api_that_cannot_be_reached_is_code_4() {
-    // Bound, and nobody listens there: nor can anybody else, meanwhile.
+fn unreachable_api_is_exit_code_4() {
+    // Bound but not listening, so that no other process can listen there meanwhile.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let free = socket.local_addr().unwrap();
     for line in ["status a", "list", "tree a", "watch a", "history a", "log a", "types", "submit echo {}", "status a --wait"] {
         let mut command = kafleet(line.split(' '));
         command.env("KAFLEET_API", format!("http://{free}"));
-        run(command).ends(4).tells(&["cannot be reached", "hint: start one with `kafleet dev` or `kafleet api`"]);
+        run(command).exits_with(4).stderr_has(&["cannot be reached", "hint: start one with `kafleet dev` or `kafleet api`"]);
     }
 }
 
 #[test]
-fn a_role_waits_for_kafka_and_gives_up_or_stops_when_told() {
+fn role_waits_for_kafka_until_timeout_or_signal() {
     let nothing = "127.0.0.1:1";
     run(kafleet(["worker", "--brokers", nothing, "--start-timeout", "1ms"]))
-        .ends(4)
-        .tells(&["kafka at `127.0.0.1:1` was not ready", "hint: check --brokers"]);
-    run(kafleet(["worker", "--types", "nope", "--brokers", nothing])).ends(3).tells(&["no type `nope`", "`echo`, `foreach`"]);
+        .exits_with(4)
+        .stderr_has(&["kafka at `127.0.0.1:1` was not ready", "hint: check --brokers"]);
+    run(kafleet(["worker", "--types", "nope", "--brokers", nothing]))
+        .exits_with(3)
+        .stderr_has(&["no type `nope`", "`echo`, `foreach`"]);
     let mut waiting = Daemon::start(kafleet(["tracker", "--brokers", nothing]));
-    waiting.hears("waiting for kafka");
+    waiting.wait_for_line("waiting for kafka");
     assert_eq!(waiting.stop(), Some(0));
 }

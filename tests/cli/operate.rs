@@ -1,23 +1,23 @@
-//! Operators' verbs against a whole fleet in memory.
+//! Operators' verbs against a fleet in memory.
 
 use serde_json::{Value, json};
 
 use crate::client::Dev;
-use crate::run::until;
+use crate::run::wait_until;
 
 #[test]
-fn a_running_program_is_cancelled() {
+fn running_program_is_cancelled() {
     let dev = Dev::start();
-    dev.run(&["submit", "sleeps", "--id", "long"]).ends(0);
-    dev.folded("long");
-    until("it runs", || (dev.json(&["status", "long"])["state"] == "running").then_some(()));
-    dev.run(&["workers", "--running"]).ends(0);
-    dev.run(&["cancel", "long", "--reason", "enough", "--wait"]).ends(0).prints(&["state     cancelled"]);
-    dev.run(&["cancel", "long"]).ends(1).tells(&["`long` has already ended", "hint: see `kafleet status long`"]);
-    dev.run(&["why", "long"]).ends(0).prints(&["it was cancelled on request: enough"]);
-    dev.run(&["cancel", "nobody"]).ends(3).tells(&["there is no task `nobody`"]);
+    dev.run(&["submit", "sleeps", "--id", "long"]).exits_with(0);
+    dev.wait_until_visible("long");
+    wait_until("it runs", || (dev.json(&["status", "long"])["state"] == "running").then_some(()));
+    dev.run(&["workers", "--running"]).exits_with(0);
+    dev.run(&["cancel", "long", "--reason", "enough", "--wait"]).exits_with(0).stdout_has(&["state     cancelled"]);
+    dev.run(&["cancel", "long"]).exits_with(1).stderr_has(&["`long` has already ended", "hint: see `kafleet status long`"]);
+    dev.run(&["why", "long"]).exits_with(0).stdout_has(&["it was cancelled on request: enough"]);
+    dev.run(&["cancel", "nobody"]).exits_with(3).stderr_has(&["there is no task `nobody`"]);
     for verb in ["cancel", "status", "why", "retry"] {
-        dev.run(&[verb, ""]).ends(2).tells(&["the id is empty"]);
+        dev.run(&[verb, ""]).exits_with(2).stderr_has(&["the id is empty"]);
     }
     let history = dev.json(&["history", "long"]);
     let asked = history["events"].as_array().unwrap().iter().find(|event| event["kind"] == "cancel_requested").unwrap().clone();
@@ -25,45 +25,49 @@ fn a_running_program_is_cancelled() {
 }
 
 #[test]
-fn a_type_is_paused_limited_and_resumed() {
+fn type_is_paused_limited_and_resumed() {
     let dev = Dev::start();
-    dev.pause("echo", &["--reason", "a look"]).prints(&["paused"]);
-    dev.run(&["submit", "echo", "--id", "waits"]).ends(0);
-    dev.folded("waits");
-    let ran = dev.run(&["types", "limit", "echo", "--slots", "3", "--rate", "100/s"]).ends(0);
-    ran.prints(&["paused, slots 3*, rate 100/1s*"]);
-    dev.run(&["types", "limit", "echo", "--max-concurrency", "1"]).ends(2).tells(&["below the 2 partitions"]);
+    dev.pause("echo", &["--reason", "a look"]).stdout_has(&["paused"]);
+    dev.run(&["submit", "echo", "--id", "waits"]).exits_with(0);
+    dev.wait_until_visible("waits");
+    let ran = dev.run(&["types", "limit", "echo", "--slots", "3", "--rate", "100/s"]).exits_with(0);
+    ran.stdout_has(&["paused, slots 3*, rate 100/1s*"]);
+    dev.run(&["types", "limit", "echo", "--max-concurrency", "1"]).exits_with(2).stderr_has(&["below the 2 partitions"]);
     assert_eq!(dev.json(&["status", "waits"])["state"], "queued");
-    dev.run(&["types", "limit", "echo", "--reset"]).ends(0);
-    dev.run(&["types", "resume", "echo"]).ends(0);
-    dev.run(&["status", "waits", "--wait"]).ends(0);
-    dev.run(&["types", "pause", "ehco"]).ends(3).tells(&["did you mean `echo`"]);
+    dev.run(&["types", "limit", "echo", "--reset"]).exits_with(0);
+    dev.run(&["types", "resume", "echo"]).exits_with(0);
+    dev.run(&["status", "waits", "--wait"]).exits_with(0);
+    dev.run(&["types", "pause", "ehco"]).exits_with(3).stderr_has(&["did you mean `echo`"]);
     let types = dev.json(&["types"]);
     let echo = types["types"].as_array().unwrap().iter().find(|known| known["type"] == "echo").unwrap().clone();
     assert_eq!((&echo["paused"], &echo["limits"]["live"]), (&Value::Null, &json!([])));
 }
 
 #[test]
-fn a_kill_switch_keeps_tasks_from_starting() {
+fn kill_switch_cancels_tasks() {
     let dev = Dev::start();
-    dev.run(&["kill", "on", "bad", "--type", "echo", "--reason", "wrong input"]).ends(0).prints(&["bad", "echo", "wrong input"]);
-    // The worker reads the control topic in its own time.
-    let killed = until("the worker has heard of it", || {
+    dev.run(&["kill-switch", "on", "bad", "--type", "echo", "--reason", "wrong input"]).exits_with(0).stdout_has(&[
+        "bad",
+        "echo",
+        "wrong input",
+    ]);
+    // The worker reads the control topic asynchronously.
+    let killed = wait_until("the worker has read the kill switch", || {
         let ran = dev.run(&["submit", "echo", "--tag", "bad", "--wait"]);
         (ran.code != Some(0)).then_some(ran)
     });
-    killed.ends(1).prints(&["cancelled"]);
-    dev.run(&["kill", "list"]).ends(0).prints(&["bad"]);
-    dev.run(&["types"]).ends(0).prints(&["kill bad"]);
-    dev.run(&["kill", "off", "bad"]).ends(0);
-    dev.run(&["kill", "off", "bad"]).ends(3).tells(&["there is no kill switch `bad`"]);
+    killed.exits_with(1).stdout_has(&["cancelled"]);
+    dev.run(&["kill-switch", "list"]).exits_with(0).stdout_has(&["bad"]);
+    dev.run(&["types"]).exits_with(0).stdout_has(&["kill bad"]);
+    dev.run(&["kill-switch", "off", "bad"]).exits_with(0);
+    dev.run(&["kill-switch", "off", "bad"]).exits_with(3).stderr_has(&["there is no kill switch `bad`"]);
 }
 
 #[test]
-fn the_workers_are_shown() {
+fn workers_are_listed() {
     let dev = Dev::start();
-    let beat = || dev.json(&["workers"])["workers"].as_array().is_some_and(|workers| workers.len() == 1);
-    until("the worker is there", || beat().then_some(()));
-    dev.run(&["workers"]).ends(0).prints(&["alive", "echo 0/"]);
-    dev.run(&["workers", "--all"]).ends(0).prints(&["alive"]);
+    let is_listed = || dev.json(&["workers"])["workers"].as_array().is_some_and(|workers| workers.len() == 1);
+    wait_until("the worker is listed", || is_listed().then_some(()));
+    dev.run(&["workers"]).exits_with(0).stdout_has(&["alive", "echo 0/"]);
+    dev.run(&["workers", "--all"]).exits_with(0).stdout_has(&["alive"]);
 }

@@ -1,4 +1,4 @@
-//! Running the binary, with a deadline on everything.
+//! Runs the binary, with a deadline on every wait.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// For whatever a test waits for.
+/// Deadline of every wait.
 pub const DEADLINE: Duration = Duration::from_secs(300);
 const VARIABLES: [&str; 8] = [
     "KAFLEET_CONFIG",
@@ -24,7 +24,7 @@ const VARIABLES: [&str; 8] = [
     "KAFLEET_OPS_LISTEN",
 ];
 
-/// The binary, in a folder without a kafleet.toml and without a fleet's variables.
+/// Command for the binary, in a folder without kafleet.toml and without kafleet's environment variables.
 pub fn kafleet<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kafleet"));
     command.args(words).current_dir(env!("CARGO_TARGET_TMPDIR"));
@@ -34,41 +34,41 @@ pub fn kafleet<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S>) ->
     command
 }
 
-/// What a run left behind.
+/// Exit code and output of a run.
 #[derive(Debug)]
-pub struct Ran {
+pub struct RunResult {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }
 
-impl From<Output> for Ran {
+impl From<Output> for RunResult {
     fn from(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
         Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
     }
 }
 
-impl Ran {
-    /// It ended so.
+impl RunResult {
+    /// Asserts the exit code.
     #[track_caller]
-    pub fn ends(self, code: i32) -> Self {
+    pub fn exits_with(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:?}");
         self
     }
 
-    /// stderr says all of these.
+    /// Asserts that stderr contains all texts.
     #[track_caller]
-    pub fn tells(self, texts: &[&str]) -> Self {
+    pub fn stderr_has(self, texts: &[&str]) -> Self {
         for text in texts {
             assert!(self.err.contains(text), "`{text}` is not in: {}", self.err);
         }
         self
     }
 
-    /// stdout has all of these.
+    /// Asserts that stdout contains all texts.
     #[track_caller]
-    pub fn prints(self, texts: &[&str]) -> Self {
+    pub fn stdout_has(self, texts: &[&str]) -> Self {
         for text in texts {
             assert!(self.out.contains(text), "`{text}` is not in: {}", self.out);
         }
@@ -81,22 +81,23 @@ impl Ran {
     }
 }
 
-/// Runs to the end, with nothing on stdin.
-pub fn run(mut command: Command) -> Ran {
-    ended(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+/// Runs a command without input.
+pub fn run(mut command: Command) -> RunResult {
+    wait_for_exit(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
-/// Runs to the end, with this on stdin.
-pub fn fed(mut command: Command, input: &str) -> Ran {
+/// Runs a command with input on stdin.
+pub fn run_with_stdin(mut command: Command, input: &str) -> RunResult {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_owned());
-    // A process that does not read all of it is no failure.
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    // The process need not read all of its input.
     thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
-    ended(child)
+    wait_for_exit(child)
 }
 
-/// Waits for a child's end and takes what it wrote.
-pub fn ended(child: Child) -> Ran {
+/// Waits for a child's exit and returns its output.
+pub fn wait_for_exit(child: Child) -> RunResult {
     let pid = Pid::from_raw(child.id() as i32);
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || drop(sender.send(child.wait_with_output())));
@@ -109,11 +110,11 @@ pub fn ended(child: Child) -> Ran {
     }
 }
 
-/// A process that goes on until it is told to stop, or until the test ends.
+/// Long-running process, killed when dropped.
 pub struct Daemon {
     child: Child,
     lines: Receiver<String>,
-    heard: String,
+    output: String,
 }
 
 impl Drop for Daemon {
@@ -128,41 +129,41 @@ impl Daemon {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = mpsc::channel();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        // To the end, even if nobody listens: a full pipe would hold the process up.
+        // Reads until the end, because a full pipe would block the process.
         thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line))));
-        Self { child, lines, heard: String::new() }
+        Self { child, lines, output: String::new() }
     }
 
-    /// The next line of stderr that has this in it.
+    /// Waits for the next line of stderr that contains a text.
     #[track_caller]
-    pub fn hears(&mut self, text: &str) -> String {
+    pub fn wait_for_line(&mut self, text: &str) -> String {
         let end = Instant::now() + DEADLINE;
         loop {
             let Ok(line) = self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) else {
-                panic!("it did not say `{text}`, but: {}", self.heard)
+                panic!("no line with `{text}` in: {}", self.output)
             };
             if line.contains(text) {
                 return line;
             }
-            self.heard.push_str(&line);
-            self.heard.push('\n');
+            self.output.push_str(&line);
+            self.output.push('\n');
         }
     }
 
-    /// SIGTERM; returns the exit code.
+    /// Sends SIGTERM and returns the exit code.
     #[track_caller]
     pub fn stop(mut self) -> Option<i32> {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
-        until("it has ended", || self.child.try_wait().unwrap()).code()
+        wait_until("the process has exited", || self.child.try_wait().unwrap()).code()
     }
 }
 
-/// Asks until there is an answer.
+/// Repeats a read until it returns a value.
 #[track_caller]
-pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn wait_until<T>(what: &str, mut read: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + DEADLINE;
     loop {
-        if let Some(answer) = ask() {
+        if let Some(answer) = read() {
             return answer;
         }
         assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
@@ -170,8 +171,8 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A folder with a kafleet.toml.
-pub fn configured(text: &str) -> tempfile::TempDir {
+/// Creates a folder with a kafleet.toml.
+pub fn config_folder(text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "kafleet.toml", text);
     folder

@@ -1,4 +1,4 @@
-//! Every role as a process of its own, on a real Kafka and Redis, as `tests/services run` starts them.
+//! Every role in its own process, on a real Kafka and Redis, as started by `tests/services run`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, ProducerRecord};
 use serde_json::{Value, json};
 
-use crate::run::{DEADLINE, Daemon, configured, kafleet, run, until};
+use crate::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_until};
 
 struct Fleet {
     kafka: String,
@@ -20,12 +20,12 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// None where no services were started.
+    /// `None` if no services are running.
     fn new() -> Option<Self> {
         Self::with("")
     }
 
-    /// With more lines in the section `topics`.
+    /// Adds lines to the section `topics`.
     fn with(topics: &str) -> Option<Self> {
         let (Ok(kafka), Ok(redis)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
             eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not set");
@@ -33,7 +33,7 @@ impl Fleet {
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
         let types = "[types.echo]\nhandler = \"echo\"\n";
-        let folder = configured(&format!("[topics]\nevents_partitions = 3\ntask_partitions = 2\n{topics}\n{types}"));
+        let folder = config_folder(&format!("[topics]\nevents_partitions = 3\ntask_partitions = 2\n{topics}\n{types}"));
         Some(Self { kafka, redis, prefix: format!("cli-{now}"), folder, api: "http://127.0.0.1:1".into() })
     }
 
@@ -44,12 +44,12 @@ impl Fleet {
         command
     }
 
-    fn run(&self, words: &[&str]) -> crate::run::Ran {
+    fn run(&self, words: &[&str]) -> crate::run::RunResult {
         run(self.command(words))
     }
 
-    /// A bare line on the task topic: through kcat if it is there, else as any producer.
-    fn produce(&self, line: &str) {
+    /// Produces a line to the task topic, with kcat if it is installed.
+    fn produce_line(&self, line: &str) {
         let topic = format!("{}.tasks.echo", self.prefix);
         let kcat = Command::new("kcat").args(["-P", "-b", &self.kafka, "-t", &topic]).stdin(Stdio::piped()).spawn();
         let Ok(mut kcat) = kcat else { return self.deliver(&topic, line) };
@@ -60,19 +60,19 @@ impl Fleet {
     fn deliver(&self, topic: &str, line: &str) {
         let section = [("bootstrap.servers".to_owned(), self.kafka.clone())].into();
         let broker: std::sync::Arc<dyn Broker> = std::sync::Arc::new(Kafka::new(&section).unwrap());
-        let link = SharedProducer::open(broker, None).unwrap();
+        let producer = SharedProducer::open(broker, None).unwrap();
         let record = ProducerRecord { topic, partition: None, key: None, value: Some(line.as_bytes()), headers: &[] };
-        runtime().block_on(link.deliver(record, DEADLINE)).unwrap();
+        runtime().block_on(producer.deliver(record, DEADLINE)).unwrap();
     }
 
-    fn over_rest(&self, path: &str) -> Value {
+    fn get(&self, path: &str) -> Value {
         let url = format!("{}{path}", self.api);
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
         runtime().block_on(async { http.get(url).send().await.unwrap().json().await.unwrap() })
     }
 }
 
-/// The answer of `/readyz` at an address.
+/// Reads `/readyz` at an address.
 fn readiness(address: &str) -> (u16, String) {
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let asked = async {
@@ -88,9 +88,9 @@ fn delete_topics(fleet: &Fleet, name: &str) {
 }
 
 #[test]
-fn deleted_topics_make_the_roles_unready_until_they_are_applied() {
+fn deleted_topics_make_roles_unready_until_applied() {
     let Some(fleet) = Fleet::with("check_interval = \"200ms\"") else { return };
-    fleet.run(&["topics", "apply"]).ends(0);
+    fleet.run(&["topics", "apply"]).exits_with(0);
     let [worker, api, tracker] = [(); 3].map(|()| {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         format!("127.0.0.1:{port}")
@@ -100,18 +100,18 @@ fn deleted_topics_make_the_roles_unready_until_they_are_applied() {
         Daemon::start(fleet.command(&["api", "--listen", "127.0.0.1:0", "--ops-listen", &api])),
         Daemon::start(fleet.command(&["tracker", "--ops-listen", &tracker])),
     ];
-    let is = |address: &str, status: u16, said: &str| {
-        until(&format!("{address} answers {status} {said}"), || {
+    let is = |address: &str, status: u16, expected: &str| {
+        wait_until(&format!("{address} answers {status} {expected}"), || {
             let (found, text) = readiness(address);
-            (found == status && text.contains(said)).then_some(())
+            (found == status && text.contains(expected)).then_some(())
         });
     };
     [&worker, &api, &tracker].into_iter().for_each(|address| is(address, 200, "ready"));
     delete_topics(&fleet, "tasks.echo");
     is(&worker, 503, "tasks.echo`: the topic does not exist (hint: run `kafleet topics apply`)");
     is(&api, 200, "ready");
-    fleet.run(&["topics", "apply"]).ends(0);
-    until("the worker has seen the topic", || (!readiness(&worker).1.contains("does not exist")).then_some(()));
+    fleet.run(&["topics", "apply"]).exits_with(0);
+    wait_until("the worker has seen the topic", || (!readiness(&worker).1.contains("does not exist")).then_some(()));
     delete_topics(&fleet, "events");
     for address in [&worker, &api, &tracker] {
         is(address, 503, ".events`: the topic does not exist (hint: run `kafleet topics apply`)");
@@ -124,12 +124,18 @@ fn doctor_reports_a_full_redis() {
     let Some(mut fleet) = Fleet::new() else { return };
     let server = crate::redis::Server::start_with(&["--maxmemory-policy", "noeviction"]);
     fleet.redis = server.url();
-    fleet.run(&["topics", "apply"]).ends(0);
-    fleet.run(&["doctor", "--no-api"]).ends(0).prints(&["ok       redis"]);
+    fleet.run(&["topics", "apply"]).exits_with(0);
+    fleet.run(&["doctor", "--no-api"]).exits_with(0).stdout_has(&["ok       redis"]);
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
-    let told =
-        ["warning  redis", "(maxmemory)", "error    redis", "a write is refused", "out of memory", "hint: raise its `maxmemory`"];
-    fleet.run(&["doctor", "--no-api"]).ends(1).prints(&told);
+    let expected = [
+        "warning  redis",
+        "(maxmemory)",
+        "error    redis",
+        "Redis refuses writes",
+        "out of memory",
+        "hint: raise its `maxmemory`",
+    ];
+    fleet.run(&["doctor", "--no-api"]).exits_with(1).stdout_has(&expected);
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -137,65 +143,68 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn a_fleet_of_processes_on_kafka_and_redis() {
+fn fleet_of_processes_runs_on_kafka_and_redis() {
     let Some(mut fleet) = Fleet::new() else { return };
-    fleet.run(&["doctor", "--no-api"]).ends(1).prints(&["error", "kafleet topics apply"]);
-    fleet.run(&["offsets", "init", "echo", "--at", "earliest"]).ends(3).tells(&["there is no topic", "hint: "]);
-    let applied = fleet.run(&["topics", "apply", "-o", "json"]).ends(0).json();
+    fleet.run(&["doctor", "--no-api"]).exits_with(1).stdout_has(&["error", "kafleet topics apply"]);
+    fleet.run(&["offsets", "init", "echo", "--at", "earliest"]).exits_with(3).stderr_has(&["there is no topic", "hint: "]);
+    let applied = fleet.run(&["topics", "apply", "-o", "json"]).exits_with(0).json();
     let changes = applied.as_array().unwrap();
     assert!(changes.len() >= 4 && changes.iter().all(|one| one["change"] == "created"), "{applied}");
-    fleet.run(&["topics", "apply"]).ends(0).prints(&["unchanged", &format!("{}.tasks.echo", fleet.prefix)]);
+    fleet.run(&["topics", "apply"]).exits_with(0).stdout_has(&["unchanged", &format!("{}.tasks.echo", fleet.prefix)]);
 
     let mut api = Daemon::start(fleet.command(&["api", "--listen", "127.0.0.1:0"]));
     let tracker = Daemon::start(fleet.command(&["tracker"]));
     let worker = Daemon::start(fleet.command(&["worker"]));
-    let listens: Value = serde_json::from_str(&api.hears("API listening")).expect("a log line as JSON");
+    let listens: Value = serde_json::from_str(&api.wait_for_line("API listening")).expect("a log line as JSON");
     fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
 
-    fleet.produce(r#"{"hello":"kcat"}"#);
-    let id = until("the bare record is a task that succeeded", || {
-        let page = fleet.run(&["list", "--type", "echo", "-o", "json"]).ends(0).json();
+    fleet.produce_line(r#"{"hello":"kcat"}"#);
+    let id = wait_until("the plain record is a task that succeeded", || {
+        let page = fleet.run(&["list", "--type", "echo", "-o", "json"]).exits_with(0).json();
         let task = page["tasks"].get(0)?.clone();
         (task["state"] == "succeeded").then(|| task["id"].as_str().unwrap().to_owned())
     });
     assert!(id.starts_with("echo-"), "{id}");
-    fleet.run(&["status", &id]).ends(0).prints(&["state     succeeded", r#"result    {"hello":"kcat"}"#]);
-    let document = fleet.over_rest(&format!("/v1/tasks/{id}"));
+    fleet.run(&["status", &id]).exits_with(0).stdout_has(&["state     succeeded", r#"result    {"hello":"kcat"}"#]);
+    let document = fleet.get(&format!("/v1/tasks/{id}"));
     assert_eq!((&document["state"], &document["result"]), (&json!("succeeded"), &json!({"hello": "kcat"})));
-    fleet.run(&["submit", "echo", "[1,2]", "--wait=100s"]).ends(0).prints(&["result    [1,2]"]);
+    fleet.run(&["submit", "echo", "[1,2]", "--wait=100s"]).exits_with(0).stdout_has(&["result    [1,2]"]);
 
-    fleet.run(&["schedules", "create", "tick", "echo", "[3]", "--cron", "* * * * * *"]).ends(0).prints(&["* * * * * * UTC"]);
-    let last = until("it has fired twice, and its task has succeeded", || {
-        let shown = fleet.run(&["schedules", "show", "tick", "-o", "json"]).ends(0).json();
+    fleet
+        .run(&["schedules", "create", "tick", "echo", "[3]", "--cron", "* * * * * *"])
+        .exits_with(0)
+        .stdout_has(&["* * * * * * UTC"]);
+    let last = wait_until("the schedule has fired twice and its task has succeeded", || {
+        let shown = fleet.run(&["schedules", "show", "tick", "-o", "json"]).exits_with(0).json();
         (shown["fired"].as_u64()? >= 2 && shown["last"]["state"] == "succeeded").then(|| shown["last"]["task"].clone())
     });
     assert!(last.as_str().unwrap().starts_with("tick.20"), "{last}");
-    fleet.run(&["schedules", "run", "tick", "--wait=100s"]).ends(0).prints(&["result    [3]"]);
-    fleet.run(&["schedules", "delete", "tick"]).ends(0);
+    fleet.run(&["schedules", "trigger", "tick", "--wait=100s"]).exits_with(0).stdout_has(&["result    [3]"]);
+    fleet.run(&["schedules", "delete", "tick"]).exits_with(0);
 
-    let healthy = fleet.run(&["doctor"]).ends(0).prints(&["ok       kafka", "ok       redis", "ok       api"]);
+    let healthy = fleet.run(&["doctor"]).exits_with(0).stdout_has(&["ok       kafka", "ok       redis", "ok       api"]);
     assert!(!healthy.out.contains("error "), "{healthy:?}");
     fleet
         .run(&["offsets", "init", "echo", "--at", "earliest"])
-        .ends(1)
-        .tells(&["has members", "hint: stop the workers of `echo`"]);
+        .exits_with(1)
+        .stderr_has(&["has members", "hint: stop the workers of `echo`"]);
 
     for (role, daemon) in [("worker", worker), ("api", api), ("tracker", tracker)] {
         assert_eq!(daemon.stop(), Some(0), "{role}");
     }
-    let placed = fleet.run(&["offsets", "init", "echo/0", "--at", "latest", "-o", "json"]).ends(0).json();
-    assert_eq!((&placed[0]["partition"], &placed[0]["now"]), (&json!(0), &placed[0]["end"]), "{placed}");
+    let changes = fleet.run(&["offsets", "init", "echo/0", "--at", "latest", "-o", "json"]).exits_with(0).json();
+    assert_eq!((&changes[0]["partition"], &changes[0]["now"]), (&json!(0), &changes[0]["end"]), "{changes}");
 }
 
-/// 250 MiB of params, and types of which each has a client of its own: neither fills the worker's process.
+/// Neither 250 MiB of params nor many types, each with its own client, exceed the memory of the worker.
 #[test]
-fn a_worker_stays_within_its_memory() {
+fn worker_stays_within_its_memory_limit() {
     let Some(fleet) = Fleet::new() else { return };
     let sizes = ["--tasks", "20000", "--large", "250", "--types", "8", "--each", "500"];
     let limits = ["--memory-limit", "32MiB", "--ceiling", "200MiB", "-o", "json"];
-    let report = fleet.run(&[&["bench", "memory"][..], &sizes, &limits].concat()).ends(0).json();
+    let report = fleet.run(&[&["bench", "memory"][..], &sizes, &limits].concat()).exits_with(0).json();
     let figures: Vec<_> = report["figures"].as_array().unwrap().iter().filter(|figure| figure["unit"] == "MiB").collect();
     assert_eq!((figures.len(), &report["checked"]), (3, &json!(true)), "{report}");
-    // What a process takes that has read the params would be above.
+    // A process that had read all params would be above the limit.
     assert!(figures.iter().all(|figure| figure["max"].as_f64().is_some_and(|mib| (5.0..200.0).contains(&mib))), "{report}");
 }

@@ -386,7 +386,7 @@ async fn queued_task_expires_when_its_record_is_removed() {
     until_state(&fixture, "p", State::Expired).await;
     until_state(&fixture, "done", State::Succeeded).await;
     until_state(&fixture, "kept", State::Queued).await;
-    until("it is counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 2 }).await;
+    until("it is counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2 }).await;
     expect_agreement(&fixture).await;
     assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
@@ -427,7 +427,7 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
         until_state(&fixture, task, State::Expired).await;
     }
     assert_eq!(node(&fixture, "held").await.unwrap().state, State::Succeeded);
-    until("they are counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 3 }).await;
+    until("they are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3 }).await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }

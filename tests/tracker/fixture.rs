@@ -204,11 +204,11 @@ impl Tracker {
     }
 
     pub fn skipped(&self, partition: u32) -> u64 {
-        self.metrics.events_skipped.with_label_values(&[&partition.to_string()]).get()
+        self.metrics.tracker.events_skipped.with_label_values(&[&partition.to_string()]).get()
     }
 
     pub fn rewinds(&self, partition: u32, reason: &str) -> u64 {
-        self.metrics.rewinds.with_label_values(&[partition.to_string().as_str(), reason]).get()
+        self.metrics.tracker.rewinds.with_label_values(&[partition.to_string().as_str(), reason]).get()
     }
 }
 

@@ -23,7 +23,7 @@ fn frequent_audits() -> TrackerConfig {
 }
 
 fn losses(fixture: &Fixture, tracker: &Tracker) -> u64 {
-    let of = |partition: u32| tracker.metrics.store_losses.with_label_values(&[&partition.to_string()]).get();
+    let of = |partition: u32| tracker.metrics.tracker.store_losses.with_label_values(&[&partition.to_string()]).get();
     fixture.all().into_iter().map(of).sum()
 }
 

@@ -116,7 +116,7 @@ pub async fn each_time_fires_once(fixture: Fixture) {
     let state = state(&fixture, "s").await;
     assert_eq!((state.fired, state.skipped, state.missed, state.recent.len()), (30, 0, 0, 10));
     assert_eq!(state.last.unwrap().task, task(&schedule, "s", 30));
-    let metric = |outcome: &str| tracker.metrics.schedule_times.with_label_values(&[outcome]).get();
+    let metric = |outcome: &str| tracker.metrics.schedules.times.with_label_values(&[outcome]).get();
     // Counted after the transaction has returned.
     until("they are counted", || async { metric("fired") == 30 }).await;
     assert_eq!(metric("skipped"), 0);

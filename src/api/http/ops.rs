@@ -27,8 +27,8 @@ pub struct Ops {
 
 impl Ops {
     pub fn record_request(&self, route: &str, status: u16, took: Duration) {
-        self.metrics.http_requests.with_label_values(&[route, &status.to_string()]).inc();
-        self.metrics.http_time.with_label_values(&[route]).observe(took.as_secs_f64());
+        self.metrics.http.requests.with_label_values(&[route, &status.to_string()]).inc();
+        self.metrics.http.time.with_label_values(&[route]).observe(took.as_secs_f64());
     }
 
     fn ready(&self) -> Result<(), ApiError> {

@@ -1,4 +1,4 @@
-//! Server-sent events: the streams of a task's changes, of its log, and of what changes in the fleet.
+//! Server-sent events: the streams of a task's changes, of its log, and of the fleet's changes.
 
 use std::time::Duration;
 
@@ -7,89 +7,89 @@ use serde::de::DeserializeOwned;
 
 use crate::api::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
 
-/// Silence after which the connection counts as lost: the api sends a comment more often than that.
-const SILENCE: Duration = Duration::from_secs(45);
-/// The longest event. A status document with the largest result fits.
+/// Idle time after which the connection counts as lost; the api sends comments more often than that.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
+/// Maximum size of an event; a status with the largest result fits.
 const MAX_EVENT_BYTES: usize = 4 << 20;
 
 /// An open stream.
-pub struct Watch {
+pub struct EventStream {
     answer: Response,
     parser: Parser,
 }
 
-/// What the stream says.
+/// Event of a stream.
 #[derive(Debug, PartialEq)]
-pub enum WatchEvent {
+pub enum StreamEvent {
     Status(Box<Status>),
-    /// New lines of its log.
+    /// New lines of the task's log.
     Lines(Box<LogDocument>),
-    /// These tasks have changed. With the name of this place in the stream.
+    /// Changed tasks, with the event's id, from which a new connection resumes.
     Changed(Box<FleetChange>, Option<String>),
-    /// The task has ended. A parent may be open again by now.
+    /// The task has ended; a parent may have been reopened since.
     Finished,
-    /// The task's record is no longer kept.
+    /// The task's record has been removed.
     Gone,
-    /// The stream is over, and the task may go on: connect again.
-    Over {
+    /// The connection is lost or the stream has ended early; the caller may reconnect.
+    Lost {
         reason: String,
     },
 }
 
-impl Watch {
+impl EventStream {
     pub fn new(answer: Response) -> Self {
         Self { answer, parser: Parser::default() }
     }
 
-    pub async fn next(&mut self) -> WatchEvent {
+    pub async fn next(&mut self) -> StreamEvent {
         loop {
             if let Some(event) = self.parser.next() {
-                match meaning(&event) {
+                match decode(&event) {
                     Some(known) => return known,
                     None => continue,
                 }
             }
-            let chunk = match tokio::time::timeout(SILENCE, self.answer.chunk()).await {
+            let chunk = match tokio::time::timeout(IDLE_TIMEOUT, self.answer.chunk()).await {
                 Ok(Ok(Some(chunk))) => chunk,
-                Ok(Ok(None)) => return WatchEvent::Over { reason: "the api closed the stream".into() },
-                Ok(Err(why)) => return WatchEvent::Over { reason: super::innermost(&why) },
-                Err(_) => return WatchEvent::Over { reason: format!("nothing was heard for {} s", SILENCE.as_secs()) },
+                Ok(Ok(None)) => return StreamEvent::Lost { reason: "the api closed the stream".into() },
+                Ok(Err(why)) => return StreamEvent::Lost { reason: super::innermost(&why) },
+                Err(_) => return StreamEvent::Lost { reason: format!("no data for {} s", IDLE_TIMEOUT.as_secs()) },
             };
             if !self.parser.push(&chunk) {
-                return WatchEvent::Over { reason: format!("an event is larger than {MAX_EVENT_BYTES} bytes") };
+                return StreamEvent::Lost { reason: format!("an event is larger than {MAX_EVENT_BYTES} bytes") };
             }
         }
     }
 }
 
-/// None for events of a kind that this version does not know.
-fn meaning(event: &Frame) -> Option<WatchEvent> {
+/// Decodes an event; `None` for an unknown kind.
+fn decode(event: &Frame) -> Option<StreamEvent> {
     match event.name.as_str() {
-        "status" => Some(document(&event.data, WatchEvent::Status)),
-        "lines" => Some(document(&event.data, WatchEvent::Lines)),
-        "changed" => Some(document(&event.data, |change| WatchEvent::Changed(change, event.id.clone()))),
+        "status" => Some(document(&event.data, StreamEvent::Status)),
+        "lines" => Some(document(&event.data, StreamEvent::Lines)),
+        "changed" => Some(document(&event.data, |change| StreamEvent::Changed(change, event.id.clone()))),
         "end" => Some(end(&event.data)),
         _ => None,
     }
 }
 
-fn document<T: DeserializeOwned>(data: &str, of: impl FnOnce(Box<T>) -> WatchEvent) -> WatchEvent {
+fn document<T: DeserializeOwned>(data: &str, of: impl FnOnce(Box<T>) -> StreamEvent) -> StreamEvent {
     match serde_json::from_str(data) {
         Ok(document) => of(Box::new(document)),
-        Err(why) => WatchEvent::Over { reason: format!("an event is not the document expected: {why}") },
+        Err(why) => StreamEvent::Lost { reason: format!("an event has an unexpected document: {why}") },
     }
 }
 
-/// Only a record that is gone is the end of all.
-fn end(data: &str) -> WatchEvent {
+/// Decodes the reason of an `end` event: only a removed record is final.
+fn end(data: &str) -> StreamEvent {
     let reason = match serde_json::from_str::<StreamEnd>(data).map(|end| end.reason) {
-        Ok(EndReason::Gone) => return WatchEvent::Gone,
-        Ok(EndReason::Shutdown) => "the api stops",
+        Ok(EndReason::Gone) => return StreamEvent::Gone,
+        Ok(EndReason::Shutdown) => "the api is shutting down",
         Ok(EndReason::Slow) => "changes were not read in time",
-        Ok(EndReason::Finished) => return WatchEvent::Finished,
+        Ok(EndReason::Finished) => return StreamEvent::Finished,
         Err(_) => "the api ended the stream",
     };
-    WatchEvent::Over { reason: reason.into() }
+    StreamEvent::Lost { reason: reason.into() }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -99,14 +99,14 @@ struct Frame {
     id: Option<String>,
 }
 
-/// Cuts bytes into events (WHATWG HTML, 9.2.6).
+/// Incremental parser of an event stream (WHATWG HTML, 9.2.6).
 #[derive(Default)]
 struct Parser {
     bytes: Vec<u8>,
 }
 
 impl Parser {
-    /// False: what is held without being a whole event is too large.
+    /// Adds bytes; returns false if the incomplete event is too large.
     fn push(&mut self, chunk: &[u8]) -> bool {
         self.bytes.extend(chunk.iter().filter(|&&byte| byte != b'\r'));
         self.bytes.len() <= MAX_EVENT_BYTES
@@ -152,11 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn events_are_cut_wherever_the_chunks_end() {
+    fn events_are_parsed_across_any_chunk_boundaries() {
         let stream =
             ": hello\n\nid: 3:17\r\nevent: status\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\nretry: 10\n\nevent: end\ndata: {}\n\nrest";
         for size in [1, 2, 7, 1000] {
-            let (mut parser, mut frames) = (Parser::default(), Vec::new());
+            let mut parser = Parser::default();
+            let mut frames = Vec::new();
             for chunk in stream.as_bytes().chunks(size) {
                 assert!(parser.push(chunk));
                 frames.extend(std::iter::from_fn(|| parser.next()));
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_event_is_refused() {
+    fn oversized_event_is_refused() {
         let mut parser = Parser::default();
         let chunk = vec![b'x'; 1 << 20];
         assert!((0..4).all(|_| parser.push(&chunk)));
@@ -176,23 +177,23 @@ mod tests {
     }
 
     #[test]
-    fn unknown_events_are_passed_over() {
-        assert_eq!(meaning(&event("log", "{}").unwrap()), None);
-        assert!(matches!(meaning(&event("status", "{}").unwrap()), Some(WatchEvent::Over { .. })));
+    fn unknown_events_are_skipped() {
+        assert_eq!(decode(&event("log", "{}").unwrap()), None);
+        assert!(matches!(decode(&event("status", "{}").unwrap()), Some(StreamEvent::Lost { .. })));
     }
 
     #[test]
-    fn only_a_record_that_is_gone_is_final() {
-        let end = |data: &str| meaning(&event("end", data).unwrap()).unwrap();
-        assert_eq!(end(r#"{"reason":"gone"}"#), WatchEvent::Gone);
-        assert_eq!(end(r#"{"reason":"finished"}"#), WatchEvent::Finished);
-        for (data, told) in [
-            (r#"{"reason":"shutdown"}"#, "the api stops"),
+    fn only_a_removed_record_is_final() {
+        let end = |data: &str| decode(&event("end", data).unwrap()).unwrap();
+        assert_eq!(end(r#"{"reason":"gone"}"#), StreamEvent::Gone);
+        assert_eq!(end(r#"{"reason":"finished"}"#), StreamEvent::Finished);
+        for (data, expected) in [
+            (r#"{"reason":"shutdown"}"#, "the api is shutting down"),
             (r#"{"reason":"slow"}"#, "changes were not read in time"),
             (r#"{"reason":"moved"}"#, "the api ended the stream"),
             ("", "the api ended the stream"),
         ] {
-            assert_eq!(end(data), WatchEvent::Over { reason: told.into() }, "{data}");
+            assert_eq!(end(data), StreamEvent::Lost { reason: expected.into() }, "{data}");
         }
     }
 }

@@ -1,69 +1,69 @@
-//! A task's changes, its log, or what changes in the fleet, over as many connections as it takes.
+//! Follows a task's changes, its log, or the fleet's changes, reconnecting as needed.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Client, Query, Watch, WatchEvent};
+use super::{Client, EventStream, Query, StreamEvent};
 use crate::api::documents::{FleetChange, LogDocument, Status};
 use crate::cli::exit::{Code, Failure};
-use crate::cli::output::tell;
+use crate::cli::output::eprint_line;
 use crate::runtime::Backoff;
 
-/// Connections tried one after the other before giving up: about half a minute of an api that is away.
+/// Consecutive failed connections before giving up: about half a minute of an unavailable api.
 const TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// A connection that lasted so long was a good one: the count of tries starts again.
-const STEADY: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(3);
+/// Age at which a connection counts as stable and the failure count is reset.
+const STABLE: Duration = Duration::from_secs(10);
 
-/// What is followed.
+/// Stream to follow.
 pub enum Source<'a> {
     Task(&'a str),
-    /// The log of a task, and its next line.
+    /// The log of a task, from its next line.
     Log {
         id: &'a str,
         from: u64,
     },
-    /// All tasks, or those of this scope, and the place that was heard last.
+    /// All tasks, or those of a scope, and the id of the last event.
     Fleet {
         scope: Query,
-        heard: Option<String>,
+        last_event_id: Option<String>,
     },
 }
 
-pub struct Follow<'a> {
+pub struct ReconnectingStream<'a> {
     client: &'a Client,
     source: Source<'a>,
-    stream: Option<Watch>,
+    stream: Option<EventStream>,
     opened: Instant,
     tries: u32,
     backoff: Backoff,
 }
 
-impl<'a> Follow<'a> {
-    /// Connects when first asked, and is patient from the start.
+impl<'a> ReconnectingStream<'a> {
+    /// Creates a follower that connects on first use and retries its first connection too.
     pub fn new(client: &'a Client, id: &'a str) -> Self {
         Self::of(client, Source::Task(id))
     }
 
-    /// Connects at once: an api that cannot be reached now is told now.
+    /// Creates a follower with an open connection, or fails at once if the api cannot be reached.
     pub async fn open(client: &'a Client, id: &'a str) -> Result<Self, Failure> {
         Self::opened(client, Source::Task(id)).await
     }
 
-    /// The same for the log of a task, from a line on.
+    /// Opens a follower of the log of a task, from a line on.
     pub async fn open_log(client: &'a Client, id: &'a str, from: u64) -> Result<Self, Failure> {
         Self::opened(client, Source::Log { id, from }).await
     }
 
-    /// The same for all tasks, or those of a type or a tree.
+    /// Opens a follower of all tasks, or of a type or a tree.
     pub async fn open_fleet(client: &'a Client, scope: Query) -> Result<Self, Failure> {
-        Self::opened(client, Source::Fleet { scope, heard: None }).await
+        Self::opened(client, Source::Fleet { scope, last_event_id: None }).await
     }
 
     fn of(client: &'a Client, source: Source<'a>) -> Self {
-        let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let backoff = Backoff::new(FIRST_PAUSE, MAX_PAUSE);
         Self { client, source, stream: None, opened: Instant::now(), tries: 0, backoff }
     }
 
@@ -72,45 +72,45 @@ impl<'a> Follow<'a> {
         Ok(Self { stream, ..Self::of(client, source) })
     }
 
-    /// The task as it is, then as it has changed. What was missed while there was no connection is in the next one.
+    /// Returns the task's present status, then its changes. A new connection starts with the present status.
     pub async fn next(&mut self) -> Result<Box<Status>, Failure> {
         loop {
             match self.event().await? {
-                WatchEvent::Status(status) => return Ok(status),
-                // It was told before: it is open again, or this is another api that is behind.
-                WatchEvent::Finished => self.lost("the api ended the stream")?,
+                StreamEvent::Status(status) => return Ok(status),
+                // The task's end was returned before: it was reopened, or another api lags behind.
+                StreamEvent::Finished => self.lost("the api ended the stream")?,
                 _ => {}
             }
         }
     }
 
-    /// The next lines of its log; None: the task has ended, and there are no more.
+    /// Returns the next lines of the log; `None` once the task has ended and all lines were returned.
     pub async fn lines(&mut self) -> Result<Option<Box<LogDocument>>, Failure> {
         loop {
             match self.event().await? {
-                WatchEvent::Lines(page) => {
+                StreamEvent::Lines(page) => {
                     if let Source::Log { from, .. } = &mut self.source {
                         *from = page.from + page.lines.len() as u64;
                     }
                     return Ok(Some(page));
                 }
-                WatchEvent::Finished => return Ok(None),
+                StreamEvent::Finished => return Ok(None),
                 _ => {}
             }
         }
     }
 
-    /// What has changed next. A new connection goes on where the last one was; where the api cannot, it says that anything
-    /// may have changed.
+    /// Returns the next change. A new connection resumes after the last event; if the api cannot, it sends a change that
+    /// names no tasks.
     pub async fn change(&mut self) -> Result<Box<FleetChange>, Failure> {
         loop {
-            if let WatchEvent::Changed(change, place) = self.event().await? {
-                return Ok(self.hears(change, place));
+            if let StreamEvent::Changed(change, event_id) = self.event().await? {
+                return Ok(self.record_position(change, event_id));
             }
         }
     }
 
-    /// Makes sure of a connection.
+    /// Connects if there is no connection.
     pub async fn connected(&mut self) -> Result<(), Failure> {
         if self.stream.is_none() {
             self.stream = Some(self.connect().await?);
@@ -119,40 +119,40 @@ impl<'a> Follow<'a> {
         Ok(())
     }
 
-    /// The same over the connection that is there; None: nothing came in time.
+    /// Returns the next change over the present connection; `None` if there is none in time.
     pub async fn change_until(&mut self, until: Instant) -> Result<Option<Box<FleetChange>>, Failure> {
         let Some(stream) = &mut self.stream else { return Ok(None) };
         match tokio::time::timeout_at(until, stream.next()).await {
-            Ok(WatchEvent::Changed(change, place)) => Ok(Some(self.hears(change, place))),
-            Ok(WatchEvent::Over { reason }) => self.lost(&reason).map(|()| None),
-            Ok(WatchEvent::Gone) => Err(gone(&self.source)),
+            Ok(StreamEvent::Changed(change, event_id)) => Ok(Some(self.record_position(change, event_id))),
+            Ok(StreamEvent::Lost { reason }) => self.lost(&reason).map(|()| None),
+            Ok(StreamEvent::Gone) => Err(gone(&self.source)),
             Ok(_) | Err(_) => Ok(None),
         }
     }
 
-    fn hears(&mut self, change: Box<FleetChange>, place: Option<String>) -> Box<FleetChange> {
-        if let Source::Fleet { heard, .. } = &mut self.source {
-            *heard = place;
+    fn record_position(&mut self, change: Box<FleetChange>, event_id: Option<String>) -> Box<FleetChange> {
+        if let Source::Fleet { last_event_id, .. } = &mut self.source {
+            *last_event_id = event_id;
         }
         change
     }
 
-    /// What comes next over any connection.
-    async fn event(&mut self) -> Result<WatchEvent, Failure> {
+    /// Returns the next event, reconnecting as needed.
+    async fn event(&mut self) -> Result<StreamEvent, Failure> {
         loop {
             let Some(stream) = &mut self.stream else {
                 self.connected().await?;
                 continue;
             };
             match stream.next().await {
-                WatchEvent::Gone => return Err(gone(&self.source)),
-                WatchEvent::Over { reason } => self.lost(&reason)?,
+                StreamEvent::Gone => return Err(gone(&self.source)),
+                StreamEvent::Lost { reason } => self.lost(&reason)?,
                 event => return Ok(event),
             }
         }
     }
 
-    async fn connect(&mut self) -> Result<Watch, Failure> {
+    async fn connect(&mut self) -> Result<EventStream, Failure> {
         loop {
             if self.tries > 0 {
                 tokio::time::sleep(self.backoff.next_wait()).await;
@@ -166,31 +166,31 @@ impl<'a> Follow<'a> {
 
     fn lost(&mut self, reason: &str) -> Result<(), Failure> {
         self.stream = None;
-        if self.opened.elapsed() >= STEADY {
+        if self.opened.elapsed() >= STABLE {
             self.tries = 0;
             self.backoff.reset();
         }
         self.tries += 1;
         if self.tries > TRIES {
             return Err(Failure::unavailable(format_args!("the connection was lost {TRIES} times in a row: {reason}"))
-                .hint("look at the api's /readyz and log"));
+                .hint("check the api's /readyz and log"));
         }
-        tell(format_args!("connection lost ({reason}), trying again"));
+        eprint_line(format_args!("connection lost ({reason}), reconnecting"));
         Ok(())
     }
 }
 
 fn gone(source: &Source<'_>) -> Failure {
     match source {
-        Source::Task(id) | Source::Log { id, .. } => forgotten(id),
+        Source::Task(id) | Source::Log { id, .. } => record_removed(id),
         Source::Fleet { .. } => Failure::unavailable("the api ended the stream"),
     }
 }
 
-/// A task whose record was removed.
-pub fn forgotten(id: &str) -> Failure {
-    Failure::new(Code::NotFound, format_args!("the record of task `{id}` is no longer kept"))
-        .hint("`topics.record_retention` says how long finished trees are kept")
+/// Failure for a task whose record was removed.
+pub fn record_removed(id: &str) -> Failure {
+    Failure::new(Code::NotFound, format_args!("the record of task `{id}` has expired"))
+        .hint("`topics.record_retention` sets how long finished trees are kept")
 }
 
 #[cfg(test)]
@@ -198,25 +198,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_that_is_lost_again_and_again_is_given_up() {
+    fn repeatedly_lost_connection_is_given_up() {
         let client = Client::new("http://127.0.0.1:9", None).unwrap();
-        let mut follow = Follow::new(&client, "a");
+        let mut follow = ReconnectingStream::new(&client, "a");
         for n in 0..TRIES {
-            assert_eq!(follow.lost("the api stops"), Ok(()), "{n}");
+            assert_eq!(follow.lost("the api is shutting down"), Ok(()), "{n}");
         }
-        let failure = follow.lost("the api stops").unwrap_err();
+        let failure = follow.lost("the api is shutting down").unwrap_err();
         assert_eq!(failure.code, Code::Unavailable);
-        assert_eq!(failure.message, "the connection was lost 12 times in a row: the api stops");
+        assert_eq!(failure.message, "the connection was lost 12 times in a row: the api is shutting down");
     }
 
     #[test]
-    fn a_connection_that_lasted_is_no_part_of_a_row() {
+    fn stable_connection_resets_the_failure_count() {
         let client = Client::new("http://127.0.0.1:9", None).unwrap();
-        let mut follow = Follow::new(&client, "a");
+        let mut follow = ReconnectingStream::new(&client, "a");
         follow.tries = TRIES;
-        let Some(long_ago) = Instant::now().checked_sub(STEADY) else { return };
+        let Some(long_ago) = Instant::now().checked_sub(STABLE) else { return };
         follow.opened = long_ago;
-        assert_eq!(follow.lost("the api stops"), Ok(()));
+        assert_eq!(follow.lost("the api is shutting down"), Ok(()));
         assert_eq!(follow.tries, 1);
     }
 }

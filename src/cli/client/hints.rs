@@ -1,22 +1,22 @@
-//! What the api tells the callers of its REST API, in the words of the command line.
+//! Translates messages of the REST API into the terms of the command line.
 
-/// Parts of messages and hints, and what they are at a shell. Of two that begin alike the longer one comes first.
-const WORDS: [(&str, &str); 22] = [
-    ("the request has no bearer token", "the api asks for a token, and none was given"),
+/// Parts of messages and hints, and their replacements. Longer parts precede their prefixes.
+const REPLACEMENTS: [(&str, &str); 22] = [
+    ("the request has no bearer token", "the api requires a token, and none was given"),
     ("the bearer token is invalid", "the api does not know the token"),
-    ("send the header `Authorization: Bearer TOKEN`", "give a token that it knows with --token or KAFLEET_TOKEN"),
+    ("send the header `Authorization: Bearer TOKEN`", "give a valid token with --token or KAFLEET_TOKEN"),
     (
         "GET /openapi.json describes all endpoints",
-        "the api may be of another version than this `kafleet`: see `kafleet --version`",
+        "the api may have another version than this `kafleet`: compare `kafleet --version`",
     ),
     (
         "the `allow` header lists the supported methods",
-        "the api may be of another version than this `kafleet`: see `kafleet --version`",
+        "the api may have another version than this `kafleet`: compare `kafleet --version`",
     ),
     ("GET /v1/tasks/{id}/attachments", "`kafleet attachments list ID`"),
     ("GET /v1/types", "`kafleet types -o json`"),
-    ("DELETE /v1/kill/{name}", "`kafleet kill off NAME`"),
-    ("GET /v1/kill", "`kafleet kill list`"),
+    ("DELETE /v1/kill/{name}", "`kafleet kill-switch off NAME`"),
+    ("GET /v1/kill", "`kafleet kill-switch list`"),
     ("PUT /v1/schedules/{id}", "`kafleet schedules change ID`"),
     ("DELETE /v1/schedules/{id}", "`kafleet schedules delete ID`"),
     ("GET /v1/schedules", "`kafleet schedules list`"),
@@ -32,9 +32,9 @@ const WORDS: [(&str, &str); 22] = [
     ("`then` of the parent", "the parent with --then"),
 ];
 
-/// A message or hint of the api for someone at a shell.
+/// Translates a message or hint of the api.
 pub fn for_shell(text: &str) -> String {
-    let text = WORDS.iter().fold(text.to_owned(), |text, (call, verb)| text.replace(call, verb));
+    let text = REPLACEMENTS.iter().fold(text.to_owned(), |text, (call, verb)| text.replace(call, verb));
     if text.starts_with("the path ends after `") {
         return "a name is empty".to_owned();
     }
@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    /// The lines of the api's code that reach a user.
+    /// Collects the code lines of the api, which include all messages.
     fn lines(folder: &Path, lines: &mut Vec<(PathBuf, String)>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -91,15 +91,15 @@ mod tests {
     }
 
     #[test]
-    fn every_call_that_a_hint_names_has_its_verb() {
+    fn every_call_named_in_a_hint_has_a_verb() {
         let mut code = Vec::new();
         lines(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/api")), &mut code);
         let calls = ["GET /", "PUT /", "POST /", "PATCH /", "DELETE /"];
         let names_call = |text: &str| calls.iter().any(|call| text.contains(call));
         let named: Vec<_> = code.iter().filter(|(_, line)| names_call(line)).collect();
-        assert!(named.len() > 5, "the api's hints are looked for in the wrong place");
+        assert!(named.len() > 5, "no hints found in the api's code");
         for (path, line) in named {
-            assert!(!names_call(&for_shell(line)), "{}: no verb stands for the call in: {line}", path.display());
+            assert!(!names_call(&for_shell(line)), "{}: no verb replaces the call in: {line}", path.display());
         }
     }
 }

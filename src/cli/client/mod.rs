@@ -1,4 +1,4 @@
-//! The api, from outside: REST with bounded waits, and problem documents turned into messages.
+//! Client of the REST API, with bounded waits; problem documents become failures.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ mod events;
 mod follow;
 mod hints;
 
-use events::{Watch, WatchEvent};
+use events::{EventStream, StreamEvent};
 use follow::Source;
-pub use follow::{Follow, forgotten};
+pub use follow::{ReconnectingStream, record_removed};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// For an answer that needs no waiting.
+/// Timeout of a request that the api answers at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// The longest wait asked for in one request.
+/// Maximum wait requested from the api in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// The most of an answer that is no document, shown.
+/// Maximum length of an unexpected response in a message.
 const EXCERPT_CHARS: usize = 200;
 
 pub struct Client {
@@ -41,11 +41,10 @@ impl Client {
     pub fn new(api: &str, token: Option<&str>) -> Result<Self, Failure> {
         let base = base_url(api)?;
         if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
-            return Err(Failure::usage("the token has characters that no token may have")
-                .hint("check --token or KAFLEET_TOKEN for line ends and the like"));
+            return Err(Failure::usage("the token has invalid characters").hint("check --token or KAFLEET_TOKEN for line ends"));
         }
         let mut http = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
-        // A proxy cannot reach this machine's loopback.
+        // A proxy cannot reach this machine's loopback address.
         if is_loopback(&base) {
             http = http.no_proxy();
         }
@@ -53,7 +52,7 @@ impl Client {
         Ok(Self { http, base, token: token.map(str::to_owned) })
     }
 
-    /// The address as it was given.
+    /// Address of the api, as given.
     pub fn base(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
@@ -63,14 +62,14 @@ impl Client {
         self.document(request.timeout(ANSWER_TIMEOUT)).await
     }
 
-    /// Asks for something to be done; it may take long.
+    /// Sends a POST request that may take long.
     pub async fn post<T: DeserializeOwned>(&self, path: &[&str], body: Option<&impl serde::Serialize>) -> Result<T, Failure> {
         let request = self.request(Method::POST, path, &Query::new());
         let request = body.into_iter().fold(request, |request, body| request.json(body));
         self.document(request.timeout(ANSWER_TIMEOUT * 3)).await
     }
 
-    /// Creates a task and waits for its end up to `wait` (bounded by the longest wait of one request).
+    /// Creates a task and waits for its end up to `wait`, at most `LONGEST_WAIT`.
     pub async fn create(&self, task: &CreateTask, wait: Duration) -> Result<Status, Failure> {
         let wait = wait.min(LONGEST_WAIT);
         let query = if wait.is_zero() { Query::new() } else { vec![("wait", millis(wait))] };
@@ -78,7 +77,7 @@ impl Client {
         self.document(request.timeout(ANSWER_TIMEOUT + wait)).await
     }
 
-    /// A call that changes something; `body` is left out where there is none.
+    /// Sends a modifying request with an optional body.
     pub async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -88,7 +87,7 @@ impl Client {
         self.call_with(method, path, &Query::new(), body).await
     }
 
-    /// The same, with query parameters.
+    /// Sends a modifying request with query parameters and an optional body.
     pub async fn call_with<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -112,14 +111,14 @@ impl Client {
         self.document(request.timeout(ANSWER_TIMEOUT * 2)).await
     }
 
-    /// Creates many, each for itself.
+    /// Creates tasks independently of each other.
     pub async fn create_all(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
         let request = self.request(Method::POST, &["v1", "batches"], &Query::new()).json(tasks);
         self.document(request.timeout(ANSWER_TIMEOUT * 2)).await
     }
 
-    /// Creates many, all or none.
-    pub async fn create_together(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
+    /// Creates all tasks or none.
+    pub async fn create_atomic(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
         let request = self.request(Method::POST, &["v1", "batches"], &vec![("atomic", "true".into())]).json(tasks);
         self.document(request.timeout(ANSWER_TIMEOUT * 3)).await
     }
@@ -128,16 +127,16 @@ impl Client {
         self.get(&["v1", "tasks", id], &Query::new()).await
     }
 
-    /// Starts a task anew, or what failed below it.
-    pub async fn retry(&self, id: &str, asked: &RetryTask) -> Result<RetryOutcome, Failure> {
-        let request = self.request(Method::POST, &["v1", "tasks", id, "retry"], &Query::new()).json(asked);
+    /// Retries a task, or its failed descendants.
+    pub async fn retry(&self, id: &str, request_body: &RetryTask) -> Result<RetryOutcome, Failure> {
+        let request = self.request(Method::POST, &["v1", "tasks", id, "retry"], &Query::new()).json(request_body);
         self.document(request.timeout(ANSWER_TIMEOUT)).await
     }
 
-    /// The task when it has ended, or as it is at the deadline.
-    pub async fn until_done(&self, mut status: Box<Status>, deadline: Instant) -> Result<Box<Status>, Failure> {
+    /// Waits until the task has ended; returns its status then, or at the deadline.
+    pub async fn wait_until_ended(&self, mut status: Box<Status>, deadline: Instant) -> Result<Box<Status>, Failure> {
         let id = status.id.clone();
-        let mut changes = Follow::new(self, &id);
+        let mut changes = ReconnectingStream::new(self, &id);
         while !status.state.is_terminal() {
             match tokio::time::timeout_at(deadline, changes.next()).await {
                 Ok(changed) => status = changed?,
@@ -147,22 +146,22 @@ impl Client {
         Ok(status)
     }
 
-    /// Opens a stream, which starts with the present state, or goes on where it was.
-    async fn watch(&self, source: &Source<'_>) -> Result<Watch, Failure> {
+    /// Opens a stream from the present state, or after the last event received.
+    async fn watch(&self, source: &Source<'_>) -> Result<EventStream, Failure> {
         let request = match source {
             Source::Task(id) => self.request(Method::GET, &["v1", "tasks", id, "watch"], &Query::new()),
             Source::Log { id, from } => {
                 self.request(Method::GET, &["v1", "tasks", id, "log", "watch"], &vec![("from", from.to_string())])
             }
-            Source::Fleet { scope, heard } => {
+            Source::Fleet { scope, last_event_id } => {
                 let request = self.request(Method::GET, &["v1", "watch"], scope);
-                heard.iter().fold(request, |request, heard| request.header("last-event-id", heard))
+                last_event_id.iter().fold(request, |request, last_event_id| request.header("last-event-id", last_event_id))
             }
         };
         let request = request.header(header::ACCEPT, "text/event-stream");
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await;
-        let answer = answer.map_err(|_| self.silent())?.map_err(|why| self.unreachable(&why))?;
-        Ok(Watch::new(self.accepted(answer).await?))
+        let answer = answer.map_err(|_| self.timed_out())?.map_err(|why| self.unreachable(&why))?;
+        Ok(EventStream::new(self.accepted(answer).await?))
     }
 
     fn request(&self, method: Method, path: &[&str], query: &Query) -> RequestBuilder {
@@ -181,7 +180,7 @@ impl Client {
         let answer = request.send().await.map_err(|why| self.unreachable(&why))?;
         let answer = self.accepted(answer).await?;
         let body = answer.bytes().await.map_err(|why| self.unreachable(&why))?;
-        serde_json::from_slice(&body).map_err(|why| self.foreign(format_args!("not the document expected: {why}")))
+        serde_json::from_slice(&body).map_err(|why| self.unexpected_answer(format_args!("unexpected document: {why}")))
     }
 
     async fn accepted(&self, answer: Response) -> Result<Response, Failure> {
@@ -191,10 +190,10 @@ impl Client {
         }
         let body = answer.bytes().await.map_err(|why| self.unreachable(&why))?;
         match serde_json::from_slice::<Problem>(&body) {
-            Ok(problem) => Err(told(&problem)),
+            Ok(problem) => Err(from_problem(&problem)),
             Err(_) => {
                 let excerpt: String = String::from_utf8_lossy(&body).chars().take(EXCERPT_CHARS).collect();
-                let failure = self.foreign(format_args!("{status}: {}", super::output::one_line(excerpt.trim())));
+                let failure = self.unexpected_answer(format_args!("{status}: {}", super::output::one_line(excerpt.trim())));
                 Err(Failure { code: code_of(status), ..failure })
             }
         }
@@ -202,19 +201,19 @@ impl Client {
 
     fn unreachable(&self, why: &reqwest::Error) -> Failure {
         if why.is_timeout() && !why.is_connect() {
-            return self.silent();
+            return self.timed_out();
         }
         Failure::unavailable(format_args!("the api at `{}` cannot be reached: {}", self.base(), innermost(why)))
             .hint("start one with `kafleet dev` or `kafleet api`, or name its address with --api or KAFLEET_API")
     }
 
-    fn silent(&self) -> Failure {
+    fn timed_out(&self) -> Failure {
         Failure::unavailable(format_args!("the api at `{}` does not answer in time", self.base()))
-            .hint("look at its /readyz, or try again")
+            .hint("check its /readyz, or try again")
     }
 
-    fn foreign(&self, what: impl std::fmt::Display) -> Failure {
-        Failure::unavailable(format_args!("`{}` answered as no kafleet api does: {what}", self.base()))
+    fn unexpected_answer(&self, what: impl std::fmt::Display) -> Failure {
+        Failure::unavailable(format_args!("`{}` does not answer like a kafleet api: {what}", self.base()))
             .hint("check the address given with --api or KAFLEET_API")
     }
 }
@@ -239,14 +238,14 @@ fn millis(span: Duration) -> String {
     format!("{}ms", span.as_millis())
 }
 
-/// A problem document as a message.
-pub fn told(problem: &Problem) -> Failure {
+/// Converts a problem document to a failure.
+pub fn from_problem(problem: &Problem) -> Failure {
     let code = StatusCode::from_u16(problem.status).map_or(Code::Failed, code_of);
     let text = if problem.detail.is_empty() { &problem.title } else { &problem.detail };
-    let place = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty());
-    let place = place.map(|pointer| format!(" (at `{pointer}`)")).unwrap_or_default();
+    let location = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty());
+    let location = location.map(|pointer| format!(" (at `{pointer}`)")).unwrap_or_default();
     let plain = |text: &str| hints::for_shell(&super::output::one_line(text));
-    let failure = Failure::new(code, format_args!("{}{place}", plain(text)));
+    let failure = Failure::new(code, format_args!("{}{location}", plain(text)));
     let existing = problem.existing.as_ref().map(|existing| format!("see `kafleet status {existing}`"));
     let hints: Vec<String> = problem.hint.as_deref().map(plain).into_iter().chain(existing).collect();
     if hints.is_empty() { failure } else { failure.hint(hints.join("; ")) }
@@ -280,17 +279,17 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_becomes_a_message_with_its_place_and_hint() {
+    fn problem_becomes_a_failure_with_pointer_and_hint() {
         let mut given = problem(422);
         given.pointer = Some("/params/url".into());
         given.hint = Some("write a\nurl".into());
-        let failure = told(&given);
+        let failure = from_problem(&given);
         assert_eq!(failure.code, Code::Usage);
         assert_eq!(failure.text(), "error: there is no task `x` (at `/params/url`)\n\nhint: write a url\n");
     }
 
     #[test]
-    fn the_status_decides_the_exit_code() {
+    fn http_status_determines_the_exit_code() {
         for (status, code) in [
             (400, Code::Usage),
             (401, Code::Denied),
@@ -302,37 +301,37 @@ mod tests {
             (500, Code::Unavailable),
             (503, Code::Unavailable),
         ] {
-            assert_eq!(told(&problem(status)).code, code, "{status}");
+            assert_eq!(from_problem(&problem(status)).code, code, "{status}");
         }
     }
 
     #[test]
-    fn a_conflict_names_the_task_in_the_way() {
+    fn conflict_names_the_existing_task() {
         let mut given = problem(409);
         given.existing = Some("cover-42".into());
-        assert_eq!(told(&given).hint.as_deref(), Some("see `kafleet status cover-42`"));
+        assert_eq!(from_problem(&given).hint.as_deref(), Some("see `kafleet status cover-42`"));
         given.hint = Some("choose another id".into());
-        assert_eq!(told(&given).hint.as_deref(), Some("choose another id; see `kafleet status cover-42`"));
+        assert_eq!(from_problem(&given).hint.as_deref(), Some("choose another id; see `kafleet status cover-42`"));
     }
 
     #[test]
-    fn an_address_is_checked_before_it_is_used() {
-        for (api, told) in [("127.0.0.1:8080", "is not the address"), ("ftp://host", "`ftp:`"), ("", "``")] {
+    fn invalid_address_is_refused() {
+        for (api, from_problem) in [("127.0.0.1:8080", "is not the address"), ("ftp://host", "`ftp:`"), ("", "``")] {
             let failure = Client::new(api, None).err().unwrap();
             assert_eq!(failure.code, Code::Usage, "{api}");
-            assert!(failure.message.contains(told), "{api}: {}", failure.message);
+            assert!(failure.message.contains(from_problem), "{api}: {}", failure.message);
         }
     }
 
     #[test]
-    fn a_token_that_cannot_be_sent_is_refused_and_not_shown() {
+    fn invalid_token_is_refused_and_not_shown() {
         let failure = Client::new("http://localhost", Some("secret\n")).err().unwrap();
         assert_eq!(failure.code, Code::Usage);
         assert!(!failure.text().contains("secret"), "{}", failure.text());
     }
 
     #[test]
-    fn a_path_in_front_of_the_api_is_kept() {
+    fn base_path_of_the_address_is_kept() {
         for api in ["https://host/fleet", "https://host/fleet/"] {
             let client = Client::new(api, None).unwrap();
             let request = client.request(Method::GET, &["v1", "tasks", "a:b~1"], &vec![("after", "3:9".into())]).build().unwrap();

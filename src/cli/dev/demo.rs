@@ -1,7 +1,7 @@
-//! `dev --demo`: a small load of trees that goes on, so that every verb has something to show.
+//! `dev --demo`: a small continuous load of trees, so that every verb has something to show.
 //!
-//! [`scene`] says what happens, by number alone: a task, and what an operator does about it some beats later. [`Demo`] lets
-//! one scene follow the other over the API, as long as few tasks are open.
+//! [`scenario`] is a pure function of a number: a task, and an operator's requests about it some ticks later. [`Demo`] runs
+//! one scenario after the other over the API, as long as few trees are open.
 
 use std::time::Duration;
 
@@ -10,172 +10,193 @@ use serde_json::{Value, json};
 use crate::api::documents::{PauseType, SetKill, StateDocument};
 use crate::cli::client::{Client, Method, Query};
 use crate::cli::exit::{Code, Failure};
-use crate::cli::output::tell;
+use crate::cli::output::eprint_line;
 use crate::config::{Config, Role, TokenConfig};
 use crate::handlers::builtin::demo::{FETCH, IMPORT, ORDER, PACK, REPORT, SLOW};
 use crate::model::units::duration::Millis;
 
-/// Scenes before they come again, each with another number.
-pub const SCENES: u64 = 12;
-/// Roots open at once; at so many no scene begins.
+/// Number of different scenarios, which repeat with new ids.
+pub const SCENARIOS: u64 = 12;
+/// Maximum number of open roots; no scenario starts above it.
 const MAX_OPEN: usize = 24;
-/// Between two beats: at first, so that there is soon something to see, and then.
-const FIRST_BEAT: Duration = Duration::from_millis(300);
-const BEAT: Duration = Duration::from_secs(4);
-/// A tag whose tasks are not started.
+/// Tick interval of the first round of scenarios, so that there is soon something to see.
+const FIRST_TICK: Duration = Duration::from_millis(300);
+const TICK: Duration = Duration::from_secs(4);
+/// Tag of the demo's kill switch.
 const RECALLED: &str = "demo-recalled";
-/// Finished trees, dead letters and records are kept for so long, which bounds the memory that the demo takes.
-const KEPT: Millis = Millis::secs(15 * 60);
+/// Retention of finished trees, dead letters and records, which bounds the memory of the demo.
+const RETENTION: Millis = Millis::secs(15 * 60);
 const MAX_TREE_AGE: Millis = Millis::secs(60 * 60);
 
-/// Keeps little and for a short time.
+/// Sets short retention times.
 pub fn configure(config: &mut Config) {
     let topics = &mut config.topics;
-    (topics.record_retention, topics.dead_retention) = (KEPT, KEPT);
-    (topics.max_tree_age, topics.task_retention) = (MAX_TREE_AGE, MAX_TREE_AGE);
+    topics.record_retention = RETENTION;
+    topics.dead_retention = RETENTION;
+    topics.max_tree_age = MAX_TREE_AGE;
+    topics.task_retention = MAX_TREE_AGE;
 }
 
-/// Refuses tokens of which none lets the demo act as an operator.
+/// Refuses tokens of which none has the role `operate`.
 pub fn check(tokens: &[TokenConfig]) -> Result<(), Failure> {
     match tokens.is_empty() || tokens.iter().any(|token| token.role >= Role::Operate) {
         true => Ok(()),
         false => {
             Err(Failure::usage("the demo needs one of `api.tokens` to have the role `operate`")
-                .hint("add one, or leave them out"))
+                .hint("add one, or remove the tokens"))
         }
     }
 }
 
-/// A line for the banner.
+/// Text about the demo for the banner.
 pub fn banner(url: &str) -> String {
     format!(
-        "  demo   some trees at a time, kept for {KEPT}; such as\n         \
+        "  demo   a few trees at a time, kept for {RETENTION}; try\n         \
          KAFLEET_API={url} kafleet list --level any\n"
     )
 }
 
-/// A call of an operator, about a task.
+/// Request of an operator.
 #[derive(Clone, Debug, PartialEq)]
-enum Order {
+enum OperatorCall {
     Cancel(String),
     Retry(String),
     Report(String, Value),
 }
 
-/// A task, and what is done about it so many beats later.
+/// A task, and requests about it after a number of ticks.
 #[derive(Debug)]
-struct Scene {
+struct Scenario {
     task: Value,
-    later: Vec<(u64, Order)>,
+    later: Vec<(u64, OperatorCall)>,
 }
 
-impl Scene {
+impl Scenario {
     fn of(task: Value) -> Self {
         Self { task, later: Vec::new() }
     }
 
-    fn later(mut self, beats: u64, order: Order) -> Self {
-        self.later.push((beats, order));
+    /// Adds fields to the task.
+    fn with(mut self, fields: Value) -> Self {
+        if let (Some(task), Value::Object(fields)) = (self.task.as_object_mut(), fields) {
+            task.extend(fields);
+        }
+        self
+    }
+
+    fn later(mut self, ticks: u64, call: OperatorCall) -> Self {
+        self.later.push((ticks, call));
         self
     }
 }
 
-fn scene(number: u64) -> Scene {
-    let n = number / SCENES + 1;
-    let root = |id: &str, task_type: &str, name: &str, params: Value| json!({"id": format!("{id}-{n}"), "type": task_type, "name": name, "creator": "demo", "params": params});
-    let with = |mut task: Value, more: Value| {
-        if let (Some(task), Value::Object(more)) = (task.as_object_mut(), more) {
-            task.extend(more);
-        }
-        Scene::of(task)
-    };
-    let named = |id: &str| format!("{id}-{n}");
-    let child = |id: &str, task_type: &str, params: Value| json!({"id": id, "type": task_type, "params": params});
-    match number % SCENES {
-        0 => with(
-            root(
-                "order",
-                ORDER,
-                "an order",
-                json!({"log": ["the order is complete"], "children": [
-                    child("fetch", FETCH, json!({"failing_attempts": 1, "log": ["looking on the shelf"]})),
-                    child("pack", PACK, json!({"steps": 4, "pause": "1s", "attach": "slip"})),
-                ]}),
-            ),
-            json!({"tags": ["shop"]}),
-        ),
-        1 => with(root("later", REPORT, "a report for later", json!({"steps": 1, "pause": "1s"})), json!({"delay": "45s"})),
-        2 => with(
-            json!({"id": named("ticket"), "type": "demo-ticket", "name": "a ticket of another system"}),
-            json!({
-            "external": true, "creator": "demo", "options": {"queue": "support"}}),
-        )
-        .later(1, Order::Report(named("ticket"), json!({"state": "running", "message": "somebody looks at it"})))
-        .later(6, Order::Report(named("ticket"), json!({"state": "succeeded", "result": {"answered": true}}))),
-        3 => Scene::of(root("import", IMPORT, "an import of a paused type", json!({"steps": 1, "pause": "1s"})))
-            .later(3 * SCENES, Order::Cancel(named("import"))),
-        4 => Scene::of(root(
-            "broken",
-            ORDER,
-            "an order that cannot be fetched",
-            json!({"children": [
-                child("fetch", FETCH, json!({"failing_attempts": 1000, "log": ["no answer"]})),
-                child("pack", PACK, json!({"steps": 2, "pause": "1s"})),
-            ]}),
-        )),
-        5 => Scene::of(root("long", SLOW, "too long", json!({"steps": 200, "pause": "3s", "log": ["this takes a while"]})))
-            .later(5, Order::Cancel(named("long"))),
-        6 => Scene::of(root("slow", SLOW, "one at a time", json!({"steps": 3, "pause": "1s"}))),
-        7 => Scene::of(root("flaky", FETCH, "fails until it is retried", json!({"steps": 1, "pause": "1s", "failing_runs": 1})))
-            .later(4, Order::Retry(named("flaky"))),
-        8 => Scene::of(root(
-            "warned",
-            REPORT,
-            "with a warning",
-            json!({
-            "steps": 8, "pause": "1s", "warn": "the disk is nearly full", "log": ["reading", "writing"]}),
-        )),
-        9 => {
-            let parts: Vec<Value> = (1..=12)
-                .map(|part| child(&format!("part-{part}"), PACK, json!({"steps": 2, "pause": format!("{}ms", part * 200)})))
-                .collect();
-            let then = json!({"on": "ended", "type": REPORT, "params": {"log": ["all parts have ended"]}, "name": "the bill"});
-            with(root("parts", ORDER, "many parts, then a bill", json!({"children": parts})), json!({"then": [then]}))
-        }
-        10 => Scene::of(root("lost", REPORT, "a dead letter", json!({"steps": 1, "pause": "1s", "dead": true}))),
-        _ => with(root("recalled", FETCH, "not started any more", json!({})), json!({"tags": [RECALLED]})),
+fn child(id: &str, task_type: &str, params: Value) -> Value {
+    json!({"id": id, "type": task_type, "params": params})
+}
+
+/// Creates the scenarios of one repetition, whose ids end with its number.
+struct Round(u64);
+
+impl Round {
+    fn id(&self, name: &str) -> String {
+        format!("{name}-{}", self.0)
+    }
+
+    fn root(&self, id: &str, task_type: &str, name: &str, params: Value) -> Scenario {
+        let task = json!({"id": self.id(id), "type": task_type, "name": name, "creator": "demo", "params": params});
+        Scenario::of(task)
+    }
+
+    fn order(&self) -> Scenario {
+        let fetch = child("fetch", FETCH, json!({"failing_attempts": 1, "log": ["looking on the shelf"]}));
+        let pack = child("pack", PACK, json!({"steps": 4, "pause": "1s", "attach": "slip"}));
+        let params = json!({"log": ["the order is complete"], "children": [fetch, pack]});
+        self.root("order", ORDER, "an order", params).with(json!({"tags": ["shop"]}))
+    }
+
+    fn external_ticket(&self) -> Scenario {
+        let task = json!({"id": self.id("ticket"), "type": "demo-ticket", "name": "a ticket of another system",
+            "external": true, "creator": "demo", "options": {"queue": "support"}});
+        let running = json!({"state": "running", "message": "in progress"});
+        let succeeded = json!({"state": "succeeded", "result": {"answered": true}});
+        Scenario::of(task)
+            .later(1, OperatorCall::Report(self.id("ticket"), running))
+            .later(6, OperatorCall::Report(self.id("ticket"), succeeded))
+    }
+
+    fn failing_order(&self) -> Scenario {
+        let fetch = child("fetch", FETCH, json!({"failing_attempts": 1000, "log": ["no answer"]}));
+        let pack = child("pack", PACK, json!({"steps": 2, "pause": "1s"}));
+        self.root("broken", ORDER, "an order that cannot be fetched", json!({"children": [fetch, pack]}))
+    }
+
+    fn many_parts(&self) -> Scenario {
+        let part = |n: u64| child(&format!("part-{n}"), PACK, json!({"steps": 2, "pause": format!("{}ms", n * 200)}));
+        let parts: Vec<Value> = (1..=12).map(part).collect();
+        let then = json!({"on": "ended", "type": REPORT, "params": {"log": ["all parts have ended"]}, "name": "the bill"});
+        self.root("parts", ORDER, "many parts, then a bill", json!({"children": parts})).with(json!({"then": [then]}))
     }
 }
 
-/// Plays one scene after the other.
+fn scenario(number: u64) -> Scenario {
+    let round = Round(number / SCENARIOS + 1);
+    let step = json!({"steps": 1, "pause": "1s"});
+    match number % SCENARIOS {
+        0 => round.order(),
+        1 => round.root("later", REPORT, "a delayed report", step).with(json!({"delay": "45s"})),
+        2 => round.external_ticket(),
+        3 => round
+            .root("import", IMPORT, "an import of a paused type", step)
+            .later(3 * SCENARIOS, OperatorCall::Cancel(round.id("import"))),
+        4 => round.failing_order(),
+        5 => round
+            .root("long", SLOW, "too long", json!({"steps": 200, "pause": "3s", "log": ["this takes a while"]}))
+            .later(5, OperatorCall::Cancel(round.id("long"))),
+        6 => round.root("slow", SLOW, "one at a time", json!({"steps": 3, "pause": "1s"})),
+        7 => round
+            .root("flaky", FETCH, "fails until it is retried", json!({"steps": 1, "pause": "1s", "failing_runs": 1}))
+            .later(4, OperatorCall::Retry(round.id("flaky"))),
+        8 => {
+            let params = json!({"steps": 8, "pause": "1s", "warn": "the disk is nearly full", "log": ["reading", "writing"]});
+            round.root("warned", REPORT, "with a warning", params)
+        }
+        9 => round.many_parts(),
+        10 => round.root("lost", REPORT, "a dead letter", json!({"steps": 1, "pause": "1s", "dead": true})),
+        _ => round.root("recalled", FETCH, "cancelled by a kill switch", json!({})).with(json!({"tags": [RECALLED]})),
+    }
+}
+
+/// Runs the scenarios.
 pub struct Demo<'a> {
     client: &'a Client,
     prepared: bool,
-    beat: u64,
-    scene: u64,
-    /// Roots that had not ended when they were looked at last; at most [`MAX_OPEN`].
+    ticks: u64,
+    /// Number of the next scenario.
+    next: u64,
+    /// Roots that were open at the last check; at most [`MAX_OPEN`].
     open: Vec<String>,
-    /// What is to be done, and at which beat; a few for each open root.
-    due: Vec<(u64, Order)>,
-    /// The last failure that was told.
-    told: String,
+    /// Requests and the ticks at which they are due; a few per open root.
+    due: Vec<(u64, OperatorCall)>,
+    /// Last failure that was reported.
+    last_failure: String,
 }
 
 impl<'a> Demo<'a> {
     pub fn new(client: &'a Client) -> Self {
-        Self { client, prepared: false, beat: 0, scene: 0, open: Vec::new(), due: Vec::new(), told: String::new() }
+        let last_failure = String::new();
+        Self { client, prepared: false, ticks: 0, next: 0, open: Vec::new(), due: Vec::new(), last_failure }
     }
 
-    /// Goes on until it is dropped.
+    /// Runs until dropped.
     pub async fn play(mut self) {
         loop {
-            let beaten = self.beat().await;
-            self.tell_failure(beaten);
-            tokio::time::sleep(if self.scene < SCENES { FIRST_BEAT } else { BEAT }).await;
+            let outcome = self.tick().await;
+            self.report_failure(outcome);
+            tokio::time::sleep(if self.next < SCENARIOS { FIRST_TICK } else { TICK }).await;
         }
     }
 
-    /// What stands from the beginning: a pause, a kill switch, schedules.
+    /// Creates the lasting parts: a paused type, a kill switch, schedules.
     async fn prepare(&self) -> Result<(), Failure> {
         let pause = PauseType { reason: Some("the demo shows a pause".into()) };
         let _: Value = self.client.post(&["v1", "types", IMPORT, "pause"], Some(&pause)).await?;
@@ -186,44 +207,44 @@ impl<'a> Demo<'a> {
             json!({"id": "demo-regular", "spec": {"every": "20s", "task": task}}),
             json!({"id": "demo-nightly", "spec": {"cron": "0 3 * * MON-FRI", "timezone": "Europe/Berlin", "task": task}}),
         ] {
-            // An earlier try may have come so far.
-            let made = self.client.post::<Value>(&["v1", "schedules"], Some(&schedule)).await;
-            if !is_over(&made) {
-                made?;
+            // A previous attempt may have created it.
+            let created = self.client.post::<Value>(&["v1", "schedules"], Some(&schedule)).await;
+            if !is_settled(&created) {
+                created?;
             }
         }
         Ok(())
     }
 
-    /// Does what is due, and begins a scene where there is room.
-    async fn beat(&mut self) -> Result<(), Failure> {
+    /// Sends due requests, and starts a scenario unless too many roots are open.
+    async fn tick(&mut self) -> Result<(), Failure> {
         if !self.prepared {
             self.prepare().await?;
             self.prepared = true;
         }
-        self.beat += 1;
-        let now = self.beat;
-        for order in self.due.extract_if(.., |(at, _)| *at <= now).map(|(_, order)| order).collect::<Vec<_>>() {
-            self.give(order).await?;
+        self.ticks += 1;
+        let now = self.ticks;
+        for call in self.due.extract_if(.., |(at, _)| *at <= now).map(|(_, call)| call).collect::<Vec<_>>() {
+            self.perform(call).await?;
         }
-        self.look().await?;
+        self.drop_ended().await?;
         if self.open.len() >= MAX_OPEN {
             return Ok(());
         }
-        let Scene { task, later } = scene(self.scene);
-        self.scene += 1;
+        let Scenario { task, later } = scenario(self.next);
+        self.next += 1;
         let created: Value = self.client.post(&["v1", "tasks"], Some(&task)).await?;
         self.open.extend(created["id"].as_str().map(str::to_owned));
-        self.due.extend(later.into_iter().map(|(beats, order)| (now + beats, order)));
+        self.due.extend(later.into_iter().map(|(ticks, call)| (now + ticks, call)));
         Ok(())
     }
 
-    /// Forgets the roots that have ended.
-    async fn look(&mut self) -> Result<(), Failure> {
+    /// Removes ended roots from the open ones.
+    async fn drop_ended(&mut self) -> Result<(), Failure> {
         let mut open = Vec::with_capacity(self.open.len());
         for id in std::mem::take(&mut self.open) {
-            let looked = self.client.get::<StateDocument>(&["v1", "tasks", &id, "state"], &Query::new()).await;
-            if !matches!(&looked, Ok(found) if found.state.is_terminal()) && !is_over(&looked) {
+            let answer = self.client.get::<StateDocument>(&["v1", "tasks", &id, "state"], &Query::new()).await;
+            if !matches!(&answer, Ok(found) if found.state.is_terminal()) && !is_settled(&answer) {
                 open.push(id);
             }
         }
@@ -231,34 +252,36 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
-    /// The user of the demo may have been quicker: what cannot be done any more is left.
-    async fn give(&self, order: Order) -> Result<(), Failure> {
-        let done = match &order {
-            Order::Cancel(id) => {
+    /// Sends a request. It is ignored if a user has changed the task so that it no longer applies.
+    async fn perform(&self, call: OperatorCall) -> Result<(), Failure> {
+        let done = match &call {
+            OperatorCall::Cancel(id) => {
                 let body = json!({"reason": "the demo shows a cancel"});
                 self.client.post::<Value>(&["v1", "tasks", id, "cancel"], Some(&body)).await
             }
-            Order::Retry(id) => {
+            OperatorCall::Retry(id) => {
                 let body = json!({"reason": "the demo shows a retry"});
                 self.client.post::<Value>(&["v1", "tasks", id, "retry"], Some(&body)).await
             }
-            Order::Report(id, body) => self.client.call::<Value>(Method::PUT, &["v1", "tasks", id, "state"], Some(body)).await,
+            OperatorCall::Report(id, body) => {
+                self.client.call::<Value>(Method::PUT, &["v1", "tasks", id, "state"], Some(body)).await
+            }
         };
-        if is_over(&done) { Ok(()) } else { done.map(drop) }
+        if is_settled(&done) { Ok(()) } else { done.map(drop) }
     }
 
-    /// Says once what goes wrong again and again.
-    fn tell_failure(&mut self, done: Result<(), Failure>) {
-        let text = done.err().map(|why| why.message).unwrap_or_default();
-        if !text.is_empty() && text != self.told {
-            tell(format_args!("the demo goes on, but: {text}"));
+    /// Reports a failure, unless it repeats the last one.
+    fn report_failure(&mut self, outcome: Result<(), Failure>) {
+        let text = outcome.err().map(|why| why.message).unwrap_or_default();
+        if !text.is_empty() && text != self.last_failure {
+            eprint_line(format_args!("the demo continues after an error: {text}"));
         }
-        self.told = text;
+        self.last_failure = text;
     }
 }
 
-/// There is no such task any more, or it is not in a state for this.
-fn is_over<T>(answer: &Result<T, Failure>) -> bool {
+/// Returns whether a request no longer applies: the task is gone or in another state.
+fn is_settled<T>(answer: &Result<T, Failure>) -> bool {
     matches!(answer, Err(why) if matches!(why.code, Code::NotFound | Code::Failed))
 }
 
@@ -271,21 +294,21 @@ mod tests {
     use crate::handlers::builtin::demo::Play;
 
     #[test]
-    fn every_scene_is_a_task_that_its_type_takes() {
+    fn every_scenario_is_a_valid_task() {
         let mut ids = BTreeSet::new();
-        for number in 0..3 * SCENES {
-            let Scene { task, later } = scene(number);
+        for number in 0..3 * SCENARIOS {
+            let Scenario { task, later } = scenario(number);
             let task: CreateTask = serde_json::from_value(task).unwrap();
             let id = task.id.clone().unwrap();
-            assert!(ids.insert(id.clone()), "`{id}` comes twice");
+            assert!(ids.insert(id.clone()), "`{id}` is used twice");
             if !task.external {
                 serde_json::from_value::<Play>(task.params.clone()).unwrap_or_else(|why| panic!("`{id}`: {why}"));
             }
-            for (beats, order) in later {
-                assert!(beats > 0);
-                let about = match order {
-                    Order::Report(about, body) => serde_json::from_value::<Report>(body).map(|_| about).unwrap(),
-                    Order::Cancel(about) | Order::Retry(about) => about,
+            for (ticks, call) in later {
+                assert!(ticks > 0);
+                let about = match call {
+                    OperatorCall::Report(about, body) => serde_json::from_value::<Report>(body).map(|_| about).unwrap(),
+                    OperatorCall::Cancel(about) | OperatorCall::Retry(about) => about,
                 };
                 assert_eq!(about, id);
             }

@@ -1,4 +1,4 @@
-//! `dev`: a whole fleet in this process, on the broker and store in memory.
+//! `dev`: runs a whole fleet in this process, on the in-memory broker and store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::tell;
-use super::setup::{CALL_DEADLINE, Setup, SetupOptions, told};
+use super::output::eprint_line;
+use super::setup::{CALL_DEADLINE, Setup, SetupOptions, from_message};
 use super::wait::finish;
 use crate::api::documents::CreateTask;
 use crate::broker::shared_producer::SharedProducer;
@@ -28,9 +28,9 @@ use crate::store::{Store, memory::Memory};
 use crate::telemetry::init_logs;
 use crate::topics::apply;
 
-/// How long the first task may take, the start of all roles included.
+/// Maximum time of the sample task, including the start of all roles.
 const SAMPLE_WAIT: Millis = Millis::secs(30);
-/// Enough to see how trees are spread, and quick to start.
+/// Number of events partitions: enough to distribute trees, and quick to start.
 const EVENTS_PARTITIONS: u32 = 4;
 const TASK_PARTITIONS: u32 = 2;
 
@@ -38,58 +38,59 @@ mod demo;
 
 #[derive(Debug, Args)]
 pub struct DevArgs {
-    /// Address of the api; port 0 takes any that is free [default: 127.0.0.1:8080, with --once any free port]
+    /// Address of the api; port 0 for any free port [default: 127.0.0.1:8080, with --once any free port]
     #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_API_LISTEN")]
     pub listen: Option<String>,
-    /// Stop after the first task's result; the exit code says how it ended
+    /// Exit after the sample task; the exit code is its outcome
     #[arg(long, conflicts_with = "no_sample")]
     pub once: bool,
-    /// Submit no first task
+    /// Submit no sample task
     #[arg(long)]
     pub no_sample: bool,
-    /// Keep a small, varied load of trees going, so that every verb has something to show
+    /// Run a small, varied load of trees, so that every verb has something to show
     #[arg(long, conflicts_with = "once")]
     pub demo: bool,
 }
 
 pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Outcome {
-    // The failures of the demo are meant.
+    // Failures of the demo's tasks are intended.
     init_logs(if args.demo { "error" } else { "warn" });
-    // Nobody but the first task needs to find an api that is gone in a moment.
+    // With --once only the sample task uses the api, so its port does not matter.
     let listen = args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned()));
-    let wants =
+    let options =
         SetupOptions { api_listen: listen, unused: &["kafka", "redis", "ops"], handlers: true, ..SetupOptions::default() };
-    let mut parts = Setup::load(globals, std::mem::take(&mut registry), wants)?;
-    register_samples(&mut parts.registry);
-    parts.config.ops.listen.clear();
-    (parts.config.topics.events_partitions, parts.config.topics.task_partitions) = (EVENTS_PARTITIONS, TASK_PARTITIONS);
+    let mut setup = Setup::load(globals, std::mem::take(&mut registry), options)?;
+    register_samples(&mut setup.registry);
+    setup.config.ops.listen.clear();
+    setup.config.topics.events_partitions = EVENTS_PARTITIONS;
+    setup.config.topics.task_partitions = TASK_PARTITIONS;
     if args.demo {
-        demo::check(&parts.config.api.tokens)?;
-        demo::configure(&mut parts.config);
-        crate::handlers::builtin::demo::register(&mut parts.registry);
+        demo::check(&setup.config.api.tokens)?;
+        demo::configure(&mut setup.config);
+        crate::handlers::builtin::demo::register(&mut setup.registry);
     }
-    let listener = parts.bind_api().await?;
+    let listener = setup.bind_api().await?;
     let url = format!("http://{}", listener.local_addr().map_err(Failure::failed)?);
-    let mut running = parts.enter().await?;
+    let mut running = setup.start_ops().await?;
     let broker: Arc<dyn Broker> =
         memory::Memory::new(memory::MemoryOptions { heeds_retention: true, ..memory::MemoryOptions::default() });
     let store: Arc<dyn Store> = Arc::new(Memory::default());
-    create_topics(&parts, broker.clone()).await?;
-    apply_schedules(&parts, broker.clone()).await?;
-    parts.start_tracker(&mut running, parts.tracker(broker.clone(), store.clone(), EVENTS_PARTITIONS));
-    parts.start_worker(&mut running, parts.worker(broker.clone(), Vec::new(), EVENTS_PARTITIONS));
-    parts.start_api(&mut running, parts.api(broker, store, EVENTS_PARTITIONS), listener);
-    tell(banner(&url, &parts.registry, !parts.config.api.tokens.is_empty()));
-    let client = Client::new(&url, strongest(&parts.config.api.tokens))?;
+    create_topics(&setup, broker.clone()).await?;
+    apply_schedules(&setup, broker.clone()).await?;
+    setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), EVENTS_PARTITIONS));
+    setup.start_worker(&mut running, setup.worker(broker.clone(), Vec::new(), EVENTS_PARTITIONS));
+    setup.start_api(&mut running, setup.api(broker, store, EVENTS_PARTITIONS), listener);
+    eprint_line(banner(&url, &setup.registry, !setup.config.api.tokens.is_empty()));
+    let client = Client::new(&url, highest_role_token(&setup.config.api.tokens))?;
     if args.demo {
-        tell(demo::banner(&url));
+        eprint_line(demo::banner(&url));
     }
     let first = async {
-        let outcome = if args.no_sample { Ok(Code::Ok) } else { sample(&client, &parts, globals).await };
+        let outcome = if args.no_sample { Ok(Code::Ok) } else { sample(&client, &setup, globals).await };
         if args.once || outcome.is_err() {
-            parts.shutdown.begin();
+            setup.shutdown.begin();
         } else {
-            tell("\nserving until ctrl-c");
+            eprint_line("\nserving until ctrl-c");
         }
         outcome
     };
@@ -99,16 +100,16 @@ pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Ou
                 demo::Demo::new(&client).play().await
             }
         };
-        tokio::select! { () = playing => {}, () = parts.shutdown.drain.cancelled() => {} }
+        tokio::select! { () = playing => {}, () = setup.shutdown.drain.cancelled() => {} }
     };
-    let (outcome, stopped, ()) = tokio::join!(first, parts.until_stopped(running), load);
+    let (outcome, stopped, ()) = tokio::join!(first, setup.run_until_stopped(running), load);
     stopped?;
     outcome.map(|code| if args.once { code } else { Code::Ok })
 }
 
-async fn create_topics(parts: &Setup, broker: Arc<dyn Broker>) -> Result<(), Failure> {
-    let outcomes = apply(broker, &parts.config, &parts.registry, CALL_DEADLINE).await;
-    let outcomes = outcomes.map_err(|why| told(Code::Failed, &why.to_string()))?;
+async fn create_topics(setup: &Setup, broker: Arc<dyn Broker>) -> Result<(), Failure> {
+    let outcomes = apply(broker, &setup.config, &setup.registry, CALL_DEADLINE).await;
+    let outcomes = outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?;
     let failed = outcomes.into_iter().find_map(|outcome| match outcome.change {
         TopicChange::Failed(why) => Some(Failure::failed(format_args!("the topic `{}` was not created: {why}", outcome.name))),
         _ => None,
@@ -116,32 +117,32 @@ async fn create_topics(parts: &Setup, broker: Arc<dyn Broker>) -> Result<(), Fai
     failed.map_or(Ok(()), Err)
 }
 
-/// Those of the configuration: there is nobody else who could apply them.
-async fn apply_schedules(parts: &Setup, broker: Arc<dyn Broker>) -> Result<(), Failure> {
-    let link = SharedProducer::open(broker, None).map_err(Failure::failed)?;
+/// Applies the schedules of the configuration: `schedules apply` cannot be run before this process.
+async fn apply_schedules(setup: &Setup, broker: Arc<dyn Broker>) -> Result<(), Failure> {
+    let producer = SharedProducer::open(broker, None).map_err(Failure::failed)?;
     let now = now_ms();
-    for (name, spec) in &parts.config.schedules {
+    for (name, spec) in &setup.config.schedules {
         let wanted = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused: None, applied: true, spec: spec.clone() };
-        let told = arrange(&link, &parts.names, &ScheduleKey::Schedule(name.clone()), Some(&wanted)).await;
-        told.map_err(|why| Failure::failed(format_args!("the schedule `{name}` was not applied: {why}")))?;
+        let applied = arrange(&producer, &setup.names, &ScheduleKey::Schedule(name.clone()), Some(&wanted)).await;
+        applied.map_err(|why| Failure::failed(format_args!("the schedule `{name}` was not applied: {why}")))?;
     }
     Ok(())
 }
 
-/// A first task: submitted over the api as anybody's, waited for, and shown.
-async fn sample(client: &Client, parts: &Setup, globals: &Globals) -> Outcome {
+/// Submits a sample task over the api, waits for its end, and prints it.
+async fn sample(client: &Client, setup: &Setup, globals: &Globals) -> Outcome {
     let params = json!({"hello": "world"});
     let task = CreateTask { task_type: "echo".into(), params, name: Some("a first task".into()), ..CreateTask::default() };
-    let begun = Instant::now();
+    let started = Instant::now();
     let created = tokio::select! {
         created = client.create(&task, Duration::from(SAMPLE_WAIT)) => created?,
-        () = parts.shutdown.drain.cancelled() => return Ok(Code::Ok),
+        () = setup.shutdown.drain.cancelled() => return Ok(Code::Ok),
     };
-    finish(client, &globals.screen(), created, SAMPLE_WAIT, begun).await
+    finish(client, &globals.output(), created, SAMPLE_WAIT, started).await
 }
 
-/// The token of the configuration that may do most.
-fn strongest(tokens: &[TokenConfig]) -> Option<&str> {
+/// Returns the configured token with the highest role.
+fn highest_role_token(tokens: &[TokenConfig]) -> Option<&str> {
     tokens.iter().max_by_key(|token| token.role).map(|token| token.token.as_str())
 }
 
@@ -149,7 +150,7 @@ fn banner(url: &str, registry: &Registry, tokens: bool) -> String {
     let types: Vec<&str> = registry.types().map(|(name, _)| &**name).collect();
     let token = if tokens { " -H 'authorization: Bearer TOKEN'" } else { "" };
     format!(
-        "a whole fleet in this process; its memory goes with it\n\n  \
+        "a whole fleet in this process, in memory only\n\n  \
          api    {url}\n  \
          types  {}\n  \
          try    curl -s '{url}/v1/tasks?wait=10s' -H 'content-type: application/json'{token} \
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_banner_can_be_pasted() {
+    fn banner_has_a_command_to_paste() {
         let mut registry = Registry::default();
         register_samples(&mut registry);
         let text = banner("http://127.0.0.1:8080", &registry, false);

@@ -1,9 +1,9 @@
-//! Telling running workers where to begin: Kafka takes no commits from outside while their group has members.
+//! Sends start offsets to running workers: Kafka accepts no other commits while their group has members.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Placed;
+use super::OffsetChange;
 use crate::broker::Broker;
 use crate::broker::shared_producer::SharedProducer;
 use crate::cli::exit::{Code, Failure};
@@ -12,46 +12,46 @@ use crate::config::Names;
 use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, ControlState, ControlWatch, Offsets};
 use crate::runtime::now_ms;
 
-/// How long the workers may take to obey.
-const OBEY_DEADLINE: Duration = Duration::from_secs(20);
+/// Time for the workers to apply the offsets.
+const APPLY_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Writes an order for each partition, and waits until workers have obeyed and removed them. What is not obeyed is taken
-/// back, and an error.
-pub async fn tell(broker: Arc<dyn Broker>, names: &Names, task_type: &str, placed: &[Placed]) -> Result<(), Failure> {
-    let link = SharedProducer::open(broker.clone(), None).map_err(Failure::failed)?;
-    let board = ControlWatch::new(ControlState::without_cancels());
-    let _keeping = control::keep(board.clone(), broker, names, None);
-    board.whole_within(CALL_DEADLINE, names).await.map_err(Failure::unavailable)?;
-    let key = |one: &Placed| ControlKey::Offsets(task_type.to_owned(), one.partition);
+/// Writes a start offset for each partition to the control topic and waits until workers have applied it, which removes
+/// the record. Records that are not applied in time are withdrawn and reported as an error.
+pub async fn apply(broker: Arc<dyn Broker>, names: &Names, task_type: &str, changes: &[OffsetChange]) -> Result<(), Failure> {
+    let producer = SharedProducer::open(broker.clone(), None).map_err(Failure::failed)?;
+    let watch = ControlWatch::new(ControlState::without_cancels());
+    let _keeping = control::keep(watch.clone(), broker, names, None);
+    watch.whole_within(CALL_DEADLINE, names).await.map_err(Failure::unavailable)?;
+    let key = |one: &OffsetChange| ControlKey::Offsets(task_type.to_owned(), one.partition);
     let mut last = 0;
-    for one in placed {
-        let said = ControlRecord::Offsets(Offsets { v: CONTROL_VERSION, at_ms: now_ms(), offset: one.now });
-        last = control::order(&link, names, &key(one), &said).await.map_err(Failure::unavailable)?.offset;
+    for one in changes {
+        let record = ControlRecord::Offsets(Offsets { v: CONTROL_VERSION, at_ms: now_ms(), offset: one.now });
+        last = control::order(&producer, names, &key(one), &record).await.map_err(Failure::unavailable)?.offset;
     }
-    let open = || -> Vec<&Placed> {
-        let orders = board.orders();
-        placed.iter().filter(|one| orders.offsets.contains_key(&(task_type.to_owned(), one.partition))).collect()
+    let pending = || -> Vec<&OffsetChange> {
+        let control = watch.orders();
+        changes.iter().filter(|one| control.offsets.contains_key(&(task_type.to_owned(), one.partition))).collect()
     };
-    let obeyed = async {
-        board.reached(last).await;
-        let mut changes = board.changes();
-        while !open().is_empty() && changes.changed().await.is_ok() {}
+    let applied = async {
+        watch.reached(last).await;
+        let mut changes = watch.changes();
+        while !pending().is_empty() && changes.changed().await.is_ok() {}
     };
-    let outcome = tokio::time::timeout(OBEY_DEADLINE, obeyed).await;
+    let outcome = tokio::time::timeout(APPLY_DEADLINE, applied).await;
     if outcome.is_ok() {
         return Ok(());
     }
-    let left = open();
+    let left = pending();
     for one in &left {
-        control::withdraw(&link, names, &key(one)).await.map_err(Failure::unavailable)?;
+        control::withdraw(&producer, names, &key(one)).await.map_err(Failure::unavailable)?;
     }
     let partitions: Vec<String> = left.iter().map(|one| one.partition.to_string()).collect();
     Err(Failure::new(
         Code::Failed,
         format_args!(
-            "no worker has taken up partition {} of `{task_type}` within {} s",
+            "no worker has applied the offset of partition {} of `{task_type}` within {} s",
             partitions.join(", "),
-            OBEY_DEADLINE.as_secs()
+            APPLY_DEADLINE.as_secs()
         ),
     )
     .hint(format_args!("stop the workers of `{task_type}`, run this again, then start them")))

@@ -1,4 +1,4 @@
-//! `offsets init`: says where workers of a type begin, when Kafka has forgotten or somebody knows better.
+//! `offsets init`: sets the offsets at which the workers of a type start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,21 +22,21 @@ use crate::telemetry::init_logs;
 
 #[derive(Debug, Subcommand)]
 pub enum OffsetsVerb {
-    /// Set where the workers of a type begin
+    /// Set the offsets at which the workers of a type start
     Init(InitArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// The type, or one partition of it, such as echo/3
+    /// The type, or one of its partitions, such as echo/3
     #[arg(value_name = "TYPE[/PARTITION]")]
     pub target: Target,
-    /// earliest, latest, an offset, a time (RFC 3339), or so long ago, such as 2h
+    /// earliest, latest, an offset, a time (RFC 3339), or an age such as 2h
     #[arg(long, value_name = "WHERE")]
     pub at: At,
 }
 
-/// A type, and perhaps one of its partitions.
+/// A type, or one of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     task_type: String,
@@ -55,19 +55,19 @@ impl std::str::FromStr for Target {
         let number = |text: &str| text.parse().ok().filter(|number| *number >= 0);
         let partition = match partition.map(|text| number(text).ok_or(text)).transpose() {
             Ok(partition) => partition,
-            Err(text) => return Err(format!("`{text}` is not the number of a partition: write echo/3")),
+            Err(text) => return Err(format!("`{text}` is not a partition number: write echo/3")),
         };
         Ok(Self { task_type: name.to_owned(), partition })
     }
 }
 
-/// Where to begin.
+/// Position to start at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     Earliest,
     Latest,
     Offset(i64),
-    /// At the first record that is not older. Epoch milliseconds.
+    /// First record appended at or after this time (epoch milliseconds).
     Time(i64),
 }
 
@@ -81,20 +81,20 @@ impl std::str::FromStr for At {
             _ => {}
         }
         if let Ok(offset) = text.parse::<u32>().map(i64::from).or_else(|_| text.parse::<i64>()) {
-            return if offset >= 0 { Ok(Self::Offset(offset)) } else { Err(format!("`{offset}` is below zero")) };
+            return if offset >= 0 { Ok(Self::Offset(offset)) } else { Err(format!("`{offset}` is negative")) };
         }
         if let Ok(ago) = Millis::parse(text) {
             return Ok(Self::Time(now_ms().saturating_sub(ago.as_i64())));
         }
         parse_time(text).map(Self::Time).map_err(|_| {
-            format!("`{text}` is no place in a log: write earliest, latest, an offset, an RFC 3339 time, or 2h for so long ago")
+            format!("`{text}` is not an offset: write earliest, latest, an offset, an RFC 3339 time, or an age such as 2h")
         })
     }
 }
 
-/// What was set.
+/// New committed offset of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Placed {
+struct OffsetChange {
     partition: i32,
     before: Option<i64>,
     now: i64,
@@ -105,70 +105,72 @@ struct Placed {
 pub async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -> Outcome {
     let OffsetsVerb::Init(args) = verb;
     init_logs("warn");
-    let parts = Setup::load(
+    let setup = Setup::load(
         globals,
         registry,
         SetupOptions { unused: &["redis", "api", "types", "schedules", "callbacks", "email"], ..SetupOptions::default() },
     )?;
-    let (topic, group) = (parts.names.tasks(&args.target.task_type), parts.names.group(&args.target.task_type));
-    let broker = parts.kafka()?;
+    let topic = setup.names.tasks(&args.target.task_type);
+    let group = setup.names.group(&args.target.task_type);
+    let broker = setup.kafka()?;
     let target = args.target.clone();
-    let (asked, asked_group) = (broker.clone(), group.clone());
-    let planned = blocking(move || plan(&asked, &topic, &asked_group, &target, args.at)).await.map_err(Failure::failed)??;
-    let Plan { placed, commits } = planned.clone();
-    let (asked, asked_group) = (broker.clone(), group.clone());
-    let set = blocking(move || asked.set_group_offsets(&asked_group, &commits, CALL_DEADLINE)).await.map_err(Failure::failed)?;
-    let placed = match set {
-        Ok(()) => placed,
+    let planner = broker.clone();
+    let group_name = group.clone();
+    let planned = blocking(move || plan(&planner, &topic, &group_name, &target, args.at)).await;
+    let Plan { changes, commits } = planned.map_err(Failure::failed)??;
+    let committer = broker.clone();
+    let group_name = group.clone();
+    let committed = blocking(move || committer.set_group_offsets(&group_name, &commits, CALL_DEADLINE)).await;
+    let changes = match committed.map_err(Failure::failed)? {
+        Ok(()) => changes,
         Err(BrokerError::Refused(why)) => {
-            let refused: Vec<Placed> = placed.into_iter().filter(Placed::is_refused).collect();
+            let refused: Vec<OffsetChange> = changes.into_iter().filter(OffsetChange::is_invalid).collect();
             if refused.is_empty() {
                 return Err(failure(BrokerError::Refused(why), &args.target.task_type, &group));
             }
-            live::tell(broker, &parts.names, &args.target.task_type, &refused).await?;
+            live::apply(broker, &setup.names, &args.target.task_type, &refused).await?;
             refused
         }
         Err(why) => return Err(failure(why, &args.target.task_type, &group)),
     };
-    let screen = globals.screen();
-    if screen.is_json() {
-        screen.json(&placed)?
+    let output = globals.output();
+    if output.is_json() {
+        output.json(&changes)?
     } else {
-        screen.table(rows(&placed))?
+        output.table(rows(&changes))?
     }
     Ok(Code::Ok)
 }
 
-/// What is to be set.
-#[derive(Clone)]
+/// Offsets to commit.
 struct Plan {
-    placed: Vec<Placed>,
+    changes: Vec<OffsetChange>,
     commits: Vec<Commit>,
 }
 
-impl Placed {
-    /// A worker that has this partition does not work on it: its commit is gone, or lies outside the log.
-    fn is_refused(&self) -> bool {
+impl OffsetChange {
+    /// Returns whether workers refuse the partition: its committed offset is missing or past the end of the log.
+    fn is_invalid(&self) -> bool {
         self.before.is_none_or(|before| before > self.end)
     }
 }
 
 fn plan(broker: &Arc<dyn Broker>, topic: &str, group: &str, target: &Target, at: At) -> Result<Plan, Failure> {
     let partitions = partitions(&**broker, topic, target)?;
-    let told = |why: BrokerError| failure(why, &target.task_type, group);
-    let committed = broker.group_offsets(group, &partitions, CALL_DEADLINE).map_err(told)?;
-    let mut placed = Vec::new();
+    let to_failure = |why: BrokerError| failure(why, &target.task_type, group);
+    let committed = broker.group_offsets(group, &partitions, CALL_DEADLINE).map_err(to_failure)?;
+    let mut changes = Vec::new();
     for (partition, committed) in partitions.iter().zip(committed) {
-        let ends = broker.ends(partition, CALL_DEADLINE).map_err(told)?;
-        let now = place(&**broker, partition, ends, at)?;
+        let watermarks = broker.ends(partition, CALL_DEADLINE).map_err(to_failure)?;
+        let now = resolve_offset(&**broker, partition, watermarks, at)?;
         let before = committed.map(|committed| committed.offset);
-        placed.push(Placed { partition: partition.index, before, now, first: ends.first, end: ends.end });
+        changes.push(OffsetChange { partition: partition.index, before, now, first: watermarks.first, end: watermarks.end });
     }
-    let commits = partitions.into_iter().zip(&placed).map(|(partition, placed)| commit(partition, placed.now)).collect();
-    Ok(Plan { placed, commits })
+    let commits = partitions.into_iter().zip(&changes).map(|(partition, changes)| commit(partition, changes.now)).collect();
+    Ok(Plan { changes, commits })
 }
 
-/// A clean start: nothing was running, so nothing can have crashed.
+/// Returns a commit that is marked clean, so that no crash of an earlier worker is suspected.
 fn commit(partition: Partition, offset: i64) -> Commit {
     Commit { partition, offset, metadata: Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0) }
 }
@@ -188,25 +190,28 @@ fn partitions(broker: &dyn Broker, topic: &str, target: &Target) -> Result<Vec<P
     }
 }
 
-fn place(broker: &dyn Broker, partition: &Partition, ends: Watermarks, at: At) -> Result<i64, Failure> {
+fn resolve_offset(broker: &dyn Broker, partition: &Partition, watermarks: Watermarks, at: At) -> Result<i64, Failure> {
     match at {
-        At::Earliest => Ok(ends.first),
-        At::Latest => Ok(ends.end),
-        At::Offset(offset) if (ends.first..=ends.end).contains(&offset) => Ok(offset),
+        At::Earliest => Ok(watermarks.first),
+        At::Latest => Ok(watermarks.end),
+        At::Offset(offset) if (watermarks.first..=watermarks.end).contains(&offset) => Ok(offset),
         At::Offset(offset) => Err(Failure::usage(format_args!("`{partition}` does not hold offset {offset}"))
-            .hint(format_args!("it holds {} to {}", ends.first, ends.end))),
-        At::Time(at_ms) => search(broker, partition, ends, at_ms).map_err(|why| failure(why, &partition.topic, &partition.topic)),
+            .hint(format_args!("it holds {} to {}", watermarks.first, watermarks.end))),
+        At::Time(at_ms) => {
+            search(broker, partition, watermarks, at_ms).map_err(|why| failure(why, &partition.topic, &partition.topic))
+        }
     }
 }
 
-/// The first record that is not older than a time, by halving: records lie nearly in the order of their times.
-fn search(broker: &dyn Broker, partition: &Partition, ends: Watermarks, at_ms: i64) -> Result<i64, BrokerError> {
-    let (mut low, mut high) = (ends.first, ends.end);
+/// Finds the first record at or after a time by binary search: append times are nearly ordered.
+fn search(broker: &dyn Broker, partition: &Partition, watermarks: Watermarks, at_ms: i64) -> Result<i64, BrokerError> {
+    let mut low = watermarks.first;
+    let mut high = watermarks.end;
     while low < high {
         let middle = low + (high - low) / 2;
         match broker.first_visible(partition, middle, Duration::from_secs(5))?.record {
             Some(record) if record.offset < high && record.timestamp_ms < at_ms => low = record.offset + 1,
-            // It is young enough, or there is no record from the middle on.
+            // The record is new enough, or there is none from the middle on.
             _ => high = middle,
         }
     }
@@ -216,7 +221,7 @@ fn search(broker: &dyn Broker, partition: &Partition, ends: Watermarks, at_ms: i
 fn failure(why: BrokerError, task_type: &str, group: &str) -> Failure {
     match why {
         BrokerError::Refused(why) => Failure::failed(format_args!(
-            "the group `{group}` has members, and Kafka takes no commits from outside while it has: {why}"
+            "the group `{group}` has members, and Kafka accepts no other commits until they leave: {why}"
         ))
         .hint(format_args!("stop the workers of `{task_type}`, run this again, then start them")),
         BrokerError::Unknown(_) => Failure::new(Code::NotFound, why),
@@ -226,13 +231,13 @@ fn failure(why: BrokerError, task_type: &str, group: &str) -> Failure {
     }
 }
 
-fn rows(placed: &[Placed]) -> Rows {
+fn rows(changes: &[OffsetChange]) -> Rows {
     let mut rows = Rows::new(["PARTITION", "BEFORE", "NOW", "LOG START", "LOG END"]);
     let number = |offset: i64| Field::Number(u64::try_from(offset).unwrap_or(0));
-    for one in placed {
+    for one in changes {
         rows.add([
             number(one.partition.into()),
-            one.before.map_or(Field::Nothing, number),
+            one.before.map_or(Field::Empty, number),
             number(one.now),
             number(one.first),
             number(one.end),

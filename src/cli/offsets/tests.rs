@@ -5,10 +5,10 @@ use crate::broker::{ConsumerSpec, GroupEvent, ProducerRecord, TopicSpec};
 use crate::cli::output::Paint;
 
 const TOPIC: &str = "kafleet.tasks.echo";
-/// For what has to happen, on a busy machine too.
+/// Deadline for conditions that hold eventually, generous for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A broker with one topic of two partitions, ten records in the first, at the times 0, 10, 20, …
+/// Returns a broker with a topic of two partitions; the first has ten records, at the times 0, 10, 20, …
 async fn broker() -> Arc<dyn Broker> {
     let ticks = Arc::new(std::sync::atomic::AtomicI64::new(0));
     let clock = ticks.clone();
@@ -17,11 +17,11 @@ async fn broker() -> Arc<dyn Broker> {
     let broker: Arc<dyn Broker> = Memory::new(options);
     let spec = TopicSpec { name: TOPIC.into(), partitions: 2, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec], CALL_DEADLINE).unwrap();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
     for n in 0..10 {
         ticks.store(n * 10, std::sync::atomic::Ordering::Relaxed);
         let record = ProducerRecord { topic: TOPIC, partition: Some(0), key: None, value: Some(b"1"), headers: &[] };
-        link.deliver(record, CALL_DEADLINE).await.unwrap();
+        producer.deliver(record, CALL_DEADLINE).await.unwrap();
     }
     broker
 }
@@ -30,19 +30,20 @@ fn target(text: &str) -> Target {
     text.parse().unwrap()
 }
 
-async fn set(broker: &Arc<dyn Broker>, to: &str, at: At) -> Result<Vec<Placed>, Failure> {
-    let (broker, to) = (broker.clone(), target(to));
+async fn set(broker: &Arc<dyn Broker>, to: &str, at: At) -> Result<Vec<OffsetChange>, Failure> {
+    let broker = broker.clone();
+    let to = target(to);
     blocking(move || {
-        let Plan { placed, commits } = plan(&broker, TOPIC, TOPIC, &to, at)?;
+        let Plan { changes, commits } = plan(&broker, TOPIC, TOPIC, &to, at)?;
         let set = broker.set_group_offsets(TOPIC, &commits, CALL_DEADLINE);
-        set.map(|()| placed).map_err(|why| failure(why, &to.task_type, TOPIC))
+        set.map(|()| changes).map_err(|why| failure(why, &to.task_type, TOPIC))
     })
     .await
     .unwrap()
 }
 
 #[test]
-fn targets_and_places_are_read() {
+fn targets_and_offsets_are_parsed() {
     assert_eq!(target("echo"), Target { task_type: "echo".into(), partition: None });
     assert_eq!(target("echo/3"), Target { task_type: "echo".into(), partition: Some(3) });
     for bad in ["", "echo/", "echo/x", "echo/-1", "Echo Echo"] {
@@ -60,7 +61,7 @@ fn targets_and_places_are_read() {
 }
 
 #[tokio::test]
-async fn every_kind_of_place_is_committed() {
+async fn every_kind_of_offset_is_committed() {
     let broker = broker().await;
     for (at, expected) in [
         (At::Earliest, 0),
@@ -71,8 +72,8 @@ async fn every_kind_of_place_is_committed() {
         (At::Time(0), 0),
         (At::Time(91), 10),
     ] {
-        let placed = set(&broker, "echo/0", at).await.unwrap();
-        assert_eq!(placed[0].now, expected, "{at:?}");
+        let changes = set(&broker, "echo/0", at).await.unwrap();
+        assert_eq!(changes[0].now, expected, "{at:?}");
         let committed = broker.group_offsets(TOPIC, &[Partition::new(TOPIC, 0)], CALL_DEADLINE).unwrap();
         let committed = committed[0].clone().unwrap();
         assert_eq!(committed.offset, expected);
@@ -82,16 +83,16 @@ async fn every_kind_of_place_is_committed() {
             "no crash is suspected at the start"
         );
     }
-    let placed = set(&broker, "echo", At::Earliest).await.unwrap();
+    let changes = set(&broker, "echo", At::Earliest).await.unwrap();
     let expected = "\
 PARTITION  BEFORE  NOW  LOG START  LOG END
         0      10    0          0       10
         1  -         0          0        0";
-    assert_eq!(rows(&placed).draw(Paint(false), false), expected);
+    assert_eq!(rows(&changes).draw(Paint(false), false), expected);
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said() {
+async fn missing_offset_or_partition_is_an_error() {
     let broker = broker().await;
     let outside = set(&broker, "echo/0", At::Offset(11)).await.unwrap_err();
     assert_eq!((outside.code, outside.hint.as_deref()), (Code::Usage, Some("it holds 0 to 10")));
@@ -100,7 +101,7 @@ async fn what_is_not_there_is_said() {
 }
 
 #[tokio::test]
-async fn a_group_with_members_is_left_alone() {
+async fn group_with_members_is_refused() {
     let broker = broker().await;
     let spec = ConsumerSpec { group: Some(TOPIC.into()), topics: vec![TOPIC.into()], ..ConsumerSpec::default() };
     let mut member = broker.consumer(&spec).unwrap();
@@ -117,25 +118,28 @@ async fn a_group_with_members_is_left_alone() {
     assert_eq!(refused.hint.as_deref(), Some("stop the workers of `echo`, run this again, then start them"));
 }
 
-/// A running worker that refuses a partition begins where it is told to, and the order is gone then.
+/// A running worker that refuses a partition starts at the offset from the control topic and removes the record.
 #[tokio::test(flavor = "multi_thread")]
-async fn running_workers_are_told() {
+async fn running_workers_apply_offsets() {
     use crate::config::Config;
     use crate::control::settings::{mark_partition_consumed, set_fleet};
     use crate::handlers::builtin::register_samples;
     use crate::runtime::{Health, Shutdown};
     let broker: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
-    let (names, mut registry, config) = (crate::config::Names::new("kafleet"), Registry::default(), Config::default());
+    let names = crate::config::Names::new("kafleet");
+    let mut registry = Registry::default();
+    let config = Config::default();
     register_samples(&mut registry);
     crate::topics::apply(broker.clone(), &config, &registry, CALL_DEADLINE).await.unwrap();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
-    set_fleet(&link, &names, config.topics.events_partitions).await.unwrap();
-    mark_partition_consumed(&link, &names, "echo", 1).await.unwrap();
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
+    set_fleet(&producer, &names, config.topics.events_partitions).await.unwrap();
+    mark_partition_consumed(&producer, &names, "echo", 1).await.unwrap();
     for _ in 0..3 {
         let record = ProducerRecord { topic: TOPIC, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
-        link.deliver(record, CALL_DEADLINE).await.unwrap();
+        producer.deliver(record, CALL_DEADLINE).await.unwrap();
     }
-    let (health, shutdown) = (Health::default(), Shutdown::new());
+    let health = Health::default();
+    let shutdown = Shutdown::new();
     let setup = crate::worker::WorkerSetup {
         broker: broker.clone(),
         registry,
@@ -154,17 +158,17 @@ async fn running_workers_are_told() {
         }
     };
     tokio::time::timeout(PATIENCE, refused).await.expect("the partition is refused");
-    let Plan { placed, commits } = plan(&broker, TOPIC, TOPIC, &target("echo/1"), At::Offset(1)).unwrap();
+    let Plan { changes, commits } = plan(&broker, TOPIC, TOPIC, &target("echo/1"), At::Offset(1)).unwrap();
     assert!(matches!(broker.set_group_offsets(TOPIC, &commits, CALL_DEADLINE), Err(BrokerError::Refused(_))));
-    assert!(placed[0].is_refused());
-    live::tell(broker.clone(), &names, "echo", &placed).await.unwrap();
+    assert!(changes[0].is_invalid());
+    live::apply(broker.clone(), &names, "echo", &changes).await.unwrap();
     let done = async {
         let committed = || broker.group_offsets(TOPIC, &[Partition::new(TOPIC, 1)], CALL_DEADLINE).unwrap().remove(0);
         while committed().is_none_or(|committed| committed.offset < 3) || !health.reasons().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, done).await.expect("the worker goes on, and nothing is wrong any more");
+    tokio::time::timeout(PATIENCE, done).await.expect("the worker resumes and is healthy");
     shutdown.begin();
     tokio::time::timeout(PATIENCE, worker).await.expect("in time").unwrap().unwrap();
 }

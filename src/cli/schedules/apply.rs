@@ -1,4 +1,4 @@
-//! `schedules apply`: what the configuration says becomes what the fleet does.
+//! `schedules apply`: makes the fleet's schedules match the configuration.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use crate::api::documents::ScheduleDocument;
 use crate::cli::client::Client;
 use crate::cli::exit::{Code, Outcome};
 use crate::cli::globals::Globals;
-use crate::cli::output::{Field, Output, Rows, tell};
+use crate::cli::output::{Field, Output, Rows, eprint_line};
 use crate::cli::setup::{SetupOptions, load_config};
 use crate::model::schedule::Spec;
 
 #[derive(Debug, Args)]
 pub struct ApplyArgs {
-    /// Delete those that were applied before and are in the configuration no more
+    /// Delete schedules that were applied before and are no longer in the configuration
     #[arg(long)]
     pub prune: bool,
-    /// Only say what would be done
+    /// Only show the changes
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// Sections of the configuration that are of no concern here.
+/// Sections of the configuration that this verb does not use.
 const UNUSED: &[&str] = &["kafka", "redis", "api", "types", "ops", "callbacks", "email"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ enum Change {
     Changed,
     Unchanged,
     Deleted,
-    /// Not in the configuration any more, and not asked to be deleted.
+    /// No longer in the configuration, and kept because `--prune` is not given.
     Left,
 }
 
@@ -48,7 +48,7 @@ impl Change {
     }
 }
 
-pub async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, screen: &Output) -> Outcome {
+pub async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, output: &Output) -> Outcome {
     let loaded = load_config(globals, &SetupOptions { unused: UNUSED, ..SetupOptions::default() })?;
     let wanted = loaded.config.schedules;
     let changes = changes(&wanted, &super::all(client).await?.schedules, args.prune);
@@ -59,19 +59,20 @@ pub async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, screen:
             _ => {}
         }
     }
-    show(screen, &changes)?;
+    show(output, &changes)?;
     if changes.values().any(|change| *change == Change::Left) {
-        tell("`left` are in the configuration no more, and go on; `--prune` deletes them");
+        eprint_line("schedules marked `left` are no longer in the configuration but still active; `--prune` deletes them");
     }
     Ok(Code::Ok)
 }
 
-/// Schedules that people have made by other means are nobody's here, unless they have the name of one in the file.
+/// Returns the change of each schedule. Schedules created by other means are ignored, unless the configuration has one
+/// with the same id.
 fn changes(wanted: &BTreeMap<String, Spec>, known: &[ScheduleDocument], prune: bool) -> BTreeMap<String, Change> {
     let known: BTreeMap<&str, &ScheduleDocument> = known.iter().map(|one| (one.id.as_str(), one)).collect();
-    let gone = known.values().filter(|one| one.applied && !wanted.contains_key(&one.id));
-    let gone = gone.map(|one| (one.id.clone(), if prune { Change::Deleted } else { Change::Left }));
-    let there = wanted.iter().map(|(id, spec)| {
+    let removed = known.values().filter(|one| one.applied && !wanted.contains_key(&one.id));
+    let removed = removed.map(|one| (one.id.clone(), if prune { Change::Deleted } else { Change::Left }));
+    let listed = wanted.iter().map(|(id, spec)| {
         let change = match known.get(id.as_str()) {
             None => Change::Created,
             Some(one) if one.spec == *spec && one.applied => Change::Unchanged,
@@ -79,17 +80,17 @@ fn changes(wanted: &BTreeMap<String, Spec>, known: &[ScheduleDocument], prune: b
         };
         (id.clone(), change)
     });
-    there.chain(gone).collect()
+    listed.chain(removed).collect()
 }
 
-fn show(screen: &Output, changes: &BTreeMap<String, Change>) -> Result<(), crate::cli::exit::Failure> {
-    if screen.is_json() {
+fn show(output: &Output, changes: &BTreeMap<String, Change>) -> Result<(), crate::cli::exit::Failure> {
+    if output.is_json() {
         let document: Vec<_> = changes.iter().map(|(id, change)| json!({"id": id, "change": change.name()})).collect();
-        return screen.json(&document);
+        return output.json(&document);
     }
     let mut rows = Rows::new(["ID", "CHANGE"]);
     for (id, change) in changes {
         rows.add([Field::Text(id.clone()), Field::from(change.name())]);
     }
-    screen.list(rows, "no schedules: `[schedules]` in the configuration has none, and nothing is to be deleted")
+    output.list(rows, "no schedules: `[schedules]` in the configuration is empty, and there is nothing to delete")
 }

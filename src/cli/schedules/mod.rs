@@ -1,4 +1,4 @@
-//! `schedules`: recurring tasks.
+//! `schedules`: manages recurring tasks.
 
 use clap::{Args, Subcommand};
 use tokio::time::Instant;
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::client::{Client, Method, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::{Field, Output, Rows, tell};
+use super::output::{Field, Output, Rows, eprint_line};
 use super::submit::TaskArgs;
 use crate::api::documents::{
     NewSchedule, PauseType, ResumeType, ScheduleAsked, ScheduleDocument, ScheduleTimes, Schedules, Status,
@@ -21,48 +21,48 @@ mod spec;
 mod view;
 
 use apply::ApplyArgs;
-use spec::{SpecArgs, give_task};
+use spec::{SpecArgs, apply_task_args};
 
 #[derive(Debug, Subcommand)]
 pub enum SchedulesVerb {
-    /// Show all schedules
+    /// List all schedules
     List,
-    /// Show a schedule, when it fires next and what it did last
+    /// Show a schedule with its next times and last task
     Show(OneArgs),
     /// Create a schedule
     Create(Box<CreateArgs>),
-    /// Change a schedule; what is not named stays as it is
+    /// Change a schedule; omitted options keep their values
     Change(Box<ChangeArgs>),
     /// Delete a schedule; its tasks stay
     Delete(OneArgs),
-    /// Fire nothing until it is resumed
+    /// Pause a schedule: it fires no tasks until resumed
     Pause(PauseArgs),
-    /// Go on; what was between is not made up for
+    /// Resume a schedule; the times in between are not caught up
     Resume(OneArgs),
-    /// Run it once, now
-    Run(RunArgs),
-    /// Make up for past times that have no task
+    /// Fire a schedule once, now
+    Trigger(TriggerArgs),
+    /// Create tasks for past times that have none
     Backfill(BackfillArgs),
-    /// Show when it fires
+    /// List the next times of a schedule
     Next(NextArgs),
-    /// Make the fleet's schedules those of `[schedules]` in the configuration
+    /// Make the fleet's schedules match `[schedules]` in the configuration
     Apply(ApplyArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct OneArgs {
-    /// The schedule
+    /// The schedule's id
     pub id: String,
 }
 
 #[derive(Debug, Args)]
 pub struct CreateArgs {
-    /// Its name: the ids of its tasks begin with it
+    /// The schedule's id, which prefixes the ids of its tasks
     pub id: String,
-    /// The type of its tasks
+    /// Type of its tasks
     #[arg(value_name = "TYPE")]
     pub task_type: String,
-    /// Their params, as JSON [default: {}]
+    /// Params of its tasks, as JSON [default: {}]
     #[arg(value_name = "PARAMS", allow_hyphen_values = true)]
     pub params: Option<String>,
     /// Create it paused
@@ -76,12 +76,12 @@ pub struct CreateArgs {
 
 #[derive(Debug, Args)]
 pub struct ChangeArgs {
-    /// The schedule
+    /// The schedule's id
     pub id: String,
-    /// The type of its tasks
+    /// Type of its tasks
     #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
-    /// Their params, as JSON
+    /// Params of its tasks, as JSON
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub params: Option<String>,
     #[command(flatten)]
@@ -92,64 +92,65 @@ pub struct ChangeArgs {
 
 #[derive(Debug, Args)]
 pub struct PauseArgs {
-    /// The schedule
+    /// The schedule's id
     pub id: String,
-    /// What people read beside it
+    /// Reason, shown with the schedule
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
-pub struct RunArgs {
-    /// The schedule
+pub struct TriggerArgs {
+    /// The schedule's id
     pub id: String,
-    /// Wait for its task's end, at most so long [default: 5m]; the exit code says how it ended
+    /// Wait for the fired task to end, up to this time [default: 5m]; the exit code is its outcome
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
     pub wait: Option<Millis>,
 }
 
 #[derive(Debug, Args)]
 pub struct BackfillArgs {
-    /// The schedule
+    /// The schedule's id
     pub id: String,
-    /// Times from this one on (RFC 3339)
+    /// First time of the range (RFC 3339)
     #[arg(long, value_name = "TIME")]
     pub from: String,
-    /// Up to this one (RFC 3339) [default: now]
+    /// End of the range, inclusive (RFC 3339) [default: now]
     #[arg(long, value_name = "TIME")]
     pub to: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct NextArgs {
-    /// The schedule
+    /// The schedule's id
     pub id: String,
-    /// So many times
+    /// Number of times
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub count: u16,
-    /// Times after this one (RFC 3339) [default: now]
+    /// Only times after this one (RFC 3339) [default: now]
     #[arg(long, value_name = "TIME")]
     pub after: Option<String>,
 }
 
 pub async fn schedules(verb: SchedulesVerb, globals: &Globals) -> Outcome {
-    let (client, screen) = (globals.client()?, globals.screen());
+    let client = globals.client()?;
+    let output = globals.output();
     match verb {
-        SchedulesVerb::List => list(&client, &screen).await,
-        SchedulesVerb::Show(OneArgs { id }) => shown(&screen, get(&client, &id).await?),
-        SchedulesVerb::Create(args) => shown(&screen, create(*args, &client).await?),
-        SchedulesVerb::Change(args) => shown(&screen, change(*args, &client).await?),
-        SchedulesVerb::Delete(OneArgs { id }) => delete(&id, &client, &screen).await,
+        SchedulesVerb::List => list(&client, &output).await,
+        SchedulesVerb::Show(OneArgs { id }) => print(&output, get(&client, &id).await?),
+        SchedulesVerb::Create(args) => print(&output, create(*args, &client).await?),
+        SchedulesVerb::Change(args) => print(&output, change(*args, &client).await?),
+        SchedulesVerb::Delete(OneArgs { id }) => delete(&id, &client, &output).await,
         SchedulesVerb::Pause(PauseArgs { id, reason }) => {
-            shown(&screen, client.call(Method::POST, &["v1", "schedules", &id, "pause"], Some(&PauseType { reason })).await?)
+            print(&output, client.call(Method::POST, &["v1", "schedules", &id, "pause"], Some(&PauseType { reason })).await?)
         }
         SchedulesVerb::Resume(OneArgs { id }) => {
-            shown(&screen, client.call(Method::POST, &["v1", "schedules", &id, "resume"], Some(&ResumeType {})).await?)
+            print(&output, client.call(Method::POST, &["v1", "schedules", &id, "resume"], Some(&ResumeType {})).await?)
         }
-        SchedulesVerb::Run(args) => run(args, &client, &screen).await,
-        SchedulesVerb::Backfill(args) => backfill(args, &client, &screen).await,
-        SchedulesVerb::Next(args) => next(args, &client, &screen).await,
-        SchedulesVerb::Apply(args) => apply::apply(&args, globals, &client, &screen).await,
+        SchedulesVerb::Trigger(args) => trigger(args, &client, &output).await,
+        SchedulesVerb::Backfill(args) => backfill(args, &client, &output).await,
+        SchedulesVerb::Next(args) => next(args, &client, &output).await,
+        SchedulesVerb::Apply(args) => apply::apply(&args, globals, &client, &output).await,
     }
 }
 
@@ -161,21 +162,21 @@ async fn all(client: &Client) -> Result<Schedules, Failure> {
     client.get(&["v1", "schedules"], &Query::new()).await
 }
 
-async fn list(client: &Client, screen: &Output) -> Outcome {
+async fn list(client: &Client, output: &Output) -> Outcome {
     let all = all(client).await?;
-    if screen.is_json() {
-        screen.json(&all)?;
+    if output.is_json() {
+        output.json(&all)?;
         return Ok(Code::Ok);
     }
-    screen.list(rows(all.schedules), "no schedules; `kafleet schedules create ID TYPE PARAMS --every 10m` makes one")?;
+    output.list(rows(all.schedules), "no schedules; `kafleet schedules create ID TYPE PARAMS --every 10m` creates one")?;
     Ok(Code::Ok)
 }
 
-fn shown(screen: &Output, schedule: ScheduleDocument) -> Outcome {
-    if screen.is_json() {
-        screen.json(&schedule)?
+fn print(output: &Output, schedule: ScheduleDocument) -> Outcome {
+    if output.is_json() {
+        output.json(&schedule)?
     } else {
-        screen.line(&view::card(&schedule, screen.paint))?
+        output.line(&view::render_schedule(&schedule, output.paint))?
     }
     Ok(Code::Ok)
 }
@@ -183,10 +184,11 @@ fn shown(screen: &Output, schedule: ScheduleDocument) -> Outcome {
 async fn create(args: CreateArgs, client: &Client) -> Result<ScheduleDocument, Failure> {
     let CreateArgs { id, task_type, params, paused, spec, task } = args;
     let mut wanted = Spec::default();
-    (wanted.task.task_type, wanted.task.params) = (task_type, serde_json::json!({}));
+    wanted.task.task_type = task_type;
+    wanted.task.params = serde_json::json!({});
     spec::set_params(&mut wanted, params.as_deref())?;
-    spec.give(&mut wanted)?;
-    give_task(task, &mut wanted.task)?;
+    spec.apply_to(&mut wanted)?;
+    apply_task_args(task, &mut wanted.task)?;
     client.post(&["v1", "schedules"], Some(&NewSchedule { id, spec: wanted, paused })).await
 }
 
@@ -196,8 +198,8 @@ async fn change(args: ChangeArgs, client: &Client) -> Result<ScheduleDocument, F
     let mut wanted = known.spec;
     wanted.task.task_type = task_type.unwrap_or(wanted.task.task_type);
     spec::set_params(&mut wanted, params.as_deref())?;
-    spec.give(&mut wanted)?;
-    give_task(task, &mut wanted.task)?;
+    spec.apply_to(&mut wanted)?;
+    apply_task_args(task, &mut wanted.task)?;
     put(client, &id, &wanted, known.applied).await
 }
 
@@ -210,101 +212,104 @@ async fn remove(client: &Client, id: &str) -> Result<ScheduleDocument, Failure> 
     client.call(Method::DELETE, &["v1", "schedules", id], None::<&()>).await
 }
 
-async fn delete(id: &str, client: &Client, screen: &Output) -> Outcome {
-    let gone = remove(client, id).await?;
-    if screen.is_json() {
-        screen.json(&gone)?
+async fn delete(id: &str, client: &Client, output: &Output) -> Outcome {
+    let deleted = remove(client, id).await?;
+    if output.is_json() {
+        output.json(&deleted)?
     } else {
-        screen.line(&format!("{} is deleted", gone.id))?
+        output.line(&format!("{} is deleted", deleted.id))?
     }
     Ok(Code::Ok)
 }
 
-async fn run(args: RunArgs, client: &Client, screen: &Output) -> Outcome {
-    let begun = Instant::now();
-    let asked: ScheduleAsked = client.call(Method::POST, &["v1", "schedules", &args.id, "run"], None::<&()>).await?;
-    let Some(task) = asked.tasks.first().cloned() else { return Ok(Code::Ok) };
+async fn trigger(args: TriggerArgs, client: &Client, output: &Output) -> Outcome {
+    let started = Instant::now();
+    let outcome: ScheduleAsked = client.call(Method::POST, &["v1", "schedules", &args.id, "run"], None::<&()>).await?;
+    let Some(task) = outcome.tasks.first().cloned() else { return Ok(Code::Ok) };
     if let Some(wait) = args.wait {
-        let status = until_there(client, &task, wait, begun).await?;
-        return super::wait::finish(client, screen, status, wait, begun).await;
+        let status = wait_until_created(client, &task, wait, started).await?;
+        return super::wait::finish(client, output, status, wait, started).await;
     }
-    if screen.is_json() {
-        screen.json(&asked)?
+    if output.is_json() {
+        output.json(&outcome)?
     } else {
-        screen.line(&task)?
+        output.line(&task)?
     }
-    told(&asked);
-    if screen.terminal {
-        tell(format_args!("follow it with `kafleet watch {task}`"));
+    print_pending(&outcome);
+    if output.terminal {
+        eprint_line(format_args!("follow it with `kafleet watch {task}`"));
     }
     Ok(Code::Ok)
 }
 
-/// The task once the tracker has made it.
-async fn until_there(client: &Client, task: &str, wait: Millis, begun: Instant) -> Result<Status, Failure> {
+/// Waits until the tracker has created the task.
+async fn wait_until_created(client: &Client, task: &str, wait: Millis, started: Instant) -> Result<Status, Failure> {
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
-    let end = super::wait::deadline(begun, wait);
+    let end = super::wait::deadline(started, wait);
     loop {
         match client.status(task).await {
             Err(failure) if matches!(failure.code, Code::NotFound | Code::Unavailable) && Instant::now() < end => {
                 tokio::time::sleep(PAUSE).await;
             }
             Err(failure) if failure.code == Code::NotFound => {
-                return Err(Failure::new(Code::TimedOut, format_args!("the task `{task}` was not made within {wait}"))
-                    .hint("see that a tracker is running"));
+                return Err(Failure::new(Code::TimedOut, format_args!("the task `{task}` was not created within {wait}"))
+                    .hint("check that a tracker is running"));
             }
             status => return status,
         }
     }
 }
 
-fn told(asked: &ScheduleAsked) {
-    if !asked.done {
-        tell("the tracker is told, and has not done it yet");
+fn print_pending(outcome: &ScheduleAsked) {
+    if !outcome.done {
+        eprint_line("the request was accepted; the tracker has not processed it yet");
     }
 }
 
-async fn backfill(args: BackfillArgs, client: &Client, screen: &Output) -> Outcome {
-    let mut query: Query = vec![("from", moment(&args.from)?)];
+async fn backfill(args: BackfillArgs, client: &Client, output: &Output) -> Outcome {
+    let mut query: Query = vec![("from", rfc3339(&args.from)?)];
     if let Some(to) = &args.to {
-        query.push(("to", moment(to)?));
+        query.push(("to", rfc3339(to)?));
     }
     let path = ["v1", "schedules", &args.id, "backfill"];
-    let asked: ScheduleAsked = client.call_with(Method::POST, &path, &query, None::<&()>).await?;
-    if screen.is_json() {
-        screen.json(&asked)?;
+    let outcome: ScheduleAsked = client.call_with(Method::POST, &path, &query, None::<&()>).await?;
+    if output.is_json() {
+        output.json(&outcome)?;
     } else {
-        for task in &asked.tasks {
-            screen.line(task)?;
+        for task in &outcome.tasks {
+            output.line(task)?;
         }
-        if asked.tasks.is_empty() {
-            tell(format_args!("no times in this span; `kafleet schedules next {}` shows some", args.id));
+        if outcome.tasks.is_empty() {
+            eprint_line(format_args!(
+                "the schedule has no times in this range; `kafleet schedules next {}` lists the next ones",
+                args.id
+            ));
         }
     }
-    told(&asked);
+    print_pending(&outcome);
     Ok(Code::Ok)
 }
 
-async fn next(args: NextArgs, client: &Client, screen: &Output) -> Outcome {
+async fn next(args: NextArgs, client: &Client, output: &Output) -> Outcome {
     let mut query: Query = vec![("count", args.count.to_string())];
     if let Some(after) = &args.after {
-        query.push(("after", moment(after)?));
+        query.push(("after", rfc3339(after)?));
     }
     let times: ScheduleTimes = client.get(&["v1", "schedules", &args.id, "times"], &query).await?;
-    if screen.is_json() {
-        screen.json(&times)?;
+    if output.is_json() {
+        output.json(&times)?;
     } else {
         for time in &times.times {
-            screen.line(time)?;
+            output.line(time)?;
         }
         if times.times.is_empty() {
-            tell(format_args!("no more times; `kafleet schedules show {}` says when it ends", args.id));
+            eprint_line(format_args!("no more times; `kafleet schedules show {}` shows when the schedule ends", args.id));
         }
     }
     Ok(Code::Ok)
 }
 
-fn moment(text: &str) -> Result<String, Failure> {
+fn rfc3339(text: &str) -> Result<String, Failure> {
     parse_time(text).map(time_text).map_err(Failure::usage)
 }
 

@@ -1,4 +1,4 @@
-//! What can be said of a schedule on the command line.
+//! Arguments that describe a schedule.
 
 use clap::Args;
 
@@ -12,28 +12,28 @@ use crate::publish::time_text;
 
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 pub struct SpecArgs {
-    /// Minute, hour, day of month, month, day of week; six fields have seconds in front; @hourly, @daily, …
+    /// Cron expression: minute, hour, day of month, month, day of week; a sixth leading field is seconds; @hourly, …
     #[arg(long, value_name = "FIELDS", conflicts_with = "every")]
     pub cron: Option<String>,
-    /// Every so often, in whole seconds: 30s, 10m, 1d
+    /// Interval in whole seconds: 30s, 10m, 1d
     #[arg(long, value_name = "DURATION")]
     pub every: Option<Millis>,
-    /// The zone of --cron, such as Europe/Berlin [default: UTC]
+    /// Time zone of --cron, such as Europe/Berlin [default: UTC]
     #[arg(long, value_name = "ZONE", conflicts_with = "every")]
     pub timezone: Option<String>,
-    /// While the task before runs: skip, allow, buffer_one, replace [default: skip]
+    /// Policy while the previous task is running: skip, allow, buffer_one, replace [default: skip]
     #[arg(long, value_name = "POLICY", value_parser = overlap)]
     pub overlap: Option<Overlap>,
-    /// What an outage has made older than this is not made up for [default: 1d]
+    /// Maximum age of times that are caught up after an outage [default: 1d]
     #[arg(long, value_name = "DURATION")]
     pub catch_up: Option<Millis>,
-    /// Spread firings by up to so much
+    /// Maximum random delay of each firing
     #[arg(long, value_name = "DURATION")]
     pub jitter: Option<Millis>,
-    /// Nothing before this time (RFC 3339)
+    /// No firing before this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     pub start_at: Option<String>,
-    /// Nothing at or after this time (RFC 3339)
+    /// No firing at or after this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     pub end_at: Option<String>,
 }
@@ -44,7 +44,7 @@ fn overlap(text: &str) -> Result<Overlap, String> {
     all.into_iter().find(|overlap| overlap.name() == text).ok_or_else(|| format!("`{}` is not one of {names}", clip(text)))
 }
 
-/// The params, if they are given.
+/// Sets the params if they are given.
 pub fn set_params(spec: &mut Spec, params: Option<&str>) -> Result<(), Failure> {
     if let Some(params) = params {
         spec.task.params = json(params)?;
@@ -52,24 +52,25 @@ pub fn set_params(spec: &mut Spec, params: Option<&str>) -> Result<(), Failure> 
     Ok(())
 }
 
-fn set<T>(place: &mut Option<T>, given: Option<T>) {
+fn set<T>(field: &mut Option<T>, given: Option<T>) {
     if given.is_some() {
-        *place = given;
+        *field = given;
     }
 }
 
-fn set_list<T>(place: &mut Vec<T>, given: Vec<T>) {
+fn replace_list<T>(field: &mut Vec<T>, given: Vec<T>) {
     if !given.is_empty() {
-        *place = given;
+        *field = given;
     }
 }
 
 impl SpecArgs {
-    /// Sets what is named.
-    pub fn give(self, spec: &mut Spec) -> Result<(), Failure> {
+    /// Sets the given fields of a schedule.
+    pub fn apply_to(self, spec: &mut Spec) -> Result<(), Failure> {
         let time = |text: Option<String>| text.map(|text| parse_time(&text).map(time_text)).transpose().map_err(Failure::usage);
         if self.every.is_some() {
-            (spec.cron, spec.timezone) = (None, None);
+            spec.cron = None;
+            spec.timezone = None;
         }
         if self.cron.is_some() {
             spec.every = None;
@@ -86,9 +87,10 @@ impl SpecArgs {
     }
 }
 
-/// Sets what is named of its tasks.
-pub fn give_task(args: TaskArgs, task: &mut Template) -> Result<(), Failure> {
-    let (actions, checks) = (args.actions()?, args.checks()?);
+/// Sets the given fields of a schedule's tasks.
+pub fn apply_task_args(args: TaskArgs, task: &mut Template) -> Result<(), Failure> {
+    let actions = args.actions()?;
+    let checks = args.checks()?;
     set(&mut task.key, args.key);
     set(&mut task.name, args.name);
     set(&mut task.creator, args.creator);
@@ -99,9 +101,9 @@ pub fn give_task(args: TaskArgs, task: &mut Template) -> Result<(), Failure> {
     set(&mut task.min_backoff, args.min_backoff);
     set(&mut task.max_backoff, args.max_backoff);
     set(&mut task.timeout, args.timeout);
-    set_list(&mut task.tags, args.tags);
-    set_list(&mut task.actions, actions);
-    set_list(&mut task.checks, checks);
+    replace_list(&mut task.tags, args.tags);
+    replace_list(&mut task.actions, actions);
+    replace_list(&mut task.checks, checks);
     Ok(())
 }
 
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_stays() {
+    fn omitted_options_keep_their_values() {
         let mut spec = Spec { cron: Some("0 3 * * *".into()), timezone: Some("Europe/Berlin".into()), ..Spec::default() };
         spec.task.tags = vec!["a".into()];
         let typed = Typed::parse_from([
@@ -133,18 +135,19 @@ mod tests {
             "--start-at",
             "2026-01-31T13:00:00+01:00",
         ]);
-        typed.spec.give(&mut spec).unwrap();
-        give_task(typed.task, &mut spec.task).unwrap();
+        typed.spec.apply_to(&mut spec).unwrap();
+        apply_task_args(typed.task, &mut spec.task).unwrap();
         assert_eq!((spec.when().as_str(), spec.overlap), ("0 3 * * * Europe/Berlin", Overlap::BufferOne));
         assert_eq!(
             (spec.task.retries, spec.task.tags.len(), spec.start_at.as_deref()),
             (Some(2), 1, Some("2026-01-31T12:00:00.000Z"))
         );
         assert_eq!((spec.task.min_backoff, spec.task.max_backoff), (None, Some(Millis::secs(300))));
-        Typed::parse_from(["x", "--every", "10m"]).spec.give(&mut spec).unwrap();
+        Typed::parse_from(["x", "--every", "10m"]).spec.apply_to(&mut spec).unwrap();
         assert_eq!((spec.when().as_str(), spec.cron.is_some(), spec.timezone.is_some()), ("every 10m", false, false));
-        let told = Typed::parse_from(["x", "--callback", "https://a", "--check", r#"{"after": "1h", "expect": ["succeeded"]}"#]);
-        give_task(told.task, &mut spec.task).unwrap();
+        let notified =
+            Typed::parse_from(["x", "--callback", "https://a", "--check", r#"{"after": "1h", "expect": ["succeeded"]}"#]);
+        apply_task_args(notified.task, &mut spec.task).unwrap();
         Typed::parse_from(["x", "--name", "n"]).task.actions().unwrap();
         assert_eq!((spec.task.actions.len(), spec.task.checks.len(), spec.task.tags.len()), (1, 1, 1));
         assert!(overlap("both").unwrap_err().contains("`skip`, `allow`, `buffer_one`, `replace`"));

@@ -1,9 +1,9 @@
-//! A schedule, for people.
+//! Text view of a schedule.
 
 use crate::api::documents::ScheduleDocument;
 use crate::cli::output::{Paint, one_line};
 
-pub fn card(schedule: &ScheduleDocument, paint: Paint) -> String {
+pub fn render_schedule(schedule: &ScheduleDocument, paint: Paint) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, text: String| lines.push(format!("{} {}", paint.dim(&format!("{name:<9}")), one_line(&text)));
     line("id", schedule.id.clone());
@@ -25,7 +25,7 @@ pub fn card(schedule: &ScheduleDocument, paint: Paint) -> String {
         line("last", format!("{}{state}", last.task));
     }
     if let Some(waiting) = &schedule.waiting {
-        line("waiting", format!("{waiting}, for the end of the task before"));
+        line("waiting", format!("{waiting}, until the previous task has ended"));
     }
     line("times", format!("{} fired, {} skipped, {} missed", schedule.fired, schedule.skipped, schedule.missed));
     for note in &schedule.recent {

@@ -1,4 +1,4 @@
-//! Many tasks: read ahead, sent in batches, several requests under way, every line accounted for.
+//! Bulk submission: lines are read ahead and sent in batches over concurrent requests; every line gets a result.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,47 +11,47 @@ use tokio::sync::mpsc;
 
 use super::ndjson::{Line, Shape, Source, read};
 use crate::api::documents::{BatchItem, Problem};
-use crate::cli::client::{Client, told};
+use crate::cli::client::{Client, from_problem};
 use crate::cli::exit::{Code, Failure, Outcome};
-use crate::cli::output::{Output, tell};
+use crate::cli::output::{Output, eprint_line};
 use crate::cli::task_view::span_text;
 use crate::runtime::Backoff;
 
-/// The most of one request.
+/// Limits of one request.
 const BATCH_LINES: usize = 500;
 const BATCH_BYTES: usize = 1 << 20;
-/// How long a batch waits for more lines.
+/// Time a batch waits for more lines.
 const LINGER: Duration = Duration::from_millis(50);
-/// How long a batch is tried again while the api is away.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Refused lines that are told; the rest is counted.
-const TOLD_LINES: u64 = 100;
+/// Time a batch is retried while the api is unavailable.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of refused lines to report; further ones are only counted.
+const MAX_REPORTED_LINES: u64 = 100;
 
-pub async fn submit(source: Source, shape: Shape, parallel: usize, client: &Client, screen: &Output) -> Outcome {
+pub async fn submit(source: Source, shape: Shape, parallel: usize, client: &Client, output: &Output) -> Outcome {
     let (lines, size) = read(&source, shape)?;
-    let mut tally = Tally { bar: progress_bar(size), screen: *screen, begun: Instant::now(), accepted: 0, refused: 0 };
-    let batches = stream::unfold(Reader { lines, held: None }, Reader::batch);
+    let mut summary = Summary { bar: progress_bar(size), output: *output, started: Instant::now(), accepted: 0, refused: 0 };
+    let batches = stream::unfold(Batcher { lines, carried_over: None }, Batcher::batch);
     let mut answers = std::pin::pin!(batches.map(|batch| send(client, batch)).buffered(parallel));
     while let Some(answer) = answers.next().await {
-        if let Err(why) = answer.and_then(|outcomes| tally.count(outcomes)) {
-            tally.finish();
+        if let Err(why) = answer.and_then(|outcomes| summary.count(outcomes)) {
+            summary.finish();
             return Err(why);
         }
     }
-    tally.finish();
-    Ok(if tally.refused > 0 { Code::Failed } else { Code::Ok })
+    summary.finish();
+    Ok(if summary.refused > 0 { Code::Failed } else { Code::Ok })
 }
 
-/// Gathers lines into batches.
-struct Reader {
+/// Groups lines into batches.
+struct Batcher {
     lines: mpsc::Receiver<io::Result<Line>>,
-    /// Did not fit into the batch before.
-    held: Option<io::Result<Line>>,
+    /// Line that did not fit into the previous batch.
+    carried_over: Option<io::Result<Line>>,
 }
 
-impl Reader {
+impl Batcher {
     async fn batch(mut self) -> Option<(io::Result<Vec<Line>>, Self)> {
-        let first = match self.held.take() {
+        let first = match self.carried_over.take() {
             Some(line) => line,
             None => self.lines.recv().await?,
         };
@@ -68,7 +68,7 @@ impl Reader {
                     batch.push(line);
                 }
                 Ok(Some(other)) => {
-                    self.held = Some(other);
+                    self.carried_over = Some(other);
                     break;
                 }
                 Ok(None) | Err(_) => break,
@@ -82,7 +82,7 @@ fn size(line: &Line) -> usize {
     line.task.as_ref().map_or(0, |task| task.get().len() + 1)
 }
 
-/// What became of a line.
+/// Result of a line.
 #[derive(Debug, Serialize)]
 struct LineOutcome {
     line: u64,
@@ -112,14 +112,16 @@ impl LineOutcome {
     }
 
     fn answered(line: &Line, item: &BatchItem) -> Self {
-        let (id, position, problem) = (item.id.clone(), item.position.clone(), item.problem.clone());
+        let id = item.id.clone();
+        let position = item.position.clone();
+        let problem = item.problem.clone();
         Self { line: line.number, end: line.end, id, position, problem }
     }
 }
 
-/// Sends a batch, and again what the api could not take for now. The ids are fixed, so nothing is created twice.
+/// Sends a batch and retries lines that failed transiently. Ids are assigned beforehand, so no task is created twice.
 async fn send(client: &Client, batch: io::Result<Vec<Line>>) -> Result<Vec<LineOutcome>, Failure> {
-    let mut left = batch.map_err(|why| Failure::failed(format_args!("cannot read on: {why}")))?;
+    let mut left = batch.map_err(|why| Failure::failed(format_args!("cannot read the input: {why}")))?;
     let first = left.first().map_or(0, |line| line.number);
     let mut outcomes: Vec<LineOutcome> = Vec::with_capacity(left.len());
     left.retain(|line| match &line.task {
@@ -129,7 +131,7 @@ async fn send(client: &Client, batch: io::Result<Vec<Line>>) -> Result<Vec<LineO
             false
         }
     });
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + RETRY_TIMEOUT;
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(3));
     while !left.is_empty() {
         let last_try = Instant::now() >= deadline;
@@ -143,24 +145,24 @@ async fn send(client: &Client, batch: io::Result<Vec<Line>>) -> Result<Vec<LineO
     Ok(outcomes)
 }
 
-/// One request. What has its final answer moves from `left` to `outcomes`.
+/// Sends one request. Lines with a final result move from `left` to `outcomes`.
 async fn attempt(client: &Client, left: &mut Vec<Line>, outcomes: &mut Vec<LineOutcome>, last_try: bool) -> Result<(), Failure> {
     let tasks: Vec<&RawValue> = left.iter().filter_map(|line| line.task.as_deref().ok()).collect();
     let answer = client.create_all(&tasks).await?;
     let mut items: Vec<Option<BatchItem>> = left.iter().map(|_| None).collect();
     for item in answer.items {
-        if let Some(place) = items.get_mut(item.index) {
-            *place = Some(item);
+        if let Some(slot) = items.get_mut(item.index) {
+            *slot = Some(item);
         }
     }
     let mut items = items.into_iter();
     left.retain(|line| match items.next().flatten() {
-        Some(item) if last_try || !is_passing(item.problem.as_ref()) => {
+        Some(item) if last_try || !is_transient(item.problem.as_ref()) => {
             outcomes.push(LineOutcome::answered(line, &item));
             false
         }
         None if last_try => {
-            outcomes.push(LineOutcome::refused(line, "the api gave no answer for this line"));
+            outcomes.push(LineOutcome::refused(line, "the api returned no result for this line"));
             false
         }
         _ => true,
@@ -168,41 +170,42 @@ async fn attempt(client: &Client, left: &mut Vec<Line>, outcomes: &mut Vec<LineO
     Ok(())
 }
 
-fn is_passing(problem: Option<&Problem>) -> bool {
-    problem.is_some_and(|problem| told(problem).code == Code::Unavailable)
+fn is_transient(problem: Option<&Problem>) -> bool {
+    problem.is_some_and(|problem| from_problem(problem).code == Code::Unavailable)
 }
 
 fn at_line(why: Failure, line: u64) -> Failure {
-    let hint =
-        why.hint.unwrap_or_else(|| "submit the rest again: a task with the same id, type and params is the same task".into());
+    let hint = why
+        .hint
+        .unwrap_or_else(|| "submit the rest again: resubmitting a task with the same id, type and params has no effect".into());
     Failure { message: format!("stopped at line {line}: {}", why.message), code: why.code, hint: Some(hint) }
 }
 
-struct Tally {
+struct Summary {
     bar: ProgressBar,
-    screen: Output,
-    begun: Instant,
+    output: Output,
+    started: Instant,
     accepted: u64,
     refused: u64,
 }
 
-impl Tally {
+impl Summary {
     fn count(&mut self, outcomes: Vec<LineOutcome>) -> Result<(), Failure> {
         for outcome in &outcomes {
             match &outcome.problem {
                 None => self.accepted += 1,
                 Some(problem) => {
                     self.refused += 1;
-                    self.tell(outcome.line, problem);
+                    self.report_line(outcome.line, problem);
                 }
             }
-            if self.screen.is_json() {
-                self.bar.suspend(|| self.screen.json_line(outcome))?;
+            if self.output.is_json() {
+                self.bar.suspend(|| self.output.json_line(outcome))?;
             }
         }
         let ids: Vec<&str> = outcomes.iter().filter(|one| one.problem.is_none()).filter_map(|one| one.id.as_deref()).collect();
-        if !self.screen.is_json() && !ids.is_empty() {
-            self.bar.suspend(|| self.screen.line(&ids.join("\n")))?;
+        if !self.output.is_json() && !ids.is_empty() {
+            self.bar.suspend(|| self.output.line(&ids.join("\n")))?;
         }
         if let Some(last) = outcomes.last() {
             self.bar.set_position(last.end);
@@ -211,11 +214,11 @@ impl Tally {
         Ok(())
     }
 
-    fn tell(&self, line: u64, problem: &Problem) {
-        if self.refused <= TOLD_LINES {
-            let failure = told(problem);
+    fn report_line(&self, line: u64, problem: &Problem) {
+        if self.refused <= MAX_REPORTED_LINES {
+            let failure = from_problem(problem);
             let hint = failure.hint.map(|hint| format!(" (hint: {hint})")).unwrap_or_default();
-            self.bar.suspend(|| tell(format_args!("line {line}: {}{hint}", failure.message)));
+            self.bar.suspend(|| eprint_line(format_args!("line {line}: {}{hint}", failure.message)));
         }
     }
 
@@ -226,17 +229,17 @@ impl Tally {
 
     fn finish(&self) {
         self.bar.finish_and_clear();
-        let hidden = self.refused.saturating_sub(TOLD_LINES);
+        let hidden = self.refused.saturating_sub(MAX_REPORTED_LINES);
         if hidden > 0 {
-            tell(format_args!("… and {hidden} more refused lines: `-o json` tells them all"));
+            eprint_line(format_args!("… and {hidden} more refused lines: `-o json` lists them all"));
         }
-        let took = self.begun.elapsed();
+        let took = self.started.elapsed();
         let rate = self.accepted as f64 / took.as_secs_f64().max(0.001);
-        tell(format_args!("{} in {} ({rate:.0}/s)", self.text(), span_text(took.as_millis() as i64)));
+        eprint_line(format_args!("{} in {} ({rate:.0}/s)", self.text(), span_text(took.as_millis() as i64)));
     }
 }
 
-/// On stderr, and only where that is a terminal.
+/// Returns a progress bar on stderr, hidden unless that is a terminal.
 fn progress_bar(size: Option<u64>) -> ProgressBar {
     let (bar, template) = match size {
         Some(size) => (ProgressBar::new(size), "{bar:30} {percent:>3} %  {msg}  {elapsed}, {eta} left"),
@@ -255,8 +258,8 @@ mod tests {
             sender.send(Ok(line)).await.unwrap();
         }
         drop(sender);
-        let reader = Reader { lines: receiver, held: None };
-        stream::unfold(reader, Reader::batch).map(|batch| batch.unwrap().len()).collect().await
+        let reader = Batcher { lines: receiver, carried_over: None };
+        stream::unfold(reader, Batcher::batch).map(|batch| batch.unwrap().len()).collect().await
     }
 
     fn line(number: u64, bytes: usize) -> Line {
@@ -275,12 +278,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_that_are_no_tasks_are_not_sent() {
-        // Nothing listens there: a request would fail.
+    async fn invalid_lines_are_not_sent() {
+        // Nothing listens on this port: a request would fail.
         let client = Client::new("http://127.0.0.1:9", None).unwrap();
         let bad = Line { number: 7, end: 70, task: Err("not JSON".into()) };
         let outcomes = send(&client, Ok(vec![bad])).await.unwrap();
         assert_eq!(outcomes[0].line, 7);
-        assert_eq!(told(outcomes[0].problem.as_ref().unwrap()).message, "not JSON");
+        assert_eq!(from_problem(outcomes[0].problem.as_ref().unwrap()).message, "not JSON");
     }
 }

@@ -1,4 +1,4 @@
-//! `submit`: one task from the command line, or many from a file or stdin.
+//! `submit`: submits one task from the command line, or many from a file or stdin.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::{Output, tell};
+use super::output::{Output, eprint_line};
 use crate::api::documents::CreateTask;
 use crate::model::task::action::{Action, Callback, Check, ends};
 use crate::model::task::continuation::Continuation;
@@ -28,165 +28,168 @@ use ndjson::{Shape, Source};
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct SubmitArgs {
-    /// The task's type; `-` alone reads tasks from stdin, one JSON document a line
+    /// Type of the task; `-` alone reads tasks from stdin, one JSON document per line
     #[arg(value_name = "TYPE", required_unless_present = "file")]
     pub task_type: Option<String>,
-    /// The task's params, as JSON [default: {}]; `-` reads params from stdin, one JSON value a line
+    /// Params as JSON [default: {}]; `-` reads params from stdin, one JSON value per line
     #[arg(value_name = "PARAMS", allow_hyphen_values = true)]
     pub params: Option<String>,
-    /// Read lines from a file: tasks as JSON documents, or with a TYPE bare params
+    /// Read lines from a file: JSON documents of tasks or, if TYPE is given, params
     #[arg(long, value_name = "FILE", conflicts_with = "params")]
     pub file: Option<PathBuf>,
-    /// With lines: requests under way at once; 1 keeps the order of the lines
+    /// For lines: number of concurrent requests; 1 keeps the order of the lines
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub parallel: u8,
-    /// With lines: all of them or none; they must be of one tree, at most 1,000
+    /// For lines: submit all or none; at most 1,000 tasks of one tree
     #[arg(long)]
     pub atomic: bool,
-    /// Wait for the task's end, at most so long [default: 5m]; the exit code says how it ended
+    /// Wait for the task to end, up to this time [default: 5m]; the exit code is its outcome
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
     pub wait: Option<Millis>,
     #[command(flatten)]
     pub options: TaskOptions,
 }
 
-/// What can be said of a task besides its type and params.
+/// Task options besides type and params.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Task options")]
 pub struct TaskOptions {
-    /// The task's id [default: a UUID]; the same id, type and params is the same task
+    /// Id of the task [default: a UUID]; resubmitting the same id, type and params has no effect
     #[arg(long)]
     pub id: Option<String>,
-    /// Make it a child of this task
+    /// Id of the parent task
     #[arg(long, value_name = "ID")]
     pub parent: Option<String>,
     #[command(flatten)]
     pub task: TaskArgs,
-    /// Start so long after now
+    /// Delay before the task starts
     #[arg(long, value_name = "DURATION", conflicts_with = "at")]
     pub delay: Option<Millis>,
     /// Start at this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     pub at: Option<String>,
-    /// Time limit of the whole task, all attempts and waits together
+    /// Time limit of the whole task, including all attempts and waits
     #[arg(long, value_name = "DURATION")]
     pub total_timeout: Option<Millis>,
-    /// Its failure does not fail its parent
+    /// Do not fail the parent when this task fails
     #[arg(long)]
     pub ignore_failure: bool,
-    /// With the first failed child, cancel everything still open below it
+    /// Cancel all open descendants when the first child fails
     #[arg(long)]
     pub fail_fast: bool,
-    /// So many of its children may fail without failing it
+    /// Number of children that may fail before the task fails
     #[arg(long, value_name = "N")]
     pub max_failed: Option<u32>,
-    /// What follows its end: a JSON object, or a list of them; may be given several times
+    /// Continuation after the task's end: a JSON object or array; repeatable
     #[arg(long, value_name = "JSON")]
     pub then: Vec<String>,
-    /// The same from a file
+    /// File with continuations, as for --then
     #[arg(long, value_name = "FILE")]
     pub then_file: Option<PathBuf>,
-    /// Run by someone else, who reports its state; needs no handler
+    /// External task: run by another system, which reports its state; needs no handler
     #[arg(long)]
     pub external: bool,
 }
 
-/// What can be said of any task, also of those that a schedule makes.
+/// Options of any task, including the tasks of a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Task options")]
 pub struct TaskArgs {
     /// Ordering key [default: the task's id]
     #[arg(long)]
     pub key: Option<String>,
-    /// A name for people
+    /// Display name
     #[arg(long)]
     pub name: Option<String>,
-    /// Who asked for it [default, of a schedule: schedule/ID]
+    /// Creator of the task [default for schedules: schedule/ID]
     #[arg(long)]
     pub creator: Option<String>,
-    /// A tag; may be given several times
+    /// Tag; repeatable
     #[arg(long = "tag", value_name = "TAG")]
     pub tags: Vec<String>,
-    /// A link for people
+    /// Link shown with the task
     #[arg(long, value_name = "URL")]
     pub link: Option<String>,
-    /// A JSON object that stays with the task, for whoever reads its status
+    /// JSON object stored with the task and returned with its status
     #[arg(long, value_name = "JSON")]
     pub options: Option<String>,
-    /// Do not start later than so long after it is submitted, or fired
+    /// Maximum time from submission (or firing) to the start
     #[arg(long, value_name = "DURATION")]
     pub expires: Option<Millis>,
-    /// Attempts after the first
+    /// Number of retries
     #[arg(long, value_name = "N")]
     pub retries: Option<u32>,
-    /// The wait before the second attempt; it doubles from there
+    /// Wait before the second attempt; doubles with each further attempt
     #[arg(long, value_name = "DURATION")]
     pub min_backoff: Option<Millis>,
-    /// The longest wait between two attempts
+    /// Maximum wait between two attempts
     #[arg(long, value_name = "DURATION")]
     pub max_backoff: Option<Millis>,
     /// Time limit of one attempt
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<Millis>,
-    /// Call this URL (POST, JSON) at any end of the task; may be given several times
+    /// URL to call (POST, JSON) when the task ends; repeatable
     #[arg(long, value_name = "URL")]
     pub callback: Vec<String>,
-    /// The secret that signs the calls of `--callback`, by its name in `[callbacks.secrets]`
+    /// Name of the secret in `[callbacks.secrets]` that signs the calls of --callback
     #[arg(long, value_name = "NAME", requires = "callback")]
     pub callback_secret: Option<String>,
-    /// What is done when it comes into a state: a JSON object, or a list of them; may be given several times
+    /// Notification when the task enters a state: a JSON object or array; repeatable
     #[arg(long, value_name = "JSON")]
     pub action: Vec<String>,
-    /// A look at its state at a time: a JSON object, or a list of them; may be given several times
+    /// State check to run at a given time: a JSON object or array; repeatable
     #[arg(long, value_name = "JSON")]
     pub check: Vec<String>,
 }
 
-/// What was meant by what was typed.
+/// Submission that the arguments describe.
 #[derive(Debug, PartialEq)]
-enum Meaning {
+enum Submission {
     One(Box<CreateTask>),
     Many { source: Source, shape: Shape },
 }
 
 pub async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
-    let (wait, parallel, atomic) = (args.wait, args.parallel, args.atomic);
+    let wait = args.wait;
+    let parallel = args.parallel;
+    let atomic = args.atomic;
     let has_params = args.params.is_some();
-    let meaning = meaning(args)?;
-    if let Meaning::One(task) = &meaning
+    let interpret = interpret(args)?;
+    if let Submission::One(task) = &interpret
         && !has_params
     {
         stdin::refuse_unread(&task.task_type).await?;
     }
-    let (client, screen) = (globals.client()?, globals.screen());
-    match meaning {
-        Meaning::Many { source, shape } if atomic => atomic::submit(source, shape, &client, &screen).await,
-        Meaning::One(_) if atomic => {
-            Err(Failure::usage("`--atomic` is for lines of tasks").hint("one task is published as a whole anyway"))
+    let client = globals.client()?;
+    let output = globals.output();
+    match interpret {
+        Submission::Many { source, shape } if atomic => atomic::submit(source, shape, &client, &output).await,
+        Submission::One(_) if atomic => {
+            Err(Failure::usage("`--atomic` needs lines of tasks").hint("a single task is always submitted atomically"))
         }
-        Meaning::One(task) => one(&task, wait, &client, &screen).await,
-        Meaning::Many { source, shape } => many::submit(source, shape, parallel.into(), &client, &screen).await,
+        Submission::One(task) => submit_one(&task, wait, &client, &output).await,
+        Submission::Many { source, shape } => many::submit(source, shape, parallel.into(), &client, &output).await,
     }
 }
 
-async fn one(task: &CreateTask, wait: Option<Millis>, client: &Client, screen: &Output) -> Outcome {
-    let begun = Instant::now();
+async fn submit_one(task: &CreateTask, wait: Option<Millis>, client: &Client, output: &Output) -> Outcome {
+    let started = Instant::now();
     let status = client.create(task, wait.map_or(Duration::ZERO, Duration::from)).await?;
     if let Some(wait) = wait {
-        return super::wait::finish(client, screen, status, wait, begun).await;
+        return super::wait::finish(client, output, status, wait, started).await;
     }
-    if screen.is_json() {
-        screen.json(&status)?
+    if output.is_json() {
+        output.json(&status)?
     } else {
-        screen.line(&status.id)?
+        output.line(&status.id)?
     }
-    if screen.terminal {
-        tell(format_args!("follow it with `kafleet watch {}`", status.id));
+    if output.terminal {
+        eprint_line(format_args!("follow it with `kafleet watch {}`", status.id));
     }
     Ok(Code::Ok)
 }
 
-fn meaning(args: SubmitArgs) -> Result<Meaning, Failure> {
+fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {
     let stdin = |text: &Option<String>| text.as_deref() == Some("-");
     let source = match &args.file {
         Some(path) if path.as_os_str() != "-" => Some(Source::File(path.clone())),
@@ -197,13 +200,13 @@ fn meaning(args: SubmitArgs) -> Result<Meaning, Failure> {
     };
     let task_type = args.task_type.clone().filter(|name| name != "-");
     match (source, task_type) {
-        (Some(source), task_type) => Ok(Meaning::Many { source, shape: shape(&args, task_type)? }),
+        (Some(source), task_type) => Ok(Submission::Many { source, shape: shape(&args, task_type)? }),
         (None, Some(task_type)) => {
-            // Whoever runs an external task keeps its params.
+            // An external task has no params: the system that runs it keeps them.
             let none = if args.options.external { Value::Null } else { json!({}) };
             let params = args.params.as_deref().map_or(Ok(none), json)?;
-            let id = args.options.id.clone().or_else(|| Some(ndjson::fresh_id()));
-            Ok(Meaning::One(Box::new(CreateTask { params, id, ..document(args.options, task_type)? })))
+            let id = args.options.id.clone().or_else(|| Some(ndjson::new_id()));
+            Ok(Submission::One(Box::new(CreateTask { params, id, ..document(args.options, task_type)? })))
         }
         (None, None) => Err(Failure::usage("the type of the task is missing").hint("write `kafleet submit TYPE PARAMS`")),
     }
@@ -212,17 +215,17 @@ fn meaning(args: SubmitArgs) -> Result<Meaning, Failure> {
 fn shape(args: &SubmitArgs, task_type: Option<String>) -> Result<Shape, Failure> {
     if args.wait.is_some() {
         return Err(Failure::usage("`--wait` is for one task, not for lines of tasks")
-            .hint("give the lines a common parent, and follow it with `kafleet tree --watch`"));
+            .hint("give the lines a common parent and follow it with `kafleet tree --watch`"));
     }
     if args.options.id.is_some() {
         return Err(Failure::usage("`--id` is for one task, not for lines of tasks")
-            .hint("write `\"id\"` into each document, and leave TYPE out"));
+            .hint("write `\"id\"` into each document and omit TYPE"));
     }
     match task_type {
         Some(task_type) => Ok(Shape::Params(Box::new(document(args.options.clone(), task_type)?))),
         None if args.options == TaskOptions::default() => Ok(Shape::Documents),
-        None => Err(Failure::usage("task options do not go with lines that are whole tasks")
-            .hint("write them into each document, or name a TYPE and give bare params")),
+        None => Err(Failure::usage("task options cannot be combined with lines that are whole tasks")
+            .hint("write them into each document, or give a TYPE and lines of params")),
     }
 }
 
@@ -233,21 +236,21 @@ pub fn json(text: &str) -> Result<Value, Failure> {
     })
 }
 
-/// What follows, from the command line and from a file.
-fn thens(options: &TaskOptions) -> Result<Vec<Continuation>, Failure> {
+/// Parses continuations from the command line and from a file.
+fn continuations(options: &TaskOptions) -> Result<Vec<Continuation>, Failure> {
     let mut texts = options.then.clone();
     if let Some(path) = &options.then_file {
         let text = std::fs::read_to_string(path);
         texts.push(text.map_err(|why| Failure::usage(format_args!("`{}` cannot be read: {why}", path.display())))?);
     }
-    objects("--then", &texts, r#"'{"on": "succeeded", "type": "echo"}'"#)
+    parse_objects("--then", &texts, r#"'{"on": "succeeded", "type": "echo"}'"#)
 }
 
 impl TaskArgs {
-    /// What is to be told, from `--action` and from the short form.
+    /// Parses notifications from `--action` and `--callback`.
     pub fn actions(&self) -> Result<Vec<Action>, Failure> {
         let example = r#"'{"on": ["failed"], "callback": {"url": "https://…"}}'"#;
-        let mut actions: Vec<Action> = objects("--action", &self.action, example)?;
+        let mut actions: Vec<Action> = parse_objects("--action", &self.action, example)?;
         let short = |url: &String| Callback { secret: self.callback_secret.clone(), ..Callback::to(url) };
         actions.extend(self.callback.iter().map(|url| Action { on: ends(), callback: Some(short(url)), email: None }));
         Ok(actions)
@@ -255,26 +258,28 @@ impl TaskArgs {
 
     pub fn checks(&self) -> Result<Vec<Check>, Failure> {
         let example = r#"'{"after": "1h", "expect": ["succeeded"], "failed": {"callback": {"url": "https://…"}}}'"#;
-        objects("--check", &self.check, example)
+        parse_objects("--check", &self.check, example)
     }
 }
 
-/// JSON objects, and lists of them.
-fn objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &str) -> Result<Vec<T>, Failure> {
-    let mut objects = Vec::new();
+/// Parses JSON objects and arrays of them.
+fn parse_objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &str) -> Result<Vec<T>, Failure> {
+    let mut parse_objects = Vec::new();
     for text in texts {
         let read = match json(text)? {
             Value::Array(items) => items.into_iter().map(serde_json::from_value).collect::<Result<Vec<T>, _>>(),
             value => serde_json::from_value(value).map(|object| vec![object]),
         };
-        let told = |why| Failure::usage(format_args!("`{flag}`: {why}")).hint(format!("such as {flag} {example}"));
-        objects.extend(read.map_err(told)?);
+        let invalid = |why| Failure::usage(format_args!("`{flag}`: {why}")).hint(format!("write, for example, {flag} {example}"));
+        parse_objects.extend(read.map_err(invalid)?);
     }
-    Ok(objects)
+    Ok(parse_objects)
 }
 
 fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failure> {
-    let (then, actions, checks) = (thens(&options)?, options.task.actions()?, options.task.checks()?);
+    let then = continuations(&options)?;
+    let actions = options.task.actions()?;
+    let checks = options.task.checks()?;
     let at = options.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
     let TaskArgs { key, name, creator, tags, link, options: own, expires, retries, min_backoff, max_backoff, timeout, .. } =
         options.task;
@@ -318,15 +323,15 @@ mod tests {
         args: SubmitArgs,
     }
 
-    fn typed(line: &str) -> Result<Meaning, Failure> {
+    fn typed(line: &str) -> Result<Submission, Failure> {
         let words = std::iter::once("submit").chain(line.split_whitespace());
-        meaning(Typed::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}")).args)
+        interpret(Typed::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}")).args)
     }
 
     #[test]
-    fn one_task() {
+    fn arguments_describe_one_task() {
         let line = r#"echo {"a":1} --id x --tag b --tag c --at 2026-01-31T13:00:00+01:00 --expires 1h --min-backoff 2s --max-backoff 1m"#;
-        let Ok(Meaning::One(task)) = typed(line) else { panic!("one task was meant") };
+        let Ok(Submission::One(task)) = typed(line) else { panic!("expected one task") };
         assert_eq!((task.task_type.as_str(), task.id.as_deref(), &task.params), ("echo", Some("x"), &json!({"a": 1})));
         assert_eq!((task.tags.join(" ").as_str(), task.at.as_deref()), ("b c", Some("2026-01-31T12:00:00.000Z")));
         assert_eq!(task.expires, Some(Millis::secs(3600)));
@@ -334,35 +339,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_told_is_named_in_short_or_at_length() {
+    fn notifications_are_given_in_short_or_full_form() {
         let check = r#"{"after":"1h","expect":["succeeded"],"failed":{"callback":{"url":"https://c"}}}"#;
         let line = format!(
             r#"echo --callback https://a --callback-secret k --action {{"on":["failed"],"callback":{{"url":"https://b"}}}} --check {check}"#
         );
-        let Ok(Meaning::One(task)) = typed(&line) else { panic!("one task was meant") };
-        let told: Vec<_> =
+        let Ok(Submission::One(task)) = typed(&line) else { panic!("expected one task") };
+        let urls: Vec<_> =
             task.actions.iter().map(|action| (action.on.len(), action.callback.as_ref().unwrap().url.as_str())).collect();
-        assert_eq!(told, [(1, "https://b"), (4, "https://a")]);
+        assert_eq!(urls, [(1, "https://b"), (4, "https://a")]);
         assert_eq!((task.actions[1].callback.as_ref().unwrap().secret.as_deref(), task.checks.len()), (Some("k"), 1));
         let wrong = typed(r#"echo --action {"on":["failed"],"mail":{}}"#).unwrap_err();
         assert!(wrong.message.contains("unknown field `mail`") && wrong.hint.is_some(), "{wrong:?}");
     }
 
     #[test]
-    fn params_may_be_left_out_or_be_any_json() {
+    fn params_are_optional_and_any_json() {
         for (line, params) in
             [("echo", json!({})), ("echo -5", json!(-5)), ("echo null", json!(null)), ("echo [1,2]", json!([1, 2]))]
         {
-            let Ok(Meaning::One(task)) = typed(line) else { panic!("{line}") };
+            let Ok(Submission::One(task)) = typed(line) else { panic!("{line}") };
             assert_eq!(task.params, params, "{line}");
-            assert!(task.id.is_some(), "an id of our own makes a repeated request safe");
+            assert!(task.id.is_some(), "an id assigned by the client makes a repeated request safe");
         }
-        let Ok(Meaning::One(task)) = typed(r#"job --external --options {"ticket":7}"#) else { panic!("one task") };
+        let Ok(Submission::One(task)) = typed(r#"job --external --options {"ticket":7}"#) else { panic!("one task") };
         assert_eq!((&task.params, &task.options), (&Value::Null, &Some(json!({"ticket": 7}))));
     }
 
     #[test]
-    fn lines_of_tasks_or_of_params() {
+    fn lines_are_tasks_or_params() {
         let file = || Source::File("t.ndjson".into());
         for (line, expected, params) in [
             ("-", Source::Stdin, false),
@@ -371,17 +376,17 @@ mod tests {
             ("echo -", Source::Stdin, true),
             ("echo --file t.ndjson --tag a", file(), true),
         ] {
-            let Ok(Meaning::Many { source, shape }) = typed(line) else { panic!("{line}") };
+            let Ok(Submission::Many { source, shape }) = typed(line) else { panic!("{line}") };
             assert_eq!(source, expected, "{line}");
             assert_eq!(matches!(shape, Shape::Params(_)), params, "{line}");
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_a_hint() {
+    fn invalid_combinations_are_refused_with_a_hint() {
         for (line, message) in [
             ("echo {a:1}", "`{a:1}` is not JSON"),
-            ("- --tag a", "task options do not go with lines"),
+            ("- --tag a", "task options cannot be combined with lines"),
             ("echo - --id x", "`--id` is for one task"),
             ("- --wait", "`--wait` is for one task"),
         ] {

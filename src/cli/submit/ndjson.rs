@@ -1,4 +1,4 @@
-//! Lines of JSON as tasks to create.
+//! Newline-delimited JSON as tasks to create.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,44 +12,44 @@ use tokio::sync::mpsc;
 use crate::api::documents::CreateTask;
 use crate::cli::exit::{Code, Failure};
 
-/// The longest line. Larger params do not fit into a topic.
+/// Maximum length of a line. Larger params do not fit into a Kafka record.
 const MAX_LINE_BYTES: usize = 4 << 20;
 /// Lines read ahead.
 const READ_AHEAD: usize = 64;
 
-/// Where lines come from.
+/// Source of lines.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     Stdin,
     File(PathBuf),
 }
 
-/// What a line is.
+/// Content of the lines.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
-    /// A whole task.
+    /// JSON documents of tasks.
     Documents,
-    /// The params of a task that is otherwise as this.
+    /// Params; the other fields come from this template.
     Params(Box<CreateTask>),
 }
 
-/// A line that holds something.
+/// A non-blank line.
 #[derive(Debug)]
 pub struct Line {
-    /// From 1.
+    /// Line number, starting at 1.
     pub number: u64,
-    /// Bytes read up to its end.
+    /// Number of input bytes up to the end of the line.
     pub end: u64,
-    /// The task, or why it is none.
+    /// The task, or an error message.
     pub task: Result<Box<RawValue>, String>,
 }
 
-/// A UUIDv7. Tasks get their ids before they are sent, so that sending one again cannot make a second one.
-pub fn fresh_id() -> String {
+/// Returns a UUIDv7. Tasks get their ids before they are sent, so that a repeated request creates no second task.
+pub fn new_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-/// Opens the source and reads it on a thread of its own. Also returns its size, where it has one.
+/// Opens the source and reads it on its own thread. Also returns the size of a regular file.
 pub fn read(source: &Source, shape: Shape) -> Result<(mpsc::Receiver<io::Result<Line>>, Option<u64>), Failure> {
     let (input, size): (Box<dyn Read + Send>, _) = match source {
         Source::Stdin => (Box::new(io::stdin()), None),
@@ -63,7 +63,7 @@ pub fn read(source: &Source, shape: Shape) -> Result<(mpsc::Receiver<io::Result<
     thread::spawn(move || {
         let reader = Lines { input: BufReader::with_capacity(256 << 10, input), shape, number: 0, end: 0 };
         for line in reader {
-            // Nobody takes lines any more: the rest is not wanted.
+            // The receiver is gone.
             if sender.blocking_send(line).is_err() {
                 return;
             }
@@ -94,7 +94,7 @@ impl<R: BufRead> Iterator for Lines<R> {
                 Ok(Some(bytes)) => bytes,
                 Err(why) => return Some(Err(why)),
             };
-            if bytes.is_ok_and_blank() {
+            if bytes.is_blank() {
                 continue;
             }
             let task = bytes.and_then(|bytes| self.shape.task(&bytes));
@@ -104,17 +104,17 @@ impl<R: BufRead> Iterator for Lines<R> {
 }
 
 trait Blank {
-    fn is_ok_and_blank(&self) -> bool;
+    fn is_blank(&self) -> bool;
 }
 
 impl Blank for Result<Vec<u8>, String> {
-    fn is_ok_and_blank(&self) -> bool {
+    fn is_blank(&self) -> bool {
         self.as_ref().is_ok_and(|bytes| bytes.trim_ascii().is_empty())
     }
 }
 
 impl<R: BufRead> Lines<R> {
-    /// The next line, or that it is too long. None at the end.
+    /// Reads the next line, or an error for a line that is too long. `None` at the end.
     fn line(&mut self) -> io::Result<Option<Result<Vec<u8>, String>>> {
         let mut bytes = Vec::new();
         let mut read = self.input.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut bytes)? as u64;
@@ -134,10 +134,10 @@ impl<R: BufRead> Lines<R> {
 impl Shape {
     fn task(&self, line: &[u8]) -> Result<Box<RawValue>, String> {
         let document = match self {
-            Self::Documents => whole(line)?,
+            Self::Documents => with_id(line)?,
             Self::Params(template) => {
                 let params = serde_json::from_slice(line).map_err(|why| not_json(&why))?;
-                let task = CreateTask { params, id: Some(fresh_id()), ..(**template).clone() };
+                let task = CreateTask { params, id: Some(new_id()), ..(**template).clone() };
                 serde_json::to_value(task).map_err(|why| why.to_string())?
             }
         };
@@ -145,28 +145,28 @@ impl Shape {
     }
 }
 
-/// A document is handed on as it is, for the api to judge, but never without an id.
-fn whole(line: &[u8]) -> Result<Value, String> {
+/// Passes a document on unchanged, for the api to validate, with an id if it has none.
+fn with_id(line: &[u8]) -> Result<Value, String> {
     let mut document: Map<String, Value> = match serde_json::from_slice(line).map_err(|why| not_json(&why))? {
         Value::Object(document) => document,
         _ => {
             return Err(
-                "a task is a JSON object such as {\"type\": \"echo\", \"params\": {}}; for bare params name the type".into()
+                "a task is a JSON object such as {\"type\": \"echo\", \"params\": {}}; for lines of params, give the type".into(),
             );
         }
     };
     if document.get("id").is_none_or(Value::is_null) {
-        document.insert("id".into(), fresh_id().into());
+        document.insert("id".into(), new_id().into());
     }
     Ok(Value::Object(document))
 }
 
-/// The position in the input is told by the line's number, the column is what is left to say.
+/// Formats a syntax error with its column; the caller adds the line number.
 fn not_json(why: &serde_json::Error) -> String {
     let text = why.to_string();
-    let what = text.split(" at line ").next().unwrap_or(&text);
-    let whole = if why.is_eof() { ": a line holds a whole value, as `jq -c .` writes it" } else { "" };
-    format!("not JSON: {what} (column {}){whole}", why.column())
+    let message = text.split(" at line ").next().unwrap_or(&text);
+    let advice = if why.is_eof() { ": each line must be a complete JSON value, as written by `jq -c .`" } else { "" };
+    format!("not JSON: {message} (column {}){advice}", why.column())
 }
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_keep_what_they_say_and_get_an_id() {
+    fn documents_are_unchanged_except_for_a_missing_id() {
         let found = lines(b"{\"type\":\"echo\",\"id\":\"a\",\"new\":1}\n\n  \r\n{\"type\":\"echo\"}", Shape::Documents);
         assert_eq!(found.iter().map(|line| line.number).collect::<Vec<_>>(), [1, 4]);
         assert_eq!(value(&found[0]), serde_json::json!({"type": "echo", "id": "a", "new": 1}));
@@ -191,17 +191,18 @@ mod tests {
     }
 
     #[test]
-    fn params_are_put_into_the_template() {
+    fn params_are_inserted_into_the_template() {
         let template = CreateTask { task_type: "echo".into(), tags: vec!["t".into()], ..CreateTask::default() };
         let found = lines(b"1\n{\"a\":2}\n", Shape::Params(Box::new(template)));
-        let (first, second) = (value(&found[0]), value(&found[1]));
+        let first = value(&found[0]);
+        let second = value(&found[1]);
         assert_eq!((&first["type"], &first["params"], &first["tags"][0]), (&"echo".into(), &1.into(), &"t".into()));
         assert_eq!(second["params"]["a"], 2);
         assert_ne!(first["id"], second["id"]);
     }
 
     #[test]
-    fn bad_lines_are_told_one_by_one() {
+    fn invalid_lines_are_reported_one_by_one() {
         let mut text = b"{\"type\":}\n[1]\n\xff\n\"".to_vec();
         text.extend(vec![b'x'; MAX_LINE_BYTES + 10]);
         text.extend(b"\n{\"type\":\"echo\"}\n");
@@ -213,11 +214,11 @@ mod tests {
         assert!(spread[0].task.as_ref().unwrap_err().contains("`jq -c .`"), "{spread:?}");
         assert!(why[2].starts_with("not JSON"), "{why:?}");
         assert_eq!(why[3], "the line is longer than 4194304 bytes");
-        assert!(found[4].task.is_ok() && found[4].number == 5, "the lines after it are read");
+        assert!(found[4].task.is_ok() && found[4].number == 5, "the following lines are read");
     }
 
     #[test]
-    fn a_missing_file_is_not_found() {
+    fn missing_file_is_not_found() {
         let failure = read(&Source::File("/no/such.ndjson".into()), Shape::Documents).err().unwrap();
         assert_eq!(failure.code, Code::NotFound);
         assert!(failure.message.starts_with("cannot read `/no/such.ndjson`"));

@@ -1,4 +1,4 @@
-//! Input on stdin that nobody has asked for.
+//! Detection of unexpected input on stdin.
 
 use std::fs::File;
 use std::io::Seek;
@@ -11,31 +11,30 @@ use tokio::net::unix::pipe::Receiver;
 
 use crate::cli::exit::Failure;
 
-/// How long a pipe may neither bring anything nor end.
+/// Time within which a pipe must deliver data or end.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Refuses to leave params on stdin unread: they come through a pipe, or from a file, and no `-` says that they are meant.
-/// Nothing is taken from it.
+/// Refuses to ignore input on stdin: params that are piped in without `-` were probably meant to be read. Reads nothing.
 pub async fn refuse_unread(task_type: &str) -> Result<(), Failure> {
-    match waits().await {
-        true => Err(Failure::usage("stdin is a pipe or a file, and nothing says that it holds the params").hint(format_args!(
-            "`kafleet submit {task_type} -` reads params from it, one JSON value a line; `kafleet submit {task_type} '{{}}'` leaves it alone"
+    match has_unread_input().await {
+        true => Err(Failure::usage("stdin is a pipe or a file, but the arguments do not say to read params from it").hint(format_args!(
+            "`kafleet submit {task_type} -` reads params from it, one JSON value per line; `kafleet submit {task_type} '{{}}'` ignores it"
         ))),
         false => Ok(()),
     }
 }
 
-/// A file that is not at its end; a pipe, unless it ends without having brought anything.
-async fn waits() -> bool {
+/// Returns whether stdin is a file that is not at its end, or a pipe that does not end without data.
+async fn has_unread_input() -> bool {
     let Ok(mut stdin) = std::io::stdin().as_fd().try_clone_to_owned().map(File::from) else { return false };
     let Ok(about) = stdin.metadata() else { return false };
     if about.is_file() {
-        return stdin.stream_position().is_ok_and(|place| place < about.len());
+        return stdin.stream_position().is_ok_and(|position| position < about.len());
     }
     if !about.file_type().is_fifo() {
         return false;
     }
-    // It is asked whether there is something, and never read, so that blocking mode does not matter.
+    // The pipe is polled and never read, so its blocking mode does not matter.
     let Ok(pipe) = Receiver::from_file_unchecked(stdin) else { return false };
     match tokio::time::timeout(PATIENCE, pipe.ready(Interest::READABLE)).await {
         Ok(Ok(ready)) => ready & Ready::READABLE == Ready::READABLE,

@@ -1,11 +1,11 @@
-//! A tree as lines of text.
+//! Text rendering of a task tree.
 
 use crate::api::documents::TreeNode;
 use crate::cli::output::{Paint, one_line};
 use crate::cli::task_view::{error_text, time_text};
 use crate::model::record::state::State;
 
-/// The longest progress value, or error, on a line.
+/// Maximum length of a progress value or error on a line.
 const MAX_NOTE_CHARS: usize = 80;
 
 pub fn lines(top: &TreeNode, paint: Paint, now_ms: i64) -> Vec<String> {
@@ -35,10 +35,10 @@ impl Drawing {
         }
     }
 
-    /// One task: sign, id, type, state, how many of its children are done, time taken, and what it says.
+    /// Renders one task: symbol, id, name, type, state, children done, attempt, time, and error or progress.
     fn label(&self, node: &TreeNode, id: &str) -> String {
         let paint = self.paint;
-        let mut text = format!("{} {}", paint.hue(node.state, sign(node.state)), paint.bold(&one_line(id)));
+        let mut text = format!("{} {}", paint.paint_as(node.state, symbol(node.state)), paint.bold(&one_line(id)));
         let mut add = |part: String| text.push_str(&format!("  {part}"));
         if let Some(name) = &node.name {
             add(one_line(name));
@@ -63,7 +63,7 @@ impl Drawing {
     }
 }
 
-fn sign(state: State) -> &'static str {
+fn symbol(state: State) -> &'static str {
     match state {
         State::Succeeded => "✔",
         State::Failed | State::Expired => "✘",
@@ -139,12 +139,13 @@ mod tests {
         running.started_at = Some("2026-01-31T11:59:56.800Z".into());
         running.progress = RawJson::of(&serde_json::json!({"step": 2})).ok();
         let mut fetch = node("order:fetch", State::Failed, vec![done, failed]);
-        (fetch.omitted, fetch.children.total) = (3, 5);
+        fetch.omitted = 3;
+        fetch.children.total = 5;
         node("order", State::WaitingForChildren, vec![fetch, running])
     }
 
     #[test]
-    fn a_tree_with_every_kind_of_branch() {
+    fn tree_shows_every_kind_of_branch() {
         let expected = "\
 ◐ order  digest  waiting_for_children  1/2 done, 1 failed
 ├─ ✘ fetch  digest  failed  5/5 done, 1 failed
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_change_nothing_but_colour() {
+    fn colours_do_not_change_the_text() {
         let colored = lines(&sample(), Paint(true), NOON).join("\n");
         assert!(colored.contains("\u{1b}[31m✘"), "{colored:?}");
         let mut plain = String::new();
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_error_is_cut() {
+    fn long_error_is_truncated() {
         let mut top = node("a", State::Failed, vec![]);
         top.error = Some(ErrorInfo::new("handler", "ä".repeat(500), 1));
         let line = &lines(&top, Paint(false), NOON)[0];

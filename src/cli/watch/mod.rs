@@ -1,9 +1,9 @@
-//! `watch`: a line for every change of a task until it ends, of a tree, of a type's tasks, or of all.
+//! `watch`: prints a line for every change of a task, a tree, a type's tasks, or all tasks.
 
 use clap::Args;
 use sha2::{Digest as _, Sha256};
 
-use super::client::{Client, Follow};
+use super::client::{Client, ReconnectingStream};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Output, Paint, one_line};
@@ -24,88 +24,94 @@ pub struct WatchArgs {
     /// The task's id
     #[arg(required_unless_present_any = ["task_type", "all"], conflicts_with_all = ["task_type", "all"])]
     pub id: Option<String>,
-    /// Also what is below the task
+    /// Also watch the descendants of the task
     #[arg(long, requires = "id")]
     pub tree: bool,
-    /// All tasks of this type, without an end
+    /// Watch all tasks of this type, without an end
     #[arg(long = "type", value_name = "TYPE", conflicts_with = "all")]
     pub task_type: Option<String>,
-    /// All tasks of the fleet, without an end
+    /// Watch all tasks of the fleet, without an end
     #[arg(long)]
     pub all: bool,
-    /// Give up after so long; where there is no end, that is the end [default: never]
+    /// Stop watching after this time [default: never]
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<Millis>,
 }
 
-/// Follows a task, a tree, a type, or all. Where a task's end is the end, the exit code says how it ended.
+/// Follows a task, a tree, a type, or all tasks. For a task or a tree, the exit code is the task's outcome.
 pub async fn watch(args: WatchArgs, globals: &Globals) -> Outcome {
-    let (client, screen) = (globals.client()?, globals.screen());
-    let over = match &args.id {
-        Some(id) => Err(Failure::new(Code::TimedOut, late(id, args.timeout))),
+    let client = globals.client()?;
+    let output = globals.output();
+    let at_timeout = match &args.id {
+        Some(id) => Err(Failure::new(Code::TimedOut, timeout_message(id, args.timeout))),
         None => Ok(Code::Ok),
     };
     let following = async {
         match (args.id, args.task_type) {
-            (Some(id), _) if !args.tree => follow(&client, &screen, &id).await,
-            (Some(id), _) => fleet::follow(&client, &screen, Scope::Tree(id)).await,
-            (None, Some(name)) => fleet::follow(&client, &screen, Scope::Type(name)).await,
-            (None, None) => fleet::follow(&client, &screen, Scope::All).await,
+            (Some(id), _) if !args.tree => follow(&client, &output, &id).await,
+            (Some(id), _) => fleet::follow(&client, &output, Scope::Tree(id)).await,
+            (None, Some(name)) => fleet::follow(&client, &output, Scope::Type(name)).await,
+            (None, None) => fleet::follow(&client, &output, Scope::All).await,
         }
     };
     match args.timeout {
-        Some(timeout) => tokio::time::timeout(timeout.into(), following).await.unwrap_or(over),
+        Some(timeout) => tokio::time::timeout(timeout.into(), following).await.unwrap_or(at_timeout),
         None => following.await,
     }
 }
 
-fn late(id: &str, timeout: Option<Millis>) -> String {
+fn timeout_message(id: &str, timeout: Option<Millis>) -> String {
     format!("task `{id}` has not ended within {}", timeout.map(|timeout| timeout.to_string()).unwrap_or_default())
 }
 
-async fn follow(client: &Client, screen: &Output, id: &str) -> Outcome {
-    let mut changes = Follow::open(client, id).await?;
+async fn follow(client: &Client, output: &Output, id: &str) -> Outcome {
+    let mut changes = ReconnectingStream::open(client, id).await?;
     let mut shown = None;
     loop {
         let status = changes.next().await?;
-        let mark = Some(Mark::of(&status));
-        if shown != mark {
-            show(screen, &status, None)?;
+        let fingerprint = Some(Fingerprint::of(&status));
+        if shown != fingerprint {
+            show(output, &status, None)?;
         }
         if status.state.is_terminal() {
             return Ok(code_of(status.state));
         }
-        shown = mark;
+        shown = fingerprint;
     }
 }
 
-/// Of what a line shows: another mark is another line.
+/// Digest of the printed fields of a status: a new line is printed when it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark([u8; 16]);
+struct Fingerprint([u8; 16]);
 
-impl Mark {
+impl Fingerprint {
     fn of(status: &Status) -> Self {
         let shown =
             (status.state, status.own_state, status.run, status.attempt, &status.progress, &status.children, &status.error);
         let text = serde_json::to_vec(&shown).unwrap_or_default();
-        let (mut mark, digest) = ([0; 16], Sha256::digest(text));
-        mark.copy_from_slice(&digest[..16]);
-        Self(mark)
+        let mut fingerprint = [0; 16];
+        let digest = Sha256::digest(text);
+        fingerprint.copy_from_slice(&digest[..16]);
+        Self(fingerprint)
     }
 }
 
-/// `of` is whose line it is, where that is not known.
-fn show(screen: &Output, status: &Status, of: Option<&str>) -> Result<(), Failure> {
-    if screen.is_json() { screen.json_line(status) } else { screen.line(&line(&time_text(now_ms()), status, of, screen.paint)) }
+/// Prints a status; `label` names the task if several are watched.
+fn show(output: &Output, status: &Status, label: Option<&str>) -> Result<(), Failure> {
+    if output.is_json() {
+        output.json_line(status)
+    } else {
+        output.line(&line(&time_text(now_ms()), status, label, output.paint))
+    }
 }
 
-fn line(at: &str, status: &Status, of: Option<&str>, paint: Paint) -> String {
+fn line(at: &str, status: &Status, label: Option<&str>, paint: Paint) -> String {
     let mut text = paint.dim(at);
     let mut add = |part: &str| {
         text.push_str("  ");
         text.push_str(part);
     };
-    of.into_iter().for_each(&mut add);
+    label.into_iter().for_each(&mut add);
     add(&paint.state(status.state));
     if status.attempt > 1 {
         add(&format!("attempt {}", status.attempt));
@@ -134,18 +140,21 @@ mod tests {
     use crate::model::record::state::State;
 
     #[test]
-    fn a_line_tells_what_is_new() {
+    fn line_shows_the_changed_fields() {
         let done = samples::status();
         assert_eq!(line("12:00", &done, None, Paint(false)), "12:00  succeeded  {\"hello\":\"world\"}");
         let mut retrying = samples::status();
-        (retrying.state, retrying.attempt, retrying.result) = (State::Retrying, 2, None);
+        retrying.state = State::Retrying;
+        retrying.attempt = 2;
+        retrying.result = None;
         retrying.error = Some(ErrorInfo::new("handler", "no such host", 1));
-        (retrying.children.total, retrying.children.pending) = (3, 2);
+        retrying.children.total = 3;
+        retrying.children.pending = 2;
         let expected = "12:00  a:b  retrying  attempt 2  1/3 children done, 0 failed  handler: no such host (attempt 1)";
         assert_eq!(line("12:00", &retrying, Some("a:b"), Paint(false)), expected);
-        assert_ne!(Mark::of(&done), Mark::of(&retrying));
+        assert_ne!(Fingerprint::of(&done), Fingerprint::of(&retrying));
         let mut moved = done.clone();
         moved.position = "3:99".into();
-        assert_eq!(Mark::of(&done), Mark::of(&moved), "a new position alone is no news");
+        assert_eq!(Fingerprint::of(&done), Fingerprint::of(&moved), "the position is not printed");
     }
 }

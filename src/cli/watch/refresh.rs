@@ -1,34 +1,33 @@
-//! What has to be read again: changes that come close together are looked at together, and what no notice names is looked
-//! at no more often than every few seconds.
+//! Queue of tasks to read again. Changes are merged by partition; a change may name tasks or only a partition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::documents::FleetChange;
 
-/// Tasks of a partition that are remembered by name; where there are more, anything may have changed.
+/// Maximum number of named tasks per partition; beyond it the whole partition is treated as changed.
 const MAX_NAMED: usize = 1_000;
 
 #[derive(Debug, Default)]
 pub struct RefreshQueue {
-    named: BTreeMap<Option<u32>, Named>,
-    anywhere: Option<Where>,
+    named: BTreeMap<Option<u32>, NamedTasks>,
+    unnamed: Option<PartitionScope>,
 }
 
-/// Tasks of one partition, and the place that is to be seen.
+/// Tasks of one partition, and the position at which to read them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedTasks {
     pub ids: BTreeSet<String>,
     pub position: Option<String>,
 }
 
-/// Where anything may have changed.
+/// Partitions in which any task may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Where {
+pub enum PartitionScope {
     Everywhere,
     In(BTreeSet<u32>),
 }
 
-impl Where {
+impl PartitionScope {
     fn of(partition: Option<u32>) -> Self {
         partition.map_or(Self::Everywhere, |partition| Self::In([partition].into()))
     }
@@ -40,7 +39,7 @@ impl Where {
         }
     }
 
-    /// None: nobody knows in which one it is.
+    /// Returns whether the scope includes a partition; `None` stands for an unknown one.
     pub fn has(&self, partition: Option<u32>) -> bool {
         match (self, partition) {
             (Self::In(some), Some(partition)) => some.contains(&partition),
@@ -51,21 +50,21 @@ impl Where {
 
 impl RefreshQueue {
     pub fn add(&mut self, change: FleetChange) {
-        let Some(ids) = change.ids else { return self.add_anything(Where::of(change.partition)) };
+        let Some(ids) = change.ids else { return self.add_unnamed(PartitionScope::of(change.partition)) };
         let named = self.named.entry(change.partition).or_default();
         named.ids.extend(ids);
-        // What comes later in a partition includes what came before.
+        // A later position in a partition includes the earlier ones.
         named.position = change.position;
         if named.ids.len() > MAX_NAMED {
             self.named.remove(&change.partition);
-            self.add_anything(Where::of(change.partition));
+            self.add_unnamed(PartitionScope::of(change.partition));
         }
     }
 
-    pub fn add_anything(&mut self, place: Where) {
-        self.anywhere = Some(match self.anywhere.take() {
-            Some(before) => before.and(place),
-            None => place,
+    pub fn add_unnamed(&mut self, scope: PartitionScope) {
+        self.unnamed = Some(match self.unnamed.take() {
+            Some(before) => before.and(scope),
+            None => scope,
         });
     }
 
@@ -73,16 +72,16 @@ impl RefreshQueue {
         !self.named.is_empty()
     }
 
-    pub fn has_anything(&self) -> bool {
-        self.anywhere.is_some()
+    pub fn has_unnamed(&self) -> bool {
+        self.unnamed.is_some()
     }
 
-    pub fn take_named(&mut self) -> Vec<Named> {
+    pub fn take_named(&mut self) -> Vec<NamedTasks> {
         std::mem::take(&mut self.named).into_values().collect()
     }
 
-    pub fn take_anywhere(&mut self) -> Option<Where> {
-        self.anywhere.take()
+    pub fn take_unnamed(&mut self) -> Option<PartitionScope> {
+        self.unnamed.take()
     }
 }
 
@@ -99,39 +98,41 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_a_partition_are_read_once_at_the_last_place() {
-        let mut due = RefreshQueue::default();
-        due.add(change(Some(ids(&["a", "b"])), Some(0), 1));
-        due.add(change(Some(ids(&["a"])), Some(0), 9));
-        due.add(change(Some(ids(&["c"])), Some(1), 3));
-        let named =
-            |names: &[&str], position: &str| Named { ids: ids(names).into_iter().collect(), position: Some(position.into()) };
-        assert_eq!(due.take_named(), [named(&["a", "b"], "0:9"), named(&["c"], "1:3")]);
-        assert!(!due.has_named() && !due.has_anything());
+    fn changes_of_a_partition_are_merged_at_the_last_position() {
+        let mut queue = RefreshQueue::default();
+        queue.add(change(Some(ids(&["a", "b"])), Some(0), 1));
+        queue.add(change(Some(ids(&["a"])), Some(0), 9));
+        queue.add(change(Some(ids(&["c"])), Some(1), 3));
+        let named = |names: &[&str], position: &str| NamedTasks {
+            ids: ids(names).into_iter().collect(),
+            position: Some(position.into()),
+        };
+        assert_eq!(queue.take_named(), [named(&["a", "b"], "0:9"), named(&["c"], "1:3")]);
+        assert!(!queue.has_named() && !queue.has_unnamed());
     }
 
     #[test]
-    fn what_is_not_named_is_known_by_its_partition() {
-        let mut due = RefreshQueue::default();
-        due.add(change(None, Some(2), 1));
-        due.add(change(None, Some(0), 1));
-        let place = due.take_anywhere().unwrap();
-        assert_eq!([Some(0), Some(1), Some(2), None].map(|partition| place.has(partition)), [true, false, true, true]);
-        due.add(change(None, Some(2), 1));
-        due.add(change(None, None, 1));
-        assert_eq!(due.take_anywhere(), Some(Where::Everywhere));
-        assert!(!due.has_anything());
+    fn changes_without_ids_are_kept_by_partition() {
+        let mut queue = RefreshQueue::default();
+        queue.add(change(None, Some(2), 1));
+        queue.add(change(None, Some(0), 1));
+        let scope = queue.take_unnamed().unwrap();
+        assert_eq!([Some(0), Some(1), Some(2), None].map(|partition| scope.has(partition)), [true, false, true, true]);
+        queue.add(change(None, Some(2), 1));
+        queue.add(change(None, None, 1));
+        assert_eq!(queue.take_unnamed(), Some(PartitionScope::Everywhere));
+        assert!(!queue.has_unnamed());
     }
 
     #[test]
-    fn too_many_names_are_none() {
-        let mut due = RefreshQueue::default();
+    fn too_many_ids_become_a_change_of_the_partition() {
+        let mut queue = RefreshQueue::default();
         for n in 0..MAX_NAMED as u32 {
-            due.add(change(Some(vec![format!("t{n}"), format!("t{}", n / 2)]), Some(3), n));
+            queue.add(change(Some(vec![format!("t{n}"), format!("t{}", n / 2)]), Some(3), n));
         }
-        assert!(due.has_named() && !due.has_anything());
-        due.add(change(Some(ids(&["one-more"])), Some(3), 0));
-        assert!(!due.has_named());
-        assert_eq!(due.take_anywhere(), Some(Where::In([3].into())));
+        assert!(queue.has_named() && !queue.has_unnamed());
+        queue.add(change(Some(ids(&["one-more"])), Some(3), 0));
+        assert!(!queue.has_named());
+        assert_eq!(queue.take_unnamed(), Some(PartitionScope::In([3].into())));
     }
 }

@@ -388,6 +388,6 @@ fn partition_of_event(event: &Event, setup: &TrackerSetup) -> Option<i32> {
 fn skip(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup, why: &str) {
     let partition = record.partition.to_string();
     tracing::warn!(partition, offset = record.offset, reason = %why, "skipping an invalid record on the events topic");
-    setup.metrics.events_skipped.with_label_values(&[&partition]).inc();
+    setup.metrics.tracker.events_skipped.with_label_values(&[&partition]).inc();
     batcher.skip(record.offset);
 }

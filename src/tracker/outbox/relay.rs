@@ -360,7 +360,7 @@ impl OutboxRelay {
                 self.last_command_offset = self.last_command_offset.max(offset);
             }
             self.published.insert((entry.id.clone(), entry.dedup_key.clone()), offset);
-            self.setup.metrics.fired.with_label_values(&[&self.number.to_string(), entry.kind]).inc();
+            self.setup.metrics.tracker.fired.with_label_values(&[&self.number.to_string(), entry.kind]).inc();
         }
     }
 }

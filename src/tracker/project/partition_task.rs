@@ -106,7 +106,7 @@ impl PartitionTask {
                 End::Stopped => break,
                 End::Rewind { reason, message } => {
                     tracing::warn!(partition = self.number, reason = %message, "resuming from the checkpoint");
-                    self.setup.metrics.rewinds.with_label_values(&[self.number.to_string().as_str(), reason]).inc();
+                    self.setup.metrics.tracker.rewinds.with_label_values(&[self.number.to_string().as_str(), reason]).inc();
                     self.setup.health.set(&self.health_part(), message);
                     backoff.next_wait()
                 }
@@ -130,7 +130,7 @@ impl PartitionTask {
     fn record_loss(&mut self, why: String, backoff: &mut Backoff) -> Duration {
         let partition = self.number.to_string();
         tracing::error!(partition, reason = %why, "the store has lost records: the partition is emptied and folded again");
-        self.setup.metrics.store_losses.with_label_values(&[&*partition]).inc();
+        self.setup.metrics.tracker.store_losses.with_label_values(&[&*partition]).inc();
         let message = format!("the store has lost records ({why}); the partition is folded again");
         self.setup.health.set(&self.health_part(), message.as_str());
         self.lost = Some(message);
@@ -253,7 +253,7 @@ impl PartitionTask {
         let mut fault = projection.writer().sums().await?;
         if fault.is_none() {
             let compared = self.audit.step(projection.writer()).await?;
-            self.setup.metrics.audited.with_label_values(&[&*self.number.to_string()]).inc_by(compared.records);
+            self.setup.metrics.tracker.audited.with_label_values(&[&*self.number.to_string()]).inc_by(compared.records);
             fault = compared.fault;
         }
         let Some(fault) = fault else { return Ok(()) };
@@ -314,10 +314,10 @@ impl PartitionTask {
             Err(_) => return Err(self.after_panic(projection.partition(), projection.fence()).await),
         };
         let (label, metrics) = (self.number.to_string(), &self.setup.metrics);
-        metrics.fold_batch.with_label_values(&[&label]).observe(batch.events.len() as f64);
-        metrics.fold_time.with_label_values(&[&label]).observe(began.elapsed().as_secs_f64());
-        metrics.removed.with_label_values(&[&label]).inc_by(outcome.removed);
-        metrics.aged.with_label_values(&[&label]).inc_by(outcome.expired);
+        metrics.tracker.fold_batch.with_label_values(&[&label]).observe(batch.events.len() as f64);
+        metrics.tracker.fold_time.with_label_values(&[&label]).observe(began.elapsed().as_secs_f64());
+        metrics.tracker.removed.with_label_values(&[&label]).inc_by(outcome.removed);
+        metrics.tracker.aged.with_label_values(&[&label]).inc_by(outcome.expired);
         Ok(outcome.has_new_work)
     }
 

@@ -69,7 +69,7 @@ impl Schedules {
             }
         }
         self.setup.health.clear(HEALTH_PART);
-        self.setup.metrics.schedules.with_label_values(NO_LABELS).set(0);
+        self.setup.metrics.schedules.count.with_label_values(NO_LABELS).set(0);
     }
 
     async fn session(&mut self, backoff: &mut Backoff) -> Result<std::convert::Infallible, String> {
@@ -84,7 +84,7 @@ impl Schedules {
         loop {
             changes.borrow_and_update();
             table.sync(&control.orders().plan);
-            self.setup.metrics.schedules.with_label_values(NO_LABELS).set(table.entries.len() as i64);
+            self.setup.metrics.schedules.count.with_label_values(NO_LABELS).set(table.entries.len() as i64);
             let now = now_ms();
             let transaction = self.factory.collect(&mut table, now).await?;
             self.report_blocked(&transaction);
@@ -178,10 +178,10 @@ fn count(metrics: &Metrics, table: &ScheduleTable, transaction: &ScheduleTransac
             ("skipped", state.skipped.saturating_sub(before.skipped)),
             ("missed", state.missed.saturating_sub(before.missed)),
         ];
-        outcomes.iter().for_each(|(outcome, more)| metrics.schedule_times.with_label_values(&[outcome]).inc_by(*more));
+        outcomes.iter().for_each(|(outcome, more)| metrics.schedules.times.with_label_values(&[outcome]).inc_by(*more));
     }
     let now = now_ms();
     for due_ms in &transaction.due {
-        metrics.schedule_lateness.with_label_values(NO_LABELS).observe((now - due_ms).max(0) as f64 / 1_000.0);
+        metrics.schedules.lateness.with_label_values(NO_LABELS).observe((now - due_ms).max(0) as f64 / 1_000.0);
     }
 }

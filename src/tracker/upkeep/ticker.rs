@@ -309,7 +309,7 @@ impl PartitionUpkeep {
         while let Some(events) = search.step(&*self.setup.store, self.number).await? {
             self.write(&events).await?;
             for task_type in search.take_found() {
-                self.setup.metrics.lost.with_label_values(&[&*task_type]).inc();
+                self.setup.metrics.tracker.lost.with_label_values(&[&*task_type]).inc();
             }
         }
         self.searched.record_search(gaps);

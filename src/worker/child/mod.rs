@@ -207,14 +207,14 @@ struct ChildMetrics {
 
 impl ChildMetrics {
     fn new(metrics: &Metrics, task_type: &Arc<str>) -> Self {
-        metrics.child_processes.with_label_values(&[&**task_type]).inc();
+        metrics.worker.child_processes.with_label_values(&[&**task_type]).inc();
         Self { metrics: metrics.clone(), task_type: task_type.clone(), end_reason: "killed" }
     }
 }
 
 impl Drop for ChildMetrics {
     fn drop(&mut self) {
-        self.metrics.child_processes.with_label_values(&[&*self.task_type]).dec();
-        self.metrics.child_process_ends.with_label_values(&[&*self.task_type, self.end_reason]).inc();
+        self.metrics.worker.child_processes.with_label_values(&[&*self.task_type]).dec();
+        self.metrics.worker.child_process_ends.with_label_values(&[&*self.task_type, self.end_reason]).inc();
     }
 }

@@ -112,12 +112,12 @@ impl ConsumerDeps {
 
     /// Reports the offset of the task that holds back its partition.
     pub(super) fn set_window_held(&self, partition: &Partition, offset: i64) {
-        self.metrics.window_held.with_label_values(&[&*self.task_type, &partition.index.to_string()]).set(offset);
+        self.metrics.worker.window_held.with_label_values(&[&*self.task_type, &partition.index.to_string()]).set(offset);
     }
 
     pub(super) fn clear_window_held(&self, partition: &Partition) {
         // Fails if the gauge was not set.
-        let _ = self.metrics.window_held.remove_label_values(&[&*self.task_type, &partition.index.to_string()]);
+        let _ = self.metrics.worker.window_held.remove_label_values(&[&*self.task_type, &partition.index.to_string()]);
     }
 
     /// Counts the partitions of the topic. Fails if the fleet-wide concurrency limit leaves some without a slot.

@@ -119,7 +119,7 @@ impl TypeConsumer {
         let takeovers = state.crashes.unclean_takeovers();
         if takeovers > 0 {
             state.crashes.limit_to(self.deps.broker.ends(partition, CALL_DEADLINE)?.end);
-            self.deps.metrics.unclean_takeovers.with_label_values(&[&*self.deps.task_type]).inc();
+            self.deps.metrics.worker.unclean_takeovers.with_label_values(&[&*self.deps.task_type]).inc();
             tracing::warn!(%partition, in_a_row = takeovers, "the last owner of the partition did not give it back");
         }
         if let Some(until) = state.crashes.suspects_until() {

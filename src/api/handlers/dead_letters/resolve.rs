@@ -200,7 +200,9 @@ impl Api {
     ) -> Result<OwnedRecord, ApiError> {
         if !letter.readable {
             let why = format!("`{}` was not written by kafleet and has no task to run", letter.id);
-            return Err(ApiError::new(Code::UnreadableDeadLetter, why).hint("drop it; `kafleet dead show` prints its contents"));
+            return Err(
+                ApiError::new(Code::UnreadableDeadLetter, why).hint("drop it; `kafleet dead-letters show` prints its contents")
+            );
         }
         if letter.by_reference && letter.original.value.is_none() {
             return Err(source_gone(letter));

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lettre::message::Mailbox;
 use lettre::message::header::{ContentType, HeaderName, HeaderValue};
-use lettre::message::{Mailbox, Mailboxes};
 use lettre::transport::smtp::authentication::Credentials;
 use lettre::transport::smtp::client::{Certificate, Tls, TlsParameters};
 use lettre::transport::smtp::{Error, response::Severity};
-use lettre::{Address, AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
+use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{EmailConfig, MailTls, TypePolicy};
+use crate::config::{AddressPattern, EmailConfig, MailTls, TypePolicy, parse_mailbox};
 use crate::handlers::egress::secrets::Source;
 use crate::handlers::schema;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered, Schema};
@@ -85,7 +85,7 @@ impl Emails {
             tls,
             username: config.username.clone(),
             password,
-            from: mailbox(&config.from)?,
+            from: parse_mailbox(&config.from)?,
             recipients: recipients?,
         })))
     }
@@ -153,7 +153,7 @@ impl Mailer {
     }
 
     fn recipient(&self, text: &str) -> Result<Mailbox, String> {
-        let mailbox = mailbox(text)?;
+        let mailbox = parse_mailbox(text)?;
         let allowed = self.recipients.is_empty() || self.recipients.iter().any(|pattern| pattern.matches(&mailbox.email));
         if allowed {
             Ok(mailbox)
@@ -233,80 +233,4 @@ fn causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-/// A pattern for recipients: an address, or all addresses of a domain (`*@example.com`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddressPattern {
-    user: Option<String>,
-    domain: String,
-}
-
-impl AddressPattern {
-    pub fn new(text: &str) -> Result<Self, String> {
-        let text = text.to_ascii_lowercase();
-        match text.strip_prefix("*@") {
-            Some(domain) => Address::new("a", domain).map(|_| Self { user: None, domain: domain.to_owned() }),
-            None => text
-                .parse()
-                .map(|address: Address| Self { user: Some(address.user().to_owned()), domain: address.domain().to_owned() }),
-        }
-        .map_err(|_| format!("`{text}` is neither an email address nor `*@` followed by a domain"))
-    }
-
-    fn matches(&self, address: &Address) -> bool {
-        let user = self.user.as_ref().is_none_or(|user| *user == address.user().to_ascii_lowercase());
-        user && self.domain == address.domain().to_ascii_lowercase()
-    }
-}
-
-/// Validates an address: `a@example.com`, or `A name <a@example.com>`.
-pub fn check_address(text: &str) -> Result<(), String> {
-    mailbox(text).map(drop)
-}
-
-fn mailbox(text: &str) -> Result<Mailbox, String> {
-    // A list is rejected: each recipient is checked individually.
-    let several = text.parse::<Mailboxes>().is_ok_and(|all| all.iter().count() > 1);
-    let invalid = || {
-        format!(
-            "`{}` is not an email address: write `a@example.com` or `A name <a@example.com>`",
-            crate::model::task::id::clip(text)
-        )
-    };
-    if several || text.chars().any(char::is_control) {
-        return Err(invalid());
-    }
-    text.parse::<Mailbox>().map_err(|_| invalid())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn single_addresses_are_accepted() {
-        for good in ["a@example.com", "A Name <a.b+c@example.com>", "\"Ops, night\" <o@example.com>"] {
-            assert_eq!(check_address(good), Ok(()), "{good}");
-        }
-        for bad in ["", "a", "a@", "a@b.c, d@e.f", "a@b.c\r\nBcc: x@y.z", "A <a@b.c>\nX: y"] {
-            assert!(check_address(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn pattern_matches_address_or_domain() {
-        for (pattern, address, matches) in [
-            ("ops@example.com", "Ops@Example.com", true),
-            ("ops@example.com", "dev@example.com", false),
-            ("*@example.com", "anybody@example.com", true),
-            ("*@example.com", "a@sub.example.com", false),
-            ("*@example.com", "a@badexample.com", false),
-        ] {
-            assert_eq!(AddressPattern::new(pattern).unwrap().matches(&address.parse().unwrap()), matches, "{pattern} {address}");
-        }
-        assert!(
-            AddressPattern::new("*").is_err() && AddressPattern::new("a*@b.c").is_ok_and(|p| p.user.as_deref() == Some("a*"))
-        );
-    }
 }

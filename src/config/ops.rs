@@ -1,0 +1,20 @@
+//! `[ops]`: address of the health and metrics endpoint.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::document::Document;
+use super::rules::listen;
+use super::shape::{Finding, bad_value};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OpsConfig {
+    /// Address at which a worker or tracker serves `/healthz`, `/readyz` and `/metrics`. Empty: none.
+    pub listen: String,
+}
+
+pub(super) fn problems(document: &Document, ops: &OpsConfig) -> Option<Finding> {
+    let expected = listen(&ops.listen).filter(|_| !ops.listen.is_empty());
+    expected.map(|expected| bad_value(document, "/ops/listen", expected))
+}

@@ -1,0 +1,56 @@
+//! `[redis]`: the store's connection.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::document::Document;
+use super::rules::positive;
+use super::shape::{Finding, bad_value};
+use crate::model::units::duration::Millis;
+
+const REDIS_SCHEMES: [&str; 7] =
+    ["redis", "rediss", "redis-cluster", "rediss-cluster", "redis-sentinel", "rediss-sentinel", "redis+unix"];
+
+#[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RedisConfig {
+    /// `redis://`, `redis-cluster://host,host`, `redis-sentinel://host,host/master`, each with `rediss` for TLS;
+    /// `redis+unix:///path`.
+    pub url: String,
+    /// Overrides the user name of the URL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    /// Overrides the password of the URL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    /// Password of the sentinels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sentinel_password: Option<String>,
+    /// Timeout of a response.
+    pub response_timeout: Millis,
+}
+
+impl Default for RedisConfig {
+    fn default() -> Self {
+        Self {
+            url: "redis://127.0.0.1:6379".into(),
+            username: None,
+            password: None,
+            sentinel_password: None,
+            response_timeout: Millis::secs(10),
+        }
+    }
+}
+
+pub(super) fn problems(document: &Document, redis: &RedisConfig) -> Vec<Finding> {
+    let mut found = positive(document, "/redis", [("response_timeout", Some(redis.response_timeout))]);
+    let parts = redis.url.split_once("://");
+    if !parts.is_some_and(|(scheme, rest)| REDIS_SCHEMES.contains(&scheme) && !rest.is_empty()) {
+        let schemes = REDIS_SCHEMES.map(|scheme| format!("`{scheme}://`")).join(", ");
+        found.push(bad_value(document, "/redis/url", &format!("a Redis URL: one of {schemes}, followed by the host")));
+    }
+    if redis.username.is_some() && redis.password.is_none() && !redis.url.contains('@') {
+        found.push(Finding::new("/redis/password", "`redis.username` needs `redis.password`"));
+    }
+    found
+}

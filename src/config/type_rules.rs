@@ -1,0 +1,223 @@
+//! Checks of `[types.<name>]` beyond the schema.
+
+use super::document::{Document, join};
+use super::rules::{MIN_MEMORY, positive};
+use super::shape::{Finding, bad_value, table};
+use super::{Config, HandlerKind, Isolation, Order, TopicsConfig, TypeConfig, TypePolicy};
+use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE};
+use crate::model::task::id::{check_own_type, check_type, clip};
+use crate::model::units::duration::Millis;
+
+pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (name, kind) in &config.types {
+        found.extend(type_problems(document, name, kind, &config.topics));
+        found.extend(reserved(name, kind, config));
+    }
+    found
+}
+
+fn type_problems(document: &Document, name: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Vec<Finding> {
+    let at = join("/types", name);
+    let mut found: Vec<_> = check_type(name).err().map(|why| Finding::new(at.clone(), why)).into_iter().collect();
+    let spans = [
+        ("timeout", kind.timeout),
+        ("total_timeout", kind.total_timeout),
+        ("stall_timeout", kind.stall_timeout),
+        ("retention", kind.retention),
+        ("failure_period", kind.failure_period),
+    ];
+    found.extend(positive(document, &at, spans));
+    if kind.isolation_memory.is_some_and(|memory| memory < MIN_MEMORY) {
+        found.push(bad_value(document, &join(&at, "isolation_memory"), &format!("at least `{MIN_MEMORY}`")));
+    }
+    found.extend(error_kinds(&at, kind));
+    found.extend(misplaced(&at, kind));
+    found.extend(exec(document, &at, kind));
+    found.extend(http(document, &at, kind));
+    found.extend(backoff(&at, kind));
+    found.extend(unreachable_slots(&at, kind, topics));
+    found.extend(limit_below_partitions(&at, kind, topics));
+    found.extend(kind.rate.and_then(|rate| rate.check().err()).map(|why| Finding::new(join(&at, "rate"), why)));
+    found.extend(schema_file(&at, kind));
+    found
+}
+
+fn exec(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let program = kind.command.first().is_some_and(|program| !program.is_empty());
+    if kind.handler == Some(HandlerKind::Exec) && !program {
+        let what = format!("{} has the handler `exec` and no `command`", table(at));
+        found.push(Finding::new(join(at, "command"), what).hint("set the program: `command = [\"program\", \"argument\"]`"));
+    }
+    let codes = kind.retry_exit_codes.iter().flatten().enumerate();
+    for (n, _) in codes.filter(|(_, code)| !(1..=255).contains(*code)) {
+        found.push(bad_value(document, &format!("{at}/retry_exit_codes/{n}"), "an exit code of a failure: 1 to 255"));
+    }
+    for name in kind.env.keys().filter(|name| name.is_empty() || name.contains(['=', '\0'])) {
+        found.push(Finding::new(join(&join(at, "env"), name), format!("`{name}` is not a valid variable name")));
+    }
+    found
+}
+
+fn http(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if kind.handler == Some(HandlerKind::Http) && kind.url.is_none() {
+        let what = format!("{} has the handler `http` and no `url`", table(at));
+        found.push(Finding::new(join(at, "url"), what).hint("set the address that receives the params: `url = \"https://…\"`"));
+    }
+    if kind.url.as_deref().is_some_and(|url| !is_http(url)) {
+        found.push(bad_value(document, &join(at, "url"), "an address such as `https://host/path`"));
+    }
+    if kind.method.as_deref().is_some_and(|method| !["POST", "PUT", "PATCH"].contains(&method)) {
+        found.push(bad_value(document, &join(at, "method"), "one of `POST`, `PUT`, `PATCH`"));
+    }
+    for (name, value) in &kind.headers {
+        let header = join(&join(at, "headers"), name);
+        if name.is_empty() || !name.bytes().all(is_token_byte) {
+            found.push(Finding::new(header, format!("`{name}` is not a valid header name")));
+        } else if value.contains(['\r', '\n', '\0']) {
+            found.push(Finding::new(header, format!("the header `{name}` has a line break in its value")));
+        }
+    }
+    found
+}
+
+/// Checks reserved names: of the built-in types only the policy can be set, and only if they are enabled.
+fn reserved(name: &str, kind: &TypeConfig, config: &Config) -> Option<Finding> {
+    let at = join("/types", name);
+    let own = [(CALLBACK_TYPE, "callbacks", config.callbacks.is_some()), (EMAIL_TYPE, "email", config.email.is_some())];
+    match own.into_iter().find(|(own, ..)| *own == name) {
+        None if check_type(name).is_ok() => {
+            check_own_type(name).err().map(|why| Finding::new(at, why).hint("choose another name"))
+        }
+        None => None,
+        Some((_, section, false)) => {
+            let what = format!("{} sets the policy of a built-in type, which needs `[{section}]`", table(&at));
+            Some(Finding::new(at, what).hint(format!("add `[{section}]`, or remove it")))
+        }
+        Some(_) => {
+            let set = [("handler", kind.handler.is_some()), ("schema", kind.schema.is_some())];
+            let (key, _) = set.into_iter().find(|(_, set)| *set)?;
+            let what = format!("`{key}` in {} cannot be set: the type is built in", table(&at));
+            Some(Finding::new(join(&at, key), what).hint("remove it"))
+        }
+    }
+}
+
+/// Reports keys that the handler does not use.
+fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
+    let keys = [
+        ("command", HandlerKind::Exec, !kind.command.is_empty()),
+        ("env", HandlerKind::Exec, !kind.env.is_empty()),
+        ("cwd", HandlerKind::Exec, kind.cwd.is_some()),
+        ("retry_exit_codes", HandlerKind::Exec, kind.retry_exit_codes.is_some()),
+        ("url", HandlerKind::Http, kind.url.is_some()),
+        ("method", HandlerKind::Http, kind.method.is_some()),
+        ("headers", HandlerKind::Http, !kind.headers.is_empty()),
+    ];
+    let outside = matches!(kind.handler, Some(HandlerKind::Exec | HandlerKind::Http));
+    let isolated = (outside && kind.isolation == Some(Isolation::Process)).then(|| {
+        let what = format!("`isolation` in {} has no effect: the handler runs nothing in the worker's process", table(at));
+        Finding::new(join(at, "isolation"), what).hint("remove it")
+    });
+    let wrong = keys.into_iter().filter(|(_, owner, set)| *set && kind.handler != Some(*owner));
+    wrong
+        .map(|(key, owner, _)| {
+            let what = format!("`{key}` in {} is only used by the handler `{}`", table(at), owner.name());
+            Finding::new(join(at, key), what).hint(format!("add `handler = \"{}\"`, or remove `{key}`", owner.name()))
+        })
+        .chain(isolated)
+        .collect()
+}
+
+/// Checks that error kinds are words and in one list only.
+fn error_kinds(at: &str, kind: &TypeConfig) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (key, list) in [("retry_on", &kind.retry_on), ("fail_on", &kind.fail_on)] {
+        for (n, name) in list.iter().enumerate() {
+            let pointer = format!("{at}/{key}/{n}");
+            let word = !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+            if name != "*" && !word {
+                let what = format!("`{}` in {} is not an error kind", clip(name), table(at));
+                found.push(
+                    Finding::new(pointer, what).hint("use a word such as `timeout`, `panic`, `exit_code`, or `*` for any other"),
+                );
+            } else if name == "cancelled" {
+                let what = format!("`cancelled` cannot be in `{key}`: a cancelled task is neither retried nor failed");
+                found.push(Finding::new(pointer, what).hint("remove it"));
+            } else if key == "fail_on" && kind.retry_on.contains(name) {
+                let what = format!("`{name}` is in both `retry_on` and `fail_on` of {}", table(at));
+                found.push(Finding::new(pointer, what).hint("remove it from one of them"));
+            }
+        }
+    }
+    found
+}
+
+fn backoff(at: &str, kind: &TypeConfig) -> Option<Finding> {
+    // The code of a Rust type may override the defaults, so only explicit values are compared.
+    let known = kind.handler.is_some() || (kind.min_backoff.is_some() && kind.max_backoff.is_some());
+    let retry = TypePolicy::default().with(kind).retry;
+    if !known || retry.min_backoff <= retry.max_backoff {
+        return None;
+    }
+    let from = |set: Option<Millis>| if set.is_some() { "" } else { " (the default)" };
+    let what = format!(
+        "`min_backoff` {}{} is longer than `max_backoff` {}{} in {}",
+        retry.min_backoff,
+        from(kind.min_backoff),
+        retry.max_backoff,
+        from(kind.max_backoff),
+        table(at)
+    );
+    let key = if kind.min_backoff.is_some() { "min_backoff" } else { "max_backoff" };
+    Some(Finding::new(join(at, key), what).hint("set both, with the shorter one as `min_backoff`"))
+}
+
+/// Reports more slots than partitions for order `partition`, which runs one task per partition.
+fn unreachable_slots(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Option<Finding> {
+    let partitions = kind.partitions.unwrap_or(topics.task_partitions);
+    let concurrency = kind.concurrency.filter(|&slots| kind.order == Some(Order::Partition) && slots > partitions)?;
+    let what = format!(
+        "`concurrency` {concurrency} in {} cannot be reached: order `partition` runs one task at a time in each of {partitions} partitions",
+        table(at)
+    );
+    Some(Finding::new(join(at, "concurrency"), what).hint("lower `concurrency`, raise `partitions`, or use order `key`"))
+}
+
+/// Reports a limit below the number of partitions: it is divided among them, and each needs at least one slot.
+fn limit_below_partitions(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Option<Finding> {
+    let partitions = kind.partitions.unwrap_or(topics.task_partitions);
+    let limit = kind.max_concurrency.filter(|limit| *limit < partitions)?;
+    let what =
+        format!("`max_concurrency` {limit} in {} is below its {partitions} partitions, each of which needs one", table(at));
+    Some(Finding::new(join(at, "max_concurrency"), what).hint("raise it, or lower `partitions` before the topic is created"))
+}
+
+fn schema_file(at: &str, kind: &TypeConfig) -> Option<Finding> {
+    let path = kind.schema.as_ref()?;
+    let finding = |why: String| Finding::new(join(at, "schema"), format!("the schema `{}` {why}", path.display()));
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(why) => {
+            return Some(finding(format!("cannot be read: {why}")).hint("paths are relative to the configuration's folder"));
+        }
+    };
+    match serde_json::from_slice(&text) {
+        Err(why) => Some(finding(format!("is not JSON: {why}"))),
+        Ok(schema) => jsonschema::validator_for(&schema)
+            .err()
+            .map(|why| finding(format!("is not a JSON Schema: {}", clip(&why.to_string())))),
+    }
+}
+
+fn is_http(url: &str) -> bool {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(char::is_whitespace))
+}
+
+/// Returns whether a byte may be in a token of RFC 9110.
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}

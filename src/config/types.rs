@@ -1,0 +1,172 @@
+//! `[types.<name>]`: handler, limits and policy of a type.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Bytes, Rate};
+use crate::model::units::duration::Millis;
+
+/// Maximum of `concurrency`.
+pub const MAX_SLOTS: u32 = 100_000;
+
+/// Section `[types.<name>]`.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TypeConfig {
+    /// Handler: `echo`, `foreach`, `exec` or `http`. Omitted for a type that is registered in Rust.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handler: Option<HandlerKind>,
+    /// Concurrent attempts per worker. Default: the number of cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub concurrency: Option<u32>,
+    /// Concurrent attempts in all workers together, at least one per partition of the task topic. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_concurrency: Option<u32>,
+    /// Rate limit of starting attempts, for all workers together. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    /// Number of retries. Default 5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 1000))]
+    pub retries: Option<u32>,
+    /// Wait before the second attempt; doubles with each further attempt. Default 1s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_backoff: Option<Millis>,
+    /// Maximum wait between two attempts. Default 3s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_backoff: Option<Millis>,
+    /// Time limit of one attempt. Default 120s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Millis>,
+    /// Time limit of the task with all attempts and waits, from its creation (or `ce_notbefore`). Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_timeout: Option<Millis>,
+    /// Time without progress, log line or heartbeat after which an attempt fails as `stalled`. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_timeout: Option<Millis>,
+    /// Retention of finished trees whose root has this type. Default: `topics.record_retention`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Millis>,
+    /// Error kinds that are retried even if the handler declares them final; `*` is any kind not named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub retry_on: Vec<String>,
+    /// Error kinds that are final even if the handler would retry them; `*` is any kind not named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fail_on: Vec<String>,
+    /// Consequence of a failed attempt. Default `retry`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
+    /// Number of failed attempts within `failure_period` above which the worker stops the type and raises an alarm. Default:
+    /// no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_failures: Option<u32>,
+    /// Period of `max_failures`. Default 10s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure_period: Option<Millis>,
+    /// Isolation of attempts: in the worker (`none`) or in child processes (`process`). Rust handlers only. Default `none`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// Number of attempts after which a child process is replaced. Default 1000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub isolation_tasks: Option<u32>,
+    /// Memory limit of a child process, which is replaced if it holds more than half of it after an attempt. Default 512MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation_memory: Option<Bytes>,
+    /// File with the JSON Schema of the params, relative to kafleet.toml.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<PathBuf>,
+    /// Publish results to the type's results topic.
+    pub publish_results: bool,
+    /// Partitions of the task topic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub partitions: Option<u32>,
+    /// `exec`: program and arguments, run without a shell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// `exec`: additional environment variables.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// `exec`: working directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<PathBuf>,
+    /// `exec`: exit codes that are retried. Default 75 (EX_TEMPFAIL); any other code except 0 fails the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_exit_codes: Option<Vec<i32>>,
+    /// `http`: URL that receives the params.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// `http`: POST (default), PUT or PATCH.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// `http`: request headers; `${VARIABLE}` reads secrets from the environment.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+}
+
+/// Built-in handler of a type without Rust code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HandlerKind {
+    Echo,
+    Foreach,
+    Exec,
+    Http,
+}
+
+impl HandlerKind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Foreach => "foreach",
+            Self::Exec => "exec",
+            Self::Http => "http",
+        }
+    }
+}
+
+/// Order in which the tasks of a type run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// No order; the fastest.
+    #[default]
+    None,
+    /// One at a time per key; keys run in parallel.
+    Key,
+    /// One at a time per partition.
+    Partition,
+}
+
+/// Isolation of the attempts of a type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// In the worker's own process; the fastest.
+    #[default]
+    None,
+    /// In child processes, each of which runs one attempt at a time, so that a crash affects no other attempt.
+    Process,
+}
+
+/// Consequence of a failed attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnError {
+    /// Another attempt, until `retries` are used up.
+    #[default]
+    Retry,
+    /// The task fails.
+    Fail,
+    /// The task is skipped: it succeeds with a warning and the result `null`.
+    Skip,
+}
