@@ -1,5 +1,5 @@
-//! Many tasks at once: all their records go out over one burst, and their events, in batches, as soon as the records are
-//! acknowledged. Each task has an outcome of its own, as if it had been published alone.
+//! Publishing of many tasks: all records are sent in batches, and their events as soon as the records are
+//! acknowledged. Each task has its own outcome, as if it had been published alone.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,10 +15,10 @@ use crate::broker::{BatchRecord, BrokerError};
 use crate::model::event::submitted;
 use crate::model::task::Task;
 
-/// Tasks of one burst, and bursts of one call under way at once: what one call holds besides what it was given.
+/// Number of tasks per batch and of concurrent batches per call: they bound the memory of a call besides its input.
 const CHUNK: usize = 5_000;
 const BURSTS: usize = 2;
-/// Sends in a row before anybody else has a turn.
+/// Number of consecutive sends before yielding to other tasks.
 const SENDS: usize = 256;
 
 pub(super) async fn publish_all(publisher: &Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
@@ -37,31 +37,31 @@ pub(super) async fn publish_all(publisher: &Publisher, tasks: Vec<NewTask>, now_
     outcomes
 }
 
-/// One burst.
+/// One batch in progress.
 struct Many<'a> {
     publisher: &'a Publisher,
     burst: SendBatch<'a>,
     now_ms: i64,
     time: String,
-    /// The topic of the type that came last.
+    /// Topic of the most recent type.
     topic: (Arc<str>, String),
     slots: Vec<Slot>,
-    /// What can be sent now; what is sent again after a pause, and when.
+    /// Slots to send now, slots to send again after a pause, and the end of that pause.
     ready: VecDeque<u32>,
     again: Vec<u32>,
     resume: Instant,
-    /// Slots without an outcome.
+    /// Number of slots without an outcome.
     open: usize,
-    /// When whatever is not out is given up; what is out has as long again.
+    /// Deadline of unpublished records; announcements of published ones have as long again.
     end: Instant,
     ended: bool,
-    /// Those whose records are out and whose events have not been sent.
+    /// Slots whose records are acknowledged and whose events have not been sent.
     out: Vec<u32>,
     /// Encoded events.
     values: Vec<u8>,
 }
 
-/// An event to be sent: its partition, its slot, and where it lies among the encoded.
+/// Encoded event: its partition, its slot, and its range in the buffer.
 struct Encoded {
     partition: u32,
     number: u32,
@@ -76,7 +76,7 @@ enum Slot {
 struct Open {
     task: Task,
     key: Option<String>,
-    /// What is to be acknowledged next.
+    /// Next step to be acknowledged.
     way: Way,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Many<'a> {
     }
 
     async fn run(mut self) -> Vec<Result<Published, PublishError>> {
-        let mut told = Vec::new();
+        let mut outcomes = Vec::new();
         while self.open > 0 {
             self.announce();
             self.send_some();
@@ -127,14 +127,14 @@ impl<'a> Many<'a> {
                     Instant::now()
                 }
             };
-            self.burst.take(&mut told, wait.min(self.end)).await;
-            told.drain(..).for_each(|(number, outcome)| self.settle(number, outcome));
+            self.burst.take(&mut outcomes, wait.min(self.end)).await;
+            outcomes.drain(..).for_each(|(number, outcome)| self.settle(number, outcome));
             self.give_up_at_the_end();
         }
         self.slots.into_iter().map(Slot::outcome).collect()
     }
 
-    /// Stops at the first that has to come again: the queue may be full.
+    /// Sends ready slots. Stops at the first that has to be retried, since the queue may be full.
     fn send_some(&mut self) {
         if !self.again.is_empty() && Instant::now() >= self.resume {
             self.ready.extend(self.again.drain(..));
@@ -169,7 +169,7 @@ impl<'a> Many<'a> {
         burst.send(&task_record(task, open.key.as_deref(), &self.topic.1, &bytes_of(&headers)), number)
     }
 
-    /// Sends the events of those whose records are out. What is refused comes again one by one.
+    /// Sends the events of acknowledged records. Refused events are retried one by one.
     fn announce(&mut self) {
         self.values.clear();
         let mut events = Vec::with_capacity(self.out.len());
@@ -218,7 +218,7 @@ impl<'a> Many<'a> {
         *slot = Slot::Done(done);
     }
 
-    /// At the first end, what is not out has failed; at the second, everything.
+    /// At the first deadline fails unpublished tasks, at the second all that are left.
     fn give_up_at_the_end(&mut self) {
         if Instant::now() < self.end {
             return;

@@ -1,4 +1,4 @@
-//! Tasks of one tree that go out together: their records and their events in one transaction.
+//! Atomic publishing of tasks of one tree: records and events in one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::broker::{BrokerError, DependentRecord, TransactionalProducer};
 use crate::model::event::submitted;
 use crate::model::task::{Position, Task};
 
-/// A task on its way.
+/// Task prepared for publishing.
 struct Ready {
     task: Task,
     key: Option<String>,
@@ -17,8 +17,8 @@ struct Ready {
 }
 
 impl Publisher {
-    /// Publishes all of these or none; they must have one root. Blocks up to the deadline. After
-    /// [`BrokerError::InDoubt`] all of it may be out, or nothing.
+    /// Publishes all of the tasks or none; they must have the same root. Blocks up to the deadline. After
+    /// [`BrokerError::InDoubt`] either all or none are published.
     pub fn publish_together(
         &self,
         producer: &mut dyn TransactionalProducer,
@@ -31,11 +31,11 @@ impl Publisher {
             Ok(Ready { task: prepare(new, now_ms)?, key, way })
         };
         let tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
-        let places = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotOut)?;
+        let positions = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotOut)?;
         // The events come last, one for each task.
-        let events = &places[places.len().saturating_sub(tasks.len())..];
-        let told = |(ready, place): (Ready, &(i32, i64))| Published { id: ready.task.id, position: position(*place) };
-        Ok(tasks.into_iter().zip(events).map(told).collect())
+        let events = &positions[positions.len().saturating_sub(tasks.len())..];
+        let published = |(ready, at): (Ready, &(i32, i64))| Published { id: ready.task.id, position: position(*at) };
+        Ok(tasks.into_iter().zip(events).map(published).collect())
     }
 
     fn send_together(
@@ -55,20 +55,20 @@ impl Publisher {
             .zip(&headers)
             .map(|((ready, (topic, _)), headers)| task_record(&ready.task, ready.key.as_deref(), topic, headers))
             .collect();
-        let mut events = |places: &[(i32, i64)]| -> Vec<DependentRecord> {
-            let mut places = places.iter().copied();
-            tasks.iter().map(|ready| self.event_of(ready, &mut places, now_ms)).collect()
+        let mut events = |positions: &[(i32, i64)]| -> Vec<DependentRecord> {
+            let mut positions = positions.iter().copied();
+            tasks.iter().map(|ready| self.event_of(ready, &mut positions, now_ms)).collect()
         };
         producer.send_with_dependents(&records, &mut events, deadline)
     }
 
-    /// The event of a task, whose record has the next of these places if it has one.
-    fn event_of(&self, ready: &Ready, places: &mut dyn Iterator<Item = (i32, i64)>, now_ms: i64) -> DependentRecord {
+    /// Event of a task. If the task has a record, it takes that record's position from `positions`.
+    fn event_of(&self, ready: &Ready, positions: &mut dyn Iterator<Item = (i32, i64)>, now_ms: i64) -> DependentRecord {
         let mut value = Vec::with_capacity(256);
         let task = &ready.task;
         match ready.way {
-            Way::Record => match places.next() {
-                Some(place) => submitted(&Task { position: position(place), ..task.clone() }, now_ms, &mut value),
+            Way::Record => match positions.next() {
+                Some(at) => submitted(&Task { position: position(at), ..task.clone() }, now_ms, &mut value),
                 None => submitted(task, now_ms, &mut value),
             },
             Way::Announce => submitted(task, now_ms, &mut value),

@@ -1,4 +1,4 @@
-//! What is wrong with the topics that are there.
+//! Checks of existing topics against the configuration.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use crate::handlers::Registry;
 use crate::model::units::duration::Millis;
 
 const APPLY: &str = "run `kafleet topics apply`";
-/// Kafka's own topic has as many copies as the cluster can hold, up to 3.
+/// Kafka's own topic, which has as many replicas as the cluster allows, up to 3.
 const CLUSTER_TOPIC: &str = "__consumer_offsets";
 const SAFE_REPLICATION: u32 = 3;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It works, and may not for long or not as configured.
+    /// The fleet works, but is at risk or not as configured.
     Warning,
-    /// It does not work.
+    /// The fleet does not work.
     Error,
 }
 
-/// One thing that somebody should look at.
+/// Problem with a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub severity: Severity,
-    /// The topic.
+    /// Name of the topic.
     pub subject: String,
     pub what: String,
     pub hint: String,
@@ -40,7 +40,7 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Compares the topics that are there with those that should be. Empty: all is well. Blocks, at the longest for `deadline`.
+/// Compares existing topics with the required ones. An empty list means no problems. Blocks for at most `deadline`.
 pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline: Duration) -> Result<Vec<Finding>, BrokerError> {
     let begun = Instant::now();
     let left = || deadline.saturating_sub(begun.elapsed());
@@ -59,7 +59,7 @@ pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline
     Ok(findings)
 }
 
-/// Compares one topic with its spec. `copies`: the most copies that any topic has; 0: copies are of no interest.
+/// Compares one topic with its spec. `copies`: highest replication of any topic; 0 skips the check of replication.
 pub(super) fn judge(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>, copies: u32) -> Vec<Finding> {
     let judge = Judge { spec, is_events };
     match info {
@@ -68,7 +68,7 @@ pub(super) fn judge(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>,
     }
 }
 
-/// The recorded number of events partitions against the topic and the configuration.
+/// Compares the recorded number of events partitions with the topic and the configuration.
 fn fleet(
     control: Result<FleetSettings, FleetSettingsError>,
     events: Option<&TopicInfo>,
@@ -77,15 +77,15 @@ fn fleet(
 ) -> Option<Finding> {
     let recorded = match control.and_then(|control| control.require_events_partitions(names)) {
         Ok(recorded) => recorded,
-        Err(why) => return Some(told(names.control(), &why.to_string())),
+        Err(why) => return Some(finding_of(names.control(), &why.to_string())),
     };
     let why = super::agree(events, Some(recorded), config.topics.events_partitions).err()?;
     let subject = if matches!(why, ApplyError::Changed { .. }) { names.events() } else { names.control() };
-    Some(told(subject, &why.to_string()))
+    Some(finding_of(subject, &why.to_string()))
 }
 
-/// An error text with its hint.
-fn told(subject: String, text: &str) -> Finding {
+/// Finding from an error text with its hint.
+fn finding_of(subject: String, text: &str) -> Finding {
     let (what, hint) = text.split_once("\n\nhint: ").unwrap_or((text, APPLY));
     Finding { severity: Severity::Error, subject, what: what.to_owned(), hint: hint.to_owned() }
 }
@@ -110,7 +110,7 @@ impl Judge<'_> {
         found
     }
 
-    /// Those of the events topic are judged by what is recorded.
+    /// Checks the number of partitions; that of the events topic is checked against the recorded number instead.
     fn partitions(&self, info: &TopicInfo) -> Option<Finding> {
         let (present, wanted) = (info.partitions, self.spec.partitions);
         let few = present < wanted && !self.is_events;
@@ -165,7 +165,7 @@ impl Judge<'_> {
     }
 }
 
-/// -1 keeps for ever.
+/// Retention of -1 is unlimited.
 fn keeps(present: &str, wanted: &str) -> bool {
     present == "-1" || at_least(present, wanted)
 }

@@ -1,8 +1,8 @@
-//! Events become records: the heart of the tracker, a pure function of the log.
+//! Projection of events into task records: a pure function of the log.
 //!
-//! A [`WorkingSet`] holds the records that a batch needs. Events are folded into it one by one; what changed is then taken
-//! out as [`Changes`] and applied to the store together with the fence. Everything decided here comes from the log
-//! (events, offsets, append times), so folding it again gives the same.
+//! A [`WorkingSet`] contains the records that a batch needs. Events are folded into it one by one; the resulting
+//! [`Changes`](changes::Changes) are applied to the store together with the checkpoint. All decisions derive from the
+//! log (events, offsets, append times), so that projecting it again gives the same result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -37,10 +37,10 @@ mod reports;
 mod requests;
 mod state_machine;
 
-/// The version of this fold. A store written by a higher one is left alone.
+/// Version of the projection and of the stored formats. A store written by a higher version is left alone.
 pub const FOLD_VERSION: u32 = 9;
 
-/// Where an event lies in the log.
+/// Position of an event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub offset: i64,
@@ -48,37 +48,37 @@ pub struct Place {
     pub log_time_ms: i64,
 }
 
-/// What became of an event.
+/// Effect of an event on the projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Applied,
-    /// In the history, but it changed nothing: a duplicate, an older run, a report after the end.
+    /// Recorded in the history without any change: a duplicate, an event of an older run, a report after the end.
     Ignored,
-    /// It speaks of a task that has no record, and makes none; or of a run that no task can have.
+    /// Ignored: the task has no record and the kind does not create one, or the run is out of range.
     NoRecord,
 }
 
-/// The records at hand, and what has changed in them.
+/// Loaded task records of one partition, and their pending changes.
 pub struct WorkingSet {
     slots: FxHashMap<TaskId, WorkingEntry>,
-    /// In the order of their first change.
+    /// Changed records in the order of their first change.
     dirty: Vec<TaskId>,
     logs: Vec<(TaskId, Vec<String>)>,
     attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,
     kept: FxHashMap<TaskId, Option<Vec<u8>>>,
-    /// Bytes of the partition's records that wait for their time.
+    /// Bytes of deferred records in the partition.
     kept_bytes: u64,
-    /// Continuations of records at hand: they are to be at hand too.
+    /// Continuations of loaded records, which must be loaded too.
     wanted: Vec<TaskId>,
     ages: Arc<Ages>,
-    /// An event has told other lifetimes since they were last taken out.
+    /// Set when an event changed the lifetimes, until the changes are taken.
     new_lifetimes: bool,
 }
 
-/// How long things last, and what comes first of what has changed.
+/// Lifetimes in force, and earliest expiry among the changed records.
 struct Ages {
     lifetimes: Lifetimes,
-    /// When log time brings something first, of what has changed since [`WorkingSet::clear_due`].
+    /// Earliest expiry by log time among records changed since [`WorkingSet::clear_due`].
     soonest_ms: AtomicI64,
 }
 
@@ -95,15 +95,15 @@ impl Default for WorkingSet {
 }
 
 struct WorkingEntry {
-    /// None: the store has no record.
+    /// `None`: the store has no record.
     node: Option<TaskRecord>,
-    /// As the store has it, once the slot is dirty.
+    /// Indexed fields as stored, once the entry is dirty.
     stored: Option<Placed>,
     dirty: bool,
     used: bool,
 }
 
-/// The event that a change comes from.
+/// Event that causes a change.
 #[derive(Clone, Copy)]
 struct Change<'a> {
     id: &'a TaskId,
@@ -113,7 +113,7 @@ struct Change<'a> {
 }
 
 impl WorkingSet {
-    /// Goes on with a partition that keeps so many bytes of waiting records, and where these lifetimes are in force.
+    /// Resumes a partition with its deferred bytes and the lifetimes in force.
     pub fn resume(kept_bytes: u64, lifetimes: Lifetimes) -> Self {
         Self {
             slots: FxHashMap::default(),
@@ -133,8 +133,8 @@ impl WorkingSet {
     }
 
     pub fn load(&mut self, id: TaskId, node: Option<TaskRecord>) {
-        if let Some(node) = node.as_ref().filter(|node| node.has_thens()) {
-            node.then_ids(&id, &mut self.wanted);
+        if let Some(node) = node.as_ref().filter(|node| node.has_continuations()) {
+            node.continuation_ids(&id, &mut self.wanted);
         }
         self.slots.insert(id, WorkingEntry { node, stored: None, dirty: false, used: true });
     }
@@ -155,8 +155,8 @@ impl WorkingSet {
         self.slots.is_empty()
     }
 
-    /// Keeps the cache bounded: beyond `limit` records, those not used since the last call go. Whatever lies above a
-    /// record that stays, stays too. Call it between batches only.
+    /// Shrinks the cache to at most `limit` records by dropping those not used since the last call. Ancestors of a
+    /// record that stays are kept. Call between batches only.
     pub fn shrink(&mut self, limit: usize) {
         if self.slots.len() <= limit {
             return;
@@ -171,8 +171,8 @@ impl WorkingSet {
             let mut next = Some(id);
             while let Some(id) = next {
                 next = id.parent_id();
-                if let Some(node) = self.node(id.as_str()).filter(|node| node.has_thens()) {
-                    node.then_ids(&id, &mut follow);
+                if let Some(node) = self.node(id.as_str()).filter(|node| node.has_continuations()) {
+                    node.continuation_ids(&id, &mut follow);
                 }
                 if !keep.insert(id) {
                     break;
@@ -186,7 +186,7 @@ impl WorkingSet {
         });
     }
 
-    /// Folds one event. The records it needs ([`WorkingSet::missing`]) must be at hand.
+    /// Folds one event into the working set. The records it needs ([`WorkingSet::missing`]) must be loaded.
     pub fn fold(&mut self, event: &Event, place: Place) -> Verdict {
         if event.kind.is_of_no_task() {
             return self.take_settings(event);
@@ -203,48 +203,48 @@ impl WorkingSet {
             }
             self.ensure_ancestors(&event.id, event.run, cause);
         }
-        let above = if grows || event.task.is_some() { self.cancel_above(&event.id) } else { None };
+        let above = if grows || event.task.is_some() { self.ancestor_cancel(&event.id) } else { None };
         let next_run = if event.kind == Kind::RetryRequested { self.next_run(event) } else { 0 };
         let room = MAX_KEPT_BYTES.saturating_sub(self.kept_bytes);
-        let Some(node) = self.touch(&event.id) else { return Verdict::NoRecord };
-        let (before, kept_before) = (standing(&event.id, node), node.kept);
+        let Some(node) = self.node_mut(&event.id) else { return Verdict::NoRecord };
+        let (before, kept_before) = (rollup_input(&event.id, node), node.kept);
         let seen = (node.announced, node.run);
         let is_of_run = event.kind.creates() && event.run >= node.run;
-        let was_cancelled_ahead = is_of_run && event.task.is_some() && node.is_cancelled_ahead();
-        if was_cancelled_ahead || (is_of_run && node.is_given_up()) {
-            node.take_back();
+        let was_cancelled_ahead = is_of_run && event.task.is_some() && node.is_cancelled_unannounced();
+        if was_cancelled_ahead || (is_of_run && node.is_expired_unannounced()) {
+            node.restore_expected();
         }
         let step = step(node, event, place, next_run);
         if was_cancelled_ahead {
-            requests::cancel_again(node, place);
+            requests::reissue_cancel(node, place);
         }
         let later = above.is_some() || event.kind == Kind::RetryRequested;
-        let inherited = requests::inherit(node, above, cause);
+        let inherited = requests::inherit_cancel(node, above, cause);
         let kept = (event.record.is_some() || kept_before > 0)
             .then(|| (keep(node, event, step.verdict, place, kept_before, room), node.kept));
-        remember(node, event, place, &step);
-        inherited.into_iter().for_each(|entry| node.remember(entry));
+        add_to_history(node, event, place, &step);
+        inherited.into_iter().for_each(|entry| node.push_history(entry));
         node.folded_to = place.offset + 1;
-        notifications::pass(node, &step.passed, cause);
+        notifications::notify_passed_states(node, &step.passed, cause);
         let fresh = seen != (node.announced, node.run);
-        if continuations::is_due(node) {
-            self.follow(&event.id, cause);
-            self.touch(&event.id).into_iter().for_each(|node| refresh(node, cause));
+        if continuations::has_due(node) {
+            self.create_continuations(&event.id, cause);
+            self.node_mut(&event.id).into_iter().for_each(|node| refresh(node, cause));
         } else {
             refresh(node, cause);
         }
         if later {
-            self.outlive(&event.id);
+            self.mark_outlived(&event.id);
         }
         if fresh {
-            self.hold(&event.id, ages.lifetimes.max_tree_age_ms);
+            self.extend_retention(&event.id, ages.lifetimes.max_tree_age_ms);
         }
-        // With its policy, or with a new run, what its children have reached counts as if it happened now.
-        if fresh && self.node(event.id.as_str()).is_some_and(child_failures::trips) {
+        // The announcement of a policy or a new run applies to failures of children that were recorded before.
+        if fresh && self.node(event.id.as_str()).is_some_and(child_failures::must_fail_fast) {
             self.fail_fast(&event.id, None, cause);
         }
         if let Some((Some(keeping), now)) = kept {
-            self.note_kept(&event.id, keeping, kept_before, now);
+            self.record_deferred(&event.id, keeping, kept_before, now);
         }
         self.propagate(&event.id, Some(before), cause);
         if step.started {
@@ -252,15 +252,15 @@ impl WorkingSet {
         }
         self.raise_highest_run(&event.id, step.run.max(event.run));
         if let Some(conflict) = step.conflict {
-            self.tell_conflict(event, place, conflict);
+            self.record_conflict(event, place, conflict);
         }
         if step.verdict == Verdict::Applied {
-            self.note_beside(event);
+            self.collect_side_data(event);
         }
         step.verdict
     }
 
-    /// Makes a record for a task, and for everything above it that has none.
+    /// Creates records for a task and for its ancestors that have none.
     fn ensure_ancestors(&mut self, id: &TaskId, run: u32, cause: Change<'_>) {
         let mut missing: Vec<TaskId> = Vec::new();
         let mut next = id.parent_id();
@@ -271,7 +271,7 @@ impl WorkingSet {
             next = above.parent_id();
             missing.push(above);
         }
-        // From the top down: an expected parent takes the lowest run, so that whatever comes under it counts.
+        // From the top down. Expected ancestors get the lowest run, so that children of any run count.
         for above in missing.into_iter().rev() {
             self.add(above, TaskRecord::expected(1, cause.place.log_time_ms), cause);
         }
@@ -285,8 +285,8 @@ impl WorkingSet {
         self.propagate(&id, None, Change { id: &id, ..cause });
     }
 
-    /// A record about to be changed.
-    fn touch(&mut self, id: &TaskId) -> Option<&mut TaskRecord> {
+    /// Returns a record for modification and marks it as changed.
+    fn node_mut(&mut self, id: &TaskId) -> Option<&mut TaskRecord> {
         let slot = self.slots.get_mut(id)?;
         let node = slot.node.as_mut()?;
         slot.used = true;
@@ -298,30 +298,30 @@ impl WorkingSet {
         Some(node)
     }
 
-    /// Carries a change of a task's standing up to the root.
+    /// Propagates a change of a task's rollup input up to the root.
     fn propagate(&mut self, id: &TaskId, before: Option<RollupInput>, cause: Change<'_>) {
         let mut before = before;
         let mut child = id.clone();
         while let Some(parent_id) = child.parent_id() {
-            let Some(now) = self.node(child.as_str()).map(|node| standing(&child, node)) else { return };
+            let Some(now) = self.node(child.as_str()).map(|node| rollup_input(&child, node)) else { return };
             if before.as_ref() == Some(&now) {
                 return;
             }
-            let Some(parent) = self.touch(&parent_id) else { return };
-            let (parent_before, was_lost) = (standing(&parent_id, parent), child_failures::is_lost(parent));
+            let Some(parent) = self.node_mut(&parent_id) else { return };
+            let (parent_before, had_failed_fast) = (rollup_input(&parent_id, parent), child_failures::has_failed_fast(parent));
             if let Some(before) = &before {
                 rollup::uncount(&mut parent.below, parent.run, before);
             }
             rollup::count(&mut parent.below, parent.run, &now);
             parent.has_below = true;
-            if continuations::is_due(parent) {
-                self.follow(&parent_id, Change { id, ..cause });
+            if continuations::has_due(parent) {
+                self.create_continuations(&parent_id, Change { id, ..cause });
             }
-            let Some(parent) = self.touch(&parent_id) else { return };
+            let Some(parent) = self.node_mut(&parent_id) else { return };
             refresh(parent, Change { id, ..cause });
-            match was_lost {
-                true => child_failures::heal(parent),
-                false if child_failures::trips(parent) => self.fail_fast(&parent_id, Some(&child), cause),
+            match had_failed_fast {
+                true => child_failures::clear_child_failure(parent),
+                false if child_failures::must_fail_fast(parent) => self.fail_fast(&parent_id, Some(&child), cause),
                 false => {}
             }
             before = Some(parent_before);
@@ -329,7 +329,7 @@ impl WorkingSet {
         }
     }
 
-    /// The first start in a tree is remembered by everything above it.
+    /// Records the first start in a tree on all ancestors.
     fn mark_start(&mut self, event: &Event) {
         let at_ms = event.started_at_ms.unwrap_or(event.at_ms);
         let mut next = Some(event.id.clone());
@@ -337,7 +337,7 @@ impl WorkingSet {
             if self.node(id.as_str()).is_none_or(|node| node.first_start.is_some()) {
                 return;
             }
-            if let Some(node) = self.touch(&id) {
+            if let Some(node) = self.node_mut(&id) {
                 node.first_start = Some(Box::new(Moment { at_ms, by: event.id.to_string() }));
             }
             next = id.parent_id();
@@ -349,25 +349,25 @@ impl WorkingSet {
             return;
         }
         let Ok(root) = TaskId::parse(id.root()) else { return };
-        if let Some(node) = self.touch(&root) {
+        if let Some(node) = self.node_mut(&root) {
             node.highest_run = run;
         }
     }
 
-    /// The run that a retry gives: the one after the highest in the tree, unless it was decided above.
+    /// Run started by a retry: one above the highest in the tree, unless the request names it.
     fn next_run(&self, event: &Event) -> u32 {
         let highest = self.node(event.id.root()).map_or(0, |root| root.highest_run);
         event.new_run.unwrap_or(highest.saturating_add(1))
     }
 
-    /// A task that was made or started anew after the cancels above it goes on: who asks again means it too.
-    fn outlive(&mut self, id: &TaskId) {
+    /// Marks ancestors' cancels from which this newer task is exempt, so that a repeated cancel includes the task.
+    fn mark_outlived(&mut self, id: &TaskId) {
         let Some(asof) = self.node(id.as_str()).filter(|node| !node.own.is_terminal()).map(|node| node.asof) else { return };
         let mut next = id.parent_id();
         while let Some(above) = next {
             let outlived = |cancel: &&Cancel| cancel.named && cancel.subtree && cancel.asof <= asof && !cancel.outlived;
             let is_new = self.node(above.as_str()).and_then(|node| node.cancel.as_deref()).filter(outlived).is_some();
-            let node = if is_new { self.touch(&above) } else { None };
+            let node = if is_new { self.node_mut(&above) } else { None };
             if let Some(cancel) = node.and_then(|node| node.cancel.as_deref_mut()) {
                 cancel.outlived = true;
             }
@@ -375,7 +375,7 @@ impl WorkingSet {
         }
     }
 
-    fn note_kept(&mut self, id: &TaskId, keeping: DeferredRecord, before: u32, now: u32) {
+    fn record_deferred(&mut self, id: &TaskId, keeping: DeferredRecord, before: u32, now: u32) {
         self.kept_bytes = (self.kept_bytes + u64::from(now)).saturating_sub(u64::from(before));
         self.kept.insert(
             id.clone(),
@@ -386,8 +386,8 @@ impl WorkingSet {
         );
     }
 
-    /// What is kept beside the record.
-    fn note_beside(&mut self, event: &Event) {
+    /// Collects log lines and attachments, which are stored next to the record.
+    fn collect_side_data(&mut self, event: &Event) {
         if event.kind == Kind::Log {
             self.logs.push((event.id.clone(), event.lines.clone()));
         }
@@ -397,35 +397,43 @@ impl WorkingSet {
         }
     }
 
-    /// Two different tasks under one id: told on the parent, or on the root itself.
-    fn tell_conflict(&mut self, event: &Event, place: Place, conflict: String) {
-        let told_on = event.id.parent_id().unwrap_or_else(|| event.id.clone());
-        if let Some(node) = self.touch(&told_on) {
+    /// Records a conflict of two different tasks with one id in the parent's history, or in the root's own.
+    fn record_conflict(&mut self, event: &Event, place: Place, conflict: String) {
+        let reported_on = event.id.parent_id().unwrap_or_else(|| event.id.clone());
+        if let Some(node) = self.node_mut(&reported_on) {
             let entry =
                 HistoryEntry { kind: Kind::Warned, message: Some(conflict), ..history_entry(event, place, Verdict::Ignored) };
-            node.remember(entry);
+            node.push_history(entry);
         }
     }
 }
 
-/// What one event does to its own task.
+/// Effect of one event on its own task.
 struct Step {
     verdict: Verdict,
     in_history: bool,
     started: bool,
     conflict: Option<String>,
-    /// A run that is taken in the tree.
+    /// Highest run in use in the tree.
     run: u32,
-    /// Own states that the event implies and that no event of their own has told, with their times. Only for tasks with actions or checks.
+    /// Own states implied by the event but not reported by earlier events, with their times. Empty for tasks without
+    /// actions and checks.
     passed: Vec<(State, i64)>,
-    /// The first `submitted` of the run, after other events of that run.
+    /// Set for the first `submitted` of a run after other events of that run.
     is_late_announcement: bool,
 }
 
 impl Step {
     fn of(verdict: Verdict) -> Self {
-        let (passed, is_late_announcement) = Default::default();
-        Self { verdict, in_history: true, started: false, conflict: None, run: 0, passed, is_late_announcement }
+        Self {
+            verdict,
+            in_history: true,
+            started: false,
+            conflict: None,
+            run: 0,
+            passed: Vec::new(),
+            is_late_announcement: false,
+        }
     }
 }
 
@@ -436,10 +444,10 @@ fn step(node: &mut TaskRecord, event: &Event, place: Place, next_run: u32) -> St
         Kind::EffectDone => return requests::effect_done(node, event),
         Kind::Patched => return requests::patch(node, event),
         Kind::Attached | Kind::Detached => return attachments::attach(node, event),
-        Kind::WorkerSilent => return silence(node, event),
-        // From outside of any attempt: it belongs to the task, whichever run that is in.
+        Kind::WorkerSilent => return mark_silent(node, event),
+        // A line from outside any attempt belongs to the task in whichever run.
         Kind::Log if event.worker.is_none() => return Step { in_history: false, ..Step::of(attach(node, event)) },
-        Kind::Checked => return notifications::checked(node, event, place),
+        Kind::Checked => return notifications::run_check(node, event, place),
         _ => {}
     }
     if event.run < node.run {
@@ -456,12 +464,12 @@ fn step(node: &mut TaskRecord, event: &Event, place: Place, next_run: u32) -> St
     if conflict.is_some() && announces {
         return Step { conflict, ..Step::of(Verdict::Ignored) };
     }
-    // Their numbers go on from those of its policy, which so has to be known.
+    // Handler continuations are numbered after the policy's, so the policy must be known.
     if !event.then.is_empty() && node.announced && !node.own.is_terminal() {
         node.handler_continuations = Some(event.then.clone());
     }
     let was_started = node.started_at_ms.is_some();
-    let mut passed = notifications::passed(node, event);
+    let mut passed = notifications::passed_states(node, event);
     let verdict = match event.kind {
         Kind::Progress | Kind::Log => attach(node, event),
         Kind::Reported => report(node, event),
@@ -476,16 +484,16 @@ fn step(node: &mut TaskRecord, event: &Event, place: Place, next_run: u32) -> St
     Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
 }
 
-/// What the history says of the event.
-fn remember(node: &mut TaskRecord, event: &Event, place: Place, step: &Step) {
+/// Adds the event to the history.
+fn add_to_history(node: &mut TaskRecord, event: &Event, place: Place, step: &Step) {
     if step.is_late_announcement {
-        node.remember_announcement(late_announcement(event, place));
+        node.insert_announcement(late_announcement(event, place));
     } else if step.in_history {
-        node.remember(history_entry(event, place, step.verdict));
+        node.push_history(history_entry(event, place, step.verdict));
     }
 }
 
-/// A new run starts from nothing; the groups of children below it are superseded.
+/// Resets the record for a new run; groups of children of older runs are superseded.
 fn begin_run(node: &mut TaskRecord, run: u32) {
     let fresh = TaskRecord::expected(run, node.seen_ms);
     let old = std::mem::replace(node, fresh);
@@ -511,13 +519,13 @@ fn begin_run(node: &mut TaskRecord, run: u32) {
     }
 }
 
-/// The first announcement of a run counts; another task under the same id and run is a conflict.
+/// Applies an announcement. Within a run the first one counts; another task with the same id and run is a conflict.
 fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) -> Option<String> {
     if node.announced {
         let other_type = node.task_type.as_deref() != Some(&*task.task_type);
         let other_hash = node.hash.is_some() && task.hash.is_some() && node.hash != task.hash;
         if !other_type && !other_hash {
-            // The same task, published again: after its wait, or for a retry.
+            // The same task published again, after a wait or for a retry.
             node.position = newest(node.position, task.position);
             return None;
         }
@@ -537,16 +545,16 @@ fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) -> Option<S
     None
 }
 
-/// Whoever speaks of an earlier record of the task is late.
-fn newest(known: Option<Position>, told: Option<Position>) -> Option<Position> {
-    match (known, told) {
-        (Some(known), Some(told)) if known.partition == told.partition && told.offset < known.offset => Some(known),
-        _ => told.or(known),
+/// Newer of two positions in the same partition; a lower offset comes from a late event.
+fn newest(known: Option<Position>, new: Option<Position>) -> Option<Position> {
+    match (known, new) {
+        (Some(known), Some(new)) if known.partition == new.partition && new.offset < known.offset => Some(known),
+        _ => new.or(known),
     }
 }
 
-/// The worker that has the task is not heard of any more. It moves nothing, but nobody waits for that worker then.
-fn silence(node: &mut TaskRecord, event: &Event) -> Step {
+/// Marks the worker of a task as silent. No state changes, but a cancel no longer waits for that worker.
+fn mark_silent(node: &mut TaskRecord, event: &Event) -> Step {
     if event.run != node.run || event.worker.is_none() || event.worker != node.worker || !node.is_held() {
         return Step::of(Verdict::Ignored);
     }
@@ -554,7 +562,7 @@ fn silence(node: &mut TaskRecord, event: &Event) -> Step {
     Step::of(Verdict::Applied)
 }
 
-fn standing(id: &TaskId, node: &TaskRecord) -> RollupInput {
+fn rollup_input(id: &TaskId, node: &TaskRecord) -> RollupInput {
     let (_, _, tree) = rollup::children_of(&node.below);
     let then = number_of(id.segment()).is_some();
     let ignored = node.on_failure() == OnFailure::Ignore;
@@ -567,7 +575,7 @@ fn state_of(node: &TaskRecord) -> State {
     if cancelling { State::Cancelling } else { rollup::combine(node.own, &node.below, node.tolerated()) }
 }
 
-/// Computes the state again and keeps the times that hang on it.
+/// Recomputes the state and the fields derived from it.
 fn refresh(node: &mut TaskRecord, cause: Change<'_>) {
     let state = state_of(node);
     if state.is_terminal() != node.state.is_terminal() {
@@ -578,11 +586,11 @@ fn refresh(node: &mut TaskRecord, cause: Change<'_>) {
     node.state = state;
     if let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
         cancel.named = false;
-        requests::uncancel(node, cause.place);
+        requests::withdraw_cancel(node, cause.place);
     }
-    notifications::judge(node, cause);
+    notifications::evaluate(node, cause);
     let before = node.age;
-    node.grow_older(&cause.ages.lifetimes, cause.place.log_time_ms);
+    node.schedule_expiry(&cause.ages.lifetimes, cause.place.log_time_ms);
     if let Some(age) = node.age.filter(|age| Some(*age) != before) {
         cause.ages.soonest_ms.fetch_min(age.due_ms, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The record on a task topic: params as the value, everything else as CloudEvents headers, all with defaults.
+//! Record on a task topic: params as the value, everything else in CloudEvents headers, all of them optional.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::task::continuation::{Continuation, check_thens};
 use super::task::id::{TaskId, clip};
 use super::units::duration::Millis;
 
-/// Header names. All are optional: a bare JSON line is a task.
+/// Header names. All headers are optional: a bare JSON line is a valid task.
 pub mod header {
     pub const SPEC_VERSION: &str = "ce_specversion";
     pub const ID: &str = "ce_id";
@@ -40,7 +40,7 @@ pub mod header {
     pub const TRACE_PARENT: &str = "traceparent";
     pub const TRACE_STATE: &str = "tracestate";
 
-    /// Those that say the policy.
+    /// Headers that make up the policy.
     pub const OF_POLICY: [&str; 13] = [
         NOT_BEFORE,
         EXPIRES,
@@ -74,47 +74,50 @@ pub mod header {
         TRACE_STATE,
     ];
 
-    /// Its value is part of the task; others are only carried along.
+    /// Returns true for headers that become part of the task; others are only copied.
     pub fn is_known(name: &str) -> bool {
         OTHERS.contains(&name) || OF_POLICY.contains(&name)
     }
 }
 
-/// The content type of structured-mode CloudEvents.
+/// Content type of structured-mode CloudEvents.
 pub const STRUCTURED: &str = "application/cloudevents+json";
 
-/// Limits on what a producer may attach to a task.
+/// Maximum number of tags of a task.
 pub const MAX_TAGS: usize = 32;
+/// Maximum length of names, links, keys and similar texts, in characters.
 pub const MAX_TEXT_CHARS: usize = 512;
+/// Maximum size of the rules in `ce_policy`, in bytes.
 pub const MAX_POLICY_BYTES: usize = 16 * 1024;
+/// Maximum number of retries of a task.
 pub const MAX_RETRIES: u32 = 1_000;
-/// The highest run of a task: a new one takes the number after the highest in its tree, so there must be room above.
+/// Highest run of a task. A new run is one above the highest in its tree, so the number needs headroom.
 pub const MAX_RUN: u32 = 1_000_000;
 
-/// A task as the worker sees it.
+/// Decoded task record.
 #[derive(Clone, Debug)]
 pub struct Task {
     pub id: TaskId,
     pub task_type: Arc<str>,
     pub run: u32,
-    /// Attempts already used in this run when the record was written.
+    /// Attempts of this run used before the record was written.
     pub attempts_used: u32,
-    /// When the producer made it (`ce_time`), else the record's timestamp. Epoch milliseconds.
+    /// Creation time set by the producer (`ce_time`), else the record's timestamp. Epoch milliseconds.
     pub created_at_ms: i64,
     pub position: Position,
     pub asof: Option<i64>,
-    /// Whoever has published it tells of it in an event.
+    /// The publisher announces the task with an event of its own.
     pub announced: bool,
     pub hash: Option<Box<str>>,
     pub policy: Option<Box<Policy>>,
     pub trace: Option<Box<Trace>>,
-    /// Its record has headers that say nothing to kafleet: whoever passes the task on takes them along.
+    /// The record has headers unknown to kafleet, which are copied when the task is passed on.
     pub has_foreign_headers: bool,
-    /// JSON, checked.
+    /// Valid JSON.
     pub params: RawJson,
 }
 
-/// The place of a record in its topic.
+/// Position of a record in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Position {
     pub partition: i32,
@@ -138,32 +141,32 @@ impl std::str::FromStr for Position {
     }
 }
 
-/// The W3C trace context of the producer.
+/// W3C trace context of the producer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub parent: String,
     pub state: Option<String>,
 }
 
-/// What a failed child does to its parent.
+/// Effect of a failed child on its parent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
     /// The parent fails too.
     #[default]
     Fail,
-    /// The parent does not mind.
+    /// The parent is not affected.
     Ignore,
 }
 
-/// What the producer asks for beyond type and params. Everything has a default; the type's settings fill the gaps.
+/// Options of a task beyond type and params. Unset fields default to the settings of the type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct Policy {
-    /// Not to be started before this time (epoch ms).
+    /// Earliest start (epoch ms).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before_ms: Option<i64>,
-    /// Not to be started after this time (epoch ms).
+    /// Latest start (epoch ms).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,10 +175,10 @@ pub struct Policy {
     pub min_backoff: Option<Millis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backoff: Option<Millis>,
-    /// Of one attempt.
+    /// Timeout of one attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
-    /// Of all attempts and waits together.
+    /// Timeout of all attempts and waits together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_timeout: Option<Millis>,
     #[serde(skip_serializing_if = "is_default")]
@@ -192,33 +195,32 @@ pub struct Policy {
     pub rules: Rules,
 }
 
-/// The part of the policy that travels as JSON in `ce_policy`.
+/// Part of the policy that travels as JSON in `ce_policy`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct Rules {
-    /// Free-form options of the task; a JSON object that people may change later.
+    /// Free-form options; a JSON object that people may change later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<serde_json::Value>,
-    /// Run by someone else, who reports its state.
+    /// The task runs outside the fleet, and its state is reported.
     #[serde(skip_serializing_if = "is_default")]
     pub external: bool,
-    /// Reports after the end are ignored (external tasks).
+    /// Whether reports after the end are ignored (external tasks).
     #[serde(skip_serializing_if = "is_true")]
     pub block_when_done: bool,
-    /// With the first failed child that `max_failed` does not allow, everything still open below is cancelled, the task
-    /// itself too.
+    /// Cancels the task and everything pending below when a child fails beyond `max_failed`.
     #[serde(skip_serializing_if = "is_default")]
     pub fail_fast: bool,
-    /// So many direct children may fail, be cancelled or expire without failing the task. Default 0.
+    /// Number of direct children that may fail, be cancelled or expire before the task fails. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_failed: Option<u32>,
-    /// What follows when it and everything below it have ended; at most 8.
+    /// Continuations, started once the task and everything below have ended; at most 8.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Continuation>,
-    /// What is done when it comes into a state; at most 8.
+    /// Notifications when the task reaches a state; at most 8.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
-    /// Looks at its state at a time; at most 8.
+    /// State checks at given times; at most 8.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
 }
@@ -246,15 +248,16 @@ fn is_true(value: &bool) -> bool {
     *value
 }
 
-/// Why a record is not a task. It goes to the dead-letter topic with this.
+/// Reason why a record is not a valid task. The record goes to the dead-letter topic with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// Stable: `empty_value`, `bad_json`, `bad_id`, `bad_header`, `unsupported_version`, `schema`, `too_large`, …
+    /// Stable code: `empty_value`, `bad_json`, `bad_id`, `bad_header`, `unsupported_version`, `schema`, `too_large`,
+    /// …
     pub code: &'static str,
     pub message: String,
-    /// Where in the params (JSON pointer).
+    /// Location in the params (JSON pointer).
     pub pointer: Option<String>,
-    /// The task's id and run, when they could be read.
+    /// Id and run of the task, if they could be parsed.
     pub task: Option<(TaskId, u32)>,
 }
 
@@ -264,7 +267,7 @@ impl Reject {
     }
 }
 
-/// One record of a task topic, before it is understood.
+/// Record of a task topic before decoding.
 pub struct Source<'a> {
     pub task_type: &'a Arc<str>,
     pub position: Position,
@@ -272,7 +275,7 @@ pub struct Source<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// Reads a record. Unknown headers are ignored; a header that is known and cannot be read is an error.
+/// Decodes a record. Unknown headers are ignored; a known header that is invalid is an error.
 pub fn read_task<'a>(source: &Source<'_>, headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> Result<Task, Reject> {
     let mut draft = Draft::default();
     for (name, value) in headers {
@@ -280,7 +283,7 @@ pub fn read_task<'a>(source: &Source<'_>, headers: impl Iterator<Item = (&'a str
     }
     let Some(value) = source.value.filter(|value| !value.is_empty()) else {
         return Err(
-            draft.reject(Reject::new("empty_value", "the record has no value: params are any JSON, `null` at least"), source)
+            draft.reject(Reject::new("empty_value", "the record has no value: params must be JSON, at least `null`"), source)
         );
     };
     if draft.structured {
@@ -289,7 +292,7 @@ pub fn read_task<'a>(source: &Source<'_>, headers: impl Iterator<Item = (&'a str
     draft.finish(source, value)
 }
 
-/// What the headers have said so far.
+/// Headers decoded so far.
 #[derive(Default)]
 struct Draft<'a> {
     id: Option<&'a str>,
@@ -307,9 +310,9 @@ struct Draft<'a> {
     trace_state: Option<String>,
     structured: bool,
     has_foreign_headers: bool,
-    /// The first header that cannot be read.
+    /// Error of the first invalid header.
     refusal: Option<Reject>,
-    /// It is one that the task's name depends on.
+    /// The invalid header is part of the task's identity.
     nameless: bool,
 }
 
@@ -319,7 +322,7 @@ enum Expiry {
 }
 
 impl<'a> Draft<'a> {
-    /// Goes on after a header that cannot be read: the refusal names the task, and its id may come later.
+    /// Decodes a header. Goes on after an invalid one, because the rejection names the task and its id may follow.
     fn take(&mut self, name: &str, value: &'a [u8]) {
         if let Err(why) = self.header(name, value) {
             self.nameless |= matches!(name, header::ID | header::PARENT | header::RUN);
@@ -328,7 +331,7 @@ impl<'a> Draft<'a> {
     }
 
     fn header(&mut self, name: &str, value: &'a [u8]) -> Result<(), Reject> {
-        // Only kafleet's own names begin so; everything else belongs to somebody else.
+        // Names of kafleet's own headers begin with `ce_`; all others are foreign.
         let known = name.starts_with("ce_") || matches!(name, header::CONTENT_TYPE | header::TRACE_PARENT | header::TRACE_STATE);
         if !known {
             self.has_foreign_headers = true;
@@ -341,7 +344,7 @@ impl<'a> Draft<'a> {
             header::SPEC_VERSION if text != "1.0" => {
                 return Err(Reject::new(
                     "unsupported_version",
-                    format!("header `{name}` is `{}`: CloudEvents 1.0 is what this version reads", clip(text)),
+                    format!("header `{name}` is `{}`: only CloudEvents 1.0 is supported", clip(text)),
                 ));
             }
             header::ID => self.id = Some(text),
@@ -364,7 +367,7 @@ impl<'a> Draft<'a> {
 
     fn policy_header(&mut self, name: &str, text: &str) -> Result<(), Reject> {
         let duration = || Millis::parse(text).map_err(|why| bad_header(name, &why));
-        // The box is made only for a header that is part of the policy: most tasks have none.
+        // The box is allocated only for a policy header, because most tasks have none.
         macro_rules! set {
             ($field:ident, $value:expr) => {{
                 let value = $value;
@@ -406,7 +409,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// A structured-mode CloudEvent: its attributes are the headers, its `data` the params.
+    /// Decodes a structured-mode CloudEvent: its attributes are the headers, its `data` the params.
     fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<Task, Reject> {
         #[derive(Deserialize)]
         struct Envelope {
@@ -482,7 +485,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Adds the id to a refusal, where it can be read.
+    /// Adds the task's identity to a rejection, if it can be parsed.
     fn reject(&self, reject: Reject, source: &Source<'_>) -> Reject {
         let id = if self.nameless { None } else { self.resolve_id(source).ok() };
         let task = id.map(|id| (id, self.run.unwrap_or(1)));
@@ -502,20 +505,21 @@ fn number(name: &str, text: &str, min: u64, max: u64) -> Result<u64, Reject> {
         .ok_or_else(|| bad_header(name, &format!("`{}` is not a whole number from {min} to {max}", clip(text))))
 }
 
-/// RFC 3339, or epoch milliseconds.
+/// Parses RFC 3339, or epoch milliseconds.
 pub fn parse_time(text: &str) -> Result<i64, String> {
     if let Ok(millis) = text.trim().parse::<i64>() {
         return Ok(millis);
     }
-    let told = |_| format!("`{}` is not a time: write RFC 3339, such as 2026-01-31T12:00:00Z, or epoch milliseconds", clip(text));
-    text.trim().parse::<jiff::Timestamp>().map(jiff::Timestamp::as_millisecond).map_err(told)
+    let invalid =
+        |_| format!("`{}` is not a time: write RFC 3339, such as 2026-01-31T12:00:00Z, or epoch milliseconds", clip(text));
+    text.trim().parse::<jiff::Timestamp>().map(jiff::Timestamp::as_millisecond).map_err(invalid)
 }
 
 fn time(name: &str, text: &str) -> Result<i64, Reject> {
     parse_time(text).map_err(|why| bad_header(name, &why))
 }
 
-/// A duration counts from the task's creation. A bare number is a duration, as everywhere.
+/// Parses an expiry. A duration counts from the task's creation; a bare number is a duration in milliseconds.
 fn expiry(name: &str, text: &str) -> Result<Expiry, Reject> {
     Millis::parse(text)
         .map(Expiry::After)
@@ -538,14 +542,14 @@ fn on_failure(name: &str, text: &str) -> Result<OnFailure, Reject> {
     }
 }
 
-/// Tags are separated by commas.
+/// Parses tags separated by commas.
 fn tags(name: &str, text: &str) -> Result<Vec<String>, Reject> {
     let tags: Vec<String> = text.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
     check_tags(&tags).map_err(|why| bad_header(name, &why))?;
     Ok(tags)
 }
 
-/// At most 32 tags of 1 to 128 characters, none with a comma.
+/// Checks tags: at most 32, of 1 to 128 characters each, without commas.
 pub fn check_tags(tags: &[String]) -> Result<(), String> {
     if tags.len() > MAX_TAGS {
         return Err(format!("{} tags: at most {MAX_TAGS} are allowed", tags.len()));
@@ -560,12 +564,12 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
     if text.len() > MAX_POLICY_BYTES {
         return Err(bad_header(name, &format!("it has {} bytes: at most {MAX_POLICY_BYTES} are allowed", text.len())));
     }
-    // serde takes a list for a struct, field by field.
+    // serde would also accept a list as a struct, field by field.
     if !text.trim_start().starts_with('{') {
         return Err(bad_header(name, "it must be a JSON object"));
     }
     let rules: Rules =
-        serde_json::from_str(text).map_err(|why| bad_header(name, &format!("it is not the JSON expected: {why}")))?;
+        serde_json::from_str(text).map_err(|why| bad_header(name, &format!("it is invalid: {why}")))?;
     if rules.options.as_ref().is_some_and(|options| !options.is_object()) {
         return Err(bad_header(name, "`options` must be a JSON object"));
     }
