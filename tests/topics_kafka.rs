@@ -39,7 +39,9 @@ fn kafka(config: &Config) -> Arc<dyn Broker> {
 #[tokio::test(flavor = "multi_thread")]
 async fn topics_are_applied_checked_and_fixed() {
     let Some(config) = config() else { return };
-    let (broker, names, registry) = (kafka(&config), Names::new(&config.topics.prefix), Registry::default());
+    let broker = kafka(&config);
+    let names = Names::new(&config.topics.prefix);
+    let registry = Registry::default();
     assert_eq!(read_control(&*broker, &names, DEADLINE), Err(FleetSettingsError::Missing(names.control())));
     assert_eq!(check(&*broker, &config, &registry, DEADLINE).unwrap().len(), 6, "all topics are missing");
 
@@ -64,7 +66,8 @@ async fn topics_are_applied_checked_and_fixed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn control_topic_is_read_past_transaction_markers() {
     let Some(config) = config() else { return };
-    let (broker, names) = (kafka(&config), Names::new(&config.topics.prefix));
+    let broker = kafka(&config);
+    let names = Names::new(&config.topics.prefix);
     apply(broker.clone(), &config, &Registry::default(), DEADLINE).await.unwrap();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     mark_partition_consumed(&link, &names, "echo", 1).await.unwrap();

@@ -124,12 +124,12 @@ impl WorkerRegistry {
 }
 
 /// Tails the workers topic until the returned guard is dropped.
-pub fn listen(roll: Arc<WorkerRegistry>, broker: Arc<dyn Broker>, names: &Names) -> TopicFollower {
-    follow(broker, names.workers(), Listener { roll, misread: 0 })
+pub fn listen(registry: Arc<WorkerRegistry>, broker: Arc<dyn Broker>, names: &Names) -> TopicFollower {
+    follow(broker, names.workers(), Listener { registry, misread: 0 })
 }
 
 struct Listener {
-    roll: Arc<WorkerRegistry>,
+    registry: Arc<WorkerRegistry>,
     misread: u64,
 }
 
@@ -137,16 +137,16 @@ impl Sink for Listener {
     fn restart(&mut self) {}
 
     fn record(&mut self, record: &RecordRef<'_>) {
-        self.roll.read_to.store(record.offset + 1, Ordering::Release);
+        self.registry.read_to.store(record.offset + 1, Ordering::Release);
         let Some(id) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return };
-        let mut roll = self.roll.beats.write();
+        let mut heartbeats = self.registry.beats.write();
         let Some(value) = record.value else {
-            roll.remove(id);
+            heartbeats.remove(id);
             return;
         };
         match serde_json::from_slice::<Heartbeat>(value) {
-            Ok(beat) if beat.v <= CONTROL_VERSION => {
-                roll.insert(id.to_owned(), (record.timestamp_ms, beat));
+            Ok(heartbeat) if heartbeat.v <= CONTROL_VERSION => {
+                heartbeats.insert(id.to_owned(), (record.timestamp_ms, heartbeat));
             }
             // Heartbeats of newer builds may be incompatible; one warning is enough.
             _ if self.misread == 0 => {
@@ -159,9 +159,9 @@ impl Sink for Listener {
             }
             _ => {}
         }
-        if roll.len() > MAX_WORKERS {
-            let oldest = roll.iter().min_by_key(|(_, (heard, _))| *heard).map(|(id, _)| id.clone());
-            oldest.map(|id| roll.remove(&id));
+        if heartbeats.len() > MAX_WORKERS {
+            let oldest = heartbeats.iter().min_by_key(|(_, (heard, _))| *heard).map(|(id, _)| id.clone());
+            oldest.map(|id| heartbeats.remove(&id));
         }
     }
 

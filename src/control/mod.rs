@@ -240,7 +240,8 @@ async fn write(
     key: &impl std::fmt::Display,
     value: Option<&[u8]>,
 ) -> Result<Position, BrokerError> {
-    let (topic, key) = (names.control(), key.to_string());
+    let topic = names.control();
+    let key = key.to_string();
     let record = ProducerRecord { topic: &topic, partition: Some(PARTITION), key: Some(key.as_bytes()), value, headers: &[] };
     link.deliver(record, PUBLISH_DEADLINE).await
 }

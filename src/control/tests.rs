@@ -133,7 +133,9 @@ async fn in_time<T>(what: impl Future<Output = T>) -> T {
 /// The watch sees existing, new and transactional records on a compacted topic.
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_follows_the_topic() {
-    let (broker, names, health) = (broker(), Names::new("t"), Health::default());
+    let broker = broker();
+    let names = Names::new("t");
+    let health = Health::default();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
     order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
@@ -144,29 +146,32 @@ async fn watch_follows_the_topic() {
     let sent =
         ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"pause/sent"), value: Some(b"{\"v\":1}"), headers: &[] };
     broker.atomic_producer("x").unwrap().send_all(&[sent], DEADLINE).unwrap();
-    let board = ControlWatch::new(ControlState::default());
-    let keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
-    in_time(board.whole()).await;
-    assert_eq!(board.orders().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
-    let (before, mut changes) = (board.generation(), board.changes());
+    let watch = ControlWatch::new(ControlState::default());
+    let follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
+    in_time(watch.whole()).await;
+    assert_eq!(watch.orders().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
+    let before = watch.generation();
+    let mut changes = watch.changes();
     let position = order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
-    in_time(board.reached(position.offset)).await;
-    assert!(in_time(changes.changed()).await.is_ok() && board.generation() > before);
-    assert!(board.orders().paused.contains_key("echo") && !board.concerns_tasks());
+    in_time(watch.reached(position.offset)).await;
+    assert!(in_time(changes.changed()).await.is_ok() && watch.generation() > before);
+    assert!(watch.orders().paused.contains_key("echo") && !watch.concerns_tasks());
     let cancel = ControlRecord::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None, by: None });
     let position = order(&link, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
-    in_time(board.reached(position.offset)).await;
-    assert!(board.concerns_tasks());
+    in_time(watch.reached(position.offset)).await;
+    assert!(watch.concerns_tasks());
     assert_eq!(health.reasons(), []);
-    drop(keeping);
+    drop(follower);
 }
 
 /// A missing topic is reported, and read once it is created.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_topic_is_reported_and_awaited() {
-    let (broker, names, health) = (Memory::new(MemoryOptions::default()), Names::new("t"), Health::default());
-    let board = ControlWatch::new(ControlState::default());
-    let _keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
+    let broker = Memory::new(MemoryOptions::default());
+    let names = Names::new("t");
+    let health = Health::default();
+    let watch = ControlWatch::new(ControlState::default());
+    let _follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
     let trouble = async {
         while health.reasons().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -174,10 +179,10 @@ async fn missing_topic_is_reported_and_awaited() {
     };
     in_time(trouble).await;
     assert!(health.reasons()[0].1.contains("`t.control` cannot be read, no task starts before"), "{:?}", health.reasons());
-    assert!(!board.is_whole());
+    assert!(!watch.is_whole());
     let spec = TopicSpec { name: "t.control".into(), partitions: 1, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec], DEADLINE).unwrap();
-    in_time(board.whole()).await;
+    in_time(watch.whole()).await;
     let well = async {
         while !health.reasons().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -230,13 +235,15 @@ impl Broker for Away {
 /// The last known state holds while Kafka is unreachable, and health reports it until Kafka is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn last_known_state_holds_while_the_topic_is_unreachable() {
-    let (broker, names, health) = (Arc::new(Away(broker(), Default::default())), Names::new("t"), Health::default());
+    let broker = Arc::new(Away(broker(), Default::default()));
+    let names = Names::new("t");
+    let health = Health::default();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
     order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
-    let board = ControlWatch::new(ControlState::default());
-    let _keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
-    in_time(board.whole()).await;
+    let watch = ControlWatch::new(ControlState::default());
+    let _follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
+    in_time(watch.whole()).await;
     for (away, reason) in [(true, Some("using the last known state: the test took it away")), (false, None)] {
         broker.1.store(away, std::sync::atomic::Ordering::SeqCst);
         let reported = || health.reasons().first().map(|(_, why)| why.clone());
@@ -247,6 +254,6 @@ async fn last_known_state_holds_while_the_topic_is_unreachable() {
         };
         in_time(heard).await;
         assert!(reason.is_none_or(|reason| reported().is_some_and(|why| why.ends_with(reason))), "{:?}", reported());
-        assert!(board.orders().paused.contains_key("echo"));
+        assert!(watch.orders().paused.contains_key("echo"));
     }
 }

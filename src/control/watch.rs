@@ -18,7 +18,7 @@ use crate::runtime::Health;
 const MAX_COMPLAINTS: u64 = 100;
 
 pub struct ControlWatch {
-    orders: RwLock<ControlState>,
+    state: RwLock<ControlState>,
     /// Incremented by every change.
     generation: AtomicU64,
     concerns_tasks: AtomicBool,
@@ -30,9 +30,9 @@ pub struct ControlWatch {
 }
 
 impl ControlWatch {
-    pub fn new(orders: ControlState) -> Arc<Self> {
+    pub fn new(state: ControlState) -> Arc<Self> {
         Arc::new(Self {
-            orders: RwLock::new(orders),
+            state: RwLock::new(state),
             generation: AtomicU64::new(0),
             concerns_tasks: AtomicBool::new(false),
             read_to: AtomicI64::new(0),
@@ -42,7 +42,7 @@ impl ControlWatch {
     }
 
     pub fn orders(&self) -> RwLockReadGuard<'_, ControlState> {
-        self.orders.read()
+        self.state.read()
     }
 
     /// Number that differs after every change.
@@ -83,10 +83,10 @@ impl ControlWatch {
     }
 
     fn change(&self, read_to: i64, change: impl FnOnce(&mut ControlState)) {
-        let mut orders = self.orders.write();
-        change(&mut orders);
-        self.concerns_tasks.store(orders.concerns_tasks(), Ordering::Release);
-        drop(orders);
+        let mut state = self.state.write();
+        change(&mut state);
+        self.concerns_tasks.store(state.concerns_tasks(), Ordering::Release);
+        drop(state);
         // Published last, so that a caller waiting for an offset finds all its effects.
         self.read_to.store(read_to, Ordering::Release);
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
@@ -94,18 +94,25 @@ impl ControlWatch {
     }
 }
 
-/// Tails the control topic into `board` until the returned guard is dropped. Problems are reported to `health`, if
+/// Tails the control topic into `shared` until the returned guard is dropped. Problems are reported to `health`, if
 /// given: a worker starts no task before the topic has been read, and goes on with the known state while it is
 /// unreadable.
-pub fn keep(board: Arc<ControlWatch>, broker: Arc<dyn Broker>, names: &Names, health: Option<Health>) -> TopicFollower {
-    let empty = board.orders().clone();
-    let keeper =
-        ControlKeeper { empty: empty.clone(), fresh: Some(empty), next: 0, complaints: 0, board, topic: names.control(), health };
-    follow(broker, names.control(), keeper)
+pub fn keep(shared: Arc<ControlWatch>, broker: Arc<dyn Broker>, names: &Names, health: Option<Health>) -> TopicFollower {
+    let empty = shared.orders().clone();
+    let follower = ControlFollower {
+        empty: empty.clone(),
+        fresh: Some(empty),
+        next: 0,
+        complaints: 0,
+        shared,
+        topic: names.control(),
+        health,
+    };
+    follow(broker, names.control(), follower)
 }
 
-struct ControlKeeper {
-    board: Arc<ControlWatch>,
+struct ControlFollower {
+    shared: Arc<ControlWatch>,
     topic: String,
     empty: ControlState,
     /// State being read from the start, until it is complete.
@@ -119,7 +126,7 @@ struct ControlKeeper {
 /// Name of this part in the health report.
 pub const HEALTH_PART: &str = "control";
 
-impl Sink for ControlKeeper {
+impl Sink for ControlFollower {
     fn restart(&mut self) {
         self.fresh = Some(self.empty.clone());
     }
@@ -129,7 +136,7 @@ impl Sink for ControlKeeper {
         self.next = record.offset + 1;
         match &mut self.fresh {
             Some(fresh) => outcome = fresh.take(record),
-            None => self.board.change(self.next, |orders| outcome = orders.take(record)),
+            None => self.shared.change(self.next, |state| outcome = state.take(record)),
         }
         if let Err(why) = outcome {
             self.complain(record, &why);
@@ -138,15 +145,15 @@ impl Sink for ControlKeeper {
 
     fn whole(&mut self) {
         if let Some(fresh) = self.fresh.take() {
-            self.board.change(self.next, |orders| *orders = fresh);
-            self.board.whole.send_replace(true);
+            self.shared.change(self.next, |state| *state = fresh);
+            self.shared.whole.send_replace(true);
         }
     }
 
     fn trouble(&mut self, why: Option<&str>) {
         let Some(health) = &self.health else { return };
         match why {
-            Some(why) if self.fresh.is_some() && !self.board.is_whole() => {
+            Some(why) if self.fresh.is_some() && !self.shared.is_whole() => {
                 health.set(HEALTH_PART, format!("`{}` cannot be read, no task starts before: {why}", self.topic));
             }
             Some(why) => health.set(HEALTH_PART, format!("`{}` cannot be read; using the last known state: {why}", self.topic)),
@@ -155,7 +162,7 @@ impl Sink for ControlKeeper {
     }
 }
 
-impl ControlKeeper {
+impl ControlFollower {
     fn complain(&mut self, record: &RecordRef<'_>, why: &str) {
         self.complaints += 1;
         if self.complaints <= MAX_COMPLAINTS {

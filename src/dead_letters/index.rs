@@ -68,8 +68,8 @@ impl Known {
     }
 
     fn take(&mut self, Entry { offset, digest, mark }: Entry) {
-        let Some(place) = usize::try_from(offset - self.first).ok().filter(|_| offset >= self.next) else { return };
-        self.digests.resize(place, 0);
+        let Some(index) = usize::try_from(offset - self.first).ok().filter(|_| offset >= self.next) else { return };
+        self.digests.resize(index, 0);
         self.digests.push_back(digest);
         self.next = offset + 1;
         let Some(mark) = mark else { return };
@@ -137,8 +137,8 @@ impl DeadLetterIndex {
     }
 
     pub fn settled(&self, partition: &Partition, letter: i64) -> Option<Settled> {
-        let ledger = self.0.lock();
-        let known = ledger.get(partition)?;
+        let partitions = self.0.lock();
+        let known = partitions.get(partition)?;
         let request = known.recent.iter().rev().find(|(of, _)| *of == letter).map(|(_, request)| *request);
         Some(Settled { fate: known.fate(letter)?, request })
     }
@@ -151,10 +151,10 @@ impl DeadLetterIndex {
     /// Returns true if a record just read is a marker. If the record differs from the one indexed at its offset, the
     /// topic was deleted and created again.
     pub(super) fn is_mark(&self, partition: &Partition, letter: &DeadLetterRecord) -> Result<bool, BrokerError> {
-        let mut ledger = self.0.lock();
-        let Some(known) = ledger.get(partition) else { return Ok(false) };
+        let mut partitions = self.0.lock();
+        let Some(known) = partitions.get(partition) else { return Ok(false) };
         if known.digest_at(letter.id.offset).is_some_and(|digest| digest != letter.digest) {
-            ledger.remove(partition);
+            partitions.remove(partition);
             let message = format!("{partition} was recreated and is being read from its start; try again");
             return Err(BrokerError::Unavailable(message));
         }
@@ -179,8 +179,8 @@ impl DeadLetterIndex {
     fn read(&self, broker: &dyn Broker, partition: &Partition, Watermarks { first, end }: Watermarks) -> Result<(), BrokerError> {
         loop {
             let from = {
-                let mut ledger = self.0.lock();
-                let known = ledger.entry(partition.clone()).or_default();
+                let mut partitions = self.0.lock();
+                let known = partitions.entry(partition.clone()).or_default();
                 known.begin_at(first);
                 known.next
             };
@@ -189,10 +189,10 @@ impl DeadLetterIndex {
             }
             let to = end.min(from + CHUNK);
             let mut found = Vec::new();
-            let stretch = OffsetRange { partition: partition.clone(), from, to };
-            let read = offset_range::read(broker, &[stretch], CALL_DEADLINE, &mut |record| found.push(entry(record)));
-            let mut ledger = self.0.lock();
-            let known = ledger.entry(partition.clone()).or_default();
+            let range = OffsetRange { partition: partition.clone(), from, to };
+            let read = offset_range::read(broker, &[range], CALL_DEADLINE, &mut |record| found.push(entry(record)));
+            let mut partitions = self.0.lock();
+            let known = partitions.entry(partition.clone()).or_default();
             // A concurrent call may have read the same range, or found that the topic was recreated.
             if known.next < from {
                 continue;

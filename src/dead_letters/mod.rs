@@ -46,7 +46,9 @@ impl std::str::FromStr for LetterId {
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
             let mut parts = text.split(':');
-            let (task_type, partition, offset) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let task_type = parts.next()?;
+            let partition = parts.next()?.parse().ok()?;
+            let offset = parts.next()?.parse().ok()?;
             let whole = parts.next().is_none() && !task_type.is_empty() && partition >= 0 && offset >= 0;
             whole.then(|| Self { task_type: task_type.to_owned(), partition, offset })
         };
@@ -183,13 +185,14 @@ impl Tail {
 /// Reads on in tails that are dry. A range may contain only transaction markers, so several reads may be needed.
 fn refill(broker: &dyn Broker, names: &Names, tails: &mut [Tail]) -> Result<(), BrokerError> {
     while tails.iter().any(Tail::is_dry) {
-        let mut stretches = Vec::new();
+        let mut ranges = Vec::new();
         for tail in tails.iter_mut().filter(|tail| tail.is_dry()) {
-            let (from, to) = ((tail.read_to - CHUNK).max(tail.first), tail.read_to);
-            stretches.push(OffsetRange { partition: tail.partition.clone(), from, to });
+            let from = (tail.read_to - CHUNK).max(tail.first);
+            let to = tail.read_to;
+            ranges.push(OffsetRange { partition: tail.partition.clone(), from, to });
             tail.read_to = from;
         }
-        offset_range::read(broker, &stretches, CALL_DEADLINE, &mut |record| {
+        offset_range::read(broker, &ranges, CALL_DEADLINE, &mut |record| {
             let of = |tail: &&mut Tail| tail.partition.index == record.partition && *tail.partition.topic == *record.topic;
             let letter = names.type_of_dead(record.topic).map(|name| DeadLetterRecord::read(name, record.to_owned()));
             if let (Some(tail), Some(letter)) = (tails.iter_mut().find(of), letter) {

@@ -123,7 +123,8 @@ impl Completed {
             self.words.resize(end.div_ceil(64), 0);
         }
         while bit < end {
-            let (word, shift) = (bit / 64, bit % 64);
+            let word = bit / 64;
+            let shift = bit % 64;
             let count = (64 - shift).min(end - bit);
             let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << shift };
             self.words[word] |= mask;
@@ -165,7 +166,9 @@ impl Completed {
     }
 
     fn encode_runs(&self, room: usize) -> Vec<u8> {
-        let (mut out, mut at, end) = (Vec::new(), self.watermark, self.end());
+        let mut out = Vec::new();
+        let mut at = self.watermark;
+        let end = self.end();
         let mut done = false;
         while at < end && out.len() + 20 <= room {
             let run_end = self.run_end(at, done, end);
@@ -205,7 +208,8 @@ impl Completed {
         match text.split_once(':') {
             None if text == "-" => {}
             Some(("r", runs)) => {
-                let (mut at, mut done) = (watermark, false);
+                let mut at = watermark;
+                let mut done = false;
                 for run in read_leb128(&BASE64URL_NOPAD.decode(runs.as_bytes()).ok()?)? {
                     let end = at.checked_add(i64::try_from(run).ok()?).filter(|end| end - watermark <= 2 * MAX_SPAN)?;
                     if done {
@@ -269,7 +273,8 @@ impl Metadata {
         let fields: Vec<&str> = text.split(' ').collect();
         let ["kf1", mark, window_end, unclean_takeovers, map] = fields[..] else { return None };
         let mark = Mark::ALL.iter().find(|(name, _)| *name == mark)?.1;
-        let (window_end, unclean_takeovers) = (window_end.parse().ok()?, unclean_takeovers.parse().ok()?);
+        let window_end = window_end.parse().ok()?;
+        let unclean_takeovers = unclean_takeovers.parse().ok()?;
         let completed = Completed::decode_map(offset, map)?;
         Some(Self { completed, mark, window_end, unclean_takeovers })
     }
@@ -284,7 +289,9 @@ fn leb128(out: &mut Vec<u8>, mut number: u64) {
 }
 
 fn read_leb128(bytes: &[u8]) -> Option<Vec<u64>> {
-    let (mut numbers, mut number, mut shift) = (Vec::new(), 0u64, 0);
+    let mut numbers = Vec::new();
+    let mut number = 0u64;
+    let mut shift = 0;
     for &byte in bytes {
         if shift > 56 {
             return None;
@@ -393,7 +400,8 @@ mod tests {
         #[test]
         fn agrees_with_a_set(start in 0i64..1000, gaps in prop::collection::vec(0i64..4, 1..400), picks in prop::collection::vec(any::<prop::sample::Index>(), 0..400)) {
             let mut map = Completed::starting_at(start);
-            let (mut at, mut delivered) = (start, Vec::new());
+            let mut at = start;
+            let mut delivered = Vec::new();
             for gap in gaps {
                 at += gap;
                 prop_assert!(map.deliver(at));

@@ -281,7 +281,7 @@ impl TaskRecord {
     }
 
     /// Appends an effect, but before the withdrawal of a cancel, which may have to wait for workers.
-    pub fn want(&mut self, effect: Effect) {
+    pub fn push_effect(&mut self, effect: Effect) {
         let last = self
             .effects
             .iter()
@@ -291,13 +291,13 @@ impl TaskRecord {
     }
 
     /// Number of effects that are not notifications.
-    pub fn requests(&self) -> usize {
+    pub fn request_effects(&self) -> usize {
         self.effects.iter().filter(|effect| !effect.is_notification()).count()
     }
 
     /// Next thing due: a check of the task or its own timer.
     pub fn timer(&self) -> Option<Timer> {
-        let check = self.told.as_ref().and_then(|told| told.next_check());
+        let check = self.told.as_ref().and_then(|log| log.next_check());
         let check = check.map(|(due_ms, number)| Timer { due_ms, what: TimerKind::Check(number as u32) });
         self.own_timer().into_iter().chain(check).min_by_key(|timer| timer.due_ms)
     }
@@ -358,7 +358,8 @@ mod tests {
         let headers: [(&str, &[u8]); 3] = [("x", b"\xff\x00"), ("ce_id", b"other"), ("y", b"text")];
         let mut kept = KeptRecord::of(None, [("ce_id", b"a".as_slice())].into_iter(), RawJson::null());
         kept = kept.with_strangers(Some(b"\xfekey"), headers.into_iter());
-        let (json, bytes) = (serde_json::to_string(&kept).unwrap(), kept.encode());
+        let json = serde_json::to_string(&kept).unwrap();
+        let bytes = kept.encode();
         for kept in [serde_json::from_str(&json).unwrap(), KeptRecord::decode(&bytes).unwrap()] {
             let text = |value: &str| value.as_bytes().to_vec();
             let expected = [("ce_id", text("a")), ("y", text("text")), ("x", vec![0xff, 0])];

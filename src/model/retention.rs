@@ -69,14 +69,14 @@ impl Lifetimes {
 
 /// Next expiry of a task by log time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExpiryKind {
-    pub what: Expiry,
+pub struct Expiry {
+    pub kind: ExpiryKind,
     /// Log time, epoch milliseconds.
     pub due_ms: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Expiry {
+pub enum ExpiryKind {
     /// A task never announced: it expires.
     Expected,
     /// An open root: its tree is ended.
@@ -94,30 +94,30 @@ fn next_step(due_ms: i64, retention_ms: i64) -> i64 {
 impl TaskRecord {
     /// Sets the next expiry after a change at this log time.
     pub(super) fn schedule_expiry(&mut self, lifetimes: &Lifetimes, log_time_ms: i64) {
-        let what = match (self.own, self.root) {
-            (State::Expected, _) => Expiry::Expected,
-            (_, false) => return self.age = None,
-            _ if self.state.is_terminal() => Expiry::Done,
-            _ => Expiry::Open,
+        let kind = match (self.own, self.root) {
+            (State::Expected, _) => ExpiryKind::Expected,
+            (_, false) => return self.expiry = None,
+            _ if self.state.is_terminal() => ExpiryKind::Done,
+            _ => ExpiryKind::Open,
         };
-        if self.age.is_some_and(|age| age.what == what) {
+        if self.expiry.is_some_and(|expiry| expiry.kind == kind) {
             return;
         }
-        let reopened = self.age.is_some_and(|age| age.what == Expiry::Done);
+        let reopened = self.expiry.is_some_and(|expiry| expiry.kind == ExpiryKind::Done);
         let oldest = self.seen_ms + lifetimes.max_tree_age_ms;
         let retention = lifetimes.retention(self.task_type.as_deref());
         let held_until = if self.hold_ms > 0 { self.hold_ms + CHECK_GRACE_MS } else { 0 };
-        let due_ms = match what {
-            Expiry::Expected => log_time_ms + EXPECTED_MS,
+        let due_ms = match kind {
+            ExpiryKind::Expected => log_time_ms + EXPECTED_MS,
             // A retried old tree gets at most one more day, or the log would lose its first events.
-            Expiry::Open if reopened => oldest.max(log_time_ms + DAY_MS.min(lifetimes.max_tree_age_ms)),
-            Expiry::Open => oldest,
-            Expiry::Done => {
+            ExpiryKind::Open if reopened => oldest.max(log_time_ms + DAY_MS.min(lifetimes.max_tree_age_ms)),
+            ExpiryKind::Open => oldest,
+            ExpiryKind::Done => {
                 let due_ms = (log_time_ms + retention).min(oldest + retention).max(held_until).max(log_time_ms + TIME_STEP_MS);
                 next_step(due_ms, retention)
             }
         };
-        self.age = Some(ExpiryKind { what, due_ms });
+        self.expiry = Some(Expiry { kind, due_ms });
     }
 
     /// Returns true if the task expired because it was never announced; an announcement reverts this.
@@ -185,24 +185,24 @@ mod tests {
         let due = |node: &mut TaskRecord, root, at| {
             node.root = root;
             node.schedule_expiry(&lifetimes, at);
-            node.age.map(|age| (age.what, age.due_ms))
+            node.expiry.map(|expiry| (expiry.kind, expiry.due_ms))
         };
-        assert_eq!(due(&mut node, false, 1_000), Some((Expiry::Expected, 1_000 + DAY_MS)));
+        assert_eq!(due(&mut node, false, 1_000), Some((ExpiryKind::Expected, 1_000 + DAY_MS)));
         node.own = State::Queued;
         assert_eq!(due(&mut node.clone(), false, 2_000), None, "an announced child expires with its root");
-        (node.state, node.age) = (State::Queued, None);
-        assert_eq!(due(&mut node, true, 2_000), Some((Expiry::Open, 1_000 + 30 * DAY_MS)));
+        (node.state, node.expiry) = (State::Queued, None);
+        assert_eq!(due(&mut node, true, 2_000), Some((ExpiryKind::Open, 1_000 + 30 * DAY_MS)));
         (node.own, node.state) = (State::Failed, State::Failed);
-        let done = Some((Expiry::Done, 600_000 + 7 * DAY_MS));
+        let done = Some((ExpiryKind::Done, 600_000 + 7 * DAY_MS));
         assert_eq!(due(&mut node, true, 3_000), done, "a thousandth of a week is ten minutes");
         assert_eq!(due(&mut node, true, 9_000), done, "a duplicate does not extend it");
         let late = 1_000 + 35 * DAY_MS;
         (node.own, node.state) = (State::Queued, State::Queued);
-        assert_eq!(due(&mut node, true, late), Some((Expiry::Open, late + DAY_MS)), "a retried old tree gets a day");
+        assert_eq!(due(&mut node, true, late), Some((ExpiryKind::Open, late + DAY_MS)), "a retried old tree gets a day");
         (node.own, node.state) = (State::Succeeded, State::Succeeded);
         assert_eq!(
             due(&mut node, true, late),
-            Some((Expiry::Done, 600_000 + 37 * DAY_MS)),
+            Some((ExpiryKind::Done, 600_000 + 37 * DAY_MS)),
             "the log still contains its first events"
         );
     }

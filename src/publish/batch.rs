@@ -9,7 +9,7 @@ use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 
 use super::headers::{bytes_of, headers_at, task_record};
-use super::{NewTask, PUBLISH_DEADLINE, PublishError, Published, Publisher, Way, time_text};
+use super::{NewTask, PUBLISH_DEADLINE, PublishError, PublishStep, Published, Publisher, time_text};
 use crate::broker::shared_producer::{FULL_PAUSE, Outcome, SendBatch, unanswered};
 use crate::broker::{BatchRecord, BrokerError};
 use crate::model::event::submitted;
@@ -17,9 +17,9 @@ use crate::model::task::Task;
 
 /// Number of tasks per batch and of concurrent batches per call: they bound the memory of a call besides its input.
 const CHUNK: usize = 5_000;
-const BURSTS: usize = 2;
+const CONCURRENT_BATCHES: usize = 2;
 /// Number of consecutive sends before yielding to other tasks.
-const SENDS: usize = 256;
+const SENDS_PER_TURN: usize = 256;
 
 pub(super) async fn publish_all(publisher: &Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
     let count = tasks.len();
@@ -28,19 +28,19 @@ pub(super) async fn publish_all(publisher: &Publisher, tasks: Vec<NewTask>, now_
         let chunk: Vec<NewTask> = tasks.by_ref().take(CHUNK).collect();
         (!chunk.is_empty()).then_some(chunk)
     });
-    let bursts = stream::iter(chunks).map(|chunk| async move { Many::new(publisher, chunk, now_ms).run().await });
-    let mut bursts = bursts.buffered(BURSTS);
+    let batches = stream::iter(chunks).map(|chunk| async move { BatchPublish::new(publisher, chunk, now_ms).run().await });
+    let mut batches = batches.buffered(CONCURRENT_BATCHES);
     let mut outcomes = Vec::with_capacity(count);
-    while let Some(some) = bursts.next().await {
+    while let Some(some) = batches.next().await {
         outcomes.extend(some);
     }
     outcomes
 }
 
 /// One batch in progress.
-struct Many<'a> {
+struct BatchPublish<'a> {
     publisher: &'a Publisher,
-    burst: SendBatch<'a>,
+    batch: SendBatch<'a>,
     now_ms: i64,
     time: String,
     /// Topic of the most recent type.
@@ -77,28 +77,29 @@ struct Open {
     task: Task,
     key: Option<String>,
     /// Next step to be acknowledged.
-    way: Way,
+    step: PublishStep,
 }
 
 impl Open {
     fn failed(&self, error: BrokerError) -> PublishError {
-        match self.way {
-            Way::Announce => PublishError::Out { task: Box::new(self.task.clone()), error },
-            Way::Record | Way::Later { .. } => PublishError::NotOut(error),
+        match self.step {
+            PublishStep::Announce => PublishError::Out { task: Box::new(self.task.clone()), error },
+            PublishStep::Record | PublishStep::Later { .. } => PublishError::NotOut(error),
         }
     }
 }
 
-impl<'a> Many<'a> {
+impl<'a> BatchPublish<'a> {
     fn new(publisher: &'a Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Self {
         let slots: Vec<Slot> = tasks.into_iter().map(|new| Slot::of(new, now_ms)).collect();
-        let is = |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.way == Way::Announce) == out);
+        let is = |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.step == PublishStep::Announce) == out);
         let numbers = |out| (0..).zip(&slots).filter(move |(_, slot)| is(slot, out)).map(|(number, _)| number);
-        let (ready, out): (VecDeque<u32>, Vec<u32>) = (numbers(false).collect(), numbers(true).collect());
+        let ready: VecDeque<u32> = numbers(false).collect();
+        let out: Vec<u32> = numbers(true).collect();
         let now = Instant::now();
         Self {
             publisher,
-            burst: publisher.link.burst(),
+            batch: publisher.link.burst(),
             now_ms,
             time: time_text(now_ms),
             topic: ("".into(), String::new()),
@@ -127,7 +128,7 @@ impl<'a> Many<'a> {
                     Instant::now()
                 }
             };
-            self.burst.take(&mut outcomes, wait.min(self.end)).await;
+            self.batch.take(&mut outcomes, wait.min(self.end)).await;
             outcomes.drain(..).for_each(|(number, outcome)| self.settle(number, outcome));
             self.give_up_at_the_end();
         }
@@ -139,7 +140,7 @@ impl<'a> Many<'a> {
         if !self.again.is_empty() && Instant::now() >= self.resume {
             self.ready.extend(self.again.drain(..));
         }
-        for _ in 0..SENDS {
+        for _ in 0..SENDS_PER_TURN {
             if !self.again.is_empty() {
                 return;
             }
@@ -152,21 +153,25 @@ impl<'a> Many<'a> {
 
     fn send(&mut self, number: u32) -> Result<(), BrokerError> {
         let Some(Slot::Open(open)) = self.slots.get(number as usize) else { return Ok(()) };
-        let (publisher, burst, task) = (self.publisher, &self.burst, &open.task);
+        let publisher = self.publisher;
+        let batch = &self.batch;
+        let task = &open.task;
         self.values.clear();
-        match open.way {
-            Way::Record => {}
-            Way::Announce => submitted(task, self.now_ms, &mut self.values),
-            Way::Later { due_ms } => publisher.scheduled(task, open.key.clone(), due_ms, self.now_ms).encode(&mut self.values),
+        match open.step {
+            PublishStep::Record => {}
+            PublishStep::Announce => submitted(task, self.now_ms, &mut self.values),
+            PublishStep::Later { due_ms } => {
+                publisher.scheduled(task, open.key.clone(), due_ms, self.now_ms).encode(&mut self.values)
+            }
         }
-        if open.way != Way::Record {
-            return burst.send(&publisher.event_record(&task.id, &self.values), number);
+        if open.step != PublishStep::Record {
+            return batch.send(&publisher.event_record(&task.id, &self.values), number);
         }
         if self.topic.0 != task.task_type {
             self.topic = (task.task_type.clone(), publisher.names.tasks(&task.task_type));
         }
         let headers = headers_at(task, &publisher.source, self.time.as_str().into());
-        burst.send(&task_record(task, open.key.as_deref(), &self.topic.1, &bytes_of(&headers)), number)
+        batch.send(&task_record(task, open.key.as_deref(), &self.topic.1, &bytes_of(&headers)), number)
     }
 
     /// Sends the events of acknowledged records. Refused events are retried one by one.
@@ -191,8 +196,9 @@ impl<'a> Many<'a> {
     fn send_events(&self, events: &[Encoded]) -> Vec<(usize, BrokerError)> {
         let records = events.iter().filter_map(|event| {
             let Some(Slot::Open(open)) = self.slots.get(event.number as usize) else { return None };
-            let (key, value) = (open.task.id.root().as_bytes(), &self.values[event.value.clone()]);
-            Some(BatchRecord { key, value, token: self.burst.token(event.number) })
+            let key = open.task.id.root().as_bytes();
+            let value = &self.values[event.value.clone()];
+            Some(BatchRecord { key, value, token: self.batch.token(event.number) })
         });
         let partition = events.first().map_or(0, |event| event.partition as i32);
         self.publisher.link.send_batch(&self.publisher.events_topic, partition, &records.collect::<Vec<_>>())
@@ -202,10 +208,10 @@ impl<'a> Many<'a> {
         let Some(slot) = self.slots.get_mut(number as usize) else { return };
         let Slot::Open(open) = slot else { return };
         let done = match outcome {
-            Ok(position) if open.way != Way::Record => Ok(Published { id: open.task.id.clone(), position }),
+            Ok(position) if open.step != PublishStep::Record => Ok(Published { id: open.task.id.clone(), position }),
             Ok(position) => {
                 open.task.position = position;
-                open.way = Way::Announce;
+                open.step = PublishStep::Announce;
                 return self.out.push(number);
             }
             Err(error) if error.is_passing() && Instant::now() + FULL_PAUSE < self.end => {
@@ -225,7 +231,7 @@ impl<'a> Many<'a> {
         }
         for number in 0..self.slots.len() as u32 {
             let Some(Slot::Open(open)) = self.slots.get(number as usize) else { continue };
-            if self.ended || open.way != Way::Announce {
+            if self.ended || open.step != PublishStep::Announce {
                 self.settle(number, Err(unanswered(self.publisher.deadline)));
             }
         }
@@ -236,9 +242,10 @@ impl<'a> Many<'a> {
 
 impl Slot {
     fn of(new: NewTask, now_ms: i64) -> Self {
-        let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
+        let key = new.key.clone();
+        let step = PublishStep::of(&new, now_ms);
         match super::prepare(new, now_ms) {
-            Ok(task) => Self::Open(Box::new(Open { task, key, way })),
+            Ok(task) => Self::Open(Box::new(Open { task, key, step })),
             Err(error) => Self::Done(Err(error)),
         }
     }

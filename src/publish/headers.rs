@@ -15,7 +15,8 @@ pub(super) fn task_record<'a>(
     topic: &'a str,
     headers: &'a [(&'a str, &'a [u8])],
 ) -> ProducerRecord<'a> {
-    let (key, value) = (key.unwrap_or(task.id.as_str()).as_bytes(), task.params.text().as_bytes());
+    let key = key.unwrap_or(task.id.as_str()).as_bytes();
+    let value = task.params.text().as_bytes();
     ProducerRecord { topic, partition: None, key: Some(key), value: Some(value), headers }
 }
 

@@ -98,7 +98,7 @@ impl From<IdError> for PublishError {
 
 /// Steps of publishing a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum PublishStep {
     /// The record, then the event.
     Record,
     /// The event alone: the task has no record, or it is published already.
@@ -107,7 +107,7 @@ enum Way {
     Later { due_ms: i64 },
 }
 
-impl Way {
+impl PublishStep {
     fn of(new: &NewTask, now_ms: i64) -> Self {
         match new.policy.not_before_ms {
             _ if new.policy.rules.external => Self::Announce,
@@ -156,13 +156,15 @@ impl Publisher {
     /// Publishes one task. An external task has no record, only the event. A task that starts later is deferred at
     /// the tracker, with its record in the `scheduled` event.
     pub async fn publish(&self, new: NewTask, now_ms: i64) -> Result<Published, PublishError> {
-        let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
+        let key = new.key.clone();
+        let step = PublishStep::of(&new, now_ms);
         let mut task = prepare(new, now_ms)?;
-        if let Way::Later { due_ms } = way {
+        if let PublishStep::Later { due_ms } = step {
             return self.schedule(task, key, due_ms, now_ms).await;
         }
-        if way == Way::Record {
-            let (topic, headers) = (self.names.tasks(&task.task_type), task_headers(&task, &self.source));
+        if step == PublishStep::Record {
+            let topic = self.names.tasks(&task.task_type);
+            let headers = task_headers(&task, &self.source);
             let headers = bytes_of(&headers);
             let record = task_record(&task, key.as_deref(), &topic, &headers);
             let position = self.link.deliver(record, self.deadline).await.map_err(PublishError::NotOut)?;

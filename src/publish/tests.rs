@@ -46,7 +46,8 @@ impl Bench {
         let all: Vec<_> = (0..4).map(|number| (Partition::new(topic, number), StartOffset::Beginning)).collect();
         consumer.assign(&all).unwrap();
         let end = |(partition, _): &(Partition, StartOffset)| self.broker.ends(partition, CALL).unwrap().end as usize;
-        let (count, mut keys) = (all.iter().map(end).sum::<usize>(), Vec::new());
+        let count = all.iter().map(end).sum::<usize>();
+        let mut keys = Vec::new();
         while keys.len() < count {
             let mut take = |record: &crate::broker::RecordRef<'_>| {
                 keys.push(String::from_utf8(record.key.unwrap().to_vec()).unwrap());
@@ -102,7 +103,8 @@ async fn each_of_many_tasks_has_its_own_outcome() {
 #[tokio::test]
 async fn scheduled_task_is_deferred_at_the_tracker() {
     let bench = bench(Faults::default(), false, &both());
-    let (mut many, now) = (tasks(2), now_ms());
+    let mut many = tasks(2);
+    let now = now_ms();
     many[1].policy.not_before_ms = Some(now + 60_000);
     let outcomes = bench.publisher.publish_all(many, now).await;
     assert_eq!(bench.keys(&both()[0]), ["t-0"]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::headers::{bytes_of, task_headers, task_record};
-use super::{NewTask, PublishError, Published, Publisher, Way, prepare};
+use super::{NewTask, PublishError, PublishStep, Published, Publisher, prepare};
 use crate::broker::{BrokerError, DependentRecord, TransactionalProducer};
 use crate::model::event::submitted;
 use crate::model::task::{Position, Task};
@@ -13,7 +13,7 @@ use crate::model::task::{Position, Task};
 struct Ready {
     task: Task,
     key: Option<String>,
-    way: Way,
+    step: PublishStep,
 }
 
 impl Publisher {
@@ -27,8 +27,9 @@ impl Publisher {
         deadline: Duration,
     ) -> Result<Vec<Published>, PublishError> {
         let ready = |new: NewTask| {
-            let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
-            Ok(Ready { task: prepare(new, now_ms)?, key, way })
+            let key = new.key.clone();
+            let step = PublishStep::of(&new, now_ms);
+            Ok(Ready { task: prepare(new, now_ms)?, key, step })
         };
         let tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
         let positions = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotOut)?;
@@ -45,7 +46,7 @@ impl Publisher {
         now_ms: i64,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
-        let with_record = || tasks.iter().filter(|ready| ready.way == Way::Record);
+        let with_record = || tasks.iter().filter(|ready| ready.step == PublishStep::Record);
         let texts: Vec<_> = with_record()
             .map(|ready| (self.names.tasks(&ready.task.task_type), task_headers(&ready.task, &self.source)))
             .collect();
@@ -66,13 +67,13 @@ impl Publisher {
     fn event_of(&self, ready: &Ready, positions: &mut dyn Iterator<Item = (i32, i64)>, now_ms: i64) -> DependentRecord {
         let mut value = Vec::with_capacity(256);
         let task = &ready.task;
-        match ready.way {
-            Way::Record => match positions.next() {
+        match ready.step {
+            PublishStep::Record => match positions.next() {
                 Some(at) => submitted(&Task { position: position(at), ..task.clone() }, now_ms, &mut value),
                 None => submitted(task, now_ms, &mut value),
             },
-            Way::Announce => submitted(task, now_ms, &mut value),
-            Way::Later { due_ms } => self.scheduled(task, ready.key.clone(), due_ms, now_ms).encode(&mut value),
+            PublishStep::Announce => submitted(task, now_ms, &mut value),
+            PublishStep::Later { due_ms } => self.scheduled(task, ready.key.clone(), due_ms, now_ms).encode(&mut value),
         }
         let topic: Arc<str> = self.events_topic.clone();
         DependentRecord { topic, partition: self.partition_of(&task.id) as i32, key: task.id.root().as_bytes().to_vec(), value }

@@ -50,7 +50,7 @@ pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline
     let copies = present.iter().chain(&cluster).map(|info| info.replication).max().unwrap_or(1);
     let mut findings = Vec::new();
     for spec in specs(config, registry) {
-        findings.extend(judge(&spec, spec.name == names.events(), find(&present, &spec.name), copies));
+        findings.extend(compare(&spec, spec.name == names.events(), find(&present, &spec.name), copies));
     }
     if find(&present, &names.control()).is_some() {
         let control = super::read_control(broker, &names, left());
@@ -60,11 +60,11 @@ pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline
 }
 
 /// Compares one topic with its spec. `copies`: highest replication of any topic; 0 skips the check of replication.
-pub(super) fn judge(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>, copies: u32) -> Vec<Finding> {
-    let judge = Judge { spec, is_events };
+pub(super) fn compare(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>, copies: u32) -> Vec<Finding> {
+    let comparison = Comparison { spec, is_events };
     match info {
-        None => vec![judge.says(Severity::Error, "the topic does not exist".into(), APPLY)],
-        Some(info) => judge.findings(info, copies),
+        None => vec![comparison.finding(Severity::Error, "the topic does not exist".into(), APPLY)],
+        Some(info) => comparison.findings(info, copies),
     }
 }
 
@@ -90,13 +90,13 @@ fn finding_of(subject: String, text: &str) -> Finding {
     Finding { severity: Severity::Error, subject, what: what.to_owned(), hint: hint.to_owned() }
 }
 
-struct Judge<'a> {
+struct Comparison<'a> {
     spec: &'a TopicSpec,
     is_events: bool,
 }
 
-impl Judge<'_> {
-    fn says(&self, severity: Severity, what: String, hint: &str) -> Finding {
+impl Comparison<'_> {
+    fn finding(&self, severity: Severity, what: String, hint: &str) -> Finding {
         Finding { severity, subject: self.spec.name.clone(), what, hint: hint.to_owned() }
     }
 
@@ -112,23 +112,24 @@ impl Judge<'_> {
 
     /// Checks the number of partitions; that of the events topic is checked against the recorded number instead.
     fn partitions(&self, info: &TopicInfo) -> Option<Finding> {
-        let (present, wanted) = (info.partitions, self.spec.partitions);
+        let present = info.partitions;
+        let wanted = self.spec.partitions;
         let few = present < wanted && !self.is_events;
-        few.then(|| self.says(Severity::Warning, format!("{present} partitions, {wanted} are configured"), APPLY))
+        few.then(|| self.finding(Severity::Warning, format!("{present} partitions, {wanted} are configured"), APPLY))
     }
 
     fn replication(&self, info: &TopicInfo, copies: u32) -> Option<Finding> {
         let wanted = self.spec.replication.unwrap_or(copies.min(SAFE_REPLICATION));
         let what = || format!("replication is {}, wanted is {wanted}: a lost broker may lose records", info.replication);
         let hint = "raise it with Kafka's `kafka-reassign-partitions.sh`";
-        (info.replication < wanted).then(|| self.says(Severity::Warning, what(), hint))
+        (info.replication < wanted).then(|| self.finding(Severity::Warning, what(), hint))
     }
 
     fn in_sync(&self, info: &TopicInfo) -> Option<Finding> {
         let set = info.config.iter().find(|(name, _)| name == "min.insync.replicas")?;
         let lonely = info.replication >= SAFE_REPLICATION && set.1.parse::<u32>().is_ok_and(|number| number < 2);
         let what = "`min.insync.replicas` is 1: a record may be acknowledged with a single copy";
-        lonely.then(|| self.says(Severity::Warning, what.into(), APPLY))
+        lonely.then(|| self.finding(Severity::Warning, what.into(), APPLY))
     }
 
     fn setting(&self, key: &str, wanted: &str, present: Option<&str>) -> Option<Finding> {
@@ -143,7 +144,7 @@ impl Judge<'_> {
         }
         let present = present.map_or("not set".to_owned(), |present| format!("`{}`", readable(key, present)));
         let what = format!("`{key}` is {present}, wanted is `{}`{}", readable(key, wanted), self.consequence(key));
-        Some(self.says(self.severity(key), what, APPLY))
+        Some(self.finding(self.severity(key), what, APPLY))
     }
 
     fn severity(&self, key: &str) -> Severity {

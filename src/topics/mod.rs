@@ -30,7 +30,8 @@ const HEARTBEATS: Millis = Millis::secs(86_400);
 
 /// Topics required by a configuration and its types.
 pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
-    let (names, topics) = (Names::new(&config.topics.prefix), &config.topics);
+    let names = Names::new(&config.topics.prefix);
+    let topics = &config.topics;
     let spec = |name: String, partitions: u32, max_bytes: u64, settings: &[(&str, String)]| {
         let own = settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
         let size = ("max.message.bytes".to_owned(), max_bytes.to_string());
@@ -100,9 +101,11 @@ pub async fn apply(
     registry: &Registry,
     deadline: Duration,
 ) -> Result<Vec<TopicOutcome>, ApplyError> {
-    let (specs, names) = (specs(config, registry), Names::new(&config.topics.prefix));
+    let specs = specs(config, registry);
+    let names = Names::new(&config.topics.prefix);
     let wanted = config.topics.events_partitions;
-    let (link_broker, own) = (broker.clone(), names.clone());
+    let link_broker = broker.clone();
+    let own = names.clone();
     let task = blocking(move || apply_blocking(&*broker, &specs, &own, wanted, deadline)).await;
     let (outcomes, recorded) = task.map_err(ApplyError::Internal)??;
     let failed = |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::check::{Severity, judge};
+use super::check::{Severity, compare};
 use super::{agree, find};
 use crate::broker::{Broker, TopicInfo, TopicSpec};
 use crate::config::Names;
@@ -73,7 +73,7 @@ impl Needs {
     pub fn problem(&self, present: &[TopicInfo]) -> Option<String> {
         let events = self.names.events();
         let finding = self.specs.iter().find_map(|spec| {
-            let findings = judge(spec, spec.name == events, find(present, &spec.name), 0);
+            let findings = compare(spec, spec.name == events, find(present, &spec.name), 0);
             findings.into_iter().find(|finding| finding.severity == Severity::Error)
         });
         if let Some(finding) = finding {
@@ -158,13 +158,14 @@ impl Drop for TopicWatch {
 }
 
 async fn check(broker: &Arc<dyn Broker>, needs: &mut Needs, last: Option<Standing>) -> Standing {
-    let (asked, prefix) = (broker.clone(), needs.names.prefix.clone());
+    let asked = broker.clone();
+    let prefix = needs.names.prefix.clone();
     let listed = blocking(move || asked.topics(&prefix, CHECK_DEADLINE).map_err(|error| error.to_string())).await;
-    judged(listed.flatten(), needs, last)
+    status_of(listed.flatten(), needs, last)
 }
 
 /// Evaluates a check. A failed one keeps the last result.
-fn judged(listed: Result<Vec<TopicInfo>, String>, needs: &mut Needs, last: Option<Standing>) -> Standing {
+fn status_of(listed: Result<Vec<TopicInfo>, String>, needs: &mut Needs, last: Option<Standing>) -> Standing {
     match listed {
         Ok(present) => {
             needs.note(&present);
@@ -226,7 +227,8 @@ mod tests {
     #[test]
     fn each_role_names_the_problems_of_its_own_topics() {
         let names = Names::new("t");
-        let (api, worker) = (Needs::api(&names, 4), Needs::worker(&names, 4, ["echo"]));
+        let api = Needs::api(&names, 4);
+        let worker = Needs::worker(&names, 4, ["echo"]);
         let tracker = Needs::tracker(&names, 4, &Lifetimes::default());
         for needs in [&api, &worker, &tracker] {
             assert_eq!(needs.problem(&applied()), None, "{needs:?}");
@@ -259,15 +261,15 @@ mod tests {
         let mut needs = Needs::tracker(&Names::new("t"), 4, &Lifetimes::default());
         let away = || Err("broker away".to_owned());
         let unknown = Standing::Unknown("broker away".to_owned());
-        assert_eq!(judged(away(), &mut needs, None), unknown);
-        let fit = judged(Ok(applied()), &mut needs, Some(unknown));
+        assert_eq!(status_of(away(), &mut needs, None), unknown);
+        let fit = status_of(Ok(applied()), &mut needs, Some(unknown));
         assert_eq!(fit, Standing::Fit);
-        assert_eq!(judged(away(), &mut needs, Some(fit.clone())), fit);
-        let unfit = judged(Ok(without("t.control")), &mut needs, Some(fit));
+        assert_eq!(status_of(away(), &mut needs, Some(fit.clone())), fit);
+        let unfit = status_of(Ok(without("t.control")), &mut needs, Some(fit));
         assert!(
             matches!(&unfit, Standing::Unfit(why) if why.contains("`t.control`")),
             "a topic that was there is gone: {unfit:?}"
         );
-        assert_eq!(judged(away(), &mut needs, Some(unfit.clone())), unfit);
+        assert_eq!(status_of(away(), &mut needs, Some(unfit.clone())), unfit);
     }
 }

@@ -187,11 +187,12 @@ fn heartbeats() {
 fn dead_letters() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
-    let (broker, names) = (Memory::new(MemoryOptions::default()), Names::new("t"));
+    let broker = Memory::new(MemoryOptions::default());
+    let names = Names::new("t");
     let topics = [names.dead("echo"), names.tasks("echo")];
     let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() });
     broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
-    let (link, ledger, topic) =
+    let (link, index, topic) =
         (SharedProducer::open(broker.clone(), None).unwrap(), dead_letters::DeadLetterIndex::default(), names.dead("echo"));
     fuzz("letters", |bytes| {
         let (headers, value) = parted(bytes);
@@ -201,10 +202,10 @@ fn dead_letters() {
         if runtime.block_on(link.deliver(record, Duration::from_secs(5))).is_err() {
             return;
         }
-        let page = ledger.page(&*broker, &names, &dead_letters::Filter::default(), None, 3).unwrap();
+        let page = index.page(&*broker, &names, &dead_letters::Filter::default(), None, 3).unwrap();
         for letter in page.letters {
             assert_eq!(letter.id.to_string().parse().as_ref(), Ok(&letter.id));
-            assert!(ledger.letter(&*broker, &names, &letter.id).unwrap().is_some(), "{}", letter.id);
+            assert!(index.letter(&*broker, &names, &letter.id).unwrap().is_some(), "{}", letter.id);
         }
     });
 }
@@ -262,7 +263,8 @@ impl Site {
     fn start() -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let inside = runtime.enter();
-        let (broker, names) = (Memory::new(MemoryOptions::default()), Names::new("t"));
+        let broker = Memory::new(MemoryOptions::default());
+        let names = Names::new("t");
         let keeps = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")];
         let keeps = keeps.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let topics = [names.events(), names.control(), names.workers(), names.tasks("echo"), names.dead("echo")];

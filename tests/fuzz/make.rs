@@ -53,7 +53,8 @@ pub fn fuzz(kind: &str, take: impl Fn(&[u8])) {
     assert!(!known.is_empty(), "{} is empty", folder.display());
     let budget = std::env::var("KAFLEET_FUZZ").map_or(BUDGET, |text| Duration::from_secs(text.parse().unwrap()));
     let mut dice = Rng::with_seed(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64);
-    let (begun, mut tried) = (Instant::now(), 0);
+    let begun = Instant::now();
+    let mut tried = 0;
     while begun.elapsed() < budget {
         let mut input = known[dice.usize(..known.len())].clone();
         for _ in 0..dice.usize(1..6) {

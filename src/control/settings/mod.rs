@@ -176,7 +176,8 @@ fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, Fleet
     struct Versioned {
         v: u32,
     }
-    let (topic, offset) = (record.topic.to_owned(), record.offset);
+    let topic = record.topic.to_owned();
+    let offset = record.offset;
     let unreadable = |why: String| FleetSettingsError::Unreadable { topic: topic.clone(), offset, why };
     let Versioned { v } = serde_json::from_slice(value).map_err(|why| unreadable(why.to_string()))?;
     if v > FLEET_VERSION {

@@ -28,7 +28,8 @@ fn read(broker: &Arc<Memory>) -> Result<FleetSettings, FleetSettingsError> {
 
 async fn put(link: &SharedProducer, key: Option<&str>, value: Option<&str>) {
     let topic = names().control();
-    let (key, value) = (key.map(str::as_bytes), value.map(str::as_bytes));
+    let key = key.map(str::as_bytes);
+    let value = value.map(str::as_bytes);
     link.deliver(ProducerRecord { topic: &topic, partition: Some(0), key, value, headers: &[] }, DEADLINE).await.unwrap();
 }
 

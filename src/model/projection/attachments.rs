@@ -1,6 +1,7 @@
 //! Attachments of a task: the record lists them, their bytes are stored next to it.
 
-use super::{Step, Verdict};
+use super::Verdict;
+use super::step::Step;
 use crate::model::event::{Event, Kind};
 use crate::model::record::TaskRecord;
 use crate::model::record::attachment::{Attached, MAX_COUNT};
@@ -17,7 +18,9 @@ pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Step {
 
 fn put(node: &mut TaskRecord, event: &Event) -> bool {
     let Some(given) = event.attachment.as_deref().filter(|given| given.check().is_ok()) else { return false };
-    let (name, media, bytes) = (given.name.clone(), given.media.clone(), given.data.len() as u32);
+    let name = given.name.clone();
+    let media = given.media.clone();
+    let bytes = given.data.len() as u32;
     let attached = Attached { name, media, bytes, at_ms: event.at_ms };
     match node.attachments.iter().position(|known| known.name == given.name) {
         Some(index) => node.attachments[index] = attached,

@@ -1,6 +1,8 @@
 //! Reaction of a task to failed children: `fail_fast` and `max_failed`.
 
-use super::{Change, WorkingSet, continuations, refresh, requests};
+use super::records::Records;
+use super::refresh::refresh;
+use super::{Change, continuations, requests};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::outbox::{CANCEL_GRACE_MS, Cancel, CancelRequest, EffectKind};
 use crate::model::record::rollup;
@@ -27,7 +29,7 @@ pub(super) fn must_fail_fast(node: &TaskRecord) -> bool {
     has_failed_fast(node) && !cancelled.is_some_and(asked)
 }
 
-impl WorkingSet {
+impl Records {
     /// Fails a task fast after `child` failed, without waiting for the other children.
     pub(super) fn fail_fast(&mut self, id: &TaskId, child: Option<&TaskId>, cause: Change<'_>) {
         let reason = child.and_then(|child| Some(child_failure(child, self.node(child.as_str())?)));
@@ -50,14 +52,15 @@ fn child_failure(child: &TaskId, node: &TaskRecord) -> String {
 /// Cancels the task and everything pending below, as a request would. The caller recomputes the state.
 fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<'_>) {
     let reason = reason.unwrap_or_else(|| "children had failed before the task was announced".to_owned());
-    let (asof, open) = (cause.place.offset, !node.state.is_terminal());
-    let due_ms = cause.place.log_time_ms + CANCEL_GRACE_MS;
+    let asof = cause.position.offset;
+    let open = !node.state.is_terminal();
+    let due_ms = cause.position.log_time_ms + CANCEL_GRACE_MS;
     let message: String =
         format!("{reason} (fail_fast: what was open below is cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
     let request = CancelRequest { reason: Some(message.as_str().into()), ..CancelRequest::default() };
     node.cancel = Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true, outlived: false, request }));
     if open {
-        requests::replace_cancel_effect(node, cause.place, EffectKind::Cancel { asof, subtree: true });
+        requests::replace_cancel_effect(node, cause.position, EffectKind::Cancel { asof, subtree: true });
     }
     if !matches!(node.own, State::Failed | State::Expired | State::Cancelled) {
         node.error = Some(Box::new(ErrorInfo::new(CHILD_FAILED, message.clone(), 0)));

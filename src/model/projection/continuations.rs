@@ -1,8 +1,11 @@
 //! Continuations of a task that has ended. Their records are created before any ancestor's state is computed, so that
 //! no ancestor appears finished in between.
 
+use super::Change;
 use super::deferred_record::DeferredRecord;
-use super::{Change, WorkingEntry, WorkingSet, announce, begin_run, refresh, rollup_input};
+use super::records::Records;
+use super::refresh::{refresh, rollup_input};
+use super::step::{announce, begin_run};
 use crate::model::event::{Announcement, Kind};
 use crate::model::outbox::{Effect, EffectKind};
 use crate::model::record::rollup;
@@ -24,7 +27,7 @@ fn due(node: &TaskRecord) -> Vec<(usize, Continuation)> {
     thens.filter(|(n, then)| node.created_mask & (1 << n) == 0 && then.on.is(ended)).map(|(n, then)| (n, then.clone())).collect()
 }
 
-impl WorkingSet {
+impl Records {
     /// Creates the due continuations of a task.
     pub(super) fn create_continuations(&mut self, id: &TaskId, cause: Change<'_>) {
         for (n, then) in self.node(id.as_str()).map(due).unwrap_or_default() {
@@ -46,9 +49,7 @@ impl WorkingSet {
         let Some(run) = self.node(id.as_str()).map(|node| node.run) else { return };
         let before = self.node(next.as_str()).map(|node| rollup_input(next, node));
         if before.is_none() {
-            let node = Some(TaskRecord::expected(run, cause.place.log_time_ms));
-            self.slots.insert(next.clone(), WorkingEntry { node, stored: None, dirty: true, used: true });
-            self.dirty.push(next.clone());
+            self.insert(next.clone(), TaskRecord::expected(run, cause.position.log_time_ms));
         }
         let Some(node) = self.node_mut(next) else { return };
         if node.run > run || (node.run == run && node.announced) {
@@ -61,11 +62,11 @@ impl WorkingSet {
             node.position = None;
         }
         announce(node, next, &announcement(then, cause));
-        node.folded_to = cause.place.offset + 1;
+        node.folded_to = cause.position.offset + 1;
         // Events of a task with this id may have arrived before: a recorded end stays.
         if !node.own.is_terminal() {
             node.own = State::Queued;
-            node.want(Effect { cause: cause.place.offset, what: EffectKind::Follow { run } });
+            node.push_effect(Effect { cause: cause.position.offset, what: EffectKind::Follow { run } });
         }
         node.push_history(entry(Kind::Submitted, run, cause, format!("follows `{id}`")));
         if has_due(node) {
@@ -98,10 +99,10 @@ fn announcement(then: &Continuation, cause: Change<'_>) -> Announcement {
         position: None,
         hash: None,
         policy: (policy != Default::default()).then(|| Box::new(policy)),
-        asof: Some(cause.place.offset),
+        asof: Some(cause.position.offset),
     }
 }
 
 fn entry(kind: Kind, run: u32, cause: Change<'_>, message: String) -> HistoryEntry {
-    HistoryEntry::of_fold(kind, run, (cause.at_ms, cause.place.offset), message)
+    HistoryEntry::of_fold(kind, run, (cause.at_ms, cause.position.offset), message)
 }

@@ -17,7 +17,7 @@ pub(super) fn keep(
     node: &mut TaskRecord,
     event: &Event,
     verdict: Verdict,
-    place: Place,
+    position: Place,
     before: u32,
     room: u64,
 ) -> Option<DeferredRecord> {
@@ -27,10 +27,10 @@ pub(super) fn keep(
     if let Some(record) = event.record.as_deref().filter(|_| brings && waits) {
         let bytes = record.encode();
         if bytes.len() as u64 <= room + u64::from(before) {
-            (node.kept, node.told_at) = (bytes.len() as u32, Some(place.offset));
+            (node.kept, node.told_at) = (bytes.len() as u32, Some(position.offset));
             return Some(DeferredRecord::Put(bytes));
         }
-        node.told_at = Some(place.offset);
+        node.told_at = Some(position.offset);
         refuse(node, event.attempt);
     } else if !waits || brings {
         node.kept = 0;

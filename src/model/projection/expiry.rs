@@ -2,10 +2,14 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Ages, Change, Place, Verdict, WorkingSet, refresh, requests, rollup_input};
-use crate::model::event::{ErrorInfo, Event, Kind};
+use super::deferred_record::DeferredRecord;
+use super::records::Records;
+use super::refresh::{refresh, rollup_input};
+use super::{Change, Place, WorkingSet, requests};
+use crate::model::event::{ErrorInfo, Kind};
 use crate::model::outbox::{Cancel, CancelRequest, EffectKind, MAX_EFFECTS, OVERDUE};
 use crate::model::record::HistoryEntry;
+use crate::model::record::state::State;
 use crate::model::retention::{Expiry, ExpiryKind, Lifetimes, NEVER_ANNOUNCED, RECHECK_MS};
 use crate::model::task::id::TaskId;
 
@@ -21,14 +25,6 @@ pub enum Expired {
 }
 
 impl WorkingSet {
-    pub(super) fn take_settings(&mut self, event: &Event) -> Verdict {
-        if let Some(lifetimes) = event.lifetimes.as_deref().filter(|new| **new != self.ages.lifetimes) {
-            self.ages = Ages::new(lifetimes.clone(), self.ages.soonest_ms.load(Relaxed));
-            self.new_lifetimes = true;
-        }
-        Verdict::Applied
-    }
-
     /// Returns true if `new` changes the maximum age of open trees.
     pub fn changes_tree_age(&self, new: &Lifetimes) -> bool {
         new.max_tree_age_ms != self.ages.lifetimes.max_tree_age_ms
@@ -38,15 +34,15 @@ impl WorkingSet {
     pub fn set_tree_age(&mut self, id: &TaskId, max_tree_age_ms: i64) {
         let known_ms = self.ages.lifetimes.max_tree_age_ms;
         let Some(node) = self.node(id.as_str()) else { return };
-        let Some(age) = node.age.filter(|age| age.what == Expiry::Open) else { return };
+        let Some(expiry) = node.expiry.filter(|expiry| expiry.kind == ExpiryKind::Open) else { return };
         let oldest_ms = node.seen_ms.saturating_add(max_tree_age_ms);
         // A tree that was reopened late or rechecked has a due time of its own.
-        let has_own = age.due_ms != node.seen_ms.saturating_add(known_ms);
-        let due_ms = if has_own { age.due_ms.max(oldest_ms) } else { oldest_ms };
-        if due_ms != age.due_ms
-            && let Some(node) = self.node_mut(id)
+        let has_own = expiry.due_ms != node.seen_ms.saturating_add(known_ms);
+        let due_ms = if has_own { expiry.due_ms.max(oldest_ms) } else { oldest_ms };
+        if due_ms != expiry.due_ms
+            && let Some(node) = self.records.node_mut(id)
         {
-            node.age = Some(ExpiryKind { due_ms, ..age });
+            node.expiry = Some(Expiry { due_ms, ..expiry });
             self.ages.soonest_ms.fetch_min(due_ms, Relaxed);
         }
     }
@@ -61,62 +57,70 @@ impl WorkingSet {
         self.ages.soonest_ms.store(i64::MAX, Relaxed);
     }
 
-    /// Expires a task at the time step `place.log_time_ms`, entered with the event at `place.offset`, which is
+    /// Expires a task at the time step `position.log_time_ms`, entered with the event at `position.offset`, which is
     /// projected afterwards. The record and its ancestors ([`WorkingSet::missing_of`]) must be loaded.
-    pub fn expire(&mut self, id: &TaskId, place: Place) -> Expired {
-        let due = |age: &ExpiryKind| age.due_ms <= place.log_time_ms;
-        match self.node(id.as_str()).and_then(|node| node.age).filter(due).map(|age| age.what) {
-            None => Expired::Not,
-            Some(Expiry::Done) => Expired::Remove,
-            Some(Expiry::Expected) => self.expire_with(id, place, Self::expire_unannounced),
-            Some(Expiry::Open) => self.expire_with(id, place, Self::end_tree),
-        }
-    }
-
-    fn expire_with(&mut self, id: &TaskId, place: Place, change: fn(&mut Self, &TaskId, Place)) -> Expired {
-        let ages = self.ages.clone();
-        let before = self.node(id.as_str()).map(|node| rollup_input(id, node));
-        change(self, id, place);
-        let cause = Change { id, at_ms: place.log_time_ms, place, ages: &ages };
-        let Some(node) = self.node_mut(id) else { return Expired::Not };
-        refresh(node, cause);
-        if let Some(age) = node.age.as_mut().filter(|age| age.what == Expiry::Open) {
-            age.due_ms = age.due_ms.max(place.log_time_ms + RECHECK_MS);
-        }
-        self.propagate(id, before, cause);
-        Expired::Changed
-    }
-
-    fn expire_unannounced(&mut self, id: &TaskId, place: Place) {
-        let Some(node) = self.node_mut(id) else { return };
-        node.expire_unannounced();
-        node.push_history(entry(node.run, NEVER_ANNOUNCED, place));
-    }
-
-    /// Ends an expired root; an effect ends its pending descendants and informs the workers.
-    fn end_tree(&mut self, id: &TaskId, place: Place) {
-        let kept = self.node(id.as_str()).map_or(0, |node| node.kept);
-        let Some(node) = self.node_mut(id) else { return };
-        if node.requests() < MAX_EFFECTS {
-            requests::replace_cancel_effect(node, place, EffectKind::End { asof: place.offset });
-            let (asof, due_ms) = (place.offset, place.log_time_ms);
-            let request = CancelRequest { reason: Some(OVERDUE.into()), ..CancelRequest::default() };
-            let cancel = Cancel { asof, due_ms, named: true, subtree: true, request, ..Cancel::default() };
-            node.cancel = Some(Box::new(cancel));
-        }
-        node.push_history(entry(node.run, OVERDUE, place));
-        if node.own.is_terminal() {
-            return;
-        }
-        node.own = crate::model::record::state::State::Expired;
-        node.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
-        node.kept = 0;
-        if kept > 0 {
-            self.record_deferred(id, super::DeferredRecord::Drop, kept, 0);
-        }
+    pub fn expire(&mut self, id: &TaskId, position: Place) -> Expired {
+        let due = |expiry: &Expiry| expiry.due_ms <= position.log_time_ms;
+        let what = self.node(id.as_str()).and_then(|node| node.expiry).filter(due).map(|expiry| expiry.kind);
+        let change = match what {
+            None => return Expired::Not,
+            Some(ExpiryKind::Done) => return Expired::Remove,
+            Some(ExpiryKind::Expected) => expire_unannounced,
+            Some(ExpiryKind::Open) => end_tree,
+        };
+        let cause = Change { id, at_ms: position.log_time_ms, position, ages: &self.ages };
+        expire_with(&mut self.records, cause, change)
     }
 }
 
-fn entry(run: u32, message: &str, place: Place) -> HistoryEntry {
-    HistoryEntry::of_fold(Kind::Expired, run, (place.log_time_ms, place.offset), message.to_owned())
+fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records, &TaskId, Place)) -> Expired {
+    let Change { id, position, .. } = cause;
+    let before = records.node(id.as_str()).map(|node| rollup_input(id, node));
+    change(records, id, position);
+    let Some(node) = records.node_mut(id) else { return Expired::Not };
+    refresh(node, cause);
+    if let Some(expiry) = node.expiry.as_mut().filter(|expiry| expiry.kind == ExpiryKind::Open) {
+        expiry.due_ms = expiry.due_ms.max(position.log_time_ms + RECHECK_MS);
+    }
+    records.propagate(id, before, cause);
+    Expired::Changed
+}
+
+/// Expires a task that was never announced.
+fn expire_unannounced(records: &mut Records, id: &TaskId, position: Place) {
+    let Some(node) = records.node_mut(id) else { return };
+    node.expire_unannounced();
+    node.push_history(entry(node.run, NEVER_ANNOUNCED, position));
+}
+
+/// Ends an expired root; an effect ends its pending descendants and informs the workers.
+fn end_tree(records: &mut Records, id: &TaskId, position: Place) {
+    let Some(node) = records.node_mut(id) else { return };
+    let kept = node.kept;
+    if node.request_effects() < MAX_EFFECTS {
+        requests::replace_cancel_effect(node, position, EffectKind::End { asof: position.offset });
+        let request = CancelRequest { reason: Some(OVERDUE.into()), ..CancelRequest::default() };
+        node.cancel = Some(Box::new(Cancel {
+            asof: position.offset,
+            due_ms: position.log_time_ms,
+            named: true,
+            subtree: true,
+            request,
+            ..Cancel::default()
+        }));
+    }
+    node.push_history(entry(node.run, OVERDUE, position));
+    if node.own.is_terminal() {
+        return;
+    }
+    node.own = State::Expired;
+    node.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
+    node.kept = 0;
+    if kept > 0 {
+        records.record_deferred(id, DeferredRecord::Drop, kept, 0);
+    }
+}
+
+fn entry(run: u32, message: &str, position: Place) -> HistoryEntry {
+    HistoryEntry::of_fold(Kind::Expired, run, (position.log_time_ms, position.offset), message.to_owned())
 }

@@ -11,7 +11,8 @@ impl WorkingSet {
     /// Ids of the records needed by these events that are not loaded: each task, its ancestors and its possible
     /// continuations. After they are loaded, [`WorkingSet::wanted`] may name more.
     pub fn missing<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<TaskId> {
-        let (mut seen, mut ids) = (FxHashSet::default(), Vec::new());
+        let mut seen = FxHashSet::default();
+        let mut ids = Vec::new();
         for event in events.into_iter().filter(|event| !event.kind.is_of_no_task()) {
             self.collect_path(&event.id, &mut seen, &mut ids);
             let policy = event.task.as_ref().and_then(|task| task.policy.as_ref());
@@ -26,7 +27,7 @@ impl WorkingSet {
                     .and_then(|node| node.policy.as_ref())
                     .map_or(0, |policy| policy.rules.then.len());
                 ids_below(&event.id, &event.then, first.max(asked.len()), &mut follow);
-                ids.extend(follow.into_iter().filter(|id| !self.slots.contains_key(id) && seen.insert(id.clone())));
+                ids.extend(follow.into_iter().filter(|id| !self.records.slots.contains_key(id) && seen.insert(id.clone())));
             }
         }
         ids
@@ -34,7 +35,8 @@ impl WorkingSet {
 
     /// Ids of these tasks and their ancestors that are not loaded.
     pub fn missing_of<'a>(&self, tasks: impl IntoIterator<Item = &'a TaskId>) -> Vec<TaskId> {
-        let (mut seen, mut ids) = (FxHashSet::default(), Vec::new());
+        let mut seen = FxHashSet::default();
+        let mut ids = Vec::new();
         tasks.into_iter().for_each(|id| self.collect_path(id, &mut seen, &mut ids));
         ids
     }
@@ -43,7 +45,7 @@ impl WorkingSet {
         let mut next = Some(id.clone());
         while let Some(id) = next {
             // The ancestors of a loaded record are loaded too.
-            if self.slots.contains_key(&id) || !seen.insert(id.clone()) {
+            if self.records.slots.contains_key(&id) || !seen.insert(id.clone()) {
                 return;
             }
             next = id.parent_id();
@@ -53,10 +55,10 @@ impl WorkingSet {
 
     /// Ids of further records needed after a load; empty once all are loaded.
     pub fn wanted(&mut self) -> Vec<TaskId> {
-        let mut wanted = std::mem::take(&mut self.wanted);
+        let mut wanted = std::mem::take(&mut self.records.wanted);
         wanted.sort();
         wanted.dedup();
-        wanted.retain(|id| !self.slots.contains_key(id));
+        wanted.retain(|id| !self.records.slots.contains_key(id));
         wanted
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
     Verdict::Applied
 }
 
-pub(super) fn history_entry(event: &Event, place: Place, verdict: Verdict) -> HistoryEntry {
+pub(super) fn history_entry(event: &Event, position: Place, verdict: Verdict) -> HistoryEntry {
     let message = event.message.as_deref().or(event.error.as_ref().map(|error| error.message.as_str()));
     let message = match (event.state.map(|state| state.name()), message) {
         (Some(state), Some(message)) => Some(format!("{state}: {message}")),
@@ -58,7 +58,7 @@ pub(super) fn history_entry(event: &Event, place: Place, verdict: Verdict) -> Hi
     HistoryEntry {
         kind: event.kind,
         at_ms: event.at_ms,
-        offset: place.offset,
+        offset: position.offset,
         run: event.run,
         attempt: event.attempt,
         worker: event.worker.clone(),
@@ -71,7 +71,7 @@ pub(super) fn history_entry(event: &Event, place: Place, verdict: Verdict) -> Hi
 }
 
 /// History entry of a `submitted` event that arrives after other events of its run, dated to the task's creation.
-pub(super) fn late_announcement(event: &Event, place: Place) -> HistoryEntry {
+pub(super) fn late_announcement(event: &Event, position: Place) -> HistoryEntry {
     let created_ms = event.task.as_ref().map_or(event.at_ms, |task| task.created_at_ms.min(event.at_ms));
-    HistoryEntry { at_ms: created_ms, ..history_entry(event, place, Verdict::Applied) }
+    HistoryEntry { at_ms: created_ms, ..history_entry(event, position, Verdict::Applied) }
 }

@@ -1,6 +1,8 @@
 //! Requests of people: cancels, retries and changes. Their position in the log decides what they apply to.
 
-use super::{Change, Place, Step, Verdict, WorkingSet, begin_run};
+use super::records::Records;
+use super::step::{Step, begin_run};
+use super::{Change, Place, Verdict};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::outbox::{CANCEL_GRACE_MS, Cancel, CancelRequest, Effect, EffectKind, MAX_EFFECTS};
 use crate::model::record::state::State;
@@ -9,47 +11,51 @@ use crate::model::task::MAX_RUN;
 use crate::model::task::id::TaskId;
 
 /// Cancels a task. The cancel stays in the record and applies to all descendants created before it.
-pub(super) fn cancel(node: &mut TaskRecord, event: &Event, place: Place) -> Step {
-    let (asof, named) = (event.asof.unwrap_or(place.offset), event.asof.is_none());
+pub(super) fn cancel(node: &mut TaskRecord, event: &Event, position: Place) -> Step {
+    let asof = event.asof.unwrap_or(position.offset);
+    let named = event.asof.is_none();
     let known = if named { node.asked(event.subtree) } else { node.cancelled_by() }.is_some();
     let later_retry = asof <= node.asof;
     let ended = if event.subtree { node.state.is_terminal() } else { node.own.is_terminal() };
-    if ended || known || later_retry || node.requests() >= MAX_EFFECTS {
+    if ended || known || later_retry || node.request_effects() >= MAX_EFFECTS {
         if named && !node.cancel.as_deref().is_some_and(|cancel| cancel.named) {
             // The API server publishes every cancel to the workers, so this one must be withdrawn again.
-            withdraw_cancel(node, place);
+            withdraw_cancel(node, position);
         }
         return Step::of(Verdict::Ignored);
     }
     let with = event.with.as_ref().map(|with| with.as_str().into());
     let request = CancelRequest { with, by: event.by.clone(), reason: event.message.as_deref().map(Into::into) };
-    apply_cancel(node, asof, place, named, event.subtree, request);
+    apply_cancel(node, asof, position, named, event.subtree, request);
     if named {
-        replace_cancel_effect(node, place, EffectKind::Cancel { asof, subtree: event.subtree });
+        replace_cancel_effect(node, position, EffectKind::Cancel { asof, subtree: event.subtree });
     }
     Step::of(Verdict::Applied)
 }
 
 /// Replaces the effects of earlier cancels that the new one covers, and withdrawals that would withdraw it.
-pub(super) fn replace_cancel_effect(node: &mut TaskRecord, place: Place, what: EffectKind) {
+pub(super) fn replace_cancel_effect(node: &mut TaskRecord, position: Place, what: EffectKind) {
     let narrow = matches!(what, EffectKind::Cancel { subtree: false, .. });
     node.effects.retain(|effect| match effect.what {
         EffectKind::Cancel { subtree, .. } => subtree && narrow,
         EffectKind::Uncancel { .. } => false,
         _ => true,
     });
-    node.want(Effect { cause: place.offset, what });
+    node.push_effect(Effect { cause: position.offset, what });
 }
 
 /// Schedules the withdrawal of a cancel from the workers, late enough that the requester has published it by then.
-pub(super) fn withdraw_cancel(node: &mut TaskRecord, place: Place) {
+pub(super) fn withdraw_cancel(node: &mut TaskRecord, position: Place) {
     node.effects.retain(|effect| !matches!(effect.what, EffectKind::Uncancel { .. }));
-    node.want(Effect { cause: place.offset, what: EffectKind::Uncancel { due_ms: place.log_time_ms + CANCEL_GRACE_MS } });
+    node.push_effect(Effect {
+        cause: position.offset,
+        what: EffectKind::Uncancel { due_ms: position.log_time_ms + CANCEL_GRACE_MS },
+    });
 }
 
-fn apply_cancel(node: &mut TaskRecord, asof: i64, place: Place, named: bool, subtree: bool, request: CancelRequest) {
+fn apply_cancel(node: &mut TaskRecord, asof: i64, position: Place, named: bool, subtree: bool, request: CancelRequest) {
     let begun_ms = node.cancelled_by().map(|cancel| cancel.due_ms);
-    let due_ms = begun_ms.unwrap_or(place.log_time_ms + CANCEL_GRACE_MS);
+    let due_ms = begun_ms.unwrap_or(position.log_time_ms + CANCEL_GRACE_MS);
     // A cancel caused by a failed child still ends as failed.
     let tripped = node.cancelled_by().is_some_and(|cancel| cancel.tripped);
     if node.is_external() && !node.own.is_terminal() {
@@ -62,14 +68,15 @@ fn apply_cancel(node: &mut TaskRecord, asof: i64, place: Place, named: bool, sub
 
 /// Publishes the cancel of a task again that was cancelled while expected and is now announced: the workers' copy may
 /// have been withdrawn.
-pub(super) fn reissue_cancel(node: &mut TaskRecord, place: Place) {
+pub(super) fn reissue_cancel(node: &mut TaskRecord, position: Place) {
     if node.own.is_terminal() || node.cancelled_by().is_none() {
         return;
     }
     let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.request.with.is_none()) else { return };
     cancel.named = true;
-    let (asof, subtree) = (cancel.asof, cancel.subtree);
-    replace_cancel_effect(node, place, EffectKind::Cancel { asof, subtree });
+    let asof = cancel.asof;
+    let subtree = cancel.subtree;
+    replace_cancel_effect(node, position, EffectKind::Cancel { asof, subtree });
 }
 
 /// Cancel of an ancestor that applies to its descendants.
@@ -78,7 +85,7 @@ pub(super) struct AncestorCancel {
     request: CancelRequest,
 }
 
-impl WorkingSet {
+impl Records {
     /// Latest cancel of any ancestor.
     pub(super) fn ancestor_cancel(&self, id: &TaskId) -> Option<AncestorCancel> {
         let cancels = id.ancestors().filter_map(|above| Some((above, self.node(above)?.cancel.as_deref()?)));
@@ -91,9 +98,9 @@ impl WorkingSet {
 pub(super) fn inherit_cancel(node: &mut TaskRecord, above: Option<AncestorCancel>, cause: Change<'_>) -> Option<HistoryEntry> {
     let above = above.filter(|above| above.asof > node.asof && !node.own.is_terminal() && node.cancelled_by().is_none())?;
     let message = request_message(above.request.with.as_deref(), above.request.reason.as_deref()).unwrap_or_default();
-    let entry = HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, cause.place.offset), message);
+    let entry = HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, cause.position.offset), message);
     let entry = HistoryEntry { by: above.request.by.clone(), ..entry };
-    apply_cancel(node, above.asof, cause.place, false, true, above.request);
+    apply_cancel(node, above.asof, cause.position, false, true, above.request);
     Some(entry)
 }
 
@@ -107,10 +114,10 @@ pub(super) fn request_message(with: Option<&str>, reason: Option<&str>) -> Optio
 }
 
 /// Starts the task, or its failed descendants, in `next_run`. An effect publishes the record again.
-pub(super) fn retry(node: &mut TaskRecord, event: &Event, place: Place, next_run: u32) -> Step {
+pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: Place, next_run: u32) -> Step {
     // In a retry of several tasks, an ancestor may be pending again because of another of them.
     let ended = if event.new_run.is_some() { node.own.is_terminal() } else { node.state.is_terminal() };
-    if event.run != node.run || !ended || next_run <= node.run || next_run > MAX_RUN || node.requests() >= MAX_EFFECTS {
+    if event.run != node.run || !ended || next_run <= node.run || next_run > MAX_RUN || node.request_effects() >= MAX_EFFECTS {
         return Step::of(Verdict::Ignored);
     }
     let what = if event.only_failed {
@@ -125,14 +132,14 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, place: Place, next_run
         }
         let hash = node.hash.take();
         begin_run(node, next_run);
-        (node.own, node.announced, node.hash, node.asof) = (State::Queued, true, hash, place.offset);
+        (node.own, node.announced, node.hash, node.asof) = (State::Queued, true, hash, position.offset);
         if event.record.is_some() {
             // A redrive carries the record, since the topic may no longer retain it.
-            node.told_at = Some(place.offset);
+            node.told_at = Some(position.offset);
         }
         EffectKind::Publish { run: next_run }
     };
-    node.want(Effect { cause: place.offset, what });
+    node.push_effect(Effect { cause: position.offset, what });
     Step { run: next_run, ..Step::of(Verdict::Applied) }
 }
 

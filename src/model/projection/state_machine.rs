@@ -6,8 +6,8 @@ use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 
 /// Applies an event. Within a run the first terminal event wins; among the others the latest does.
-pub(super) fn advance(node: &mut TaskRecord, event: &Event, place: Place) -> Verdict {
-    let Some(next) = target(node, event, place) else { return Verdict::Applied };
+pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: Place) -> Verdict {
+    let Some(next) = target(node, event, position) else { return Verdict::Applied };
     if node.own.is_terminal() {
         if next.is_terminal() {
             node.duplicates = node.duplicates.saturating_add(1);
@@ -17,27 +17,7 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, place: Place) -> Ver
     if event.kind == Kind::Released {
         node.released = node.released.max(event.attempt + 1);
     }
-    let is_late = match event.kind {
-        Kind::Submitted => node.own != State::Expected,
-        // A record that is deferred again, while it already waits or after its release.
-        Kind::Scheduled if event.record.is_some() => {
-            !matches!(node.own, State::Expected | State::Queued | State::Scheduled)
-                || node.attempt > 0
-                || node.kept > 0
-                || is_released(node, event)
-        }
-        // The released record belongs to an earlier wait, for example before the first attempt; the current wait goes
-        // on.
-        Kind::Released => {
-            !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
-        }
-        Kind::Retrying if event.record.is_some() => is_released(node, event) || (node.kept > 0 && event.attempt < node.attempt),
-        // The record of the next attempt is deferred: these events come from a worker that was cut off before.
-        Kind::Started | Kind::Warned | Kind::Retrying => node.kept > 0 && node.own == State::Retrying,
-        Kind::Scheduled => node.kept > 0,
-        _ => false,
-    };
-    if is_late {
+    if is_late(node, event) {
         return Verdict::Ignored;
     }
     if event.kind == Kind::Released {
@@ -56,6 +36,36 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, place: Place) -> Ver
     }
     let started = if event.kind == Kind::Started { Some(event.at_ms) } else { event.started_at_ms };
     node.started_at_ms = node.started_at_ms.or(started);
+    set_result(node, event, next);
+    Verdict::Applied
+}
+
+/// Returns true if a later event of the run has overtaken this one.
+fn is_late(node: &TaskRecord, event: &Event) -> bool {
+    match event.kind {
+        Kind::Submitted => node.own != State::Expected,
+        // A record that is deferred again, while it already waits or after its release.
+        Kind::Scheduled if event.record.is_some() => {
+            !matches!(node.own, State::Expected | State::Queued | State::Scheduled)
+                || node.attempt > 0
+                || node.kept > 0
+                || is_released(node, event)
+        }
+        // The released record belongs to an earlier wait, for example before the first attempt; the current wait goes
+        // on.
+        Kind::Released => {
+            !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
+        }
+        Kind::Retrying if event.record.is_some() => is_released(node, event) || (node.kept > 0 && event.attempt < node.attempt),
+        // The record of the next attempt is deferred: these events come from a worker that was cut off before.
+        Kind::Started | Kind::Warned | Kind::Retrying => node.kept > 0 && node.own == State::Retrying,
+        Kind::Scheduled => node.kept > 0,
+        _ => false,
+    }
+}
+
+/// Sets result and error of the task after a transition to `next`.
+fn set_result(node: &mut TaskRecord, event: &Event, next: State) {
     match event.kind {
         Kind::Succeeded => {
             node.output = event.output.clone();
@@ -68,7 +78,6 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, place: Place) -> Ver
         Kind::Retrying | Kind::Failed | Kind::Cancelled | Kind::Expired => node.error = event.error.clone(),
         _ => {}
     }
-    Verdict::Applied
 }
 
 /// Returns true if the wait of the event's record is already over: a worker sends an event again that it believes
@@ -78,11 +87,11 @@ fn is_released(node: &TaskRecord, event: &Event) -> bool {
 }
 
 /// Own state that an event requests, if any.
-fn target(node: &TaskRecord, event: &Event, place: Place) -> Option<State> {
+fn target(node: &TaskRecord, event: &Event, position: Place) -> Option<State> {
     Some(match event.kind {
         Kind::Submitted => {
             let not_before = node.policy.as_ref().and_then(|policy| policy.not_before_ms);
-            if not_before.is_some_and(|at| at > place.log_time_ms) { State::Scheduled } else { State::Queued }
+            if not_before.is_some_and(|at| at > position.log_time_ms) { State::Scheduled } else { State::Queued }
         }
         Kind::Scheduled => State::Scheduled,
         Kind::Released => State::Queued,

@@ -16,7 +16,7 @@ use super::record::attachment::Attached;
 use super::record::notifications::NotificationLog;
 use super::record::rollup::RunCounts;
 use super::record::state::{Category, State};
-use super::retention::ExpiryKind;
+use super::retention::Expiry;
 use super::task::continuation::{Continuation, ids_below};
 use super::task::id::TaskId;
 use super::task::{OnFailure, Policy, Position};
@@ -85,7 +85,7 @@ pub struct TaskRecord {
     pub released: u32,
     /// Offset of an event that contains the task's complete record, if any.
     pub told_at: Option<i64>,
-    /// Pending effects in the order of execution ([`TaskRecord::want`]).
+    /// Pending effects in the order of execution ([`TaskRecord::push_effect`]).
     pub effects: Vec<Effect>,
     /// Continuations added by the handler in this run.
     #[serde(with = "super::json::as_text")]
@@ -93,7 +93,7 @@ pub struct TaskRecord {
     /// Bit mask of the continuations created in this run.
     pub created_mask: u16,
     /// Next expiry by log time.
-    pub age: Option<ExpiryKind>,
+    pub expiry: Option<Expiry>,
     /// Set for the root of a tree.
     pub root: bool,
     /// Set once a descendant was counted, even if none counts any more.
@@ -195,7 +195,7 @@ impl TaskRecord {
             effects: Vec::new(),
             handler_continuations: None,
             created_mask: 0,
-            age: None,
+            expiry: None,
             root: false,
             has_below: false,
             silent: false,

@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn id_differs_with_every_part_and_is_stable() {
-        let (task, callback) = (TaskId::parse("order-42:a").unwrap(), Callback::to("https://a"));
+        let task = TaskId::parse("order-42:a").unwrap();
+        let callback = Callback::to("https://a");
         let first = Delivery { rule: RuleRef::Action(0), run: 1, change: 2, state: State::Failed, cause: 7, at_ms: 5 };
         let id = |delivery: Delivery| delivery.id(&task, Notification::Callback(&callback));
         assert_eq!(id(first), "callback-h2cyidu2eweglirmkclmlzku", "ids must never change between builds");

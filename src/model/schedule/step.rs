@@ -156,7 +156,8 @@ impl State {
     fn record_missed(&mut self, name: &str, schedule: &Schedule, times: &Times, now_ms: i64) {
         let oldest = now_ms.saturating_sub(schedule.spec.catch_up.unwrap_or(CATCH_UP).as_i64());
         let is_missed = |time: &i64| times.fires_at(name, *time) < oldest;
-        let (mut count, mut last) = (0, None);
+        let mut count = 0;
+        let mut last = None;
         while let Some(time) = self.next(schedule, times).filter(is_missed) {
             (self.through_ms, last) = (time, Some(time));
             count += 1;

@@ -339,7 +339,8 @@ proptest! {
         play.schedule.spec.catch_up = Some(Millis::secs(catch_up * 60));
         let mut moments = moments;
         moments.sort_unstable();
-        let (mut tasks, mut last) = (Vec::new(), 0);
+        let mut tasks = Vec::new();
+        let mut last = 0;
         for (after, runs) in moments {
             last = ms("2026-11-20T00:00:00Z") + after;
             tasks.extend(play.tasks(&last.to_string(), runs));

@@ -153,7 +153,8 @@ impl Notification<'_> {
 }
 
 fn check_email(email: &Email) -> Result<(), (&'static str, String)> {
-    let (to, all) = (email.to.len(), email.to.len() + email.cc.len() + email.bcc.len());
+    let to = email.to.len();
+    let all = to + email.cc.len() + email.bcc.len();
     if to == 0 || all > MAX_RECIPIENTS {
         return Err(("/email/to", format!("an email needs one to {MAX_RECIPIENTS} recipients, copies included")));
     }
@@ -252,19 +253,19 @@ fn rules_below<'a>(at: &str, thens: &'a [Continuation], all: &mut Vec<Notificati
 impl<'a> NotificationRules<'a> {
     /// All notifications with their JSON pointers.
     pub fn tellings(&self) -> Vec<(String, Notification<'a>)> {
-        self.places().into_iter().filter_map(|(at, telling)| Some((at, telling?))).collect()
+        self.with_pointers().into_iter().filter_map(|(at, telling)| Some((at, telling?))).collect()
     }
 
-    fn places(&self) -> Vec<(String, Option<Notification<'a>>)> {
+    fn with_pointers(&self) -> Vec<(String, Option<Notification<'a>>)> {
         let at = &self.at;
-        let mut places: Vec<_> =
+        let mut pointers: Vec<_> =
             self.actions.iter().enumerate().map(|(n, action)| (format!("{at}/actions/{n}"), action.telling())).collect();
         for (n, check) in self.checks.iter().enumerate() {
-            for (name, tell) in [("passed", &check.passed), ("failed", &check.failed)] {
-                places.extend(tell.as_ref().map(|tell| (format!("{at}/checks/{n}/{name}"), tell.telling())));
+            for (name, action) in [("passed", &check.passed), ("failed", &check.failed)] {
+                pointers.extend(action.as_ref().map(|action| (format!("{at}/checks/{n}/{name}"), action.telling())));
             }
         }
-        places
+        pointers
     }
 
     /// Checks the rules. The error has the JSON pointer of the invalid field and the reason.
@@ -282,7 +283,7 @@ impl<'a> NotificationRules<'a> {
             check_states(&check.expect).map_err(|why| (format!("{at}/checks/{n}/expect"), why))?;
             check_time(check).map_err(|(field, why)| (format!("{at}/checks/{n}{field}"), why))?;
         }
-        for (at, telling) in self.places() {
+        for (at, telling) in self.with_pointers() {
             let Some(telling) = telling else {
                 return Err((at, "give exactly one of `callback` and `email`; use two actions to send both".to_owned()));
             };

@@ -128,7 +128,9 @@ mod tests {
 
     #[test]
     fn attempt_fields_can_change_only_before_the_record_is_published() {
-        let (shown, read, start) = (patch(r#"{"name": "n"}"#), patch(r#"{"retries": 1}"#), patch(r#"{"not_before_ms": 1}"#));
+        let shown = patch(r#"{"name": "n"}"#);
+        let read = patch(r#"{"retries": 1}"#);
+        let start = patch(r#"{"not_before_ms": 1}"#);
         let can = |patch: &Patch, own, kept, attempt| {
             let mut node = TaskRecord { own, kept, attempt, ..TaskRecord::expected(1, 0) };
             assert!(patch.misfit(&node).is_some(), "not announced");

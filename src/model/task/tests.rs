@@ -3,6 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::units::duration::Millis;
 
 const NOW: i64 = 1_700_000_000_000;
 
@@ -121,7 +122,7 @@ fn invalid_records_are_rejected_with_the_reason() {
         (&[("ce_id", "a"), ("ce_parent", "a//b")], "1", "bad_id", "character `/`"),
         (&[("ce_parent", "")], "1", "bad_id", "the id is empty"),
         (&[("ce_id", &long)], "1", "bad_id", "at most 512"),
-        (&[("ce_specversion", "2.0")], "1", "unsupported_version", "`ce_specversion` is `2.0`: CloudEvents 1.0"),
+        (&[("ce_specversion", "2.0")], "1", "unsupported_version", "`ce_specversion` is `2.0`: only CloudEvents 1.0"),
         (&[("ce_specversion", "")], "1", "unsupported_version", "CloudEvents 1.0"),
         (&[("ce_type", "other")], "1", "bad_header", "`other` does not match the topic, which holds tasks of type `echo`"),
         (&[("content-type", "text/xml")], "1", "bad_header", "`text/xml` is not JSON"),

@@ -24,7 +24,8 @@ fn late_announcement_of_a_later_run_stands_before_that_run() {
     let log = [submitted("a"), done(1), done(2), in_run(submitted("a"), 2)];
     let history = fold_log(&log, 1, 9).node("a").history;
     let entries: Vec<_> = history.iter().map(|entry| (entry.kind, entry.run)).collect();
-    let (s, d) = (Kind::Submitted, Kind::Succeeded);
+    let s = Kind::Submitted;
+    let d = Kind::Succeeded;
     assert_eq!(entries, [(s, 1), (d, 1), (s, 2), (d, 2)]);
 }
 

@@ -1,25 +1,28 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use oracle::recompute;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::event::ErrorInfo;
+use crate::model::event::{Announcement, ErrorInfo, Event, Kind};
 use crate::model::json::RawJson;
-use crate::model::outbox::{Effect, KeptRecord};
+use crate::model::outbox::{Effect, KeptRecord, MAX_KEPT_BYTES};
 use crate::model::projection::changes::{Changes, Entry, Index};
+use crate::model::record::TaskRecord;
 use crate::model::record::rollup::{Counts, children_of, combine};
-use crate::model::record::state::Category;
+use crate::model::record::state::{Category, State};
 use crate::model::task::action::{Action, Callback, Check, NotifyAction};
-use crate::model::task::continuation::{Continuation, On, segment};
-use crate::model::task::{Policy, Position, Rules};
+use crate::model::task::continuation::{Continuation, On, number_of, segment};
+use crate::model::task::{OnFailure, Policy, Position, Rules};
 use crate::model::units::duration::Millis;
-use std::sync::Arc;
 
-mod follow;
+mod child_failures;
+mod continuations;
 mod history;
-mod policies;
+mod notifications;
+mod oracle;
 mod requests;
-mod tells;
 
 /// In-memory store: records as bytes, indexes and counters.
 #[derive(Default, PartialEq, Debug)]
@@ -64,7 +67,8 @@ impl Kept {
 
 /// Projects a log as a tracker does: in batches, with loads from the store and a bounded cache.
 pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> Kept {
-    let (mut kept, mut working_set) = (Kept::default(), WorkingSet::default());
+    let mut kept = Kept::default();
+    let mut working_set = WorkingSet::default();
     for (number, events) in log.chunks(batch.max(1)).enumerate() {
         let mut missing = working_set.missing(events);
         while !missing.is_empty() {
@@ -258,7 +262,8 @@ fn external_task_follows_its_reports() {
         log.extend(reports.iter().map(|state| reported("x", *state)));
         states(&log, "x").last().copied().unwrap()
     };
-    let (open, done) = (submitted("x:c"), event(Kind::Succeeded, "x:c"));
+    let open = submitted("x:c");
+    let done = event(Kind::Succeeded, "x:c");
     for (block, reports, children, state) in [
         (true, vec![Running], vec![], "running"),
         (true, vec![Running, Warning], vec![], "warning"),
@@ -310,9 +315,9 @@ fn some_thens(number: usize) -> Vec<Continuation> {
 
 fn some_tells(state: State) -> (Vec<Action>, Vec<Check>) {
     let callback = Callback::to("https://a.example");
-    let tell = Some(NotifyAction { callback: Some(callback.clone()), email: None });
+    let action = Some(NotifyAction { callback: Some(callback.clone()), email: None });
     let check =
-        |after: u64| Check { after: Some(Millis(after)), at: None, expect: vec![state], passed: tell.clone(), failed: None };
+        |after: u64| Check { after: Some(Millis(after)), at: None, expect: vec![state], passed: action.clone(), failed: None };
     (vec![Action { on: vec![state], callback: Some(callback), email: None }], vec![check(3), check(9)])
 }
 
@@ -368,107 +373,6 @@ pub(crate) fn any_event() -> impl Strategy<Value = Event> {
     )
 }
 
-/// Recomputes the counts of every task from all records below it, and its state from the definition.
-fn recompute(kept: &Kept) {
-    let nodes: BTreeMap<&TaskId, TaskRecord> =
-        kept.nodes.iter().map(|(id, bytes)| (id, TaskRecord::decode(bytes).unwrap())).collect();
-    let counted = |child: &TaskId| {
-        let parent = child.parent_id().and_then(|parent| nodes.get(&parent));
-        parent.is_some_and(|parent| nodes[child].run >= parent.run)
-    };
-    for (id, node) in &nodes {
-        let children: Vec<&TaskRecord> = nodes
-            .iter()
-            .filter(|(child, _)| child.parent() == Some(id.as_str()) && counted(child))
-            .map(|(_, node)| node)
-            .collect();
-        let mut by_state = Counts::default();
-        children.iter().for_each(|child| by_state.add(child.state, 1));
-        let (mut tree, mut restartable) = (Counts::default(), 0);
-        for (below, node) in &nodes {
-            let path: Vec<TaskId> =
-                below.ancestors().take_while(|above| *above != id.as_str()).map(|above| TaskId::parse(above).unwrap()).collect();
-            if *below != *id && below.is_within(id.as_str()) && counted(below) && path.iter().all(&counted) {
-                tree.add(node.state, 1);
-                restartable += u64::from(node.is_restartable());
-            }
-        }
-        let (have, _, have_tree) = children_of(&node.below);
-        assert_eq!(have, by_state, "children of {id}");
-        assert_eq!(have_tree, tree, "tree of {id}");
-        assert_eq!(node.restartable_below(), restartable, "restartable tasks below {id}");
-        let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
-        assert_eq!(node.state == State::Cancelling, cancelling, "{id} is being cancelled");
-        assert!(cancelling || node.state == combine(node.own, &node.below, node.tolerated()), "state of {id}");
-        let is_then = |child: &TaskId| number_of(child.segment()).is_some();
-        let children_that = |then: bool| -> Vec<&TaskRecord> {
-            let mine = nodes.iter().filter(|(child, _)| child.parent() == Some(id.as_str()) && counted(child));
-            mine.filter(|(child, _)| is_then(child) == then).map(|(_, node)| node).collect()
-        };
-        let matters = |child: &&TaskRecord| child.on_failure() == OnFailure::Fail;
-        let pending = children.iter().any(|child| child.state.category() == Category::Pending);
-        let lost = |then: bool, tolerated: u32| -> Option<State> {
-            let failed = children_that(then).into_iter().filter(matters).map(|child| child.state);
-            let failed: Vec<State> = failed.filter(|state| state.category() == Category::Failed).collect();
-            failed.iter().max().copied().filter(|_| failed.len() > tolerated as usize)
-        };
-        let worst = lost(false, node.tolerated());
-        if node.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast)
-            && worst.is_some_and(|worst| worst > State::Cancelled)
-        {
-            assert!(node.cancel.is_some(), "{id} fails fast: a cancel must be in force");
-        }
-        let state = match node.own {
-            own if !own.is_terminal() => {
-                if cancelling {
-                    State::Cancelling
-                } else {
-                    own
-                }
-            }
-            _ if pending => State::WaitingForChildren,
-            own => own.max(worst.unwrap_or(State::Succeeded)).max(lost(true, 0).unwrap_or(State::Succeeded)),
-        };
-        assert_eq!(node.state, state, "state of {id} by the definition");
-        let others_open = children_that(false).iter().any(|child| child.state.category() == Category::Pending);
-        for (n, then) in node.thens().enumerate().filter(|_| node.announced && node.own.is_terminal() && !others_open) {
-            let made = node.created_mask & (1 << n) != 0;
-            assert!(made || !then.on.is(node.own.max(worst.unwrap_or(State::Succeeded))), "{id}: continuation {n} is missing");
-            assert!(!made || nodes[&id.child(&segment(n)).unwrap()].run >= node.run, "{id}: continuation {n} has no record");
-        }
-        if node.state.is_terminal() {
-            assert!(node.own.is_terminal() && !pending, "{id} has ended before its children");
-        }
-    }
-    let typed: BTreeMap<(Arc<str>, State), i64> =
-        nodes.values().filter_map(|node| Some((node.task_type.clone()?, node.state))).fold(BTreeMap::new(), |mut counts, key| {
-            *counts.entry(key).or_default() += 1;
-            counts
-        });
-    assert_eq!(kept.counts, typed, "counters");
-    recompute_outbox(kept, &nodes);
-}
-
-/// Checks the indexes of timers and effects and the deferred records against the task records.
-fn recompute_outbox(kept: &Kept, nodes: &BTreeMap<&TaskId, TaskRecord>) {
-    let entry = |index: Index, seen_ms, id: &TaskId| format!("{:?}", (index, Entry { seen_ms, id: id.clone() }));
-    let timers = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Timers, node.timer()?.due_ms, id)));
-    let effects = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Effects, node.turn()?, id)));
-    let expected: BTreeSet<String> = timers.chain(effects).collect();
-    let found = kept.index.iter().filter(|text| text.starts_with("(Timers") || text.starts_with("(Effects"));
-    assert_eq!(found.cloned().collect::<BTreeSet<_>>(), expected, "timers and effects");
-    let waiting = nodes.iter().filter(|(_, node)| node.kept > 0).map(|(id, node)| ((*id).clone(), node.kept as usize));
-    let records = kept.kept.iter().map(|(id, kept)| (id.clone(), kept.len()));
-    assert_eq!(records.collect::<Vec<_>>(), waiting.collect::<Vec<_>>(), "deferred records");
-    for (id, node) in nodes {
-        assert!(
-            node.kept == 0 || matches!(node.own, State::Scheduled | State::Retrying),
-            "{id} has a deferred record but does not wait"
-        );
-        assert!(node.effects.len() <= 40, "effects of {id}");
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -499,7 +403,8 @@ proptest! {
         let after = fold_log(&longer, 7, 1_000);
         let node = |kept: &Kept, id: &TaskId| TaskRecord::decode(&kept.nodes[id]).unwrap();
         for id in before.nodes.keys() {
-            let (old, new) = (node(&before, id), node(&after, id));
+            let old = node(&before, id);
+            let new = node(&after, id);
             let follows = id.parent_id().filter(|_| number_of(id.segment()).is_some());
             let of_older_run = follows.is_some_and(|task| old.run < node(&after, &task).run);
             // A cancel of an expected task is reverted by its announcement.

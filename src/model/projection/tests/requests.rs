@@ -274,7 +274,8 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
 
 #[test]
 fn cancel_of_a_single_task_can_be_widened_but_not_narrowed() {
-    let (wide, mut narrow) = (event(Kind::CancelRequested, "r"), event(Kind::CancelRequested, "r"));
+    let wide = event(Kind::CancelRequested, "r");
+    let mut narrow = event(Kind::CancelRequested, "r");
     narrow.subtree = false;
     let log = [submitted("r"), external("r:x", true), narrow.clone(), wide, narrow];
     assert_eq!(effects_of(&log[..3], "r"), "cancel-2");

@@ -9,8 +9,8 @@ fn on(states: &[State]) -> Action {
 }
 
 fn check(after_ms: u64, expect: State) -> Check {
-    let tell = || Some(NotifyAction { callback: Some(Callback::to("https://a.example")), ..NotifyAction::default() });
-    Check { after: Some(Millis(after_ms)), at: None, expect: vec![expect], passed: tell(), failed: tell() }
+    let action = || Some(NotifyAction { callback: Some(Callback::to("https://a.example")), ..NotifyAction::default() });
+    Check { after: Some(Millis(after_ms)), at: None, expect: vec![expect], passed: action(), failed: action() }
 }
 
 fn telling(task: &str, actions: &[Action], checks: &[Check]) -> Event {
@@ -20,8 +20,8 @@ fn telling(task: &str, actions: &[Action], checks: &[Check]) -> Event {
 
 /// Notifications of a task: state, run and rule of each.
 fn notified(kept: &Kept, task: &str) -> Vec<String> {
-    let told = kept.node(task).told.unwrap();
-    told.deliveries.iter().map(|one| format!("{}/{} {}", one.state, one.run, one.rule)).collect()
+    let notified_log = kept.node(task).told.unwrap();
+    notified_log.deliveries.iter().map(|one| format!("{}/{} {}", one.state, one.run, one.rule)).collect()
 }
 
 fn due(number: u32, task: &str) -> Event {
@@ -33,7 +33,8 @@ fn due(number: u32, task: &str) -> Event {
 #[test]
 fn each_state_is_notified_once_when_reached() {
     for state in State::ALL.into_iter().filter(|state| *state != State::Expected) {
-        let (mut external, mut log) = (telling("x", &[on(&[state])], &[]), Vec::new());
+        let mut external = telling("x", &[on(&[state])], &[]);
+        let mut log = Vec::new();
         external.task.as_mut().unwrap().policy.as_mut().unwrap().rules.external = matches!(state, State::Warning);
         log.push(external);
         log.extend(match state {
@@ -177,17 +178,20 @@ fn second_start_of_an_attempt_leaves_its_warning() {
 /// Attempts (whether each writes `started`), position of `submitted`, and outcome.
 fn quick_log() -> impl Strategy<Value = (Vec<bool>, usize, bool)> {
     (prop::collection::vec(any::<bool>(), 1..5), any::<prop::sample::Index>(), any::<bool>())
-        .prop_map(|(starts, place, fails)| (starts.clone(), place.index(starts.len() * 2 + 1), fails))
+        .prop_map(|(starts, index, fails)| (starts.clone(), index.index(starts.len() * 2 + 1), fails))
 }
 
 proptest! {
     /// Each state is notified once per time it is reached, in order, whichever event comes first in the log.
     #[test]
-    fn notified_states_do_not_depend_on_the_first_event((starts, place, fails) in quick_log(), batch in 1usize..9) {
+    fn notified_states_do_not_depend_on_the_first_event((starts, index, fails) in quick_log(), batch in 1usize..9) {
         let states = [State::Queued, State::Running, State::Retrying, State::Succeeded, State::Failed];
-        let (mut log, mut expected) = (Vec::new(), vec!["queued"]);
+        let mut log = Vec::new();
+        let mut expected = vec!["queued"];
         for (n, writes_start) in starts.iter().enumerate() {
-            let (attempt, ms, is_last) = (n as u32 + 1, 100 * n as i64 + 50, n + 1 == starts.len());
+            let attempt = n as u32 + 1;
+            let ms = 100 * n as i64 + 50;
+            let is_last = n + 1 == starts.len();
             let (kind, state) = match (is_last, fails) {
                 (false, _) => (Kind::Retrying, "retrying"),
                 (true, false) => (Kind::Succeeded, "succeeded"),
@@ -200,7 +204,7 @@ proptest! {
             expected.extend(["running", state]);
         }
         log[0] = announcing(log[0].clone(), &states);
-        log.insert(place.min(log.len()), asking(&states));
+        log.insert(index.min(log.len()), asking(&states));
         let kept = fold_log(&log, batch, 9);
         let expected: Vec<String> = expected.iter().map(|state| format!("{state}/1 actions/0")).collect();
         prop_assert_eq!(notified(&kept, "a"), expected);
@@ -216,8 +220,8 @@ fn parent_reopened_by_a_new_child_notifies_with_the_time_of_that_child() {
     let mut parent = telling("x", &[on(&[State::WaitingForChildren])], &[]);
     parent.task.as_mut().unwrap().policy.as_mut().unwrap().rules.external = true;
     let child = Event { at_ms: 77, ..submitted("x:a") };
-    let told = fold_log(&[parent, reported("x", State::Succeeded), child], 2, 9).node("x").told.unwrap();
-    assert_eq!(told.deliveries.iter().map(|one| one.at_ms).collect::<Vec<_>>(), [77]);
+    let notified_log = fold_log(&[parent, reported("x", State::Succeeded), child], 2, 9).node("x").told.unwrap();
+    assert_eq!(notified_log.deliveries.iter().map(|one| one.at_ms).collect::<Vec<_>>(), [77]);
 }
 
 #[test]
@@ -324,7 +328,7 @@ fn finished_tree_is_retained_until_its_checks_have_run() {
         event(Kind::Succeeded, "r:a"),
     ];
     let kept = fold_log(&log, 9, 9);
-    let due_ms = kept.node("r").age.unwrap().due_ms;
+    let due_ms = kept.node("r").expiry.unwrap().due_ms;
     let step_ms = 600_000;
     assert_eq!(due_ms, 20 * DAY as i64 + 3_600_000 + step_ms, "beyond its retention, with an hour for a late check");
     let checks = kept.node("r:a").told.unwrap().checks;
@@ -341,8 +345,8 @@ fn pending_notifications_are_bounded_and_do_not_block_requests() {
     }
     log.push(event(Kind::CancelRequested, "x"));
     let node = fold_log(&log, 40, 9).node("x");
-    let told = node.told.as_ref().unwrap();
-    assert_eq!((told.deliveries.len(), told.unlisted, told.refused), (32, 224, 44));
+    let notified_log = node.told.as_ref().unwrap();
+    assert_eq!((notified_log.deliveries.len(), notified_log.unlisted, notified_log.refused), (32, 224, 44));
     assert_eq!((node.effects.iter().filter(|effect| effect.is_notification()).count(), node.state), (256, State::Cancelled));
-    assert_eq!((told.deliveries[0].rule, told.deliveries[31].change), (RuleRef::Action(0), 257));
+    assert_eq!((notified_log.deliveries[0].rule, notified_log.deliveries[31].change), (RuleRef::Action(0), 257));
 }
