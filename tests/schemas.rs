@@ -1,7 +1,7 @@
-//! The published contracts in schemas/ say what the code does.
+//! Tests of the published contracts in `schemas/` against the code.
 //!
-//! What is generated from types is compared with the file; `KAFLEET_UPDATE=1 cargo test --test schemas` writes it anew. What
-//! is written by hand is checked against the code that reads it.
+//! Generated schemas are compared with the files; `KAFLEET_UPDATE=1 cargo test --test schemas` rewrites them. Hand-written
+//! ones are checked against the code that decodes the data.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn of<T: JsonSchema>() -> Value {
     schema_for!(T).to_value()
 }
 
-/// Every document of the api, as definitions of one schema.
+/// All documents of the API, as definitions of one schema.
 fn api() -> Value {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
     macro_rules! add {
@@ -91,7 +91,7 @@ fn api() -> Value {
     })
 }
 
-/// What is generated: the file and what belongs into it.
+/// Generated files and their contents.
 fn generated() -> Vec<(String, Value)> {
     let mut files = vec![
         ("config.json".to_owned(), kafleet::config::schema()),
@@ -107,7 +107,7 @@ fn generated() -> Vec<(String, Value)> {
     files
 }
 
-/// The params of the types that come with kafleet: `params/<type>.json`.
+/// Params of the built-in types: `params/<type>.json`.
 fn built_in_params() -> Vec<(String, Value)> {
     let mut registry = kafleet::handlers::Registry::default();
     kafleet::handlers::builtin::register_samples(&mut registry);
@@ -133,7 +133,7 @@ fn built_in_params() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn generated_schemas_are_checked_in() {
+fn generated_schemas_are_up_to_date() {
     let update = std::env::var_os("KAFLEET_UPDATE").is_some();
     let mut stale = Vec::new();
     for (name, schema) in generated() {
@@ -153,7 +153,7 @@ fn generated_schemas_are_checked_in() {
 }
 
 #[test]
-fn every_file_is_a_schema_or_checked_here() {
+fn each_file_is_a_schema_or_checked_here() {
     let known: BTreeSet<String> = generated().into_iter().map(|(name, _)| name).collect();
     let by_hand = ["task-headers.json", "dead-letter-headers.json"].map(str::to_owned);
     for folder in ["", "params"] {
@@ -170,7 +170,7 @@ fn every_file_is_a_schema_or_checked_here() {
 }
 
 #[test]
-fn every_document_of_the_api_is_published() {
+fn each_api_document_is_published() {
     let published = api();
     let sources = [include_str!("../src/api/documents/mod.rs"), include_str!("../src/api/documents/operations.rs")].concat();
     for name in
@@ -180,23 +180,23 @@ fn every_document_of_the_api_is_published() {
     }
 }
 
-/// The header names that a source file declares.
+/// Header names declared in a source file.
 fn declared(source: &str) -> BTreeSet<&str> {
-    let module = source.split("pub mod header {").nth(1).unwrap().split("\n}").next().unwrap();
+    let module = source.split("pub mod header {").nth(1).and_then(|rest| rest.split("\n}").next()).unwrap_or(source);
     module.lines().filter_map(|line| line.split('"').nth(1)).collect()
 }
 
 #[test]
-fn every_header_is_described() {
+fn each_header_is_described() {
     for (file, source) in [
-        ("task-headers.json", include_str!("../src/model/task/mod.rs")),
+        ("task-headers.json", include_str!("../src/model/task/header.rs")),
         ("dead-letter-headers.json", include_str!("../src/dead_letters/headers.rs")),
     ] {
         let schema = read(file);
         let described: BTreeSet<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(described, declared(source), "schemas/{file} against the code");
     }
-    assert!(declared(include_str!("../src/model/task/mod.rs")).contains(header::ID));
+    assert!(declared(include_str!("../src/model/task/header.rs")).contains(header::ID));
 }
 
 fn fits(schema: &str, value: &Value) -> Result<(), String> {
@@ -219,7 +219,7 @@ fn task_of(example: &Value) -> Result<kafleet::model::task::Task, kafleet::model
 }
 
 #[test]
-fn records_written_by_hand_are_read_as_documented() {
+fn example_records_are_decoded_as_documented() {
     for example in read("examples/task-records.json").as_array().unwrap() {
         let about = &example["about"];
         let fit = fits("task-headers.json", &example["headers"]);
@@ -245,9 +245,9 @@ fn records_written_by_hand_are_read_as_documented() {
     }
 }
 
-/// The published schema of headers and the code that reads them agree.
+/// Compares the published schema of headers with the code that decodes them.
 #[test]
-fn headers_are_refused_by_code_and_schema_alike() {
+fn code_and_schema_accept_the_same_headers() {
     for (name, good, bad) in [
         ("ce_specversion", "1.0", "0.3"),
         ("ce_id", "a.b_c~d@e-f", "a b"),
@@ -279,14 +279,15 @@ fn headers_are_refused_by_code_and_schema_alike() {
         for (value, is_good) in [(good, true), (bad, false)] {
             let example =
                 json!({"type": "echo", "partition": 0, "offset": 1, "timestamp_ms": 1, "value": "1", "headers": {name: value}});
-            let (read, fit) = (task_of(&example), fits("task-headers.json", &example["headers"]));
+            let read = task_of(&example);
+            let fit = fits("task-headers.json", &example["headers"]);
             assert_eq!((read.is_ok(), fit.is_ok()), (is_good, is_good), "{name}: {value}: {read:?} {fit:?}");
         }
     }
 }
 
 #[test]
-fn documented_example_events_are_folded() {
+fn example_events_are_decoded() {
     let text = std::fs::read_to_string(schemas().join("examples/events.jsonl")).unwrap();
     let schema = read("event.json");
     let validator = jsonschema::validator_for(&schema).unwrap();
@@ -318,7 +319,7 @@ fn kinds_of(schema: &Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn metadata_written_by_hand_is_read() {
+fn example_metadata_is_decoded() {
     for example in read("examples/commit-metadata.json").as_array().unwrap() {
         let about = &example["about"];
         let read = Metadata::decode(example["offset"].as_i64().unwrap(), example["metadata"].as_str().unwrap());
@@ -339,12 +340,14 @@ fn metadata_written_by_hand_is_read() {
     }
 }
 
-/// The code and the schema agree on what is an order; the document on the wire names every kind.
+/// Compares schema, code and docs/wire.md on the kinds of control records.
 #[test]
-fn control_records_written_by_hand_are_read() {
+fn example_control_records_are_decoded() {
     let wire = include_str!("../docs/wire.md");
     for example in read("examples/control-records.json").as_array().unwrap() {
-        let (about, key, value) = (&example["about"], example["key"].as_str().unwrap(), example["value"].to_string());
+        let about = &example["about"];
+        let key = example["key"].as_str().unwrap();
+        let value = example["value"].to_string();
         let kind = key.split('/').next().unwrap();
         let record = kafleet::broker::RecordRef {
             topic: "kafleet.control",
@@ -368,14 +371,14 @@ fn control_records_written_by_hand_are_read() {
 }
 
 #[test]
-fn the_dead_letter_example_fits() {
+fn dead_letter_example_matches_the_schema() {
     assert_eq!(fits("dead-letter-headers.json", &read("examples/dead-letter.json")), Ok(()));
     assert!(fits("dead-letter-headers.json", &json!({"kafleet_code": "schema"})).is_err());
 }
 
-/// The sample at the root, with nothing in the environment.
+/// Loads the sample at the root with an empty environment.
 #[test]
-fn the_sample_configuration_has_no_problems() {
+fn sample_configuration_is_valid() {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("kafleet.toml");
     let loaded = load_with(Some(&sample), &Overrides::default(), &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
     assert!(["echo", "foreach"].iter().all(|name| loaded.config.types.contains_key(*name)));
@@ -383,9 +386,9 @@ fn the_sample_configuration_has_no_problems() {
     assert!(Path::new(program).is_file(), "`{program}` of the sample is not there");
 }
 
-/// Every key that may be written is explained, and nothing else is.
+/// Checks that all configuration keys are documented, and no others.
 #[test]
-fn the_configuration_is_documented() {
+fn configuration_keys_are_documented() {
     let text = include_str!("../docs/configuration.md");
     let schema = kafleet::config::schema();
     for (section, part) in schema["properties"].as_object().unwrap() {
@@ -398,12 +401,12 @@ fn the_configuration_is_documented() {
     }
 }
 
-/// The published document on the wire names every header and every kind of event.
+/// Checks that docs/wire.md names all headers and event kinds.
 #[test]
-fn the_wire_is_documented() {
+fn wire_format_is_documented() {
     let text = include_str!("../docs/wire.md");
     let kinds = kinds_of(&read("event.json"));
-    let headers = declared(include_str!("../src/model/task/mod.rs"))
+    let headers = declared(include_str!("../src/model/task/header.rs"))
         .into_iter()
         .chain(declared(include_str!("../src/dead_letters/headers.rs")));
     for name in headers.chain(kinds.iter().map(String::as_str)).filter(|name| *name != "unknown") {

@@ -1,4 +1,4 @@
-//! Topics and settings on a real Kafka. Runs where `KAFLEET_TEST_KAFKA` is set, as `tests/services run` does.
+//! Topics and settings on a real Kafka. Runs if `KAFLEET_TEST_KAFKA` is set, as by `tests/services run`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use kafleet::topics::{ApplyError, apply, check};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A prefix of its own; None where no Kafka was started.
+/// Configuration with a unique prefix; `None` without Kafka.
 fn config() -> Option<Config> {
     let Ok(servers) = std::env::var("KAFLEET_TEST_KAFKA") else {
         eprintln!("skipped: KAFLEET_TEST_KAFKA is not set");
@@ -39,13 +39,15 @@ fn kafka(config: &Config) -> Arc<dyn Broker> {
 #[tokio::test(flavor = "multi_thread")]
 async fn topics_are_applied_checked_and_fixed() {
     let Some(config) = config() else { return };
-    let (broker, names, registry) = (kafka(&config), Names::new(&config.topics.prefix), Registry::default());
+    let broker = kafka(&config);
+    let names = Names::new(&config.topics.prefix);
+    let registry = Registry::default();
     assert_eq!(read_control(&*broker, &names, DEADLINE), Err(FleetSettingsError::Missing(names.control())));
-    assert_eq!(check(&*broker, &config, &registry, DEADLINE).unwrap().len(), 6, "all are missing");
+    assert_eq!(check(&*broker, &config, &registry, DEADLINE).unwrap().len(), 6, "all topics are missing");
 
     let created = apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
     assert!(created.iter().all(|one| one.change == TopicChange::Created), "{created:?}");
-    // A broker may hear of them a moment later.
+    // Brokers learn of new topics with a delay.
     let end = Instant::now() + DEADLINE;
     let found = || check(&*broker, &config, &registry, DEADLINE).unwrap();
     while !found().is_empty() {
@@ -62,9 +64,10 @@ async fn topics_are_applied_checked_and_fixed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_control_topic_is_read_over_the_marks_of_transactions() {
+async fn control_topic_is_read_past_transaction_markers() {
     let Some(config) = config() else { return };
-    let (broker, names) = (kafka(&config), Names::new(&config.topics.prefix));
+    let broker = kafka(&config);
+    let names = Names::new(&config.topics.prefix);
     apply(broker.clone(), &config, &Registry::default(), DEADLINE).await.unwrap();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     mark_partition_consumed(&link, &names, "echo", 1).await.unwrap();

@@ -1,4 +1,4 @@
-//! Following a small topic of one partition: read whole, then as it grows, on a thread of its own.
+//! Follower of a small single-partition topic: reads it from the start and then tails it, on a thread of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,33 +12,34 @@ use crate::runtime;
 
 const BATCH: usize = 1_000;
 const POLL: Duration = Duration::from_millis(100);
-/// Between tries to read a topic that cannot be read.
+/// Pause before reading a failed topic again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How often it is asked whether the topic is still there, and for how long.
+/// Interval of checking whether the topic still exists.
 const PROBE: Duration = Duration::from_secs(5);
+/// Deadline of one call to the broker.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What is told to whoever follows.
+/// Receiver of a followed topic.
 pub trait Sink: Send + 'static {
-    /// The topic is read from its start again.
+    /// Called before the topic is read from its start again.
     fn restart(&mut self);
     fn record(&mut self, record: &RecordRef<'_>);
-    /// Everything that was there at the restart has been read.
+    /// Called once all records present at the restart have been read.
     fn whole(&mut self);
-    /// The topic cannot be read, for this reason; none: it can.
+    /// Called with a reason if the topic cannot be read, and with `None` once it can.
     fn trouble(&mut self, why: Option<&str>);
 }
 
-/// Ends the following when it is dropped.
-pub struct TopicFollower(#[expect(dead_code, reason = "its drop is what it is for")] DropGuard);
+/// Guard that stops the follower when dropped.
+pub struct TopicFollower(#[expect(dead_code, reason = "only its drop matters")] DropGuard);
 
-/// Follows partition 0 of a topic until the returned guard is dropped.
+/// Follows partition 0 of a topic, read committed, until the returned guard is dropped.
 pub fn follow(broker: Arc<dyn Broker>, topic: String, sink: impl Sink) -> TopicFollower {
-    // What the tracker writes is in transactions: an aborted one says nothing.
+    // The tracker writes in transactions; records of an aborted one must not be seen.
     begin(broker, topic, sink, false)
 }
 
-/// The same, with what is in open and aborted transactions: nobody can hold it up.
+/// Follows a topic including the records of open and aborted transactions, which therefore cannot block it.
 pub fn follow_uncommitted(broker: Arc<dyn Broker>, topic: String, sink: impl Sink) -> TopicFollower {
     begin(broker, topic, sink, true)
 }
@@ -46,9 +47,9 @@ pub fn follow_uncommitted(broker: Arc<dyn Broker>, topic: String, sink: impl Sin
 fn begin(broker: Arc<dyn Broker>, topic: String, sink: impl Sink, read_uncommitted: bool) -> TopicFollower {
     let stop = CancellationToken::new();
     let follower = Follower { broker, partition: Partition::new(topic, 0), sink, stop: stop.clone(), read_uncommitted };
-    // Without a thread nothing is ever read, which whoever waits for it tells.
+    // Without a thread nothing is read; callers that wait report it when their deadline passes.
     if let Err(error) = runtime::thread("kafleet-follow", follower.run()) {
-        tracing::error!(%error, "a topic cannot be followed: no thread can be started");
+        tracing::error!(%error, "cannot start the thread that follows a topic");
     }
     TopicFollower(stop.drop_guard())
 }
@@ -65,7 +66,7 @@ impl<S: Sink> Follower<S> {
     async fn run(mut self) {
         while !self.stop.is_cancelled() {
             if let Err(error) = self.session().await {
-                tracing::warn!(topic = %self.partition.topic, %error, "the topic cannot be followed and is read anew");
+                tracing::warn!(topic = %self.partition.topic, %error, "cannot follow the topic; reading it from the start again");
                 self.sink.trouble(Some(&error.to_string()));
                 self.pause().await;
             }
@@ -79,7 +80,7 @@ impl<S: Sink> Follower<S> {
         }
     }
 
-    /// Reads from the start, until told to stop or until it has to be begun again.
+    /// Reads from the start until stopped, or until the topic has to be read from the start again.
     async fn session(&mut self) -> Result<(), BrokerError> {
         let ends = self.broker.ends(&self.partition, CALL_DEADLINE)?;
         let spec = ConsumerSpec { read_uncommitted: self.read_uncommitted, ..ConsumerSpec::default() };
@@ -99,9 +100,9 @@ impl<S: Sink> Follower<S> {
             if !self.poll(&mut *consumer, wait, &mut reading)? {
                 return Ok(());
             }
-            // The last offsets may hold nothing for readers: what an aborted transaction left, and the marks of transactions.
-            if !whole && let Some((_, place)) = consumer.positions()?.first() {
-                reading.passed(*place);
+            // The last offsets may hold no visible record, only aborted records and transaction markers.
+            if !whole && let Some((_, offset)) = consumer.positions()?.first() {
+                reading.passed(*offset);
             }
             if probed.elapsed() >= PROBE {
                 probed = Instant::now();
@@ -114,7 +115,7 @@ impl<S: Sink> Follower<S> {
         Ok(())
     }
 
-    /// False: the place read from is no longer in the log.
+    /// Polls once. Returns false if the position is no longer in the log.
     fn poll(&mut self, consumer: &mut dyn Consumer, wait: Duration, reading: &mut Reading) -> Result<bool, BrokerError> {
         let sink = &mut self.sink;
         let events = consumer.poll(BATCH, wait, &mut |record| {
@@ -125,7 +126,7 @@ impl<S: Sink> Follower<S> {
             match event {
                 GroupEvent::OutOfRange(_) => return Ok(false),
                 GroupEvent::Trouble(error) => {
-                    tracing::debug!(topic = %self.partition.topic, %error, "trouble with a topic that is followed")
+                    tracing::debug!(topic = %self.partition.topic, %error, "broker trouble while following a topic");
                 }
                 _ => {}
             }
@@ -133,7 +134,7 @@ impl<S: Sink> Follower<S> {
         Ok(true)
     }
 
-    /// Whether the topic is there and is the one that was read. False: it was made anew.
+    /// Checks that the topic exists. Returns false if it was deleted and created again.
     fn probe(&mut self, reading: &Reading, whole: bool) -> bool {
         match self.broker.ends(&self.partition, CALL_DEADLINE) {
             Ok(ends) if ends.end < reading.next() => return false,

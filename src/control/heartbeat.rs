@@ -1,4 +1,4 @@
-//! What a worker says of itself every few seconds, on the workers topic, under its id.
+//! Worker heartbeats on the workers topic, keyed by worker id.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,33 +13,33 @@ use super::follow::{Sink, TopicFollower, follow};
 use crate::broker::{Broker, RecordRef};
 use crate::config::Names;
 
-/// Running tasks that one heartbeat names.
+/// Maximum number of running tasks listed in one heartbeat.
 pub const MAX_RUNNING: usize = 100;
-/// Workers that are remembered; who was silent longest goes first.
+/// Maximum number of workers remembered; the ones silent for longest are dropped first.
 const MAX_WORKERS: usize = 10_000;
 
-/// A heartbeat: the value of a record on the workers topic.
+/// Heartbeat: value of a record on the workers topic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Heartbeat {
     pub v: u32,
     pub id: String,
     pub host: String,
     pub pid: u32,
-    /// Of kafleet.
+    /// Version of kafleet.
     pub version: String,
     pub state: HeartbeatState,
-    /// With the last one: it has given back tasks that it had begun, or that waited at it. They are looked for, and what is
-    /// shown of them says that it has them no more.
+    /// Set in the last heartbeat of a worker that released started or waiting tasks. The tracker then checks these
+    /// tasks, and they are no longer shown as held by the worker.
     #[serde(default = "unknown")]
     pub unfinished: bool,
-    /// Epoch milliseconds, by the worker's clock.
+    /// Start of the worker by its own clock, epoch milliseconds.
     pub started_ms: i64,
     pub at_ms: i64,
-    /// The next one follows within so many ms. Three missed: the worker is silent.
+    /// Interval to the next heartbeat, ms. After three missed ones the worker counts as silent.
     pub every_ms: u64,
     pub held_bytes: u64,
     pub types: Vec<TypeStatus>,
-    /// At most 100, of all types.
+    /// Running tasks of all types; at most 100.
     pub running: Vec<RunningTask>,
 }
 
@@ -47,37 +47,37 @@ pub struct Heartbeat {
 #[serde(rename_all = "snake_case")]
 pub enum HeartbeatState {
     Running,
-    /// Told to stop: it finishes what runs.
+    /// The worker is stopping and finishes its running tasks.
     Draining,
-    /// The last heartbeat.
+    /// Last heartbeat of the worker.
     Stopped,
 }
 
-/// What an earlier build does not say may be so.
+/// Default for heartbeats of builds without the field: the worker may have unfinished tasks.
 fn unknown() -> bool {
     true
 }
 
-/// One type's part of a worker.
+/// Status of one type in a worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TypeStatus {
     #[serde(rename = "type")]
     pub task_type: String,
-    /// Attempts that may run at once.
+    /// Maximum concurrent attempts.
     pub slots: u32,
     pub in_flight: u32,
-    /// Tasks taken from Kafka that do not run: for want of a slot, or until a time.
+    /// Tasks fetched from Kafka but not running, for lack of a slot or until a given time.
     pub waiting: u32,
     pub paused: bool,
-    /// Partitions of the type's topic that it has.
+    /// Assigned partitions of the type's topic.
     pub partitions: Vec<i32>,
-    /// Too many attempts have failed, and it starts no more of the type: which, and how many. Null: it does.
+    /// Reason why the circuit breaker stopped the type: which failures, and how many. Null if it is closed.
     #[serde(default)]
     pub stopped: Option<String>,
-    /// Of its partitions those that it does not work on: somebody has to say where to begin.
+    /// Assigned partitions that the worker refuses to process until an operator sets a start offset.
     #[serde(default)]
     pub refused: Vec<i32>,
-    /// Attempts since it started, by outcome.
+    /// Attempts by outcome since the worker started.
     pub finished: BTreeMap<String, u64>,
     #[serde(skip)]
     pub running: Vec<RunningTask>,
@@ -94,7 +94,7 @@ pub struct RunningTask {
 }
 
 impl Heartbeat {
-    /// It has missed three heartbeats without having stopped.
+    /// Returns true if the worker missed three heartbeats without having stopped.
     pub fn is_silent(&self, heard_ms: i64, now_ms: i64) -> bool {
         self.state != HeartbeatState::Stopped && now_ms.saturating_sub(heard_ms) > self.silent_after_ms()
     }
@@ -104,11 +104,11 @@ impl Heartbeat {
     }
 }
 
-/// The last heartbeat of each worker, and when the broker got it (epoch milliseconds).
+/// Last heartbeat of each worker with its broker timestamp (epoch milliseconds).
 #[derive(Default)]
 pub struct WorkerRegistry {
     beats: RwLock<BTreeMap<String, (i64, Heartbeat)>>,
-    /// The place behind the last one read.
+    /// Offset after the last record read.
     read_to: AtomicI64,
 }
 
@@ -117,19 +117,19 @@ impl WorkerRegistry {
         self.beats.read().values().cloned().collect()
     }
 
-    /// Everything before this place of the workers topic has been read.
+    /// Returns true if the workers topic has been read up to this offset.
     pub fn has_read(&self, offset: i64) -> bool {
         self.read_to.load(Ordering::Acquire) >= offset
     }
 }
 
-/// Reads the heartbeats until the returned guard is dropped.
-pub fn listen(roll: Arc<WorkerRegistry>, broker: Arc<dyn Broker>, names: &Names) -> TopicFollower {
-    follow(broker, names.workers(), Listener { roll, misread: 0 })
+/// Tails the workers topic until the returned guard is dropped.
+pub fn listen(registry: Arc<WorkerRegistry>, broker: Arc<dyn Broker>, names: &Names) -> TopicFollower {
+    follow(broker, names.workers(), Listener { registry, misread: 0 })
 }
 
 struct Listener {
-    roll: Arc<WorkerRegistry>,
+    registry: Arc<WorkerRegistry>,
     misread: u64,
 }
 
@@ -137,31 +137,31 @@ impl Sink for Listener {
     fn restart(&mut self) {}
 
     fn record(&mut self, record: &RecordRef<'_>) {
-        self.roll.read_to.store(record.offset + 1, Ordering::Release);
+        self.registry.read_to.store(record.offset + 1, Ordering::Release);
         let Some(id) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return };
-        let mut roll = self.roll.beats.write();
+        let mut heartbeats = self.registry.beats.write();
         let Some(value) = record.value else {
-            roll.remove(id);
+            heartbeats.remove(id);
             return;
         };
         match serde_json::from_slice::<Heartbeat>(value) {
-            Ok(beat) if beat.v <= CONTROL_VERSION => {
-                roll.insert(id.to_owned(), (record.timestamp_ms, beat));
+            Ok(heartbeat) if heartbeat.v <= CONTROL_VERSION => {
+                heartbeats.insert(id.to_owned(), (record.timestamp_ms, heartbeat));
             }
-            // Newer builds may say more than is understood here; the others go on being shown.
+            // Heartbeats of newer builds may be incompatible; one warning is enough.
             _ if self.misread == 0 => {
                 self.misread += 1;
                 tracing::warn!(
                     topic = record.topic,
                     offset = record.offset,
-                    "a heartbeat cannot be read; no more is said of others"
+                    "a heartbeat cannot be decoded; further ones are not logged"
                 );
             }
             _ => {}
         }
-        if roll.len() > MAX_WORKERS {
-            let oldest = roll.iter().min_by_key(|(_, (heard, _))| *heard).map(|(id, _)| id.clone());
-            oldest.map(|id| roll.remove(&id));
+        if heartbeats.len() > MAX_WORKERS {
+            let oldest = heartbeats.iter().min_by_key(|(_, (heard, _))| *heard).map(|(id, _)| id.clone());
+            oldest.map(|id| heartbeats.remove(&id));
         }
     }
 

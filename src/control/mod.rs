@@ -1,8 +1,9 @@
-//! What people tell a running fleet, on the compacted control topic: cancels, pauses, limits, kill switches, and where to
-//! begin. A record per key says how it is, a record without a value takes it back; whoever starts later reads the same.
+//! Runtime control of a fleet through the compacted control topic: cancels, pauses, limits, kill switches and start
+//! offsets. A record sets the state of its key, a tombstone removes it; a process that starts later reads the same
+//! state.
 //!
-//! [`ControlState`] is what the topic says, record by record; [`ControlWatch`] holds it for a process and costs who has nothing to
-//! obey one look at a number; [`tail`] keeps it true.
+//! [`ControlState`] is the content of the topic, record by record. [`ControlWatch`] shares it within a process; with
+//! no active commands the cost per task is one atomic load. [`keep`] keeps it up to date.
 
 pub mod follow;
 pub mod heartbeat;
@@ -25,30 +26,30 @@ use crate::model::task::Position;
 use crate::model::task::id::check_type;
 use crate::publish::PUBLISH_DEADLINE;
 
-/// The version of the records that this build writes and the highest it can read.
+/// Version of the records written by this build, and the highest version it reads.
 pub const CONTROL_VERSION: u32 = 1;
-/// The control topic has one partition.
+/// Only partition of the control topic.
 const PARTITION: i32 = 0;
-/// The longest name of a kill switch, in bytes.
+/// Maximum length of a kill switch's name, in bytes.
 pub const MAX_KILL_BYTES: usize = 128;
 
-/// What a record is about.
+/// Key of a control record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlKey {
-    /// A task, by id.
+    /// Task id.
     Cancel(String),
-    /// A type.
+    /// Type name.
     Pause(String),
     Slots(String),
     Rate(String),
-    /// A tag, or how ids begin.
+    /// Tag, or prefix of ids.
     Kill(String),
-    /// A partition of a type's topic.
+    /// Partition of a type's topic.
     Offsets(String, i32),
 }
 
 impl ControlKey {
-    /// None: the key belongs to others. An error: it is one of these, and wrong.
+    /// Returns `None` for keys outside this module, and an error for invalid keys of these kinds.
     pub fn parse(text: &str) -> Result<Option<Self>, String> {
         let Some((kind, rest)) = text.split_once('/') else { return Ok(None) };
         let of_type = |make: fn(String) -> Self| check_type(rest).map(|()| Some(make(rest.to_owned())));
@@ -61,10 +62,10 @@ impl ControlKey {
             "rate" => of_type(Self::Rate),
             "kill" => check_kill(rest).map(|()| Some(Self::Kill(rest.into()))),
             "offsets" => {
-                let (task_type, partition) = rest.rsplit_once('/').ok_or("it names no partition")?;
+                let (task_type, partition) = rest.rsplit_once('/').ok_or("its key names no partition")?;
                 check_type(task_type)?;
                 let partition = partition.parse::<i32>().ok().filter(|number| *number >= 0);
-                Ok(Some(Self::Offsets(task_type.into(), partition.ok_or("its partition is no number")?)))
+                Ok(Some(Self::Offsets(task_type.into(), partition.ok_or("the partition in its key is not a number")?)))
             }
             _ => Ok(None),
         }
@@ -84,15 +85,15 @@ impl std::fmt::Display for ControlKey {
     }
 }
 
-/// The name of a kill switch: a tag, or how ids begin.
+/// Checks the name of a kill switch: a tag, or a prefix of ids.
 pub fn check_kill(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_KILL_BYTES || name.chars().any(|c| c.is_control() || c == ',') {
-        return Err(format!("the name of a kill switch is a tag or how ids begin: 1 to {MAX_KILL_BYTES} bytes, no comma"));
+        return Err(format!("a kill switch is named by a tag or a prefix of ids: 1 to {MAX_KILL_BYTES} bytes, no comma"));
     }
     Ok(())
 }
 
-/// What a record says. Times are epoch milliseconds of whoever wrote it, for people.
+/// Value of a control record. Times are epoch milliseconds of the writer's clock, for display only.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum ControlRecord {
@@ -104,7 +105,7 @@ pub enum ControlRecord {
     Offsets(Offsets),
 }
 
-/// The values of control records, by how their keys begin: the published schema.
+/// Values of control records by the prefix of their keys, for the published schema.
 #[derive(JsonSchema)]
 pub struct ByKey {
     pub cancel: Option<Cancel>,
@@ -120,25 +121,25 @@ pub struct ByKey {
     pub schedule_ask: Option<schedules::ScheduleRequest>,
 }
 
-/// `cancel/<task id>`: the task, and what is below it, is to end.
+/// `cancel/<task id>`: ends the task and its descendants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Cancel {
     pub v: u32,
-    /// Where the request lies in the tree's events partition: it applies to tasks whose `ce_asof` is lower.
+    /// Offset of the request in the tree's events partition: it applies to tasks with a lower `ce_asof`.
     pub asof: i64,
     #[serde(default)]
     pub at_ms: i64,
-    /// Also what is below the task.
+    /// Whether the cancel covers the descendants too.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub subtree: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who asked for it: the name of the token.
+    /// Name of the API token that made the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
 
-/// `pause/<type>`: nothing of the type is started; what runs ends, partitions stay where they are.
+/// `pause/<type>`: no task of the type starts. Running tasks finish; workers keep their partitions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pause {
     pub v: u32,
@@ -148,23 +149,23 @@ pub struct Pause {
     pub reason: Option<String>,
 }
 
-/// `slots/<type>`: in place of what the configuration says.
+/// `slots/<type>`: overrides the configured concurrency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Slots {
     pub v: u32,
     #[serde(default)]
     pub at_ms: i64,
-    /// Attempts at once in each worker.
+    /// Maximum concurrent attempts per worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub slots: Option<u32>,
-    /// Attempts at once in the whole fleet.
+    /// Maximum concurrent attempts in the whole fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_concurrency: Option<u32>,
 }
 
-/// `rate/<type>`: in place of what the configuration says.
+/// `rate/<type>`: overrides the configured rate limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RateLimit {
     pub v: u32,
@@ -174,20 +175,21 @@ pub struct RateLimit {
     pub rate: Rate,
 }
 
-/// `kill/<name>`: tasks with this tag, or whose ids begin so, are not started but cancelled.
+/// `kill/<name>`: tasks with this tag or id prefix are cancelled instead of started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Kill {
     pub v: u32,
     #[serde(default)]
     pub at_ms: i64,
-    /// Only tasks of this type.
+    /// Restricts the switch to one type.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub task_type: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// `offsets/<type>/<partition>`: a worker that refuses the partition takes it up here, then removes the record.
+/// `offsets/<type>/<partition>`: a worker that refuses the partition resumes it at this offset, then removes the
+/// record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Offsets {
     pub v: u32,
@@ -205,30 +207,30 @@ fn is_true(flag: &bool) -> bool {
     *flag
 }
 
-/// Says how it is from now on; returns where that is written.
+/// Writes a record and returns its position.
 pub async fn order(
     link: &SharedProducer,
     names: &Names,
     key: &ControlKey,
-    said: &ControlRecord,
+    record: &ControlRecord,
 ) -> Result<Position, BrokerError> {
-    let value = serde_json::to_vec(said).map_err(|why| BrokerError::Invalid(why.to_string()))?;
+    let value = serde_json::to_vec(record).map_err(|why| BrokerError::Invalid(why.to_string()))?;
     write(link, names, key, Some(&value)).await
 }
 
-/// Takes it back.
+/// Removes a key.
 pub async fn withdraw(link: &SharedProducer, names: &Names, key: &ControlKey) -> Result<Position, BrokerError> {
     write(link, names, key, None).await
 }
 
-/// Says something of schedules, or takes it back.
+/// Writes a record of a schedule, or with `None` removes its key.
 pub async fn arrange<T: Serialize>(
     link: &SharedProducer,
     names: &Names,
     key: &schedules::ScheduleKey,
-    said: Option<&T>,
+    record: Option<&T>,
 ) -> Result<Position, BrokerError> {
-    let value = said.map(serde_json::to_vec).transpose().map_err(|why| BrokerError::Invalid(why.to_string()))?;
+    let value = record.map(serde_json::to_vec).transpose().map_err(|why| BrokerError::Invalid(why.to_string()))?;
     write(link, names, key, value.as_deref()).await
 }
 
@@ -238,7 +240,8 @@ async fn write(
     key: &impl std::fmt::Display,
     value: Option<&[u8]>,
 ) -> Result<Position, BrokerError> {
-    let (topic, key) = (names.control(), key.to_string());
+    let topic = names.control();
+    let key = key.to_string();
     let record = ProducerRecord { topic: &topic, partition: Some(PARTITION), key: Some(key.as_bytes()), value, headers: &[] };
     link.deliver(record, PUBLISH_DEADLINE).await
 }

@@ -1,4 +1,4 @@
-//! What the control topic says of recurring schedules: what people want, how far the tracker is, and what was asked for.
+//! Records of recurring schedules on the control topic: their specs, their progress, and requests to the tracker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::broker::RecordRef;
 use crate::model::schedule::step::State;
 use crate::model::schedule::{Schedule, check_name};
 
-/// Schedules that are kept; further ones are refused.
+/// Maximum number of schedules; further ones are refused.
 pub const MAX_SCHEDULES: usize = 10_000;
-/// Requests that wait for the tracker.
+/// Maximum number of pending requests.
 pub const MAX_ASKS: usize = 1_000;
 const MAX_ASK_CHARS: usize = 64;
 
@@ -21,19 +21,19 @@ const SCHEDULE: &str = "schedule/";
 const STATE: &str = "schedule-state/";
 const ASK: &str = "schedule-ask/";
 
-/// `schedule-ask/<schedule>/<ask>`: something to be done once; removed together with its doing.
+/// `schedule-ask/<schedule>/<ask>`: one-time request, removed in the transaction that carries it out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ScheduleAsk")]
 pub struct ScheduleRequest {
     pub v: u32,
-    /// Epoch milliseconds of whoever asked.
+    /// Requester's clock, epoch milliseconds.
     pub at_ms: i64,
-    /// Make up for the times from here to `to_ms`, both included, that have no task. None: run once, now.
+    /// Create tasks for the times in this range that have none. `None`: trigger one run now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backfill: Option<Span>,
 }
 
-/// Epoch milliseconds.
+/// Inclusive range of times, epoch milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ScheduleSpan")]
 pub struct Span {
@@ -41,7 +41,7 @@ pub struct Span {
     pub to_ms: i64,
 }
 
-/// What a record of a schedule is about.
+/// Key of a schedule's control record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ScheduleKey {
     Schedule(String),
@@ -50,7 +50,7 @@ pub enum ScheduleKey {
 }
 
 impl ScheduleKey {
-    /// None: the key belongs to others. An error: it is one of these, and wrong.
+    /// Returns `None` for keys outside this module, and an error for invalid keys of these kinds.
     pub fn parse(text: &str) -> Result<Option<Self>, String> {
         let named = |name: &str| check_name(name).map(|()| name.to_owned());
         if let Some(name) = text.strip_prefix(SCHEDULE) {
@@ -60,12 +60,12 @@ impl ScheduleKey {
             return Ok(Some(Self::State(named(name)?)));
         }
         let Some(rest) = text.strip_prefix(ASK) else { return Ok(None) };
-        let (name, ask) = rest.split_once('/').ok_or("it names no request")?;
+        let (name, ask) = rest.split_once('/').ok_or("its key names no request")?;
         let fits = (1..=MAX_ASK_CHARS).contains(&ask.len()) && check_name(ask).is_ok();
         if fits {
             Ok(Some(Self::ScheduleRequest(named(name)?, ask.to_owned())))
         } else {
-            Err("its request has no usable name".into())
+            Err("the request in its key has no valid name".into())
         }
     }
 }
@@ -80,12 +80,12 @@ impl std::fmt::Display for ScheduleKey {
     }
 }
 
-/// All of it.
+/// Schedules, their progress and pending requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScheduleState {
     pub schedules: BTreeMap<String, Arc<Schedule>>,
     pub states: BTreeMap<String, Arc<State>>,
-    /// By schedule, then by request.
+    /// Keyed by schedule, then by request.
     pub asks: BTreeMap<(String, String), ScheduleRequest>,
 }
 
@@ -94,7 +94,7 @@ impl ScheduleState {
         self.schedules.is_empty() && self.states.is_empty() && self.asks.is_empty()
     }
 
-    /// Takes one record in. An error: it cannot be read, and changes nothing.
+    /// Applies one record. A record that cannot be decoded is an error and changes nothing.
     pub(super) fn take(&mut self, key: ScheduleKey, record: &RecordRef<'_>) -> Result<(), String> {
         match (key, record.value) {
             (ScheduleKey::Schedule(name), Some(value)) => {

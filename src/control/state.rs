@@ -1,4 +1,4 @@
-//! What the control topic says, folded record by record, and what it means for a task.
+//! State of the control topic, and its meaning for a task.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use crate::model::outbox::cancel_message;
 use crate::model::task::Task;
 use crate::model::task::id::TaskId;
 
-/// Cancels that are held; the oldest request goes first. The tracker ends what no worker ends.
+/// Maximum number of cancels kept; the oldest are dropped, and the tracker ends their tasks instead.
 const MAX_CANCELS: usize = 100_000;
-/// Kill switches; every task is held against each.
+/// Maximum number of kill switches; every task is checked against each.
 pub const MAX_KILLS: usize = 100;
 
-/// What is to be obeyed. Keys are types, ids and names.
+/// Active commands by type, id or name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ControlState {
-    /// Whoever has no tasks leaves them out.
+    /// Set by processes that run no tasks and therefore ignore cancels.
     without_cancels: bool,
     cancels: FxHashMap<String, (i64, Cancel)>,
     pub paused: BTreeMap<String, Pause>,
@@ -30,32 +30,32 @@ pub struct ControlState {
     pub kills: BTreeMap<String, Kill>,
     pub offsets: BTreeMap<(String, i32), Offsets>,
     with_plan: bool,
-    /// Of recurring schedules; empty where it is no concern.
+    /// Recurring schedules; empty in processes that do not read them.
     pub plan: ScheduleState,
 }
 
-/// Why a task is not to run.
+/// Reason why a task must not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// A stable word: `cancelled` or `killed`.
+    /// Stable code: `cancelled` or `killed`.
     pub kind: &'static str,
     pub message: String,
-    /// Who asked for it: the name of the token.
+    /// Name of the API token that made the request.
     pub by: Option<String>,
 }
 
 impl ControlState {
-    /// For an api: tasks are not its concern.
+    /// State for processes that run no tasks.
     pub fn without_cancels() -> Self {
         Self { without_cancels: true, ..Self::default() }
     }
 
-    /// Also what is said of schedules.
+    /// Includes schedules.
     pub fn with_plan(self) -> Self {
         Self { with_plan: true, ..self }
     }
 
-    /// Takes one record in. An error: it cannot be read, and changes nothing.
+    /// Applies one record. A record that cannot be decoded is an error and changes nothing.
     pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), String> {
         let Some(key) = record.key else { return Ok(()) };
         let key = std::str::from_utf8(key).map_err(|_| "its key is not UTF-8".to_owned())?;
@@ -76,7 +76,7 @@ impl ControlState {
             }
             (ControlKey::Kill(name), value) => set(&mut self.kills, name, value, |_: &Kill| Ok(()))?,
             (ControlKey::Offsets(name, partition), value) => {
-                let check = |said: &Offsets| if said.offset < 0 { Err("its offset is below zero".into()) } else { Ok(()) };
+                let check = |at: &Offsets| if at.offset < 0 { Err("its offset is negative".into()) } else { Ok(()) };
                 set(&mut self.offsets, (name, partition), value, check)?;
             }
         }
@@ -96,41 +96,41 @@ impl ControlState {
         Ok(())
     }
 
-    /// A tenth at once, so that it is rare.
+    /// Drops a tenth at once to make the scan rare.
     fn forget_oldest_cancels(&mut self) {
         let mut offsets: Vec<i64> = self.cancels.values().map(|(offset, _)| *offset).collect();
         offsets.sort_unstable();
         let first_kept = offsets.get(MAX_CANCELS / 10).copied().unwrap_or_default();
         self.cancels.retain(|_, (offset, _)| *offset >= first_kept);
-        tracing::warn!(held = self.cancels.len(), "there are so many cancels that the oldest are left to the tracker");
+        tracing::warn!(held = self.cancels.len(), "too many active cancels; the oldest are left to the tracker");
     }
 
-    /// There is something that tasks are to be held against.
+    /// Returns true if any command can affect tasks.
     pub fn concerns_tasks(&self) -> bool {
         !self.cancels.is_empty() || !self.kills.is_empty()
     }
 
-    /// Those that are held, by task.
+    /// Active cancels by task.
     pub fn cancels(&self) -> impl ExactSizeIterator<Item = (&str, &Cancel)> {
         self.cancels.iter().map(|(id, (_, cancel))| (id.as_str(), cancel))
     }
 
-    /// Why a task that has not begun is not to begin.
+    /// Reason why a task that has not started must not start.
     pub fn forbids(&self, task: &Task) -> Option<Verdict> {
         self.cancels_task(task).or_else(|| self.kills_task(task))
     }
 
-    /// Why a task is to end, whether it runs or not.
+    /// Reason why a task must end, running or not.
     pub fn cancels_task(&self, task: &Task) -> Option<Verdict> {
         if self.cancels.is_empty() {
             return None;
         }
         let asof = task.asof.unwrap_or(-1);
         let applies = |cancel: &&Cancel| asof < cancel.asof;
-        let said_of = |path: &str| self.cancels.get(path).map(|(_, cancel)| cancel);
-        let own = said_of(task.id.as_str()).filter(applies).map(|cancel| (cancel, task.id.as_str()));
+        let cancel_of = |path: &str| self.cancels.get(path).map(|(_, cancel)| cancel);
+        let own = cancel_of(task.id.as_str()).filter(applies).map(|cancel| (cancel, task.id.as_str()));
         let above = || {
-            let mut above = task.id.ancestors().filter_map(|path| Some((said_of(path)?, path)));
+            let mut above = task.id.ancestors().filter_map(|path| Some((cancel_of(path)?, path)));
             above.find(|(cancel, _)| cancel.subtree && applies(cancel))
         };
         let (cancel, named) = own.or_else(above)?;
@@ -146,13 +146,13 @@ impl ControlState {
         Some(Verdict { kind: "killed", message: format!("the kill switch `{name}` is on{reason}"), by: None })
     }
 
-    /// The kill switches that may mean tasks of a type.
+    /// Kill switches that can affect tasks of a type.
     pub fn kills_in(&self, task_type: &str) -> impl Iterator<Item = &str> {
         let meant = move |kill: &Kill| kill.task_type.as_deref().is_none_or(|only| only == task_type);
         self.kills.iter().filter(move |(_, kill)| meant(kill)).map(|(name, _)| name.as_str())
     }
 
-    /// The kill switch that means such a task.
+    /// Kill switch that affects a task with these attributes.
     pub fn kill_of(&self, id: &TaskId, task_type: &str, tags: &[String]) -> Option<(&str, &Kill)> {
         let meant = |name: &str, kill: &Kill| {
             kill.task_type.as_deref().is_none_or(|only| only == task_type)
@@ -162,8 +162,8 @@ impl ControlState {
     }
 }
 
-fn check_slots(said: &Slots) -> Result<(), String> {
-    match (said.slots, said.max_concurrency) {
+fn check_slots(limit: &Slots) -> Result<(), String> {
+    match (limit.slots, limit.max_concurrency) {
         (None, None) => Err("it has neither `slots` nor `max_concurrency`".into()),
         (Some(0), _) | (_, Some(0)) => Err("a limit of 0 is a pause: pause the type".into()),
         (Some(slots), _) if slots > crate::config::MAX_SLOTS => {
@@ -181,9 +181,9 @@ fn set<K: Ord, T: DeserializeOwned>(
 ) -> Result<(), String> {
     match value {
         Some(value) => {
-            let said = read::<T>(value)?;
-            check(&said)?;
-            map.insert(key, said);
+            let record = read::<T>(value)?;
+            check(&record)?;
+            map.insert(key, record);
         }
         None => {
             map.remove(&key);

@@ -10,7 +10,7 @@ use crate::runtime::Health;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-fn said(key: &str, value: Option<&str>, orders: &mut ControlState) -> Result<(), String> {
+fn apply(key: &str, value: Option<&str>, orders: &mut ControlState) -> Result<(), String> {
     orders.take(&RecordRef {
         topic: "t.control",
         partition: 0,
@@ -43,7 +43,7 @@ fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> Task {
 }
 
 #[test]
-fn keys_are_read_as_they_are_written() {
+fn keys_round_trip() {
     for key in [
         ControlKey::Cancel("a:b".into()),
         ControlKey::Pause("echo".into()),
@@ -64,10 +64,10 @@ fn keys_are_read_as_they_are_written() {
 }
 
 #[test]
-fn a_cancel_applies_to_what_was_made_before_it_and_lies_below() {
+fn cancel_applies_to_older_tasks_and_descendants() {
     let mut orders = ControlState::default();
-    said("cancel/r:a", Some(r#"{"v":1,"asof":10}"#), &mut orders).unwrap();
-    said("cancel/s", Some(r#"{"v":1,"asof":10,"subtree":false}"#), &mut orders).unwrap();
+    apply("cancel/r:a", Some(r#"{"v":1,"asof":10}"#), &mut orders).unwrap();
+    apply("cancel/s", Some(r#"{"v":1,"asof":10,"subtree":false}"#), &mut orders).unwrap();
     let cancels = |id: &str, asof| orders.forbids(&task(id, asof, &[])).is_some();
     for (id, asof, expected) in [
         ("r:a", None, true),
@@ -82,14 +82,14 @@ fn a_cancel_applies_to_what_was_made_before_it_and_lies_below() {
     ] {
         assert_eq!(cancels(id, asof), expected, "{id} {asof:?}");
     }
-    said("cancel/r:a", None, &mut orders).unwrap();
+    apply("cancel/r:a", None, &mut orders).unwrap();
     assert_eq!((orders.forbids(&task("r:a", None, &[])), orders.cancels().len(), orders.concerns_tasks()), (None, 1, true));
 }
 
 #[test]
-fn what_is_wrong_changes_nothing() {
+fn invalid_records_change_nothing() {
     let mut orders = ControlState::default();
-    said("slots/echo", Some(r#"{"v":1,"slots":3}"#), &mut orders).unwrap();
+    apply("slots/echo", Some(r#"{"v":1,"slots":3}"#), &mut orders).unwrap();
     let before = orders.clone();
     for (key, value) in [
         ("slots/echo", r#"{"v":1}"#),
@@ -100,7 +100,7 @@ fn what_is_wrong_changes_nothing() {
         ("offsets/echo/0", r#"{"v":1,"offset":-1}"#),
         ("pause/echo", "[]"),
     ] {
-        assert!(said(key, Some(value), &mut orders).is_err(), "{key} {value}");
+        assert!(apply(key, Some(value), &mut orders).is_err(), "{key} {value}");
     }
     assert_eq!(orders, before);
 }
@@ -109,12 +109,12 @@ fn what_is_wrong_changes_nothing() {
 fn cancels_and_kill_switches_are_bounded() {
     let mut orders = ControlState::default();
     for n in 0..MAX_KILLS {
-        said(&format!("kill/{n}"), Some(r#"{"v":1}"#), &mut orders).unwrap();
+        apply(&format!("kill/{n}"), Some(r#"{"v":1}"#), &mut orders).unwrap();
     }
-    assert!(said("kill/more", Some(r#"{"v":1}"#), &mut orders).is_err());
-    said("kill/0", Some(r#"{"v":1,"reason":"known already"}"#), &mut orders).unwrap();
+    assert!(apply("kill/more", Some(r#"{"v":1}"#), &mut orders).is_err());
+    apply("kill/0", Some(r#"{"v":1,"reason":"known already"}"#), &mut orders).unwrap();
     let mut api = ControlState::without_cancels();
-    said("cancel/a", Some(r#"{"v":1,"asof":1}"#), &mut api).unwrap();
+    apply("cancel/a", Some(r#"{"v":1,"asof":1}"#), &mut api).unwrap();
     assert_eq!(api.cancels().len(), 0);
 }
 
@@ -130,10 +130,12 @@ async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, what).await.expect("in time")
 }
 
-/// What is there, what comes, what is compacted away, and what an aborted transaction has left.
+/// The watch sees existing, new and transactional records on a compacted topic.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_board_follows_the_topic() {
-    let (broker, names, health) = (broker(), Names::new("t"), Health::default());
+async fn watch_follows_the_topic() {
+    let broker = broker();
+    let names = Names::new("t");
+    let health = Health::default();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
     order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
@@ -144,40 +146,43 @@ async fn a_board_follows_the_topic() {
     let sent =
         ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"pause/sent"), value: Some(b"{\"v\":1}"), headers: &[] };
     broker.atomic_producer("x").unwrap().send_all(&[sent], DEADLINE).unwrap();
-    let board = ControlWatch::new(ControlState::default());
-    let keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
-    in_time(board.whole()).await;
-    assert_eq!(board.orders().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
-    let (before, mut changes) = (board.generation(), board.changes());
-    let place = order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
-    in_time(board.reached(place.offset)).await;
-    assert!(in_time(changes.changed()).await.is_ok() && board.generation() > before);
-    assert!(board.orders().paused.contains_key("echo") && !board.concerns_tasks());
+    let watch = ControlWatch::new(ControlState::default());
+    let follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
+    in_time(watch.whole()).await;
+    assert_eq!(watch.orders().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
+    let before = watch.generation();
+    let mut changes = watch.changes();
+    let position = order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    in_time(watch.reached(position.offset)).await;
+    assert!(in_time(changes.changed()).await.is_ok() && watch.generation() > before);
+    assert!(watch.orders().paused.contains_key("echo") && !watch.concerns_tasks());
     let cancel = ControlRecord::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None, by: None });
-    let place = order(&link, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
-    in_time(board.reached(place.offset)).await;
-    assert!(board.concerns_tasks());
+    let position = order(&link, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
+    in_time(watch.reached(position.offset)).await;
+    assert!(watch.concerns_tasks());
     assert_eq!(health.reasons(), []);
-    drop(keeping);
+    drop(follower);
 }
 
-/// A topic that is not there yet: the reason is told, and it is read when it is made.
+/// A missing topic is reported, and read once it is created.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_comes_late_is_waited_for() {
-    let (broker, names, health) = (Memory::new(MemoryOptions::default()), Names::new("t"), Health::default());
-    let board = ControlWatch::new(ControlState::default());
-    let _keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
-    let told = async {
+async fn missing_topic_is_reported_and_awaited() {
+    let broker = Memory::new(MemoryOptions::default());
+    let names = Names::new("t");
+    let health = Health::default();
+    let watch = ControlWatch::new(ControlState::default());
+    let _follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
+    let trouble = async {
         while health.reasons().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    in_time(told).await;
-    assert!(health.reasons()[0].1.contains("`t.control` cannot be read, nothing is begun before"), "{:?}", health.reasons());
-    assert!(!board.is_whole());
+    in_time(trouble).await;
+    assert!(health.reasons()[0].1.contains("`t.control` cannot be read, no task starts before"), "{:?}", health.reasons());
+    assert!(!watch.is_whole());
     let spec = TopicSpec { name: "t.control".into(), partitions: 1, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec], DEADLINE).unwrap();
-    in_time(board.whole()).await;
+    in_time(watch.whole()).await;
     let well = async {
         while !health.reasons().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -186,7 +191,7 @@ async fn a_topic_that_comes_late_is_waited_for() {
     in_time(well).await;
 }
 
-/// A broker that can be taken away from those who ask where a topic ends.
+/// Broker whose watermark requests can be made to fail.
 struct Away(Arc<Memory>, std::sync::atomic::AtomicBool);
 
 impl Broker for Away {
@@ -227,26 +232,28 @@ impl Broker for Away {
     }
 }
 
-/// While Kafka is away, what is known holds, and the health says so until it is back.
+/// The last known state holds while Kafka is unreachable, and health reports it until Kafka is back.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_known_holds_while_the_topic_is_away() {
-    let (broker, names, health) = (Arc::new(Away(broker(), Default::default())), Names::new("t"), Health::default());
+async fn last_known_state_holds_while_the_topic_is_unreachable() {
+    let broker = Arc::new(Away(broker(), Default::default()));
+    let names = Names::new("t");
+    let health = Health::default();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
     order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
-    let board = ControlWatch::new(ControlState::default());
-    let _keeping = keep(board.clone(), broker.clone(), &names, Some(health.clone()));
-    in_time(board.whole()).await;
-    for (away, told) in [(true, Some("going on with what is known: the test took it away")), (false, None)] {
+    let watch = ControlWatch::new(ControlState::default());
+    let _follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
+    in_time(watch.whole()).await;
+    for (away, reason) in [(true, Some("using the last known state: the test took it away")), (false, None)] {
         broker.1.store(away, std::sync::atomic::Ordering::SeqCst);
-        let says = || health.reasons().first().map(|(_, why)| why.clone());
+        let reported = || health.reasons().first().map(|(_, why)| why.clone());
         let heard = async {
-            while says().is_some() != told.is_some() {
+            while reported().is_some() != reason.is_some() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         in_time(heard).await;
-        assert!(told.is_none_or(|told| says().is_some_and(|why| why.ends_with(told))), "{:?}", says());
-        assert!(board.orders().paused.contains_key("echo"));
+        assert!(reason.is_none_or(|reason| reported().is_some_and(|why| why.ends_with(reason))), "{:?}", reported());
+        assert!(watch.orders().paused.contains_key("echo"));
     }
 }

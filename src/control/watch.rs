@@ -1,4 +1,4 @@
-//! A process's copy of what is to be obeyed: one writer, any number of readers that pay one look at a number while
+//! Shared copy of the control state in a process: one writer, any number of readers, which pay one atomic load while
 //! nothing changes.
 
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use crate::broker::{Broker, RecordRef};
 use crate::config::Names;
 use crate::runtime::Health;
 
-/// Records that cannot be read, one line each; more than so many are only counted.
+/// Maximum number of log lines about records that cannot be decoded; further ones are only counted.
 const MAX_COMPLAINTS: u64 = 100;
 
 pub struct ControlWatch {
-    orders: RwLock<ControlState>,
-    /// Counts changes.
+    state: RwLock<ControlState>,
+    /// Incremented by every change.
     generation: AtomicU64,
     concerns_tasks: AtomicBool,
-    /// The place after the last record taken in.
+    /// Offset after the last record applied.
     read_to: AtomicI64,
     changed: watch::Sender<u64>,
-    /// The whole topic has been read once.
+    /// Set once the whole topic has been read.
     whole: watch::Sender<bool>,
 }
 
 impl ControlWatch {
-    pub fn new(orders: ControlState) -> Arc<Self> {
+    pub fn new(state: ControlState) -> Arc<Self> {
         Arc::new(Self {
-            orders: RwLock::new(orders),
+            state: RwLock::new(state),
             generation: AtomicU64::new(0),
             concerns_tasks: AtomicBool::new(false),
             read_to: AtomicI64::new(0),
@@ -42,39 +42,39 @@ impl ControlWatch {
     }
 
     pub fn orders(&self) -> RwLockReadGuard<'_, ControlState> {
-        self.orders.read()
+        self.state.read()
     }
 
-    /// Another number than before: something has changed.
+    /// Number that differs after every change.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Tasks are to be held against the orders. What each of them costs while there is nothing to obey.
+    /// Returns true if tasks must be checked against the state: the only cost per task while there are no commands.
     pub fn concerns_tasks(&self) -> bool {
         self.concerns_tasks.load(Ordering::Acquire)
     }
 
-    /// Wakes at every change.
+    /// Subscription to changes.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Waits until the topic has been read to the end that it had.
+    /// Waits until the topic has been read to the end it had at the start.
     pub async fn whole(&self) {
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         let _ = self.whole.subscribe().wait_for(|whole| *whole).await;
     }
 
-    /// The same with a deadline; an error says what was not read.
+    /// Waits for [`Self::whole`] with a deadline; the error names the topic.
     pub async fn whole_within(&self, deadline: Duration, names: &Names) -> Result<(), String> {
         let late = |_| format!("`{}` was not read within {} s", names.control(), deadline.as_secs());
         tokio::time::timeout(deadline, self.whole()).await.map_err(late)
     }
 
-    /// Waits until the record at this place of the topic has been taken in.
+    /// Waits until the record at this offset has been applied.
     pub async fn reached(&self, offset: i64) {
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         let _ = self.changes().wait_for(|_| self.read_to.load(Ordering::Acquire) > offset).await;
     }
 
@@ -83,43 +83,50 @@ impl ControlWatch {
     }
 
     fn change(&self, read_to: i64, change: impl FnOnce(&mut ControlState)) {
-        let mut orders = self.orders.write();
-        change(&mut orders);
-        self.concerns_tasks.store(orders.concerns_tasks(), Ordering::Release);
-        drop(orders);
-        // Last: whoever waits for a place finds everything that follows from it.
+        let mut state = self.state.write();
+        change(&mut state);
+        self.concerns_tasks.store(state.concerns_tasks(), Ordering::Release);
+        drop(state);
+        // Published last, so that a caller waiting for an offset finds all its effects.
         self.read_to.store(read_to, Ordering::Release);
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         self.changed.send_replace(generation);
     }
 }
 
-/// Reads the control topic whole and keeps the board true, until the returned guard is dropped. `health` hears of it
-/// where it is given: a worker does not begin before the topic has been read, and goes on with what it knows while it
-/// cannot be read.
-pub fn keep(board: Arc<ControlWatch>, broker: Arc<dyn Broker>, names: &Names, health: Option<Health>) -> TopicFollower {
-    let empty = board.orders().clone();
-    let keeper =
-        ControlKeeper { empty: empty.clone(), fresh: Some(empty), next: 0, complaints: 0, board, topic: names.control(), health };
-    follow(broker, names.control(), keeper)
+/// Tails the control topic into `shared` until the returned guard is dropped. Problems are reported to `health`, if
+/// given: a worker starts no task before the topic has been read, and goes on with the known state while it is
+/// unreadable.
+pub fn keep(shared: Arc<ControlWatch>, broker: Arc<dyn Broker>, names: &Names, health: Option<Health>) -> TopicFollower {
+    let empty = shared.orders().clone();
+    let follower = ControlFollower {
+        empty: empty.clone(),
+        fresh: Some(empty),
+        next: 0,
+        complaints: 0,
+        shared,
+        topic: names.control(),
+        health,
+    };
+    follow(broker, names.control(), follower)
 }
 
-struct ControlKeeper {
-    board: Arc<ControlWatch>,
+struct ControlFollower {
+    shared: Arc<ControlWatch>,
     topic: String,
     empty: ControlState,
-    /// What is being read from the start, until it is whole.
+    /// State being read from the start, until it is complete.
     fresh: Option<ControlState>,
-    /// The place after the last record.
+    /// Offset after the last record read.
     next: i64,
     complaints: u64,
     health: Option<Health>,
 }
 
-/// How the reading of the control topic is named in the health report.
+/// Name of this part in the health report.
 pub const HEALTH_PART: &str = "control";
 
-impl Sink for ControlKeeper {
+impl Sink for ControlFollower {
     fn restart(&mut self) {
         self.fresh = Some(self.empty.clone());
     }
@@ -129,7 +136,7 @@ impl Sink for ControlKeeper {
         self.next = record.offset + 1;
         match &mut self.fresh {
             Some(fresh) => outcome = fresh.take(record),
-            None => self.board.change(self.next, |orders| outcome = orders.take(record)),
+            None => self.shared.change(self.next, |state| outcome = state.take(record)),
         }
         if let Err(why) = outcome {
             self.complain(record, &why);
@@ -138,29 +145,30 @@ impl Sink for ControlKeeper {
 
     fn whole(&mut self) {
         if let Some(fresh) = self.fresh.take() {
-            self.board.change(self.next, |orders| *orders = fresh);
-            self.board.whole.send_replace(true);
+            self.shared.change(self.next, |state| *state = fresh);
+            self.shared.whole.send_replace(true);
         }
     }
 
     fn trouble(&mut self, why: Option<&str>) {
         let Some(health) = &self.health else { return };
         match why {
-            Some(why) if self.fresh.is_some() && !self.board.is_whole() => {
-                health.set(HEALTH_PART, format!("`{}` cannot be read, nothing is begun before: {why}", self.topic));
+            Some(why) if self.fresh.is_some() && !self.shared.is_whole() => {
+                health.set(HEALTH_PART, format!("`{}` cannot be read, no task starts before: {why}", self.topic));
             }
-            Some(why) => health.set(HEALTH_PART, format!("`{}` cannot be read; going on with what is known: {why}", self.topic)),
+            Some(why) => health.set(HEALTH_PART, format!("`{}` cannot be read; using the last known state: {why}", self.topic)),
             None => health.clear(HEALTH_PART),
         }
     }
 }
 
-impl ControlKeeper {
+impl ControlFollower {
     fn complain(&mut self, record: &RecordRef<'_>, why: &str) {
         self.complaints += 1;
         if self.complaints <= MAX_COMPLAINTS {
             let key = String::from_utf8_lossy(record.key.unwrap_or_default());
-            tracing::warn!(topic = %self.topic, offset = record.offset, key = %crate::model::task::id::clip(&key), reason = why, "a control record cannot be read and is ignored");
+            let key = crate::model::task::id::clip(&key);
+            tracing::warn!(topic = %self.topic, offset = record.offset, %key, reason = why, "ignoring an invalid control record");
         }
     }
 }

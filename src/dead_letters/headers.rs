@@ -1,4 +1,4 @@
-//! The headers of a dead letter: why it is one, and where it came from. The record's own headers stay before them.
+//! Headers of a dead letter: reason and origin. They follow the record's own headers.
 
 use data_encoding::BASE64;
 use sha2::{Digest, Sha256};
@@ -7,7 +7,7 @@ use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::id::{TaskId, clip_to};
 
-/// The longest reason, in characters.
+/// Maximum length of the reason, in characters.
 pub const MAX_REASON_CHARS: usize = 2_000;
 
 /// Header names.
@@ -21,52 +21,53 @@ pub mod header {
     pub const WORKER: &str = "kafleet_worker";
     pub const TIME: &str = "kafleet_time";
     pub const KEY: &str = "kafleet_key";
-    /// The id of the record's task, where it could be read.
+    /// Id of the record's task, if it could be parsed.
     pub const TASK: &str = "kafleet_task";
-    /// The run that the record was of.
+    /// Run of the record.
     pub const RUN: &str = "kafleet_run";
-    /// The letter holds no record: it was too large, and lies where it came from.
+    /// Set if the dead letter does not contain the record, which was too large and remains in its topic.
     pub const REFERENCE: &str = "kafleet_reference";
 }
 
-/// Header names of a mark: that a letter is done with.
+/// Header names of a resolution marker, which records that a dead letter was resolved.
 pub mod mark {
-    /// The letter's offset, in the same partition.
+    /// Offset of the dead letter in the same partition.
     pub const OF: &str = "kafleet_marks";
-    /// The digest of the letter, which ties the mark to it.
+    /// Digest of the dead letter, which ties the marker to it.
     pub const LETTER: &str = "kafleet_letter";
     /// `dropped` or `redriven`.
     pub const FATE: &str = "kafleet_fate";
     /// Epoch milliseconds.
     pub const TIME: &str = super::header::TIME;
-    /// The request that wrote it, a UUID: one that does not know what became of it finds its own marks.
+    /// Request that wrote the marker, a UUID: a request with an unknown outcome looks for its own markers.
     pub const REQUEST: &str = "kafleet_request";
 }
 
-/// What the names of all these headers begin with.
+/// Prefix of all these headers.
 pub const PREFIX: &str = "kafleet_";
 
-/// Why and from where.
+/// Reason and origin of a dead letter.
 pub struct DeadLetterHeaders<'a> {
-    /// Stable: `bad_json`, `schema`, `exhausted`, …
+    /// Stable code: `bad_json`, `schema`, `exhausted`, …
     pub code: &'a str,
     pub message: &'a str,
-    /// Where in the params (JSON pointer).
+    /// Location in the params (JSON pointer).
     pub pointer: Option<&'a str>,
     pub topic: &'a str,
     pub partition: i32,
     pub offset: i64,
-    /// The record's own key, where the dead letter has another one: a redrive needs it for the order.
+    /// The record's own key if the dead letter has another one: a redrive needs it for ordering.
     pub key: Option<&'a [u8]>,
-    /// The record's task and run, where they could be read.
+    /// Task and run of the record, if they could be parsed.
     pub task: Option<(&'a TaskId, u32)>,
     pub worker: &'a str,
     /// Epoch milliseconds.
     pub at_ms: i64,
-    /// The letter holds no record, only where it lies.
+    /// Whether the dead letter only refers to the record's position.
     pub reference: bool,
 }
 
+/// Headers to append to the record's own.
 pub fn headers(letter: &DeadLetterHeaders<'_>) -> Vec<(&'static str, String)> {
     let mut headers = vec![(header::CODE, letter.code.to_owned()), (header::ERROR, clip_to(letter.message, MAX_REASON_CHARS))];
     headers.extend(letter.pointer.map(|pointer| (header::POINTER, pointer.to_owned())));
@@ -85,8 +86,8 @@ pub fn headers(letter: &DeadLetterHeaders<'_>) -> Vec<(&'static str, String)> {
     headers
 }
 
-/// A digest of a record of a dead-letter topic. A mark names that of its letter, so that no other record at the letter's
-/// offset, and no record that happens to have the headers of a mark, is taken for one.
+/// Digest of a record of a dead-letter topic. A marker contains the digest of its dead letter, so that neither
+/// another record at that offset nor a foreign record with the headers of a marker is mistaken.
 pub fn digest<'a>(key: Option<&[u8]>, value: Option<&[u8]>, headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> u64 {
     let mut hash = Sha256::new();
     let mut part = |bytes: Option<&[u8]>| {
@@ -104,8 +105,8 @@ pub fn digest<'a>(key: Option<&[u8]>, value: Option<&[u8]>, headers: impl Iterat
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// Returns whether a letter of this run no longer stands for how its task ended: a later run has begun, or the run ended
-/// otherwise after all, such as when another worker had the task as well.
+/// Returns true if a dead letter of this run no longer represents the task's outcome: a later run has begun, or the
+/// run ended otherwise, for example because another worker had the task too.
 pub fn has_moved_on(node: &TaskRecord, run: u32) -> bool {
     let ended_otherwise = matches!(node.own, State::Succeeded | State::Cancelled | State::Expired);
     node.run > run || (node.run == run && ended_otherwise)
@@ -130,7 +131,7 @@ mod tests {
     };
 
     #[test]
-    fn a_letter_says_why_and_from_where() {
+    fn headers_contain_reason_and_origin() {
         let text: Vec<_> = headers(&LETTER).into_iter().map(|(name, value)| format!("{name}={value}")).collect();
         let expected = [
             "kafleet_code=schema",
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pointer_and_the_own_key_are_there_when_they_say_something() {
+    fn pointer_and_key_are_included_if_given() {
         let letter = DeadLetterHeaders { pointer: Some("/a/0"), key: Some(b"\xffkey"), ..LETTER };
         let headers = headers(&letter);
         let get = |wanted| headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str());
@@ -153,15 +154,15 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut() {
+    fn long_reason_is_cut() {
         let long = "ä".repeat(MAX_REASON_CHARS + 1);
         let headers = headers(&DeadLetterHeaders { message: &long, ..LETTER });
-        assert_eq!(headers[1].1.chars().count(), MAX_REASON_CHARS + 1, "the last one is the mark of the cut");
+        assert_eq!(headers[1].1.chars().count(), MAX_REASON_CHARS + 1, "the cut is marked by an ellipsis");
         assert!(headers[1].1.ends_with('…'));
     }
 
     #[test]
-    fn task_and_run_are_named_where_they_are_known() {
+    fn task_and_run_are_included_if_known() {
         let id = TaskId::parse("a:b").unwrap();
         let headers = headers(&DeadLetterHeaders { task: Some((&id, 3)), ..LETTER });
         let get = |wanted| headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str());
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn digest_differs_between_records_that_differ() {
+    fn digest_differs_between_different_records() {
         let of = |key: Option<&[u8]>, value: Option<&[u8]>, headers: &[(&str, Option<&[u8]>)]| {
             digest(key, value, headers.iter().copied())
         };

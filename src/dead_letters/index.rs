@@ -1,4 +1,4 @@
-//! Which letters are settled. The ledger reads each partition once, and then only what is new.
+//! Index of resolved dead letters. It reads each partition once and then only new records.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,45 +13,45 @@ use crate::broker::{Broker, BrokerError, Partition, RecordRef, Watermarks};
 use crate::config::Names;
 use crate::dead_letters::headers::digest;
 
-/// Records of a partition read at a time.
+/// Number of offsets read at a time.
 const CHUNK: i64 = 20_000;
-/// Settled letters of a partition of which the request is remembered: a request that does not know what became of it looks
-/// at once.
+/// Number of resolved dead letters per partition whose request is remembered, for requests with an unknown outcome
+/// that look for their markers soon after.
 const RECENT: usize = 1_000;
 
-/// What became of the letters of all topics. Shared by all calls of a process; begins with nothing and reads what it needs.
+/// Resolutions of the dead letters of all topics. Shared by all requests of a process; filled on demand.
 #[derive(Default)]
 pub struct DeadLetterIndex(Mutex<BTreeMap<Partition, Known>>);
 
-/// What is known of one partition.
+/// Index of one partition.
 #[derive(Default)]
 struct Known {
     /// Offset of the first digest.
     first: i64,
-    /// Read up to here.
+    /// Offset up to which the partition has been read.
     next: i64,
-    /// Of every record from `first` on, 8 bytes each; 0 where there is none.
+    /// Digest of every record from `first` on, 8 bytes each; 0 for gaps.
     digests: VecDeque<u64>,
-    /// Offsets of marks.
+    /// Offsets of markers.
     marks: RoaringTreemap,
     dropped: RoaringTreemap,
     redriven: RoaringTreemap,
-    /// Letter and request of the newest marks.
+    /// Dead letter and request of the latest markers.
     recent: VecDeque<(i64, u128)>,
 }
 
-/// A record as the ledger reads it.
+/// Indexed record.
 struct Entry {
     offset: i64,
     digest: u64,
     mark: Option<Mark>,
 }
 
-/// What became of one letter.
+/// Resolution of one dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     pub fate: Fate,
-    /// The request that settled it, where that was lately.
+    /// Request that resolved it, if recent.
     pub request: Option<u128>,
 }
 
@@ -68,13 +68,13 @@ impl Known {
     }
 
     fn take(&mut self, Entry { offset, digest, mark }: Entry) {
-        let Some(place) = usize::try_from(offset - self.first).ok().filter(|_| offset >= self.next) else { return };
-        self.digests.resize(place, 0);
+        let Some(index) = usize::try_from(offset - self.first).ok().filter(|_| offset >= self.next) else { return };
+        self.digests.resize(index, 0);
         self.digests.push_back(digest);
         self.next = offset + 1;
         let Some(mark) = mark else { return };
         if mark.of < self.first {
-            // Its letter is no longer kept.
+            // The dead letter was removed by retention.
             self.marks.insert(offset as u64);
         } else if mark.of < offset && self.digest_at(mark.of) == Some(mark.letter) {
             self.marks.insert(offset as u64);
@@ -82,7 +82,7 @@ impl Known {
         }
     }
 
-    /// The first mark of a letter counts.
+    /// Records a resolution. The first marker of a dead letter wins.
     fn settle(&mut self, letter: i64, fate: Fate, request: u128) {
         if self.fate(letter).is_some() {
             return;
@@ -112,7 +112,7 @@ impl Known {
 }
 
 impl DeadLetterIndex {
-    /// One letter, and what has become of it. None: there is no letter at that place, or retention has removed it.
+    /// Reads one dead letter and its resolution. `None`: no dead letter at this offset, or removed by retention.
     pub fn letter(
         &self,
         broker: &dyn Broker,
@@ -137,31 +137,32 @@ impl DeadLetterIndex {
     }
 
     pub fn settled(&self, partition: &Partition, letter: i64) -> Option<Settled> {
-        let ledger = self.0.lock();
-        let known = ledger.get(partition)?;
+        let partitions = self.0.lock();
+        let known = partitions.get(partition)?;
         let request = known.recent.iter().rev().find(|(of, _)| *of == letter).map(|(_, request)| *request);
         Some(Settled { fate: known.fate(letter)?, request })
     }
 
-    /// Notes what this process has written: readers of what is committed may see it a moment later.
+    /// Records a resolution written by this process, which committed reads may return only a moment later.
     pub fn settle(&self, partition: &Partition, letter: i64, fate: Fate, request: u128) {
         self.0.lock().entry(partition.clone()).or_default().settle(letter, fate, request);
     }
 
-    /// Returns whether a record read now is a mark. A record other than the one that was read at its place before means that
-    /// the topic was made anew.
+    /// Returns true if a record just read is a marker. If the record differs from the one indexed at its offset, the
+    /// topic was deleted and created again.
     pub(super) fn is_mark(&self, partition: &Partition, letter: &DeadLetterRecord) -> Result<bool, BrokerError> {
-        let mut ledger = self.0.lock();
-        let Some(known) = ledger.get(partition) else { return Ok(false) };
+        let mut partitions = self.0.lock();
+        let Some(known) = partitions.get(partition) else { return Ok(false) };
         if known.digest_at(letter.id.offset).is_some_and(|digest| digest != letter.digest) {
-            ledger.remove(partition);
-            return Err(BrokerError::Unavailable(format!("{partition} was made anew, and is read from its start; try again")));
+            partitions.remove(partition);
+            let message = format!("{partition} was recreated and is being read from its start; try again");
+            return Err(BrokerError::Unavailable(message));
         }
         Ok(known.marks.contains(letter.id.offset as u64))
     }
 
-    /// Reads what is committed and new. Returns the first offset, and the place up to which everything is decided: what lies
-    /// in open transactions is left out.
+    /// Reads new committed records. Returns the first offset, and the offset up to which all transactions are
+    /// decided; records of open transactions are left out.
     pub(super) fn read_committed(&self, broker: &dyn Broker, partition: &Partition) -> Result<Watermarks, BrokerError> {
         let Watermarks { first, end } = broker.ends(partition, CALL_DEADLINE)?;
         let decided = broker.first_visible(partition, end, CALL_DEADLINE)?.place;
@@ -170,7 +171,7 @@ impl DeadLetterIndex {
         Ok(ends)
     }
 
-    /// Reads everything up to the present end, and waits until it is decided.
+    /// Reads up to the current end, waiting until all transactions before it are decided.
     pub fn read_all(&self, broker: &dyn Broker, partition: &Partition) -> Result<(), BrokerError> {
         self.read(broker, partition, broker.ends(partition, CALL_DEADLINE)?)
     }
@@ -178,8 +179,8 @@ impl DeadLetterIndex {
     fn read(&self, broker: &dyn Broker, partition: &Partition, Watermarks { first, end }: Watermarks) -> Result<(), BrokerError> {
         loop {
             let from = {
-                let mut ledger = self.0.lock();
-                let known = ledger.entry(partition.clone()).or_default();
+                let mut partitions = self.0.lock();
+                let known = partitions.entry(partition.clone()).or_default();
                 known.begin_at(first);
                 known.next
             };
@@ -188,15 +189,15 @@ impl DeadLetterIndex {
             }
             let to = end.min(from + CHUNK);
             let mut found = Vec::new();
-            let stretch = OffsetRange { partition: partition.clone(), from, to };
-            let read = offset_range::read(broker, &[stretch], CALL_DEADLINE, &mut |record| found.push(entry(record)));
-            let mut ledger = self.0.lock();
-            let known = ledger.entry(partition.clone()).or_default();
-            // Another call may have read as much meanwhile, or found the topic made anew.
+            let range = OffsetRange { partition: partition.clone(), from, to };
+            let read = offset_range::read(broker, &[range], CALL_DEADLINE, &mut |record| found.push(entry(record)));
+            let mut partitions = self.0.lock();
+            let known = partitions.entry(partition.clone()).or_default();
+            // A concurrent call may have read the same range, or found that the topic was recreated.
             if known.next < from {
                 continue;
             }
-            // Also what came before a failure: the next call goes on from there.
+            // Records read before a failure count too: the next call goes on from there.
             found.into_iter().for_each(|entry| known.take(entry));
             read?;
             known.next = known.next.max(to);

@@ -1,7 +1,8 @@
-//! Dead letters, read back: what lies in the dead-letter topics, newest first, and what has become of each.
+//! Reading of dead letters: contents of the dead-letter topics, newest first, and their resolutions.
 //!
-//! A topic cannot forget: a letter that is dropped or redriven stays, and a *mark* behind it in the same partition says
-//! so. A [`DeadLetterIndex`] keeps which letters are settled. Every record that is not a mark of kafleet's is listed, whoever wrote it.
+//! Records cannot be removed from a topic, so a dropped or redriven dead letter stays, and a *marker* behind it in
+//! the same partition records the resolution. A [`DeadLetterIndex`] knows the resolved ones. Every record other than
+//! kafleet's markers is listed, whoever wrote it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,13 +20,13 @@ pub use index::{DeadLetterIndex, Settled};
 use record::Mark;
 pub use record::{DeadLetterRecord, Original, UNREADABLE};
 
-/// Letters looked at for one page.
+/// Maximum number of records scanned for one page.
 pub const MAX_SCANNED: usize = 5_000;
-/// Records of a partition read at a time.
+/// Number of offsets read at a time.
 const CHUNK: i64 = 100;
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Where a letter lies: `<type>:<partition>:<offset>`.
+/// Position of a dead letter: `<type>:<partition>:<offset>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LetterId {
     pub task_type: String,
@@ -45,18 +46,20 @@ impl std::str::FromStr for LetterId {
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
             let mut parts = text.split(':');
-            let (task_type, partition, offset) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let task_type = parts.next()?;
+            let partition = parts.next()?.parse().ok()?;
+            let offset = parts.next()?.parse().ok()?;
             let whole = parts.next().is_none() && !task_type.is_empty() && partition >= 0 && offset >= 0;
             whole.then(|| Self { task_type: task_type.to_owned(), partition, offset })
         };
-        read().ok_or_else(|| "a dead letter is named `<type>:<partition>:<offset>`, as lists show it".to_owned())
+        read().ok_or_else(|| "a dead letter is named `<type>:<partition>:<offset>`, as shown by lists".to_owned())
     }
 }
 
-/// What is asked for.
+/// Filter of a list of dead letters.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// None: all types.
+    /// `None`: all types.
     pub task_type: Option<String>,
     pub code: Option<String>,
     pub from_ms: Option<i64>,
@@ -71,19 +74,19 @@ impl Filter {
     }
 }
 
-/// Letters, newest first.
+/// Page of dead letters, newest first.
 #[derive(Debug, Default)]
 pub struct Page {
     pub letters: Vec<DeadLetterRecord>,
-    /// Below which letter of each partition the next page goes on; none: this is the last page.
+    /// Offset in each partition below which the next page continues; `None` on the last page.
     pub next: Option<Bounds>,
     pub scanned: usize,
 }
 
-/// By topic and partition: letters from this offset on have been seen.
+/// Offsets by partition from which on dead letters have been listed.
 pub type Bounds = BTreeMap<Partition, i64>;
 
-/// What became of a letter.
+/// Resolution of a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
@@ -104,13 +107,13 @@ impl Fate {
     }
 }
 
-/// The headers of the mark that a letter is settled, by the request of this number.
+/// Headers of the marker that resolves a dead letter on behalf of a request.
 pub fn mark_headers(letter: &DeadLetterRecord, fate: Fate, request: u128, at_ms: i64) -> [(&'static str, String); 5] {
     Mark::headers(letter, fate, request, at_ms)
 }
 
 impl DeadLetterIndex {
-    /// A page of letters that are neither dropped nor redriven, below these bounds. Looks at no more than `most` records.
+    /// Lists unresolved dead letters below these bounds. Scans at most [`MAX_SCANNED`] records.
     pub fn page(
         &self,
         broker: &dyn Broker,
@@ -137,7 +140,7 @@ impl DeadLetterIndex {
         let mut page = Page::default();
         while page.letters.len() < limit && page.scanned < MAX_SCANNED {
             refill(broker, names, &mut tails)?;
-            // The newest of all; every tail that has more has its newest at hand.
+            // The newest of all: every tail with unread records has its newest loaded.
             let Some(tail) = tails.iter_mut().filter(|tail| !tail.ahead.is_empty()).max_by_key(|tail| tail.newest_ms()) else {
                 break;
             };
@@ -156,15 +159,15 @@ impl DeadLetterIndex {
     }
 }
 
-/// The records of one partition from its end backwards.
+/// Backward reader of one partition.
 struct Tail {
     partition: Partition,
     first: i64,
-    /// What comes next lies below this offset.
+    /// Offset below which the page continues.
     below: i64,
-    /// Records from here on have been read.
+    /// Offset from which on records have been read.
     read_to: i64,
-    /// Records read and not given, the newest last.
+    /// Records read but not listed yet, newest last.
     ahead: Vec<DeadLetterRecord>,
 }
 
@@ -173,25 +176,27 @@ impl Tail {
         self.ahead.last().map_or(i64::MIN, |letter| letter.at_ms)
     }
 
+    /// Returns true if the next records must be read.
     fn is_dry(&self) -> bool {
         self.ahead.is_empty() && self.read_to > self.first
     }
 }
 
-/// Reads on where nothing is at hand; what ends a transaction is no record, so that more than one try may be needed.
+/// Reads on in tails that are dry. A range may contain only transaction markers, so several reads may be needed.
 fn refill(broker: &dyn Broker, names: &Names, tails: &mut [Tail]) -> Result<(), BrokerError> {
     while tails.iter().any(Tail::is_dry) {
-        let mut stretches = Vec::new();
+        let mut ranges = Vec::new();
         for tail in tails.iter_mut().filter(|tail| tail.is_dry()) {
-            let (from, to) = ((tail.read_to - CHUNK).max(tail.first), tail.read_to);
-            stretches.push(OffsetRange { partition: tail.partition.clone(), from, to });
+            let from = (tail.read_to - CHUNK).max(tail.first);
+            let to = tail.read_to;
+            ranges.push(OffsetRange { partition: tail.partition.clone(), from, to });
             tail.read_to = from;
         }
-        offset_range::read(broker, &stretches, CALL_DEADLINE, &mut |record| {
+        offset_range::read(broker, &ranges, CALL_DEADLINE, &mut |record| {
             let of = |tail: &&mut Tail| tail.partition.index == record.partition && *tail.partition.topic == *record.topic;
             let letter = names.type_of_dead(record.topic).map(|name| DeadLetterRecord::read(name, record.to_owned()));
             if let (Some(tail), Some(letter)) = (tails.iter_mut().find(of), letter) {
-                // What may be large is read again by whoever wants it.
+                // Originals may be large and are read again on request.
                 tail.ahead.push(DeadLetterRecord { original: Original::default(), ..letter });
             }
         })?;
@@ -199,7 +204,7 @@ fn refill(broker: &dyn Broker, names: &Names, tails: &mut [Tail]) -> Result<(), 
     Ok(())
 }
 
-/// The partitions of the dead-letter topics.
+/// Partitions of the dead-letter topics.
 fn partitions(broker: &dyn Broker, names: &Names, task_type: Option<&str>) -> Result<Vec<Partition>, BrokerError> {
     let prefix = names.dead(task_type.unwrap_or_default());
     let mut topics = broker.topics(&prefix, CALL_DEADLINE)?;

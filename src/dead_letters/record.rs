@@ -1,4 +1,4 @@
-//! One record of a dead-letter topic, as a letter or as a mark.
+//! Decoding of records of dead-letter topics: dead letters and resolution markers.
 
 use data_encoding::BASE64;
 
@@ -8,31 +8,31 @@ use crate::config::Names;
 use crate::dead_letters::headers::{digest, header, mark};
 use crate::model::task::id::TaskId;
 
-/// The code of a record that no worker of kafleet has written.
+/// Code of records not written by kafleet.
 pub const UNREADABLE: &str = "unreadable";
-const FOREIGN: &str = "the record has no header `kafleet_code`: kafleet did not write it, and does not know what it is";
+const FOREIGN: &str = "the record has no header `kafleet_code`: it was not written by kafleet";
 
-/// A dead letter.
+/// Decoded dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterRecord {
     pub id: LetterId,
-    /// When it was given up, epoch milliseconds.
+    /// Time of dead-lettering, epoch milliseconds.
     pub at_ms: i64,
     pub code: String,
     pub error: String,
     pub pointer: Option<String>,
-    /// The task that it was, and its run, where the record named one.
+    /// Task and run, if the record named them.
     pub task: Option<(TaskId, u32)>,
     pub worker: Option<String>,
-    /// Where the original came from.
+    /// Topic, partition and offset of the original record.
     pub source: Option<(String, i32, i64)>,
-    /// The letter holds no record: it was too large for the topic, and lies where it came from for as long as that is kept.
+    /// The dead letter does not contain the record, which was too large. It remains at its origin until retention.
     pub by_reference: bool,
-    /// A worker of kafleet wrote it. Other records can be dropped, and nothing else.
+    /// Written by kafleet. Foreign records can only be dropped.
     pub readable: bool,
-    /// Of the whole record ([`digest`]).
+    /// Digest of the whole record ([`digest`]).
     pub digest: u64,
-    /// The original: its own key, value and headers. One that lies elsewhere is only there where the letter is asked for alone.
+    /// Original key, value and headers. Loaded from the origin only when the dead letter is read by itself.
     pub original: Original,
 }
 
@@ -44,8 +44,8 @@ pub struct Original {
 }
 
 impl DeadLetterRecord {
-    /// Reads any record as a letter. Headers of kafleet's are those from the last `kafleet_code` on: what stands before
-    /// belongs to the original, whatever it is called.
+    /// Decodes any record. kafleet's headers begin with the last `kafleet_code`; headers before it belong to the
+    /// original, whatever their names.
     pub(super) fn read(task_type: &str, record: Record) -> Self {
         let digest = digest_of(&record);
         let Record { partition, offset, timestamp_ms, key, value, mut headers, .. } = record;
@@ -56,7 +56,7 @@ impl DeadLetterRecord {
             Some(String::from_utf8_lossy(value).into_owned())
         };
         let own_key = text(header::KEY).and_then(|key| BASE64.decode(key.as_bytes()).ok());
-        let place = || Some((text(header::TOPIC)?, text(header::PARTITION)?.parse().ok()?, text(header::OFFSET)?.parse().ok()?));
+        let origin = || Some((text(header::TOPIC)?, text(header::PARTITION)?.parse().ok()?, text(header::OFFSET)?.parse().ok()?));
         let task = text(header::TASK).and_then(|id| TaskId::parse(&id).ok());
         let run = text(header::RUN).and_then(|run| run.parse().ok()).unwrap_or(1);
         let (code, error) = match begin {
@@ -71,7 +71,7 @@ impl DeadLetterRecord {
             pointer: text(header::POINTER),
             task: task.map(|task| (task, run)),
             worker: text(header::WORKER),
-            source: place(),
+            source: origin(),
             by_reference: text(header::REFERENCE).is_some(),
             readable: begin.is_some(),
             digest,
@@ -79,11 +79,11 @@ impl DeadLetterRecord {
         }
     }
 
-    /// Reads the record that the letter speaks of; where it is gone there is no value.
+    /// Loads the original record from its origin; its value is `None` if retention removed it.
     pub(super) fn fetch_original(&mut self, broker: &dyn Broker, names: &Names) -> Result<(), BrokerError> {
         self.original = Original::default();
         let topic = names.tasks(&self.id.task_type);
-        // A letter may say anything; what lies elsewhere is none of its business.
+        // Headers can be forged: only records of the type's own topic are read.
         let Some((_, partition, offset)) = self.source.as_ref().filter(|(named, ..)| *named == topic) else { return Ok(()) };
         let found = match broker.read_at(&Partition::new(topic, *partition), *offset, CALL_DEADLINE) {
             Err(BrokerError::Unknown(_)) => None,
@@ -101,13 +101,13 @@ fn digest_of(record: &Record) -> u64 {
     digest(record.key.as_deref(), record.value.as_deref(), headers)
 }
 
-/// A record that has the form of a mark. Whether it is one depends on the letter that it names.
+/// Record with the form of a resolution marker. It is valid only if its digest matches the dead letter.
 pub(super) struct Mark {
     pub of: i64,
-    /// The digest of the letter.
+    /// Digest of the dead letter.
     pub letter: u64,
     pub fate: Fate,
-    /// The request that wrote it.
+    /// Request that wrote the marker.
     pub request: u128,
 }
 
@@ -127,7 +127,7 @@ impl Mark {
         whole.then_some(Self { of, letter, fate, request })
     }
 
-    /// The headers of the mark that a letter is settled.
+    /// Headers of the marker that resolves a dead letter.
     pub fn headers(letter: &DeadLetterRecord, fate: Fate, request: u128, at_ms: i64) -> [(&'static str, String); 5] {
         [
             (mark::OF, letter.id.offset.to_string()),

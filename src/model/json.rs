@@ -1,9 +1,9 @@
-//! JSON that is carried but not looked into: checked once, kept as text.
+//! Opaque JSON: validated once and kept as text.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// A JSON text, known to be valid.
+/// Valid JSON text.
 #[derive(Clone)]
 pub struct RawJson(Box<RawValue>);
 
@@ -12,6 +12,7 @@ impl RawJson {
         serde_json::from_slice(text).map(Self)
     }
 
+    /// Serialises a value.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
         serde_json::value::to_raw_value(value).map(Self)
     }
@@ -24,7 +25,7 @@ impl RawJson {
         self.0.get()
     }
 
-    /// The value that the text stands for. An error: it is nested more than 128 levels deep, or has a number beyond all
+    /// Parses the text. Fails if it is nested more than 128 levels deep or contains a number outside the range of
     /// floating-point numbers.
     pub fn value(&self) -> Result<serde_json::Value, serde_json::Error> {
         serde_json::from_str(self.0.get())
@@ -42,14 +43,14 @@ impl PartialEq for RawJson {
 }
 impl Eq for RawJson {}
 
-/// The same value, however it is written.
+/// Compares values, not their formatting.
 impl PartialEq<serde_json::Value> for RawJson {
     fn eq(&self, other: &serde_json::Value) -> bool {
         self.value().is_ok_and(|value| value == *other)
     }
 }
 
-/// Compact, whatever white space the text has.
+/// Compact form without insignificant white space.
 impl std::fmt::Display for RawJson {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.value() {
@@ -65,7 +66,7 @@ impl std::fmt::Debug for RawJson {
     }
 }
 
-/// In JSON the text itself; in a binary format a string.
+/// JSON formats carry the text itself; binary formats carry it as a string.
 impl Serialize for RawJson {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() { self.0.serialize(serializer) } else { serializer.serialize_str(self.text()) }
@@ -91,7 +92,7 @@ impl schemars::JsonSchema for RawJson {
     }
 }
 
-/// For binary formats: an optional value as its JSON text.
+/// Optional values as JSON text, for binary formats.
 pub mod as_text {
     use serde::de::DeserializeOwned;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,11 +1,12 @@
-//! The pure core: what a task, an event and a tree are, and how events become states.
+//! The pure core: the definitions of tasks, events and trees, and the projection of events into task records.
 //!
-//! Nothing in this folder waits, reads a clock, draws a random number or touches the outside world, so it cannot fail
-//! for reasons of its own: the same code runs under Redis, in memory, in property tests and in simulation.
+//! Nothing in this folder does IO, waits, reads a clock or draws a random number. The same code therefore runs against
+//! Redis, in memory, in property tests and in the simulation, and always gives the same result.
 //!
-//! Reading order: [`id`] → [`duration`] → [`state`] → [`task`] (the record on a task topic) → [`event`] (the record on
-//! the events topic) → [`node`] (what the store keeps) → [`then`] (what follows) → [`action`] and [`told`] (who is told) → [`outbox`] (what is due or to be done) → [`rollup`] → [`fold`] → [`retry`] and [`offsets`] (the worker's
-//! arithmetic).
+//! Reading order: [`task::id`] → [`units`] → [`record::state`] → [`task`] (the record on a task topic) → [`event`] (the
+//! record on the events topic) → [`record`] (the task record in the store) → [`task::continuation`] and [`task::action`]
+//! (follow-up tasks and notifications) → [`outbox`] (timers and effects) → [`record::rollup`] → [`projection`] →
+//! [`retry`] and [`offsets`] (the worker's arithmetic).
 
 pub mod event;
 pub mod json;

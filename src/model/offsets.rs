@@ -1,48 +1,48 @@
-//! Which offsets of a partition are done, and how that travels in the metadata of a commit.
+//! Completed offsets of a partition, and their encoding in the metadata of a commit.
 //!
-//! Tasks complete out of order; the committed offset is the watermark below which everything is done. What is done above
-//! it goes into the commit's metadata, so that a successor repeats only what was not finished.
+//! Tasks complete out of order; the committed offset is the watermark below which everything is complete. Completed
+//! offsets above it travel in the commit's metadata, so that the next owner repeats only unfinished tasks.
 //!
 //! The metadata is text, at most 4096 bytes, five fields with a space between:
 //!
 //! ```text
 //! kf1 open 10500 0 r:AwEEAg
-//! │   │    │     │ └ the map: `-` nothing done above the offset; `r:` runs; `b:` bitmap (base64url without padding)
+//! │   │    │     │ └ completed offsets: `-` none above the watermark; `r:` runs; `b:` bitmap (base64url, no padding)
 //! │   │    │     └ unclean takeovers in a row
-//! │   │    └ the window's end: offsets from here on have not been handed out
-//! │   └ `open` while owned, `clean` when given back with nothing running, `late` when given back with something running
+//! │   │    └ window end: offsets from here on have not been dispatched
+//! │   └ `open` while owned, `clean` if released with nothing running, `late` if released with something running
 //! └ format
 //! ```
 //!
-//! Runs are LEB128 numbers from the committed offset on: so many not done, so many done, so many not done, … The bitmap
-//! has bit 0 of byte 0 for the committed offset. Offsets behind the map's end are not done. Whatever cannot be read means
-//! an empty map and an unclean end.
+//! Runs are LEB128 numbers from the committed offset on: number of open offsets, of completed ones, of open ones, …
+//! In the bitmap, bit 0 of byte 0 is the committed offset. Offsets beyond the end of the map are open. Metadata that
+//! cannot be parsed means an empty map and an unclean end.
 
 use std::collections::VecDeque;
 
 use data_encoding::BASE64URL_NOPAD;
 
-/// Kafka's limit on a commit's metadata, in bytes.
+/// Kafka's limit for the metadata of a commit, in bytes.
 pub const MAX_METADATA_BYTES: usize = 4096;
-/// New work stops when the map takes this much.
+/// Size of the encoded map at which the worker stops taking new tasks, in bytes.
 pub const FULL_METADATA_BYTES: usize = MAX_METADATA_BYTES * 3 / 4;
-/// New work stops when this many offsets lie above the watermark (8 MiB of bits).
+/// Number of offsets above the watermark at which the worker stops taking new tasks (8 MiB of bits).
 pub const MAX_SPAN: i64 = 1 << 26;
 
-/// The done offsets of one partition. It runs over delivered offsets: gaps in the log count as done.
+/// Completed offsets of one partition. Only delivered offsets can be open: gaps in the log count as complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completed {
-    /// Everything below is done.
+    /// Everything below is complete.
     watermark: i64,
-    /// The place after the last delivered offset.
+    /// Offset after the last delivered one.
     next: i64,
-    /// The offset of the first bit of `words`.
+    /// Offset of the first bit of `words`.
     base: i64,
     words: VecDeque<u64>,
 }
 
 impl Completed {
-    /// Nothing done at or above `offset`.
+    /// Map without completed offsets at or above `offset`.
     pub fn starting_at(offset: i64) -> Self {
         Self { watermark: offset, next: offset, base: offset, words: VecDeque::new() }
     }
@@ -51,13 +51,13 @@ impl Completed {
         self.watermark
     }
 
-    /// The place after the last delivered offset.
+    /// Offset after the last delivered one.
     pub fn next(&self) -> i64 {
         self.next
     }
 
-    /// Notes that an offset was delivered, and that everything skipped before it does not exist. False: it is done or
-    /// delivered already.
+    /// Records that `offset` was delivered and that the offsets skipped before it do not exist. Returns false if it
+    /// was delivered or completed before.
     pub fn deliver(&mut self, offset: i64) -> bool {
         if offset < self.next {
             return false;
@@ -68,13 +68,13 @@ impl Completed {
         !self.is_done(offset)
     }
 
-    /// Notes that nothing more will be delivered before `offset`: what was not delivered there does not exist.
+    /// Records that nothing more is delivered below `offset`: undelivered offsets below it do not exist.
     pub fn skip_to(&mut self, offset: i64) {
         if offset < self.next {
             return;
         }
         if self.watermark >= self.next && self.end() <= offset {
-            // Nothing is open: however wide the gap, nothing of it has to be noted.
+            // No offset is open: a gap of any width needs no bits.
             *self = Self::starting_at(offset);
         } else if offset > self.next {
             self.set_range(self.next.max(self.watermark), offset);
@@ -98,14 +98,14 @@ impl Completed {
         self.words.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 == 1)
     }
 
-    /// Offsets above the watermark that are done.
+    /// Number of completed offsets above the watermark.
     pub fn done_above(&self) -> u64 {
         let below = (self.watermark - self.base) as u64;
         let all: u64 = self.words.iter().map(|word| u64::from(word.count_ones())).sum();
         all - below.min(all)
     }
 
-    /// Offsets from the watermark to below `offset` that are not done.
+    /// Number of open offsets from the watermark to below `offset`.
     pub fn open_below(&self, offset: i64) -> u64 {
         if offset <= self.watermark {
             return 0;
@@ -123,7 +123,8 @@ impl Completed {
             self.words.resize(end.div_ceil(64), 0);
         }
         while bit < end {
-            let (word, shift) = (bit / 64, bit % 64);
+            let word = bit / 64;
+            let shift = bit % 64;
             let count = (64 - shift).min(end - bit);
             let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << shift };
             self.words[word] |= mask;
@@ -131,7 +132,7 @@ impl Completed {
         }
     }
 
-    /// Moves the watermark over everything done, and drops full words.
+    /// Moves the watermark over completed offsets and drops full words.
     fn advance(&mut self) {
         while self.words.front() == Some(&u64::MAX) {
             self.words.pop_front();
@@ -142,15 +143,15 @@ impl Completed {
         self.watermark = self.watermark.max(self.base + first);
     }
 
-    /// The offset just behind the last done one, or the watermark.
+    /// Offset after the last completed one, or the watermark.
     pub fn end(&self) -> i64 {
         let Some(last) = self.words.iter().rposition(|&word| word != 0) else { return self.watermark };
         let high = 64 - i64::from(self.words[last].leading_zeros());
         self.watermark.max(self.base + 64 * last as i64 + high)
     }
 
-    /// The map as text, in at most `room` bytes: the shorter of runs and bitmap. What does not fit is left out, and so
-    /// repeated after a crash.
+    /// Encodes the map in at most `room` bytes: the shorter of runs and bitmap. Offsets that do not fit are left out,
+    /// and their tasks are repeated after a crash.
     fn encode_map(&self, room: usize) -> String {
         if self.end() == self.watermark {
             return "-".into();
@@ -165,7 +166,9 @@ impl Completed {
     }
 
     fn encode_runs(&self, room: usize) -> Vec<u8> {
-        let (mut out, mut at, end) = (Vec::new(), self.watermark, self.end());
+        let mut out = Vec::new();
+        let mut at = self.watermark;
+        let end = self.end();
         let mut done = false;
         while at < end && out.len() + 20 <= room {
             let run_end = self.run_end(at, done, end);
@@ -175,7 +178,7 @@ impl Completed {
         out
     }
 
-    /// Where the run of equal bits that begins at `at` ends.
+    /// End of the run of equal bits that begins at `at`.
     fn run_end(&self, at: i64, done: bool, end: i64) -> i64 {
         let mut bit = (at - self.base) as usize;
         let last = (end - self.base) as usize;
@@ -205,7 +208,8 @@ impl Completed {
         match text.split_once(':') {
             None if text == "-" => {}
             Some(("r", runs)) => {
-                let (mut at, mut done) = (watermark, false);
+                let mut at = watermark;
+                let mut done = false;
                 for run in read_leb128(&BASE64URL_NOPAD.decode(runs.as_bytes()).ok()?)? {
                     let end = at.checked_add(i64::try_from(run).ok()?).filter(|end| end - watermark <= 2 * MAX_SPAN)?;
                     if done {
@@ -227,14 +231,14 @@ impl Completed {
     }
 }
 
-/// How an owner stands to its partition.
+/// State in which the owner of a partition made a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// It works on it. Taken over from there, it has died.
+    /// The owner is working on the partition. A takeover from this state means that the owner crashed.
     Open,
-    /// Given back while something still ran: that is repeated, but nobody has died.
+    /// Released while tasks were still running: these are repeated, but the owner did not crash.
     Late,
-    /// Given back with nothing running.
+    /// Released with nothing running.
     Clean,
 }
 
@@ -246,14 +250,14 @@ impl Mark {
     }
 }
 
-/// What a commit's metadata says.
+/// Decoded metadata of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
     pub completed: Completed,
     pub mark: Mark,
-    /// Offsets from here on have not been handed out.
+    /// Offsets from here on have not been dispatched.
     pub window_end: i64,
-    /// Unclean takeovers in a row.
+    /// Number of consecutive unclean takeovers.
     pub unclean_takeovers: u32,
 }
 
@@ -264,12 +268,13 @@ impl Metadata {
         head + &map
     }
 
-    /// None: not in this format. The caller takes the map as empty and the end as unclean.
+    /// Returns `None` for text in another format; the caller then assumes an empty map and an unclean end.
     pub fn decode(offset: i64, text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.split(' ').collect();
         let ["kf1", mark, window_end, unclean_takeovers, map] = fields[..] else { return None };
         let mark = Mark::ALL.iter().find(|(name, _)| *name == mark)?.1;
-        let (window_end, unclean_takeovers) = (window_end.parse().ok()?, unclean_takeovers.parse().ok()?);
+        let window_end = window_end.parse().ok()?;
+        let unclean_takeovers = unclean_takeovers.parse().ok()?;
         let completed = Completed::decode_map(offset, map)?;
         Some(Self { completed, mark, window_end, unclean_takeovers })
     }
@@ -284,7 +289,9 @@ fn leb128(out: &mut Vec<u8>, mut number: u64) {
 }
 
 fn read_leb128(bytes: &[u8]) -> Option<Vec<u64>> {
-    let (mut numbers, mut number, mut shift) = (Vec::new(), 0u64, 0);
+    let mut numbers = Vec::new();
+    let mut number = 0u64;
+    let mut shift = 0;
     for &byte in bytes {
         if shift > 56 {
             return None;
@@ -307,9 +314,9 @@ mod tests {
 
     use super::*;
 
-    /// The format as documented, written by hand.
+    /// Decodes examples in the documented format, written by hand.
     #[test]
-    fn metadata_written_by_hand_is_read() {
+    fn documented_examples_are_decoded() {
         let meta = Metadata::decode(100, "kf1 open 10500 2 r:AwEEAg").unwrap();
         assert_eq!((meta.mark, meta.window_end, meta.unclean_takeovers), (Mark::Open, 10_500, 2));
         let done: Vec<i64> = (100..120).filter(|&offset| meta.completed.is_done(offset)).collect();
@@ -331,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_below_an_offset_is_counted() {
+    fn open_offsets_below_an_offset_are_counted() {
         let mut map = Completed::starting_at(10);
         assert!((10..300).all(|offset| map.deliver(offset)));
         [10, 12, 13, 100, 250].into_iter().for_each(|offset| map.complete(offset));
@@ -342,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_count_as_done() {
+    fn gaps_count_as_complete() {
         let mut map = Completed::starting_at(10);
         assert!(map.deliver(12));
         assert_eq!(map.watermark(), 12);
@@ -355,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn skipped_offsets_count_as_done_and_delivered_ones_do_not() {
+    fn skipped_offsets_count_as_complete_and_delivered_ones_do_not() {
         let mut map = Completed::starting_at(10);
         assert!(map.deliver(10) && map.deliver(11));
         map.skip_to(20);
@@ -370,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_of_any_width_costs_nothing() {
+    fn gap_of_any_width_needs_no_memory() {
         let mut map = Completed::starting_at(10);
         assert!(map.deliver(10));
         map.complete(10);
@@ -381,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_delivered_again_is_not_handed_out_again() {
+    fn redelivered_offset_is_not_accepted_again() {
         let mut map = Completed::starting_at(10);
         assert!(map.deliver(10) && map.deliver(11));
         assert!(!map.deliver(10) && !map.deliver(11));
@@ -389,11 +396,12 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain set: the watermark, every answer, and the round trip through the metadata.
+        /// Compares watermark, answers and the metadata round trip with a plain set.
         #[test]
         fn agrees_with_a_set(start in 0i64..1000, gaps in prop::collection::vec(0i64..4, 1..400), picks in prop::collection::vec(any::<prop::sample::Index>(), 0..400)) {
             let mut map = Completed::starting_at(start);
-            let (mut at, mut delivered) = (start, Vec::new());
+            let mut at = start;
+            let mut delivered = Vec::new();
             for gap in gaps {
                 at += gap;
                 prop_assert!(map.deliver(at));
@@ -418,7 +426,7 @@ mod tests {
             }
         }
 
-        /// However much is done above a stuck offset, the metadata fits and never claims too much.
+        /// Metadata fits and never claims an open offset, however much is complete above a stuck one.
         #[test]
         fn metadata_always_fits(step in 1usize..9, count in 1i64..200_000) {
             let mut map = Completed::starting_at(5);

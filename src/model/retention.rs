@@ -1,8 +1,8 @@
-//! What log time brings: finished trees are removed, trees that stay open are ended, what nobody announces is given up.
+//! Retention by log time: removal of finished trees, end of trees open for too long, expiry of tasks never announced.
 //!
-//! All of it is decided when the log passes a border of [`BORDER_MS`], before the first event behind it is folded, and
-//! from nothing but the log: the lifetimes in force are told by an event too. So it does not matter how events are
-//! batched, when they are folded, or what the configuration says by then.
+//! All decisions are made when the log enters a new time step of [`TIME_STEP_MS`], before the first event in it is
+//! projected, and from the log alone: the lifetimes in force come from an event too. The result therefore does not
+//! depend on the batching of events, the time of projection or the current configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,43 +13,43 @@ use super::event::ErrorInfo;
 use super::record::TaskRecord;
 use super::record::state::State;
 
-/// Log time is looked at in steps of this length.
-pub const BORDER_MS: i64 = 10_000;
-/// How long a task may be named and not announced.
+/// Length of a time step of the log, ms.
+pub const TIME_STEP_MS: i64 = 10_000;
+/// Time until which a named task must be announced, ms.
 pub const EXPECTED_MS: i64 = 86_400_000;
-/// When a tree that has been ended for its age is looked at again: something in it may have been made since.
-pub const AGAIN_MS: i64 = 3_600_000;
-/// What is said of a queued task whose record Kafka has removed.
+/// Interval of rechecking a tree that was ended for its age, since tasks may have been added to it, ms.
+pub const RECHECK_MS: i64 = 3_600_000;
+/// Error message of a queued task whose record was removed from its topic.
 pub const REMOVED: &str = "removed by retention";
-/// What is said of a task that nobody announced.
+/// Error message of a task that was never announced.
 pub const NEVER_ANNOUNCED: &str = "never announced";
 
 const DAY_MS: i64 = 86_400_000;
-/// How much longer than until its last check a tree is kept: a check may fire late.
-const HOLD_MS: i64 = 3_600_000;
-/// Finished trees are removed together, in steps of this part of their retention, and of at most so long.
+/// Extra retention of a tree after its last check, which may run late, ms.
+const CHECK_GRACE_MS: i64 = 3_600_000;
+/// Fraction of the retention, and maximum, of the steps in which finished trees are removed together.
 const STEPS: i64 = 1_000;
-const LONGEST_STEP_MS: i64 = 3_600_000;
+const MAX_STEP_MS: i64 = 3_600_000;
 
-/// The last border that the log has passed.
+/// Start of the time step that contains `log_time_ms`.
 pub const fn time_step(log_time_ms: i64) -> i64 {
-    log_time_ms - log_time_ms.rem_euclid(BORDER_MS)
+    log_time_ms - log_time_ms.rem_euclid(TIME_STEP_MS)
 }
 
-/// How long trees and their records last, in ms. An event says so, and it holds for what happens behind it in the log.
+/// Lifetimes of trees and their records, ms. An event sets them for everything after it in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Lifetimes {
-    /// How long a tree is kept after its end.
+    /// Retention of a tree after its end.
     pub record_retention_ms: i64,
-    /// How long a tree may be open.
+    /// Maximum age of an open tree.
     pub max_tree_age_ms: i64,
-    /// Instead of `record_retention_ms`, by the type of the root.
+    /// Retention by the type of the root, in place of `record_retention_ms`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub types: BTreeMap<Arc<str>, i64>,
 }
 
 impl Default for Lifetimes {
-    /// What holds while the log says nothing else.
+    /// Lifetimes in force before the first event that sets them.
     fn default() -> Self {
         Self { record_retention_ms: 7 * DAY_MS, max_tree_age_ms: 30 * DAY_MS, types: BTreeMap::new() }
     }
@@ -60,24 +60,24 @@ impl Lifetimes {
         task_type.and_then(|task_type| self.types.get(task_type)).copied().unwrap_or(self.record_retention_ms)
     }
 
-    /// How long the events topic has to keep its records, so that every tree in the store is whole in the log.
+    /// Retention that the events topic needs so that the events of every tree in the store are complete.
     pub fn log_retention_ms(&self) -> i64 {
         let longest = self.types.values().copied().fold(self.record_retention_ms, i64::max);
         self.max_tree_age_ms.saturating_add(longest).saturating_add(DAY_MS)
     }
 }
 
-/// What comes next for a task by log time alone.
+/// Next expiry of a task by log time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExpiryKind {
-    pub what: Expiry,
+pub struct Expiry {
+    pub kind: ExpiryKind,
     /// Log time, epoch milliseconds.
     pub due_ms: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Expiry {
-    /// Nobody has announced it: it is given up.
+pub enum ExpiryKind {
+    /// A task never announced: it expires.
     Expected,
     /// An open root: its tree is ended.
     Open,
@@ -85,59 +85,60 @@ pub enum Expiry {
     Done,
 }
 
-/// The end of the step in which a tree is due, given its retention.
+/// End of the removal step in which a tree is due, given its retention.
 fn next_step(due_ms: i64, retention_ms: i64) -> i64 {
-    let step = time_step((retention_ms / STEPS).clamp(BORDER_MS, LONGEST_STEP_MS));
+    let step = time_step((retention_ms / STEPS).clamp(TIME_STEP_MS, MAX_STEP_MS));
     due_ms + (-due_ms).rem_euclid(step)
 }
 
 impl TaskRecord {
-    /// Sets what comes next, after a change at this log time.
-    pub(super) fn grow_older(&mut self, lifetimes: &Lifetimes, log_time_ms: i64) {
-        let what = match (self.own, self.root) {
-            (State::Expected, _) => Expiry::Expected,
-            (_, false) => return self.age = None,
-            _ if self.state.is_terminal() => Expiry::Done,
-            _ => Expiry::Open,
+    /// Sets the next expiry after a change at this log time.
+    pub(super) fn schedule_expiry(&mut self, lifetimes: &Lifetimes, log_time_ms: i64) {
+        let kind = match (self.own, self.root) {
+            (State::Expected, _) => ExpiryKind::Expected,
+            (_, false) => return self.expiry = None,
+            _ if self.state.is_terminal() => ExpiryKind::Done,
+            _ => ExpiryKind::Open,
         };
-        if self.age.is_some_and(|age| age.what == what) {
+        if self.expiry.is_some_and(|expiry| expiry.kind == kind) {
             return;
         }
-        let reopened = self.age.is_some_and(|age| age.what == Expiry::Done);
+        let reopened = self.expiry.is_some_and(|expiry| expiry.kind == ExpiryKind::Done);
         let oldest = self.seen_ms + lifetimes.max_tree_age_ms;
         let retention = lifetimes.retention(self.task_type.as_deref());
-        let held_until = if self.hold_ms > 0 { self.hold_ms + HOLD_MS } else { 0 };
-        let due_ms = match what {
-            Expiry::Expected => log_time_ms + EXPECTED_MS,
-            // An old tree that is retried gets a day at most. More, and the log would lose its beginning.
-            Expiry::Open if reopened => oldest.max(log_time_ms + DAY_MS.min(lifetimes.max_tree_age_ms)),
-            Expiry::Open => oldest,
-            Expiry::Done => {
-                let due_ms = (log_time_ms + retention).min(oldest + retention).max(held_until).max(log_time_ms + BORDER_MS);
+        let held_until = if self.hold_ms > 0 { self.hold_ms + CHECK_GRACE_MS } else { 0 };
+        let due_ms = match kind {
+            ExpiryKind::Expected => log_time_ms + EXPECTED_MS,
+            // A retried old tree gets at most one more day, or the log would lose its first events.
+            ExpiryKind::Open if reopened => oldest.max(log_time_ms + DAY_MS.min(lifetimes.max_tree_age_ms)),
+            ExpiryKind::Open => oldest,
+            ExpiryKind::Done => {
+                let due_ms = (log_time_ms + retention).min(oldest + retention).max(held_until).max(log_time_ms + TIME_STEP_MS);
                 next_step(due_ms, retention)
             }
         };
-        self.age = Some(ExpiryKind { what, due_ms });
+        self.expiry = Some(Expiry { kind, due_ms });
     }
 
-    /// Given up, not ended: whoever announces it takes that back.
-    pub fn is_given_up(&self) -> bool {
-        let told = |error: &ErrorInfo| error.message == NEVER_ANNOUNCED;
-        self.own == State::Expired && !self.announced && self.error.as_deref().is_some_and(told)
+    /// Returns true if the task expired because it was never announced; an announcement reverts this.
+    pub fn is_expired_unannounced(&self) -> bool {
+        let never_announced = |error: &ErrorInfo| error.message == NEVER_ANNOUNCED;
+        self.own == State::Expired && !self.announced && self.error.as_deref().is_some_and(never_announced)
     }
 
-    /// Cancelled while it was only expected: if it is announced after all, the cancel applies to it then.
-    pub fn is_cancelled_ahead(&self) -> bool {
+    /// Returns true if the task was cancelled while expected; if it is announced later, the cancel applies to it
+    /// then.
+    pub fn is_cancelled_unannounced(&self) -> bool {
         self.own == State::Cancelled && !self.announced && self.worker.is_none() && self.cancel.is_some()
     }
 
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn expire_unannounced(&mut self) {
         self.own = State::Expired;
         self.error = Some(Box::new(ErrorInfo::new("expired", NEVER_ANNOUNCED, 0)));
     }
 
-    pub(super) fn take_back(&mut self) {
-        if self.is_given_up() || self.is_cancelled_ahead() {
+    pub(super) fn restore_expected(&mut self) {
+        if self.is_expired_unannounced() || self.is_cancelled_unannounced() {
             (self.own, self.error) = (State::Expected, None);
         }
     }
@@ -148,12 +149,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn borders_are_passed_one_by_one() {
+    fn time_steps_begin_at_multiples_of_their_length() {
         assert_eq!([0, 9_999, 10_000, 19_999, -1].map(time_step), [0, 0, 10_000, 10_000, -10_000]);
     }
 
     #[test]
-    fn finished_trees_go_in_steps() {
+    fn finished_trees_are_removed_in_steps() {
         for (due_ms, retention_ms, step) in [
             (1, 0, 10_000),
             (10_000, 3_600_000, 10_000),
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_kept_for_the_longest_record() {
+    fn log_retention_covers_the_longest_lifetime() {
         let mut lifetimes = Lifetimes::default();
         assert_eq!(lifetimes.log_retention_ms(), 38 * DAY_MS);
         lifetimes.types.insert("short".into(), DAY_MS);
@@ -178,27 +179,31 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_next_changes_with_the_state_only() {
+    fn expiry_changes_only_with_the_state() {
         let lifetimes = Lifetimes::default();
         let mut node = TaskRecord::expected(1, 1_000);
         let due = |node: &mut TaskRecord, root, at| {
             node.root = root;
-            node.grow_older(&lifetimes, at);
-            node.age.map(|age| (age.what, age.due_ms))
+            node.schedule_expiry(&lifetimes, at);
+            node.expiry.map(|expiry| (expiry.kind, expiry.due_ms))
         };
-        assert_eq!(due(&mut node, false, 1_000), Some((Expiry::Expected, 1_000 + DAY_MS)));
+        assert_eq!(due(&mut node, false, 1_000), Some((ExpiryKind::Expected, 1_000 + DAY_MS)));
         node.own = State::Queued;
-        assert_eq!(due(&mut node.clone(), false, 2_000), None, "a child that is announced has its root's age");
-        (node.state, node.age) = (State::Queued, None);
-        assert_eq!(due(&mut node, true, 2_000), Some((Expiry::Open, 1_000 + 30 * DAY_MS)));
+        assert_eq!(due(&mut node.clone(), false, 2_000), None, "an announced child expires with its root");
+        (node.state, node.expiry) = (State::Queued, None);
+        assert_eq!(due(&mut node, true, 2_000), Some((ExpiryKind::Open, 1_000 + 30 * DAY_MS)));
         (node.own, node.state) = (State::Failed, State::Failed);
-        let done = Some((Expiry::Done, 600_000 + 7 * DAY_MS));
+        let done = Some((ExpiryKind::Done, 600_000 + 7 * DAY_MS));
         assert_eq!(due(&mut node, true, 3_000), done, "a thousandth of a week is ten minutes");
-        assert_eq!(due(&mut node, true, 9_000), done, "a duplicate does not prolong it");
+        assert_eq!(due(&mut node, true, 9_000), done, "a duplicate does not extend it");
         let late = 1_000 + 35 * DAY_MS;
         (node.own, node.state) = (State::Queued, State::Queued);
-        assert_eq!(due(&mut node, true, late), Some((Expiry::Open, late + DAY_MS)), "a retry of an old tree has a day");
+        assert_eq!(due(&mut node, true, late), Some((ExpiryKind::Open, late + DAY_MS)), "a retried old tree gets a day");
         (node.own, node.state) = (State::Succeeded, State::Succeeded);
-        assert_eq!(due(&mut node, true, late), Some((Expiry::Done, 600_000 + 37 * DAY_MS)), "the log still holds its beginning");
+        assert_eq!(
+            due(&mut node, true, late),
+            Some((ExpiryKind::Done, 600_000 + 37 * DAY_MS)),
+            "the log still contains its first events"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! When a failed attempt is tried again.
+//! Retry policy and backoff.
 
 use super::units::duration::Millis;
 
-/// How often and when to try again.
+/// Retry policy of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Attempts after the first.
@@ -12,19 +12,19 @@ pub struct RetryPolicy {
 }
 
 impl Default for RetryPolicy {
-    /// 5 retries, 1 s to 3 s.
+    /// 5 retries with a backoff of 1 s to 3 s.
     fn default() -> Self {
         Self { retries: 5, min_backoff: Millis::secs(1), max_backoff: Millis::secs(3) }
     }
 }
 
 impl RetryPolicy {
-    /// True while another attempt is allowed after `attempts` have been used.
+    /// Returns true if another attempt is allowed after `attempts`.
     pub fn allows(&self, attempts: u32) -> bool {
         attempts <= self.retries
     }
 
-    /// The wait after `attempts` failed ones: `min · 2^(attempts-1)`, at most `max`, plus up to 20 % (`jitter` in 0..1).
+    /// Backoff after `attempts` failures: `min · 2^(attempts-1)`, at most `max`, plus up to 20 % (`jitter` in 0..1).
     pub fn backoff(&self, attempts: u32, jitter: f64) -> Millis {
         let doublings = attempts.saturating_sub(1).min(62);
         let base = self.min_backoff.0.saturating_mul(1 << doublings).min(self.max_backoff.0);
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_limit() {
+    fn backoff_doubles_up_to_the_maximum() {
         let policy = RetryPolicy { retries: 4, min_backoff: Millis(100), max_backoff: Millis(350) };
         assert_eq!((1..=4).map(|n| policy.backoff(n, 0.0).0).collect::<Vec<_>>(), [100, 200, 350, 350]);
         assert_eq!(policy.backoff(3, 1.0), Millis(420));
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_are_one_more_than_retries() {
+    fn one_attempt_more_than_retries_is_allowed() {
         let policy = RetryPolicy { retries: 2, ..RetryPolicy::default() };
         assert_eq!((1..=4).map(|used| policy.allows(used)).collect::<Vec<_>>(), [true, true, false, false]);
     }

@@ -1,5 +1,5 @@
-//! Many tasks at once: all their records go out over one burst, and their events, in batches, as soon as the records are
-//! acknowledged. Each task has an outcome of its own, as if it had been published alone.
+//! Publishing of many tasks: all records are sent in batches, and their events as soon as the records are
+//! acknowledged. Each task has its own outcome, as if it had been published alone.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,17 +9,17 @@ use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 
 use super::headers::{bytes_of, headers_at, task_record};
-use super::{NewTask, PUBLISH_DEADLINE, PublishError, Published, Publisher, Way, time_text};
+use super::{NewTask, PUBLISH_DEADLINE, PublishError, PublishStep, Published, Publisher, time_text};
 use crate::broker::shared_producer::{FULL_PAUSE, Outcome, SendBatch, unanswered};
 use crate::broker::{BatchRecord, BrokerError};
 use crate::model::event::submitted;
 use crate::model::task::Task;
 
-/// Tasks of one burst, and bursts of one call under way at once: what one call holds besides what it was given.
+/// Number of tasks per batch and of concurrent batches per call: they bound the memory of a call besides its input.
 const CHUNK: usize = 5_000;
-const BURSTS: usize = 2;
-/// Sends in a row before anybody else has a turn.
-const SENDS: usize = 256;
+const CONCURRENT_BATCHES: usize = 2;
+/// Number of consecutive sends before yielding to other tasks.
+const SENDS_PER_TURN: usize = 256;
 
 pub(super) async fn publish_all(publisher: &Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
     let count = tasks.len();
@@ -28,40 +28,40 @@ pub(super) async fn publish_all(publisher: &Publisher, tasks: Vec<NewTask>, now_
         let chunk: Vec<NewTask> = tasks.by_ref().take(CHUNK).collect();
         (!chunk.is_empty()).then_some(chunk)
     });
-    let bursts = stream::iter(chunks).map(|chunk| async move { Many::new(publisher, chunk, now_ms).run().await });
-    let mut bursts = bursts.buffered(BURSTS);
+    let batches = stream::iter(chunks).map(|chunk| async move { BatchPublish::new(publisher, chunk, now_ms).run().await });
+    let mut batches = batches.buffered(CONCURRENT_BATCHES);
     let mut outcomes = Vec::with_capacity(count);
-    while let Some(some) = bursts.next().await {
+    while let Some(some) = batches.next().await {
         outcomes.extend(some);
     }
     outcomes
 }
 
-/// One burst.
-struct Many<'a> {
+/// One batch in progress.
+struct BatchPublish<'a> {
     publisher: &'a Publisher,
-    burst: SendBatch<'a>,
+    batch: SendBatch<'a>,
     now_ms: i64,
     time: String,
-    /// The topic of the type that came last.
+    /// Topic of the most recent type.
     topic: (Arc<str>, String),
     slots: Vec<Slot>,
-    /// What can be sent now; what is sent again after a pause, and when.
+    /// Slots to send now, slots to send again after a pause, and the end of that pause.
     ready: VecDeque<u32>,
     again: Vec<u32>,
     resume: Instant,
-    /// Slots without an outcome.
+    /// Number of slots without an outcome.
     open: usize,
-    /// When whatever is not out is given up; what is out has as long again.
+    /// Deadline of unpublished records; announcements of published ones have as long again.
     end: Instant,
     ended: bool,
-    /// Those whose records are out and whose events have not been sent.
+    /// Slots whose records are acknowledged and whose events have not been sent.
     out: Vec<u32>,
     /// Encoded events.
     values: Vec<u8>,
 }
 
-/// An event to be sent: its partition, its slot, and where it lies among the encoded.
+/// Encoded event: its partition, its slot, and its range in the buffer.
 struct Encoded {
     partition: u32,
     number: u32,
@@ -76,29 +76,30 @@ enum Slot {
 struct Open {
     task: Task,
     key: Option<String>,
-    /// What is to be acknowledged next.
-    way: Way,
+    /// Next step to be acknowledged.
+    step: PublishStep,
 }
 
 impl Open {
     fn failed(&self, error: BrokerError) -> PublishError {
-        match self.way {
-            Way::Announce => PublishError::Out { task: Box::new(self.task.clone()), error },
-            Way::Record | Way::Later { .. } => PublishError::NotOut(error),
+        match self.step {
+            PublishStep::Announce => PublishError::Out { task: Box::new(self.task.clone()), error },
+            PublishStep::Record | PublishStep::Later { .. } => PublishError::NotOut(error),
         }
     }
 }
 
-impl<'a> Many<'a> {
+impl<'a> BatchPublish<'a> {
     fn new(publisher: &'a Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Self {
         let slots: Vec<Slot> = tasks.into_iter().map(|new| Slot::of(new, now_ms)).collect();
-        let is = |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.way == Way::Announce) == out);
+        let is = |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.step == PublishStep::Announce) == out);
         let numbers = |out| (0..).zip(&slots).filter(move |(_, slot)| is(slot, out)).map(|(number, _)| number);
-        let (ready, out): (VecDeque<u32>, Vec<u32>) = (numbers(false).collect(), numbers(true).collect());
+        let ready: VecDeque<u32> = numbers(false).collect();
+        let out: Vec<u32> = numbers(true).collect();
         let now = Instant::now();
         Self {
             publisher,
-            burst: publisher.link.burst(),
+            batch: publisher.link.burst(),
             now_ms,
             time: time_text(now_ms),
             topic: ("".into(), String::new()),
@@ -115,7 +116,7 @@ impl<'a> Many<'a> {
     }
 
     async fn run(mut self) -> Vec<Result<Published, PublishError>> {
-        let mut told = Vec::new();
+        let mut outcomes = Vec::new();
         while self.open > 0 {
             self.announce();
             self.send_some();
@@ -127,19 +128,19 @@ impl<'a> Many<'a> {
                     Instant::now()
                 }
             };
-            self.burst.take(&mut told, wait.min(self.end)).await;
-            told.drain(..).for_each(|(number, outcome)| self.settle(number, outcome));
+            self.batch.take(&mut outcomes, wait.min(self.end)).await;
+            outcomes.drain(..).for_each(|(number, outcome)| self.settle(number, outcome));
             self.give_up_at_the_end();
         }
         self.slots.into_iter().map(Slot::outcome).collect()
     }
 
-    /// Stops at the first that has to come again: the queue may be full.
+    /// Sends ready slots. Stops at the first that has to be retried, since the queue may be full.
     fn send_some(&mut self) {
         if !self.again.is_empty() && Instant::now() >= self.resume {
             self.ready.extend(self.again.drain(..));
         }
-        for _ in 0..SENDS {
+        for _ in 0..SENDS_PER_TURN {
             if !self.again.is_empty() {
                 return;
             }
@@ -152,24 +153,28 @@ impl<'a> Many<'a> {
 
     fn send(&mut self, number: u32) -> Result<(), BrokerError> {
         let Some(Slot::Open(open)) = self.slots.get(number as usize) else { return Ok(()) };
-        let (publisher, burst, task) = (self.publisher, &self.burst, &open.task);
+        let publisher = self.publisher;
+        let batch = &self.batch;
+        let task = &open.task;
         self.values.clear();
-        match open.way {
-            Way::Record => {}
-            Way::Announce => submitted(task, self.now_ms, &mut self.values),
-            Way::Later { due_ms } => publisher.scheduled(task, open.key.clone(), due_ms, self.now_ms).encode(&mut self.values),
+        match open.step {
+            PublishStep::Record => {}
+            PublishStep::Announce => submitted(task, self.now_ms, &mut self.values),
+            PublishStep::Later { due_ms } => {
+                publisher.scheduled(task, open.key.clone(), due_ms, self.now_ms).encode(&mut self.values)
+            }
         }
-        if open.way != Way::Record {
-            return burst.send(&publisher.event_record(&task.id, &self.values), number);
+        if open.step != PublishStep::Record {
+            return batch.send(&publisher.event_record(&task.id, &self.values), number);
         }
         if self.topic.0 != task.task_type {
             self.topic = (task.task_type.clone(), publisher.names.tasks(&task.task_type));
         }
         let headers = headers_at(task, &publisher.source, self.time.as_str().into());
-        burst.send(&task_record(task, open.key.as_deref(), &self.topic.1, &bytes_of(&headers)), number)
+        batch.send(&task_record(task, open.key.as_deref(), &self.topic.1, &bytes_of(&headers)), number)
     }
 
-    /// Sends the events of those whose records are out. What is refused comes again one by one.
+    /// Sends the events of acknowledged records. Refused events are retried one by one.
     fn announce(&mut self) {
         self.values.clear();
         let mut events = Vec::with_capacity(self.out.len());
@@ -191,8 +196,9 @@ impl<'a> Many<'a> {
     fn send_events(&self, events: &[Encoded]) -> Vec<(usize, BrokerError)> {
         let records = events.iter().filter_map(|event| {
             let Some(Slot::Open(open)) = self.slots.get(event.number as usize) else { return None };
-            let (key, value) = (open.task.id.root().as_bytes(), &self.values[event.value.clone()]);
-            Some(BatchRecord { key, value, token: self.burst.token(event.number) })
+            let key = open.task.id.root().as_bytes();
+            let value = &self.values[event.value.clone()];
+            Some(BatchRecord { key, value, token: self.batch.token(event.number) })
         });
         let partition = events.first().map_or(0, |event| event.partition as i32);
         self.publisher.link.send_batch(&self.publisher.events_topic, partition, &records.collect::<Vec<_>>())
@@ -202,10 +208,10 @@ impl<'a> Many<'a> {
         let Some(slot) = self.slots.get_mut(number as usize) else { return };
         let Slot::Open(open) = slot else { return };
         let done = match outcome {
-            Ok(position) if open.way != Way::Record => Ok(Published { id: open.task.id.clone(), position }),
+            Ok(position) if open.step != PublishStep::Record => Ok(Published { id: open.task.id.clone(), position }),
             Ok(position) => {
                 open.task.position = position;
-                open.way = Way::Announce;
+                open.step = PublishStep::Announce;
                 return self.out.push(number);
             }
             Err(error) if error.is_passing() && Instant::now() + FULL_PAUSE < self.end => {
@@ -218,14 +224,14 @@ impl<'a> Many<'a> {
         *slot = Slot::Done(done);
     }
 
-    /// At the first end, what is not out has failed; at the second, everything.
+    /// At the first deadline fails unpublished tasks, at the second all that are left.
     fn give_up_at_the_end(&mut self) {
         if Instant::now() < self.end {
             return;
         }
         for number in 0..self.slots.len() as u32 {
             let Some(Slot::Open(open)) = self.slots.get(number as usize) else { continue };
-            if self.ended || open.way != Way::Announce {
+            if self.ended || open.step != PublishStep::Announce {
                 self.settle(number, Err(unanswered(self.publisher.deadline)));
             }
         }
@@ -236,9 +242,10 @@ impl<'a> Many<'a> {
 
 impl Slot {
     fn of(new: NewTask, now_ms: i64) -> Self {
-        let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
+        let key = new.key.clone();
+        let step = PublishStep::of(&new, now_ms);
         match super::prepare(new, now_ms) {
-            Ok(task) => Self::Open(Box::new(Open { task, key, way })),
+            Ok(task) => Self::Open(Box::new(Open { task, key, step })),
             Err(error) => Self::Done(Err(error)),
         }
     }

@@ -1,21 +1,22 @@
-//! What a task's record says besides its params.
+//! Headers of a task's record.
 
 use std::borrow::Cow;
 
 use crate::broker::ProducerRecord;
 use crate::model::task::{OnFailure, Policy, Rules, Task, header};
 
-/// A header: its name and its value.
+/// Name and value of a header.
 pub type TextHeader<'a> = (&'static str, Cow<'a, str>);
 
-/// The record of a task. `key`: the ordering key, where it is not the id.
+/// Record of a task. `key`: the ordering key, if it is not the id.
 pub(super) fn task_record<'a>(
     task: &'a Task,
     key: Option<&'a str>,
     topic: &'a str,
     headers: &'a [(&'a str, &'a [u8])],
 ) -> ProducerRecord<'a> {
-    let (key, value) = (key.unwrap_or(task.id.as_str()).as_bytes(), task.params.text().as_bytes());
+    let key = key.unwrap_or(task.id.as_str()).as_bytes();
+    let value = task.params.text().as_bytes();
     ProducerRecord { topic, partition: None, key: Some(key), value: Some(value), headers }
 }
 
@@ -23,12 +24,12 @@ pub(super) fn bytes_of<'a>(headers: &'a [TextHeader<'_>]) -> Vec<(&'a str, &'a [
     headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect()
 }
 
-/// The headers that say of a task what is not a default.
+/// Headers of a task; fields with default values are omitted.
 pub fn task_headers<'a>(task: &'a Task, source: &'a str) -> Vec<TextHeader<'a>> {
     headers_at(task, source, Cow::Owned(time_text(task.created_at_ms)))
 }
 
-/// As [`task_headers`], for whoever has the text of the task's time already.
+/// Headers of a task whose creation time is already formatted.
 pub(super) fn headers_at<'a>(task: &'a Task, source: &'a str, time: Cow<'a, str>) -> Vec<TextHeader<'a>> {
     let mut headers = Vec::with_capacity(8);
     headers.extend([
@@ -73,7 +74,7 @@ fn policy_headers<'a>(policy: &'a Policy, set: &mut impl FnMut(&'static str, Opt
     set(header::POLICY, rules.map(Cow::Owned));
 }
 
-/// Makes the headers of a record say this policy, whatever they said before.
+/// Replaces the policy in the headers of a record.
 pub fn set_policy(headers: &mut Vec<(String, Vec<u8>)>, policy: &Policy) {
     headers.retain(|(name, _)| !header::OF_POLICY.contains(&name.as_str()));
     policy_headers(policy, &mut |name, value: Option<Cow<'_, str>>| {
@@ -81,7 +82,7 @@ pub fn set_policy(headers: &mut Vec<(String, Vec<u8>)>, policy: &Policy) {
     });
 }
 
-/// RFC 3339 in UTC with milliseconds.
+/// Formats a time as RFC 3339 in UTC with milliseconds.
 pub fn time_text(at_ms: i64) -> String {
     match jiff::Timestamp::from_millisecond(at_ms) {
         Ok(time) => format!("{time:.3}"),

@@ -1,4 +1,4 @@
-//! Publishing tasks: the record first, then its `submitted` event; done when both are acknowledged.
+//! Publishing of tasks: first the record, then its `submitted` event; complete once both are acknowledged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,17 +24,17 @@ mod transactional;
 pub use headers::{TextHeader, set_policy, task_headers, time_text};
 use headers::{bytes_of, task_record};
 
-/// How long each of the two sends of a publish may take.
+/// Deadline of each of the two sends of a publish.
 pub const PUBLISH_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A task to be published.
+/// Task to publish.
 #[derive(Clone, Debug)]
 pub struct NewTask {
     pub task_type: Arc<str>,
     pub params: RawJson,
     /// Default: a UUIDv7.
     pub id: Option<TaskId>,
-    /// The ordering key; default: the id.
+    /// Ordering key; default: the id.
     pub key: Option<String>,
     pub run: u32,
     pub policy: Policy,
@@ -44,40 +44,48 @@ pub struct NewTask {
 
 impl NewTask {
     pub fn new(task_type: &str, params: RawJson) -> Self {
-        let (id, key, asof, trace) = (None, None, None, None);
-        Self { task_type: task_type.into(), params, id, key, run: 1, policy: Policy::default(), asof, trace }
+        Self {
+            task_type: task_type.into(),
+            params,
+            id: None,
+            key: None,
+            run: 1,
+            policy: Policy::default(),
+            asof: None,
+            trace: None,
+        }
     }
 
-    /// Not to be started before this time, epoch milliseconds.
+    /// Sets the earliest start, epoch milliseconds.
     pub fn at(mut self, at_ms: i64) -> Self {
         self.policy.not_before_ms = Some(at_ms);
         self
     }
 
-    /// Not to be started before this span from now is over.
+    /// Delays the start by a duration from now.
     pub fn delay(self, span: Duration) -> Self {
         let span_ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
         self.at(now_ms().saturating_add(span_ms))
     }
 }
 
-/// A task that is published.
+/// Published task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     pub id: TaskId,
-    /// The place of its `submitted` event: a read that names it sees the task.
+    /// Position of its `submitted` event: a read that waits for it sees the task.
     pub position: Position,
 }
 
-/// Why a publish is not known to be done.
+/// Reason why a publish failed or is in doubt.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PublishError {
     #[error("{0}")]
     Invalid(String),
-    /// Nothing is out, or (`InDoubt`) the record may be.
+    /// No record was written; with `InDoubt` one may have been.
     #[error("the task was not published: {0}")]
     NotOut(BrokerError),
-    /// The task is out and will run; only its announcement is missing. Send [`Publisher::announce`] again, not the task.
+    /// The task is published and will run, but not announced. Repeat [`Publisher::announce`], not the publish.
     #[error("the task is published, but its announcement is not acknowledged: {error}")]
     Out { task: Box<Task>, error: BrokerError },
 }
@@ -88,18 +96,18 @@ impl From<IdError> for PublishError {
     }
 }
 
-/// How a task goes out.
+/// Steps of publishing a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Its record, then its event.
+enum PublishStep {
+    /// The record, then the event.
     Record,
-    /// Its event alone: it has no record, or that is out.
+    /// The event alone: the task has no record, or it is published already.
     Announce,
-    /// The event that the tracker keeps it by until it is due.
+    /// The `scheduled` event with the record, which the tracker stores until it is due.
     Later { due_ms: i64 },
 }
 
-impl Way {
+impl PublishStep {
     fn of(new: &NewTask, now_ms: i64) -> Self {
         match new.policy.not_before_ms {
             _ if new.policy.rules.external => Self::Announce,
@@ -116,9 +124,9 @@ pub struct Publisher {
     names: Arc<Names>,
     events_topic: Arc<str>,
     events_partitions: u32,
-    /// `ce_source`.
+    /// Value of `ce_source`.
     source: Arc<str>,
-    /// Of each send.
+    /// Deadline of each send.
     deadline: Duration,
 }
 
@@ -128,7 +136,7 @@ impl Publisher {
         Self { link, names: Arc::new(names), events_topic, events_partitions, source: source.into(), deadline: PUBLISH_DEADLINE }
     }
 
-    /// The events partition of a tree.
+    /// Events partition of a tree.
     pub fn partition_of(&self, id: &TaskId) -> u32 {
         partition_of(id.root().as_bytes(), self.events_partitions)
     }
@@ -145,16 +153,18 @@ impl Publisher {
         &self.link
     }
 
-    /// Publishes one task. External tasks have no record, only the event; one that starts later waits at the tracker with
-    /// its record in its `scheduled` event.
+    /// Publishes one task. An external task has no record, only the event. A task that starts later is deferred at
+    /// the tracker, with its record in the `scheduled` event.
     pub async fn publish(&self, new: NewTask, now_ms: i64) -> Result<Published, PublishError> {
-        let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
+        let key = new.key.clone();
+        let step = PublishStep::of(&new, now_ms);
         let mut task = prepare(new, now_ms)?;
-        if let Way::Later { due_ms } = way {
+        if let PublishStep::Later { due_ms } = step {
             return self.schedule(task, key, due_ms, now_ms).await;
         }
-        if way == Way::Record {
-            let (topic, headers) = (self.names.tasks(&task.task_type), task_headers(&task, &self.source));
+        if step == PublishStep::Record {
+            let topic = self.names.tasks(&task.task_type);
+            let headers = task_headers(&task, &self.source);
             let headers = bytes_of(&headers);
             let record = task_record(&task, key.as_deref(), &topic, &headers);
             let position = self.link.deliver(record, self.deadline).await.map_err(PublishError::NotOut)?;
@@ -163,12 +173,12 @@ impl Publisher {
         self.announce(task, now_ms).await
     }
 
-    /// Publishes many, each for itself. One outcome per task, in order.
+    /// Publishes many tasks independently. Returns one outcome per task, in order.
     pub async fn publish_all(&self, tasks: Vec<NewTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
         batch::publish_all(self, tasks, now_ms).await
     }
 
-    /// Writes the `submitted` event of a task whose record is out.
+    /// Writes the `submitted` event of a task whose record is published.
     pub async fn announce(&self, task: Task, now_ms: i64) -> Result<Published, PublishError> {
         let mut value = Vec::with_capacity(256);
         submitted(&task, now_ms, &mut value);
@@ -188,27 +198,27 @@ impl Publisher {
         scheduled(task, self.kept(task, key), due_ms, now_ms)
     }
 
-    /// The task's record, to be kept until its time has come.
+    /// Record of a task to be deferred.
     pub fn kept(&self, task: &Task, key: Option<String>) -> KeptRecord {
         KeptRecord::new(task, key, task_headers(task, &self.source))
     }
 
-    /// Writes one event and waits for its place.
+    /// Writes one event and returns its position once acknowledged.
     pub async fn publish_event(&self, event: &Event) -> Result<Position, BrokerError> {
         let mut value = Vec::with_capacity(256);
         event.encode(&mut value);
         self.link.deliver(self.event_record(&event.id, &value), self.deadline).await
     }
 
-    /// Appends lines to the log of a task that there is; what runs it does so with `cx.log`. At most what
-    /// [`lines_of`] allows at once.
+    /// Appends lines to the log of an existing task, within the limits of [`lines_of`]. Handlers use `cx.log`
+    /// instead.
     pub async fn append_log(&self, id: &TaskId, lines: &[&str]) -> Result<Position, PublishError> {
         let lines = lines_of(lines.iter().copied()).map_err(|(_, why)| PublishError::Invalid(why))?;
         let event = Event { lines, ..Event::new(Kind::Log, id.clone(), 1, now_ms()) };
         self.publish_event(&event).await.map_err(PublishError::NotOut)
     }
 
-    /// Keeps a small value with a task that there is; what runs it does so with `cx.attach`.
+    /// Attaches a small value to an existing task. Handlers use `cx.attach` instead.
     pub async fn attach(&self, id: &TaskId, attachment: Attachment) -> Result<Position, PublishError> {
         attachment.check().map_err(PublishError::Invalid)?;
         let attachment = Some(Box::new(attachment));
@@ -252,7 +262,7 @@ fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
     })
 }
 
-/// The event by which the tracker keeps a task and publishes it at its time.
+/// `scheduled` event with which the tracker defers a task until its start.
 pub fn scheduled_event(new: NewTask, source: &str, due_ms: i64, now_ms: i64) -> Result<Event, PublishError> {
     let key = new.key.clone();
     let task = prepare(new, now_ms)?;

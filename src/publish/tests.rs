@@ -46,7 +46,8 @@ impl Bench {
         let all: Vec<_> = (0..4).map(|number| (Partition::new(topic, number), StartOffset::Beginning)).collect();
         consumer.assign(&all).unwrap();
         let end = |(partition, _): &(Partition, StartOffset)| self.broker.ends(partition, CALL).unwrap().end as usize;
-        let (count, mut keys) = (all.iter().map(end).sum::<usize>(), Vec::new());
+        let count = all.iter().map(end).sum::<usize>();
+        let mut keys = Vec::new();
         while keys.len() < count {
             let mut take = |record: &crate::broker::RecordRef<'_>| {
                 keys.push(String::from_utf8(record.key.unwrap().to_vec()).unwrap());
@@ -61,7 +62,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn many_are_published_in_order_whatever_fails_in_passing() {
+async fn many_tasks_are_published_in_order_despite_transient_failures() {
     let faults = Faults { seed: 7, unavailable: 0.2, lost_acknowledgement: 0.1, ..Faults::default() };
     let bench = bench(faults, false, &both());
     let outcomes = bench.publisher.publish_all(tasks(12_000), now_ms()).await;
@@ -74,7 +75,7 @@ async fn many_are_published_in_order_whatever_fails_in_passing() {
         keys.dedup();
         assert_eq!(keys.len(), 12_000, "{topic}");
     }
-    // The place is that of the event.
+    // The position is that of the event.
     let last = published.last().unwrap();
     let at = Partition::new(both()[1].as_str(), last.position.partition);
     let record = bench.broker.read_at(&at, last.position.offset, CALL).unwrap().unwrap();
@@ -82,7 +83,7 @@ async fn many_are_published_in_order_whatever_fails_in_passing() {
 }
 
 #[tokio::test]
-async fn each_of_many_has_an_outcome_of_its_own() {
+async fn each_of_many_tasks_has_its_own_outcome() {
     let bench = bench(Faults::default(), false, &both());
     let mut many = tasks(4);
     many[1].task_type = "No such type!".into();
@@ -98,11 +99,12 @@ async fn each_of_many_has_an_outcome_of_its_own() {
     assert_eq!(announced, ["t-0", "t-2"]);
 }
 
-/// One that starts later has no record: its event carries it.
+/// A task that starts later has no record on its topic: its event carries it.
 #[tokio::test]
-async fn what_starts_later_goes_to_the_tracker() {
+async fn scheduled_task_is_deferred_at_the_tracker() {
     let bench = bench(Faults::default(), false, &both());
-    let (mut many, now) = (tasks(2), now_ms());
+    let mut many = tasks(2);
+    let now = now_ms();
     many[1].policy.not_before_ms = Some(now + 60_000);
     let outcomes = bench.publisher.publish_all(many, now).await;
     assert_eq!(bench.keys(&both()[0]), ["t-0"]);
@@ -115,7 +117,7 @@ async fn what_starts_later_goes_to_the_tracker() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_out_and_not_announced_is_announced_later() {
+async fn unannounced_task_is_announced_later() {
     let bench = bench(Faults::default(), false, &both()[..1]);
     let outcomes = bench.publisher.publish_all(tasks(2), now_ms()).await;
     bench.broker.apply_topics(&[topic(both()[1].clone())], CALL).unwrap();
@@ -129,7 +131,7 @@ async fn a_task_that_is_out_and_not_announced_is_announced_later() {
 }
 
 #[tokio::test]
-async fn what_is_never_acknowledged_ends_at_the_deadline() {
+async fn unacknowledged_task_fails_at_the_deadline() {
     let faults = Faults { unavailable: 1.0, ..Faults::default() };
     let mut bench = bench(faults, false, &both());
     bench.publisher.deadline = Duration::from_millis(300);
@@ -140,8 +142,8 @@ async fn what_is_never_acknowledged_ends_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn an_outcome_that_never_comes_is_told_as_unknown() {
-    // A delayed record of an inline producer waits for somebody who never calls.
+async fn missing_outcome_is_reported_as_in_doubt() {
+    // A delayed record of an inline producer waits for a call that never comes.
     let faults = Faults { delay: 1.0, ..Faults::default() };
     let mut bench = bench(faults, true, &both());
     bench.publisher.deadline = Duration::from_millis(300);
@@ -149,9 +151,9 @@ async fn an_outcome_that_never_comes_is_told_as_unknown() {
     assert!(matches!(outcomes[0], Err(PublishError::NotOut(BrokerError::InDoubt(_)))), "{outcomes:?}");
 }
 
-/// Whatever the last of several tries says: an earlier one may have come through.
+/// An earlier try may have succeeded, whatever the last one reports.
 #[tokio::test]
-async fn failed_publish_says_whether_its_record_may_be_out() {
+async fn failed_publish_reports_whether_its_record_may_be_written() {
     for seed in 0..20 {
         let faults = Faults { seed, unavailable: 0.5, lost_acknowledgement: 0.5, ..Faults::default() };
         let mut bench = bench(faults, false, &both());
@@ -160,6 +162,9 @@ async fn failed_publish_says_whether_its_record_may_be_out() {
             panic!("nothing is ever acknowledged")
         };
         let is_out = !bench.keys(&both()[0]).is_empty();
-        assert!(matches!(why, BrokerError::InDoubt(_)) || !is_out, "seed {seed}: it is out, and `{why}` was said");
+        assert!(
+            matches!(why, BrokerError::InDoubt(_)) || !is_out,
+            "seed {seed}: the record is written, but the error is `{why}`"
+        );
     }
 }

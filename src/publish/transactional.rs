@@ -1,24 +1,24 @@
-//! Tasks of one tree that go out together: their records and their events in one transaction.
+//! Atomic publishing of tasks of one tree: records and events in one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::headers::{bytes_of, task_headers, task_record};
-use super::{NewTask, PublishError, Published, Publisher, Way, prepare};
+use super::{NewTask, PublishError, PublishStep, Published, Publisher, prepare};
 use crate::broker::{BrokerError, DependentRecord, TransactionalProducer};
 use crate::model::event::submitted;
 use crate::model::task::{Position, Task};
 
-/// A task on its way.
+/// Task prepared for publishing.
 struct Ready {
     task: Task,
     key: Option<String>,
-    way: Way,
+    step: PublishStep,
 }
 
 impl Publisher {
-    /// Publishes all of these or none; they must have one root. Blocks up to the deadline. After
-    /// [`BrokerError::InDoubt`] all of it may be out, or nothing.
+    /// Publishes all of the tasks or none; they must have the same root. Blocks up to the deadline. After
+    /// [`BrokerError::InDoubt`] either all or none are published.
     pub fn publish_together(
         &self,
         producer: &mut dyn TransactionalProducer,
@@ -27,15 +27,16 @@ impl Publisher {
         deadline: Duration,
     ) -> Result<Vec<Published>, PublishError> {
         let ready = |new: NewTask| {
-            let (key, way) = (new.key.clone(), Way::of(&new, now_ms));
-            Ok(Ready { task: prepare(new, now_ms)?, key, way })
+            let key = new.key.clone();
+            let step = PublishStep::of(&new, now_ms);
+            Ok(Ready { task: prepare(new, now_ms)?, key, step })
         };
         let tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
-        let places = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotOut)?;
+        let positions = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotOut)?;
         // The events come last, one for each task.
-        let events = &places[places.len().saturating_sub(tasks.len())..];
-        let told = |(ready, place): (Ready, &(i32, i64))| Published { id: ready.task.id, position: position(*place) };
-        Ok(tasks.into_iter().zip(events).map(told).collect())
+        let events = &positions[positions.len().saturating_sub(tasks.len())..];
+        let published = |(ready, at): (Ready, &(i32, i64))| Published { id: ready.task.id, position: position(*at) };
+        Ok(tasks.into_iter().zip(events).map(published).collect())
     }
 
     fn send_together(
@@ -45,7 +46,7 @@ impl Publisher {
         now_ms: i64,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
-        let with_record = || tasks.iter().filter(|ready| ready.way == Way::Record);
+        let with_record = || tasks.iter().filter(|ready| ready.step == PublishStep::Record);
         let texts: Vec<_> = with_record()
             .map(|ready| (self.names.tasks(&ready.task.task_type), task_headers(&ready.task, &self.source)))
             .collect();
@@ -55,24 +56,24 @@ impl Publisher {
             .zip(&headers)
             .map(|((ready, (topic, _)), headers)| task_record(&ready.task, ready.key.as_deref(), topic, headers))
             .collect();
-        let mut events = |places: &[(i32, i64)]| -> Vec<DependentRecord> {
-            let mut places = places.iter().copied();
-            tasks.iter().map(|ready| self.event_of(ready, &mut places, now_ms)).collect()
+        let mut events = |positions: &[(i32, i64)]| -> Vec<DependentRecord> {
+            let mut positions = positions.iter().copied();
+            tasks.iter().map(|ready| self.event_of(ready, &mut positions, now_ms)).collect()
         };
         producer.send_with_dependents(&records, &mut events, deadline)
     }
 
-    /// The event of a task, whose record has the next of these places if it has one.
-    fn event_of(&self, ready: &Ready, places: &mut dyn Iterator<Item = (i32, i64)>, now_ms: i64) -> DependentRecord {
+    /// Event of a task. If the task has a record, it takes that record's position from `positions`.
+    fn event_of(&self, ready: &Ready, positions: &mut dyn Iterator<Item = (i32, i64)>, now_ms: i64) -> DependentRecord {
         let mut value = Vec::with_capacity(256);
         let task = &ready.task;
-        match ready.way {
-            Way::Record => match places.next() {
-                Some(place) => submitted(&Task { position: position(place), ..task.clone() }, now_ms, &mut value),
+        match ready.step {
+            PublishStep::Record => match positions.next() {
+                Some(at) => submitted(&Task { position: position(at), ..task.clone() }, now_ms, &mut value),
                 None => submitted(task, now_ms, &mut value),
             },
-            Way::Announce => submitted(task, now_ms, &mut value),
-            Way::Later { due_ms } => self.scheduled(task, ready.key.clone(), due_ms, now_ms).encode(&mut value),
+            PublishStep::Announce => submitted(task, now_ms, &mut value),
+            PublishStep::Later { due_ms } => self.scheduled(task, ready.key.clone(), due_ms, now_ms).encode(&mut value),
         }
         let topic: Arc<str> = self.events_topic.clone();
         DependentRecord { topic, partition: self.partition_of(&task.id) as i32, key: task.id.root().as_bytes().to_vec(), value }

@@ -1,4 +1,4 @@
-//! What is wrong with the topics that are there.
+//! Checks of existing topics against the configuration.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use crate::handlers::Registry;
 use crate::model::units::duration::Millis;
 
 const APPLY: &str = "run `kafleet topics apply`";
-/// Kafka's own topic has as many copies as the cluster can hold, up to 3.
+/// Kafka's own topic, which has as many replicas as the cluster allows, up to 3.
 const CLUSTER_TOPIC: &str = "__consumer_offsets";
 const SAFE_REPLICATION: u32 = 3;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It works, and may not for long or not as configured.
+    /// The fleet works, but is at risk or not as configured.
     Warning,
-    /// It does not work.
+    /// The fleet does not work.
     Error,
 }
 
-/// One thing that somebody should look at.
+/// Problem with a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub severity: Severity,
-    /// The topic.
+    /// Name of the topic.
     pub subject: String,
     pub what: String,
     pub hint: String,
@@ -40,7 +40,7 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Compares the topics that are there with those that should be. Empty: all is well. Blocks, at the longest for `deadline`.
+/// Compares existing topics with the required ones. An empty list means no problems. Blocks for at most `deadline`.
 pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline: Duration) -> Result<Vec<Finding>, BrokerError> {
     let begun = Instant::now();
     let left = || deadline.saturating_sub(begun.elapsed());
@@ -50,7 +50,7 @@ pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline
     let copies = present.iter().chain(&cluster).map(|info| info.replication).max().unwrap_or(1);
     let mut findings = Vec::new();
     for spec in specs(config, registry) {
-        findings.extend(judge(&spec, spec.name == names.events(), find(&present, &spec.name), copies));
+        findings.extend(compare(&spec, spec.name == names.events(), find(&present, &spec.name), copies));
     }
     if find(&present, &names.control()).is_some() {
         let control = super::read_control(broker, &names, left());
@@ -59,16 +59,16 @@ pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline
     Ok(findings)
 }
 
-/// Compares one topic with its spec. `copies`: the most copies that any topic has; 0: copies are of no interest.
-pub(super) fn judge(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>, copies: u32) -> Vec<Finding> {
-    let judge = Judge { spec, is_events };
+/// Compares one topic with its spec. `copies`: highest replication of any topic; 0 skips the check of replication.
+pub(super) fn compare(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>, copies: u32) -> Vec<Finding> {
+    let comparison = Comparison { spec, is_events };
     match info {
-        None => vec![judge.says(Severity::Error, "the topic does not exist".into(), APPLY)],
-        Some(info) => judge.findings(info, copies),
+        None => vec![comparison.finding(Severity::Error, "the topic does not exist".into(), APPLY)],
+        Some(info) => comparison.findings(info, copies),
     }
 }
 
-/// The recorded number of events partitions against the topic and the configuration.
+/// Compares the recorded number of events partitions with the topic and the configuration.
 fn fleet(
     control: Result<FleetSettings, FleetSettingsError>,
     events: Option<&TopicInfo>,
@@ -77,26 +77,26 @@ fn fleet(
 ) -> Option<Finding> {
     let recorded = match control.and_then(|control| control.require_events_partitions(names)) {
         Ok(recorded) => recorded,
-        Err(why) => return Some(told(names.control(), &why.to_string())),
+        Err(why) => return Some(finding_of(names.control(), &why.to_string())),
     };
     let why = super::agree(events, Some(recorded), config.topics.events_partitions).err()?;
     let subject = if matches!(why, ApplyError::Changed { .. }) { names.events() } else { names.control() };
-    Some(told(subject, &why.to_string()))
+    Some(finding_of(subject, &why.to_string()))
 }
 
-/// An error text with its hint.
-fn told(subject: String, text: &str) -> Finding {
+/// Finding from an error text with its hint.
+fn finding_of(subject: String, text: &str) -> Finding {
     let (what, hint) = text.split_once("\n\nhint: ").unwrap_or((text, APPLY));
     Finding { severity: Severity::Error, subject, what: what.to_owned(), hint: hint.to_owned() }
 }
 
-struct Judge<'a> {
+struct Comparison<'a> {
     spec: &'a TopicSpec,
     is_events: bool,
 }
 
-impl Judge<'_> {
-    fn says(&self, severity: Severity, what: String, hint: &str) -> Finding {
+impl Comparison<'_> {
+    fn finding(&self, severity: Severity, what: String, hint: &str) -> Finding {
         Finding { severity, subject: self.spec.name.clone(), what, hint: hint.to_owned() }
     }
 
@@ -110,25 +110,26 @@ impl Judge<'_> {
         found
     }
 
-    /// Those of the events topic are judged by what is recorded.
+    /// Checks the number of partitions; that of the events topic is checked against the recorded number instead.
     fn partitions(&self, info: &TopicInfo) -> Option<Finding> {
-        let (present, wanted) = (info.partitions, self.spec.partitions);
+        let present = info.partitions;
+        let wanted = self.spec.partitions;
         let few = present < wanted && !self.is_events;
-        few.then(|| self.says(Severity::Warning, format!("{present} partitions, {wanted} are configured"), APPLY))
+        few.then(|| self.finding(Severity::Warning, format!("{present} partitions, {wanted} are configured"), APPLY))
     }
 
     fn replication(&self, info: &TopicInfo, copies: u32) -> Option<Finding> {
         let wanted = self.spec.replication.unwrap_or(copies.min(SAFE_REPLICATION));
         let what = || format!("replication is {}, wanted is {wanted}: a lost broker may lose records", info.replication);
         let hint = "raise it with Kafka's `kafka-reassign-partitions.sh`";
-        (info.replication < wanted).then(|| self.says(Severity::Warning, what(), hint))
+        (info.replication < wanted).then(|| self.finding(Severity::Warning, what(), hint))
     }
 
     fn in_sync(&self, info: &TopicInfo) -> Option<Finding> {
         let set = info.config.iter().find(|(name, _)| name == "min.insync.replicas")?;
         let lonely = info.replication >= SAFE_REPLICATION && set.1.parse::<u32>().is_ok_and(|number| number < 2);
         let what = "`min.insync.replicas` is 1: a record may be acknowledged with a single copy";
-        lonely.then(|| self.says(Severity::Warning, what.into(), APPLY))
+        lonely.then(|| self.finding(Severity::Warning, what.into(), APPLY))
     }
 
     fn setting(&self, key: &str, wanted: &str, present: Option<&str>) -> Option<Finding> {
@@ -143,7 +144,7 @@ impl Judge<'_> {
         }
         let present = present.map_or("not set".to_owned(), |present| format!("`{}`", readable(key, present)));
         let what = format!("`{key}` is {present}, wanted is `{}`{}", readable(key, wanted), self.consequence(key));
-        Some(self.says(self.severity(key), what, APPLY))
+        Some(self.finding(self.severity(key), what, APPLY))
     }
 
     fn severity(&self, key: &str) -> Severity {
@@ -165,7 +166,7 @@ impl Judge<'_> {
     }
 }
 
-/// -1 keeps for ever.
+/// Retention of -1 is unlimited.
 fn keeps(present: &str, wanted: &str) -> bool {
     present == "-1" || at_least(present, wanted)
 }

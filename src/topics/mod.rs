@@ -1,4 +1,4 @@
-//! The topics of a fleet: what must be there, creating it, and what is wrong with what is there.
+//! Topics of a fleet: the required ones, their creation, and checks of existing ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,16 +21,17 @@ pub use check::{Finding, Severity, check};
 pub use watch::{Needs, Standing, TopicWatch};
 
 const MIB: u64 = 1 << 20;
-/// The largest record of a topic, in bytes.
+/// Maximum size of a record, in bytes.
 pub const MAX_RECORD_BYTES: u64 = 4 * MIB;
-/// A dead letter is the whole record and its reason.
+/// Maximum size of a dead letter, which contains the whole record and the reason, in bytes.
 pub const MAX_DEAD_BYTES: u64 = MAX_RECORD_BYTES + MIB;
-/// How long heartbeats are kept.
+/// Retention of heartbeats.
 const HEARTBEATS: Millis = Millis::secs(86_400);
 
-/// The topics that a configuration and its types need.
+/// Topics required by a configuration and its types.
 pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
-    let (names, topics) = (Names::new(&config.topics.prefix), &config.topics);
+    let names = Names::new(&config.topics.prefix);
+    let topics = &config.topics;
     let spec = |name: String, partitions: u32, max_bytes: u64, settings: &[(&str, String)]| {
         let own = settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
         let size = ("max.message.bytes".to_owned(), max_bytes.to_string());
@@ -63,7 +64,7 @@ pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
     specs
 }
 
-/// Types from the file and from code.
+/// Names of the types from configuration and code.
 fn type_names(config: &Config, registry: &Registry) -> BTreeSet<String> {
     let in_code = registry.types().map(|(name, _)| name.to_string());
     let callbacks = config.callbacks.as_ref().map(|_| callback::TYPE.to_owned());
@@ -71,7 +72,7 @@ fn type_names(config: &Config, registry: &Registry) -> BTreeSet<String> {
     config.types.keys().cloned().chain(in_code).chain(of_sections).collect()
 }
 
-/// Why topics were not applied. Nothing has been changed.
+/// Reason why topics were not applied. Nothing has been changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     #[error(
@@ -80,8 +81,8 @@ pub enum ApplyError {
     )]
     Fixed { recorded: u32, wanted: u32 },
     #[error(
-        "the topic `{topic}` has {present} partitions, but {recorded} were applied: somebody changed it, and trees are no longer \
-         where they are looked for\n\nhint: use another `prefix`, or create the topic anew with {recorded} partitions"
+        "the topic `{topic}` has {present} partitions, but {recorded} were applied: somebody changed it, and existing trees are \
+         no longer in the expected partitions\n\nhint: use another `prefix`, or recreate the topic with {recorded} partitions"
     )]
     Changed { topic: String, present: u32, recorded: u32 },
     #[error(transparent)]
@@ -92,17 +93,19 @@ pub enum ApplyError {
     Internal(String),
 }
 
-/// Creates and corrects the topics, and records the number of events partitions. One outcome per topic; the number is
-/// recorded only when the control and events topics are as they should be. Waits at the longest for `deadline`.
+/// Creates and alters topics, and records the number of events partitions. Returns one outcome per topic; the number
+/// is recorded only if the control and events topics are correct. Waits for at most `deadline`.
 pub async fn apply(
     broker: Arc<dyn Broker>,
     config: &Config,
     registry: &Registry,
     deadline: Duration,
 ) -> Result<Vec<TopicOutcome>, ApplyError> {
-    let (specs, names) = (specs(config, registry), Names::new(&config.topics.prefix));
+    let specs = specs(config, registry);
+    let names = Names::new(&config.topics.prefix);
     let wanted = config.topics.events_partitions;
-    let (link_broker, own) = (broker.clone(), names.clone());
+    let link_broker = broker.clone();
+    let own = names.clone();
     let task = blocking(move || apply_blocking(&*broker, &specs, &own, wanted, deadline)).await;
     let (outcomes, recorded) = task.map_err(ApplyError::Internal)??;
     let failed = |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));
@@ -131,7 +134,7 @@ fn apply_blocking(
     Ok((broker.apply_topics(specs, left())?, recorded))
 }
 
-/// The number of events partitions never changes.
+/// Checks that the number of events partitions is unchanged.
 fn agree(events: Option<&TopicInfo>, recorded: Option<u32>, wanted: u32) -> Result<(), ApplyError> {
     let present = events.map(|info| info.partitions);
     match (recorded, present) {

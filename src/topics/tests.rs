@@ -29,7 +29,7 @@ fn findings(broker: &Arc<Memory>, config: &Config) -> Vec<String> {
     found.iter().map(|finding| format!("{:?} {finding}", finding.severity)).collect()
 }
 
-/// Changes one topic past `apply`.
+/// Changes one topic behind the back of `apply`.
 fn tamper(broker: &Arc<Memory>, name: &str, partitions: u32, setting: Option<(&str, &str)>) {
     let config = setting.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect();
     let spec = TopicSpec { name: name.to_owned(), partitions, replication: None, config };
@@ -42,7 +42,7 @@ fn setting<'a>(specs: &'a [TopicSpec], name: &str, key: &str) -> Option<&'a str>
 }
 
 #[test]
-fn every_type_has_its_topics() {
+fn each_type_has_its_topics() {
     let config = config(
         "[topics]\nreplication = 2\n[types.a]\nhandler = \"echo\"\npartitions = 3\npublish_results = true\n[types.b]\nhandler = \"echo\"\n",
     );
@@ -78,7 +78,7 @@ fn every_type_has_its_topics() {
 }
 
 #[tokio::test]
-async fn applying_creates_and_records_once() {
+async fn apply_creates_topics_and_records_settings_once() {
     let broker = broker();
     let outcomes = applied(&broker, &small()).await.unwrap();
     assert_eq!(outcomes.len(), 5);
@@ -94,7 +94,7 @@ async fn applying_creates_and_records_once() {
 }
 
 #[tokio::test]
-async fn the_number_of_events_partitions_is_fixed() {
+async fn number_of_events_partitions_is_fixed() {
     let broker = broker();
     applied(&broker, &small()).await.unwrap();
     let mut other = small();
@@ -102,23 +102,23 @@ async fn the_number_of_events_partitions_is_fixed() {
     let error = applied(&broker, &other).await.unwrap_err();
     assert_eq!(error, ApplyError::Fixed { recorded: 4, wanted: 8 });
     assert!(error.to_string().contains("hint: set `events_partitions = 4`"), "{error}");
-    let told = findings(&broker, &other);
-    assert!(told.len() == 1 && told[0].starts_with("Error `t.control`: the events topic has 4 partitions"), "{told:?}");
+    let found = findings(&broker, &other);
+    assert!(found.len() == 1 && found[0].starts_with("Error `t.control`: the events topic has 4 partitions"), "{found:?}");
 
     tamper(&broker, "t.events", 6, None);
     let error = applied(&broker, &small()).await.unwrap_err();
     assert_eq!(error, ApplyError::Changed { topic: "t.events".into(), present: 6, recorded: 4 });
-    let told = findings(&broker, &small());
-    assert!(told.len() == 1 && told[0].starts_with("Error `t.events`: the topic `t.events` has 6 partitions"), "{told:?}");
+    let found = findings(&broker, &small());
+    assert!(found.len() == 1 && found[0].starts_with("Error `t.events`: the topic `t.events` has 6 partitions"), "{found:?}");
 }
 
-/// Someone else has created the events topic, and nothing is recorded.
+/// The events topic was created by other means, and no number is recorded.
 #[tokio::test]
-async fn an_events_topic_of_unknown_origin_is_taken_only_as_configured() {
+async fn foreign_events_topic_is_adopted_only_with_the_configured_partitions() {
     let broker = broker();
     tamper(&broker, "t.events", 5, None);
     assert_eq!(applied(&broker, &small()).await, Err(ApplyError::Fixed { recorded: 5, wanted: 4 }));
-    assert!(find(&broker.topics("t", DEADLINE).unwrap(), "t.control").is_none(), "nothing has been changed");
+    assert!(find(&broker.topics("t", DEADLINE).unwrap(), "t.control").is_none(), "no topic was created");
     let mut same = small();
     same.topics.events_partitions = 5;
     applied(&broker, &same).await.unwrap();
@@ -127,14 +127,14 @@ async fn an_events_topic_of_unknown_origin_is_taken_only_as_configured() {
 
 #[test]
 fn missing_topics_are_found() {
-    let told = findings(&broker(), &small());
-    assert_eq!(told.len(), 5, "{told:#?}");
-    assert_eq!(told[0], "Error `t.control`: the topic does not exist\n  hint: run `kafleet topics apply`");
+    let found = findings(&broker(), &small());
+    assert_eq!(found.len(), 5, "{found:#?}");
+    assert_eq!(found[0], "Error `t.control`: the topic does not exist\n  hint: run `kafleet topics apply`");
 }
 
 #[tokio::test]
-async fn settings_that_do_harm_are_found() {
-    for (topic, key, value, said) in [
+async fn harmful_settings_are_found() {
+    for (topic, key, value, expected) in [
         (
             "t.events",
             "message.timestamp.type",
@@ -160,15 +160,15 @@ async fn settings_that_do_harm_are_found() {
         let broker = broker();
         applied(&broker, &small()).await.unwrap();
         tamper(&broker, topic, 1, Some((key, value)));
-        let told = findings(&broker, &small());
-        assert!(told.len() == 1 && told[0].starts_with(said), "{topic} {key}={value} gave {told:#?}");
+        let found = findings(&broker, &small());
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{topic} {key}={value} gave {found:#?}");
         applied(&broker, &small()).await.unwrap();
-        assert_eq!(findings(&broker, &small()), Vec::<String>::new(), "applying puts it right");
+        assert_eq!(findings(&broker, &small()), Vec::<String>::new(), "apply corrects it");
     }
 }
 
 #[tokio::test]
-async fn what_is_better_than_wanted_is_no_finding() {
+async fn settings_above_the_required_ones_are_no_finding() {
     let broker = broker();
     applied(&broker, &small()).await.unwrap();
     tamper(&broker, "t.events", 1, Some(("retention.ms", "-1")));
@@ -183,11 +183,11 @@ async fn too_few_partitions_and_copies_are_found() {
     applied(&broker, &small()).await.unwrap();
     let mut more = small();
     more.topics.task_partitions = 3;
-    let told = findings(&broker, &more);
-    assert!(told.len() == 1 && told[0].starts_with("Warning `t.tasks.echo`: 2 partitions, 3 are configured"), "{told:?}");
+    let found = findings(&broker, &more);
+    assert!(found.len() == 1 && found[0].starts_with("Warning `t.tasks.echo`: 2 partitions, 3 are configured"), "{found:?}");
     let mut safer = small();
     safer.topics.replication = Some(3);
-    let told = findings(&broker, &safer);
-    assert_eq!(told.len(), 5, "{told:#?}");
-    assert!(told[0].contains("replication is 1, wanted is 3"), "{}", told[0]);
+    let found = findings(&broker, &safer);
+    assert_eq!(found.len(), 5, "{found:#?}");
+    assert!(found[0].contains("replication is 1, wanted is 3"), "{}", found[0]);
 }

@@ -1,7 +1,7 @@
-//! The check that every running role repeats for the topics that it needs: the same rules as `doctor`, with one request a minute.
+//! Periodic check of the topics that a running role needs, by the same rules as `doctor`, with one request a minute.
 //!
-//! A topic may be deleted or reconfigured while a fleet runs. The process is then not ready, with the reason and what to do, and a
-//! tracker folds no further. A check that fails (Kafka is away) changes nothing: it says nothing about the topics.
+//! A topic may be deleted or reconfigured while a fleet runs. The process is then not ready, with the reason and a
+//! hint, and a tracker stops projecting. A failed check (Kafka is unreachable) changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,39 +10,39 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::check::{Severity, judge};
+use super::check::{Severity, compare};
 use super::{agree, find};
 use crate::broker::{Broker, TopicInfo, TopicSpec};
 use crate::config::Names;
 use crate::model::retention::Lifetimes;
 use crate::runtime::{self, Health, blocking};
 
-/// For one check.
+/// Deadline of one check.
 const CHECK_DEADLINE: Duration = Duration::from_secs(10);
-/// Until the next check after one that found something, where the configured interval is longer.
+/// Maximum interval until the next check after one that found a problem.
 const RECHECK: Duration = Duration::from_secs(5);
-/// Until the next check while none has succeeded.
+/// Interval of checks until the first one succeeds.
 const FIRST_RECHECK: Duration = Duration::from_millis(500);
 
-/// The topics that a role cannot work without, and the settings that matter to it.
+/// Topics that a role needs, and their required settings.
 #[derive(Clone, Debug)]
 pub struct Needs {
     names: Names,
     events_partitions: u32,
     specs: Vec<TopicSpec>,
-    /// Topics that must stay once they are there.
+    /// Topics that must stay once they exist.
     lasting: Vec<String>,
 }
 
 impl Needs {
-    /// Control and events. Not the task topics: an api that is not ready serves nobody, and one type must not take it away
-    /// from all others.
+    /// Control and events topics. Task topics are not included, since a single missing type must not make the API
+    /// unavailable for all others.
     pub fn api(names: &Names, events_partitions: u32) -> Self {
         let specs = vec![spec(names.control(), 1, &[]), spec(names.events(), events_partitions, &[])];
         Self { names: names.clone(), events_partitions, specs, lasting: Vec::new() }
     }
 
-    /// The same, with the topics of these types.
+    /// Topics of the API and of the given types.
     pub fn worker<'a>(names: &Names, events_partitions: u32, types: impl IntoIterator<Item = &'a str>) -> Self {
         let mut needs = Self::api(names, events_partitions);
         for task_type in types {
@@ -52,7 +52,7 @@ impl Needs {
         needs
     }
 
-    /// An events topic in which every tree that the store shows is whole.
+    /// Events topic whose retention covers every tree in the store.
     pub fn tracker(names: &Names, events_partitions: u32, lifetimes: &Lifetimes) -> Self {
         let settings = [
             ("cleanup.policy", "delete".to_owned()),
@@ -63,17 +63,17 @@ impl Needs {
         Self { names: names.clone(), events_partitions, specs, lasting: vec![names.control(), names.workers()] }
     }
 
-    /// Takes note of topics that are there, and must stay.
+    /// Requires existing topics to stay.
     fn note(&mut self, present: &[TopicInfo]) {
         let there = self.lasting.extract_if(.., |name| find(present, name).is_some());
         self.specs.extend(there.map(|name| spec(name, 1, &[])));
     }
 
-    /// The first problem of these topics; None if all are as they must be.
+    /// First problem of these topics; `None` if all are correct.
     pub fn problem(&self, present: &[TopicInfo]) -> Option<String> {
         let events = self.names.events();
         let finding = self.specs.iter().find_map(|spec| {
-            let findings = judge(spec, spec.name == events, find(present, &spec.name), 0);
+            let findings = compare(spec, spec.name == events, find(present, &spec.name), 0);
             findings.into_iter().find(|finding| finding.severity == Severity::Error)
         });
         if let Some(finding) = finding {
@@ -89,17 +89,17 @@ fn spec(name: String, partitions: u32, settings: &[(&str, String)]) -> TopicSpec
     TopicSpec { name, partitions, replication: None, config }
 }
 
-/// The result of the last checks.
+/// Result of the last checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Not a single check has succeeded yet; the error of the last one.
+    /// No check has succeeded yet; error of the last one.
     Unknown(String),
     Fit,
-    /// The problem, with its hint.
+    /// Problem with its hint.
     Unfit(String),
 }
 
-/// Checks topics for as long as it lives.
+/// Periodic checker, which runs until dropped.
 pub struct TopicWatch {
     shared: Arc<Shared>,
     checking: JoinHandle<()>,
@@ -107,14 +107,14 @@ pub struct TopicWatch {
 
 #[derive(Default)]
 struct Shared {
-    /// None before the first check.
+    /// `None` before the first check.
     standing: Mutex<Option<Standing>>,
-    /// Wakes in the order of waiting: that of a `watch` channel is random, and simulations could not be repeated.
+    /// Wakes waiters in order. A `watch` channel wakes them at random, which would make simulations unrepeatable.
     checked: Notify,
 }
 
 impl TopicWatch {
-    /// Checks at once, then at this interval. While something is wrong, `health` says so under the name `part`.
+    /// Checks at once and then at this interval. Reports problems to `health` under the name `part`.
     pub fn start(broker: Arc<dyn Broker>, mut needs: Needs, health: Health, part: &'static str, every: Duration) -> Self {
         let shared = Arc::<Shared>::default();
         let known = shared.clone();
@@ -158,13 +158,14 @@ impl Drop for TopicWatch {
 }
 
 async fn check(broker: &Arc<dyn Broker>, needs: &mut Needs, last: Option<Standing>) -> Standing {
-    let (asked, prefix) = (broker.clone(), needs.names.prefix.clone());
+    let asked = broker.clone();
+    let prefix = needs.names.prefix.clone();
     let listed = blocking(move || asked.topics(&prefix, CHECK_DEADLINE).map_err(|error| error.to_string())).await;
-    judged(listed.flatten(), needs, last)
+    status_of(listed.flatten(), needs, last)
 }
 
-/// A check that failed says nothing about the topics.
-fn judged(listed: Result<Vec<TopicInfo>, String>, needs: &mut Needs, last: Option<Standing>) -> Standing {
+/// Evaluates a check. A failed one keeps the last result.
+fn status_of(listed: Result<Vec<TopicInfo>, String>, needs: &mut Needs, last: Option<Standing>) -> Standing {
     match listed {
         Ok(present) => {
             needs.note(&present);
@@ -184,11 +185,11 @@ fn report(health: &Health, part: &str, now: &Standing) {
     match now {
         Standing::Unknown(_) => {}
         Standing::Fit => {
-            tracing::debug!(part, "all topics are as they must be");
+            tracing::debug!(part, "all topics are correct");
             health.clear(part);
         }
         Standing::Unfit(why) => {
-            tracing::error!(part, reason = %why, "not ready: a topic is not as it must be");
+            tracing::error!(part, reason = %why, "not ready: a topic is not as required");
             health.set(part, why.as_str());
         }
     }
@@ -213,7 +214,7 @@ mod tests {
         ]
     }
 
-    /// The topics with these settings of one of them instead.
+    /// Topics with one of them replaced.
     fn with(name: &str, partitions: u32, settings: &[(&str, &str)]) -> Vec<TopicInfo> {
         let others = applied().into_iter().filter(|info| info.name != name);
         others.chain([topic(name, partitions, settings)]).collect()
@@ -226,13 +227,14 @@ mod tests {
     #[test]
     fn each_role_names_the_problems_of_its_own_topics() {
         let names = Names::new("t");
-        let (api, worker) = (Needs::api(&names, 4), Needs::worker(&names, 4, ["echo"]));
+        let api = Needs::api(&names, 4);
+        let worker = Needs::worker(&names, 4, ["echo"]);
         let tracker = Needs::tracker(&names, 4, &Lifetimes::default());
         for needs in [&api, &worker, &tracker] {
             assert_eq!(needs.problem(&applied()), None, "{needs:?}");
         }
         let stamped = ("message.timestamp.type", "LogAppendTime");
-        for (needs, present, said) in [
+        for (needs, present, expected) in [
             (&worker, without("t.tasks.echo"), "`t.tasks.echo`: the topic does not exist (hint: run `kafleet topics apply`)"),
             (&worker, without("t.dead.echo"), "`t.dead.echo`: the topic does not exist"),
             (&api, without("t.control"), "`t.control`: the topic does not exist"),
@@ -247,10 +249,11 @@ mod tests {
             (&tracker, with("t.events", 5, &[stamped, ("retention.ms", "-1")]), "has 5 partitions, but 4 were applied"),
             (&worker, with("t.tasks.echo", 2, &[("cleanup.policy", "compact")]), "`cleanup.policy` is `compact`"),
         ] {
-            let told = needs.problem(&present);
-            assert!(told.as_ref().is_some_and(|told| told.contains(said) && told.contains("(hint: ")), "{told:?} {said}");
+            let problem = needs.problem(&present);
+            let matches = |problem: &String| problem.contains(expected) && problem.contains("(hint: ");
+            assert!(problem.as_ref().is_some_and(matches), "{problem:?} {expected}");
         }
-        assert_eq!(api.problem(&without("t.tasks.echo")), None, "one type does not take the api away from all others");
+        assert_eq!(api.problem(&without("t.tasks.echo")), None, "a missing type does not affect the api");
     }
 
     #[test]
@@ -258,15 +261,15 @@ mod tests {
         let mut needs = Needs::tracker(&Names::new("t"), 4, &Lifetimes::default());
         let away = || Err("broker away".to_owned());
         let unknown = Standing::Unknown("broker away".to_owned());
-        assert_eq!(judged(away(), &mut needs, None), unknown);
-        let fit = judged(Ok(applied()), &mut needs, Some(unknown));
+        assert_eq!(status_of(away(), &mut needs, None), unknown);
+        let fit = status_of(Ok(applied()), &mut needs, Some(unknown));
         assert_eq!(fit, Standing::Fit);
-        assert_eq!(judged(away(), &mut needs, Some(fit.clone())), fit);
-        let unfit = judged(Ok(without("t.control")), &mut needs, Some(fit));
+        assert_eq!(status_of(away(), &mut needs, Some(fit.clone())), fit);
+        let unfit = status_of(Ok(without("t.control")), &mut needs, Some(fit));
         assert!(
             matches!(&unfit, Standing::Unfit(why) if why.contains("`t.control`")),
             "a topic that was there is gone: {unfit:?}"
         );
-        assert_eq!(judged(away(), &mut needs, Some(unfit.clone())), unfit);
+        assert_eq!(status_of(away(), &mut needs, Some(unfit.clone())), unfit);
     }
 }

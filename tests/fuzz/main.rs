@@ -1,6 +1,6 @@
-//! Whatever reads bytes from outside answers, whatever they are: it takes them or says why not, and what it takes means the
-//! same when it is written and read again. Inputs are made from those in `corpus/`, for a moment each run and in another
-//! way each time; `KAFLEET_FUZZ` says for how many seconds. An input that has found something goes into `corpus/`.
+//! Fuzz tests of all decoders of external input: they accept or refuse any bytes without a panic, and accepted input
+//! round-trips. Inputs are mutations of those in `corpus/`, different in each run; `KAFLEET_FUZZ` sets the duration in
+//! seconds. Inputs that revealed a defect are added to `corpus/`.
 
 mod make;
 
@@ -67,7 +67,7 @@ fn spans_sizes_and_times() {
     });
 }
 
-/// Line by line, as a partition holds them.
+/// One event per line, as in a partition.
 #[test]
 fn events() {
     fuzz("events", |bytes| {
@@ -88,7 +88,7 @@ fn events() {
     });
 }
 
-/// Headers, one a line, then an empty line and the value.
+/// Headers, one per line, then an empty line and the value.
 fn parted(bytes: &[u8]) -> (OwnedHeaders, Option<&[u8]>) {
     let end = bytes.windows(2).position(|two| two == b"\n\n");
     let (head, value) = end.map_or((bytes, None), |end| (&bytes[..end], Some(&bytes[end + 2..])));
@@ -151,7 +151,7 @@ fn control_records() {
     });
 }
 
-/// A spec, how far it is, and a time with whether the task before runs: one a line.
+/// One per line: a spec, its state, and a time with whether the previous task runs.
 #[test]
 fn schedules() {
     fuzz("schedules", |bytes| {
@@ -182,16 +182,17 @@ fn heartbeats() {
     });
 }
 
-/// Records of a dead-letter topic, which other programs may write too.
+/// Records of a dead-letter topic, which other programs may write to.
 #[test]
 fn dead_letters() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
-    let (broker, names) = (Memory::new(MemoryOptions::default()), Names::new("t"));
+    let broker = Memory::new(MemoryOptions::default());
+    let names = Names::new("t");
     let topics = [names.dead("echo"), names.tasks("echo")];
     let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() });
     broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
-    let (link, ledger, topic) =
+    let (link, index, topic) =
         (SharedProducer::open(broker.clone(), None).unwrap(), dead_letters::DeadLetterIndex::default(), names.dead("echo"));
     fuzz("letters", |bytes| {
         let (headers, value) = parted(bytes);
@@ -201,16 +202,16 @@ fn dead_letters() {
         if runtime.block_on(link.deliver(record, Duration::from_secs(5))).is_err() {
             return;
         }
-        let page = ledger.page(&*broker, &names, &dead_letters::Filter::default(), None, 3).unwrap();
+        let page = index.page(&*broker, &names, &dead_letters::Filter::default(), None, 3).unwrap();
         for letter in page.letters {
             assert_eq!(letter.id.to_string().parse().as_ref(), Ok(&letter.id));
-            assert!(ledger.letter(&*broker, &names, &letter.id).unwrap().is_some(), "{}", letter.id);
+            assert!(index.letter(&*broker, &names, &letter.id).unwrap().is_some(), "{}", letter.id);
         }
     });
 }
 
 #[test]
-fn what_a_store_holds() {
+fn stored_records() {
     fuzz("stored", |bytes| {
         if let Some(node) = TaskRecord::decode(bytes) {
             assert!(TaskRecord::decode(&node.encode()).is_some());
@@ -231,29 +232,28 @@ fn configuration() {
     });
 }
 
-/// What a worker and its child process say to one another: texts, one a line, each sent behind its length, and the bytes as
-/// they are.
+/// Messages between a worker and its child process: texts, one per line and length-prefixed, and raw bytes.
 #[test]
-fn messages_of_cells() {
+fn child_process_messages() {
     fuzz("cells", |bytes| {
         for line in bytes.split(|byte| *byte == b'\n') {
             let sent = [&(line.len() as u32).to_le_bytes(), line].concat();
-            same_again::<protocol::FromChild>(&sent);
-            same_again::<protocol::ToChild>(&sent);
+            assert_round_trip::<protocol::FromChild>(&sent);
+            assert_round_trip::<protocol::ToChild>(&sent);
         }
         let _ = protocol::receive_blocking::<protocol::FromChild>(&mut &*bytes);
         let _ = protocol::receive_blocking::<protocol::ToChild>(&mut &*bytes);
     });
 }
 
-fn same_again<T: DeserializeOwned + Serialize>(sent: &[u8]) {
+fn assert_round_trip<T: DeserializeOwned + Serialize>(sent: &[u8]) {
     let Ok(message) = protocol::receive_blocking::<T>(&mut &*sent) else { return };
     let written = protocol::frame(&message).unwrap();
     let read: T = protocol::receive_blocking(&mut &*written).unwrap_or_else(|why| panic!("{why}: {}", text(&written)));
     assert_eq!(protocol::frame(&read).unwrap(), written, "{}", text(&written));
 }
 
-/// An api on a fleet in memory, whose events are folded.
+/// API of an in-memory fleet whose events are projected.
 struct Site {
     runtime: tokio::runtime::Runtime,
     router: Option<axum::Router>,
@@ -263,7 +263,8 @@ impl Site {
     fn start() -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let inside = runtime.enter();
-        let (broker, names) = (Memory::new(MemoryOptions::default()), Names::new("t"));
+        let broker = Memory::new(MemoryOptions::default());
+        let names = Names::new("t");
         let keeps = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")];
         let keeps = keeps.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let topics = [names.events(), names.control(), names.workers(), names.tasks("echo"), names.dead("echo")];
@@ -301,8 +302,8 @@ impl Site {
         Self { runtime, router: Some(open.router) }
     }
 
-    /// The first line is method, path and, where it is not JSON, what the body is; the rest is the body. None: it cannot be
-    /// sent.
+    /// Sends a request: the first line has the method, the path and, unless it is JSON, the content type; the rest is the
+    /// body. Returns `None` if the input is not a valid request.
     fn call(&self, bytes: &[u8]) -> Option<u16> {
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
         let head = text(&bytes[..end]).into_owned();
@@ -327,26 +328,26 @@ impl Drop for Site {
     }
 }
 
-/// A call and its body: `POST /v1/tasks`, then JSON.
+/// A request and its body: `POST /v1/tasks`, then JSON.
 #[test]
-fn calls_of_the_api() {
+fn api_requests() {
     let site = Site::start();
     fuzz("calls", |bytes| {
-        // 503: it was not folded in time.
+        // 503: the task was not projected in time.
         let answer = site.call(bytes);
         assert!(answer.is_none_or(|answer| answer < 500 || answer == 503), "{answer:?}");
     });
 }
 
-/// Calls that change tasks, of which one waits for its time, and what is folded of them.
+/// Requests that change tasks, one of them deferred, and their projection.
 #[test]
-fn changes_of_tasks() {
+fn task_changes() {
     let site = Site::start();
     for task in [r#"{"type":"echo","id":"a"}"#, r#"{"type":"echo","id":"later","delay":"20d"}"#] {
         assert_eq!(site.call(format!("POST /v1/tasks\n{task}").as_bytes()), Some(201));
     }
     fuzz("changes", |bytes| {
-        // 503: it was not folded in time.
+        // 503: the task was not projected in time.
         let answer = site.call(bytes);
         assert!(answer.is_none_or(|answer| answer < 500 || answer == 503), "{answer:?}");
     });

@@ -1,4 +1,4 @@
-//! Inputs from other inputs.
+//! Mutation of fuzz inputs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
 
-/// Of one kind of input, unless `KAFLEET_FUZZ` says otherwise.
+/// Duration per kind of input, unless set by `KAFLEET_FUZZ`.
 const BUDGET: Duration = Duration::from_millis(1_500);
 const LONGEST: usize = 4_096;
-/// What is seldom right.
+/// Fragments that are often mishandled.
 const TOKENS: [&str; 26] = [
     "0",
     "-1",
@@ -39,7 +39,7 @@ const TOKENS: [&str; 26] = [
     "1h1ms",
 ];
 
-/// Hands inputs to `take`, which panics where something is wrong.
+/// Passes mutated inputs to `take`, which panics on a defect.
 pub fn fuzz(kind: &str, take: impl Fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(kind);
     let mut known: Vec<Vec<u8>> = Vec::new();
@@ -53,7 +53,8 @@ pub fn fuzz(kind: &str, take: impl Fn(&[u8])) {
     assert!(!known.is_empty(), "{} is empty", folder.display());
     let budget = std::env::var("KAFLEET_FUZZ").map_or(BUDGET, |text| Duration::from_secs(text.parse().unwrap()));
     let mut dice = Rng::with_seed(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64);
-    let (begun, mut tried) = (Instant::now(), 0);
+    let begun = Instant::now();
+    let mut tried = 0;
     while begun.elapsed() < budget {
         let mut input = known[dice.usize(..known.len())].clone();
         for _ in 0..dice.usize(1..6) {

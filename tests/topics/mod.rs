@@ -1,4 +1,4 @@
-//! All topics of a fleet, made before a test goes on: a busy cluster may take longer for some than it is asked to.
+//! Creation of a fleet's topics for tests, with retries: a busy cluster may exceed the request's deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -12,7 +12,7 @@ use kafleet::model::event::Event;
 use kafleet::model::projection::changes::{Entry, Index};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
-use kafleet::model::retention::Expiry;
+use kafleet::model::retention::ExpiryKind;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
 use kafleet::store::memory::Memory;
@@ -161,7 +161,7 @@ async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]
         found.extend(page);
     }
     for (id, node) in nodes {
-        if let Some(age) = node.age.filter(|age| age.what == Expiry::Done) {
+        if let Some(age) = node.expiry.filter(|age| age.kind == ExpiryKind::Done) {
             let entry = Entry { seen_ms: age.due_ms, id: id.clone() };
             assert!(found.contains(&entry), "partition {number} does not say when `{id}` is removed");
         }

@@ -94,8 +94,8 @@ impl Api {
         // The tree was removed just after the parent was read.
         let Some(root_task) = root_task else { return Err(unknown_parent(parent)) };
         let is_removed_soon =
-            |age: ExpiryKind| age.due_ms <= now_ms().max(root_task.checkpoint.log_time_ms).saturating_add(REMOVAL_MARGIN_MS);
-        match root_task.record.age.filter(|age| age.what == Expiry::Done).is_some_and(is_removed_soon) {
+            |expiry: Expiry| expiry.due_ms <= now_ms().max(root_task.checkpoint.log_time_ms).saturating_add(REMOVAL_MARGIN_MS);
+        match root_task.record.expiry.filter(|expiry| expiry.kind == ExpiryKind::Done).is_some_and(is_removed_soon) {
             false => Ok(found),
             true => {
                 let within = REMOVAL_MARGIN_MS / 1_000;

@@ -1,8 +1,8 @@
-//! What the whole fleet agrees on, on the compacted control topic: the number of events partitions, and which task
-//! partitions have been consumed before.
+//! Fleet-wide settings on the compacted control topic: the number of events partitions, and the task partitions that
+//! have been consumed before.
 //!
-//! Keys: `fleet` → `{"v":1,"events_partitions":16}`; `consumed/<type>/<partition>` → `{"v":1,"at_ms":…}`. A record without
-//! a value takes its key back. Other keys belong to others.
+//! Keys: `fleet` → `{"v":1,"events_partitions":16}`; `consumed/<type>/<partition>` → `{"v":1,"at_ms":…}`. A tombstone
+//! removes a key. Other keys are ignored.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,33 +17,33 @@ use crate::config::Names;
 use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
 
-/// The version of the settings that this build writes and the highest it can read.
+/// Version of the settings written by this build, and the highest version it reads.
 pub const FLEET_VERSION: u32 = 1;
 
 const FLEET_KEY: &str = "fleet";
 const CONSUMED: &str = "consumed/";
-/// The control topic has one partition.
+/// Only partition of the control topic.
 const PARTITION: i32 = 0;
 const BATCH: usize = 1_000;
 const POLL: Duration = Duration::from_millis(100);
 
-/// The value of the `fleet` record: settings that `kafleet topics apply` fixes.
+/// Value of the `fleet` record: settings fixed by `kafleet topics apply`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FleetRecord {
     pub v: u32,
     pub events_partitions: u32,
 }
 
-/// What the control topic says.
+/// Settings read from the control topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetSettings {
-    /// None: topics have not been applied.
+    /// `None`: topics have not been applied.
     pub events_partitions: Option<u32>,
-    /// Task partitions, by type and number, that some worker has consumed before.
+    /// Task partitions that a worker has consumed before, by type and number.
     pub consumed: BTreeSet<(String, i32)>,
 }
 
-/// Why the control topic cannot be read.
+/// Reason why the control topic cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FleetSettingsError {
     #[error("the topic `{0}` does not exist\n\nhint: run `kafleet topics apply`")]
@@ -60,7 +60,7 @@ pub enum FleetSettingsError {
     Broker(#[from] BrokerError),
 }
 
-/// For callers that go on trying, and say why they wait.
+/// Classifies the error for callers that retry and report the reason.
 impl From<FleetSettingsError> for BrokerError {
     fn from(error: FleetSettingsError) -> Self {
         match error {
@@ -73,7 +73,7 @@ impl From<FleetSettingsError> for BrokerError {
 }
 
 impl FleetSettings {
-    /// The number of events partitions, or the error that says what to do.
+    /// Returns the number of events partitions, or an error with a hint.
     pub fn require_events_partitions(&self, names: &Names) -> Result<u32, FleetSettingsError> {
         self.events_partitions.ok_or_else(|| FleetSettingsError::NotApplied(names.control()))
     }
@@ -82,7 +82,7 @@ impl FleetSettings {
         self.consumed.contains(&(task_type.to_owned(), partition))
     }
 
-    /// Takes one record in. A later record of the same key is the one that counts.
+    /// Applies one record. The last record of a key wins.
     pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), FleetSettingsError> {
         let Some(key) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return Ok(()) };
         if key == FLEET_KEY {
@@ -100,7 +100,7 @@ impl FleetSettings {
     }
 }
 
-/// Reads the whole control topic, up to the end that it has now. Blocks, at the longest for `deadline`.
+/// Reads the whole control topic up to its current end. Blocks for at most `deadline`.
 pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> Result<FleetSettings, FleetSettingsError> {
     let topic = names.control();
     let begun = Instant::now();
@@ -115,7 +115,7 @@ pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> R
     if reading.is_done() {
         return Ok(control);
     }
-    // The keys read here are never written in transactions, and others' open ones are not waited for.
+    // These keys are never written in transactions, so there is no need to wait for open ones.
     let mut consumer = broker.consumer(&ConsumerSpec { read_uncommitted: true, ..ConsumerSpec::default() })?;
     consumer.assign(&[(partition.clone(), StartOffset::Beginning)])?;
     while !reading.is_done() {
@@ -130,16 +130,16 @@ pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> R
             }
         })?;
         outcome?;
-        // The last offsets may hold no record: the marks of transactions take one each and are never delivered.
-        if let Some((_, place)) = consumer.positions()?.first() {
-            reading.passed(*place);
+        // The last offsets may hold no record: transaction markers take one offset each and are never delivered.
+        if let Some((_, offset)) = consumer.positions()?.first() {
+            reading.passed(*offset);
         }
     }
     consumer.close(left().max(POLL));
     Ok(control)
 }
 
-/// How far a topic has been read, up to the end that it had.
+/// Progress of reading a topic up to the end it had at the start.
 pub(crate) struct Reading {
     next: i64,
     end: i64,
@@ -154,16 +154,16 @@ impl Reading {
         self.next
     }
 
-    /// Everything before this place has been read, or holds nothing for readers.
-    pub(crate) fn passed(&mut self, place: i64) {
-        self.next = self.next.max(place);
+    /// Advances to `offset`: nothing visible lies between.
+    pub(crate) fn passed(&mut self, offset: i64) {
+        self.next = self.next.max(offset);
     }
 
     pub(crate) fn is_done(&self) -> bool {
         self.next >= self.end
     }
 
-    /// False: the record came after that end.
+    /// Advances past a record. Returns false if the record was written after the initial end.
     pub(crate) fn takes(&mut self, record: &RecordRef<'_>) -> bool {
         let within = record.offset < self.end;
         self.next = self.next.max(record.offset + 1);
@@ -176,7 +176,8 @@ fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, Fleet
     struct Versioned {
         v: u32,
     }
-    let (topic, offset) = (record.topic.to_owned(), record.offset);
+    let topic = record.topic.to_owned();
+    let offset = record.offset;
     let unreadable = |why: String| FleetSettingsError::Unreadable { topic: topic.clone(), offset, why };
     let Versioned { v } = serde_json::from_slice(value).map_err(|why| unreadable(why.to_string()))?;
     if v > FLEET_VERSION {
@@ -195,8 +196,8 @@ fn read_consumed(key: &str) -> Option<(String, i32)> {
     Some((task_type.to_owned(), partition.parse().ok()?))
 }
 
-/// Notes that a task partition has been consumed: from then on a missing commit means that it was lost, not that the
-/// partition is new.
+/// Records that a task partition has been consumed. From then on a missing commit means that it was lost, not that
+/// the partition is new.
 pub async fn mark_partition_consumed(
     link: &SharedProducer,
     names: &Names,

@@ -28,12 +28,13 @@ fn read(broker: &Arc<Memory>) -> Result<FleetSettings, FleetSettingsError> {
 
 async fn put(link: &SharedProducer, key: Option<&str>, value: Option<&str>) {
     let topic = names().control();
-    let (key, value) = (key.map(str::as_bytes), value.map(str::as_bytes));
+    let key = key.map(str::as_bytes);
+    let value = value.map(str::as_bytes);
     link.deliver(ProducerRecord { topic: &topic, partition: Some(0), key, value, headers: &[] }, DEADLINE).await.unwrap();
 }
 
 #[test]
-fn a_topic_that_is_missing_says_what_to_do() {
+fn missing_topic_gives_a_hint() {
     let error = read(&broker()).unwrap_err();
     assert_eq!(error, FleetSettingsError::Missing("t.control".into()));
     assert!(error.to_string().ends_with("hint: run `kafleet topics apply`"));
@@ -41,15 +42,15 @@ fn a_topic_that_is_missing_says_what_to_do() {
 }
 
 #[test]
-fn an_empty_topic_says_nothing() {
+fn empty_topic_has_no_settings() {
     let control = read(&with_topic()).unwrap();
     assert_eq!(control, FleetSettings::default());
-    let told = control.require_events_partitions(&names()).unwrap_err().to_string();
-    assert!(told.contains("`t.control` does not say") && told.contains("topics apply"), "{told}");
+    let error = control.require_events_partitions(&names()).unwrap_err().to_string();
+    assert!(error.contains("`t.control` does not say") && error.contains("topics apply"), "{error}");
 }
 
 #[tokio::test]
-async fn what_is_written_is_read() {
+async fn written_settings_are_read() {
     let broker = with_topic();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     set_fleet(&link, &names(), 16).await.unwrap();
@@ -64,7 +65,7 @@ async fn what_is_written_is_read() {
 }
 
 #[tokio::test]
-async fn the_last_record_of_a_key_counts() {
+async fn last_record_of_a_key_wins() {
     let broker = with_topic();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     set_fleet(&link, &names(), 4).await.unwrap();
@@ -81,7 +82,7 @@ async fn the_last_record_of_a_key_counts() {
 }
 
 #[tokio::test]
-async fn more_than_one_batch_is_read() {
+async fn several_batches_are_read() {
     let broker = with_topic();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     let count = BATCH as i32 + 10;
@@ -91,9 +92,9 @@ async fn more_than_one_batch_is_read() {
     assert_eq!(read(&broker).unwrap().consumed.len(), count as usize);
 }
 
-/// Transactions leave offsets behind that hold no record.
+/// Transaction markers take offsets without a record.
 #[tokio::test]
-async fn a_topic_that_ends_with_a_gap_is_read_to_its_end() {
+async fn topic_ending_in_a_gap_is_read_to_its_end() {
     let broker = with_topic();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     set_fleet(&link, &names(), 4).await.unwrap();
@@ -101,13 +102,13 @@ async fn a_topic_that_ends_with_a_gap_is_read_to_its_end() {
     let record = ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
     broker.atomic_producer("x").unwrap().send_all(&[record], DEADLINE).unwrap();
     let ends = broker.ends(&Partition::new(topic.as_str(), 0), DEADLINE).unwrap();
-    assert_eq!(ends.end, 3, "the atomic send took one more offset");
-    assert_eq!(read(&broker).unwrap().events_partitions, Some(4), "it does not wait for a record that does not come");
+    assert_eq!(ends.end, 3, "the transaction marker takes one more offset");
+    assert_eq!(read(&broker).unwrap().events_partitions, Some(4), "it does not wait for another record");
 }
 
 #[tokio::test]
-async fn settings_that_cannot_be_read_are_an_error() {
-    for (value, said) in [
+async fn invalid_settings_are_an_error() {
+    for (value, reason) in [
         ("{\"v\":2,\"partitions\":{}}", "version 2, this build reads up to 1"),
         ("{\"v\":1}", "at offset 0 of `t.control` cannot be read: missing field `events_partitions`"),
         ("{\"v\":1,\"events_partitions\":0}", "`events_partitions` is 0"),
@@ -116,7 +117,7 @@ async fn settings_that_cannot_be_read_are_an_error() {
         let broker = with_topic();
         let link = SharedProducer::open(broker.clone(), None).unwrap();
         put(&link, Some("fleet"), Some(value)).await;
-        let told = read(&broker).unwrap_err().to_string();
-        assert!(told.contains(said), "{value} gave {told}");
+        let error = read(&broker).unwrap_err().to_string();
+        assert!(error.contains(reason), "{value} gave {error}");
     }
 }

@@ -1,14 +1,14 @@
-//! Lines that somebody else than a running attempt adds to a task's log.
+//! Log lines added to a task by somebody other than a running attempt.
 
-/// The longest line, in bytes.
+/// Maximum length of one line, in bytes.
 pub const MAX_LINE_BYTES: usize = 16 << 10;
-/// Bytes of lines in one event.
+/// Maximum total length of the lines in one event, in bytes.
 pub const MAX_EVENT_BYTES: usize = 64 << 10;
-/// Lines in one event.
+/// Maximum number of lines in one event.
 pub const MAX_EVENT_LINES: usize = 1_000;
 
-/// Texts as lines: where a text has line ends, it is cut. Refused is what one event cannot hold; the place is that of the
-/// text, None where it is all of them together.
+/// Splits texts into lines. Fails if the lines do not fit into one event; the error carries the index of the
+/// offending text, or `None` if all texts together are too large.
 pub fn lines_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<String>, (Option<usize>, String)> {
     let mut lines = Vec::new();
     for (n, text) in texts.into_iter().enumerate() {
@@ -22,11 +22,11 @@ pub fn lines_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Stri
     }
     let bytes: usize = lines.iter().map(String::len).sum();
     if lines.len() > MAX_EVENT_LINES || bytes > MAX_EVENT_BYTES {
-        let told = format!(
+        let message = format!(
             "{} lines of {bytes} bytes: at most {MAX_EVENT_LINES} lines and {MAX_EVENT_BYTES} bytes are allowed at once",
             lines.len()
         );
-        return Err((None, told));
+        return Err((None, message));
     }
     Ok(lines)
 }
@@ -36,15 +36,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_cut_into_lines() {
+    fn texts_are_split_at_line_ends() {
         assert_eq!(lines_of(["a", "b\nc\r\n", "", "d\n\ne"]).unwrap(), ["a", "b", "c", "", "d", "", "e"]);
     }
 
     #[test]
-    fn what_one_event_cannot_hold_is_refused_with_its_place() {
+    fn lines_that_do_not_fit_into_one_event_are_refused_with_their_index() {
         let long = "x".repeat(MAX_LINE_BYTES + 1);
-        let (place, why) = lines_of(["a", &long]).unwrap_err();
-        assert_eq!((place, why.as_str()), (Some(1), "the line has 16385 bytes: at most 16384 are allowed"));
+        let (index, error) = lines_of(["a", &long]).unwrap_err();
+        assert_eq!((index, error.as_str()), (Some(1), "the line has 16385 bytes: at most 16384 are allowed"));
         assert!(lines_of([&long[1..]]).is_ok());
         let much = vec![&long[1..]; 5];
         assert!(lines_of(much).unwrap_err().1.starts_with("5 lines of 81920 bytes"));

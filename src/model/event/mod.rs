@@ -1,4 +1,4 @@
-//! The record on the events topic: one thing that happened to one task. The value is compact JSON, the key the root id.
+//! Event record on the events topic: one change of one task. The value is compact JSON, the key is the root id.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ mod succeeded;
 pub use submitted::submitted;
 pub use succeeded::Success;
 
-/// The version of events that this build writes and the highest it can fold.
+/// Version of the events written by this build, and the highest version that it projects.
 pub const EVENT_VERSION: u32 = 1;
 
-/// What happened. A kind that changes a state and is unknown to older builds comes with a higher version.
+/// Kind of an event. A new kind that changes a state raises the event version, so that older builds stop at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -42,22 +42,22 @@ pub enum Kind {
     Expired,
     CancelRequested,
     RetryRequested,
-    /// The state of an external task, told by whoever runs it.
+    /// State of an external task, reported by the system that runs it.
     Reported,
     Patched,
-    /// A small value is put beside the task, or replaced.
+    /// Adds or replaces a small value stored with the task.
     Attached,
     Detached,
     EffectDone,
     DeadDropped,
     WorkerSilent,
-    /// The time of one of its checks has come.
+    /// A check of the task is due.
     Checked,
-    /// Moves log time only.
+    /// Advances log time only.
     Tick,
-    /// How long trees and their records last, from here on.
+    /// Sets the lifetimes of trees and records from this event on.
     Settings,
-    /// A kind of a newer build that changes no state.
+    /// Kind of a newer build that changes no state.
     #[serde(other)]
     Unknown,
 }
@@ -67,12 +67,12 @@ impl Kind {
         serde_json::to_value(self).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
     }
 
-    /// The kinds that speak of no task; their id says nothing.
+    /// Returns true for kinds that concern the whole partition, not one task; their id is a placeholder.
     pub const fn is_of_no_task(self) -> bool {
         matches!(self, Self::Tick | Self::Settings)
     }
 
-    /// The kinds that make a record for a task nobody knows yet. The others speak of a task that must be there.
+    /// Returns true for kinds that create the record of an unknown task. All others require an existing record.
     pub const fn creates(self) -> bool {
         !matches!(
             self,
@@ -94,7 +94,7 @@ impl Kind {
     }
 }
 
-/// One event. Fields that do not belong to the kind are left out of the JSON.
+/// Event of a task. Fields that do not belong to the kind are omitted from the JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Event {
     pub v: u32,
@@ -102,111 +102,112 @@ pub struct Event {
     pub id: TaskId,
     #[serde(default = "first", skip_serializing_if = "is_first")]
     pub run: u32,
-    /// 0 where no attempt is meant.
+    /// Attempt number; 0 if the event does not concern an attempt.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<Arc<str>>,
-    /// The writer's clock, epoch milliseconds. Shown, never decided on.
+    /// Writer's clock, epoch milliseconds. For display only: no decision depends on it.
     pub at_ms: i64,
-    /// What `submitted` says of the task; a worker's first event and its last say it again.
+    /// Announcement of the task: in `submitted`, and repeated in a worker's first and last event of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Box<Announcement>>,
-    /// When the attempt began that has ended: its `started` may not be written, or not have arrived.
+    /// Start of the attempt that has ended; its `started` event may be missing or arrive later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at_ms: Option<i64>,
-    /// The result of `succeeded`, the value of `progress`.
+    /// Result of `succeeded`, or value of `progress`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<RawJson>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<ErrorInfo>>,
-    /// When the next attempt or the release is due (`retrying`, `scheduled`).
+    /// Time of the next attempt or of the release, epoch milliseconds (`retrying`, `scheduled`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<String>,
-    /// Log lines that the writer had to drop since its last event.
+    /// Number of log lines dropped by the writer since its last event.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u32,
-    /// What `reported` reports.
+    /// Reported state (`reported`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// The task's record, which the tracker keeps until it is due (`scheduled`, `retrying`).
+    /// Task record that the tracker stores until it is due (`scheduled`, `retrying`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Box<KeptRecord>>,
-    /// Where the task's record lies from here on (`released`, and `effect_done` of what has published one).
+    /// Position of the task's record from this event on (`released`, and `effect_done` of an effect that published
+    /// it).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
-    /// What is done (`effect_done`).
+    /// Id of the completed effect (`effect_done`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Box<str>>,
-    /// Which of its checks, from 0 (`checked`).
+    /// Index of the check, from 0 (`checked`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<u32>,
-    /// The tasks below that have not succeeded themselves, instead of the task (`retry_requested`).
+    /// Retries the failed tasks below instead of the task itself (`retry_requested`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub only_failed: bool,
-    /// The run that a retry of several tasks has (`retry_requested`).
+    /// Run chosen for a retry of several tasks (`retry_requested`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_run: Option<u32>,
-    /// The place of the request above this task that it comes from (`cancel_requested`).
+    /// Offset of the ancestor's request that this one derives from (`cancel_requested`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asof: Option<i64>,
-    /// The task above this one that the request named (`cancel_requested`).
+    /// Ancestor named in the original request (`cancel_requested`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<TaskId>,
-    /// It applies to what is below as well; true unless said otherwise (`cancel_requested`).
+    /// Whether the request covers the descendants too; default true (`cancel_requested`).
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub subtree: bool,
-    /// What its handler wants to follow it (`started`).
+    /// Continuations added by the handler (`started`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Continuation>,
-    /// What is changed (`patched`).
+    /// Changed fields (`patched`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch: Option<Box<Patch>>,
-    /// What is attached (`attached`); its name alone (`detached`).
+    /// Attachment (`attached`), or only its name (`detached`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attachment: Option<Box<Attachment>>,
-    /// Who asked for it: the name of the token.
+    /// Name of the API token that made the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Arc<str>>,
-    /// What holds from here on (`settings`).
+    /// New lifetimes (`settings`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetimes: Option<Box<Lifetimes>>,
-    /// Fields of newer builds, kept.
+    /// Unknown fields written by newer builds, preserved.
     #[serde(flatten)]
     #[schemars(skip)]
     pub extra: Map<String, Value>,
 }
 
-/// Everything the fold needs to know of a task, carried by `submitted` and by the worker's first event.
+/// Description of a task in events, complete enough for the projection: in `submitted` and in a worker's first event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Announcement {
     #[serde(rename = "type")]
     pub task_type: Arc<str>,
-    /// When the producer made it, epoch milliseconds.
+    /// Creation time set by the producer, epoch milliseconds.
     pub created_at_ms: i64,
-    /// Where its record is; none for an external task.
+    /// Position of the task's record; absent for an external task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<Box<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Box<Policy>>,
-    /// `ce_asof`: requests up to this place in the events partition were made before it.
+    /// `ce_asof`: offset in the events partition. Requests up to this offset precede the task and do not apply to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asof: Option<i64>,
 }
 
-/// Why an attempt or a task failed.
+/// Reason for the failure of an attempt or a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ErrorInfo {
-    /// Stable word for programs: `error`, `timeout`, `stalled`, `panic`, `crashed`, `rejected`, `result_too_large`, `bad_json`, …
+    /// Stable error code: `error`, `timeout`, `stalled`, `panic`, `crashed`, `rejected`, `result_too_large`, …
     pub kind: String,
     pub message: String,
-    /// The attempt it happened in; 0 before the first.
+    /// Attempt in which the error occurred; 0 before the first.
     #[serde(default)]
     pub attempt: u32,
 }
@@ -274,18 +275,18 @@ impl Event {
         }
     }
 
-    /// An event that speaks of no task: it moves log time.
+    /// Event that advances log time and concerns no task.
     pub fn tick(at_ms: i64) -> Self {
         Self::new(Kind::Tick, TaskId::of_tracker(), 1, at_ms)
     }
 
-    /// What trees and records last from here on.
+    /// Event that sets the lifetimes of trees and records.
     pub fn settings(lifetimes: Lifetimes, at_ms: i64) -> Self {
         let lifetimes = Some(Box::new(lifetimes));
         Self { lifetimes, ..Self::new(Kind::Settings, TaskId::of_tracker(), 1, at_ms) }
     }
 
-    /// The `submitted` event of a task whose record lies at `task.position`.
+    /// `submitted` event of a task whose record is at `task.position`.
     pub fn submitted(task: &Task, at_ms: i64) -> Self {
         let mut event = Self::new(Kind::Submitted, task.id.clone(), task.run, at_ms);
         event.task = Some(Box::new(Announcement::of(task)));
@@ -293,7 +294,7 @@ impl Event {
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        // Serialising into memory fails only for maps with keys that are not text, and there are none.
+        // Serialising into memory fails only for maps with non-string keys, and there are none.
         serde_json::to_writer(out, self).unwrap_or_default();
     }
 
@@ -306,13 +307,13 @@ impl Event {
             return Err(DecodeError::Newer(event.v));
         }
         if event.kind == Kind::Submitted && event.task.is_none() {
-            return Err(DecodeError::Malformed("`submitted` says nothing of its task: `task` is missing".to_owned()));
+            return Err(DecodeError::Malformed("`task` is missing in a `submitted` event".to_owned()));
         }
         Ok(event)
     }
 }
 
-/// The version of an event that cannot be read otherwise, if it is a newer one.
+/// Version of an event that cannot be decoded, if it is newer than this build's.
 fn version_of(value: &[u8]) -> Option<u32> {
     #[derive(Deserialize)]
     struct Versioned {
@@ -321,7 +322,7 @@ fn version_of(value: &[u8]) -> Option<u32> {
     serde_json::from_slice::<Versioned>(value).ok().map(|event| event.v).filter(|&v| v > EVENT_VERSION)
 }
 
-/// Why a record of the events topic cannot be folded.
+/// Reason why a record of the events topic cannot be projected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("the event has version {0}, this build reads up to {EVENT_VERSION}: upgrade trackers first")]

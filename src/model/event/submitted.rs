@@ -1,10 +1,10 @@
-//! The first word of most tasks, written by hand as the [last](super::succeeded) is.
+//! Hand-written encoder of `submitted` events, a sibling of the [`succeeded`](super::succeeded) encoder.
 
 use super::succeeded::{announcement, head, number};
 use crate::model::task::Task;
 
-/// Writes the `submitted` event of a task whose record lies at `task.position`: what
-/// [`Event::submitted`](super::Event::submitted) stands for.
+/// Writes the `submitted` event of a task whose record is at `task.position`: the same bytes as
+/// [`Event::submitted`](super::Event::submitted) encodes to.
 pub fn submitted(task: &Task, at_ms: i64, out: &mut Vec<u8>) {
     head(out, "submitted", task);
     out.extend_from_slice(b",\"at_ms\":");
@@ -23,7 +23,7 @@ mod tests {
     use crate::model::task::{Position, Source, read_task};
 
     #[test]
-    fn a_submission_is_written_as_the_event_it_stands_for() {
+    fn submitted_encoder_writes_the_same_bytes_as_the_event() {
         let task_type: Arc<str> = "echo".into();
         let full = [
             ("ce_run", "2"),
@@ -37,10 +37,11 @@ mod tests {
             let position = Position { partition: 3, offset };
             let source = Source { task_type: &task_type, position, timestamp_ms: 7, value: Some(b"{}") };
             let task = read_task(&source, headers.iter().map(|(name, value)| (*name, Some(value.as_bytes())))).unwrap();
-            let (mut whole, mut short) = (Vec::new(), Vec::new());
-            Event::submitted(&task, 99).encode(&mut whole);
-            submitted(&task, 99, &mut short);
-            assert_eq!(String::from_utf8(short).unwrap(), String::from_utf8(whole).unwrap());
+            let mut by_serde = Vec::new();
+            let mut by_hand = Vec::new();
+            Event::submitted(&task, 99).encode(&mut by_serde);
+            submitted(&task, 99, &mut by_hand);
+            assert_eq!(String::from_utf8(by_hand).unwrap(), String::from_utf8(by_serde).unwrap());
         }
     }
 }

@@ -14,14 +14,14 @@ fn encoded(event: &Event) -> Value {
 }
 
 #[test]
-fn the_shortest_event_is_read() {
+fn event_with_required_fields_only_is_decoded() {
     let event = decode(r#"{"v":1,"kind":"started","id":"a:b","at_ms":5}"#).unwrap();
     assert_eq!(event, Event::new(Kind::Started, TaskId::parse("a:b").unwrap(), 1, 5));
     assert_eq!(encoded(&event), json!({"v": 1, "kind": "started", "id": "a:b", "at_ms": 5}));
 }
 
 #[test]
-fn fields_of_newer_builds_are_kept() {
+fn unknown_fields_of_newer_builds_are_preserved() {
     let text = r#"{"v":1,"kind":"succeeded","id":"a","at_ms":5,"output":{"b": 1},"colour":"red","more":{"x":[1]}}"#;
     let event = decode(text).unwrap();
     assert_eq!(event.extra["colour"], "red");
@@ -29,14 +29,14 @@ fn fields_of_newer_builds_are_kept() {
 }
 
 #[test]
-fn a_kind_that_is_not_known_changes_nothing() {
+fn unknown_kind_is_decoded_and_creates_no_record() {
     let event = decode(r#"{"v":1,"kind":"sneezed","id":"a","at_ms":5}"#).unwrap();
     assert_eq!(event.kind, Kind::Unknown);
     assert!(!event.kind.creates());
 }
 
 #[test]
-fn a_newer_version_is_told_apart_from_rubbish() {
+fn newer_version_is_distinguished_from_malformed_input() {
     for text in [
         r#"{"v":2,"kind":"started","id":"a","at_ms":5}"#,
         r#"{"v":2,"kind":"sneezed","id":"a","at_ms":5}"#,
@@ -46,12 +46,12 @@ fn a_newer_version_is_told_apart_from_rubbish() {
     ] {
         assert_eq!(decode(text), Err(DecodeError::Newer(2)), "{text}");
     }
-    let told = decode(r#"{"v":3}"#).unwrap_err().to_string();
-    assert!(told.contains("version 3") && told.ends_with("upgrade trackers first"), "{told}");
+    let message = decode(r#"{"v":3}"#).unwrap_err().to_string();
+    assert!(message.contains("version 3") && message.ends_with("upgrade trackers first"), "{message}");
 }
 
 #[test]
-fn what_is_no_event_is_malformed() {
+fn invalid_events_are_malformed() {
     for text in [
         "",
         "null",
@@ -75,19 +75,19 @@ fn what_is_no_event_is_malformed() {
 }
 
 #[test]
-fn the_names_of_kinds_are_those_of_the_wire() {
+fn kind_names_match_the_wire_format() {
     assert_eq!(Kind::CancelRequested.name(), "cancel_requested");
     assert_eq!(Kind::Tick.name(), "tick");
 }
 
 proptest! {
     #[test]
-    fn any_bytes_are_an_event_or_refused(bytes in any::<Vec<u8>>()) {
+    fn decoding_arbitrary_bytes_does_not_panic(bytes in any::<Vec<u8>>()) {
         let _ = Event::decode(&bytes);
     }
 
     #[test]
-    fn what_is_written_is_read_back(
+    fn encoded_event_is_decoded_unchanged(
         run in 1..5u32,
         attempt in 0..5u32,
         at_ms in any::<i64>(),

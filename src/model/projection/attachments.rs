@@ -1,11 +1,13 @@
-//! What is attached to a task: its record lists it, the bytes lie beside it.
+//! Attachments of a task: the record lists them, their bytes are stored next to it.
 
-use super::{Step, Verdict};
+use super::Verdict;
+use super::step::Step;
 use crate::model::event::{Event, Kind};
 use crate::model::record::TaskRecord;
 use crate::model::record::attachment::{Attached, MAX_COUNT};
 
-/// Puts one there, or takes it away. What people do is in the history; attempts may do it often.
+/// Adds or removes an attachment. Requests of people go into the history; those of attempts do not, there may be
+/// many.
 pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Step {
     let of_attempt = event.worker.is_some();
     let late = of_attempt && event.run < node.run;
@@ -16,10 +18,12 @@ pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Step {
 
 fn put(node: &mut TaskRecord, event: &Event) -> bool {
     let Some(given) = event.attachment.as_deref().filter(|given| given.check().is_ok()) else { return false };
-    let (name, media, bytes) = (given.name.clone(), given.media.clone(), given.data.len() as u32);
+    let name = given.name.clone();
+    let media = given.media.clone();
+    let bytes = given.data.len() as u32;
     let attached = Attached { name, media, bytes, at_ms: event.at_ms };
     match node.attachments.iter().position(|known| known.name == given.name) {
-        Some(place) => node.attachments[place] = attached,
+        Some(index) => node.attachments[index] = attached,
         None if node.attachments.len() < MAX_COUNT => node.attachments.push(attached),
         None => return false,
     }

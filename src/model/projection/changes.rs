@@ -1,4 +1,4 @@
-//! What a batch of events changes in the store: the fold's output, applied in one atomic step.
+//! Output of the projection: the changes of a batch of events, applied to the store in one atomic step.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::model::record::state::State;
 use crate::model::retention::Lifetimes;
 use crate::model::task::id::TaskId;
 
-/// The indexes that the store keeps.
+/// Index in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Index {
     /// Roots, newest first.
@@ -15,43 +15,48 @@ pub enum Index {
     Children(TaskId),
     /// Tasks of a type in a state that is indexed ([`State::is_indexed`]), newest first.
     Members { task_type: Arc<str>, state: State },
-    /// Tasks with a timer, the next due first; `seen_ms` is when.
+    /// Tasks with a timer, next due first; `seen_ms` is the due time.
     Timers,
-    /// Tasks with effects that are to be done, the oldest first; `seen_ms` is the offset of its cause.
+    /// Tasks with pending effects, oldest first; `seen_ms` is the offset of the causing event ([`TaskRecord::turn`]).
+    ///
+    /// [`TaskRecord::turn`]: crate::model::record::TaskRecord::turn
     Effects,
-    /// Tasks with something to come by log time ([`crate::model::retention`]) other than their removal, the next first; `seen_ms` is
-    /// when.
+    /// Tasks that expire by log time ([`crate::model::retention`]), next due first; `seen_ms` is the due time.
+    /// Removals of finished trees are in [`Changes::done`].
     Ages,
 }
 
-/// A place in an index: ordered by the log time of the task's first event (or what the index says), then by id.
+/// Entry of an index: ordered by the log time of the task's first event (or the index's own score), then by id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     pub seen_ms: i64,
     pub id: TaskId,
 }
 
+/// Changes of one batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
-    /// Records to write, encoded.
+    /// Task records to write, encoded.
     pub nodes: Vec<(TaskId, Vec<u8>)>,
     pub added: Vec<(Index, Entry)>,
     pub removed: Vec<(Index, Entry)>,
-    /// What to add to the counters; never zero.
+    /// Differences to add to the counters; never zero.
     pub counts: Vec<(Arc<str>, State, i64)>,
     pub logs: Vec<(TaskId, Vec<String>)>,
-    /// What lies beside tasks, by name, in this order; None: no longer.
+    /// Attachments by name, in order of application; `None` removes one.
     pub attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,
-    /// Records of tasks to keep until they are due ([`crate::model::outbox::KeptRecord::encode`]); None: no longer.
+    /// Deferred task records to store until they are due ([`crate::model::outbox::KeptRecord::encode`]); `None`
+    /// removes one.
     pub kept: Vec<(TaskId, Option<Vec<u8>>)>,
-    /// Roots that have finished; `seen_ms` is when they are to be removed. Many have the same time, so that they take
-    /// little room: nothing but their ids is kept, under that time.
+    /// Finished roots; `seen_ms` is the time of their removal. Many roots share a time: the store keeps only their
+    /// ids under it, which saves space.
     pub done: Vec<Entry>,
-    /// Of the finished roots with this time so many, from the front, are dealt with.
+    /// Removal time, and number of its roots, counted from the front, that have been processed.
     pub done_with: Option<(i64, usize)>,
-    /// Records to remove, with their logs and attachments. What indexes and counters say of them is in the other fields.
+    /// Task records to remove with their logs and attachments. Their index entries and counters are in the other
+    /// fields.
     pub gone: Vec<TaskId>,
-    /// What holds from here on, where that has changed.
+    /// New lifetimes, if they changed.
     pub lifetimes: Option<Lifetimes>,
 }
 
@@ -61,7 +66,7 @@ impl Changes {
         self.nodes.is_empty() && self.logs.is_empty() && dealt_with && self.lifetimes.is_none()
     }
 
-    /// Something new is due or to be done.
+    /// Returns true if a timer or an effect was added.
     pub fn concerns_outbox(&self) -> bool {
         self.added.iter().any(|(index, _)| matches!(index, Index::Timers | Index::Effects))
     }

@@ -1,6 +1,8 @@
-//! What a task does about children that failed: `fail_fast`, `max_failed`.
+//! Reaction of a task to failed children: `fail_fast` and `max_failed`.
 
-use super::{Change, WorkingSet, continuations, refresh, requests};
+use super::records::Records;
+use super::refresh::refresh;
+use super::{Change, continuations, requests};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::outbox::{CANCEL_GRACE_MS, Cancel, CancelRequest, EffectKind};
 use crate::model::record::rollup;
@@ -8,55 +10,57 @@ use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, MAX_MESSAGE_CHARS, TaskRecord};
 use crate::model::task::id::TaskId;
 
-/// The error of a task that its children failed.
+/// Error code of a task failed by its children.
 const CHILD_FAILED: &str = "child_failed";
 
-/// It fails fast, and its children have failed it.
-pub(super) fn is_lost(node: &TaskRecord) -> bool {
+/// Returns true if the task fails fast and more children have failed than it tolerates.
+pub(super) fn has_failed_fast(node: &TaskRecord) -> bool {
     node.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast) && rollup::is_lost(&node.below, node.tolerated())
 }
 
-/// What is open below is to be cancelled, unless somebody has asked for that before.
-pub(super) fn trips(node: &TaskRecord) -> bool {
+/// Returns true if pending descendants must be cancelled because the task failed fast, and no request has done so
+/// before.
+pub(super) fn must_fail_fast(node: &TaskRecord) -> bool {
     let asked = |cancel: &Cancel| !cancel.tripped && (cancel.named || !node.own.is_terminal());
     let cancelled = match node.own.is_terminal() {
         true => node.cancel.as_deref().filter(|cancel| cancel.subtree),
         false => node.cancelled_by(),
     };
-    is_lost(node) && !cancelled.is_some_and(asked)
+    has_failed_fast(node) && !cancelled.is_some_and(asked)
 }
 
-impl WorkingSet {
-    /// A child has failed, and its parent does not wait for the others.
+impl Records {
+    /// Fails a task fast after `child` failed, without waiting for the other children.
     pub(super) fn fail_fast(&mut self, id: &TaskId, child: Option<&TaskId>, cause: Change<'_>) {
-        let told = child.and_then(|child| Some(told(child, self.node(child.as_str())?)));
-        let Some(node) = self.touch(id) else { return };
-        trip(node, told, cause);
-        // An external task has ended with it.
-        if continuations::is_due(node) {
-            self.follow(id, cause);
+        let reason = child.and_then(|child| Some(child_failure(child, self.node(child.as_str())?)));
+        let Some(node) = self.node_mut(id) else { return };
+        apply_fail_fast(node, reason, cause);
+        // An external task ends here, so its continuations may be due.
+        if continuations::has_due(node) {
+            self.create_continuations(id, cause);
         }
-        self.touch(id).into_iter().for_each(|node| refresh(node, cause));
+        self.node_mut(id).into_iter().for_each(|node| refresh(node, cause));
     }
 }
 
-/// What a parent says of the child that failed it.
-fn told(child: &TaskId, node: &TaskRecord) -> String {
+/// Failure reason shown on the parent of a failed child.
+fn child_failure(child: &TaskId, node: &TaskRecord) -> String {
     let why = node.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
     format!("child `{child}` is {}{why}", node.state)
 }
 
-/// Cancels what is open, the task itself included, as a request does. Its state is to be computed again.
-fn trip(node: &mut TaskRecord, told: Option<String>, cause: Change<'_>) {
-    let told = told.unwrap_or_else(|| "children had failed before the task was announced".to_owned());
-    let (asof, open) = (cause.place.offset, !node.state.is_terminal());
-    let due_ms = cause.place.log_time_ms + CANCEL_GRACE_MS;
+/// Cancels the task and everything pending below, as a request would. The caller recomputes the state.
+fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<'_>) {
+    let reason = reason.unwrap_or_else(|| "children had failed before the task was announced".to_owned());
+    let asof = cause.position.offset;
+    let open = !node.state.is_terminal();
+    let due_ms = cause.position.log_time_ms + CANCEL_GRACE_MS;
     let message: String =
-        format!("{told} (fail_fast: what was open below is cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
+        format!("{reason} (fail_fast: what was open below is cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
     let request = CancelRequest { reason: Some(message.as_str().into()), ..CancelRequest::default() };
     node.cancel = Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true, outlived: false, request }));
     if open {
-        requests::replace(node, cause.place, EffectKind::Cancel { asof, subtree: true });
+        requests::replace_cancel_effect(node, cause.position, EffectKind::Cancel { asof, subtree: true });
     }
     if !matches!(node.own, State::Failed | State::Expired | State::Cancelled) {
         node.error = Some(Box::new(ErrorInfo::new(CHILD_FAILED, message.clone(), 0)));
@@ -64,13 +68,13 @@ fn trip(node: &mut TaskRecord, told: Option<String>, cause: Change<'_>) {
     if node.is_external() && !node.own.is_terminal() && node.kept == 0 {
         node.own = State::Failed;
     }
-    node.remember(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));
+    node.push_history(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));
 }
 
-/// A retry below has made good what failed the task.
-pub(super) fn heal(node: &mut TaskRecord) {
+/// Clears the error of a task failed by its children once retries below have succeeded.
+pub(super) fn clear_child_failure(node: &mut TaskRecord) {
     let blamed = node.error.as_ref().is_some_and(|error| error.kind == CHILD_FAILED);
-    if blamed && node.own == State::Succeeded && !is_lost(node) {
+    if blamed && node.own == State::Succeeded && !has_failed_fast(node) {
         node.error = None;
     }
 }

@@ -1,7 +1,11 @@
-//! What follows a task that has ended: its continuations are there before anything above it is computed.
+//! Continuations of a task that has ended. Their records are created before any ancestor's state is computed, so that
+//! no ancestor appears finished in between.
 
+use super::Change;
 use super::deferred_record::DeferredRecord;
-use super::{Change, WorkingEntry, WorkingSet, announce, begin_run, refresh, standing};
+use super::records::Records;
+use super::refresh::{refresh, rollup_input};
+use super::step::{announce, begin_run};
 use crate::model::event::{Announcement, Kind};
 use crate::model::outbox::{Effect, EffectKind};
 use crate::model::record::rollup;
@@ -11,68 +15,72 @@ use crate::model::task::continuation;
 use crate::model::task::continuation::{Continuation, MAX_THENS};
 use crate::model::task::id::TaskId;
 
-/// Something follows the state that the task and its other children have.
-pub(super) fn is_due(node: &TaskRecord) -> bool {
-    node.has_thens() && node.announced && node.own.is_terminal() && !due(node).is_empty()
+/// Returns true if a continuation has become due by the state of the task and its regular children.
+pub(super) fn has_due(node: &TaskRecord) -> bool {
+    node.has_continuations() && node.announced && node.own.is_terminal() && !due(node).is_empty()
 }
 
-/// The continuations that are not made yet in this run and whose time has come.
+/// Continuations that are due and not yet created in this run.
 fn due(node: &TaskRecord) -> Vec<(usize, Continuation)> {
     let ended = rollup::settled(node.own, &node.below, node.tolerated());
     let thens = node.thens().take(MAX_THENS).enumerate();
     thens.filter(|(n, then)| node.created_mask & (1 << n) == 0 && then.on.is(ended)).map(|(n, then)| (n, then.clone())).collect()
 }
 
-impl WorkingSet {
-    pub(super) fn follow(&mut self, id: &TaskId, cause: Change<'_>) {
+impl Records {
+    /// Creates the due continuations of a task.
+    pub(super) fn create_continuations(&mut self, id: &TaskId, cause: Change<'_>) {
         for (n, then) in self.node(id.as_str()).map(due).unwrap_or_default() {
-            let Some(node) = self.touch(id) else { return };
+            let Some(node) = self.node_mut(id) else { return };
             node.created_mask |= 1 << n;
-            let (run, told) = (node.run, format!("follows `{id}`"));
+            let run = node.run;
             match id.child(&continuation::segment(n)) {
-                Ok(next) => self.make(id, &next, &then, run, told, cause),
-                Err(why) => node.remember(entry(Kind::Warned, run, cause, format!("what is to follow cannot be named: {why}"))),
+                Ok(next) => self.create_continuation(id, &next, &then, cause),
+                Err(error) => {
+                    let message = format!("the continuation has no valid id: {error}");
+                    node.push_history(entry(Kind::Warned, run, cause, message));
+                }
             }
         }
     }
 
-    fn make(&mut self, id: &TaskId, next: &TaskId, then: &Continuation, run: u32, told: String, cause: Change<'_>) {
-        let before = self.node(next.as_str()).map(|node| standing(next, node));
+    /// Creates one continuation in the current run of its task.
+    fn create_continuation(&mut self, id: &TaskId, next: &TaskId, then: &Continuation, cause: Change<'_>) {
+        let Some(run) = self.node(id.as_str()).map(|node| node.run) else { return };
+        let before = self.node(next.as_str()).map(|node| rollup_input(next, node));
         if before.is_none() {
-            let node = Some(TaskRecord::expected(run, cause.place.log_time_ms));
-            self.slots.insert(next.clone(), WorkingEntry { node, stored: None, dirty: true, used: true });
-            self.dirty.push(next.clone());
+            self.insert(next.clone(), TaskRecord::expected(run, cause.position.log_time_ms));
         }
-        let Some(node) = self.touch(next) else { return };
+        let Some(node) = self.node_mut(next) else { return };
         if node.run > run || (node.run == run && node.announced) {
             return;
         }
-        node.take_back();
+        node.restore_expected();
         let kept = std::mem::take(&mut node.kept);
         if node.run < run {
             begin_run(node, run);
             node.position = None;
         }
         announce(node, next, &announcement(then, cause));
-        node.folded_to = cause.place.offset + 1;
-        // Somebody else may have told its end already, which stays.
+        node.folded_to = cause.position.offset + 1;
+        // Events of a task with this id may have arrived before: a recorded end stays.
         if !node.own.is_terminal() {
             node.own = State::Queued;
-            node.want(Effect { cause: cause.place.offset, what: EffectKind::Follow { run } });
+            node.push_effect(Effect { cause: cause.position.offset, what: EffectKind::Follow { run } });
         }
-        node.remember(entry(Kind::Submitted, run, cause, told));
-        if is_due(node) {
-            // It has ended, and only now it is known what follows it.
-            self.follow(next, cause);
+        node.push_history(entry(Kind::Submitted, run, cause, format!("follows `{id}`")));
+        if has_due(node) {
+            // The continuation had ended before, and only now its own continuations are known.
+            self.create_continuations(next, cause);
         }
-        let Some(node) = self.touch(next) else { return };
+        let Some(node) = self.node_mut(next) else { return };
         refresh(node, cause);
-        let now = standing(next, node);
+        let now = rollup_input(next, node);
         if kept > 0 {
-            self.note_kept(next, DeferredRecord::Drop, kept, 0);
+            self.record_deferred(next, DeferredRecord::Drop, kept, 0);
         }
-        self.outlive(next);
-        if let Some(node) = self.touch(id) {
+        self.mark_outlived(next);
+        if let Some(node) = self.node_mut(id) {
             if let Some(before) = before {
                 rollup::uncount(&mut node.below, run, &before);
             }
@@ -82,7 +90,7 @@ impl WorkingSet {
     }
 }
 
-/// It knows of everything up to here: a cancel that ended the task is none of it.
+/// Announcement of a continuation. Cancels up to its creation do not apply to it, including one that ended its task.
 fn announcement(then: &Continuation, cause: Change<'_>) -> Announcement {
     let policy = then.policy();
     Announcement {
@@ -91,10 +99,10 @@ fn announcement(then: &Continuation, cause: Change<'_>) -> Announcement {
         position: None,
         hash: None,
         policy: (policy != Default::default()).then(|| Box::new(policy)),
-        asof: Some(cause.place.offset),
+        asof: Some(cause.position.offset),
     }
 }
 
 fn entry(kind: Kind, run: u32, cause: Change<'_>, message: String) -> HistoryEntry {
-    HistoryEntry::of_fold(kind, run, (cause.at_ms, cause.place.offset), message)
+    HistoryEntry::of_fold(kind, run, (cause.at_ms, cause.position.offset), message)
 }

@@ -1,4 +1,4 @@
-//! What has changed in a forest, as the store takes it.
+//! Differences between the records in a working set and their stored versions, as changes for the store.
 
 use std::sync::Arc;
 
@@ -8,34 +8,34 @@ use super::WorkingSet;
 use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
-use crate::model::retention::Expiry;
+use crate::model::retention::ExpiryKind;
 use crate::model::task::id::TaskId;
 
-/// The part of a stored record that indexes and counters depend on.
+/// Fields of a stored record that determine its index entries and counters.
 pub struct Placed {
     task_type: Option<Arc<str>>,
     state: State,
-    /// What [`Index::Timers`] and [`Index::Effects`] say.
+    /// Scores in [`Index::Timers`] and [`Index::Effects`].
     pub timer: Option<i64>,
     pub effect: Option<i64>,
-    /// What [`Index::Ages`] says.
+    /// Score in [`Index::Ages`].
     pub age: Option<i64>,
-    /// When its tree is removed.
+    /// Time of the tree's removal.
     done: Option<i64>,
-    /// The store holds a record for when its time comes.
+    /// Whether the store has a deferred record of the task.
     pub kept: bool,
 }
 
 impl Placed {
     pub fn of(node: &TaskRecord) -> Self {
-        let is_done = |age: &crate::model::retention::ExpiryKind| age.what == Expiry::Done;
+        let is_done = |age: &crate::model::retention::Expiry| age.kind == ExpiryKind::Done;
         Self {
             task_type: node.task_type.clone(),
             state: node.state,
             timer: node.timer().map(|timer| timer.due_ms),
             effect: node.turn(),
-            age: node.age.filter(|age| !is_done(age)).map(|age| age.due_ms),
-            done: node.age.filter(is_done).map(|age| age.due_ms),
+            age: node.expiry.filter(|age| !is_done(age)).map(|age| age.due_ms),
+            done: node.expiry.filter(is_done).map(|age| age.due_ms),
             kept: node.kept > 0,
         }
     }
@@ -44,18 +44,19 @@ impl Placed {
 type Counts = FxHashMap<(Arc<str>, State), i64>;
 
 impl WorkingSet {
-    /// Takes out what has changed since the last call.
+    /// Takes the changes since the last call.
     pub fn take_changes(&mut self) -> Changes {
-        let (logs, attachments) = (std::mem::take(&mut self.logs), std::mem::take(&mut self.attachments));
+        let logs = std::mem::take(&mut self.records.logs);
+        let attachments = std::mem::take(&mut self.records.attachments);
         let mut changes = Changes { logs, attachments, ..Changes::default() };
         let mut counts = Counts::default();
-        for id in std::mem::take(&mut self.dirty) {
-            let Some(slot) = self.slots.get_mut(&id) else { continue };
+        for id in std::mem::take(&mut self.records.dirty) {
+            let Some(slot) = self.records.slots.get_mut(&id) else { continue };
             let Some(node) = &slot.node else { continue };
             let stored = slot.stored.take();
             slot.dirty = false;
-            if let Some(kept) = self.kept.remove(&id) {
-                // What came and went within the batch was never there.
+            if let Some(kept) = self.records.kept.remove(&id) {
+                // A record deferred and released within one batch was never stored.
                 let was_kept = stored.as_ref().is_some_and(|stored| stored.kept);
                 changes.kept.extend((kept.is_some() || was_kept).then(|| (id.clone(), kept)));
             }
@@ -66,13 +67,15 @@ impl WorkingSet {
         changes
     }
 
-    /// Removes these records, which the store has like this: whole trees, or what lies deepest in one.
+    /// Removes stored records: whole trees, or the deepest tasks of one.
     pub fn remove(&mut self, gone: Vec<(TaskId, TaskRecord)>) -> Changes {
-        let (mut changes, mut counts) = (Changes::default(), Counts::default());
+        let mut changes = Changes::default();
+        let mut counts = Counts::default();
         for (id, node) in gone {
-            self.slots.remove(&id);
-            self.kept_bytes = self.kept_bytes.saturating_sub(u64::from(node.kept));
-            let (entry, stored) = (Entry { seen_ms: node.seen_ms, id }, Placed::of(&node));
+            self.records.slots.remove(&id);
+            self.records.kept_bytes = self.records.kept_bytes.saturating_sub(u64::from(node.kept));
+            let entry = Entry { seen_ms: node.seen_ms, id };
+            let stored = Placed::of(&node);
             let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
             changes.removed.push((index, entry.clone()));
             move_entry(&mut changes, &Index::Timers, &entry.id, stored.timer, None);
@@ -107,7 +110,8 @@ fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &Task
     move_entry(changes, &Index::Timers, &entry.id, timer, now.timer);
     move_entry(changes, &Index::Effects, &entry.id, effect, now.effect);
     move_entry(changes, &Index::Ages, &entry.id, age, now.age);
-    // It is never taken back: whoever removes the tree looks whether that is still due.
+    // Entries are never removed from the list: the tree collection checks each root's record before deleting its
+    // tree.
     let done = now.done.filter(|_| stored.as_ref().and_then(|was| was.done) != now.done);
     changes.done.extend(done.map(|seen_ms| Entry { seen_ms, id: entry.id.clone() }));
     let was = stored.and_then(|stored| Some((stored.task_type?, stored.state)));

@@ -1,122 +1,126 @@
-//! What log time brings about, when the log has passed a border ([`age`](crate::model::retention)).
+//! Expiry by log time, applied when the log enters a new time step ([`retention`](crate::model::retention)).
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Ages, Change, Place, Verdict, WorkingSet, refresh, requests, standing};
-use crate::model::event::{ErrorInfo, Event, Kind};
+use super::deferred_record::DeferredRecord;
+use super::records::Records;
+use super::refresh::{refresh, rollup_input};
+use super::{Change, Place, WorkingSet, requests};
+use crate::model::event::{ErrorInfo, Kind};
 use crate::model::outbox::{Cancel, CancelRequest, EffectKind, MAX_EFFECTS, OVERDUE};
 use crate::model::record::HistoryEntry;
-use crate::model::retention::{AGAIN_MS, Expiry, ExpiryKind, Lifetimes, NEVER_ANNOUNCED};
+use crate::model::record::state::State;
+use crate::model::retention::{Expiry, ExpiryKind, Lifetimes, NEVER_ANNOUNCED, RECHECK_MS};
 use crate::model::task::id::TaskId;
 
-/// What became of a task whose time had come.
+/// Outcome of expiring a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
-    /// Its tree is finished and is to be removed: by [`WorkingSet::remove`], from below.
+    /// The tree has ended and must be removed bottom up with [`WorkingSet::remove`].
     Remove,
-    /// It was given up, or its tree is being ended.
+    /// The task was expired as never announced, or its tree is being ended.
     Changed,
-    /// Nothing is due about it.
+    /// Nothing is due for the task.
     Not,
 }
 
 impl WorkingSet {
-    pub(super) fn take_settings(&mut self, event: &Event) -> Verdict {
-        if let Some(lifetimes) = event.lifetimes.as_deref().filter(|told| **told != self.ages.lifetimes) {
-            self.ages = Ages::new(lifetimes.clone(), self.ages.soonest_ms.load(Relaxed));
-            self.new_lifetimes = true;
-        }
-        Verdict::Applied
+    /// Returns true if `new` changes the maximum age of open trees.
+    pub fn changes_tree_age(&self, new: &Lifetimes) -> bool {
+        new.max_tree_age_ms != self.ages.lifetimes.max_tree_age_ms
     }
 
-    /// Open trees are to end at another age than until now.
-    pub fn changes_tree_age(&self, told: &Lifetimes) -> bool {
-        told.max_tree_age_ms != self.ages.lifetimes.max_tree_age_ms
-    }
-
-    /// From here on an open tree ends at this age, the trees that are open already included. The record must be at hand.
+    /// Applies a new maximum age to a tree that is already open. The record must be loaded.
     pub fn set_tree_age(&mut self, id: &TaskId, max_tree_age_ms: i64) {
         let known_ms = self.ages.lifetimes.max_tree_age_ms;
         let Some(node) = self.node(id.as_str()) else { return };
-        let Some(age) = node.age.filter(|age| age.what == Expiry::Open) else { return };
+        let Some(expiry) = node.expiry.filter(|expiry| expiry.kind == ExpiryKind::Open) else { return };
         let oldest_ms = node.seen_ms.saturating_add(max_tree_age_ms);
-        // A tree that was reopened late, or is looked at again, has a time of its own.
-        let has_own = age.due_ms != node.seen_ms.saturating_add(known_ms);
-        let due_ms = if has_own { age.due_ms.max(oldest_ms) } else { oldest_ms };
-        if due_ms != age.due_ms
-            && let Some(node) = self.touch(id)
+        // A tree that was reopened late or rechecked has a due time of its own.
+        let has_own = expiry.due_ms != node.seen_ms.saturating_add(known_ms);
+        let due_ms = if has_own { expiry.due_ms.max(oldest_ms) } else { oldest_ms };
+        if due_ms != expiry.due_ms
+            && let Some(node) = self.records.node_mut(id)
         {
-            node.age = Some(ExpiryKind { due_ms, ..age });
+            node.expiry = Some(Expiry { due_ms, ..expiry });
             self.ages.soonest_ms.fetch_min(due_ms, Relaxed);
         }
     }
 
-    /// Of what has changed since [`WorkingSet::clear_due`], something is due when the log passes this border.
+    /// Returns true if anything changed since [`WorkingSet::clear_due`] is due at this time step.
     pub fn may_be_old(&self, border_ms: i64) -> bool {
         self.ages.soonest_ms.load(Relaxed) <= border_ms
     }
 
-    /// Everything due has been dealt with.
+    /// Resets the earliest due time after everything due has been processed.
     pub fn clear_due(&mut self) {
         self.ages.soonest_ms.store(i64::MAX, Relaxed);
     }
 
-    /// The log has passed a border, `place.log_time_ms`, with the event at `place.offset`, which is not folded yet. The
-    /// record and those above it ([`WorkingSet::missing_of`]) must be at hand.
-    pub fn expire(&mut self, id: &TaskId, place: Place) -> Expired {
-        let due = |age: &ExpiryKind| age.due_ms <= place.log_time_ms;
-        match self.node(id.as_str()).and_then(|node| node.age).filter(due).map(|age| age.what) {
-            None => Expired::Not,
-            Some(Expiry::Done) => Expired::Remove,
-            Some(Expiry::Expected) => self.change_old(id, place, Self::give_up),
-            Some(Expiry::Open) => self.change_old(id, place, Self::end_tree),
-        }
-    }
-
-    fn change_old(&mut self, id: &TaskId, place: Place, change: fn(&mut Self, &TaskId, Place)) -> Expired {
-        let ages = self.ages.clone();
-        let before = self.node(id.as_str()).map(|node| standing(id, node));
-        change(self, id, place);
-        let cause = Change { id, at_ms: place.log_time_ms, place, ages: &ages };
-        let Some(node) = self.touch(id) else { return Expired::Not };
-        refresh(node, cause);
-        if let Some(age) = node.age.as_mut().filter(|age| age.what == Expiry::Open) {
-            age.due_ms = age.due_ms.max(place.log_time_ms + AGAIN_MS);
-        }
-        self.propagate(id, before, cause);
-        Expired::Changed
-    }
-
-    fn give_up(&mut self, id: &TaskId, place: Place) {
-        let Some(node) = self.touch(id) else { return };
-        node.give_up();
-        node.remember(entry(node.run, NEVER_ANNOUNCED, place));
-    }
-
-    /// The root ends here; an effect ends what is open below and tells the workers.
-    fn end_tree(&mut self, id: &TaskId, place: Place) {
-        let kept = self.node(id.as_str()).map_or(0, |node| node.kept);
-        let Some(node) = self.touch(id) else { return };
-        if node.requests() < MAX_EFFECTS {
-            requests::replace(node, place, EffectKind::End { asof: place.offset });
-            let (asof, due_ms) = (place.offset, place.log_time_ms);
-            let request = CancelRequest { reason: Some(OVERDUE.into()), ..CancelRequest::default() };
-            let cancel = Cancel { asof, due_ms, named: true, subtree: true, request, ..Cancel::default() };
-            node.cancel = Some(Box::new(cancel));
-        }
-        node.remember(entry(node.run, OVERDUE, place));
-        if node.own.is_terminal() {
-            return;
-        }
-        node.own = crate::model::record::state::State::Expired;
-        node.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
-        node.kept = 0;
-        if kept > 0 {
-            self.note_kept(id, super::DeferredRecord::Drop, kept, 0);
-        }
+    /// Expires a task at the time step `position.log_time_ms`, entered with the event at `position.offset`, which is
+    /// projected afterwards. The record and its ancestors ([`WorkingSet::missing_of`]) must be loaded.
+    pub fn expire(&mut self, id: &TaskId, position: Place) -> Expired {
+        let due = |expiry: &Expiry| expiry.due_ms <= position.log_time_ms;
+        let what = self.node(id.as_str()).and_then(|node| node.expiry).filter(due).map(|expiry| expiry.kind);
+        let change = match what {
+            None => return Expired::Not,
+            Some(ExpiryKind::Done) => return Expired::Remove,
+            Some(ExpiryKind::Expected) => expire_unannounced,
+            Some(ExpiryKind::Open) => end_tree,
+        };
+        let cause = Change { id, at_ms: position.log_time_ms, position, ages: &self.ages };
+        expire_with(&mut self.records, cause, change)
     }
 }
 
-fn entry(run: u32, message: &str, place: Place) -> HistoryEntry {
-    HistoryEntry::of_fold(Kind::Expired, run, (place.log_time_ms, place.offset), message.to_owned())
+fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records, &TaskId, Place)) -> Expired {
+    let Change { id, position, .. } = cause;
+    let before = records.node(id.as_str()).map(|node| rollup_input(id, node));
+    change(records, id, position);
+    let Some(node) = records.node_mut(id) else { return Expired::Not };
+    refresh(node, cause);
+    if let Some(expiry) = node.expiry.as_mut().filter(|expiry| expiry.kind == ExpiryKind::Open) {
+        expiry.due_ms = expiry.due_ms.max(position.log_time_ms + RECHECK_MS);
+    }
+    records.propagate(id, before, cause);
+    Expired::Changed
+}
+
+/// Expires a task that was never announced.
+fn expire_unannounced(records: &mut Records, id: &TaskId, position: Place) {
+    let Some(node) = records.node_mut(id) else { return };
+    node.expire_unannounced();
+    node.push_history(entry(node.run, NEVER_ANNOUNCED, position));
+}
+
+/// Ends an expired root; an effect ends its pending descendants and informs the workers.
+fn end_tree(records: &mut Records, id: &TaskId, position: Place) {
+    let Some(node) = records.node_mut(id) else { return };
+    let kept = node.kept;
+    if node.request_effects() < MAX_EFFECTS {
+        requests::replace_cancel_effect(node, position, EffectKind::End { asof: position.offset });
+        let request = CancelRequest { reason: Some(OVERDUE.into()), ..CancelRequest::default() };
+        node.cancel = Some(Box::new(Cancel {
+            asof: position.offset,
+            due_ms: position.log_time_ms,
+            named: true,
+            subtree: true,
+            request,
+            ..Cancel::default()
+        }));
+    }
+    node.push_history(entry(node.run, OVERDUE, position));
+    if node.own.is_terminal() {
+        return;
+    }
+    node.own = State::Expired;
+    node.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
+    node.kept = 0;
+    if kept > 0 {
+        records.record_deferred(id, DeferredRecord::Drop, kept, 0);
+    }
+}
+
+fn entry(run: u32, message: &str, position: Place) -> HistoryEntry {
+    HistoryEntry::of_fold(Kind::Expired, run, (position.log_time_ms, position.offset), message.to_owned())
 }

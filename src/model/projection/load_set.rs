@@ -1,4 +1,4 @@
-//! Which records a batch needs: each task, everything above it, and what may follow it.
+//! Records that a batch needs: each task, its ancestors and its possible continuations.
 
 use rustc_hash::FxHashSet;
 
@@ -8,41 +8,44 @@ use crate::model::task::continuation::ids_below;
 use crate::model::task::id::TaskId;
 
 impl WorkingSet {
-    /// The records that these events need and that are not at hand: each task and everything above it, and what may
-    /// follow it. Once they are loaded, [`WorkingSet::wanted`] may name more.
+    /// Ids of the records needed by these events that are not loaded: each task, its ancestors and its possible
+    /// continuations. After they are loaded, [`WorkingSet::wanted`] may name more.
     pub fn missing<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<TaskId> {
-        let (mut seen, mut ids) = (FxHashSet::default(), Vec::new());
+        let mut seen = FxHashSet::default();
+        let mut ids = Vec::new();
         for event in events.into_iter().filter(|event| !event.kind.is_of_no_task()) {
-            self.path_of(&event.id, &mut seen, &mut ids);
+            self.collect_path(&event.id, &mut seen, &mut ids);
             let policy = event.task.as_ref().and_then(|task| task.policy.as_ref());
             if !event.then.is_empty() || policy.is_some_and(|policy| !policy.rules.then.is_empty()) {
                 let asked = policy.map_or(&[][..], |policy| &policy.rules.then);
                 let mut follow = Vec::new();
                 ids_below(&event.id, asked, 0, &mut follow);
-                // The task's own policy may be known from before: the numbers of what its handler says go on from there.
+                // Handler continuations are numbered after those of the policy, which may be known from an earlier
+                // event.
                 let first = self
                     .node(event.id.as_str())
                     .and_then(|node| node.policy.as_ref())
                     .map_or(0, |policy| policy.rules.then.len());
                 ids_below(&event.id, &event.then, first.max(asked.len()), &mut follow);
-                ids.extend(follow.into_iter().filter(|id| !self.slots.contains_key(id) && seen.insert(id.clone())));
+                ids.extend(follow.into_iter().filter(|id| !self.records.slots.contains_key(id) && seen.insert(id.clone())));
             }
         }
         ids
     }
 
-    /// The records of these tasks and of everything above them that are not at hand.
+    /// Ids of these tasks and their ancestors that are not loaded.
     pub fn missing_of<'a>(&self, tasks: impl IntoIterator<Item = &'a TaskId>) -> Vec<TaskId> {
-        let (mut seen, mut ids) = (FxHashSet::default(), Vec::new());
-        tasks.into_iter().for_each(|id| self.path_of(id, &mut seen, &mut ids));
+        let mut seen = FxHashSet::default();
+        let mut ids = Vec::new();
+        tasks.into_iter().for_each(|id| self.collect_path(id, &mut seen, &mut ids));
         ids
     }
 
-    fn path_of(&self, id: &TaskId, seen: &mut FxHashSet<TaskId>, ids: &mut Vec<TaskId>) {
+    fn collect_path(&self, id: &TaskId, seen: &mut FxHashSet<TaskId>, ids: &mut Vec<TaskId>) {
         let mut next = Some(id.clone());
         while let Some(id) = next {
-            // What is above a record at hand is at hand too: it was loaded with it.
-            if self.slots.contains_key(&id) || !seen.insert(id.clone()) {
+            // The ancestors of a loaded record are loaded too.
+            if self.records.slots.contains_key(&id) || !seen.insert(id.clone()) {
                 return;
             }
             next = id.parent_id();
@@ -50,12 +53,12 @@ impl WorkingSet {
         }
     }
 
-    /// More records that are needed, after a load; empty: all are at hand.
+    /// Ids of further records needed after a load; empty once all are loaded.
     pub fn wanted(&mut self) -> Vec<TaskId> {
-        let mut wanted = std::mem::take(&mut self.wanted);
+        let mut wanted = std::mem::take(&mut self.records.wanted);
         wanted.sort();
         wanted.dedup();
-        wanted.retain(|id| !self.slots.contains_key(id));
+        wanted.retain(|id| !self.records.slots.contains_key(id));
         wanted
     }
 }

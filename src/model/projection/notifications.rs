@@ -1,6 +1,9 @@
-//! Who is to be told of what has become of a task: judged with every change of its state, done by effects.
+//! Notification rules, evaluated on every change of a task's state. The notifications themselves are effects.
 
-use super::{Change, Place, Step, Verdict, WorkingSet, state_of};
+use super::records::Records;
+use super::refresh::state_of;
+use super::step::Step;
+use super::{Change, Place, Verdict};
 use crate::model::event::{Event, Kind};
 use crate::model::outbox::{Effect, EffectKind, MAX_NOTIFICATIONS};
 use crate::model::record::notifications::{Delivery, NotificationLog, RuleRef};
@@ -8,34 +11,35 @@ use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::task::id::TaskId;
 
-/// The task's state has been computed again. Where its rules come late, the state that it has by then counts as reached.
-pub(super) fn judge(node: &mut TaskRecord, cause: Change<'_>) {
+/// Evaluates the rules after the state was recomputed. When rules arrive late, the current state counts as just
+/// reached.
+pub(super) fn evaluate(node: &mut TaskRecord, cause: Change<'_>) {
     let Some(policy) = node.policy.as_deref().filter(|policy| node.announced && policy.rules.tells()) else { return };
     let latest_ms = node.seen_ms.saturating_add(cause.ages.lifetimes.max_tree_age_ms);
-    let told = || Box::new(NotificationLog::new(&policy.rules, node.created_at_ms.unwrap_or(node.seen_ms), latest_ms));
-    let mut told = node.told.take().unwrap_or_else(told);
+    let new_log = || Box::new(NotificationLog::new(&policy.rules, node.created_at_ms.unwrap_or(node.seen_ms), latest_ms));
+    let mut log = node.told.take().unwrap_or_else(new_log);
     let now = node.state;
     let mut reached: Vec<RuleRef> = Vec::new();
-    if told.state != now && now != State::Expected {
-        (told.state, told.changes, told.since_ms) = (now, told.changes + 1, told.since_ms.max(cause.at_ms));
+    if log.state != now && now != State::Expected {
+        (log.state, log.changes, log.since_ms) = (now, log.changes + 1, log.since_ms.max(cause.at_ms));
         let actions = policy.rules.actions.iter().zip(0..).filter(|(action, _)| action.on.contains(&now));
         reached.extend(actions.map(|(_, n)| RuleRef::Action(n)));
     }
     for rule in reached {
-        let at_ms = told.since_ms;
-        tell(node, &mut told, rule, cause.place.offset, at_ms);
+        let at_ms = log.since_ms;
+        notify(node, &mut log, rule, cause.position.offset, at_ms);
     }
     if node.root {
-        node.hold_ms = node.hold_ms.max(told.last_check().unwrap_or_default());
+        node.hold_ms = node.hold_ms.max(log.last_check().unwrap_or_default());
     }
-    node.told = Some(told);
+    node.told = Some(log);
 }
 
-/// The own states that a task has been in by this event and that no event has told: a quick attempt writes no `started`, and its
-/// result may lie before `submitted` in the log. Empty for tasks that tell nobody of anything.
-pub(super) fn passed(node: &TaskRecord, event: &Event) -> Vec<(State, i64)> {
-    let tells = node.policy.as_deref().is_some_and(|policy| policy.rules.tells());
-    if !tells || !node.announced || node.is_external() || node.own.is_terminal() {
+/// Own states that an event implies and no earlier event reported: a quick attempt writes no `started`, and its
+/// result may precede `submitted` in the log. Empty for tasks without notification rules.
+pub(super) fn passed_states(node: &TaskRecord, event: &Event) -> Vec<(State, i64)> {
+    let has_rules = node.policy.as_deref().is_some_and(|policy| policy.rules.tells());
+    if !has_rules || !node.announced || node.is_external() || node.own.is_terminal() {
         return Vec::new();
     }
     let began_ms = match event.kind {
@@ -43,7 +47,7 @@ pub(super) fn passed(node: &TaskRecord, event: &Event) -> Vec<(State, i64)> {
         Kind::Retrying | Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired => event.started_at_ms,
         _ => return Vec::new(),
     };
-    let is_first = node.told.as_deref().is_none_or(|told| told.changes == 0);
+    let is_first = node.told.as_deref().is_none_or(|log| log.changes == 0);
     let queued_ms = match node.own {
         _ if is_first => node.created_at_ms.or(began_ms),
         State::Scheduled => began_ms,
@@ -55,8 +59,8 @@ pub(super) fn passed(node: &TaskRecord, event: &Event) -> Vec<(State, i64)> {
     passed.into_iter().filter_map(|(state, at_ms)| Some((state, at_ms?))).collect()
 }
 
-/// Judges the states that [`passed`] has found, in their order. The record's own state and state stay as they are.
-pub(super) fn pass(node: &mut TaskRecord, passed: &[(State, i64)], cause: Change<'_>) {
+/// Evaluates the rules on the states found by [`passed_states`], in order. The record's current states stay unchanged.
+pub(super) fn notify_passed_states(node: &mut TaskRecord, passed: &[(State, i64)], cause: Change<'_>) {
     if passed.is_empty() {
         return;
     }
@@ -64,58 +68,58 @@ pub(super) fn pass(node: &mut TaskRecord, passed: &[(State, i64)], cause: Change
     for (own, at_ms) in passed {
         node.own = *own;
         node.state = state_of(node);
-        judge(node, Change { at_ms: *at_ms, ..cause });
+        evaluate(node, Change { at_ms: *at_ms, ..cause });
     }
     (node.own, node.state) = now;
 }
 
-/// The time of a check has come: the state that the task has at this place in the log counts.
-pub(super) fn checked(node: &mut TaskRecord, event: &Event, place: Place) -> Step {
+/// Runs a due check against the state that the task has at this position of the log.
+pub(super) fn run_check(node: &mut TaskRecord, event: &Event, position: Place) -> Step {
     let number = event.check.unwrap_or(u32::MAX) as usize;
-    let Some(mut told) = node.told.take() else { return Step::of(Verdict::Ignored) };
-    let due = told.checks.get_mut(number).and_then(Option::take);
+    let Some(mut log) = node.told.take() else { return Step::of(Verdict::Ignored) };
+    let due = log.checks.get_mut(number).and_then(Option::take);
     let check = node.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
     let step = Step { in_history: false, ..Step::of(Verdict::Applied) };
     let (Some(_), Some(check)) = (due, check) else {
-        node.told = Some(told);
+        node.told = Some(log);
         return Step { verdict: Verdict::Ignored, ..step };
     };
     let passed = check.expect.contains(&node.state);
     let expected: Vec<&str> = check.expect.iter().map(|state| state.name()).collect();
     let verdict = if passed { "passed" } else { "failed" };
-    let message = format!("check {number} {verdict}: it is {}, expected was {}", node.state, expected.join(" or "));
+    let message = format!("check {number} {verdict}: state is {}, expected {}", node.state, expected.join(" or "));
     if check.telling(passed).is_some() {
         let n = u8::try_from(number).unwrap_or(u8::MAX);
-        tell(node, &mut told, if passed { RuleRef::Passed(n) } else { RuleRef::Failed(n) }, place.offset, event.at_ms);
+        notify(node, &mut log, if passed { RuleRef::Passed(n) } else { RuleRef::Failed(n) }, position.offset, event.at_ms);
     }
-    node.told = Some(told);
-    node.remember(entry(node, event.at_ms, place, message));
+    node.told = Some(log);
+    node.push_history(entry(node, event.at_ms, position, message));
     step
 }
 
-fn tell(node: &mut TaskRecord, told: &mut NotificationLog, rule: RuleRef, cause: i64, at_ms: i64) {
-    let waiting = node.effects.iter().filter(|effect| effect.is_tell()).count();
+fn notify(node: &mut TaskRecord, log: &mut NotificationLog, rule: RuleRef, cause: i64, at_ms: i64) {
+    let waiting = node.effects.iter().filter(|effect| effect.is_notification()).count();
     if waiting >= MAX_NOTIFICATIONS {
-        told.refused = told.refused.saturating_add(1);
+        log.refused = log.refused.saturating_add(1);
         return;
     }
-    let delivery = Delivery { rule, run: node.run, change: told.changes, state: node.state, cause, at_ms };
-    told.list(delivery);
-    node.want(Effect { cause, what: EffectKind::NotifyAction(delivery) });
+    let delivery = Delivery { rule, run: node.run, change: log.changes, state: node.state, cause, at_ms };
+    log.list(delivery);
+    node.push_effect(Effect { cause, what: EffectKind::NotifyAction(delivery) });
 }
 
-fn entry(node: &TaskRecord, at_ms: i64, place: Place, message: String) -> HistoryEntry {
-    HistoryEntry::of_fold(Kind::Checked, node.run, (at_ms, place.offset), message)
+fn entry(node: &TaskRecord, at_ms: i64, position: Place, message: String) -> HistoryEntry {
+    HistoryEntry::of_fold(Kind::Checked, node.run, (at_ms, position.offset), message)
 }
 
-impl WorkingSet {
-    /// A finished tree is kept until the last check of anything in it is done.
-    pub(super) fn hold(&mut self, id: &TaskId, max_tree_age_ms: i64) {
+impl Records {
+    /// Extends the retention of a finished tree until the last check of any of its tasks has run.
+    pub(super) fn extend_retention(&mut self, id: &TaskId, max_tree_age_ms: i64) {
         let Some(until) = self.node(id.as_str()).and_then(|node| node.told.as_ref()?.last_check()) else { return };
         let Ok(root) = TaskId::parse(id.root()) else { return };
         let until = self.node(root.as_str()).map_or(until, |node| until.min(node.seen_ms.saturating_add(max_tree_age_ms)));
         if self.node(root.as_str()).is_some_and(|node| node.hold_ms < until)
-            && let Some(node) = self.touch(&root)
+            && let Some(node) = self.node_mut(&root)
         {
             node.hold_ms = until;
         }

@@ -1,13 +1,13 @@
-//! What is told of a task: progress, log lines, the state of an external one, and the history that people read.
+//! Reported data of a task: progress, log lines, states of external tasks, and history entries.
 
-use super::requests::asked_message;
+use super::requests::request_message;
 use super::{Place, Verdict};
 use crate::model::event::{Event, Kind};
 use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, MAX_MESSAGE_CHARS, TaskRecord};
 use crate::model::task::id::{TaskId, clip};
 
-/// Progress and log: they tell something of a task and move nothing.
+/// Records progress or log lines, which change no state.
 pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Verdict {
     if event.kind == Kind::Log {
         node.log_lines = node.log_lines.saturating_add(event.lines.len() as u32);
@@ -21,7 +21,7 @@ pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Verdict {
     Verdict::Applied
 }
 
-/// A report on an external task: applied in order, also backwards, until the computed state is terminal.
+/// Applies a report on an external task: in order, also backwards, until the computed state is terminal.
 pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
     let Some(state) = event.state else { return Verdict::Ignored };
     if !node.is_external() || (node.state.is_terminal() && node.blocks_when_done()) {
@@ -30,7 +30,7 @@ pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
     node.fault |= state == State::Failed;
     node.own = match state {
         State::Queued | State::Running | State::Warning => state,
-        // "My own work is done": what the children do is the rollup's business. A reported failure sticks.
+        // The reporter's own work is done; the rollup adds the children. A reported failure sticks.
         State::WaitingForChildren | State::Succeeded if node.fault => State::Failed,
         State::WaitingForChildren | State::Succeeded => State::Succeeded,
         State::Failed => State::Failed,
@@ -48,17 +48,17 @@ pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
     Verdict::Applied
 }
 
-pub(super) fn history_entry(event: &Event, place: Place, verdict: Verdict) -> HistoryEntry {
+pub(super) fn history_entry(event: &Event, position: Place, verdict: Verdict) -> HistoryEntry {
     let message = event.message.as_deref().or(event.error.as_ref().map(|error| error.message.as_str()));
     let message = match (event.state.map(|state| state.name()), message) {
         (Some(state), Some(message)) => Some(format!("{state}: {message}")),
         (Some(state), None) => Some(state.to_owned()),
-        (None, message) => asked_message(event.with.as_ref().map(TaskId::as_str), message),
+        (None, message) => request_message(event.with.as_ref().map(TaskId::as_str), message),
     };
     HistoryEntry {
         kind: event.kind,
         at_ms: event.at_ms,
-        offset: place.offset,
+        offset: position.offset,
         run: event.run,
         attempt: event.attempt,
         worker: event.worker.clone(),
@@ -70,9 +70,8 @@ pub(super) fn history_entry(event: &Event, place: Place, verdict: Verdict) -> Hi
     }
 }
 
-/// A `submitted` that lies behind other events of its run, which its task has been through since: told with the time of its
-/// creation.
-pub(super) fn late_announcement(event: &Event, place: Place) -> HistoryEntry {
+/// History entry of a `submitted` event that arrives after other events of its run, dated to the task's creation.
+pub(super) fn late_announcement(event: &Event, position: Place) -> HistoryEntry {
     let created_ms = event.task.as_ref().map_or(event.at_ms, |task| task.created_at_ms.min(event.at_ms));
-    HistoryEntry { at_ms: created_ms, ..history_entry(event, place, Verdict::Applied) }
+    HistoryEntry { at_ms: created_ms, ..history_entry(event, position, Verdict::Applied) }
 }

@@ -1,6 +1,8 @@
-//! What people ask for: a cancel, a retry, a change. Decided by where the request lies in the log.
+//! Requests of people: cancels, retries and changes. Their position in the log decides what they apply to.
 
-use super::{Change, Place, Step, Verdict, WorkingSet, begin_run};
+use super::records::Records;
+use super::step::{Step, begin_run};
+use super::{Change, Place, Verdict};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::outbox::{CANCEL_GRACE_MS, Cancel, CancelRequest, Effect, EffectKind, MAX_EFFECTS};
 use crate::model::record::state::State;
@@ -8,97 +10,102 @@ use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::task::MAX_RUN;
 use crate::model::task::id::TaskId;
 
-/// A cancel stays on the record and applies to everything below that was made before it.
-pub(super) fn cancel(node: &mut TaskRecord, event: &Event, place: Place) -> Step {
-    let (asof, named) = (event.asof.unwrap_or(place.offset), event.asof.is_none());
+/// Cancels a task. The cancel stays in the record and applies to all descendants created before it.
+pub(super) fn cancel(node: &mut TaskRecord, event: &Event, position: Place) -> Step {
+    let asof = event.asof.unwrap_or(position.offset);
+    let named = event.asof.is_none();
     let known = if named { node.asked(event.subtree) } else { node.cancelled_by() }.is_some();
     let later_retry = asof <= node.asof;
     let ended = if event.subtree { node.state.is_terminal() } else { node.own.is_terminal() };
-    if ended || known || later_retry || node.requests() >= MAX_EFFECTS {
+    if ended || known || later_retry || node.request_effects() >= MAX_EFFECTS {
         if named && !node.cancel.as_deref().is_some_and(|cancel| cancel.named) {
-            // Whoever asked tells the workers of it all the same.
-            uncancel(node, place);
+            // The API server publishes every cancel to the workers, so this one must be withdrawn again.
+            withdraw_cancel(node, position);
         }
         return Step::of(Verdict::Ignored);
     }
     let with = event.with.as_ref().map(|with| with.as_str().into());
     let request = CancelRequest { with, by: event.by.clone(), reason: event.message.as_deref().map(Into::into) };
-    apply_cancel(node, asof, place, named, event.subtree, request);
+    apply_cancel(node, asof, position, named, event.subtree, request);
     if named {
-        replace(node, place, EffectKind::Cancel { asof, subtree: event.subtree });
+        replace_cancel_effect(node, position, EffectKind::Cancel { asof, subtree: event.subtree });
     }
     Step::of(Verdict::Applied)
 }
 
-/// What an earlier one cancels, this one covers, and taken back it would take this one back.
-pub(super) fn replace(node: &mut TaskRecord, place: Place, what: EffectKind) {
+/// Replaces the effects of earlier cancels that the new one covers, and withdrawals that would withdraw it.
+pub(super) fn replace_cancel_effect(node: &mut TaskRecord, position: Place, what: EffectKind) {
     let narrow = matches!(what, EffectKind::Cancel { subtree: false, .. });
     node.effects.retain(|effect| match effect.what {
         EffectKind::Cancel { subtree, .. } => subtree && narrow,
         EffectKind::Uncancel { .. } => false,
         _ => true,
     });
-    node.want(Effect { cause: place.offset, what });
+    node.push_effect(Effect { cause: position.offset, what });
 }
 
-/// Workers need not know of a cancel any more, once whoever asked for it last has told them.
-pub(super) fn uncancel(node: &mut TaskRecord, place: Place) {
+/// Schedules the withdrawal of a cancel from the workers, late enough that the requester has published it by then.
+pub(super) fn withdraw_cancel(node: &mut TaskRecord, position: Place) {
     node.effects.retain(|effect| !matches!(effect.what, EffectKind::Uncancel { .. }));
-    node.want(Effect { cause: place.offset, what: EffectKind::Uncancel { due_ms: place.log_time_ms + CANCEL_GRACE_MS } });
+    node.push_effect(Effect {
+        cause: position.offset,
+        what: EffectKind::Uncancel { due_ms: position.log_time_ms + CANCEL_GRACE_MS },
+    });
 }
 
-fn apply_cancel(node: &mut TaskRecord, asof: i64, place: Place, named: bool, subtree: bool, request: CancelRequest) {
+fn apply_cancel(node: &mut TaskRecord, asof: i64, position: Place, named: bool, subtree: bool, request: CancelRequest) {
     let begun_ms = node.cancelled_by().map(|cancel| cancel.due_ms);
-    let due_ms = begun_ms.unwrap_or(place.log_time_ms + CANCEL_GRACE_MS);
-    // What a child has failed stays failed.
+    let due_ms = begun_ms.unwrap_or(position.log_time_ms + CANCEL_GRACE_MS);
+    // A cancel caused by a failed child still ends as failed.
     let tripped = node.cancelled_by().is_some_and(|cancel| cancel.tripped);
     if node.is_external() && !node.own.is_terminal() {
-        // Nobody of ours runs it: there is nothing to wait for.
+        // No worker of this fleet runs it, so there is nothing to wait for.
         node.own = State::Cancelled;
         node.error = Some(Box::new(ErrorInfo::new("cancelled", request.message(""), 0)));
     }
     node.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree, tripped, outlived: false, request }));
 }
 
-/// A task that was cancelled while it was only expected is there now: workers, who need not know of the cancel any more, are
-/// told again.
-pub(super) fn cancel_again(node: &mut TaskRecord, place: Place) {
+/// Publishes the cancel of a task again that was cancelled while expected and is now announced: the workers' copy may
+/// have been withdrawn.
+pub(super) fn reissue_cancel(node: &mut TaskRecord, position: Place) {
     if node.own.is_terminal() || node.cancelled_by().is_none() {
         return;
     }
     let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.request.with.is_none()) else { return };
     cancel.named = true;
-    let (asof, subtree) = (cancel.asof, cancel.subtree);
-    replace(node, place, EffectKind::Cancel { asof, subtree });
+    let asof = cancel.asof;
+    let subtree = cancel.subtree;
+    replace_cancel_effect(node, position, EffectKind::Cancel { asof, subtree });
 }
 
-/// A cancel of a task, as it applies to those below.
-pub(super) struct Above {
+/// Cancel of an ancestor that applies to its descendants.
+pub(super) struct AncestorCancel {
     asof: i64,
     request: CancelRequest,
 }
 
-impl WorkingSet {
-    /// The latest cancel of anything above.
-    pub(super) fn cancel_above(&self, id: &TaskId) -> Option<Above> {
+impl Records {
+    /// Latest cancel of any ancestor.
+    pub(super) fn ancestor_cancel(&self, id: &TaskId) -> Option<AncestorCancel> {
         let cancels = id.ancestors().filter_map(|above| Some((above, self.node(above)?.cancel.as_deref()?)));
         let (above, cancel) = cancels.filter(|(_, cancel)| cancel.subtree).max_by_key(|(_, cancel)| cancel.asof)?;
-        Some(Above { asof: cancel.asof, request: cancel.request.below(above) })
+        Some(AncestorCancel { asof: cancel.asof, request: cancel.request.below(above) })
     }
 }
 
-/// What appears below a cancelled task is cancelled too, unless it was made later on purpose. Returns what its history says.
-pub(super) fn inherit(node: &mut TaskRecord, above: Option<Above>, cause: Change<'_>) -> Option<HistoryEntry> {
+/// Applies an ancestor's cancel to a new task, unless the task was created after it. Returns the history entry.
+pub(super) fn inherit_cancel(node: &mut TaskRecord, above: Option<AncestorCancel>, cause: Change<'_>) -> Option<HistoryEntry> {
     let above = above.filter(|above| above.asof > node.asof && !node.own.is_terminal() && node.cancelled_by().is_none())?;
-    let told = asked_message(above.request.with.as_deref(), above.request.reason.as_deref()).unwrap_or_default();
-    let entry = HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, cause.place.offset), told);
+    let message = request_message(above.request.with.as_deref(), above.request.reason.as_deref()).unwrap_or_default();
+    let entry = HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, cause.position.offset), message);
     let entry = HistoryEntry { by: above.request.by.clone(), ..entry };
-    apply_cancel(node, above.asof, cause.place, false, true, above.request);
+    apply_cancel(node, above.asof, cause.position, false, true, above.request);
     Some(entry)
 }
 
-/// What the history of a task says of a request to cancel it.
-pub(super) fn asked_message(with: Option<&str>, reason: Option<&str>) -> Option<String> {
+/// History message of a cancel request.
+pub(super) fn request_message(with: Option<&str>, reason: Option<&str>) -> Option<String> {
     match (with, reason) {
         (Some(with), Some(reason)) => Some(format!("with `{with}`: {reason}")),
         (Some(with), None) => Some(format!("with `{with}`")),
@@ -106,15 +113,15 @@ pub(super) fn asked_message(with: Option<&str>, reason: Option<&str>) -> Option<
     }
 }
 
-/// The task starts anew in `next_run`, or those below it do; its record is published again by an effect.
-pub(super) fn retry(node: &mut TaskRecord, event: &Event, place: Place, next_run: u32) -> Step {
-    // One of several: what is above it may be pending already because of another one.
+/// Starts the task, or its failed descendants, in `next_run`. An effect publishes the record again.
+pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: Place, next_run: u32) -> Step {
+    // In a retry of several tasks, an ancestor may be pending again because of another of them.
     let ended = if event.new_run.is_some() { node.own.is_terminal() } else { node.state.is_terminal() };
-    if event.run != node.run || !ended || next_run <= node.run || next_run > MAX_RUN || node.requests() >= MAX_EFFECTS {
+    if event.run != node.run || !ended || next_run <= node.run || next_run > MAX_RUN || node.request_effects() >= MAX_EFFECTS {
         return Step::of(Verdict::Ignored);
     }
     let what = if event.only_failed {
-        // No run is used up where there is nothing to start again.
+        // Without a restartable task no run is used up.
         if !node.is_restartable() && node.restartable_below() == 0 {
             return Step::of(Verdict::Ignored);
         }
@@ -125,18 +132,18 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, place: Place, next_run
         }
         let hash = node.hash.take();
         begin_run(node, next_run);
-        (node.own, node.announced, node.hash, node.asof) = (State::Queued, true, hash, place.offset);
+        (node.own, node.announced, node.hash, node.asof) = (State::Queued, true, hash, position.offset);
         if event.record.is_some() {
-            // A redrive brings the record along: the task's own may be gone by now.
-            node.told_at = Some(place.offset);
+            // A redrive carries the record, since the topic may no longer retain it.
+            node.told_at = Some(position.offset);
         }
         EffectKind::Publish { run: next_run }
     };
-    node.want(Effect { cause: place.offset, what });
+    node.push_effect(Effect { cause: position.offset, what });
     Step { run: next_run, ..Step::of(Verdict::Applied) }
 }
 
-/// Changes what the task was made with, whichever run it is in: all that is asked, or nothing.
+/// Changes fields of a task in whichever run: either all of them or none.
 pub(super) fn patch(node: &mut TaskRecord, event: &Event) -> Step {
     let Some(patch) = event.patch.as_deref().filter(|patch| patch.misfit(node).is_none()) else {
         return Step::of(Verdict::Ignored);

@@ -1,13 +1,13 @@
-//! How a task goes on by what workers, producers and trackers say of it.
+//! State transitions of a task by the events of workers, producers and trackers.
 
 use super::{Place, Verdict};
 use crate::model::event::{Event, Kind};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 
-/// The events of workers, producers and trackers. Within a run the first terminal event wins, before it the last event.
-pub(super) fn advance(node: &mut TaskRecord, event: &Event, place: Place) -> Verdict {
-    let Some(next) = target(node, event, place) else { return Verdict::Applied };
+/// Applies an event. Within a run the first terminal event wins; among the others the latest does.
+pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: Place) -> Verdict {
+    let Some(next) = target(node, event, position) else { return Verdict::Applied };
     if node.own.is_terminal() {
         if next.is_terminal() {
             node.duplicates = node.duplicates.saturating_add(1);
@@ -17,32 +17,13 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, place: Place) -> Ver
     if event.kind == Kind::Released {
         node.released = node.released.max(event.attempt + 1);
     }
-    let is_late = match event.kind {
-        Kind::Submitted => node.own != State::Expected,
-        // A record that is brought here once more, while it waits or after its release, say.
-        Kind::Scheduled if event.record.is_some() => {
-            !matches!(node.own, State::Expected | State::Queued | State::Scheduled)
-                || node.attempt > 0
-                || node.kept > 0
-                || is_released(node, event)
-        }
-        // What was published is the record of another wait, before the task's first attempt, say: this one goes on.
-        Kind::Released => {
-            !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
-        }
-        Kind::Retrying if event.record.is_some() => is_released(node, event) || (node.kept > 0 && event.attempt < node.attempt),
-        // The record of the next attempt is here, and nobody else has it: whoever says this was cut off before that.
-        Kind::Started | Kind::Warned | Kind::Retrying => node.kept > 0 && node.own == State::Retrying,
-        Kind::Scheduled => node.kept > 0,
-        _ => false,
-    };
-    if is_late {
+    if is_late(node, event) {
         return Verdict::Ignored;
     }
     if event.kind == Kind::Released {
         node.position = event.position;
     }
-    // One more `started` of an attempt brings what its handler wants to follow: a warning stays.
+    // A repeated `started` of an attempt only adds handler continuations: a warning stays.
     let goes_on = event.kind == Kind::Started && node.own == State::Warning && event.attempt == node.attempt;
     node.own = if goes_on && event.worker == node.worker { State::Warning } else { next };
     node.silent = false;
@@ -55,33 +36,62 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, place: Place) -> Ver
     }
     let started = if event.kind == Kind::Started { Some(event.at_ms) } else { event.started_at_ms };
     node.started_at_ms = node.started_at_ms.or(started);
+    set_result(node, event, next);
+    Verdict::Applied
+}
+
+/// Returns true if a later event of the run has overtaken this one.
+fn is_late(node: &TaskRecord, event: &Event) -> bool {
+    match event.kind {
+        Kind::Submitted => node.own != State::Expected,
+        // A record that is deferred again, while it already waits or after its release.
+        Kind::Scheduled if event.record.is_some() => {
+            !matches!(node.own, State::Expected | State::Queued | State::Scheduled)
+                || node.attempt > 0
+                || node.kept > 0
+                || is_released(node, event)
+        }
+        // The released record belongs to an earlier wait, for example before the first attempt; the current wait goes
+        // on.
+        Kind::Released => {
+            !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
+        }
+        Kind::Retrying if event.record.is_some() => is_released(node, event) || (node.kept > 0 && event.attempt < node.attempt),
+        // The record of the next attempt is deferred: these events come from a worker that was cut off before.
+        Kind::Started | Kind::Warned | Kind::Retrying => node.kept > 0 && node.own == State::Retrying,
+        Kind::Scheduled => node.kept > 0,
+        _ => false,
+    }
+}
+
+/// Sets result and error of the task after a transition to `next`.
+fn set_result(node: &mut TaskRecord, event: &Event, next: State) {
     match event.kind {
         Kind::Succeeded => {
             node.output = event.output.clone();
             node.error = None;
         }
-        // It says only that it was stopped; why, the record knows.
+        // The event only reports that the attempt was stopped; the record knows the reason.
         Kind::Cancelled if next == State::Failed => {}
-        // No attempt follows this one: what ends the task is the child that failed. The history has the attempt's error.
+        // No attempt follows: the failed child ends the task. The attempt's error stays in the history.
         Kind::Retrying if node.cancelled_by().is_some_and(|cancel| cancel.tripped) => {}
         Kind::Retrying | Kind::Failed | Kind::Cancelled | Kind::Expired => node.error = event.error.clone(),
         _ => {}
     }
-    Verdict::Applied
 }
 
-/// The wait that this record is brought for is over: a worker sends it again, because it never heard that it had arrived. A
-/// low attempt alone does not say so: whoever takes a task over from a killed worker counts from the attempt of its record.
+/// Returns true if the wait of the event's record is already over: a worker sends an event again that it believes
+/// lost. A low attempt alone proves nothing, because a worker that takes over counts from the attempt in the record.
 fn is_released(node: &TaskRecord, event: &Event) -> bool {
     event.attempt < node.released
 }
 
-/// The own state that an event asks for; None where it asks for none.
-fn target(node: &TaskRecord, event: &Event, place: Place) -> Option<State> {
+/// Own state that an event requests, if any.
+fn target(node: &TaskRecord, event: &Event, position: Place) -> Option<State> {
     Some(match event.kind {
         Kind::Submitted => {
             let not_before = node.policy.as_ref().and_then(|policy| policy.not_before_ms);
-            if not_before.is_some_and(|at| at > place.log_time_ms) { State::Scheduled } else { State::Queued }
+            if not_before.is_some_and(|at| at > position.log_time_ms) { State::Scheduled } else { State::Queued }
         }
         Kind::Scheduled => State::Scheduled,
         Kind::Released => State::Queued,

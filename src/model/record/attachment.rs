@@ -1,45 +1,45 @@
-//! Small values that are kept with a task: a report, a picture, a diagnosis.
+//! Attachments: small values stored with a task, such as a report, an image or a diagnosis.
 
 use data_encoding::BASE64;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::task::id::clip;
 
-/// The largest one, in bytes.
+/// Maximum size of one attachment, in bytes.
 pub const MAX_BYTES: usize = 64 << 10;
-/// The most of one task.
+/// Maximum number of attachments of one task.
 pub const MAX_COUNT: usize = 16;
-/// The longest name, and the longest media type, in characters.
+/// Maximum length of a name or media type, in characters.
 pub const MAX_NAME_CHARS: usize = 128;
-/// What one is that says nothing else.
+/// Default media type.
 pub const BYTES: &str = "application/octet-stream";
 
-/// A value and its name, as an event carries it.
+/// Attachment with its data, as carried by events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Attachment {
     /// 1 to 128 characters `A-Z a-z 0-9 . _ ~ @ -`.
     pub name: String,
-    /// Its media type.
+    /// Media type.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub media: String,
-    /// In base64.
+    /// Data, in base64.
     #[serde(default, with = "base64", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "String")]
     pub data: Vec<u8>,
 }
 
-/// What a task's record says of one.
+/// Attachment as listed in a task's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
     pub name: String,
     pub media: String,
     pub bytes: u32,
-    /// When it was put there, by the writer's clock.
+    /// Time of attaching by the writer's clock, epoch milliseconds.
     pub at_ms: i64,
 }
 
 impl Attachment {
-    /// An error says what cannot be kept.
+    /// Creates a valid attachment; the error describes the invalid field.
     pub fn new(name: impl Into<String>, media: impl Into<String>, data: impl Into<Vec<u8>>) -> Result<Self, String> {
         let attachment = Self { name: name.into(), media: media.into(), data: data.into() };
         attachment.check().map(|()| attachment)
@@ -85,18 +85,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_kept_is_told() {
-        let told = |name: &str, media: &str, bytes: usize| Attachment::new(name, media, vec![0; bytes]).unwrap_err();
+    fn invalid_attachments_are_refused_with_the_reason() {
+        let refusal = |name: &str, media: &str, bytes: usize| Attachment::new(name, media, vec![0; bytes]).unwrap_err();
         assert!(Attachment::new("report-1.csv", "text/csv; charset=utf-8", vec![0; MAX_BYTES]).is_ok());
-        assert!(told("", BYTES, 1).contains("is not a name"));
-        assert!(told("a/b", BYTES, 1).contains("`a/b` is not a name"));
-        assert!(told("a", "text", 1).contains("is not a media type"));
-        assert!(told("a", "text/x\n", 1).contains("is not a media type"));
-        assert_eq!(told("a", BYTES, MAX_BYTES + 1), "the attachment has 65537 bytes: at most 65536 are allowed");
+        assert!(refusal("", BYTES, 1).contains("is not a name"));
+        assert!(refusal("a/b", BYTES, 1).contains("`a/b` is not a name"));
+        assert!(refusal("a", "text", 1).contains("is not a media type"));
+        assert!(refusal("a", "text/x\n", 1).contains("is not a media type"));
+        assert_eq!(refusal("a", BYTES, MAX_BYTES + 1), "the attachment has 65537 bytes: at most 65536 are allowed");
     }
 
     #[test]
-    fn bytes_travel_as_text() {
+    fn data_is_encoded_as_base64() {
         let attachment = Attachment::new("a", BYTES, vec![0, 255, 7]).unwrap();
         let text = serde_json::to_string(&attachment).unwrap();
         assert!(text.contains(r#""data":"AP8H""#), "{text}");

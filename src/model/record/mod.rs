@@ -1,4 +1,4 @@
-//! What the store keeps of a task: one compact value, written once per changed task and batch.
+//! Record of a task in the store: one compact value, written once per changed task and batch.
 
 pub mod attachment;
 pub mod notifications;
@@ -16,39 +16,39 @@ use super::record::attachment::Attached;
 use super::record::notifications::NotificationLog;
 use super::record::rollup::RunCounts;
 use super::record::state::{Category, State};
-use super::retention::ExpiryKind;
+use super::retention::Expiry;
 use super::task::continuation::{Continuation, ids_below};
 use super::task::id::TaskId;
 use super::task::{OnFailure, Policy, Position};
 
-/// Entries of history that a record keeps; the oldest after the first go first.
+/// Maximum number of history entries in a record. The first entry stays; the oldest after it are dropped.
 pub const MAX_HISTORY: usize = 64;
-/// The longest message kept in history, in characters.
+/// Maximum length of a message in the history, in characters.
 pub const MAX_MESSAGE_CHARS: usize = 2_000;
 
-/// The record of one task.
+/// Record of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskRecord {
-    /// None while the task is only expected.
+    /// `None` while the task is only expected.
     pub task_type: Option<Arc<str>>,
-    /// What the task itself reached.
+    /// State of the task itself, without its children.
     pub own: State,
     /// Own state combined with the children's.
     pub state: State,
     pub run: u32,
     pub attempt: u32,
     pub worker: Option<Arc<str>>,
-    /// Where the task's record is.
+    /// Position of the task's record.
     pub position: Option<Position>,
     pub hash: Option<Box<str>>,
-    /// The policy has been seen; before that nothing is triggered.
+    /// Set once an announcement with the policy has arrived; no rule is evaluated before.
     pub announced: bool,
-    /// Kept as JSON text, because a policy leaves out what is not set.
+    /// Stored as JSON text, because a policy omits fields that are not set.
     #[serde(with = "super::json::as_text")]
     pub policy: Option<Box<Policy>>,
-    /// Its policy is not that of its record any more: who publishes that again changes it.
+    /// The policy differs from the one in the task's record and replaces it when the record is published again.
     pub patched: bool,
-    /// Log time of the first event about it: the order of lists.
+    /// Log time of the first event: the order of lists.
     pub seen_ms: i64,
     pub created_at_ms: Option<i64>,
     pub started_at_ms: Option<i64>,
@@ -57,63 +57,63 @@ pub struct TaskRecord {
     pub progress: Option<RawJson>,
     pub output: Option<RawJson>,
     pub error: Option<Box<ErrorInfo>>,
-    /// A reported failure sticks within its run.
+    /// An external task was reported as failed in this run, which later reports cannot undo.
     pub fault: bool,
-    /// Counts of what is below, grouped by the run of the direct child.
+    /// Counts of the descendants, grouped by the run of the direct child.
     pub below: Vec<RunCounts>,
-    /// First start and last end of anything in this subtree.
+    /// First start and last end of any task in this subtree.
     pub first_start: Option<Box<Moment>>,
     pub last_end: Option<Box<Moment>>,
-    /// The highest run in the tree (kept at the root).
+    /// Highest run in the tree (root only).
     pub highest_run: u32,
     pub history: Vec<HistoryEntry>,
     pub history_dropped: u32,
-    /// Terminal events after the first of a run.
+    /// Number of terminal events after the first of a run.
     pub duplicates: u32,
     pub log_lines: u32,
     pub log_dropped: u32,
-    /// What lies beside it, in the order in which it came.
+    /// Attachments in the order of arrival.
     pub attachments: Vec<Attached>,
-    /// The place after the last event folded into it.
+    /// Offset after the last event projected into the record.
     pub folded_to: i64,
-    /// Requests up to this place in the events partition were made before it; -1: before all of them.
+    /// Offset in the events partition; requests up to it do not apply to the task. -1: all requests apply.
     pub asof: i64,
     pub cancel: Option<Box<Cancel>>,
-    /// Bytes of its record that the tracker keeps until it is due; 0: it keeps none.
+    /// Size of the deferred record that the tracker stores until the task is due, in bytes; 0: none.
     pub kept: u32,
-    /// Of the waits of this run, each named by the attempt before it, those before this one have ended in a release.
+    /// Waits of this run that begin after an attempt lower than this have ended in a release.
     pub released: u32,
-    /// The offset of the event that carries its record in full, where one does.
+    /// Offset of an event that contains the task's complete record, if any.
     pub told_at: Option<i64>,
-    /// What is to be done outside, in this order ([`TaskRecord::want`]).
+    /// Pending effects in the order of execution ([`TaskRecord::push_effect`]).
     pub effects: Vec<Effect>,
-    /// What its handler has said is to follow, in this run.
+    /// Continuations added by the handler in this run.
     #[serde(with = "super::json::as_text")]
     pub handler_continuations: Option<Vec<Continuation>>,
-    /// A bit for each continuation that is made in this run.
+    /// Bit mask of the continuations created in this run.
     pub created_mask: u16,
-    /// What comes next by log time alone.
-    pub age: Option<ExpiryKind>,
-    /// At the top of its tree.
+    /// Next expiry by log time.
+    pub expiry: Option<Expiry>,
+    /// Set for the root of a tree.
     pub root: bool,
-    /// Something has been counted below it: it may have children, also some that count no more.
+    /// Set once a descendant was counted, even if none counts any more.
     pub has_below: bool,
-    /// The worker that had it has gone silent since.
+    /// The worker that held the task has stopped sending heartbeats.
     pub silent: bool,
-    /// Who has been told of it, where somebody is to be told.
+    /// Notification state, for tasks with actions or checks.
     pub told: Option<Box<NotificationLog>>,
-    /// A finished tree is kept until this time at least, epoch milliseconds (kept at the root).
+    /// Earliest removal of the finished tree, epoch milliseconds (root only).
     pub hold_ms: i64,
 }
 
-/// A time and the task that caused it.
+/// Time, and the task that caused it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     pub at_ms: i64,
     pub by: String,
 }
 
-/// One accepted event, as people read it.
+/// Entry of a task's history: one event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryEntry {
     pub kind: Kind,
@@ -123,26 +123,37 @@ pub struct HistoryEntry {
     pub attempt: u32,
     pub worker: Option<Arc<str>>,
     pub message: Option<String>,
-    /// The stable word of the error that it tells.
+    /// Code of the error in the event.
     pub error_kind: Option<Box<str>>,
-    /// How long the attempt took that it ends, where no `started` came before it, in milliseconds.
+    /// Duration of the ended attempt, if no `started` event preceded, in milliseconds.
     pub took_ms: Option<u32>,
-    /// Who asked for it.
+    /// Name of the API token that made the request.
     pub by: Option<Arc<str>>,
-    /// The fold did not act on it.
+    /// The event changed nothing.
     pub ignored: bool,
 }
 
 impl HistoryEntry {
-    /// What the fold itself has done.
+    /// Entry for an action of the projection itself.
     pub fn of_fold(kind: Kind, run: u32, (at_ms, offset): (i64, i64), message: String) -> Self {
-        let (attempt, worker, error_kind, took_ms, by, ignored) = Default::default();
-        Self { kind, at_ms, offset, run, attempt, worker, message: Some(message), error_kind, took_ms, by, ignored }
+        Self {
+            kind,
+            at_ms,
+            offset,
+            run,
+            attempt: 0,
+            worker: None,
+            message: Some(message),
+            error_kind: None,
+            took_ms: None,
+            by: None,
+            ignored: false,
+        }
     }
 }
 
 impl TaskRecord {
-    /// A task that something named and nobody announced yet.
+    /// Creates the record of a task that is named by others and not announced yet.
     pub fn expected(run: u32, seen_ms: i64) -> Self {
         Self {
             task_type: None,
@@ -184,7 +195,7 @@ impl TaskRecord {
             effects: Vec::new(),
             handler_continuations: None,
             created_mask: 0,
-            age: None,
+            expiry: None,
             root: false,
             has_below: false,
             silent: false,
@@ -197,17 +208,18 @@ impl TaskRecord {
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// None for bytes of another version: the caller treats the store as one to fold anew.
+    /// Returns `None` for bytes of another version; the caller rebuilds the store.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
     }
 
-    /// Whether a retry of what failed starts this task again: workers run it, and it has failed, expired or been cancelled.
+    /// Returns true if a retry of failed tasks restarts this task: workers run it, and it failed, expired or was
+    /// cancelled.
     pub fn is_restartable(&self) -> bool {
         self.own.category() == Category::Failed && self.announced && !self.is_external()
     }
 
-    /// Number of restartable tasks below it.
+    /// Number of restartable descendants.
     pub fn restartable_below(&self) -> u64 {
         self.below.iter().map(|group| group.restartable).sum()
     }
@@ -224,36 +236,36 @@ impl TaskRecord {
         self.policy.as_ref().map_or(OnFailure::Fail, |policy| policy.on_failure)
     }
 
-    /// Something follows it.
-    pub fn has_thens(&self) -> bool {
+    /// Returns true if the task has continuations.
+    pub fn has_continuations(&self) -> bool {
         self.handler_continuations.is_some() || self.policy.as_ref().is_some_and(|policy| !policy.rules.then.is_empty())
     }
 
-    /// What follows it, in the order of their numbers.
+    /// Continuations in the order of their numbers.
     pub fn thens(&self) -> impl Iterator<Item = &Continuation> {
         let asked = self.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
         asked.iter().chain(self.handler_continuations.iter().flatten())
     }
 
-    /// The ids that its continuations may have, and those that follow them.
-    pub fn then_ids(&self, id: &TaskId, ids: &mut Vec<TaskId>) {
+    /// Ids that the continuations and their own continuations may have.
+    pub fn continuation_ids(&self, id: &TaskId, ids: &mut Vec<TaskId>) {
         let asked = self.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
         ids_below(id, asked, 0, ids);
         ids_below(id, self.handler_continuations.as_deref().unwrap_or_default(), asked.len(), ids);
     }
 
-    /// So many of its children may fail.
+    /// Number of children that may fail before the task fails.
     pub fn tolerated(&self) -> u32 {
         self.policy.as_ref().and_then(|policy| policy.rules.max_failed).unwrap_or(0)
     }
 
-    pub fn remember(&mut self, entry: HistoryEntry) {
+    pub fn push_history(&mut self, entry: HistoryEntry) {
         self.make_room_in_history();
         self.history.push(entry);
     }
 
-    /// Adds an announcement that has come late: before the first event that made the record or moved it in that run.
-    pub fn remember_announcement(&mut self, entry: HistoryEntry) {
+    /// Adds a late announcement before the first entry of its run that created or moved the record.
+    pub fn insert_announcement(&mut self, entry: HistoryEntry) {
         self.make_room_in_history();
         let first = self.history.iter().position(|known| known.run == entry.run && known.kind.creates());
         self.history.insert(first.unwrap_or(self.history.len()), entry);
@@ -261,13 +273,13 @@ impl TaskRecord {
 
     fn make_room_in_history(&mut self) {
         if self.history.len() >= MAX_HISTORY {
-            // The first entry tells where the task came from; it stays.
+            // The first entry shows the origin of the task and stays.
             self.history.remove(1);
             self.history_dropped += 1;
         }
     }
 
-    /// The history of this run has events of attempts and no `submitted`.
+    /// Returns true if the history of this run contains events of attempts but no `submitted`.
     pub fn has_unannounced_events(&self) -> bool {
         let mut of_run = self.history.iter().filter(|entry| entry.run == self.run);
         of_run.clone().any(|entry| entry.worker.is_some()) && !of_run.any(|entry| entry.kind == Kind::Submitted)

@@ -1,4 +1,5 @@
-//! What has been told of a task: on which states its rules have been judged, and what came of it.
+//! Notification log of a task: the states its rules were evaluated on, the pending checks, and the notifications
+//! sent.
 
 use data_encoding::BASE32_NOPAD;
 use serde::{Deserialize, Serialize};
@@ -9,45 +10,45 @@ use crate::model::task::Rules;
 use crate::model::task::action::Notification;
 use crate::model::task::id::TaskId;
 
-/// Deliveries that a record lists; the oldest go first.
-pub const MAX_LISTED: usize = 32;
-/// Characters of the hash in a delivery's id.
+/// Maximum number of notifications listed in a record; the oldest are dropped first.
+pub const MAX_LISTED_DELIVERIES: usize = 32;
+/// Length of the hash in a notification's id, in characters.
 const HASH_CHARS: usize = 24;
 
-/// Kept for tasks with actions or checks.
+/// Notification state of a task that has actions or checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotificationLog {
-    /// The state that the actions were last judged on, in this run.
+    /// State on which the actions were last evaluated in this run.
     pub state: State,
-    /// Changes of state in this run.
+    /// Number of state changes in this run.
     pub changes: u32,
-    /// When that state was reached, epoch milliseconds. Clocks differ, and it never goes back.
+    /// Time at which the state was reached, epoch milliseconds. Never decreases, although writers' clocks differ.
     pub since_ms: i64,
-    /// When each check is due, epoch milliseconds; None: it is done with.
+    /// Due time of each check, epoch milliseconds; `None` once it has run.
     pub checks: Vec<Option<i64>>,
-    /// The newest last.
+    /// Sent notifications, newest last.
     pub deliveries: Vec<Delivery>,
-    /// Older ones that are no longer listed.
+    /// Number of older notifications no longer listed.
     pub unlisted: u32,
-    /// Not made, because too many were waiting.
+    /// Number of notifications not sent because too many were pending.
     pub refused: u32,
 }
 
-/// Something told once: a task of its own.
+/// Notification, which is sent by a task of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
     pub rule: RuleRef,
     pub run: u32,
-    /// The number of the change of state in its run.
+    /// Number of the state change within its run.
     pub change: u32,
     pub state: State,
-    /// The offset of the event that brought it about.
+    /// Offset of the event that caused it.
     pub cause: i64,
-    /// When that event says it happened, epoch milliseconds.
+    /// Time of that event by its writer's clock, epoch milliseconds.
     pub at_ms: i64,
 }
 
-/// What asks for it, by its place in the task's policy.
+/// Rule behind a notification, by its index in the task's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RuleRef {
     Action(u8),
@@ -56,7 +57,7 @@ pub enum RuleRef {
 }
 
 impl NotificationLog {
-    /// `latest_ms`: a check that is due after that is not made.
+    /// Creates the log. Checks due after `latest_ms` are dropped.
     pub fn new(rules: &Rules, created_at_ms: i64, latest_ms: i64) -> Self {
         let due = |check: &crate::model::task::action::Check| check.due_ms(created_at_ms).filter(|due| *due <= latest_ms);
         Self {
@@ -70,12 +71,12 @@ impl NotificationLog {
         }
     }
 
-    /// In a new run every state is reached anew; a check is not for a run, but for a time.
+    /// Resets the states for a new run. Checks belong to a time, not to a run, and stay.
     pub fn begin_run(&mut self) {
         (self.state, self.changes) = (State::Expected, 0);
     }
 
-    /// The next check: when, and its number.
+    /// Due time and index of the next check.
     pub fn next_check(&self) -> Option<(i64, usize)> {
         self.checks.iter().enumerate().filter_map(|(n, due)| Some(((*due)?, n))).min()
     }
@@ -85,7 +86,7 @@ impl NotificationLog {
     }
 
     pub fn list(&mut self, delivery: Delivery) {
-        if self.deliveries.len() >= MAX_LISTED {
+        if self.deliveries.len() >= MAX_LISTED_DELIVERIES {
             self.deliveries.remove(0);
             self.unlisted = self.unlisted.saturating_add(1);
         }
@@ -94,7 +95,7 @@ impl NotificationLog {
 }
 
 impl Delivery {
-    /// The id of its task, and of what is sent: the same whenever the log is folded.
+    /// Id of the notification and of its task: the same in every projection of the log.
     pub fn id(&self, task: &TaskId, telling: Notification<'_>) -> String {
         let Self { rule, run, change, cause, .. } = self;
         let digest = Sha256::digest(format!("{task}\0{run}\0{rule}\0{change}\0{cause}"));
@@ -112,7 +113,7 @@ impl RuleRef {
         }
     }
 
-    /// The number of the check, and whether it passed.
+    /// Index of the check and whether it passed; `None` for actions.
     pub const fn check(self) -> Option<(usize, bool)> {
         match self {
             Self::Action(_) => None,
@@ -122,7 +123,7 @@ impl RuleRef {
     }
 }
 
-/// As people find it in the task: `actions/0`, `checks/1/failed`.
+/// Path of the rule in the task: `actions/0`, `checks/1/failed`.
 impl std::fmt::Display for RuleRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -139,11 +140,12 @@ mod tests {
     use crate::model::task::action::Callback;
 
     #[test]
-    fn ids_differ_with_everything_that_makes_them() {
-        let (task, callback) = (TaskId::parse("order-42:a").unwrap(), Callback::to("https://a"));
+    fn id_differs_with_every_part_and_is_stable() {
+        let task = TaskId::parse("order-42:a").unwrap();
+        let callback = Callback::to("https://a");
         let first = Delivery { rule: RuleRef::Action(0), run: 1, change: 2, state: State::Failed, cause: 7, at_ms: 5 };
         let id = |delivery: Delivery| delivery.id(&task, Notification::Callback(&callback));
-        assert_eq!(id(first), "callback-h2cyidu2eweglirmkclmlzku", "never changed");
+        assert_eq!(id(first), "callback-h2cyidu2eweglirmkclmlzku", "ids must never change between builds");
         assert_eq!(id(Delivery { at_ms: 9, ..first }), id(first));
         for other in [
             Delivery { rule: RuleRef::Action(1), ..first },

@@ -1,10 +1,10 @@
-//! How the states of children become the state of their parent.
+//! Rollup of children's states into the state of their parent.
 
 use serde::{Deserialize, Serialize};
 
 use super::state::{Category, State};
 
-/// Tasks by state.
+/// Number of tasks by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts(pub [u64; State::COUNT]);
 
@@ -17,7 +17,7 @@ impl Counts {
         self.0[state.index()] += number;
     }
 
-    /// Takes off what was added before; an underflow would be a defect of the fold, and stays visible as zero.
+    /// Subtracts a number added before. An underflow would be a defect of the projection; it saturates at zero.
     pub fn sub(&mut self, state: State, number: u64) {
         let count = &mut self.0[state.index()];
         debug_assert!(*count >= number, "count of {state} would become negative");
@@ -41,38 +41,38 @@ impl Counts {
     }
 }
 
-/// What lies below a task, through those direct children that have this run. A parent that is started anew drops the
-/// groups below its new run: those children are superseded and do not count.
+/// Counts of the descendants reached through the direct children of one run. A new run of the parent drops the groups
+/// of older runs: those children are superseded and do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunCounts {
     pub run: u32,
-    /// These children are continuations, not what the task's end waits for.
+    /// These children are continuations, on which the task's own end does not depend.
     pub then: bool,
     pub children: Counts,
-    /// Of the children: failed ones that do not matter to the parent.
+    /// Failed children whose failure does not affect the parent.
     pub ignored: Counts,
-    /// The children and everything below them.
+    /// Children and all their descendants.
     pub tree: Counts,
-    /// Of these, the tasks that a retry of what failed starts again.
+    /// Tasks among them that a retry of failed tasks restarts.
     pub restartable: u64,
 }
 
-/// What a task contributes to its parent.
+/// Contribution of a task to its parent's rollup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollupInput {
     pub run: u32,
-    /// It is a continuation of its parent.
+    /// The task is a continuation of its parent.
     pub then: bool,
     pub state: State,
-    /// Its failure does not matter to the parent.
+    /// The task's failure does not affect its parent.
     pub ignored: bool,
-    /// Everything below it.
+    /// All descendants.
     pub tree: Counts,
-    /// The tasks that a retry of what failed starts again: it and those below it.
+    /// Tasks restarted by a retry of failed tasks: this task and its descendants.
     pub restartable: u64,
 }
 
-/// Sums over the groups that count for a parent in this run.
+/// Sums of children, ignored failures and all descendants over the groups that count.
 pub fn children_of(below: &[RunCounts]) -> (Counts, Counts, Counts) {
     let mut sums = (Counts::default(), Counts::default(), Counts::default());
     for group in below {
@@ -83,19 +83,19 @@ pub fn children_of(below: &[RunCounts]) -> (Counts, Counts, Counts) {
     sums
 }
 
-/// Adds a child to its parent's groups, unless it is superseded (its run is below the parent's).
+/// Adds a child to its parent's groups, unless it is superseded (its run is lower than the parent's).
 pub fn count(below: &mut Vec<RunCounts>, parent_run: u32, child: &RollupInput) {
     if child.run < parent_run {
         return;
     }
-    let place = match below.iter().position(|group| group.run == child.run && group.then == child.then) {
-        Some(place) => place,
+    let index = match below.iter().position(|group| group.run == child.run && group.then == child.then) {
+        Some(index) => index,
         None => {
             below.push(RunCounts { run: child.run, then: child.then, ..RunCounts::default() });
             below.len() - 1
         }
     };
-    let group = &mut below[place];
+    let group = &mut below[index];
     group.children.add(child.state, 1);
     group.tree.add(child.state, 1);
     group.tree.add_all(&child.tree);
@@ -105,16 +105,16 @@ pub fn count(below: &mut Vec<RunCounts>, parent_run: u32, child: &RollupInput) {
     }
 }
 
-/// Takes off what [`count`] added.
+/// Subtracts a child that [`count`] added.
 pub fn uncount(below: &mut Vec<RunCounts>, parent_run: u32, child: &RollupInput) {
     if child.run < parent_run {
         return;
     }
-    let Some(place) = below.iter().position(|group| group.run == child.run && group.then == child.then) else {
-        debug_assert!(false, "a child is taken off that was never counted");
+    let Some(index) = below.iter().position(|group| group.run == child.run && group.then == child.then) else {
+        debug_assert!(false, "a child is subtracted that was never counted");
         return;
     };
-    let group = &mut below[place];
+    let group = &mut below[index];
     group.children.sub(child.state, 1);
     group.tree.sub(child.state, 1);
     group.tree.sub_all(&child.tree);
@@ -124,15 +124,15 @@ pub fn uncount(below: &mut Vec<RunCounts>, parent_run: u32, child: &RollupInput)
         group.ignored.sub(child.state, 1);
     }
     if group.children.total() == 0 {
-        below.swap_remove(place);
+        below.swap_remove(index);
     }
 }
 
-/// The state of a task from its own state and its children's.
+/// Combines a task's own state with its children's.
 ///
-/// Own pending: own, whatever the children are. Own done and a child pending: waiting for children. Otherwise the worst
-/// of own and children, in the order succeeded < cancelled < expired < failed; children that failed do not matter while
-/// they are at most `tolerated`.
+/// Own state pending: the own state, whatever the children's states are. Own state terminal and a child pending:
+/// waiting for children. Otherwise the worst of own and children, in the order succeeded < cancelled < expired <
+/// failed; failed children are ignored while there are at most `tolerated`.
 pub fn combine(own: State, below: &[RunCounts], tolerated: u32) -> State {
     if !own.is_terminal() || below.is_empty() {
         return own;
@@ -140,18 +140,18 @@ pub fn combine(own: State, below: &[RunCounts], tolerated: u32) -> State {
     let thens = below.iter().any(|group| group.then);
     match settled(own, below, tolerated) {
         State::WaitingForChildren => State::WaitingForChildren,
-        // None of them is one that may fail.
+        // None of the continuations may fail.
         ended if thens => ended_with(ended, below, true, 0),
         ended => ended,
     }
 }
 
-/// The same without its continuations: what their turn is judged on.
+/// State without the continuations, which decides whether continuations are due.
 pub fn settled(own: State, below: &[RunCounts], tolerated: u32) -> State {
     if own.is_terminal() { ended_with(own, below, false, tolerated) } else { own }
 }
 
-/// With the children that are continuations, or with the others.
+/// Terminal state of a task by its continuations (`then`) or by its other children.
 fn ended_with(own: State, below: &[RunCounts], then: bool, tolerated: u32) -> State {
     if below.iter().any(|group| group.then == then && group.children.in_category(Category::Pending) > 0) {
         return State::WaitingForChildren;
@@ -164,7 +164,7 @@ fn ended_with(own: State, below: &[RunCounts], then: bool, tolerated: u32) -> St
     own.max(worst.unwrap_or(State::Succeeded))
 }
 
-/// The children that failed, were cancelled or expired, and whose failure matters.
+/// Counts of failed, cancelled and expired children whose failure affects the parent.
 fn lost(below: &[RunCounts], then: bool) -> Counts {
     let mut lost = Counts::default();
     for group in below.iter().filter(|group| group.then == then) {
@@ -175,7 +175,8 @@ fn lost(below: &[RunCounts], then: bool) -> Counts {
     lost
 }
 
-/// More children have failed than are tolerated, not counting what somebody only cancelled: the task cannot succeed.
+/// Returns true if more children failed than are tolerated, so that the task cannot succeed. Cancelled children alone
+/// do not suffice, because somebody decided to cancel them.
 pub fn is_lost(below: &[RunCounts], tolerated: u32) -> bool {
     let lost = lost(below, false);
     lost.total() > u64::from(tolerated) && lost.total() > lost.get(State::Cancelled)
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_table() {
+    fn states_combine_by_the_table() {
         use State::*;
         for (own, children, state) in [
             (Succeeded, vec![], Succeeded),
@@ -218,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn some_children_may_fail() {
+    fn tolerated_failures_do_not_fail_the_parent() {
         use State::*;
         let children = [(Failed, false), (Failed, true), (Cancelled, false), (Succeeded, false)];
         let states = [0, 1, 2, 9].map(|tolerated| combine(Succeeded, &below(&children), tolerated));
         assert_eq!(states, [Failed, Failed, Succeeded, Succeeded]);
-        assert_eq!(combine(Failed, &below(&children), 9), Failed, "the task's own failure is another matter");
+        assert_eq!(combine(Failed, &below(&children), 9), Failed, "the task's own failure is never tolerated");
         assert_eq!([0, 1, 2].map(|tolerated| is_lost(&below(&children), tolerated)), [true, true, false]);
-        assert!(!is_lost(&below(&[(Cancelled, false)]), 0), "somebody has decided that");
+        assert!(!is_lost(&below(&[(Cancelled, false)]), 0), "a cancelled child is somebody's decision");
     }
 
     #[test]

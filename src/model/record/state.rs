@@ -1,22 +1,22 @@
-//! The states of a task and what they mean to the tree above it.
+//! States of a task.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a task is. The order is the order in which outcomes outweigh one another (see [`State::severity`]).
+/// State of a task. For terminal states the order is the severity of the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum State {
-    /// A child or an event named it; it is not announced yet.
+    /// Named by a child or an event, but not announced yet.
     Expected = 0,
     Scheduled = 1,
     Queued = 2,
     Running = 3,
     Retrying = 4,
     Cancelling = 5,
-    /// Running, with a warning that somebody should see.
+    /// Running, with a warning that people should see.
     Warning = 6,
-    /// Its own work is done; some child is still pending.
+    /// The task's own work is done; a child is still pending.
     WaitingForChildren = 7,
     Succeeded = 8,
     Cancelled = 9,
@@ -24,7 +24,7 @@ pub enum State {
     Failed = 11,
 }
 
-/// What a state means to a parent.
+/// Meaning of a state for the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
@@ -66,13 +66,13 @@ impl State {
         self as usize
     }
 
-    /// Membership is indexed only for these: the states that people list, or that a worker has, and that do not hold the
-    /// bulk of the tasks.
+    /// Returns true if tasks are indexed by this state: states that people list or that a worker may hold, but not
+    /// the states of the bulk of the tasks.
     pub const fn is_indexed(self) -> bool {
         matches!(self, Self::Scheduled | Self::Failed | Self::Cancelled) || self.is_at_worker()
     }
 
-    /// A worker may have the task.
+    /// Returns true if a worker may hold the task.
     pub const fn is_at_worker(self) -> bool {
         matches!(self, Self::Running | Self::Retrying | Self::Cancelling | Self::Warning)
     }

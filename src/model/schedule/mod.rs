@@ -1,4 +1,4 @@
-//! Recurring schedules: when tasks are due, and what is done about it. [`times`] says when, [`step`] decides.
+//! Recurring schedules: [`times`] computes when a schedule fires, [`step`] decides what happens then.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,14 +15,14 @@ mod times;
 
 pub use times::{MAX_JITTER, Times};
 
-/// The longest name of a schedule.
+/// Maximum length of a schedule's name, in characters.
 pub const MAX_NAME_CHARS: usize = 96;
-/// The largest schedule, in bytes of JSON: every worker reads past it when it starts.
+/// Maximum size of a schedule as JSON, in bytes: every worker reads past all schedules when it starts.
 pub const MAX_SPEC_BYTES: usize = 16 << 10;
-/// Firings missed in an outage that are made up for, unless the schedule says otherwise.
+/// Default age up to which firings missed in an outage are caught up.
 pub const CATCH_UP: Millis = Millis::secs(86_400);
 
-/// When a schedule fires, and which task it makes. One of `cron` and `every`.
+/// Times at which a schedule fires, and the task created each time. Requires one of `cron` and `every`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ScheduleSpec")]
@@ -31,42 +31,43 @@ pub struct Spec {
     /// `@weekly`, `@monthly`, `@yearly`. `L`, `W` and `#` as usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
-    /// Every so often, in whole seconds, counted from `start_at`, or else from 1970-01-01T00:00:00Z: `every = "1h"` is on the hour.
+    /// Interval in whole seconds, counted from `start_at` or else from 1970-01-01T00:00:00Z: `every = "1h"` fires on
+    /// the hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Millis>,
-    /// The zone that `cron` is read in, by its IANA name, such as `Europe/Berlin`. Default `UTC`.
+    /// Time zone of `cron` by its IANA name, such as `Europe/Berlin`. Default `UTC`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// Nothing before this time (RFC 3339).
+    /// No firing before this time (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<String>,
-    /// Nothing at or after this time (RFC 3339).
+    /// No firing at or after this time (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_at: Option<String>,
-    /// Each firing comes up to so much later, always by the same for the same schedule and time; at most 1d. Default none.
+    /// Maximum random delay of each firing, always the same for the same schedule and time; at most 1d. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<Millis>,
     #[serde(default)]
     pub overlap: Overlap,
-    /// What was missed in an outage is made up for if it is not older than this. Default 1d.
+    /// Maximum age of firings missed in an outage that are caught up. Default 1d.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catch_up: Option<Millis>,
-    /// What is submitted each time.
+    /// Task submitted by each firing.
     pub task: Template,
 }
 
-/// What happens at a time when the task before has not ended, with everything below it.
+/// Behaviour when a schedule fires before the tree of its previous task has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
-    /// This time is left out.
+    /// The new firing is skipped.
     #[default]
     Skip,
-    /// Both run.
+    /// Both tasks run.
     Allow,
-    /// One firing waits for that end; further ones are left out.
+    /// One firing waits for the previous task to end; further ones are skipped.
     BufferOne,
-    /// The one before is cancelled.
+    /// The previous task is cancelled.
     Replace,
 }
 
@@ -81,7 +82,7 @@ impl Overlap {
     }
 }
 
-/// The task of a schedule: as a task that is submitted, without what each firing has of its own.
+/// Task template of a schedule: a task to submit, without the fields that each firing sets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ScheduledTask")]
@@ -95,17 +96,17 @@ pub struct Template {
     pub key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Default: `schedule/` and the schedule's name.
+    /// Default: `schedule/` followed by the schedule's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creator: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
-    /// A JSON object; `schedule` and `scheduled_for` are added to it.
+    /// JSON object; `schedule` and `scheduled_for` are added to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<Value>,
-    /// Not to be started later than so long after it was fired.
+    /// Time after the firing until which the task may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,35 +117,35 @@ pub struct Template {
     pub max_backoff: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
-    /// The first failed child that `max_failed` does not allow cancels everything still open below, and the task itself.
+    /// Cancels the task and everything pending below when a child fails beyond `max_failed`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fail_fast: bool,
-    /// So many children may fail without failing the task.
+    /// Number of children that may fail before the task fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_failed: Option<u32>,
-    /// What follows it.
+    /// Continuations of the task.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Continuation>,
-    /// What is done when it comes into a state; at most 8.
+    /// Notifications when the task reaches a state; at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
-    /// Looks at its state at a time; at most 8.
+    /// State checks at given times; at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
 }
 
-/// A schedule as it is kept: the value of `schedule/<name>` on the control topic.
+/// Stored schedule: the value of `schedule/<name>` on the control topic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Schedule {
     pub v: u32,
-    /// When this was written, epoch milliseconds, for people.
+    /// Time of writing, epoch milliseconds. For display only.
     #[serde(default)]
     pub at_ms: i64,
-    /// Only times after this are fired: when it was made, resumed, or given other times.
+    /// Only times after this one fire: when the schedule was created, resumed, or its times were changed.
     pub from_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Paused>,
-    /// It comes from a configuration file, by `kafleet schedules apply`.
+    /// Set for schedules from a configuration file (`kafleet schedules apply`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub applied: bool,
     pub spec: Spec,
@@ -159,16 +160,16 @@ pub struct Paused {
     pub reason: Option<String>,
 }
 
-/// Something that a schedule cannot have.
+/// Invalid field of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Flaw {
-    /// Keys from the spec on, such as `task/tags`.
+pub struct SpecError {
+    /// Path of the field from the spec on, such as `task/tags`.
     pub at: &'static str,
     pub what: String,
     pub hint: Option<&'static str>,
 }
 
-impl Flaw {
+impl SpecError {
     fn new(at: &'static str, what: impl Into<String>) -> Self {
         Self { at, what: what.into(), hint: None }
     }
@@ -178,7 +179,7 @@ impl Flaw {
     }
 }
 
-/// The name of a schedule is the beginning of its tasks' ids.
+/// Checks the name of a schedule, which its tasks' ids begin with.
 pub fn check_name(name: &str) -> Result<(), String> {
     if name.len() <= MAX_NAME_CHARS && !name.contains(':') && TaskId::parse(name).is_ok() {
         return Ok(());
@@ -188,19 +189,19 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 impl Spec {
-    /// Everything that is wrong with it.
-    pub fn flaws(&self) -> Vec<Flaw> {
+    /// All invalid fields of the schedule.
+    pub fn flaws(&self) -> Vec<SpecError> {
         let mut flaws = Times::of(self).err().unwrap_or_default();
         flaws.extend(self.task.flaws());
         let bytes = serde_json::to_vec(self).map_or(0, |text| text.len());
         if bytes > MAX_SPEC_BYTES {
             let what = format!("the schedule has {bytes} bytes: at most {MAX_SPEC_BYTES} are allowed");
-            flaws.push(Flaw::new("task", what).hint("put the data elsewhere and pass a link"));
+            flaws.push(SpecError::new("task", what).hint("put the data elsewhere and pass a link"));
         }
         flaws
     }
 
-    /// Whether another spec has the same times.
+    /// Returns true if another spec fires at the same times.
     pub fn same_times(&self, other: &Self) -> bool {
         let timing = |spec: &Self| {
             let Self { cron, every, timezone, start_at, end_at, jitter, .. } = spec.clone();
@@ -209,7 +210,7 @@ impl Spec {
         timing(self) == timing(other)
     }
 
-    /// When it fires, for people.
+    /// Description of the times for display.
     pub fn when(&self) -> String {
         match (&self.cron, self.every) {
             (Some(cron), _) => format!("{cron} {}", self.timezone.as_deref().unwrap_or("UTC")),
@@ -220,46 +221,46 @@ impl Spec {
 }
 
 impl Template {
-    fn flaws(&self) -> Vec<Flaw> {
+    fn flaws(&self) -> Vec<SpecError> {
         let mut flaws = Vec::new();
-        flaws.extend(check_type(&self.task_type).err().map(|why| Flaw::new("task/type", why)));
-        flaws.extend(check_tags(&self.tags).err().map(|why| Flaw::new("task/tags", why)));
+        flaws.extend(check_type(&self.task_type).err().map(|why| SpecError::new("task/type", why)));
+        flaws.extend(check_tags(&self.tags).err().map(|why| SpecError::new("task/tags", why)));
         let texts =
             [("task/key", &self.key), ("task/name", &self.name), ("task/creator", &self.creator), ("task/link", &self.link)];
         for (at, text) in texts {
             if text.as_ref().is_some_and(|text| text.chars().count() > MAX_TEXT_CHARS) {
-                flaws.push(Flaw::new(at, format!("it has more than {MAX_TEXT_CHARS} characters")));
+                flaws.push(SpecError::new(at, format!("it has more than {MAX_TEXT_CHARS} characters")));
             }
         }
         if self.options.as_ref().is_some_and(|options| !options.is_object()) {
-            flaws.push(Flaw::new("task/options", "it must be an object"));
+            flaws.push(SpecError::new("task/options", "it must be an object"));
         }
         if self.retries.is_some_and(|retries| retries > MAX_RETRIES) {
-            flaws.push(Flaw::new("task/retries", format!("at most {MAX_RETRIES} retries are allowed")));
+            flaws.push(SpecError::new("task/retries", format!("at most {MAX_RETRIES} retries are allowed")));
         }
         if self.timeout == Some(Millis(0)) {
-            flaws.push(Flaw::new("task/timeout", "an attempt needs some time"));
+            flaws.push(SpecError::new("task/timeout", "the timeout of an attempt must not be zero"));
         }
         if self.min_backoff.zip(self.max_backoff).is_some_and(|(min, max)| min > max) {
-            flaws.push(Flaw::new("task/min_backoff", "it is longer than `max_backoff`"));
+            flaws.push(SpecError::new("task/min_backoff", "it is longer than `max_backoff`"));
         }
-        let told = |(at, why): (String, String)| format!("`{}`: {why}", at.trim_start_matches('/'));
-        flaws.extend(check_thens(&self.then).err().map(|flaw| Flaw::new("task/then", told(flaw))));
-        let tells = [("task/actions", &self.actions[..], &[][..]), ("task/checks", &[][..], &self.checks[..])];
-        for (at, actions, checks) in tells {
+        let message = |(at, why): (String, String)| format!("`{}`: {why}", at.trim_start_matches('/'));
+        flaws.extend(check_thens(&self.then).err().map(|flaw| SpecError::new("task/then", message(flaw))));
+        let notifications = [("task/actions", &self.actions[..], &[][..]), ("task/checks", &[][..], &self.checks[..])];
+        for (at, actions, checks) in notifications {
             let flaw = NotificationRules { at: String::new(), actions, checks }.check().err();
-            flaws.extend(flaw.map(|flaw| Flaw::new(at, told(flaw))));
+            flaws.extend(flaw.map(|flaw| SpecError::new(at, message(flaw))));
         }
         let rules = self.rules();
         for tells in rules.all_tells().iter().filter(|tells| tells.checks.iter().any(|check| check.at.is_some())) {
-            let what = "`at` is one time, and the schedule makes many tasks";
+            let what = "`at` is a single time, but a schedule creates many tasks";
             let at = if tells.at.is_empty() { "task/checks" } else { "task/then" };
-            flaws.push(Flaw::new(at, what).hint("give `after`: so long after each firing"));
+            flaws.push(SpecError::new(at, what).hint("give `after`, which counts from each firing"));
         }
         flaws
     }
 
-    /// The rules of its tasks.
+    /// Rules of the schedule's tasks.
     pub fn rules(&self) -> Rules {
         Rules {
             options: self.options.clone(),
@@ -273,7 +274,7 @@ impl Template {
     }
 }
 
-/// A time as it is written in ids: `20261121T030000Z`, with milliseconds where it is not a whole second.
+/// Time as written in ids: `20261121T030000Z`, with milliseconds unless it is a whole second.
 pub fn stamp(at_ms: i64) -> String {
     let Ok(time) = jiff::Timestamp::from_millisecond(at_ms) else { return at_ms.to_string() };
     let second = time.strftime("%Y%m%dT%H%M%S");
@@ -283,12 +284,12 @@ pub fn stamp(at_ms: i64) -> String {
     }
 }
 
-/// The task of one firing: the same time is the same task.
+/// Task id of one firing: the same time gives the same task.
 pub fn task_of(schedule: &str, time_ms: i64) -> String {
     format!("{schedule}.{}", stamp(time_ms))
 }
 
-/// The task of a run that was asked for.
+/// Task id of a manually triggered run.
 pub fn run_of(schedule: &str, ask: &str) -> String {
     format!("{schedule}.run-{ask}")
 }

@@ -1,36 +1,36 @@
-//! What is done about a schedule at a time. All that is decided goes into its [`State`], which is written together with
-//! what is fired: whoever goes on with that state decides the rest, and nothing twice.
+//! Decisions of a schedule at a given time. All decisions go into its [`State`], which is written in one transaction
+//! with the fired tasks: another tracker resumes from that state and decides nothing twice.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{CATCH_UP, Overlap, Schedule, Times, task_of};
 
-/// Decisions that a state remembers.
+/// Maximum number of recent decisions kept in a state.
 pub const MAX_RECENT: usize = 10;
-/// Times decided in one step.
+/// Maximum number of times decided in one step.
 const MAX_TIMES: usize = 100;
-/// Missed times that are counted one by one; more are counted as so many.
+/// Maximum number of missed times counted exactly.
 pub const MAX_MISSED: u64 = 10_000;
 
-/// How far a schedule is: the value of `schedule-state/<name>` on the control topic, written by the tracker only.
+/// Progress of a schedule: the value of `schedule-state/<name>` on the control topic, written by the tracker only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ScheduleState")]
 pub struct State {
     pub v: u32,
-    /// Everything up to this time is decided, epoch milliseconds.
+    /// Times up to this one are decided, epoch milliseconds.
     pub through_ms: i64,
-    /// Times fired, left out because of an overlap, and missed in an outage (at least).
+    /// Number of times fired, skipped because of an overlap, and missed in an outage (at least).
     pub fired: u64,
     pub skipped: u64,
     pub missed: u64,
-    /// The task started last.
+    /// Task started last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Last>,
-    /// A time whose firing waits for the end of that task.
+    /// Time whose firing waits for the end of the last task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_ms: Option<i64>,
-    /// At most 10, newest first.
+    /// Recent decisions, newest first; at most 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recent: Vec<Note>,
 }
@@ -38,24 +38,24 @@ pub struct State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ScheduleLast")]
 pub struct Last {
-    /// The time it was for.
+    /// Scheduled time.
     pub time_ms: i64,
-    /// When it was fired.
+    /// Actual time of the firing.
     pub at_ms: i64,
     pub task: String,
 }
 
-/// Something that was decided.
+/// Decision about one or several consecutive times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ScheduleNote")]
 pub struct Note {
     pub outcome: Outcome,
-    /// The time it was for; of several in a row, the last one.
+    /// Scheduled time; of several consecutive ones, the last.
     pub time_ms: i64,
     pub at_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Of several in a row: how many.
+    /// Number of consecutive times.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub count: u64,
 }
@@ -65,13 +65,13 @@ pub struct Note {
 #[schemars(rename = "ScheduleOutcome")]
 pub enum Outcome {
     Fired,
-    /// The task before had not ended.
+    /// The previous task had not ended.
     Skipped,
-    /// It waits for the end of the task before.
+    /// The firing waits for the previous task to end.
     Buffered,
-    /// Nothing could fire it in time.
+    /// No tracker fired it in time.
     Missed,
-    /// Somebody asked for it.
+    /// Manually triggered.
     Run,
     Backfilled,
 }
@@ -89,22 +89,22 @@ impl Outcome {
     }
 }
 
-/// A task to be made.
+/// Task to create for one firing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fire {
     pub task: String,
     pub time_ms: i64,
-    /// This one is to be cancelled.
+    /// Id of the task to cancel.
     pub replaces: Option<String>,
 }
 
 impl State {
-    /// The first time that is not decided.
+    /// First undecided time.
     pub fn next(&self, schedule: &Schedule, times: &Times) -> Option<i64> {
         times.after(self.through_ms.max(schedule.from_ms))
     }
 
-    /// When something is to be decided, epoch milliseconds.
+    /// Time of the next decision, epoch milliseconds.
     pub fn due_at(&self, name: &str, schedule: &Schedule, times: &Times) -> Option<i64> {
         if schedule.paused.is_some() {
             return None;
@@ -112,8 +112,8 @@ impl State {
         self.next(schedule, times).map(|time| times.fires_at(name, time))
     }
 
-    /// Decides what is due now. `runs`: the task started last has not ended. An empty answer may still have changed the
-    /// state. Call it again until nothing changes.
+    /// Decides everything due now. `runs`: the task started last has not ended. An empty result may still have
+    /// changed the state. Call repeatedly until nothing changes.
     pub fn step(&mut self, name: &str, schedule: &Schedule, times: &Times, runs: bool, now_ms: i64) -> Vec<Fire> {
         let mut fires = Vec::new();
         if schedule.paused.is_some() {
@@ -127,13 +127,13 @@ impl State {
             fires.push(self.fire(name, time_ms, None, now_ms));
             runs = true;
         }
-        self.give_up(name, schedule, times, now_ms);
+        self.record_missed(name, schedule, times, now_ms);
         for _ in 0..MAX_TIMES {
             let Some(time_ms) = self.next(schedule, times).filter(|time| times.fires_at(name, *time) <= now_ms) else { break };
             self.through_ms = time_ms;
             let is_due = |time: i64| times.fires_at(name, time) <= now_ms;
             match schedule.spec.overlap {
-                // Of several that are due only the last one would stay.
+                // If several times are due, only the last of their tasks would survive.
                 Overlap::Replace if self.next(schedule, times).is_some_and(is_due) => self.skip(time_ms, now_ms),
                 Overlap::Skip if runs => self.skip(time_ms, now_ms),
                 Overlap::BufferOne if runs && self.waiting_ms.is_some() => self.skip(time_ms, now_ms),
@@ -152,11 +152,12 @@ impl State {
         fires
     }
 
-    /// What is older than the window of `catch_up` is missed.
-    fn give_up(&mut self, name: &str, schedule: &Schedule, times: &Times, now_ms: i64) {
+    /// Records times older than the window of `catch_up` as missed.
+    fn record_missed(&mut self, name: &str, schedule: &Schedule, times: &Times, now_ms: i64) {
         let oldest = now_ms.saturating_sub(schedule.spec.catch_up.unwrap_or(CATCH_UP).as_i64());
         let is_missed = |time: &i64| times.fires_at(name, *time) < oldest;
-        let (mut count, mut last) = (0, None);
+        let mut count = 0;
+        let mut last = None;
         while let Some(time) = self.next(schedule, times).filter(is_missed) {
             (self.through_ms, last) = (time, Some(time));
             count += 1;
@@ -179,13 +180,13 @@ impl State {
         Fire { task, time_ms, replaces }
     }
 
-    /// Remembers a run that was asked for.
+    /// Records a manually triggered run.
     pub fn ran(&mut self, task: &str, at_ms: i64) {
         self.last = Some(Last { time_ms: at_ms, at_ms, task: task.to_owned() });
         self.note(Outcome::Run, at_ms, at_ms, Some(task.to_owned()), 1);
     }
 
-    /// Remembers that past times were made up for.
+    /// Records a backfill of past times.
     pub fn backfilled(&mut self, last_ms: i64, count: u64, at_ms: i64) {
         self.note(Outcome::Backfilled, last_ms, at_ms, None, count);
     }

@@ -31,7 +31,7 @@ fn upcoming(spec: &Spec, after: &str, most: usize) -> Vec<String> {
 }
 
 #[test]
-fn times_are_those_of_the_zone() {
+fn cron_times_use_the_time_zone() {
     for (cron, zone, after, expected) in [
         ("0 3 * * *", "UTC", "2026-11-20T03:00:00Z", ["2026-11-21T03:00:00Z", "2026-11-22T03:00:00Z"]),
         ("0 3 * * *", "Asia/Kolkata", "2026-11-20T00:00:00Z", ["2026-11-20T21:30:00Z", "2026-11-21T21:30:00Z"]),
@@ -41,17 +41,17 @@ fn times_are_those_of_the_zone() {
         ("0 0 L * *", "UTC", "2028-02-01T00:00:00Z", ["2028-02-29T00:00:00Z", "2028-03-31T00:00:00Z"]),
         ("0 0 * * TUE#2", "UTC", "2026-11-01T00:00:00Z", ["2026-11-10T00:00:00Z", "2026-12-08T00:00:00Z"]),
         ("0 0 29 2 *", "UTC", "2097-01-01T00:00:00Z", ["2104-02-29T00:00:00Z", "2108-02-29T00:00:00Z"]),
-        // A day of the month or a day of the week.
+        // Day of month or day of week: either suffices.
         ("0 0 13 * FRI", "UTC", "2026-11-08T00:00:00Z", ["2026-11-13T00:00:00Z", "2026-11-20T00:00:00Z"]),
     ] {
         assert_eq!(upcoming(&spec(cron, zone), after, 2), expected, "{cron} {zone}");
     }
 }
 
-/// Where the clock is set forward, a fixed time that is not there fires right after the gap, and what comes every so often
-/// leaves it out. Where it is set back, a fixed time fires the first time, and what comes every so often both times.
+/// When the clock is set forward, a fixed time in the gap fires right after it, and a recurring one is skipped. When the
+/// clock is set back, a fixed time fires once, and a recurring one both times.
 #[test]
-fn each_day_with_another_clock_has_its_times() {
+fn clock_changes_skip_or_repeat_times_as_documented() {
     for (cron, zone, after, expected) in [
         // 2026-03-29: 02:00 becomes 03:00.
         (
@@ -81,7 +81,7 @@ fn each_day_with_another_clock_has_its_times() {
         // Half an hour, 2026-10-04: 02:00 becomes 02:30; 2026-04-05: 02:00 becomes 01:30.
         ("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00:00Z", vec!["2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"]),
         ("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T00:00:00Z", vec!["2026-04-04T14:45:00Z", "2026-04-05T15:15:00Z"]),
-        // A day that is not there at all: Samoa went over the date line.
+        // A missing day: Samoa crossed the date line.
         ("0 12 * * *", "Pacific/Apia", "2011-12-29T12:00:00Z", vec!["2011-12-29T22:00:00Z", "2011-12-30T22:00:00Z"]),
     ] {
         assert_eq!(upcoming(&spec(cron, zone), after, expected.len()), expected, "{cron} {zone}");
@@ -89,7 +89,7 @@ fn each_day_with_another_clock_has_its_times() {
 }
 
 #[test]
-fn an_interval_has_its_anchor() {
+fn interval_counts_from_its_anchor() {
     let hourly = every("1h");
     assert_eq!(upcoming(&hourly, "2026-11-20T03:10:00Z", 1), ["2026-11-20T04:00:00Z"]);
     let from = Spec { start_at: Some("2026-11-20T03:10:00Z".into()), ..every("7m") };
@@ -102,17 +102,23 @@ fn telling(actions: Vec<Action>, checks: Vec<Check>) -> Spec {
     Spec { task: Template { task_type: "a".into(), actions, checks, ..Template::default() }, ..every("1h") }
 }
 
-fn look(at: Option<&str>) -> Check {
+fn check(at: Option<&str>) -> Check {
     Check { after: None, at: at.map(str::to_owned), expect: ends(), passed: None, failed: None }
 }
 
+/// Checks that each spec is refused with the given reason.
+fn assert_refused(specs: impl IntoIterator<Item = (Spec, &'static str)>) {
+    for (spec, reason) in specs {
+        let errors = spec.flaws();
+        let messages: Vec<_> = errors.iter().map(|error| format!("{}: {} {:?}", error.at, error.what, error.hint)).collect();
+        let message = messages.join("; ");
+        assert!(message.contains(reason), "{spec:?} gave {message}");
+    }
+}
+
 #[test]
-fn what_cannot_be_is_told() {
-    let flaws = |spec: Spec| -> String {
-        let told: Vec<_> = spec.flaws().iter().map(|flaw| format!("{}: {} {:?}", flaw.at, flaw.what, flaw.hint)).collect();
-        told.join("; ")
-    };
-    for (spec, said) in [
+fn invalid_times_are_refused_with_the_reason() {
+    assert_refused([
         (spec("61 * * * *", "UTC"), "cron: `61 * * * *` is no cron expression"),
         (spec("* * * *", "UTC"), "five fields"),
         (spec("0 0 1 1 * * 2030", "UTC"), "is no cron expression"),
@@ -130,15 +136,21 @@ fn what_cannot_be_is_told() {
             Spec { start_at: Some("2026-01-02T00:00:00Z".into()), end_at: Some("2026-01-01T00:00:00Z".into()), ..every("1h") },
             "end_at",
         ),
+    ]);
+}
+
+#[test]
+fn invalid_tasks_of_schedules_are_refused_with_the_reason() {
+    assert_refused([
         (Spec { jitter: Some("2d".parse().unwrap()), ..every("1h") }, "jitter"),
         (Spec { task: Template::default(), ..every("1h") }, "task/type"),
         (
             Spec { task: Template { options: Some(3.into()), task_type: "a".into(), ..Template::default() }, ..every("1h") },
             "task/options",
         ),
-        (telling(vec![Action { on: ends(), callback: None, email: None }], Vec::new()), "task/actions: `actions/0`: give one of"),
-        (telling(Vec::new(), vec![look(None)]), "task/checks: `checks/0`: give `after` or `at`"),
-        (telling(Vec::new(), vec![look(Some("2030-01-01T00:00:00Z"))]), "task/checks: `at` is one time"),
+        (telling(vec![Action { on: ends(), callback: None, email: None }], Vec::new()), "task/actions: `actions/0`: give exactly one of"),
+        (telling(Vec::new(), vec![check(None)]), "task/checks: `checks/0`: give `after` or `at`"),
+        (telling(Vec::new(), vec![check(Some("2030-01-01T00:00:00Z"))]), "task/checks: `at` is a single time"),
         (
             Spec {
                 task: Template {
@@ -151,7 +163,7 @@ fn what_cannot_be_is_told() {
                 },
                 ..every("1h")
             },
-            "task/then: `at` is one time",
+            "task/then: `at` is a single time",
         ),
         (
             Spec {
@@ -160,10 +172,11 @@ fn what_cannot_be_is_told() {
             },
             "task: the schedule has",
         ),
-    ] {
-        let told = flaws(spec.clone());
-        assert!(told.contains(said), "{spec:?} gave {told}");
-    }
+    ]);
+}
+
+#[test]
+fn schedule_names_are_checked() {
     for bad in ["", "a:b", "a/b", "a b", &"x".repeat(MAX_NAME_CHARS + 1)] {
         assert!(check_name(bad).is_err(), "{bad}");
     }
@@ -203,7 +216,7 @@ impl Play {
 }
 
 #[test]
-fn a_time_is_decided_once() {
+fn each_time_is_decided_once() {
     let mut play = Play::new(Overlap::Skip, "2026-11-20T03:00:30Z");
     assert_eq!(play.tasks("2026-11-20T03:00:59Z", false), [""; 0]);
     assert_eq!(play.tasks("2026-11-20T03:01:00Z", false), ["s.20261120T030100Z"]);
@@ -215,7 +228,7 @@ fn a_time_is_decided_once() {
 }
 
 #[test]
-fn overlaps_are_as_the_schedule_says() {
+fn overlap_modes_behave_as_documented() {
     let three = "2026-11-20T03:03:00Z";
     let mut allow = Play::new(Overlap::Allow, "2026-11-20T03:00:00Z");
     assert_eq!(allow.tasks(three, true).len(), 3);
@@ -229,7 +242,7 @@ fn overlaps_are_as_the_schedule_says() {
     buffer.at("2026-11-20T03:04:00Z", true);
     buffer.schedule.paused = Some(Paused { at_ms: 0, reason: None });
     assert_eq!(buffer.tasks("2026-11-20T03:05:00Z", false), [""; 0]);
-    assert_eq!((buffer.state.waiting_ms, buffer.state.skipped), (None, 2), "what waits is left out by a pause");
+    assert_eq!((buffer.state.waiting_ms, buffer.state.skipped), (None, 2), "a pause skips the buffered firing");
     let mut replace = Play::new(Overlap::Replace, "2026-11-20T03:00:00Z");
     assert_eq!(replace.at(three, false)[0].replaces, None);
     let fires = replace.at("2026-11-20T03:05:00Z", true);
@@ -238,12 +251,12 @@ fn overlaps_are_as_the_schedule_says() {
 }
 
 #[test]
-fn what_is_older_than_the_window_is_missed() {
+fn times_older_than_catch_up_are_missed() {
     let mut play = Play::new(Overlap::Allow, "2026-11-20T00:00:00Z");
     play.schedule.spec.catch_up = Some("2m".parse().unwrap());
     assert_eq!(play.tasks("2026-11-20T01:00:10Z", false), ["s.20261120T005900Z", "s.20261120T010000Z"]);
     assert_eq!((play.state.missed, play.recent().last()), (58, Some(&(Outcome::Missed, 58))));
-    // Very many are counted as at least so many, and none of them is fired.
+    // Beyond the limit, missed times are counted only up to it, and none of them fires.
     let mut long = Play::new(Overlap::Allow, "2020-01-01T00:00:00Z");
     long.schedule.spec.catch_up = Some("2m".parse().unwrap());
     assert_eq!(long.tasks("2026-11-20T01:00:10Z", false).len(), 2);
@@ -251,7 +264,7 @@ fn what_is_older_than_the_window_is_missed() {
 }
 
 #[test]
-fn what_was_changed_or_resumed_has_no_past() {
+fn changed_or_resumed_schedule_starts_afresh() {
     let mut play = Play::new(Overlap::Allow, "2026-11-20T00:00:00Z");
     play.at("2026-11-20T00:01:00Z", false);
     play.schedule.from_ms = ms("2026-11-20T05:00:00Z");
@@ -286,9 +299,9 @@ fn fits(field: &str, value: i8, low: i8) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Against looking at every minute.
+    /// Compares with a search of every minute.
     #[test]
-    fn the_next_time_is_the_first_that_fits(
+    fn next_time_is_the_first_match(
         minute in field(0, 59), hour in field(0, 23), weekday in field(0, 6), begin in 1_600_000_000i64..2_000_000_000,
     ) {
         let spec = spec(&format!("{minute} {hour} * * {weekday}"), "UTC");
@@ -303,9 +316,9 @@ proptest! {
         prop_assert_eq!(times(&spec).after(begin), expected);
     }
 
-    /// Times grow, and nothing lies between a time and the one before: asking from anywhere between gives the same.
+    /// Times increase, and a search from any moment between two of them finds the later one.
     #[test]
-    fn times_are_a_line(minute in field(0, 59), hour in field(0, 23), zone in zones(), begin in 1_600_000_000i64..2_000_000_000) {
+    fn times_increase_without_gaps(minute in field(0, 59), hour in field(0, 23), zone in zones(), begin in 1_600_000_000i64..2_000_000_000) {
         let times = times(&spec(&format!("{minute} {hour} * * *"), zone));
         let mut last = begin * 1_000;
         for next in times.upcoming(last, 60) {
@@ -316,9 +329,9 @@ proptest! {
         }
     }
 
-    /// Whoever goes on with a state, at whatever moments: each time is decided once.
+    /// Each time is decided once, whenever the state is resumed.
     #[test]
-    fn nothing_is_decided_twice(
+    fn no_time_is_decided_twice(
         moments in prop::collection::vec((0i64..7_200_000, any::<bool>()), 1..40), overlap in 0usize..4, catch_up in 0u64..100,
     ) {
         let overlap = [Overlap::Skip, Overlap::Allow, Overlap::BufferOne, Overlap::Replace][overlap];
@@ -326,7 +339,8 @@ proptest! {
         play.schedule.spec.catch_up = Some(Millis::secs(catch_up * 60));
         let mut moments = moments;
         moments.sort_unstable();
-        let (mut tasks, mut last) = (Vec::new(), 0);
+        let mut tasks = Vec::new();
+        let mut last = 0;
         for (after, runs) in moments {
             last = ms("2026-11-20T00:00:00Z") + after;
             tasks.extend(play.tasks(&last.to_string(), runs));

@@ -1,4 +1,4 @@
-//! When a schedule fires: a pure function of what is written and the time before.
+//! Times at which a schedule fires: a pure function of its spec and the previous time.
 
 use std::sync::LazyLock;
 
@@ -7,23 +7,23 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use super::{Flaw, Spec};
+use super::{Spec, SpecError};
 use crate::model::task::id::clip;
 use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;
 
-/// The most that firings may be spread by.
+/// Maximum jitter of a schedule.
 pub const MAX_JITTER: Millis = Millis::secs(86_400);
-/// Changes of the clock that are looked behind: some years.
+/// Number of clock changes searched ahead, several years' worth.
 const MAX_CHANGES: usize = 16;
 const DEFAULT_ZONE: &str = "UTC";
 const CRON_HINT: &str =
     "five fields: minute hour day-of-month month day-of-week, such as `0 3 * * MON-FRI`; six with seconds in front";
 
-/// The zones that this build carries: every process of the same build has the same times, whatever its machine has.
+/// Time zones bundled with the build, so that all processes compute the same times regardless of the host's database.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// The times of a schedule, ready to be computed.
+/// Parsed times of a schedule.
 #[derive(Clone, Debug)]
 pub struct Times {
     rule: Rule,
@@ -41,42 +41,42 @@ enum Rule {
 }
 
 impl Times {
-    /// Or everything that is wrong with what the spec says of its times.
-    pub fn of(spec: &Spec) -> Result<Self, Vec<Flaw>> {
+    /// Parses the times of a spec, or returns all its invalid fields.
+    pub fn of(spec: &Spec) -> Result<Self, Vec<SpecError>> {
         let mut flaws = Vec::new();
         let start_ms = time("start_at", spec.start_at.as_deref(), &mut flaws);
         let end_ms = time("end_at", spec.end_at.as_deref(), &mut flaws);
         if start_ms.zip(end_ms).is_some_and(|(start, end)| end <= start) {
-            flaws.push(Flaw::new("end_at", "it is not after `start_at`"));
+            flaws.push(SpecError::new("end_at", "it is not after `start_at`"));
         }
         let jitter = spec.jitter.unwrap_or_default();
         if jitter > MAX_JITTER {
-            flaws.push(Flaw::new("jitter", format!("`{jitter}`: at most {MAX_JITTER} is allowed")));
+            flaws.push(SpecError::new("jitter", format!("`{jitter}`: at most {MAX_JITTER} is allowed")));
         }
         let rule = rule(spec, start_ms, &mut flaws);
         match rule {
             Some(rule) if flaws.is_empty() => {
                 let times = Self { rule, start_ms, end_ms, jitter };
-                // The longest that a rule may rest is some years: the 29th of February.
+                // A rule may pause for some years at most, as the 29th of February does.
                 let never = times.next_of_rule(Timestamp::UNIX_EPOCH.as_millisecond()).is_none();
-                if never { Err(vec![Flaw::new("cron", "it never fires: there is no such day")]) } else { Ok(times) }
+                if never { Err(vec![SpecError::new("cron", "it never fires: there is no such day")]) } else { Ok(times) }
             }
             _ => Err(flaws),
         }
     }
 
-    /// The first time after this one, in epoch milliseconds. None: there is none.
+    /// First time after `after_ms`, epoch milliseconds; `None` if there is none.
     pub fn after(&self, after_ms: i64) -> Option<i64> {
         let floor = self.start_ms.map_or(after_ms, |start| after_ms.max(start - 1));
         self.next_of_rule(floor).filter(|time| self.end_ms.is_none_or(|end| *time < end))
     }
 
-    /// The next times, at most so many.
+    /// Next times after `after_ms`, at most `most`.
     pub fn upcoming(&self, after_ms: i64, most: usize) -> Vec<i64> {
         std::iter::successors(self.after(after_ms), |time| self.after(*time)).take(most).collect()
     }
 
-    /// When what belongs to a time is fired: the same for the same schedule.
+    /// Firing time of a scheduled time, with the jitter: the same for the same schedule.
     pub fn fires_at(&self, schedule: &str, time_ms: i64) -> i64 {
         let spread = self.jitter.as_i64();
         if spread == 0 {
@@ -86,7 +86,7 @@ impl Times {
         time_ms.saturating_add(later as i64)
     }
 
-    /// Every time up to the one that is returned has been fired by then.
+    /// Latest scheduled time that has certainly fired by `at_ms`.
     pub fn all_fired_at(&self, at_ms: i64) -> i64 {
         at_ms.saturating_sub(self.jitter.as_i64()).saturating_sub(1)
     }
@@ -102,8 +102,8 @@ impl Times {
     }
 }
 
-/// The search gives up in a gap of more than two hours, as where a zone went over the date line and left out a day: behind
-/// the gap it goes on.
+/// Finds the next time of a cron rule. The parser's search stops at a clock gap of more than two hours, for example
+/// where a zone crossed the date line and skipped a day; the search then resumes after the gap.
 fn next_of_cron(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<i64> {
     let found = cron.find_next_occurrence(&after.to_zoned(zone.clone()), false).ok();
     let behind = || {
@@ -113,15 +113,15 @@ fn next_of_cron(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<i64> {
     found.or_else(behind).map(|next| next.timestamp().as_millisecond()).filter(|next| *next > after.as_millisecond())
 }
 
-fn rule(spec: &Spec, start_ms: Option<i64>, flaws: &mut Vec<Flaw>) -> Option<Rule> {
+fn rule(spec: &Spec, start_ms: Option<i64>, flaws: &mut Vec<SpecError>) -> Option<Rule> {
     match (&spec.cron, spec.every) {
         (Some(_), Some(_)) => {
-            flaws.push(Flaw::new("every", "give `cron` or `every`, not both"));
+            flaws.push(SpecError::new("every", "give `cron` or `every`, not both"));
             None
         }
         (None, None) => {
             flaws.push(
-                Flaw::new("cron", "it has neither `cron` nor `every`")
+                SpecError::new("cron", "it has neither `cron` nor `every`")
                     .hint("such as `cron = \"0 3 * * *\"` or `every = \"10m\"`"),
             );
             None
@@ -134,58 +134,58 @@ fn rule(spec: &Spec, start_ms: Option<i64>, flaws: &mut Vec<Flaw>) -> Option<Rul
                 Err(why) => {
                     let given = clip(spec.cron.as_deref().unwrap_or_default());
                     let what = format!("`{given}` is no cron expression: {}", lower(&why.to_string()));
-                    flaws.push(Flaw::new("cron", what).hint(CRON_HINT));
+                    flaws.push(SpecError::new("cron", what).hint(CRON_HINT));
                     None
                 }
             }
         }
         (None, Some(every)) => {
             if spec.timezone.is_some() {
-                flaws.push(Flaw::new("timezone", "it is for `cron`: an interval is the same everywhere").hint("remove it"));
+                flaws.push(SpecError::new("timezone", "it is for `cron`: an interval is the same everywhere").hint("remove it"));
             }
             let fits = every.0 >= 1_000 && every.0 % 1_000 == 0 && every <= MAX_EVERY;
             if !fits {
-                flaws.push(Flaw::new("every", format!("`{every}` is not a number of whole seconds from 1s to {MAX_EVERY}")));
+                flaws.push(SpecError::new("every", format!("`{every}` is not a number of whole seconds from 1s to {MAX_EVERY}")));
             }
             fits.then(|| Rule::Every { ms: every.as_i64(), anchor_ms: start_ms.unwrap_or(0).div_euclid(1_000) * 1_000 })
         }
     }
 }
 
-/// The longest interval: some years.
+/// Maximum interval: about ten years.
 const MAX_EVERY: Millis = Millis::secs(3_660 * 86_400);
 
-fn time(at: &'static str, text: Option<&str>, flaws: &mut Vec<Flaw>) -> Option<i64> {
+fn time(at: &'static str, text: Option<&str>, flaws: &mut Vec<SpecError>) -> Option<i64> {
     match parse_time(text?) {
         Ok(time) if Timestamp::from_millisecond(time).is_ok() => Some(time),
         Ok(_) => {
-            flaws.push(Flaw::new(at, "it is too far away"));
+            flaws.push(SpecError::new(at, "it is too far away"));
             None
         }
         Err(why) => {
-            flaws.push(Flaw::new(at, why));
+            flaws.push(SpecError::new(at, why));
             None
         }
     }
 }
 
-fn zone(name: &str, flaws: &mut Vec<Flaw>) -> Option<TimeZone> {
+fn zone(name: &str, flaws: &mut Vec<SpecError>) -> Option<TimeZone> {
     let zone = ZONES.get(name).ok();
     if zone.is_none() {
         let what = format!("`{}` is no time zone", clip(name));
-        flaws.push(Flaw::new("timezone", what).hint("write its IANA name, such as `Europe/Berlin` or `UTC`"));
+        flaws.push(SpecError::new("timezone", what).hint("write its IANA name, such as `Europe/Berlin` or `UTC`"));
     }
     zone
 }
 
-/// Messages of the parser begin in upper case and end with a stop.
+/// Adapts a message of the cron parser to lower case without a full stop.
 fn lower(text: &str) -> String {
     let text = text.trim_start_matches("Component error: ").trim_start_matches("Invalid pattern: ").trim_end_matches('.');
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
-/// FNV-1a: small, and the same for ever.
+/// FNV-1a: small, and stable across builds.
 fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

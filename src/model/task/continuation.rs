@@ -1,4 +1,4 @@
-//! Continuations: tasks that follow when a task and everything below it have ended.
+//! Continuations: tasks started when a task and everything below it have ended.
 
 use std::sync::Arc;
 
@@ -13,31 +13,31 @@ use crate::model::json::RawJson;
 use crate::model::record::state::State;
 use crate::model::units::duration::Millis;
 
-/// The most continuations of one task.
+/// Maximum number of continuations of one task.
 pub const MAX_THENS: usize = 8;
-/// The most continuations one below the other.
+/// Maximum length of a chain of continuations.
 pub const MAX_CHAIN: usize = 16;
-/// The largest params made of results, in bytes.
+/// Maximum size of params joined from results, in bytes.
 pub const MAX_JOINED_BYTES: usize = 1 << 20;
 
 const SEGMENT: &str = "then";
 
-/// A task to be run when another one has ended, as its child `then`, `then-2`, ….
+/// Task started when another one has ended, as its child `then`, `then-2`, ….
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Continuation {
-    /// Which end it follows.
+    /// Outcome that starts the continuation.
     #[serde(default)]
     pub on: On,
     #[serde(rename = "type")]
     pub task_type: Arc<str>,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub params: Value,
-    /// Its params are `{"params": …, "task": {…}, "results": [{…}, …]}`: these params, how the task ended, and how its
-    /// children did.
+    /// Changes the params to `{"params": …, "task": {…}, "results": [{…}, …]}`: the given params, the outcome of the
+    /// task, and the outcomes of its children.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub with_results: bool,
-    /// Ordering key; default: its id.
+    /// Ordering key; default: the continuation's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,25 +52,25 @@ pub struct Continuation {
     pub max_backoff: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
-    /// What its own failure does to the task that it follows.
+    /// Effect of its failure on the preceding task.
     #[serde(default, skip_serializing_if = "is_fail")]
     pub on_failure: OnFailure,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fail_fast: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_failed: Option<u32>,
-    /// What is done when it comes into a state; at most 8.
+    /// Notifications when the continuation reaches a state; at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
-    /// Looks at its state at a time; at most 8.
+    /// State checks at given times; at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
-    /// What follows it in turn.
+    /// Continuations of the continuation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Continuation>,
 }
 
-/// The end of a task, its other children included.
+/// Outcome of a task, including its regular children.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum On {
@@ -78,7 +78,7 @@ pub enum On {
     Succeeded,
     /// Failed or expired, not cancelled.
     Failed,
-    /// Any end, also a cancel.
+    /// Any outcome, including cancelled.
     Ended,
 }
 
@@ -92,17 +92,17 @@ impl On {
     }
 }
 
-/// Params made of results: what a continuation with `with_results` is given.
+/// Params of a continuation with `with_results`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Joined<P> {
     pub params: P,
-    /// The task that it follows.
+    /// Preceding task.
     pub task: Ended,
-    /// Its other children, those that were seen first before the others.
+    /// Its other children, in the order they were first seen.
     pub results: Vec<Ended>,
 }
 
-/// How a task ended.
+/// Outcome of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Ended {
     pub id: TaskId,
@@ -142,7 +142,7 @@ impl Continuation {
         Self { on, ..self }
     }
 
-    /// Its params become a [`Joined`].
+    /// Joins the results into the params, which become a [`Joined`].
     pub fn with_results(self) -> Self {
         Self { with_results: true, ..self }
     }
@@ -151,24 +151,24 @@ impl Continuation {
         Self { name: Some(name.into()), ..self }
     }
 
-    /// Its failure does not fail the task that it follows.
+    /// Keeps a failure of the continuation from failing the preceding task.
     pub fn ignore_failure(self) -> Self {
         Self { on_failure: OnFailure::Ignore, ..self }
     }
 
-    /// What follows it in turn.
+    /// Adds a continuation of the continuation.
     pub fn then(mut self, next: Continuation) -> Self {
         self.then.push(next);
         self
     }
 
-    /// What is told of it, once more.
+    /// Adds an action.
     pub fn action(mut self, action: Action) -> Self {
         self.actions.push(action);
         self
     }
 
-    /// A look at its state, once more.
+    /// Adds a state check.
     pub fn check(mut self, check: Check) -> Self {
         self.checks.push(check);
         self
@@ -200,13 +200,13 @@ impl Continuation {
     }
 }
 
-/// What is wrong with continuations, and where (a JSON pointer into the list).
+/// Checks continuations. The error has the JSON pointer into the list and the reason.
 pub fn check_thens(thens: &[Continuation]) -> Result<(), (String, String)> {
     check(thens, 1, "")?;
     for (n, then) in thens.iter().enumerate() {
         let bytes = serde_json::to_vec(&then.rules()).map_or(0, |text| text.len());
         if bytes > MAX_POLICY_BYTES {
-            let why = format!("what follows it and is told of it has {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed");
+            let why = format!("its continuations and notifications have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed");
             return Err((format!("/{n}"), why));
         }
     }
@@ -219,7 +219,7 @@ fn check(thens: &[Continuation], depth: usize, at: &str) -> Result<(), (String, 
         return wrong("", format!("{} continuations: at most {MAX_THENS} of one task are allowed", thens.len()));
     }
     if depth > MAX_CHAIN && !thens.is_empty() {
-        return wrong("", format!("more than {MAX_CHAIN} continuations follow one another"));
+        return wrong("", format!("the chain has more than {MAX_CHAIN} continuations"));
     }
     for (n, then) in thens.iter().enumerate() {
         if let Err(why) = check_type(&then.task_type) {
@@ -243,12 +243,12 @@ fn check(thens: &[Continuation], depth: usize, at: &str) -> Result<(), (String, 
     Ok(())
 }
 
-/// The segment of a task's continuation, by its number from 0.
+/// Id segment of a continuation by its number from 0.
 pub fn segment(number: usize) -> String {
     if number == 0 { SEGMENT.to_owned() } else { format!("{SEGMENT}-{}", number + 1) }
 }
 
-/// The number of the continuation that has this segment; None: any other child.
+/// Number of the continuation with this id segment; `None` for regular children.
 pub fn number_of(segment: &str) -> Option<usize> {
     let rest = segment.strip_prefix(SEGMENT)?;
     if rest.is_empty() {
@@ -258,7 +258,7 @@ pub fn number_of(segment: &str) -> Option<usize> {
     ((2..=MAX_THENS).contains(&number) && !rest.starts_with("-0")).then(|| number - 1)
 }
 
-/// The ids that continuations may have, and those that follow them, below a task.
+/// Ids that continuations below a task, and their own continuations, may have.
 pub fn ids_below(id: &TaskId, thens: &[Continuation], first: usize, ids: &mut Vec<TaskId>) {
     for (n, then) in thens.iter().enumerate().take(MAX_THENS) {
         if let Ok(next) = id.child(&segment(first + n)) {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_told_with_its_place() {
+    fn invalid_continuations_are_refused_with_their_pointer() {
         let of = |text: &str| check_thens(&serde_json::from_str::<Vec<Continuation>>(text).unwrap()).unwrap_err();
         assert_eq!(of(r#"[{"type":"a"},{"type":"B"}]"#).0, "/1/type");
         assert_eq!(of(r#"[{"type":"a","then":[{"type":"a","retries":9999}]}]"#).0, "/0/then/0/retries");
@@ -298,6 +298,6 @@ mod tests {
             "" => r#"[{"type":"a"}]"#.to_owned(),
             rest => format!(r#"[{{"type":"a","then":{rest}}}]"#),
         });
-        assert!(of(&deep).1.contains("follow one another"));
+        assert!(of(&deep).1.contains("more than 16 continuations"));
     }
 }

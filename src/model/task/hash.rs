@@ -1,4 +1,4 @@
-//! The spawn hash: the same work gets the same id, in whatever order it is spawned.
+//! Spawn hash: the same work gets the same id, in whatever order it is spawned.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,16 @@ use sha2::{Digest, Sha256};
 
 use crate::model::json::RawJson;
 
-/// Characters of the hash in an id.
+/// Length of the hash in an id, in characters.
 pub const HASH_CHARS: usize = 12;
 
-/// The first 12 characters of lower-case base32 of SHA-256 over the type, a zero byte, and the params as compact JSON
-/// with object keys sorted by bytes at every level. Test vectors: `schemas/spawn-hash.json`. Never changed.
+/// First 12 characters of the lower-case base32 of SHA-256 over the type, a zero byte, and the params as compact JSON
+/// with object keys sorted by bytes at every level. Test vectors: `schemas/spawn-hash.json`. Must never change.
 pub fn spawn_hash(task_type: &str, params: &Value) -> String {
     hash(task_type, &Canonical::of(params))
 }
 
-/// The same, from JSON text. An error, as of [`RawJson::value`].
+/// Spawn hash from JSON text. Fails like [`RawJson::value`].
 pub fn spawn_hash_of(task_type: &str, params: &RawJson) -> Result<String, serde_json::Error> {
     Ok(hash(task_type, &serde_json::from_str(params.text())?))
 }
@@ -36,7 +36,7 @@ fn hash(task_type: &str, params: &Canonical<'_>) -> String {
     hash
 }
 
-/// JSON with its keys in order, which borrows what it can.
+/// JSON value with sorted keys, which borrows from the input where possible.
 enum Canonical<'a> {
     Null,
     Bool(bool),
@@ -58,7 +58,7 @@ impl<'a> Canonical<'a> {
         }
     }
 
-    /// Of several entries with one key the last counts.
+    /// Creates an object; of several entries with one key the last wins.
     fn object(mut entries: Vec<(Cow<'a, str>, Self)>) -> Self {
         if !entries.is_sorted_by(|a, b| a.0 < b.0) {
             entries.reverse();
@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for Canonical<'de> {
     }
 }
 
-/// Text of JSON, borrowed where it has no escapes.
+/// JSON string, borrowed unless it contains escapes.
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -169,9 +169,9 @@ impl<'de> Visitor<'de> for Reader {
 mod tests {
     use super::*;
 
-    /// The published vectors: whoever spawns from another language checks against the same file.
+    /// Checks the published vectors, which implementations in other languages are tested against too.
     #[test]
-    fn the_published_vectors_hold() {
+    fn published_vectors_hold() {
         let vectors: Value = serde_json::from_str(include_str!("../../../schemas/spawn-hash.json")).unwrap();
         for vector in vectors["vectors"].as_array().unwrap() {
             let params: Value = serde_json::from_str(vector["params"].as_str().unwrap()).unwrap();
@@ -180,9 +180,9 @@ mod tests {
         }
     }
 
-    /// From text as from the value that the text stands for, whatever it is written like.
+    /// Compares the hash of a text with that of its parsed value, for various spellings.
     #[test]
-    fn the_text_has_the_hash_of_its_value() {
+    fn text_has_the_hash_of_its_value() {
         let deep = "[".repeat(200) + &"]".repeat(200);
         for text in [
             "null",

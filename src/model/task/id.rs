@@ -1,4 +1,4 @@
-//! Task ids: paths such as `order-42:fetch:3`, from which parent, root and depth can be read without a look-up.
+//! Task ids: paths such as `order-42:fetch:3`, from which parent, root and depth can be read without a lookup.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest id, in bytes.
+/// Maximum length of an id, in bytes.
 pub const MAX_ID_BYTES: usize = 512;
-/// The deepest tree, in levels.
+/// Maximum depth of a tree, in levels.
 pub const MAX_LEVELS: usize = 64;
-/// The longest segment, in characters.
+/// Maximum length of a segment, in characters.
 pub const MAX_SEGMENT_CHARS: usize = 128;
-/// The longest type name, in characters.
+/// Maximum length of a type name, in characters.
 pub const MAX_TYPE_CHARS: usize = 64;
 
-/// A valid task id. Cheap to clone.
+/// Valid task id. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(Arc<str>);
 
-/// Why a text is not a task id. The message names the text and what is allowed.
+/// Reason why a text is not a task id. The message names the text and the allowed form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     #[error("the id is empty: give 1 to {MAX_SEGMENT_CHARS} characters of A-Z a-z 0-9 . _ ~ @ -")]
@@ -39,14 +39,15 @@ pub enum IdError {
 }
 
 impl TaskId {
-    /// Checks a whole path.
+    /// Parses a whole path.
     pub fn parse(text: &str) -> Result<Self, IdError> {
         check(text)?;
         Ok(Self(text.into()))
     }
 
-    /// The id that a record from outside means: `id` alone is a root; with a parent it is the child's segment or the
-    /// child's whole path. A path without its parent is refused, because ids such as `urn:uuid:…` must not grow a tree.
+    /// Resolves the id of a record from outside: without a parent it is a root; with a parent it is the child's
+    /// segment or the child's whole path. A path without its parent is refused, because ids such as `urn:uuid:…` must
+    /// not create a tree.
     pub fn resolve(id: &str, parent: Option<&str>) -> Result<Self, IdError> {
         let Some(parent) = parent else {
             return match id.rsplit_once(':') {
@@ -62,17 +63,17 @@ impl TaskId {
         }
     }
 
-    /// The id of a record that brings none: the same on every delivery of that record.
+    /// Id of a record without an id header: the same on every delivery of that record.
     pub fn from_position(task_type: &str, partition: i32, offset: i64, timestamp_ms: i64) -> String {
         format!("{task_type}-{partition}-{offset}-{}", base36(timestamp_ms.max(0) as u64))
     }
 
-    /// What an event carries that speaks of no task.
+    /// Placeholder id of events that concern no task.
     pub fn of_tracker() -> Self {
         Self("kafleet".into())
     }
 
-    /// The child of this task with the given last segment.
+    /// Child of this task with the given segment.
     pub fn child(&self, segment: &str) -> Result<Self, IdError> {
         if segment.contains(':') {
             return Err(IdError::Character(clip(segment), ':'));
@@ -84,7 +85,7 @@ impl TaskId {
         &self.0
     }
 
-    /// The path above this task; none for a root.
+    /// Path of the parent; `None` for a root.
     pub fn parent(&self) -> Option<&str> {
         self.0.rsplit_once(':').map(|(parent, _)| parent)
     }
@@ -93,7 +94,7 @@ impl TaskId {
         self.parent().map(|parent| Self(parent.into()))
     }
 
-    /// The first segment: the task at the top of the tree.
+    /// First segment: the root of the tree.
     pub fn root(&self) -> &str {
         root_of(&self.0)
     }
@@ -106,31 +107,31 @@ impl TaskId {
         !self.0.contains(':')
     }
 
-    /// 1 for a root.
+    /// Depth in the tree; 1 for a root.
     pub fn depth(&self) -> usize {
         self.0.bytes().filter(|&byte| byte == b':').count() + 1
     }
 
-    /// Every path above this one, nearest first.
+    /// Paths of all ancestors, nearest first.
     pub fn ancestors(&self) -> impl Iterator<Item = &str> {
         std::iter::successors(self.parent(), |path| path.rsplit_once(':').map(|(parent, _)| parent))
     }
 
-    /// True for the task itself and everything below it.
+    /// Returns true for the task `top` itself and its descendants.
     pub fn is_within(&self, top: &str) -> bool {
         self.0.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     }
 }
 
-/// The first segment of a path.
+/// First segment of a path.
 pub fn root_of(path: &str) -> &str {
     path.split_once(':').map_or(path, |(root, _)| root)
 }
 
-/// Names of task types that begin like this belong to kafleet.
+/// Prefix of the type names reserved for kafleet.
 pub const RESERVED_TYPES: &str = "kafleet-";
 
-/// Checks the name of a type that a user registers or configures: a type name that is not reserved.
+/// Checks the name of a type registered or configured by a user: a valid type name that is not reserved.
 pub fn check_own_type(name: &str) -> Result<(), String> {
     check_type(name)?;
     if name.starts_with(RESERVED_TYPES) {
@@ -175,12 +176,12 @@ fn is_id_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | '@' | '-')
 }
 
-/// The start of a text that may be of any length, for messages.
+/// Cuts a text of any length to 80 characters for a message.
 pub(crate) fn clip(text: &str) -> String {
     clip_to(text, 80)
 }
 
-/// At most so many characters of a text, and a mark where it was cut.
+/// Cuts a text to the given number of characters and marks the cut with an ellipsis.
 pub(crate) fn clip_to(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -263,7 +264,7 @@ mod tests {
         }
         let deep = vec!["a"; 65].join(":");
         let long = vec!["x".repeat(120); 5].join(":");
-        for (bad, said) in [
+        for (bad, reason) in [
             ("", "empty"),
             ("a::b", "segment `` of the id"),
             (":a", "segment ``"),
@@ -273,13 +274,13 @@ mod tests {
             (&deep, "65 levels"),
             (&long, "604 bytes"),
         ] {
-            let told = TaskId::parse(bad).unwrap_err().to_string();
-            assert!(told.contains(said), "{bad:?} gave {told:?}");
+            let error = TaskId::parse(bad).unwrap_err().to_string();
+            assert!(error.contains(reason), "{bad:?} gave {error:?}");
         }
     }
 
     #[test]
-    fn a_path_from_outside_needs_its_parent() {
+    fn path_from_outside_requires_its_parent() {
         let resolve = |id, parent| TaskId::resolve(id, parent).map(|id| id.to_string());
         assert_eq!(resolve("a", None), Ok("a".into()));
         assert_eq!(resolve("b", Some("a")), Ok("a:b".into()));
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_read_off_the_path() {
+    fn parts_are_read_from_the_path() {
         let id = TaskId::parse("r:a:b").unwrap();
         assert_eq!((id.parent(), id.root(), id.segment(), id.depth()), (Some("r:a"), "r", "b", 3));
         assert_eq!(id.ancestors().collect::<Vec<_>>(), ["r:a", "r"]);
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_an_id_gets_the_same_one_on_every_delivery() {
+    fn record_without_an_id_gets_the_same_id_on_every_delivery() {
         assert_eq!(TaskId::from_position("echo", 3, 41, 1_700_000_000_000), "echo-3-41-loyw3v28");
         assert!(TaskId::parse(&TaskId::from_position(&"t".repeat(64), i32::MAX, i64::MAX, i64::MAX)).is_ok());
     }

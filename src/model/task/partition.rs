@@ -1,6 +1,6 @@
-//! Which partition a key belongs to: Kafka's own murmur2, so that every client agrees.
+//! Partition of a key by Kafka's own murmur2, so that all clients agree.
 
-/// The partition of a key among `count` partitions, as Java's default partitioner and librdkafka's `murmur2` choose it.
+/// Partition of a key among `count` partitions, as chosen by Java's default partitioner and librdkafka's `murmur2`.
 pub fn partition_of(key: &[u8], count: u32) -> u32 {
     (murmur2(key) & 0x7fff_ffff) % count.max(1)
 }
@@ -29,7 +29,7 @@ fn murmur2(data: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// From Kafka's own `UtilsTest.testMurmur2`.
+    /// Vectors of Kafka's `UtilsTest.testMurmur2`.
     #[test]
     fn agrees_with_kafka() {
         for (key, hash) in [

@@ -1,4 +1,4 @@
-//! What can be changed of a task after it was made.
+//! Changes to a task after its creation.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::units::duration::Millis;
 
-/// Changes of a task: what is left out stays, `null` takes it away.
+/// Changes to a task: omitted fields stay, `null` removes a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct Patch {
@@ -20,7 +20,7 @@ pub struct Patch {
     pub link: Option<Option<String>>,
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub options: Option<Option<Value>>,
-    /// When it is to start (epoch ms), while it waits for its first start at the tracker.
+    /// New start (epoch ms), while the task is deferred before its first attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
@@ -37,16 +37,16 @@ pub struct Patch {
     pub total_timeout: Option<Option<Millis>>,
 }
 
-/// Tells `null` from what is left out.
+/// Distinguishes `null` from an omitted field.
 pub fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 
 impl Patch {
     pub fn apply(&self, policy: &mut Policy) {
-        fn set<T: Clone>(place: &mut T, given: &Option<T>) {
+        fn set<T: Clone>(target: &mut T, given: &Option<T>) {
             if let Some(given) = given {
-                place.clone_from(given);
+                target.clone_from(given);
             }
         }
         set(&mut policy.name, &self.name);
@@ -62,7 +62,7 @@ impl Patch {
         set(&mut policy.total_timeout, &self.total_timeout);
     }
 
-    /// What it changes, by the names that people use.
+    /// Changed fields by their names in the API.
     pub fn fields(&self) -> Vec<&'static str> {
         let shown = [
             ("name", self.name.is_some()),
@@ -71,11 +71,11 @@ impl Patch {
             ("options", self.options.is_some()),
             ("start", self.not_before_ms.is_some()),
         ];
-        shown.into_iter().filter(|(_, given)| *given).map(|(field, _)| field).chain(self.of_attempts()).collect()
+        shown.into_iter().filter(|(_, given)| *given).map(|(field, _)| field).chain(self.attempt_fields()).collect()
     }
 
-    /// What it changes that workers read in the task's record.
-    pub fn of_attempts(&self) -> impl Iterator<Item = &'static str> + use<> {
+    /// Changed fields that workers read from the task's record.
+    pub fn attempt_fields(&self) -> impl Iterator<Item = &'static str> + use<> {
         let fields = [
             ("expires", self.expires_at_ms.is_some()),
             ("retries", self.retries.is_some()),
@@ -87,21 +87,21 @@ impl Patch {
         fields.into_iter().filter(|(_, given)| *given).map(|(field, _)| field)
     }
 
-    /// Why it cannot be applied to a task as it is; None: it can.
+    /// Reason why the patch cannot be applied to a task in its current state; `None` if it can.
     pub fn misfit(&self, node: &TaskRecord) -> Option<String> {
         if !node.announced {
-            return Some("nobody has published the task yet".to_owned());
+            return Some("the task is not published yet".to_owned());
         }
         if self.not_before_ms.is_some() && !(node.own == State::Scheduled && node.kept > 0 && node.attempt == 0) {
-            return Some(format!("the task is {}: only one that is scheduled can be given another start", node.own));
+            return Some(format!("the task is {}: only a scheduled task can be given another start", node.own));
         }
-        let field = self.of_attempts().next()?;
+        let field = self.attempt_fields().next()?;
         if node.is_external() {
-            return Some(format!("an external task has no `{field}`: whoever runs it keeps it"));
+            return Some(format!("an external task has no `{field}`: it applies to workers only"));
         }
-        // What the tracker keeps or publishes again, it can change; what is in a topic nobody can.
+        // A deferred or republished record can still be changed; one in a topic cannot.
         let is_out = !node.own.is_terminal() && node.kept == 0;
-        is_out.then(|| format!("the task is {}: its record is with the workers, who read `{field}` there", node.own))
+        is_out.then(|| format!("the task is {}: workers read `{field}` from its record, which is already published", node.own))
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_stays_and_null_takes_away() {
+    fn omitted_fields_stay_and_null_removes() {
         let mut policy = Policy { name: Some("old".into()), link: Some("l".into()), retries: Some(3), ..Policy::default() };
         let asked = patch(r#"{"name": null, "tags": ["a"], "timeout": 5000, "options": {"n": 1}}"#);
         asked.apply(&mut policy);
@@ -127,8 +127,10 @@ mod tests {
     }
 
     #[test]
-    fn what_workers_read_is_changed_only_where_they_read_it_anew() {
-        let (shown, read, start) = (patch(r#"{"name": "n"}"#), patch(r#"{"retries": 1}"#), patch(r#"{"not_before_ms": 1}"#));
+    fn attempt_fields_can_change_only_before_the_record_is_published() {
+        let shown = patch(r#"{"name": "n"}"#);
+        let read = patch(r#"{"retries": 1}"#);
+        let start = patch(r#"{"not_before_ms": 1}"#);
         let can = |patch: &Patch, own, kept, attempt| {
             let mut node = TaskRecord { own, kept, attempt, ..TaskRecord::expected(1, 0) };
             assert!(patch.misfit(&node).is_some(), "not announced");

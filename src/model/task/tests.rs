@@ -3,6 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::units::duration::Millis;
 
 const NOW: i64 = 1_700_000_000_000;
 
@@ -22,7 +23,7 @@ fn policy(headers: &[(&str, &str)]) -> Policy {
 }
 
 #[test]
-fn a_bare_json_line_is_a_task() {
+fn bare_json_line_is_a_task() {
     for line in ["{\"a\":1}", "[]", "null", "3", "\"text\"", " {} "] {
         let task = read(&[], line).unwrap();
         assert_eq!(task.params.text(), line.trim());
@@ -33,13 +34,13 @@ fn a_bare_json_line_is_a_task() {
 }
 
 #[test]
-fn headers_of_others_do_not_matter() {
+fn foreign_headers_are_ignored() {
     let task = read_as("echo", &[("x-app", b"\xff\xfe"), ("ce-id", b"other"), ("ce_unheard_of", b"x")], Some(b"1")).unwrap();
     assert_eq!(task.id.as_str(), "echo-3-41-loyw3v28");
 }
 
 #[test]
-fn every_header_is_read() {
+fn all_headers_are_decoded() {
     let task = read(
         &[
             ("ce_specversion", "1.0"),
@@ -96,7 +97,7 @@ fn every_header_is_read() {
 }
 
 #[test]
-fn an_expiry_is_a_duration_or_a_time() {
+fn expiry_is_a_duration_or_a_time() {
     assert_eq!(policy(&[("ce_expires", "10m")]).expires_at_ms, Some(NOW + 600_000));
     assert_eq!(policy(&[("ce_expires", "5000")]).expires_at_ms, Some(NOW + 5_000));
     assert_eq!(policy(&[("ce_expires", "10m"), ("ce_time", "1000")]).expires_at_ms, Some(601_000));
@@ -104,7 +105,7 @@ fn an_expiry_is_a_duration_or_a_time() {
 }
 
 #[test]
-fn what_is_no_task_is_refused_with_the_reason() {
+fn invalid_records_are_rejected_with_the_reason() {
     let long = "x".repeat(600);
     let many = vec!["t"; 33].join(",");
     let big = format!("{{\"options\":{{\"k\":\"{}\"}}}}", "x".repeat(17_000));
@@ -113,7 +114,7 @@ fn what_is_no_task_is_refused_with_the_reason() {
         (&[], "{\"a\":", "bad_json", "the params are not JSON"),
         (&[], "{\"a\":1} x", "bad_json", "trailing characters"),
         (&[], "not json", "bad_json", "the params are not JSON"),
-        (&[], "", "empty_value", "`null` at least"),
+        (&[], "", "empty_value", "at least `null`"),
         (&[("ce_id", "")], "1", "bad_id", "the id is empty"),
         (&[("ce_id", "a b")], "1", "bad_id", "character ` `"),
         (&[("ce_id", "urn:uuid:1")], "1", "bad_id", "name `urn:uuid` as its parent"),
@@ -121,7 +122,7 @@ fn what_is_no_task_is_refused_with_the_reason() {
         (&[("ce_id", "a"), ("ce_parent", "a//b")], "1", "bad_id", "character `/`"),
         (&[("ce_parent", "")], "1", "bad_id", "the id is empty"),
         (&[("ce_id", &long)], "1", "bad_id", "at most 512"),
-        (&[("ce_specversion", "2.0")], "1", "unsupported_version", "`ce_specversion` is `2.0`: CloudEvents 1.0"),
+        (&[("ce_specversion", "2.0")], "1", "unsupported_version", "`ce_specversion` is `2.0`: only CloudEvents 1.0"),
         (&[("ce_specversion", "")], "1", "unsupported_version", "CloudEvents 1.0"),
         (&[("ce_type", "other")], "1", "bad_header", "`other` does not match the topic, which holds tasks of type `echo`"),
         (&[("content-type", "text/xml")], "1", "bad_header", "`text/xml` is not JSON"),
@@ -141,21 +142,21 @@ fn what_is_no_task_is_refused_with_the_reason() {
         (&[("ce_name", &long)], "1", "bad_header", "more than 512 characters"),
         (&[("ce_tags", &many)], "1", "bad_header", "33 tags: at most 32"),
         (&[("ce_tags", &long)], "1", "bad_header", "1 to 128 characters"),
-        (&[("ce_policy", "{")], "1", "bad_header", "not the JSON expected"),
+        (&[("ce_policy", "{")], "1", "bad_header", "it is invalid"),
         (&[("ce_policy", "[{},true]")], "1", "bad_header", "must be a JSON object"),
         (&[("ce_policy", "{\"options\":[]}")], "1", "bad_header", "`options` must be a JSON object"),
         (&[("ce_policy", &big)], "1", "bad_header", "at most 16384 are allowed"),
     ];
-    for (headers, value, code, said) in cases {
+    for (headers, value, code, reason) in cases {
         let refusal = read(headers, value).unwrap_err();
         assert_eq!(refusal.code, code, "{headers:?} {value:?} gave {refusal:?}");
-        assert!(refusal.message.contains(said), "{headers:?} {value:?} gave {:?}", refusal.message);
+        assert!(refusal.message.contains(reason), "{headers:?} {value:?} gave {:?}", refusal.message);
         assert!(refusal.message.len() < 400, "a message of {} bytes for {code}", refusal.message.len());
     }
 }
 
 #[test]
-fn binary_garbage_is_refused() {
+fn binary_garbage_is_rejected() {
     let garbage: Vec<u8> = (0..=255).rev().collect();
     assert_eq!(read_as("echo", &[], Some(&garbage)).unwrap_err().code, "bad_json");
     assert_eq!(read_as("echo", &[("ce_id", &garbage)], Some(b"1")).unwrap_err().code, "bad_header");
@@ -164,28 +165,28 @@ fn binary_garbage_is_refused() {
 }
 
 #[test]
-fn a_record_without_a_value_is_refused() {
+fn record_without_a_value_is_rejected() {
     let refusal = read_as("echo", &[("ce_id", b"a"), ("ce_run", b"2")], None).unwrap_err();
     assert_eq!((refusal.code, refusal.task), ("empty_value", Some((TaskId::parse("a").unwrap(), 2))));
 }
 
 #[test]
-fn a_refusal_names_the_task_where_its_id_is_known() {
+fn rejection_names_the_task_if_its_id_is_known() {
     let named = |headers: &[(&str, &str)], value| read(headers, value).unwrap_err().task.map(|(id, run)| (id.to_string(), run));
     assert_eq!(named(&[("ce_id", "a")], "{"), Some(("a".into(), 1)));
     assert_eq!(named(&[], "{"), Some(("echo-3-41-loyw3v28".into(), 1)));
     assert_eq!(named(&[("ce_id", "a"), ("ce_parent", "p"), ("ce_run", "3"), ("ce_type", "b")], "1"), Some(("p:a".into(), 3)));
     assert_eq!(named(&[("ce_id", "a:b")], "1"), None);
     assert_eq!(named(&[("ce_retries", "x"), ("ce_id", "a"), ("ce_run", "2")], "1"), Some(("a".into(), 2)));
-    assert_eq!(named(&[("ce_run", "x"), ("ce_id", "a")], "1"), None, "of which run is not known");
+    assert_eq!(named(&[("ce_run", "x"), ("ce_id", "a")], "1"), None, "the run is unknown");
     let structured = ("content-type", STRUCTURED);
     assert_eq!(named(&[structured], "{\"retries\":\"x\",\"id\":\"a\"}"), Some(("a".into(), 1)));
     let unreadable = read_as("echo", &[("ce_id", b"\xff")], Some(b"1")).unwrap_err();
-    assert_eq!(unreadable.task, None, "it must not be named by its position");
+    assert_eq!(unreadable.task, None, "it must not be identified by its position");
 }
 
 #[test]
-fn a_child_may_be_named_by_segment_path_or_position() {
+fn child_is_identified_by_segment_path_or_position() {
     let id = |headers: &[(&str, &str)]| read(headers, "1").unwrap().id.to_string();
     assert_eq!(id(&[("ce_id", "c"), ("ce_parent", "r")]), "r:c");
     assert_eq!(id(&[("ce_id", "r:c"), ("ce_parent", "r")]), "r:c");
@@ -193,7 +194,7 @@ fn a_child_may_be_named_by_segment_path_or_position() {
 }
 
 #[test]
-fn a_structured_event_is_unwrapped() {
+fn structured_event_is_decoded() {
     let structured = [("content-type", "application/cloudevents+json; charset=utf-8")];
     let text = r#"{"specversion":"1.0","id":"c","parent":"r","type":"echo","source":"/x","time":"2026-01-31T12:00:00Z",
         "datacontenttype":"application/json","retries":2,"tags":"a,b","traceparent":"00-1-2-01","data":{"n":1}}"#;
@@ -223,9 +224,9 @@ fn header_name() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Bad input never panics, and what is refused says why.
+    /// Invalid input never panics, and rejections have a reason.
     #[test]
-    fn any_record_is_a_task_or_refused(
+    fn decoding_arbitrary_records_does_not_panic(
         headers in prop::collection::vec((header_name(), prop_oneof![any::<Vec<u8>>(), "[0-9a-z:.]{0,12}".prop_map(String::into_bytes)]), 0..5),
         value in prop::option::of(prop_oneof![any::<Vec<u8>>(), Just(b"{\"id\":\"a\",\"data\":1}".to_vec())]),
     ) {
@@ -236,9 +237,9 @@ proptest! {
         }
     }
 
-    /// What kafleet's own publisher writes is read back as it was.
+    /// Records of kafleet's own publisher decode to the same task.
     #[test]
-    fn what_is_published_is_read_back(
+    fn published_task_is_decoded_unchanged(
         id in "[A-Za-z0-9._~@-]{1,20}(:[A-Za-z0-9._~@-]{1,20}){0,3}",
         run in 1..=MAX_RUN,
         attempts_used in any::<u32>(),

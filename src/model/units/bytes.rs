@@ -1,10 +1,10 @@
-//! Sizes as people write them: `128MiB`, `64KiB`, `4MB`, or whole bytes.
+//! Sizes with units: `128MiB`, `64KiB`, `4MB`, or whole bytes.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number of bytes.
+/// Number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_is_meant() {
+    fn text_forms_are_parsed_and_round_trip() {
         for (text, bytes) in [("0", 0), ("64KiB", 65_536), ("128MiB", 128 << 20), ("4MB", 4_000_000), ("1 GiB", 1 << 30)] {
             assert_eq!(Bytes::parse(text), Ok(Bytes(bytes)), "{text}");
             assert_eq!(Bytes::parse(&Bytes(bytes).to_string()), Ok(Bytes(bytes)), "round trip of {text}");

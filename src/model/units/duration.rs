@@ -1,11 +1,11 @@
-//! Durations as people write them: `1500ms`, `30s`, `10m`, `2h`, `7d`, or whole milliseconds.
+//! Durations with units: `1500ms`, `30s`, `10m`, `2h`, `7d`, or whole milliseconds.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A span of time in whole milliseconds.
+/// Duration in whole milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
 
@@ -51,7 +51,7 @@ impl From<Duration> for Millis {
 }
 
 impl fmt::Display for Millis {
-    /// The largest unit that keeps it whole, so that what is printed can be written back.
+    /// Uses the largest unit that divides the duration, so that the text parses back to the same value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, factor) =
             UNITS.iter().rev().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor)).unwrap_or(&UNITS[0]);
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_is_meant() {
+    fn text_forms_are_parsed_and_round_trip() {
         for (text, ms) in [
             ("0", 0),
             ("1500", 1500),

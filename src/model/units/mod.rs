@@ -1,4 +1,4 @@
-//! Durations and sizes as people write them.
+//! Durations and sizes in their text form.
 
 pub(crate) mod bytes;
 pub mod duration;

@@ -1,4 +1,4 @@
-//! What people read of the life of a task.
+//! History of a task.
 
 use super::*;
 
@@ -9,13 +9,13 @@ fn late_announcement_comes_first_in_history_and_is_not_ignored() {
     late.at_ms = 9;
     let of_worker = |kind, at_ms| Event { at_ms, worker: Some("w".into()), ..event(kind, "a") };
     let log = [of_worker(Kind::Started, 6), of_worker(Kind::Succeeded, 7), late.clone(), late];
-    let told = |n: usize| {
+    let entries = |n: usize| {
         let history = fold_log(&log[..n], 1, 9).node("a").history;
         history.into_iter().map(|entry| (entry.kind, entry.at_ms, entry.ignored)).collect::<Vec<_>>()
     };
     let first = [(Kind::Submitted, 4, false), (Kind::Started, 6, false), (Kind::Succeeded, 7, false)];
-    assert_eq!(told(3), first);
-    assert_eq!(told(4), [&first[..], &[(Kind::Submitted, 9, true)]].concat(), "the second one is a repetition");
+    assert_eq!(entries(3), first);
+    assert_eq!(entries(4), [&first[..], &[(Kind::Submitted, 9, true)]].concat(), "the second one is a repetition");
 }
 
 #[test]
@@ -23,9 +23,10 @@ fn late_announcement_of_a_later_run_stands_before_that_run() {
     let done = |run| in_run(Event { worker: Some("w".into()), ..event(Kind::Succeeded, "a") }, run);
     let log = [submitted("a"), done(1), done(2), in_run(submitted("a"), 2)];
     let history = fold_log(&log, 1, 9).node("a").history;
-    let told: Vec<_> = history.iter().map(|entry| (entry.kind, entry.run)).collect();
-    let (s, d) = (Kind::Submitted, Kind::Succeeded);
-    assert_eq!(told, [(s, 1), (d, 1), (s, 2), (d, 2)]);
+    let entries: Vec<_> = history.iter().map(|entry| (entry.kind, entry.run)).collect();
+    let s = Kind::Submitted;
+    let d = Kind::Succeeded;
+    assert_eq!(entries, [(s, 1), (d, 1), (s, 2), (d, 2)]);
 }
 
 #[test]

@@ -1,27 +1,30 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use oracle::recompute;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::event::ErrorInfo;
+use crate::model::event::{Announcement, ErrorInfo, Event, Kind};
 use crate::model::json::RawJson;
-use crate::model::outbox::{Effect, KeptRecord};
+use crate::model::outbox::{Effect, KeptRecord, MAX_KEPT_BYTES};
 use crate::model::projection::changes::{Changes, Entry, Index};
+use crate::model::record::TaskRecord;
 use crate::model::record::rollup::{Counts, children_of, combine};
-use crate::model::record::state::Category;
+use crate::model::record::state::{Category, State};
 use crate::model::task::action::{Action, Callback, Check, NotifyAction};
-use crate::model::task::continuation::{Continuation, On, segment};
-use crate::model::task::{Policy, Position, Rules};
+use crate::model::task::continuation::{Continuation, On, number_of, segment};
+use crate::model::task::{OnFailure, Policy, Position, Rules};
 use crate::model::units::duration::Millis;
-use std::sync::Arc;
 
-mod follow;
+mod child_failures;
+mod continuations;
 mod history;
-mod policies;
+mod notifications;
+mod oracle;
 mod requests;
-mod tells;
 
-/// A store as the tracker sees it: records as bytes, indexes, counters.
+/// In-memory store: records as bytes, indexes and counters.
 #[derive(Default, PartialEq, Debug)]
 pub(crate) struct Kept {
     pub(crate) nodes: BTreeMap<TaskId, Vec<u8>>,
@@ -35,7 +38,7 @@ impl Kept {
     fn apply(&mut self, changes: Changes) {
         self.nodes.extend(changes.nodes);
         for entry in changes.removed {
-            assert!(self.index.remove(&format!("{entry:?}")), "removed what was not there: {entry:?}");
+            assert!(self.index.remove(&format!("{entry:?}")), "removed a missing entry: {entry:?}");
         }
         for entry in changes.added {
             assert!(self.index.insert(format!("{entry:?}")), "added twice: {entry:?}");
@@ -49,7 +52,7 @@ impl Kept {
         for (id, kept) in changes.kept {
             match kept {
                 Some(kept) => drop(self.kept.insert(id, kept)),
-                None => assert!(self.kept.remove(&id).is_some(), "dropped what was not kept"),
+                None => assert!(self.kept.remove(&id).is_some(), "removed a missing deferred record"),
             }
         }
         for (id, lines) in changes.logs {
@@ -62,9 +65,10 @@ impl Kept {
     }
 }
 
-/// Folds a log as a tracker does: in batches, with loads from the store and a cache that forgets.
+/// Projects a log as a tracker does: in batches, with loads from the store and a bounded cache.
 pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> Kept {
-    let (mut kept, mut working_set) = (Kept::default(), WorkingSet::default());
+    let mut kept = Kept::default();
+    let mut working_set = WorkingSet::default();
     for (number, events) in log.chunks(batch.max(1)).enumerate() {
         let mut missing = working_set.missing(events);
         while !missing.is_empty() {
@@ -140,7 +144,7 @@ fn external(task: &str, block_when_done: bool) -> Event {
     with_policy(task, Policy { rules: Rules { external: true, block_when_done, ..Rules::default() }, ..Policy::default() })
 }
 
-/// The states after each event of a story.
+/// State of a task after each event of a log.
 fn states(log: &[Event], task: &str) -> Vec<&'static str> {
     (1..=log.len())
         .map(|n| fold_log(&log[..n], 1, 100))
@@ -150,7 +154,7 @@ fn states(log: &[Event], task: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn one_task_from_submit_to_success() {
+fn task_goes_from_submitted_to_succeeded() {
     let mut done = event(Kind::Succeeded, "a");
     done.output = RawJson::parse(b"{\"n\":1}").ok();
     let log = [submitted("a"), event(Kind::Started, "a"), done, event(Kind::Started, "a"), failed("a")];
@@ -162,7 +166,7 @@ fn one_task_from_submit_to_success() {
 }
 
 #[test]
-fn a_parent_is_done_after_its_last_child_and_failed_if_one_failed() {
+fn parent_ends_after_its_last_child_and_fails_if_one_failed() {
     let log = [
         submitted("r"),
         submitted("r:a"),
@@ -180,7 +184,7 @@ fn a_parent_is_done_after_its_last_child_and_failed_if_one_failed() {
 }
 
 #[test]
-fn a_child_before_its_parent_makes_an_expected_parent() {
+fn child_before_its_parent_creates_an_expected_parent() {
     let log = [
         submitted("r:x:y"),
         event(Kind::Succeeded, "r:x:y"),
@@ -196,26 +200,26 @@ fn a_child_before_its_parent_makes_an_expected_parent() {
 }
 
 #[test]
-fn a_done_parent_reopens_for_a_late_child() {
+fn ended_parent_reopens_for_a_late_child() {
     let log = [submitted("r"), event(Kind::Succeeded, "r"), submitted("r:late"), event(Kind::Succeeded, "r:late")];
     assert_eq!(states(&log, "r"), ["queued", "succeeded", "waiting_for_children", "succeeded"]);
     assert!(fold_log(&log[..3], 1, 9).node("r").ended_at_ms.is_none());
 }
 
 #[test]
-fn an_ignored_failure_does_not_fail_the_parent() {
+fn ignored_failure_does_not_fail_the_parent() {
     let ignored = with_policy("r:a", Policy { on_failure: OnFailure::Ignore, ..Policy::default() });
     let log = [submitted("r"), ignored, event(Kind::Succeeded, "r"), failed("r:a")];
     assert_eq!(states(&log, "r").last(), Some(&"succeeded"));
 }
 
 #[test]
-fn a_retried_child_heals_its_parent_and_a_retried_parent_supersedes_its_children() {
+fn retried_child_recovers_its_parent_and_retried_parent_supersedes_its_children() {
     let mut log = vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), failed("r:a")];
     assert_eq!(states(&log, "r").last(), Some(&"failed"));
     log.extend([in_run(submitted("r:a"), 2), in_run(event(Kind::Succeeded, "r:a"), 2)]);
     assert_eq!(states(&log, "r")[4..], ["waiting_for_children", "succeeded"]);
-    // The parent again, in run 3: the old child no longer counts, also when it fails now.
+    // The parent runs again, in run 3: the superseded child no longer counts, even if it fails now.
     log.extend([in_run(submitted("r"), 3), in_run(submitted("r:b"), 3), in_run(event(Kind::Succeeded, "r:b"), 3)]);
     log.extend([in_run(event(Kind::Succeeded, "r"), 3), in_run(failed("r:a"), 2)]);
     let node = fold_log(&log, 4, 100).node("r");
@@ -238,19 +242,19 @@ fn children_of_a_new_run_count_before_their_parent_is_seen_in_it() {
 }
 
 #[test]
-fn another_task_under_the_same_id_is_told_on_the_parent() {
+fn id_conflict_is_recorded_on_the_parent() {
     let mut other = submitted("r:a");
     other.task.as_mut().unwrap().hash = Some("other".into());
     let kept = fold_log(&[submitted("r"), submitted("r:a"), other, event(Kind::Succeeded, "r:a")], 2, 100);
-    let told: Vec<String> = kept.node("r").history.into_iter().filter_map(|entry| entry.message).collect();
-    assert!(told.iter().any(|message| message.starts_with("spawn_conflict: `r:a`")), "{told:?}");
+    let messages: Vec<String> = kept.node("r").history.into_iter().filter_map(|entry| entry.message).collect();
+    assert!(messages.iter().any(|message| message.starts_with("spawn_conflict: `r:a`")), "{messages:?}");
     assert_eq!(kept.node("r:a").hash.as_deref(), Some("h"));
     assert_eq!(kept.node("r:a").state, State::Succeeded);
 }
 
-/// The table of external tasks: reports may go backwards while children are pending; a reported failure sticks.
+/// Reports on external tasks may go backwards while children are pending; a reported failure sticks.
 #[test]
-fn external_tasks_follow_their_reports() {
+fn external_task_follows_its_reports() {
     use State::*;
     let story = |block, reports: &[State], children: &[Event]| {
         let mut log = vec![external("x", block)];
@@ -258,7 +262,8 @@ fn external_tasks_follow_their_reports() {
         log.extend(reports.iter().map(|state| reported("x", *state)));
         states(&log, "x").last().copied().unwrap()
     };
-    let (open, done) = (submitted("x:c"), event(Kind::Succeeded, "x:c"));
+    let open = submitted("x:c");
+    let done = event(Kind::Succeeded, "x:c");
     for (block, reports, children, state) in [
         (true, vec![Running], vec![], "running"),
         (true, vec![Running, Warning], vec![], "warning"),
@@ -274,13 +279,13 @@ fn external_tasks_follow_their_reports() {
     ] {
         assert_eq!(story(block, &reports, &children), state, "block {block}, reports {reports:?}, {} children", children.len());
     }
-    // A report on a task that is not external is in the history, and changes nothing.
+    // A report on a task that is not external is recorded in the history and changes nothing.
     let kept = fold_log(&[submitted("a"), reported("a", Failed)], 1, 9);
     assert!(kept.node("a").history[1].ignored && kept.node("a").state == Queued);
 }
 
 #[test]
-fn what_only_speaks_of_a_task_makes_no_record() {
+fn event_about_an_unknown_task_creates_no_record() {
     for kind in [
         Kind::CancelRequested,
         Kind::RetryRequested,
@@ -296,7 +301,7 @@ fn what_only_speaks_of_a_task_makes_no_record() {
     }
 }
 
-// ---- properties over random trees and event orders
+// ---- properties of random trees and event orders
 
 const IDS: [&str; 12] = ["r", "r:then", "r:then-2", "r:a:then", "r:a", "r:b", "r:a:x", "r:a:y", "r:a:x:p", "r:b:z", "s", "s:t"];
 
@@ -310,9 +315,9 @@ fn some_thens(number: usize) -> Vec<Continuation> {
 
 fn some_tells(state: State) -> (Vec<Action>, Vec<Check>) {
     let callback = Callback::to("https://a.example");
-    let tell = Some(NotifyAction { callback: Some(callback.clone()), email: None });
+    let action = Some(NotifyAction { callback: Some(callback.clone()), email: None });
     let check =
-        |after: u64| Check { after: Some(Millis(after)), at: None, expect: vec![state], passed: tell.clone(), failed: None };
+        |after: u64| Check { after: Some(Millis(after)), at: None, expect: vec![state], passed: action.clone(), failed: None };
     (vec![Action { on: vec![state], callback: Some(callback), email: None }], vec![check(3), check(9)])
 }
 
@@ -368,139 +373,42 @@ pub(crate) fn any_event() -> impl Strategy<Value = Event> {
     )
 }
 
-/// The slow and obvious way: a task's counts from all records below it, its state from the definition.
-fn recompute(kept: &Kept) {
-    let nodes: BTreeMap<&TaskId, TaskRecord> =
-        kept.nodes.iter().map(|(id, bytes)| (id, TaskRecord::decode(bytes).unwrap())).collect();
-    let counted = |child: &TaskId| {
-        let parent = child.parent_id().and_then(|parent| nodes.get(&parent));
-        parent.is_some_and(|parent| nodes[child].run >= parent.run)
-    };
-    for (id, node) in &nodes {
-        let children: Vec<&TaskRecord> = nodes
-            .iter()
-            .filter(|(child, _)| child.parent() == Some(id.as_str()) && counted(child))
-            .map(|(_, node)| node)
-            .collect();
-        let mut by_state = Counts::default();
-        children.iter().for_each(|child| by_state.add(child.state, 1));
-        let (mut tree, mut restartable) = (Counts::default(), 0);
-        for (below, node) in &nodes {
-            let path: Vec<TaskId> =
-                below.ancestors().take_while(|above| *above != id.as_str()).map(|above| TaskId::parse(above).unwrap()).collect();
-            if *below != *id && below.is_within(id.as_str()) && counted(below) && path.iter().all(&counted) {
-                tree.add(node.state, 1);
-                restartable += u64::from(node.is_restartable());
-            }
-        }
-        let (have, _, have_tree) = children_of(&node.below);
-        assert_eq!(have, by_state, "children of {id}");
-        assert_eq!(have_tree, tree, "tree of {id}");
-        assert_eq!(node.restartable_below(), restartable, "restartable tasks below {id}");
-        let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
-        assert_eq!(node.state == State::Cancelling, cancelling, "{id} is being cancelled");
-        assert!(cancelling || node.state == combine(node.own, &node.below, node.tolerated()), "state of {id}");
-        let is_then = |child: &TaskId| number_of(child.segment()).is_some();
-        let children_that = |then: bool| -> Vec<&TaskRecord> {
-            let mine = nodes.iter().filter(|(child, _)| child.parent() == Some(id.as_str()) && counted(child));
-            mine.filter(|(child, _)| is_then(child) == then).map(|(_, node)| node).collect()
-        };
-        let matters = |child: &&TaskRecord| child.on_failure() == OnFailure::Fail;
-        let pending = children.iter().any(|child| child.state.category() == Category::Pending);
-        let lost = |then: bool, tolerated: u32| -> Option<State> {
-            let failed = children_that(then).into_iter().filter(matters).map(|child| child.state);
-            let failed: Vec<State> = failed.filter(|state| state.category() == Category::Failed).collect();
-            failed.iter().max().copied().filter(|_| failed.len() > tolerated as usize)
-        };
-        let worst = lost(false, node.tolerated());
-        if node.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast)
-            && worst.is_some_and(|worst| worst > State::Cancelled)
-        {
-            assert!(node.cancel.is_some(), "{id} fails fast: a cancel is in force");
-        }
-        let state = match node.own {
-            own if !own.is_terminal() => {
-                if cancelling {
-                    State::Cancelling
-                } else {
-                    own
-                }
-            }
-            _ if pending => State::WaitingForChildren,
-            own => own.max(worst.unwrap_or(State::Succeeded)).max(lost(true, 0).unwrap_or(State::Succeeded)),
-        };
-        assert_eq!(node.state, state, "state of {id} by the definition");
-        let others_open = children_that(false).iter().any(|child| child.state.category() == Category::Pending);
-        for (n, then) in node.thens().enumerate().filter(|_| node.announced && node.own.is_terminal() && !others_open) {
-            let made = node.created_mask & (1 << n) != 0;
-            assert!(made || !then.on.is(node.own.max(worst.unwrap_or(State::Succeeded))), "{id}: {n} follows");
-            assert!(!made || nodes[&id.child(&segment(n)).unwrap()].run >= node.run, "{id}: {n} is there");
-        }
-        if node.state.is_terminal() {
-            assert!(node.own.is_terminal() && !pending, "{id} is done before its children");
-        }
-    }
-    let typed: BTreeMap<(Arc<str>, State), i64> =
-        nodes.values().filter_map(|node| Some((node.task_type.clone()?, node.state))).fold(BTreeMap::new(), |mut counts, key| {
-            *counts.entry(key).or_default() += 1;
-            counts
-        });
-    assert_eq!(kept.counts, typed, "counters");
-    recompute_outbox(kept, &nodes);
-}
-
-/// The indexes of what is due and to be done, and the records kept, say what the records say.
-fn recompute_outbox(kept: &Kept, nodes: &BTreeMap<&TaskId, TaskRecord>) {
-    let entry = |index: Index, seen_ms, id: &TaskId| format!("{:?}", (index, Entry { seen_ms, id: id.clone() }));
-    let timers = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Timers, node.timer()?.due_ms, id)));
-    let effects = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Effects, node.turn()?, id)));
-    let expected: BTreeSet<String> = timers.chain(effects).collect();
-    let found = kept.index.iter().filter(|text| text.starts_with("(Timers") || text.starts_with("(Effects"));
-    assert_eq!(found.cloned().collect::<BTreeSet<_>>(), expected, "timers and effects");
-    let waiting = nodes.iter().filter(|(_, node)| node.kept > 0).map(|(id, node)| ((*id).clone(), node.kept as usize));
-    let records = kept.kept.iter().map(|(id, kept)| (id.clone(), kept.len()));
-    assert_eq!(records.collect::<Vec<_>>(), waiting.collect::<Vec<_>>(), "kept records");
-    for (id, node) in nodes {
-        assert!(node.kept == 0 || matches!(node.own, State::Scheduled | State::Retrying), "{id} waits for nothing");
-        assert!(node.effects.len() <= 40, "effects of {id}");
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// After every event of every order, the incremental rollup is what a full recomputation gives.
+    /// The incremental rollup equals a full recomputation after every event, in any order.
     #[test]
-    fn the_rollup_equals_a_recomputation(log in prop::collection::vec(any_event(), 1..40)) {
+    fn rollup_equals_a_recomputation(log in prop::collection::vec(any_event(), 1..40)) {
         for n in 1..=log.len() {
             recompute(&fold_log(&log[..n], n, 1_000));
         }
     }
 
-    /// Batch borders, loads and a forgetful cache change nothing.
+    /// Batch boundaries, loads and evictions do not change the result.
     #[test]
-    fn batches_and_cache_do_not_matter(log in prop::collection::vec(any_event(), 1..80), batch in 1usize..20, cache in 0usize..12) {
+    fn result_is_independent_of_batches_and_cache(log in prop::collection::vec(any_event(), 1..80), batch in 1usize..20, cache in 0usize..12) {
         prop_assert_eq!(fold_log(&log, batch, cache), fold_log(&log, log.len(), 1_000));
     }
 
-    /// Whatever comes again, of the same or an older run, changes nothing that was decided. (A cancel that comes again may end what
-    /// began after it, and then what follows that runs; told of an older run before, it runs anew.)
+    /// Repeated events of the same or an older run do not change terminal states. (A repeated cancel may end a task that
+    /// began after it, whose continuations then run; one that ran in an older run before runs again.)
     #[test]
-    fn duplicates_change_nothing_decided(log in prop::collection::vec(any_event(), 1..40), again in prop::collection::vec(any::<prop::sample::Index>(), 1..20)) {
+    fn duplicates_do_not_change_terminal_states(log in prop::collection::vec(any_event(), 1..40), again in prop::collection::vec(any::<prop::sample::Index>(), 1..20)) {
         let before = fold_log(&log, 7, 1_000);
         let mut longer = log.clone();
-        // Reports on external tasks that may be reopened, and retries, are orders, not deliveries.
-        let is_order = |event: &Event| matches!(event.kind, Kind::Reported | Kind::RetryRequested);
-        let repeats = again.iter().map(|pick| pick.get(&log).clone()).filter(|event| !is_order(event));
+        // Reports on external tasks that may be reopened, and retries, are requests: repeating them has an effect.
+        let is_request = |event: &Event| matches!(event.kind, Kind::Reported | Kind::RetryRequested);
+        let repeats = again.iter().map(|pick| pick.get(&log).clone()).filter(|event| !is_request(event));
         longer.extend(repeats);
         let after = fold_log(&longer, 7, 1_000);
         let node = |kept: &Kept, id: &TaskId| TaskRecord::decode(&kept.nodes[id]).unwrap();
         for id in before.nodes.keys() {
-            let (old, new) = (node(&before, id), node(&after, id));
+            let old = node(&before, id);
+            let new = node(&after, id);
             let follows = id.parent_id().filter(|_| number_of(id.segment()).is_some());
             let of_older_run = follows.is_some_and(|task| old.run < node(&after, &task).run);
-            // What was cancelled before anybody announced it is taken back by whoever does.
-            if old.own.is_terminal() && !of_older_run && !old.is_cancelled_ahead() {
+            // A cancel of an expected task is reverted by its announcement.
+            if old.own.is_terminal() && !of_older_run && !old.is_cancelled_unannounced() {
                 prop_assert_eq!((old.own, old.run, &old.output, &old.error), (new.own, new.run, &new.output, &new.error));
             }
         }

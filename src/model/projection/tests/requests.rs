@@ -1,11 +1,11 @@
-//! What waits, is cancelled, or is asked for again.
+//! Deferred tasks, cancels and retries.
 
 use super::*;
 use crate::model::outbox::{CANCEL_GRACE_MS, CancelRequest, EffectKind, TimerKind};
 use crate::model::task::MAX_RUN;
 
 #[test]
-fn a_scheduled_task_waits_with_its_record_until_it_is_released() {
+fn scheduled_task_waits_with_its_record_until_its_release() {
     let mut scheduled = with_record(submitted("a"), 700);
     scheduled.kind = Kind::Scheduled;
     let kept = fold_log(&[scheduled.clone()], 1, 9);
@@ -15,16 +15,16 @@ fn a_scheduled_task_waits_with_its_record_until_it_is_released() {
     assert_eq!(kept.kept[&id("a")], record().encode());
     let log = [scheduled.clone(), event(Kind::Released, "a"), scheduled.clone(), event(Kind::Started, "a"), scheduled];
     assert_eq!(states(&log, "a"), ["scheduled", "queued", "queued", "running", "running"]);
-    assert!(fold_log(&log[..2], 2, 9).kept.is_empty(), "what came and went was never there");
+    assert!(fold_log(&log[..2], 2, 9).kept.is_empty(), "a record deferred and released within one batch is never stored");
     assert!(fold_log(&log, 1, 9).kept.is_empty());
 }
 
 #[test]
-fn a_retry_waits_at_the_tracker_until_its_release_or_the_end_of_the_task() {
+fn deferred_retry_waits_until_its_release_or_the_end_of_the_task() {
     let mut retrying = with_record(failed("a"), 900);
     (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
     let ends = [Kind::Released, Kind::Succeeded, Kind::Failed, Kind::Cancelled].map(|kind| (kind, 0));
-    // A worker that was cut off in its next attempt, before another one brought the record here.
+    // Late events of a worker that was cut off in its next attempt before another one deferred the record.
     let goes_on = [Kind::Started, Kind::Warned, Kind::Retrying, Kind::Scheduled, Kind::Progress, Kind::Submitted];
     for (next, kept) in ends.into_iter().chain(goes_on.map(|kind| (kind, 1))) {
         let mut next = event(next, "a");
@@ -37,7 +37,7 @@ fn a_retry_waits_at_the_tracker_until_its_release_or_the_end_of_the_task() {
 }
 
 #[test]
-fn what_a_newer_version_writes_brings_no_record() {
+fn unknown_kind_does_not_defer_its_record() {
     let mut retrying = failed("a");
     (retrying.kind, retrying.attempt, retrying.due_ms) = (Kind::Retrying, 1, Some(900));
     let mut unknown = with_record(event(Kind::Unknown, "a"), 900);
@@ -46,9 +46,9 @@ fn what_a_newer_version_writes_brings_no_record() {
     assert_eq!((kept.kept.len(), kept.node("a").timer()), (0, None));
 }
 
-/// A worker that never heard that its events had arrived sends them again, behind what followed them.
+/// A worker that missed the acknowledgement of its events sends them again, after later events.
 #[test]
-fn what_is_sent_again_takes_no_record_away_and_brings_none_back() {
+fn resent_events_neither_remove_nor_restore_a_deferred_record() {
     let mut retrying = with_record(failed("a"), 900);
     (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
     for kind in [Kind::Started, Kind::Warned, Kind::Retrying] {
@@ -69,10 +69,10 @@ fn released(attempt: u32) -> Event {
     Event { attempt, ..event(Kind::Released, "a") }
 }
 
-/// A parent that was done again makes its child again. The first copy waits for its second attempt when the release of the other
-/// one is told, whose first attempt asks for the same: whichever of the two waits is released in the end.
+/// A repeated parent publishes its child again. The first copy waits for its second attempt when the other copy is
+/// released, whose first attempt fails too: whichever of the two waits is released in the end.
 #[test]
-fn the_release_of_one_wait_does_not_end_another() {
+fn release_of_one_wait_does_not_end_another() {
     let mut scheduled = with_record(submitted("a"), 700);
     scheduled.kind = Kind::Scheduled;
     let mut retrying = with_record(failed("a"), 900);
@@ -87,10 +87,10 @@ fn the_release_of_one_wait_does_not_end_another() {
     assert!(fold_log(&log, 1, 9).kept.is_empty());
 }
 
-/// A worker is killed in the second attempt. Whoever takes its task over counts from the beginning, and gives the record away
-/// after a first attempt that nobody heard begin: it has nothing of it any more.
+/// A worker is killed in the second attempt. The worker that takes over counts from the beginning and defers the record
+/// after a first attempt without a `started` event: it no longer has the record itself.
 #[test]
-fn what_is_handed_over_after_a_takeover_is_kept() {
+fn record_deferred_after_a_takeover_is_stored() {
     let at = |kind, attempt| Event { attempt, ..event(kind, "a") };
     let handed = |attempt| Event { attempt, ..with_record(at(Kind::Retrying, attempt), 900) };
     let first = [submitted("a"), at(Kind::Started, 1), at(Kind::Retrying, 1), at(Kind::Started, 2), handed(1)];
@@ -103,9 +103,9 @@ fn what_is_handed_over_after_a_takeover_is_kept() {
     }
 }
 
-/// Where it lay before its release is no longer the place to look for it.
+/// The position before the release is no longer valid.
 #[test]
-fn a_released_task_of_which_no_place_is_told_has_none() {
+fn release_without_a_position_clears_the_position() {
     let mut placed = submitted("a");
     placed.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 7 });
     let mut retrying = with_record(failed("a"), 900);
@@ -114,14 +114,14 @@ fn a_released_task_of_which_no_place_is_told_has_none() {
     again.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 70 });
     let of_the_first_record = placed.clone();
     let log = [placed, retrying, released(1), again, of_the_first_record];
-    let place = |n: usize| fold_log(&log[..n], 1, 9).node("a").position.map(|position| position.offset);
-    assert_eq!([2, 3, 4, 5].map(place), [Some(7), None, Some(70), Some(70)]);
+    let offset = |n: usize| fold_log(&log[..n], 1, 9).node("a").position.map(|position| position.offset);
+    assert_eq!([2, 3, 4, 5].map(offset), [Some(7), None, Some(70), Some(70)]);
     assert_eq!(fold_log(&log, 1, 9).node("a").state, State::Queued);
 }
 
-/// Whoever publishes a record says where it lies; of an earlier run's it is not the task's any more.
+/// The publisher reports the position of a record; that of an earlier run's record is ignored.
 #[test]
-fn the_place_of_a_record_is_told_by_whoever_publishes_it() {
+fn publisher_reports_the_position_of_the_record() {
     let at = |offset| Some(Position { partition: 1, offset });
     let placed = |mut event: Event, offset| {
         event.position = at(offset);
@@ -132,36 +132,36 @@ fn the_place_of_a_record_is_told_by_whoever_publishes_it() {
     let mut log = vec![with_record(submitted("a"), 700), placed(released(0), 8), failed, event(Kind::RetryRequested, "a")];
     log[0].kind = Kind::Scheduled;
     let effects = |log: &[Event]| fold_log(log, 1, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>();
-    let place = |log: &[Event]| fold_log(log, 1, 9).node("a").position;
-    assert_eq!((place(&log), effects(&log).len()), (at(8), 1));
+    let position = |log: &[Event]| fold_log(log, 1, 9).node("a").position;
+    assert_eq!((position(&log), effects(&log).len()), (at(8), 1));
     let mut done = event(Kind::EffectDone, "a");
     done.effect = Some(effects(&log)[0].as_str().into());
     let mut again = log.clone();
     again.push(placed(done.clone(), 9));
-    assert_eq!((place(&again), effects(&again).len()), (at(9), 0));
+    assert_eq!((position(&again), effects(&again).len()), (at(9), 0));
     let mut other = event(Kind::Failed, "a");
     (other.run, other.attempt) = (2, 1);
     log.extend([other, Event { run: 2, ..event(Kind::RetryRequested, "a") }, placed(done, 9)]);
-    assert_eq!((place(&log), fold_log(&log, 1, 9).node("a").run), (at(8), 3));
+    assert_eq!((position(&log), fold_log(&log, 1, 9).node("a").run), (at(8), 3));
 }
 
 #[test]
-fn what_may_have_to_wait_for_workers_stands_behind_all_others() {
+fn withdrawals_sort_after_all_other_effects() {
     let cancelled = [submitted("a"), event(Kind::CancelRequested, "a"), event(Kind::Cancelled, "a")];
-    let told = |log: &[Event], effect: &str| {
+    let with_done = |log: &[Event], effect: &str| {
         let mut done = event(Kind::EffectDone, "a");
         done.effect = Some(effect.into());
         [log, &[done]].concat()
     };
     let turn = |log: &[Event]| fold_log(log, 1, 9).node("a").turn();
-    let waits = told(&cancelled, "cancel-1");
-    assert_eq!((turn(&cancelled), turn(&told(&waits, "uncancel-2"))), (Some(1), None));
+    let waits = with_done(&cancelled, "cancel-1");
+    assert_eq!((turn(&cancelled), turn(&with_done(&waits, "uncancel-2"))), (Some(1), None));
     assert!(turn(&waits) > Some(i64::from(u32::MAX)));
     assert_eq!(turn(&[&waits[..], &[event(Kind::RetryRequested, "a")]].concat()), Some(4));
 }
 
 #[test]
-fn what_would_go_beyond_the_limit_fails_and_says_so() {
+fn deferred_record_beyond_the_limit_fails_the_task() {
     let mut working_set = WorkingSet::resume(MAX_KEPT_BYTES - 3, crate::model::retention::Lifetimes::default());
     let mut scheduled = with_record(submitted("a"), 700);
     scheduled.kind = Kind::Scheduled;
@@ -169,13 +169,13 @@ fn what_would_go_beyond_the_limit_fails_and_says_so() {
     working_set.fold(&scheduled, Place { offset: 1, log_time_ms: 2 });
     let node = working_set.node("a").unwrap();
     assert_eq!((node.state, node.kept, working_set.kept_bytes()), (State::Failed, 0, MAX_KEPT_BYTES - 3));
-    assert_eq!(node.told_at, Some(1), "a retry finds its record there");
+    assert_eq!(node.told_at, Some(1), "a retry finds the record in this event");
     assert!(node.error.as_ref().unwrap().message.contains("too many tasks"));
     assert!(working_set.take_changes().kept.is_empty());
 }
 
 #[test]
-fn a_cancel_applies_to_what_was_made_before_it() {
+fn cancel_applies_to_tasks_created_before_it() {
     let cancel = event(Kind::CancelRequested, "r");
     let later = |asof| {
         let mut event = submitted("r:late");
@@ -185,21 +185,21 @@ fn a_cancel_applies_to_what_was_made_before_it() {
     let log = [submitted("r"), submitted("r:a"), cancel, later(1), event(Kind::Cancelled, "r")];
     assert_eq!(states(&log, "r"), ["queued", "queued", "cancelling", "cancelling", "waiting_for_children"]);
     assert_eq!(states(&log, "r:late"), ["cancelling", "cancelling"]);
-    assert_eq!(states(&[&log[..3], &[later(2)]].concat(), "r:late"), ["queued"], "made later, on purpose");
+    assert_eq!(states(&[&log[..3], &[later(2)]].concat(), "r:late"), ["queued"], "created later, on purpose");
     let kept = fold_log(&log, 1, 9);
     let due = |task: &str| kept.node(task).timer().map(|timer| (timer.due_ms, timer.what));
     assert_eq!((due("r"), due("r:late")), (None, Some((1_003 + 2_000, TimerKind::Cancel))));
     assert_eq!(kept.node("r").effects[0].id(), "cancel-2");
-    // The effect asks for each task below.
+    // The effect requests the cancel for each descendant.
     let mut below = event(Kind::CancelRequested, "r:a");
     below.asof = Some(2);
     let kept = fold_log(&[&log[..], &[below.clone(), below]].concat(), 1, 9);
     assert_eq!((kept.node("r:a").state, kept.node("r:a").effects.len()), (State::Cancelling, 0));
-    assert!(kept.node("r:a").history.last().unwrap().ignored, "the second time it changes nothing");
+    assert!(kept.node("r:a").history.last().unwrap().ignored, "a repetition changes nothing");
 }
 
 #[test]
-fn a_cancel_is_taken_back_from_the_workers_when_all_below_has_ended() {
+fn cancel_is_withdrawn_when_all_descendants_have_ended() {
     let mut below = event(Kind::CancelRequested, "r:a");
     below.asof = Some(2);
     let log = [
@@ -214,18 +214,18 @@ fn a_cancel_is_taken_back_from_the_workers_when_all_below_has_ended() {
     let effects = |n: usize| fold_log(&log[..n], 2, 9).node("r").effects.iter().map(Effect::id).collect::<Vec<_>>();
     assert_eq!((effects(6), effects(7)), (vec!["cancel-2".to_owned()], vec!["cancel-2".to_owned(), "uncancel-6".to_owned()]));
     assert_eq!(states(&log, "r").last(), Some(&"cancelled"));
-    assert!(fold_log(&log[..6], 1, 9).node("r:a").timer().is_none(), "a worker holds it");
+    assert!(fold_log(&log[..6], 1, 9).node("r:a").timer().is_none(), "the worker is responsible for it");
 }
 
 #[test]
-fn a_later_cancel_is_not_taken_back_with_an_earlier_one() {
+fn later_cancel_is_not_withdrawn_with_an_earlier_one() {
     let cancel = event(Kind::CancelRequested, "a");
     let again = event(Kind::RetryRequested, "a");
     let log =
         [submitted("a"), cancel.clone(), event(Kind::Cancelled, "a"), again, cancel, in_run(event(Kind::Cancelled, "a"), 2)];
     let effects = |n: usize| fold_log(&log[..n], 2, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ");
-    assert_eq!(effects(4), "cancel-1 publish-3 uncancel-2", "the retry does not wait until workers need not know of the cancel");
-    assert_eq!(effects(5), "publish-3 cancel-4", "which covers all that the first one meant");
+    assert_eq!(effects(4), "cancel-1 publish-3 uncancel-2", "the retry does not wait for the withdrawal");
+    assert_eq!(effects(5), "publish-3 cancel-4", "the later cancel covers the first one");
     assert_eq!(effects(6), "publish-3 cancel-4 uncancel-5");
 }
 
@@ -239,13 +239,13 @@ fn known_of(mut event: Event, asof: i64) -> Event {
 }
 
 #[test]
-fn a_second_cancel_means_what_does_not_mind_the_first() {
+fn second_cancel_covers_tasks_exempt_from_the_first() {
     let cancel = event(Kind::CancelRequested, "r");
     let start = [submitted("r"), submitted("r:a"), cancel.clone()];
     let again = [&start[..], std::slice::from_ref(&cancel)].concat();
-    assert_eq!(effects_of(&again, "r"), "cancel-2", "there is nothing more to cancel");
+    assert_eq!(effects_of(&again, "r"), "cancel-2", "no task is exempt from the first cancel");
     assert!(fold_log(&again, 1, 9).node("r").history.last().unwrap().ignored);
-    // Added on purpose, started anew, or what follows one that has ended.
+    // Tasks added on purpose or retried, and continuations of ended tasks.
     let follower = with_policy(
         "r:a",
         Policy {
@@ -267,14 +267,15 @@ fn a_second_cancel_means_what_does_not_mind_the_first() {
         let kept = fold_log(&log[..log.len() - 1], 2, 9);
         assert_eq!(kept.node(goes_on).state, State::Cancelling, "{goes_on}");
         assert_eq!(kept.node("r").effects.iter().map(Effect::id).next_back(), Some(format!("cancel-{offset}")), "{goes_on}");
-        assert!(!kept.node("r").effects.iter().any(|effect| effect.id() == "cancel-2"), "it is done with the later one");
-        assert!(fold_log(&log, 1, 9).node("r").history.last().unwrap().ignored, "{goes_on}: the third one is one too many");
+        assert!(!kept.node("r").effects.iter().any(|effect| effect.id() == "cancel-2"), "the later cancel replaces the first");
+        assert!(fold_log(&log, 1, 9).node("r").history.last().unwrap().ignored, "{goes_on}: a third cancel is redundant");
     }
 }
 
 #[test]
-fn a_cancel_of_a_task_alone_can_be_widened_and_not_narrowed() {
-    let (wide, mut narrow) = (event(Kind::CancelRequested, "r"), event(Kind::CancelRequested, "r"));
+fn cancel_of_a_single_task_can_be_widened_but_not_narrowed() {
+    let wide = event(Kind::CancelRequested, "r");
+    let mut narrow = event(Kind::CancelRequested, "r");
     narrow.subtree = false;
     let log = [submitted("r"), external("r:x", true), narrow.clone(), wide, narrow];
     assert_eq!(effects_of(&log[..3], "r"), "cancel-2");
@@ -283,9 +284,9 @@ fn a_cancel_of_a_task_alone_can_be_widened_and_not_narrowed() {
     assert_eq!((cancel.asof, cancel.subtree), (3, true));
 }
 
-/// The api tells the workers, whatever the fold makes of the request.
+/// The API publishes the cancel to the workers before its request is projected.
 #[test]
-fn a_cancel_that_comes_too_late_is_taken_back_too() {
+fn late_cancel_is_withdrawn_too() {
     let cancel = event(Kind::CancelRequested, "a");
     let log = [submitted("a"), event(Kind::Succeeded, "a"), cancel.clone(), cancel];
     let kept = fold_log(&log, 1, 9);
@@ -299,7 +300,7 @@ fn a_cancel_that_comes_too_late_is_taken_back_too() {
 }
 
 #[test]
-fn an_external_task_is_cancelled_at_once_and_a_finished_one_never() {
+fn external_task_is_cancelled_at_once_and_an_ended_task_never() {
     let log = [external("x", true), event(Kind::CancelRequested, "x"), event(Kind::CancelRequested, "x")];
     assert_eq!(states(&log, "x"), ["queued", "cancelled", "cancelled"]);
     let kept = fold_log(&[submitted("a"), event(Kind::Succeeded, "a"), event(Kind::CancelRequested, "a")], 1, 9);
@@ -307,14 +308,14 @@ fn an_external_task_is_cancelled_at_once_and_a_finished_one_never() {
 }
 
 #[test]
-fn a_retry_starts_a_new_run_and_heals_its_parents() {
+fn retry_starts_a_new_run_and_recovers_the_parents() {
     let again = event(Kind::RetryRequested, "r:a");
     let mut log = vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), failed("r:a"), again.clone(), again];
     assert_eq!(states(&log, "r")[3..], ["failed", "waiting_for_children", "waiting_for_children"]);
     let node = fold_log(&log, 2, 9).node("r:a");
     assert_eq!((node.run, node.state, node.asof, node.announced), (2, State::Queued, 4, true));
     assert_eq!(node.effects.iter().map(Effect::id).collect::<Vec<_>>(), ["publish-4"]);
-    assert!(node.history.last().unwrap().ignored, "the second request came too late");
+    assert!(node.history.last().unwrap().ignored, "the second request is late");
     let mut done = event(Kind::EffectDone, "r:a");
     done.effect = Some("publish-4".into());
     log.extend([done, in_run(event(Kind::Succeeded, "r:a"), 2)]);
@@ -323,7 +324,7 @@ fn a_retry_starts_a_new_run_and_heals_its_parents() {
 }
 
 #[test]
-fn a_task_that_has_not_ended_is_not_retried() {
+fn pending_task_is_not_retried() {
     for log in [vec![submitted("r")], vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r")]] {
         let kept = fold_log(&[log, vec![event(Kind::RetryRequested, "r")]].concat(), 1, 9);
         assert!(kept.node("r").history.last().unwrap().ignored && kept.node("r").run == 1);
@@ -331,7 +332,7 @@ fn a_task_that_has_not_ended_is_not_retried() {
 }
 
 #[test]
-fn only_what_failed_is_retried_in_one_run_taken_at_the_request() {
+fn failed_tasks_are_retried_in_one_run_chosen_at_the_request() {
     let mut only = event(Kind::RetryRequested, "r");
     only.only_failed = true;
     let of = |task: &str| {
@@ -348,7 +349,7 @@ fn only_what_failed_is_retried_in_one_run_taken_at_the_request() {
 }
 
 #[test]
-fn a_retry_after_a_cancel_runs() {
+fn retry_after_a_cancel_runs() {
     let log = [submitted("a"), event(Kind::CancelRequested, "a"), event(Kind::Cancelled, "a"), event(Kind::RetryRequested, "a")];
     assert_eq!(states(&log, "a"), ["queued", "cancelling", "cancelled", "queued"]);
 }
@@ -363,16 +364,16 @@ fn run_beyond_the_limit_changes_nothing() {
         let kept = fold_log(&log, 2, 9);
         assert_eq!(kept, fold_log(&log[..2], 2, 9), "run {beyond}");
     }
-    // The last run of all: it ends, and none follows.
+    // The last possible run ends, and no other follows.
     let log = [submitted("a"), in_run(Kind::Failed, MAX_RUN), in_run(Kind::RetryRequested, MAX_RUN)];
     let node = fold_log(&log, 1, 9).node("a");
     assert_eq!((node.run, node.state, node.effects.len()), (MAX_RUN, State::Failed, 0));
     assert!(node.history.last().is_some_and(|entry| entry.kind == Kind::RetryRequested && entry.ignored));
 }
 
-/// It had failed when the request was written, and was reported as succeeded before the request came to the log.
+/// The task had failed when the request was made, and was reported as succeeded before the request was in the log.
 #[test]
-fn retry_of_failed_tasks_uses_up_no_run_where_nothing_has_failed() {
+fn retry_of_failed_tasks_uses_no_run_if_nothing_has_failed() {
     let mut only = event(Kind::RetryRequested, "r");
     only.only_failed = true;
     let log = [submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), event(Kind::Succeeded, "r:a"), only];
@@ -382,9 +383,9 @@ fn retry_of_failed_tasks_uses_up_no_run_where_nothing_has_failed() {
     assert_eq!((root.run, root.highest_run), (1, 1));
 }
 
-/// Workers start neither an external task again nor one that was never published.
+/// Workers restart neither external tasks nor tasks that were never published.
 #[test]
-fn retry_of_failed_tasks_uses_up_no_run_where_only_external_ones_have_failed() {
+fn retry_of_failed_tasks_uses_no_run_if_only_external_ones_have_failed() {
     let mut only = event(Kind::RetryRequested, "r");
     only.only_failed = true;
     let broken = reported("r:x", State::Failed);
@@ -394,7 +395,7 @@ fn retry_of_failed_tasks_uses_up_no_run_where_only_external_ones_have_failed() {
     assert_eq!(root.state, State::Failed);
     assert!(root.history.last().unwrap().ignored && root.effects.is_empty(), "{root:?}");
     assert_eq!((root.run, root.highest_run), (1, 1));
-    // One that workers run, two levels below the request, is enough.
+    // One task that workers run, two levels below the request, suffices.
     let deeper = [&log[..2], &[submitted("r:x:w"), failed("r:x:w")], &log[3..]].concat();
     assert_eq!(fold_log(&deeper, 1, 9).node("r").highest_run, 2);
 }
@@ -403,10 +404,10 @@ fn asked_by(task: &str, by: &str, reason: &str) -> Event {
     Event { by: Some(by.into()), message: Some(reason.into()), ..event(Kind::CancelRequested, task) }
 }
 
-/// A child reads as cancelled with the task that was named, by whom and why: one that was there, one that appears later, and an
-/// external one, which ends at once.
+/// The record of a cancelled child names the requested ancestor, the requester and the reason: for an existing child, for
+/// one that appears later, and for an external one, which ends at once.
 #[test]
-fn cancelled_child_says_with_whom_by_whom_and_why() {
+fn cancelled_child_records_ancestor_requester_and_reason() {
     let below = |task: &str| Event { with: Some(id("r")), asof: Some(3), ..asked_by(task, "ann", "too dear") };
     let start = [submitted("r"), submitted("r:a"), external("r:x", true), asked_by("r", "ann", "too dear")];
     let log = [&start[..], &[below("r:a"), below("r:x"), submitted("r:late"), external("r:later", true)]].concat();
@@ -414,8 +415,8 @@ fn cancelled_child_says_with_whom_by_whom_and_why() {
     for task in ["r:a", "r:x", "r:late", "r:later"] {
         let node = kept.node(task);
         let entry = node.history.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
-        let told = (entry.message.as_deref(), entry.by.as_deref());
-        assert_eq!(told, (Some("with `r`: too dear"), Some("ann")), "{task}");
+        let shown = (entry.message.as_deref(), entry.by.as_deref());
+        assert_eq!(shown, (Some("with `r`: too dear"), Some("ann")), "{task}");
         let message = node.cancel.unwrap().request.message("");
         assert_eq!(message, "cancelled with `r`: too dear", "{task}");
         let error = node.error.map(|error| error.message);
@@ -435,7 +436,7 @@ fn long_reason_is_cut_for_tasks_below() {
     assert_eq!((below.reason.unwrap().len(), below.with.as_deref()), (256, Some("r")));
 }
 
-/// Nobody has announced it: the tracker ends it, and if it is announced after all the cancel applies to it.
+/// The tracker ends a cancelled task that is not announced; if it is announced later, the cancel applies to it.
 #[test]
 fn cancel_of_an_expected_task_ends_it_and_applies_when_it_is_announced() {
     let log = [submitted("r:a"), event(Kind::Succeeded, "r:a"), asked_by("r", "ann", "no"), event(Kind::Cancelled, "r")];
@@ -449,12 +450,12 @@ fn cancel_of_an_expected_task_ends_it_and_applies_when_it_is_announced() {
     assert_eq!(states(&announced, "r").last(), Some(&"cancelling"));
     let node = fold_log(&announced, 1, 9).node("r");
     assert!(node.announced && node.timer().is_some_and(|timer| timer.what == TimerKind::Cancel));
-    assert!(effects_of(&announced, "r").contains("cancel-4"), "workers are told again: {}", effects_of(&announced, "r"));
+    assert!(effects_of(&announced, "r").contains("cancel-4"), "the cancel is published again: {}", effects_of(&announced, "r"));
     let ended = [&announced[..], &[event(Kind::Cancelled, "r")]].concat();
     assert_eq!(states(&ended, "r").last(), Some(&"cancelled"));
     let again = [&ended[..], &[event(Kind::Cancelled, "r"), submitted("r")]].concat();
-    assert_eq!(states(&again, "r").last(), Some(&"cancelled"), "it was there, and has ended");
-    // One that was made later on purpose runs, and so does one whose worker was quicker.
+    assert_eq!(states(&again, "r").last(), Some(&"cancelled"), "it was announced and has ended");
+    // A task created later on purpose runs, and so does one whose worker was quicker.
     let on_purpose = [&log[..], &[known_of(submitted("r"), 3)]].concat();
     assert_eq!(states(&on_purpose, "r").last(), Some(&"queued"));
     let quick = [&log[..], &[Event { kind: Kind::Succeeded, ..submitted("r") }]].concat();

@@ -1,4 +1,4 @@
-//! What a task does about children that failed.
+//! Reaction of a task to failed children.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn effects(kept: &Kept, task: &str) -> String {
 }
 
 #[test]
-fn the_first_failed_child_cancels_the_others() {
+fn first_failed_child_cancels_the_others() {
     let mut below = event(Kind::CancelRequested, "r:b");
     below.asof = Some(4);
     let log = [
@@ -31,7 +31,7 @@ fn the_first_failed_child_cancels_the_others() {
     let error = node.error.unwrap();
     assert_eq!(error.kind, "child_failed");
     assert!(error.message.starts_with("child `r:a` is failed: broken (fail_fast"), "{}", error.message);
-    // What is spawned late does not run; what is added on purpose later does.
+    // A child spawned late does not run; one added on purpose later does.
     let mut late = [log[..5].to_vec(), vec![submitted("r:late"), submitted("r:later")]].concat();
     late[6].task.as_mut().unwrap().asof = Some(5);
     let kept = fold_log(&late, 1, 9);
@@ -39,7 +39,7 @@ fn the_first_failed_child_cancels_the_others() {
 }
 
 #[test]
-fn a_parent_that_still_runs_is_stopped_and_has_failed() {
+fn running_parent_is_stopped_and_fails() {
     let log = [
         failing_fast("r", None),
         event(Kind::Started, "r"),
@@ -59,7 +59,7 @@ fn a_parent_that_still_runs_is_stopped_and_has_failed() {
     assert_eq!((kept.node("x").own, kept.node("x").state), (State::Failed, State::Failed));
 }
 
-/// The attempt that runs when a child fails may fail too, before its worker hears of the cancel.
+/// The running attempt may fail too before its worker receives the cancel.
 #[test]
 fn parent_that_waits_for_its_retry_fails_with_its_child() {
     let waits = Event { kind: Kind::Retrying, ..failed("r") };
@@ -70,26 +70,26 @@ fn parent_that_waits_for_its_retry_fails_with_its_child() {
         let error = fold_log(&log, 2, 9).node("r").error.unwrap();
         assert_eq!((&*error.kind, error.message.contains("`r:a`")), ("child_failed", true), "{}", error.message);
     }
-    // A result that comes within the grace counts.
+    // A result within the grace period counts.
     let log = [&start[..], &[failed("r:a"), waits, failed("r")]].concat();
     assert_eq!(&*fold_log(&log, 2, 9).node("r").error.unwrap().kind, "error");
 }
 
 #[test]
-fn so_many_may_fail() {
+fn tolerated_children_may_fail() {
     let tolerant = with_policy("r", Policy { rules: Rules { max_failed: Some(1), ..Rules::default() }, ..Policy::default() });
     let log = [tolerant, submitted("r:a"), submitted("r:b"), failed("r:a"), event(Kind::Succeeded, "r")];
     let end = |last: Event| states(&[&log[..], &[last]].concat(), "r").last().copied();
     assert_eq!((end(event(Kind::Succeeded, "r:b")), end(failed("r:b"))), (Some("succeeded"), Some("failed")));
-    assert_eq!(end(event(Kind::Cancelled, "r:b")), Some("failed"), "the worst of those that failed");
-    // Fail fast counts from there.
+    assert_eq!(end(event(Kind::Cancelled, "r:b")), Some("failed"), "the worst outcome of the failed children");
+    // `fail_fast` counts beyond the tolerated ones.
     let fast = [failing_fast("r", Some(1)), submitted("r:a"), submitted("r:b"), submitted("r:c"), failed("r:a"), failed("r:b")];
     assert_eq!(effects(&fold_log(&fast[..5], 1, 9), "r"), "");
     assert_eq!(effects(&fold_log(&fast, 1, 9), "r"), "cancel-5");
 }
 
 #[test]
-fn nothing_is_triggered_before_the_policy_is_seen() {
+fn fail_fast_waits_for_the_policy() {
     let log = [submitted("r:a"), submitted("r:b"), failed("r:a"), failing_fast("r", None)];
     assert_eq!(effects(&fold_log(&log[..3], 1, 9), "r"), "");
     let kept = fold_log(&log, 1, 9);
@@ -97,7 +97,7 @@ fn nothing_is_triggered_before_the_policy_is_seen() {
 }
 
 #[test]
-fn a_retry_heals_what_failed_fast_and_may_fail_again() {
+fn retry_recovers_a_task_that_failed_fast_and_may_fail_again() {
     let log = [
         failing_fast("r", None),
         submitted("r:a"),
@@ -117,7 +117,7 @@ fn a_retry_heals_what_failed_fast_and_may_fail_again() {
 }
 
 #[test]
-fn a_cancel_on_request_ends_as_cancelled() {
+fn requested_cancel_ends_as_cancelled() {
     let log = [
         failing_fast("r", None),
         submitted("r:a"),
@@ -128,5 +128,5 @@ fn a_cancel_on_request_ends_as_cancelled() {
     let node = fold_log(&log, 2, 9).node("r");
     assert_eq!((node.own, node.effects.len()), (State::Cancelled, 2));
     let cancelled = [failing_fast("r", None), submitted("r:a"), submitted("r:b"), event(Kind::Cancelled, "r:a")];
-    assert_eq!(effects(&fold_log(&cancelled, 1, 9), "r"), "", "somebody decided that");
+    assert_eq!(effects(&fold_log(&cancelled, 1, 9), "r"), "", "a cancelled child is somebody's decision");
 }

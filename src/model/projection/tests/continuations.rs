@@ -1,4 +1,4 @@
-//! What follows a task that has ended.
+//! Continuations of a task that has ended.
 
 use super::*;
 use crate::model::record::rollup::children_of;
@@ -15,17 +15,17 @@ fn effects(kept: &Kept, task: &str) -> String {
     kept.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
 }
 
-/// Somebody else has run a task of its name.
+/// A task with the continuation's id has run before.
 #[test]
-fn an_end_that_is_told_before_it_is_made_stays() {
+fn outcome_reported_before_the_continuation_is_created_stays() {
     let log = [followed("r", vec![then(On::Ended)]), event(Kind::Succeeded, "r:then"), event(Kind::Succeeded, "r")];
     let kept = fold_log(&log, 1, 9);
     assert_eq!((kept.node("r:then").state, kept.node("r").state), (State::Succeeded, State::Succeeded));
-    assert_eq!(effects(&kept, "r:then"), "", "it is not run once more");
+    assert_eq!(effects(&kept, "r:then"), "", "it does not run again");
 }
 
 #[test]
-fn it_is_there_before_the_task_looks_finished() {
+fn continuation_exists_before_its_task_appears_finished() {
     let log = [
         submitted("r"),
         followed("r:m", vec![then(On::Succeeded)]),
@@ -48,7 +48,7 @@ fn it_is_there_before_the_task_looks_finished() {
 }
 
 #[test]
-fn each_end_has_its_own() {
+fn each_outcome_starts_its_continuations() {
     let all = vec![then(On::Succeeded), then(On::Failed), then(On::Ended)];
     let made = |last: Event| {
         let kept = fold_log(&[followed("r", all.clone()), last], 1, 9);
@@ -61,7 +61,7 @@ fn each_end_has_its_own() {
 }
 
 #[test]
-fn the_others_decide_and_not_what_follows() {
+fn regular_children_decide_and_continuations_do_not() {
     let log = [
         followed("r", vec![then(On::Ended), then(On::Failed)]),
         submitted("r:a"),
@@ -70,7 +70,7 @@ fn the_others_decide_and_not_what_follows() {
         failed("r:then"),
     ];
     let kept = fold_log(&log, 1, 9);
-    assert_eq!(kept.node("r").state, State::Failed, "it is a child like others for its parent");
+    assert_eq!(kept.node("r").state, State::Failed, "the parent counts it like any child");
     assert!(!kept.nodes.contains_key(&id("r:then-2")), "the task itself had succeeded");
     let tolerant = Rules { max_failed: Some(5), then: vec![then(On::Succeeded)], ..Rules::default() };
     let tolerant = with_policy("r", Policy { rules: tolerant, ..Policy::default() });
@@ -79,7 +79,7 @@ fn the_others_decide_and_not_what_follows() {
 }
 
 #[test]
-fn one_may_follow_another() {
+fn continuations_may_be_chained() {
     let chain = then(On::Succeeded).then(then(On::Succeeded).then(then(On::Failed)));
     let log = [
         followed("r", vec![chain]),
@@ -96,7 +96,7 @@ fn one_may_follow_another() {
 }
 
 #[test]
-fn a_retry_runs_it_again() {
+fn retry_runs_the_continuation_again() {
     let log = [
         followed("r", vec![then(On::Ended)]),
         event(Kind::Succeeded, "r"),
@@ -108,7 +108,7 @@ fn a_retry_runs_it_again() {
     assert_eq!(states(&log, "r")[2..], ["failed", "queued", "waiting_for_children", "succeeded"]);
     let kept = fold_log(&log, 1, 9);
     assert_eq!((kept.node("r:then").run, effects(&kept, "r:then").as_str()), (2, "follow-1 follow-4"));
-    // A retry of what failed below heals the task, and what follows its success comes then.
+    // A retry of the failed child recovers the task, and the continuation of its success follows.
     let log = [
         followed("r", vec![then(On::Succeeded)]),
         submitted("r:a"),
@@ -122,33 +122,33 @@ fn a_retry_runs_it_again() {
 }
 
 #[test]
-fn a_cancel_that_ended_the_task_does_not_apply_to_it() {
+fn cancel_that_ended_the_task_does_not_apply_to_its_continuation() {
     let log = [followed("r", vec![then(On::Ended)]), event(Kind::CancelRequested, "r"), event(Kind::Cancelled, "r")];
     let kept = fold_log(&log, 1, 9);
     assert_eq!((kept.node("r:then").state, kept.node("r").state), (State::Queued, State::WaitingForChildren));
 }
 
 #[test]
-fn a_policy_that_comes_late_finds_what_has_happened() {
+fn late_policy_starts_due_continuations() {
     let log = [event(Kind::Succeeded, "r"), followed("r", vec![then(On::Succeeded)])];
     assert_eq!(states(&log, "r"), ["succeeded", "waiting_for_children"]);
 }
 
 #[test]
-fn a_handler_says_what_is_to_follow() {
+fn handler_adds_continuations() {
     let mut started = followed("r", vec![then(On::Failed)]);
     (started.kind, started.then) = (Kind::Started, vec![then(On::Succeeded)]);
     let log = [started, event(Kind::Succeeded, "r")];
     let kept = fold_log(&log, 1, 9);
     assert_eq!((kept.nodes.len(), kept.node("r:then-2").state), (2, State::Queued));
-    // The next run says it anew, or does not.
+    // The handler decides again in the next run.
     let again = [&log[..], &[event(Kind::Succeeded, "r:then-2"), event(Kind::RetryRequested, "r")]].concat();
     let kept = fold_log(&[&again[..], &[in_run(event(Kind::Succeeded, "r"), 2)]].concat(), 2, 3);
     assert_eq!((kept.node("r").state, kept.node("r:then-2").run), (State::Succeeded, 1));
 }
 
 #[test]
-fn what_has_ended_before_it_was_known_is_followed() {
+fn continuation_of_a_previously_ended_continuation_is_created() {
     let chain = then(On::Succeeded).then(then(On::Succeeded));
     let log = [event(Kind::Succeeded, "a:then"), followed("a", vec![chain]), event(Kind::Succeeded, "a")];
     for batch in 1..4 {

@@ -1,4 +1,4 @@
-//! Who is told of what becomes of a task.
+//! Notifications about the states of a task.
 
 use super::*;
 use crate::model::outbox::TimerKind;
@@ -9,8 +9,8 @@ fn on(states: &[State]) -> Action {
 }
 
 fn check(after_ms: u64, expect: State) -> Check {
-    let tell = || Some(NotifyAction { callback: Some(Callback::to("https://a.example")), ..NotifyAction::default() });
-    Check { after: Some(Millis(after_ms)), at: None, expect: vec![expect], passed: tell(), failed: tell() }
+    let action = || Some(NotifyAction { callback: Some(Callback::to("https://a.example")), ..NotifyAction::default() });
+    Check { after: Some(Millis(after_ms)), at: None, expect: vec![expect], passed: action(), failed: action() }
 }
 
 fn telling(task: &str, actions: &[Action], checks: &[Check]) -> Event {
@@ -18,10 +18,10 @@ fn telling(task: &str, actions: &[Action], checks: &[Check]) -> Event {
     with_policy(task, Policy { rules, ..Policy::default() })
 }
 
-/// What a task has told: each state, its run, and the rule.
-fn told(kept: &Kept, task: &str) -> Vec<String> {
-    let told = kept.node(task).told.unwrap();
-    told.deliveries.iter().map(|one| format!("{}/{} {}", one.state, one.run, one.rule)).collect()
+/// Notifications of a task: state, run and rule of each.
+fn notified(kept: &Kept, task: &str) -> Vec<String> {
+    let notified_log = kept.node(task).told.unwrap();
+    notified_log.deliveries.iter().map(|one| format!("{}/{} {}", one.state, one.run, one.rule)).collect()
 }
 
 fn due(number: u32, task: &str) -> Event {
@@ -31,9 +31,10 @@ fn due(number: u32, task: &str) -> Event {
 }
 
 #[test]
-fn each_state_is_told_once_when_it_is_reached() {
+fn each_state_is_notified_once_when_reached() {
     for state in State::ALL.into_iter().filter(|state| *state != State::Expected) {
-        let (mut external, mut log) = (telling("x", &[on(&[state])], &[]), Vec::new());
+        let mut external = telling("x", &[on(&[state])], &[]);
+        let mut log = Vec::new();
         external.task.as_mut().unwrap().policy.as_mut().unwrap().rules.external = matches!(state, State::Warning);
         log.push(external);
         log.extend(match state {
@@ -51,14 +52,14 @@ fn each_state_is_told_once_when_it_is_reached() {
         });
         for batch in [1, 2, 9] {
             let kept = fold_log(&log, batch, 9);
-            assert_eq!(told(&kept, "x"), [format!("{state}/1 actions/0")], "{state} in batches of {batch}");
-            assert_eq!(kept.node("x").effects.iter().filter(|effect| effect.is_tell()).count(), 1);
+            assert_eq!(notified(&kept, "x"), [format!("{state}/1 actions/0")], "{state} in batches of {batch}");
+            assert_eq!(kept.node("x").effects.iter().filter(|effect| effect.is_notification()).count(), 1);
         }
     }
 }
 
 #[test]
-fn a_state_that_is_reached_again_is_told_again() {
+fn state_reached_again_is_notified_again() {
     let again = in_run(event(Kind::Started, "a"), 2);
     let log = [
         telling("a", &[on(&[State::Running, State::Failed]), on(&[State::Failed])], &[]),
@@ -80,12 +81,12 @@ fn a_state_that_is_reached_again_is_told_again() {
         "failed/2 actions/0",
         "failed/2 actions/1",
     ];
-    assert_eq!(told(&kept, "a"), expected);
+    assert_eq!(notified(&kept, "a"), expected);
     let node = kept.node("a");
     let rules = &node.policy.as_ref().unwrap().rules;
     let ids = node.told.as_ref().unwrap().deliveries.iter().map(|one| one.id(&id("a"), one.rule.telling(rules).unwrap()));
-    assert_eq!(ids.collect::<BTreeSet<_>>().len(), expected.len(), "each has an id of its own");
-    assert_eq!(fold_log(&log, 1, 0).node("a"), node, "whatever the batches");
+    assert_eq!(ids.collect::<BTreeSet<_>>().len(), expected.len(), "ids are distinct");
+    assert_eq!(fold_log(&log, 1, 0).node("a"), node, "independent of batches");
 }
 
 fn at(kind: Kind, attempt: u32, at_ms: i64, started_at_ms: Option<i64>) -> Event {
@@ -96,15 +97,15 @@ fn asking(states: &[State]) -> Event {
     Event { at_ms: 12, ..telling("a", &[on(states)], &[]) }
 }
 
-/// A worker's events say of the task what `submitted` says.
+/// Adds the announcement, as workers do.
 fn announcing(mut event: Event, states: &[State]) -> Event {
     event.task = asking(states).task;
     event
 }
 
-/// A quick attempt writes no `started`, and its result may lie before `submitted` in the log.
+/// A quick attempt writes no `started`, and its result may precede `submitted` in the log.
 #[test]
-fn quick_task_tells_each_state_it_went_through_in_order() {
+fn quick_task_notifies_each_state_in_order() {
     let states = [State::Queued, State::Running, State::Succeeded];
     let submitted = asking(&states);
     let started = announcing(at(Kind::Started, 1, 10, None), &states);
@@ -119,11 +120,11 @@ fn quick_task_tells_each_state_it_went_through_in_order() {
         for batch in [1, 2, 9] {
             let kept = fold_log(&log, batch, 9);
             let expected = ["queued/1 actions/0", "running/1 actions/0", "succeeded/1 actions/0"];
-            assert_eq!(told(&kept, "a"), expected, "{log:?}");
+            assert_eq!(notified(&kept, "a"), expected, "{log:?}");
             let node = kept.node("a");
             let times: Vec<i64> = node.told.as_ref().unwrap().deliveries.iter().map(|one| one.at_ms).collect();
             let queued_ms = if log[0].kind == Kind::Submitted { 12 } else { 4 };
-            assert_eq!(times, [queued_ms, queued_ms.max(10), queued_ms.max(11)], "{log:?}: no time goes back");
+            assert_eq!(times, [queued_ms, queued_ms.max(10), queued_ms.max(11)], "{log:?}: times never decrease");
             let changes: Vec<u32> = node.told.as_ref().unwrap().deliveries.iter().map(|one| one.change).collect();
             assert_eq!((changes, node.effects.len()), (vec![1, 2, 3], 3));
         }
@@ -131,38 +132,38 @@ fn quick_task_tells_each_state_it_went_through_in_order() {
 }
 
 #[test]
-fn quick_attempts_tell_running_and_retrying_each_time() {
+fn quick_attempts_notify_running_and_retrying_each_time() {
     let states = [State::Queued, State::Running, State::Retrying, State::Failed];
     let mut log = vec![asking(&states)];
     log.extend((1..=2).map(|n| at(Kind::Retrying, n, 20 * i64::from(n), Some(20 * i64::from(n) - 1))));
     log.push(at(Kind::Failed, 3, 60, Some(59)));
     let expected = ["queued", "running", "retrying", "running", "retrying", "running", "failed"];
     let expected: Vec<String> = expected.iter().map(|state| format!("{state}/1 actions/0")).collect();
-    assert_eq!(told(&fold_log(&log, 2, 9), "a"), expected);
-    // Told by events of their own they are the same.
+    assert_eq!(notified(&fold_log(&log, 2, 9), "a"), expected);
+    // Explicit events give the same notifications.
     for n in [3, 2, 1] {
         log.insert(n, at(Kind::Started, n as u32, 20 * n as i64 - 1, None));
     }
-    assert_eq!(told(&fold_log(&log, 2, 9), "a"), expected);
+    assert_eq!(notified(&fold_log(&log, 2, 9), "a"), expected);
 }
 
 #[test]
-fn rejected_task_was_queued_and_never_ran() {
+fn rejected_task_notifies_queued_and_failed() {
     let states = State::ALL.into_iter().filter(|state| *state != State::Expected).collect::<Vec<_>>();
     let log = [announcing(at(Kind::Failed, 0, 9, None), &states), asking(&states)];
-    assert_eq!(told(&fold_log(&log, 1, 9), "a"), ["queued/1 actions/0", "failed/1 actions/0"]);
+    assert_eq!(notified(&fold_log(&log, 1, 9), "a"), ["queued/1 actions/0", "failed/1 actions/0"]);
 }
 
 #[test]
-fn task_that_waited_in_its_worker_tells_queued_before_running() {
+fn task_that_waited_in_its_worker_notifies_queued_before_running() {
     let states = [State::Scheduled, State::Queued, State::Running, State::Succeeded];
     let scheduled = announcing(at(Kind::Scheduled, 0, 5, None), &states);
     let log = [scheduled, asking(&states), at(Kind::Succeeded, 1, 30, Some(29))];
     let expected = ["scheduled/1 actions/0", "queued/1 actions/0", "running/1 actions/0", "succeeded/1 actions/0"];
-    assert_eq!(told(&fold_log(&log, 1, 9), "a"), expected);
+    assert_eq!(notified(&fold_log(&log, 1, 9), "a"), expected);
 }
 
-/// What its handler wants to follow comes with one more `started` before the result.
+/// Handler continuations come in one more `started` before the result.
 #[test]
 fn second_start_of_an_attempt_leaves_its_warning() {
     let states = [State::Running, State::Warning, State::Succeeded];
@@ -171,23 +172,26 @@ fn second_start_of_an_attempt_leaves_its_warning() {
         [asking(&states), at(Kind::Started, 1, 6, None), at(Kind::Warned, 1, 7, None), more, at(Kind::Succeeded, 1, 9, Some(6))];
     let kept = fold_log(&log[..4], 1, 9);
     assert_eq!(kept.node("a").state, State::Warning);
-    assert_eq!(told(&fold_log(&log, 1, 9), "a")[..2], ["running/1 actions/0", "warning/1 actions/0"]);
+    assert_eq!(notified(&fold_log(&log, 1, 9), "a")[..2], ["running/1 actions/0", "warning/1 actions/0"]);
 }
 
-/// The number of attempts, which of them write `started`, where `submitted` lies, and how it ends.
-fn quick_story() -> impl Strategy<Value = (Vec<bool>, usize, bool)> {
+/// Attempts (whether each writes `started`), position of `submitted`, and outcome.
+fn quick_log() -> impl Strategy<Value = (Vec<bool>, usize, bool)> {
     (prop::collection::vec(any::<bool>(), 1..5), any::<prop::sample::Index>(), any::<bool>())
-        .prop_map(|(starts, place, fails)| (starts.clone(), place.index(starts.len() * 2 + 1), fails))
+        .prop_map(|(starts, index, fails)| (starts.clone(), index.index(starts.len() * 2 + 1), fails))
 }
 
 proptest! {
-    /// Each state is told once for each time that the task comes into it, in order, whichever events lie first in the log.
+    /// Each state is notified once per time it is reached, in order, whichever event comes first in the log.
     #[test]
-    fn told_states_do_not_depend_on_which_event_comes_first((starts, place, fails) in quick_story(), batch in 1usize..9) {
+    fn notified_states_do_not_depend_on_the_first_event((starts, index, fails) in quick_log(), batch in 1usize..9) {
         let states = [State::Queued, State::Running, State::Retrying, State::Succeeded, State::Failed];
-        let (mut log, mut expected) = (Vec::new(), vec!["queued"]);
+        let mut log = Vec::new();
+        let mut expected = vec!["queued"];
         for (n, writes_start) in starts.iter().enumerate() {
-            let (attempt, ms, is_last) = (n as u32 + 1, 100 * n as i64 + 50, n + 1 == starts.len());
+            let attempt = n as u32 + 1;
+            let ms = 100 * n as i64 + 50;
+            let is_last = n + 1 == starts.len();
             let (kind, state) = match (is_last, fails) {
                 (false, _) => (Kind::Retrying, "retrying"),
                 (true, false) => (Kind::Succeeded, "succeeded"),
@@ -200,28 +204,28 @@ proptest! {
             expected.extend(["running", state]);
         }
         log[0] = announcing(log[0].clone(), &states);
-        log.insert(place.min(log.len()), asking(&states));
+        log.insert(index.min(log.len()), asking(&states));
         let kept = fold_log(&log, batch, 9);
         let expected: Vec<String> = expected.iter().map(|state| format!("{state}/1 actions/0")).collect();
-        prop_assert_eq!(told(&kept, "a"), expected);
+        prop_assert_eq!(notified(&kept, "a"), expected);
         let history = kept.node("a").history;
         prop_assert_eq!(history[0].kind, Kind::Submitted);
         prop_assert!(history.iter().all(|entry| !entry.ignored), "{:?}", history);
     }
 }
 
-/// The time of a callback is that of what brought it about, also where that is a child that nobody has heard of before.
+/// The time of a notification is that of the causing event, even if that concerns a new child.
 #[test]
-fn parent_reopened_by_a_new_child_tells_the_time_of_that_child() {
+fn parent_reopened_by_a_new_child_notifies_with_the_time_of_that_child() {
     let mut parent = telling("x", &[on(&[State::WaitingForChildren])], &[]);
     parent.task.as_mut().unwrap().policy.as_mut().unwrap().rules.external = true;
     let child = Event { at_ms: 77, ..submitted("x:a") };
-    let told = fold_log(&[parent, reported("x", State::Succeeded), child], 2, 9).node("x").told.unwrap();
-    assert_eq!(told.deliveries.iter().map(|one| one.at_ms).collect::<Vec<_>>(), [77]);
+    let notified_log = fold_log(&[parent, reported("x", State::Succeeded), child], 2, 9).node("x").told.unwrap();
+    assert_eq!(notified_log.deliveries.iter().map(|one| one.at_ms).collect::<Vec<_>>(), [77]);
 }
 
 #[test]
-fn the_children_count_and_a_parent_that_is_reopened_ends_again() {
+fn reopened_parent_notifies_its_end_again() {
     let log = [
         telling("r", &[on(&[State::WaitingForChildren, State::Succeeded, State::Failed])], &[]),
         submitted("r:a"),
@@ -231,20 +235,20 @@ fn the_children_count_and_a_parent_that_is_reopened_ends_again() {
         failed("r:late"),
     ];
     let wait = "waiting_for_children/1 actions/0";
-    assert_eq!(told(&fold_log(&log, 2, 9), "r"), [wait, "succeeded/1 actions/0", wait, "failed/1 actions/0"]);
+    assert_eq!(notified(&fold_log(&log, 2, 9), "r"), [wait, "succeeded/1 actions/0", wait, "failed/1 actions/0"]);
 }
 
 #[test]
-fn a_policy_that_comes_late_finds_the_state_reached() {
+fn late_policy_notifies_the_current_state() {
     let mut log = vec![event(Kind::Started, "a"), failed("a")];
-    assert_eq!(fold_log(&log, 1, 9).node("a").told, None, "nothing is known to be wanted");
+    assert_eq!(fold_log(&log, 1, 9).node("a").told, None, "no rules are known");
     log.push(telling("a", &[on(&[State::Failed, State::Running])], &[]));
-    assert_eq!(told(&fold_log(&log, 1, 9), "a"), ["failed/1 actions/0"]);
+    assert_eq!(notified(&fold_log(&log, 1, 9), "a"), ["failed/1 actions/0"]);
 }
 
-/// What follows tells of itself, and its check is counted from the moment in which it is made.
+/// A continuation has its own notifications; its checks count from its creation.
 #[test]
-fn a_continuation_is_told_of_as_any_task() {
+fn continuation_notifies_like_any_task() {
     let then =
         Continuation::new("after", 1.into()).action(on(&[State::Queued, State::Succeeded])).check(check(5, State::Running));
     let rules = Rules { then: vec![then], ..Rules::default() };
@@ -253,14 +257,14 @@ fn a_continuation_is_told_of_as_any_task() {
         [start, event(Kind::Succeeded, "x"), event(Kind::Started, "x:then"), due(0, "x:then"), event(Kind::Succeeded, "x:then")];
     for batch in [1, 9] {
         let kept = fold_log(&log, batch, 9);
-        assert_eq!(told(&kept, "x:then"), ["queued/1 actions/0", "running/1 checks/0/passed", "succeeded/1 actions/0"]);
+        assert_eq!(notified(&kept, "x:then"), ["queued/1 actions/0", "running/1 checks/0/passed", "succeeded/1 actions/0"]);
         assert_eq!(kept.node("x").told, None);
     }
 }
 
-/// A continuation is there before its task is seen as ended, so that end is not told twice.
+/// The continuation exists before its task appears ended, so the end is not notified twice.
 #[test]
-fn an_end_with_a_continuation_is_told_once() {
+fn end_with_a_continuation_is_notified_once() {
     let mut start = telling("x", &[on(&[State::Failed])], &[]);
     let rules = &mut start.task.as_mut().unwrap().policy.as_mut().unwrap().rules;
     (rules.external, rules.fail_fast, rules.then) = (true, true, vec![Continuation::new("clean", 1.into()).on(On::Failed)]);
@@ -268,12 +272,12 @@ fn an_end_with_a_continuation_is_told_once() {
     for n in 1..=log.len() {
         let kept = fold_log(&log[..n], 1, 9);
         let expected = if n < log.len() { vec![] } else { vec!["failed/1 actions/0"] };
-        assert_eq!(told(&kept, "x"), expected, "after {n} events");
+        assert_eq!(notified(&kept, "x"), expected, "after {n} events");
     }
 }
 
 #[test]
-fn a_check_looks_at_the_state_that_the_task_has_then() {
+fn check_evaluates_the_state_at_its_time() {
     let start =
         telling("a", &[], &[check(5_000, State::Succeeded), check(60_000, State::Succeeded), check(70_000, State::Failed)]);
     let timer = |kept: &Kept| kept.node("a").timer().map(|timer| (timer.due_ms, timer.what));
@@ -282,30 +286,30 @@ fn a_check_looks_at_the_state_that_the_task_has_then() {
     log.extend([due(0, "a"), due(0, "a"), due(7, "a")]);
     let kept = fold_log(&log, 2, 9);
     assert_eq!(
-        (told(&kept, "a"), timer(&kept)),
+        (notified(&kept, "a"), timer(&kept)),
         (vec!["running/1 checks/0/failed".to_owned()], Some((60_004, TimerKind::Check(1))))
     );
     let history = kept.node("a").history;
-    assert_eq!(history[2].message.as_deref(), Some("check 0 failed: it is running, expected was succeeded"));
+    assert_eq!(history[2].message.as_deref(), Some("check 0 failed: state is running, expected succeeded"));
     log.extend([event(Kind::Succeeded, "a"), due(1, "a"), due(2, "a")]);
     let kept = fold_log(&log, 2, 9);
     let expected = ["running/1 checks/0/failed", "succeeded/1 checks/1/passed", "succeeded/1 checks/2/failed"];
-    assert_eq!((told(&kept, "a"), timer(&kept)), (expected.map(str::to_owned).to_vec(), None));
+    assert_eq!((notified(&kept, "a"), timer(&kept)), (expected.map(str::to_owned).to_vec(), None));
 }
 
 #[test]
-fn what_a_check_says_nothing_about_is_only_remembered() {
+fn check_without_notification_is_only_recorded() {
     let mut silent = check(5, State::Succeeded);
     silent.failed = None;
     let kept = fold_log(&[telling("a", &[], &[silent]), due(0, "a")], 1, 9);
-    assert!(told(&kept, "a").is_empty());
+    assert!(notified(&kept, "a").is_empty());
     assert_eq!(kept.node("a").history.last().unwrap().kind, Kind::Checked);
     assert_eq!(kept.node("a").timer(), None);
 }
 
-/// The next thing due comes first, whatever it is.
+/// The earliest timer comes first, of whatever kind.
 #[test]
-fn a_check_and_a_release_share_the_timer() {
+fn timer_is_the_earlier_of_check_and_release() {
     let mut start = telling("a", &[], &[check(50, State::Queued)]);
     (start.kind, start.record, start.due_ms) = (Kind::Scheduled, Some(record()), Some(90));
     let timer = |log: &[Event]| fold_log(log, 1, 9).node("a").timer().map(|timer| (timer.due_ms, timer.what));
@@ -315,7 +319,7 @@ fn a_check_and_a_release_share_the_timer() {
 }
 
 #[test]
-fn a_finished_tree_is_kept_until_its_checks_are_done() {
+fn finished_tree_is_retained_until_its_checks_have_run() {
     const DAY: u64 = 86_400_000;
     let log = [
         submitted("r"),
@@ -324,15 +328,15 @@ fn a_finished_tree_is_kept_until_its_checks_are_done() {
         event(Kind::Succeeded, "r:a"),
     ];
     let kept = fold_log(&log, 9, 9);
-    let due_ms = kept.node("r").age.unwrap().due_ms;
+    let due_ms = kept.node("r").expiry.unwrap().due_ms;
     let step_ms = 600_000;
-    assert_eq!(due_ms, 20 * DAY as i64 + 3_600_000 + step_ms, "longer than its retention, and the check an hour late at most");
+    assert_eq!(due_ms, 20 * DAY as i64 + 3_600_000 + step_ms, "beyond its retention, with an hour for a late check");
     let checks = kept.node("r:a").told.unwrap().checks;
-    assert_eq!(checks, [Some(4 + 20 * DAY as i64), None], "no tree is open so long");
+    assert_eq!(checks, [Some(4 + 20 * DAY as i64), None], "checks beyond the maximum tree age are dropped");
 }
 
 #[test]
-fn what_waits_is_bounded_and_holds_up_no_request() {
+fn pending_notifications_are_bounded_and_do_not_block_requests() {
     let mut start = telling("x", &[on(&[State::Running, State::Warning])], &[]);
     start.task.as_mut().unwrap().policy.as_mut().unwrap().rules.external = true;
     let mut log = vec![start];
@@ -341,8 +345,8 @@ fn what_waits_is_bounded_and_holds_up_no_request() {
     }
     log.push(event(Kind::CancelRequested, "x"));
     let node = fold_log(&log, 40, 9).node("x");
-    let told = node.told.as_ref().unwrap();
-    assert_eq!((told.deliveries.len(), told.unlisted, told.refused), (32, 224, 44));
-    assert_eq!((node.effects.iter().filter(|effect| effect.is_tell()).count(), node.state), (256, State::Cancelled));
-    assert_eq!((told.deliveries[0].rule, told.deliveries[31].change), (RuleRef::Action(0), 257));
+    let notified_log = node.told.as_ref().unwrap();
+    assert_eq!((notified_log.deliveries.len(), notified_log.unlisted, notified_log.refused), (32, 224, 44));
+    assert_eq!((node.effects.iter().filter(|effect| effect.is_notification()).count(), node.state), (256, State::Cancelled));
+    assert_eq!((notified_log.deliveries[0].rule, notified_log.deliveries[31].change), (RuleRef::Action(0), 257));
 }

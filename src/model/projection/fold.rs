@@ -1,0 +1,238 @@
+//! Projection of one event: the change of its own task, and the consequences for the rest of the tree.
+
+use super::deferred_record::{DeferredRecord, keep};
+use super::records::Records;
+use super::refresh::{refresh, rollup_input};
+use super::reports::history_entry;
+use super::requests::AncestorCancel;
+use super::step::{Step, add_to_history, step};
+use super::{Change, Verdict, child_failures, continuations, notifications, requests};
+use crate::model::event::{Event, Kind};
+use crate::model::outbox::{Cancel, MAX_KEPT_BYTES};
+use crate::model::record::rollup::RollupInput;
+use crate::model::record::{HistoryEntry, Moment, TaskRecord, rollup};
+use crate::model::task::id::TaskId;
+
+/// Inputs of an event's change from outside its own record.
+struct Context {
+    /// Cancel of an ancestor that may apply to the task.
+    above: Option<AncestorCancel>,
+    /// Run started by a retry.
+    next_run: u32,
+    /// Free bytes for deferred records.
+    room: u64,
+}
+
+/// Change of the event's own task, with everything that its consequences depend on.
+struct Applied {
+    step: Step,
+    /// Rollup input before the event.
+    before: RollupInput,
+    /// Change of the deferred record, with its size before and after.
+    deferred: Option<(DeferredRecord, u32, u32)>,
+    /// The task may be exempt from cancels of its ancestors.
+    is_newer: bool,
+    /// The policy became known, or a new run began.
+    is_fresh: bool,
+    /// Continuations are due.
+    has_due: bool,
+}
+
+impl Records {
+    /// Projects an event of a task. The records it needs must be loaded.
+    pub(super) fn fold(&mut self, event: &Event, cause: Change<'_>) -> Verdict {
+        let is_new = self.node(event.id.as_str()).is_none();
+        if is_new {
+            if !event.kind.creates() {
+                return Verdict::NoRecord;
+            }
+            self.ensure_ancestors(&event.id, event.run, cause);
+        }
+        let context = Context {
+            above: if is_new || event.task.is_some() { self.ancestor_cancel(&event.id) } else { None },
+            next_run: if event.kind == Kind::RetryRequested { self.next_run(event) } else { 0 },
+            room: MAX_KEPT_BYTES.saturating_sub(self.kept_bytes),
+        };
+        let Some(node) = self.node_mut(&event.id) else { return Verdict::NoRecord };
+        let applied = apply(node, event, context, cause);
+        self.apply_consequences(event, applied, cause)
+    }
+
+    /// Updates continuations, descendants and ancestors after the change of the event's own task.
+    fn apply_consequences(&mut self, event: &Event, applied: Applied, cause: Change<'_>) -> Verdict {
+        let Applied { step, before, deferred, is_newer, is_fresh, has_due } = applied;
+        if has_due {
+            self.create_continuations(&event.id, cause);
+            self.node_mut(&event.id).into_iter().for_each(|node| refresh(node, cause));
+        }
+        if is_newer {
+            self.mark_outlived(&event.id);
+        }
+        if is_fresh {
+            self.extend_retention(&event.id, cause.ages.lifetimes.max_tree_age_ms);
+        }
+        // The announcement of a policy or a new run applies to failures of children that were recorded before.
+        if is_fresh && self.node(event.id.as_str()).is_some_and(child_failures::must_fail_fast) {
+            self.fail_fast(&event.id, None, cause);
+        }
+        if let Some((change, before, now)) = deferred {
+            self.record_deferred(&event.id, change, before, now);
+        }
+        self.propagate(&event.id, Some(before), cause);
+        if step.started {
+            self.mark_start(event);
+        }
+        self.raise_highest_run(&event.id, step.run.max(event.run));
+        if let Some(conflict) = step.conflict {
+            self.record_conflict(event, cause.position, conflict);
+        }
+        if step.verdict == Verdict::Applied {
+            self.collect_side_data(event);
+        }
+        step.verdict
+    }
+
+    /// Creates records for a task and for its ancestors that have none.
+    fn ensure_ancestors(&mut self, id: &TaskId, run: u32, cause: Change<'_>) {
+        let mut missing: Vec<TaskId> = Vec::new();
+        let mut next = id.parent_id();
+        while let Some(above) = next {
+            if self.node(above.as_str()).is_some() {
+                break;
+            }
+            next = above.parent_id();
+            missing.push(above);
+        }
+        // From the top down. Expected ancestors get the lowest run, so that children of any run count.
+        for above in missing.into_iter().rev() {
+            self.add(above, TaskRecord::expected(1, cause.position.log_time_ms), cause);
+        }
+        self.add(id.clone(), TaskRecord::expected(run, cause.position.log_time_ms), cause);
+    }
+
+    fn add(&mut self, id: TaskId, mut node: TaskRecord, cause: Change<'_>) {
+        node.root = id.is_root();
+        self.insert(id.clone(), node);
+        self.propagate(&id, None, Change { id: &id, ..cause });
+    }
+
+    /// Propagates a change of a task's rollup input up to the root.
+    pub(super) fn propagate(&mut self, id: &TaskId, before: Option<RollupInput>, cause: Change<'_>) {
+        let mut before = before;
+        let mut child = id.clone();
+        while let Some(parent_id) = child.parent_id() {
+            let Some(now) = self.node(child.as_str()).map(|node| rollup_input(&child, node)) else { return };
+            if before.as_ref() == Some(&now) {
+                return;
+            }
+            let Some(parent) = self.node_mut(&parent_id) else { return };
+            let parent_before = rollup_input(&parent_id, parent);
+            let had_failed_fast = child_failures::has_failed_fast(parent);
+            if let Some(before) = &before {
+                rollup::uncount(&mut parent.below, parent.run, before);
+            }
+            rollup::count(&mut parent.below, parent.run, &now);
+            parent.has_below = true;
+            if continuations::has_due(parent) {
+                self.create_continuations(&parent_id, Change { id, ..cause });
+            }
+            let Some(parent) = self.node_mut(&parent_id) else { return };
+            refresh(parent, Change { id, ..cause });
+            match had_failed_fast {
+                true => child_failures::clear_child_failure(parent),
+                false if child_failures::must_fail_fast(parent) => self.fail_fast(&parent_id, Some(&child), cause),
+                false => {}
+            }
+            before = Some(parent_before);
+            child = parent_id;
+        }
+    }
+
+    /// Records the first start in a tree on all ancestors.
+    fn mark_start(&mut self, event: &Event) {
+        let at_ms = event.started_at_ms.unwrap_or(event.at_ms);
+        let mut next = Some(event.id.clone());
+        while let Some(id) = next {
+            if self.node(id.as_str()).is_none_or(|node| node.first_start.is_some()) {
+                return;
+            }
+            if let Some(node) = self.node_mut(&id) {
+                node.first_start = Some(Box::new(Moment { at_ms, by: event.id.to_string() }));
+            }
+            next = id.parent_id();
+        }
+    }
+
+    fn raise_highest_run(&mut self, id: &TaskId, run: u32) {
+        if self.node(id.root()).is_none_or(|node| node.highest_run >= run) {
+            return;
+        }
+        let Ok(root) = TaskId::parse(id.root()) else { return };
+        if let Some(node) = self.node_mut(&root) {
+            node.highest_run = run;
+        }
+    }
+
+    /// Run started by a retry: one above the highest in the tree, unless the request names it.
+    fn next_run(&self, event: &Event) -> u32 {
+        let highest = self.node(event.id.root()).map_or(0, |root| root.highest_run);
+        event.new_run.unwrap_or(highest.saturating_add(1))
+    }
+
+    /// Marks ancestors' cancels from which this newer task is exempt, so that a repeated cancel includes the task.
+    pub(super) fn mark_outlived(&mut self, id: &TaskId) {
+        let Some(asof) = self.node(id.as_str()).filter(|node| !node.own.is_terminal()).map(|node| node.asof) else { return };
+        let mut next = id.parent_id();
+        while let Some(above) = next {
+            let outlived = |cancel: &&Cancel| cancel.named && cancel.subtree && cancel.asof <= asof && !cancel.outlived;
+            let is_new = self.node(above.as_str()).and_then(|node| node.cancel.as_deref()).filter(outlived).is_some();
+            let node = if is_new { self.node_mut(&above) } else { None };
+            if let Some(cancel) = node.and_then(|node| node.cancel.as_deref_mut()) {
+                cancel.outlived = true;
+            }
+            next = above.parent_id();
+        }
+    }
+
+    /// Records a conflict of two different tasks with one id in the parent's history, or in the root's own.
+    fn record_conflict(&mut self, event: &Event, position: super::Place, conflict: String) {
+        let reported_on = event.id.parent_id().unwrap_or_else(|| event.id.clone());
+        if let Some(node) = self.node_mut(&reported_on) {
+            let entry =
+                HistoryEntry { kind: Kind::Warned, message: Some(conflict), ..history_entry(event, position, Verdict::Ignored) };
+            node.push_history(entry);
+        }
+    }
+}
+
+/// Applies an event to the record of its task.
+fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'_>) -> Applied {
+    let position = cause.position;
+    let before = rollup_input(&event.id, node);
+    let kept_before = node.kept;
+    let seen = (node.announced, node.run);
+    let is_of_run = event.kind.creates() && event.run >= node.run;
+    let was_cancelled = is_of_run && event.task.is_some() && node.is_cancelled_unannounced();
+    if was_cancelled || (is_of_run && node.is_expired_unannounced()) {
+        node.restore_expected();
+    }
+    let step = step(node, event, position, context.next_run);
+    if was_cancelled {
+        requests::reissue_cancel(node, position);
+    }
+    let is_newer = context.above.is_some() || event.kind == Kind::RetryRequested;
+    let inherited = requests::inherit_cancel(node, context.above, cause);
+    let changes_deferred = event.record.is_some() || kept_before > 0;
+    let deferred = if changes_deferred { keep(node, event, step.verdict, position, kept_before, context.room) } else { None };
+    let deferred = deferred.map(|change| (change, kept_before, node.kept));
+    add_to_history(node, event, position, &step);
+    inherited.into_iter().for_each(|entry| node.push_history(entry));
+    node.folded_to = position.offset + 1;
+    notifications::notify_passed_states(node, &step.passed, cause);
+    let is_fresh = seen != (node.announced, node.run);
+    let has_due = continuations::has_due(node);
+    if !has_due {
+        refresh(node, cause);
+    }
+    Applied { step, before, deferred, is_newer, is_fresh, has_due }
+}

@@ -1,0 +1,93 @@
+//! Loaded records of a partition, and their pending changes.
+
+use rustc_hash::FxHashMap;
+
+use super::Placed;
+use super::deferred_record::DeferredRecord;
+use crate::model::event::{Event, Kind};
+use crate::model::record::TaskRecord;
+use crate::model::task::id::TaskId;
+
+/// Loaded task records with their pending changes and side data.
+#[derive(Default)]
+pub(super) struct Records {
+    pub(super) slots: FxHashMap<TaskId, WorkingEntry>,
+    /// Changed records in the order of their first change.
+    pub(super) dirty: Vec<TaskId>,
+    pub(super) logs: Vec<(TaskId, Vec<String>)>,
+    pub(super) attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,
+    pub(super) kept: FxHashMap<TaskId, Option<Vec<u8>>>,
+    /// Bytes of deferred records in the partition.
+    pub(super) kept_bytes: u64,
+    /// Continuations of loaded records, which must be loaded too.
+    pub(super) wanted: Vec<TaskId>,
+}
+
+pub(super) struct WorkingEntry {
+    /// `None`: the store has no record.
+    pub(super) node: Option<TaskRecord>,
+    /// Indexed fields as stored, once the entry is dirty.
+    pub(super) stored: Option<Placed>,
+    pub(super) dirty: bool,
+    pub(super) used: bool,
+}
+
+impl WorkingEntry {
+    /// Loaded record, unchanged.
+    pub(super) fn loaded(node: Option<TaskRecord>) -> Self {
+        Self { node, stored: None, dirty: false, used: true }
+    }
+
+    /// Record that the store does not have yet.
+    fn created(node: TaskRecord) -> Self {
+        Self { node: Some(node), stored: None, dirty: true, used: true }
+    }
+}
+
+impl Records {
+    pub(super) fn node(&self, id: &str) -> Option<&TaskRecord> {
+        self.slots.get(id).and_then(|slot| slot.node.as_ref())
+    }
+
+    /// Adds a record that the store does not have yet.
+    pub(super) fn insert(&mut self, id: TaskId, node: TaskRecord) {
+        self.dirty.push(id.clone());
+        self.slots.insert(id, WorkingEntry::created(node));
+    }
+
+    /// Returns a record for modification and marks it as changed.
+    pub(super) fn node_mut(&mut self, id: &TaskId) -> Option<&mut TaskRecord> {
+        let slot = self.slots.get_mut(id)?;
+        let node = slot.node.as_mut()?;
+        slot.used = true;
+        if !slot.dirty {
+            slot.dirty = true;
+            slot.stored = Some(Placed::of(node));
+            self.dirty.push(id.clone());
+        }
+        Some(node)
+    }
+
+    /// Stores or removes the deferred record of a task.
+    pub(super) fn record_deferred(&mut self, id: &TaskId, keeping: DeferredRecord, before: u32, now: u32) {
+        self.kept_bytes = (self.kept_bytes + u64::from(now)).saturating_sub(u64::from(before));
+        self.kept.insert(
+            id.clone(),
+            match keeping {
+                DeferredRecord::Put(bytes) => Some(bytes),
+                DeferredRecord::Drop => None,
+            },
+        );
+    }
+
+    /// Collects log lines and attachments, which are stored next to the record.
+    pub(super) fn collect_side_data(&mut self, event: &Event) {
+        if event.kind == Kind::Log {
+            self.logs.push((event.id.clone(), event.lines.clone()));
+        }
+        if let Some(given) = event.attachment.as_deref() {
+            let data = (event.kind == Kind::Attached).then(|| given.data.clone());
+            self.attachments.push((event.id.clone(), given.name.clone(), data));
+        }
+    }
+}

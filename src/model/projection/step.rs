@@ -1,0 +1,164 @@
+//! Change of a single task's record by one event.
+
+use super::reports::{attach, history_entry, late_announcement, report};
+use super::state_machine::advance;
+use super::{Place, Verdict, attachments, notifications, requests};
+use crate::model::event::{Announcement, Event, Kind};
+use crate::model::record::TaskRecord;
+use crate::model::record::state::State;
+use crate::model::task::Position;
+use crate::model::task::id::TaskId;
+
+/// Effect of one event on its own task.
+pub(super) struct Step {
+    pub(super) verdict: Verdict,
+    pub(super) in_history: bool,
+    pub(super) started: bool,
+    pub(super) conflict: Option<String>,
+    /// Highest run in use in the tree.
+    pub(super) run: u32,
+    /// Own states implied by the event but not reported by earlier events, with their times. Empty for tasks without
+    /// actions and checks.
+    pub(super) passed: Vec<(State, i64)>,
+    /// Set for the first `submitted` of a run after other events of that run.
+    pub(super) is_late_announcement: bool,
+}
+
+impl Step {
+    pub(super) fn of(verdict: Verdict) -> Self {
+        Self {
+            verdict,
+            in_history: true,
+            started: false,
+            conflict: None,
+            run: 0,
+            passed: Vec::new(),
+            is_late_announcement: false,
+        }
+    }
+}
+
+pub(super) fn step(node: &mut TaskRecord, event: &Event, position: Place, next_run: u32) -> Step {
+    match event.kind {
+        Kind::CancelRequested => return requests::cancel(node, event, position),
+        Kind::RetryRequested => return requests::retry(node, event, position, next_run),
+        Kind::EffectDone => return requests::effect_done(node, event),
+        Kind::Patched => return requests::patch(node, event),
+        Kind::Attached | Kind::Detached => return attachments::attach(node, event),
+        Kind::WorkerSilent => return mark_silent(node, event),
+        // A line from outside any attempt belongs to the task in whichever run.
+        Kind::Log if event.worker.is_none() => return Step { in_history: false, ..Step::of(attach(node, event)) },
+        Kind::Checked => return notifications::run_check(node, event, position),
+        _ => {}
+    }
+    if event.run < node.run {
+        return Step::of(Verdict::Ignored);
+    }
+    if event.run > node.run {
+        if !event.kind.creates() {
+            return Step::of(Verdict::Ignored);
+        }
+        begin_run(node, event.run);
+    }
+    let conflict = event.task.as_ref().and_then(|task| announce(node, &event.id, task));
+    let announces = event.kind == Kind::Submitted || (event.kind == Kind::Scheduled && event.record.is_some());
+    if conflict.is_some() && announces {
+        return Step { conflict, ..Step::of(Verdict::Ignored) };
+    }
+    // Handler continuations are numbered after the policy's, so the policy must be known.
+    if !event.then.is_empty() && node.announced && !node.own.is_terminal() {
+        node.handler_continuations = Some(event.then.clone());
+    }
+    let was_started = node.started_at_ms.is_some();
+    let mut passed = notifications::passed_states(node, event);
+    let verdict = match event.kind {
+        Kind::Progress | Kind::Log => attach(node, event),
+        Kind::Reported => report(node, event),
+        _ => advance(node, event, position),
+    };
+    if verdict == Verdict::Ignored {
+        passed.clear();
+    }
+    let is_late_announcement = verdict == Verdict::Ignored && event.kind == Kind::Submitted && node.has_unannounced_events();
+    let in_history = !matches!(event.kind, Kind::Progress | Kind::Log);
+    let started = !was_started && node.started_at_ms.is_some();
+    Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
+}
+
+/// Adds the event to the history.
+pub(super) fn add_to_history(node: &mut TaskRecord, event: &Event, position: Place, step: &Step) {
+    if step.is_late_announcement {
+        node.insert_announcement(late_announcement(event, position));
+    } else if step.in_history {
+        node.push_history(history_entry(event, position, step.verdict));
+    }
+}
+
+/// Resets the record for a new run; groups of children of older runs are superseded.
+pub(super) fn begin_run(node: &mut TaskRecord, run: u32) {
+    let fresh = TaskRecord::expected(run, node.seen_ms);
+    let old = std::mem::replace(node, fresh);
+    node.task_type = old.task_type;
+    node.position = old.position;
+    (node.policy, node.patched) = (old.policy, old.patched);
+    node.created_at_ms = old.created_at_ms;
+    node.first_start = old.first_start;
+    node.highest_run = old.highest_run;
+    node.history = old.history;
+    node.history_dropped = old.history_dropped;
+    node.duplicates = old.duplicates;
+    node.log_lines = old.log_lines;
+    node.log_dropped = old.log_dropped;
+    node.attachments = old.attachments;
+    (node.cancel, node.told_at, node.effects) = (old.cancel, old.told_at, old.effects);
+    node.below = old.below;
+    node.below.retain(|group| group.run >= run);
+    (node.expiry, node.has_below, node.root) = (old.expiry, old.has_below, old.root);
+    (node.told, node.hold_ms) = (old.told, old.hold_ms);
+    if let Some(log) = node.told.as_deref_mut() {
+        log.begin_run();
+    }
+}
+
+/// Applies an announcement. Within a run the first one counts; another task with the same id and run is a conflict.
+pub(super) fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) -> Option<String> {
+    if node.announced {
+        let other_type = node.task_type.as_deref() != Some(&*task.task_type);
+        let other_hash = node.hash.is_some() && task.hash.is_some() && node.hash != task.hash;
+        if !other_type && !other_hash {
+            // The same task published again, after a wait or for a retry.
+            node.position = newest(node.position, task.position);
+            return None;
+        }
+        let have = node.task_type.as_deref().unwrap_or_default();
+        return Some(format!(
+            "spawn_conflict: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
+            task.task_type
+        ));
+    }
+    node.announced = true;
+    node.task_type = Some(task.task_type.clone());
+    node.created_at_ms = Some(task.created_at_ms);
+    node.position = task.position;
+    node.hash = task.hash.clone();
+    (node.policy, node.patched) = (task.policy.clone(), false);
+    node.asof = task.asof.unwrap_or(-1);
+    None
+}
+
+/// Newer of two positions in the same partition; a lower offset comes from a late event.
+fn newest(known: Option<Position>, new: Option<Position>) -> Option<Position> {
+    match (known, new) {
+        (Some(known), Some(new)) if known.partition == new.partition && new.offset < known.offset => Some(known),
+        _ => new.or(known),
+    }
+}
+
+/// Marks the worker of a task as silent. No state changes, but a cancel no longer waits for that worker.
+fn mark_silent(node: &mut TaskRecord, event: &Event) -> Step {
+    if event.run != node.run || event.worker.is_none() || event.worker != node.worker || !node.is_held() {
+        return Step::of(Verdict::Ignored);
+    }
+    node.silent = true;
+    Step::of(Verdict::Applied)
+}

@@ -1,0 +1,114 @@
+//! Records that a batch of events needs, and their projection.
+
+use rustc_hash::FxHashSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::records::{Records, WorkingEntry};
+use super::{Ages, Change, Place, Verdict};
+use crate::model::event::Event;
+use crate::model::record::TaskRecord;
+use crate::model::retention::Lifetimes;
+use crate::model::task::MAX_RUN;
+use crate::model::task::id::TaskId;
+
+/// Loaded task records of one partition, and their pending changes.
+pub struct WorkingSet {
+    pub(super) records: Records,
+    pub(super) ages: Ages,
+    /// Set when an event changed the lifetimes, until the changes are taken.
+    pub(super) new_lifetimes: bool,
+}
+
+impl Default for WorkingSet {
+    fn default() -> Self {
+        Self::resume(0, Lifetimes::default())
+    }
+}
+
+impl WorkingSet {
+    /// Resumes a partition with its deferred bytes and the lifetimes in force.
+    pub fn resume(kept_bytes: u64, lifetimes: Lifetimes) -> Self {
+        let records = Records { kept_bytes, ..Records::default() };
+        Self { records, ages: Ages::new(lifetimes, i64::MAX), new_lifetimes: false }
+    }
+
+    pub fn kept_bytes(&self) -> u64 {
+        self.records.kept_bytes
+    }
+
+    pub fn load(&mut self, id: TaskId, node: Option<TaskRecord>) {
+        if let Some(node) = node.as_ref().filter(|node| node.has_continuations()) {
+            node.continuation_ids(&id, &mut self.records.wanted);
+        }
+        self.records.slots.insert(id, WorkingEntry::loaded(node));
+    }
+
+    pub fn node(&self, id: &str) -> Option<&TaskRecord> {
+        self.records.node(id)
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = (&TaskId, &TaskRecord)> {
+        self.records.slots.iter().filter_map(|(id, slot)| slot.node.as_ref().map(|node| (id, node)))
+    }
+
+    pub fn len(&self) -> usize {
+        self.records.slots.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records.slots.is_empty()
+    }
+
+    /// Shrinks the cache to at most `limit` records by dropping those not used since the last call. Ancestors of a
+    /// record that stays are kept. Call between batches only.
+    pub fn shrink(&mut self, limit: usize) {
+        if self.records.slots.len() <= limit {
+            return;
+        }
+        let used: Vec<TaskId> = self.records.slots.iter().filter(|(_, slot)| slot.used).map(|(id, _)| id.clone()).collect();
+        if used.len() > limit {
+            self.records.slots.clear();
+            return;
+        }
+        let mut keep = FxHashSet::default();
+        let mut follow = Vec::new();
+        for id in used {
+            let mut next = Some(id);
+            while let Some(id) = next {
+                next = id.parent_id();
+                if let Some(node) = self.node(id.as_str()).filter(|node| node.has_continuations()) {
+                    node.continuation_ids(&id, &mut follow);
+                }
+                if !keep.insert(id) {
+                    break;
+                }
+            }
+        }
+        keep.extend(follow);
+        self.records.slots.retain(|id, slot| {
+            slot.used = false;
+            keep.contains(id)
+        });
+    }
+
+    /// Folds one event into the working set. The records it needs ([`WorkingSet::missing`]) must be loaded.
+    pub fn fold(&mut self, event: &Event, position: Place) -> Verdict {
+        if event.kind.is_of_no_task() {
+            return self.take_settings(event);
+        }
+        if event.run > MAX_RUN || event.new_run.is_some_and(|run| run > MAX_RUN) {
+            return Verdict::NoRecord;
+        }
+        let cause = Change { id: &event.id, at_ms: event.at_ms, position, ages: &self.ages };
+        self.records.fold(event, cause)
+    }
+
+    /// Applies new lifetimes to everything after this event.
+    fn take_settings(&mut self, event: &Event) -> Verdict {
+        if let Some(lifetimes) = event.lifetimes.as_deref().filter(|new| **new != self.ages.lifetimes) {
+            self.ages = Ages::new(lifetimes.clone(), self.ages.soonest_ms.load(Relaxed));
+            self.new_lifetimes = true;
+        }
+        Verdict::Applied
+    }
+}

@@ -1,0 +1,324 @@
+//! Decoding of records on task topics.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::continuation::check_thens;
+use super::id::{IdError, TaskId, clip};
+use super::{
+    MAX_POLICY_BYTES, MAX_RETRIES, MAX_RUN, MAX_TAGS, MAX_TEXT_CHARS, OnFailure, Policy, Position, Reject, Rules, STRUCTURED,
+    Task, Trace, header,
+};
+use crate::model::json::RawJson;
+use crate::model::units::duration::Millis;
+
+/// Record of a task topic before decoding.
+pub struct Source<'a> {
+    pub task_type: &'a Arc<str>,
+    pub position: Position,
+    pub timestamp_ms: i64,
+    pub value: Option<&'a [u8]>,
+}
+
+/// Decodes a record. Unknown headers are ignored; a known header that is invalid is an error.
+pub fn read_task<'a>(source: &Source<'_>, headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> Result<Task, Reject> {
+    let mut draft = Draft::default();
+    for (name, value) in headers {
+        draft.take(name, value.unwrap_or_default());
+    }
+    let Some(value) = source.value.filter(|value| !value.is_empty()) else {
+        return Err(
+            draft.reject(Reject::new("empty_value", "the record has no value: params must be JSON, at least `null`"), source)
+        );
+    };
+    if draft.structured {
+        return draft.read_structured(source, value);
+    }
+    draft.finish(source, value)
+}
+
+/// Headers decoded so far.
+#[derive(Default)]
+struct Draft<'a> {
+    id: Option<&'a str>,
+    parent: Option<&'a str>,
+    task_type: Option<&'a str>,
+    run: Option<u32>,
+    attempts_used: u32,
+    time_ms: Option<i64>,
+    asof: Option<i64>,
+    announced: bool,
+    hash: Option<Box<str>>,
+    expires: Option<Expiry>,
+    policy: Option<Box<Policy>>,
+    trace_parent: Option<String>,
+    trace_state: Option<String>,
+    structured: bool,
+    has_foreign_headers: bool,
+    /// Error of the first invalid header.
+    refusal: Option<Reject>,
+    /// The invalid header is part of the task's identity.
+    nameless: bool,
+}
+
+enum Expiry {
+    At(i64),
+    After(Millis),
+}
+
+impl<'a> Draft<'a> {
+    /// Decodes a header. Goes on after an invalid one, because the rejection names the task and its id may follow.
+    fn take(&mut self, name: &str, value: &'a [u8]) {
+        if let Err(why) = self.header(name, value) {
+            self.nameless |= matches!(name, header::ID | header::PARENT | header::RUN);
+            self.refusal.get_or_insert(why);
+        }
+    }
+
+    fn header(&mut self, name: &str, value: &'a [u8]) -> Result<(), Reject> {
+        // Names of kafleet's own headers begin with `ce_`; all others are foreign.
+        let known = name.starts_with("ce_") || matches!(name, header::CONTENT_TYPE | header::TRACE_PARENT | header::TRACE_STATE);
+        if !known {
+            self.has_foreign_headers = true;
+            return Ok(());
+        }
+        let Ok(text) = std::str::from_utf8(value) else {
+            return Err(bad_header(name, "it is not UTF-8"));
+        };
+        match name {
+            header::SPEC_VERSION if text != "1.0" => {
+                return Err(Reject::new(
+                    "unsupported_version",
+                    format!("header `{name}` is `{}`: only CloudEvents 1.0 is supported", clip(text)),
+                ));
+            }
+            header::ID => self.id = Some(text),
+            header::PARENT => self.parent = Some(text),
+            header::TYPE => self.task_type = Some(text),
+            header::RUN => self.run = Some(number(name, text, 1, u64::from(MAX_RUN))? as u32),
+            header::ATTEMPT => self.attempts_used = number(name, text, 0, u64::from(u32::MAX))? as u32,
+            header::AS_OF => self.asof = Some(number(name, text, 0, i64::MAX as u64)? as i64),
+            header::TIME => self.time_ms = Some(time(name, text)?),
+            header::ANNOUNCED => self.announced = matches!(text, "1" | "true"),
+            header::HASH => self.hash = Some(short(name, text)?.into()),
+            header::EXPIRES => self.expires = Some(expiry(name, text)?),
+            header::CONTENT_TYPE => self.content_type(text)?,
+            header::TRACE_PARENT => self.trace_parent = Some(short(name, text)?),
+            header::TRACE_STATE => self.trace_state = Some(short(name, text)?),
+            _ => self.policy_header(name, text)?,
+        }
+        Ok(())
+    }
+
+    fn policy_header(&mut self, name: &str, text: &str) -> Result<(), Reject> {
+        let duration = || Millis::parse(text).map_err(|why| bad_header(name, &why));
+        // The box is allocated only for a policy header, because most tasks have none.
+        macro_rules! set {
+            ($field:ident, $value:expr) => {{
+                let value = $value;
+                self.policy.get_or_insert_default().$field = value;
+            }};
+        }
+        match name {
+            header::NOT_BEFORE => set!(not_before_ms, Some(time(name, text)?)),
+            header::RETRIES => set!(retries, Some(number(name, text, 0, u64::from(MAX_RETRIES))? as u32)),
+            header::MIN_BACKOFF => set!(min_backoff, Some(duration()?)),
+            header::MAX_BACKOFF => set!(max_backoff, Some(duration()?)),
+            header::TIMEOUT => set!(timeout, Some(duration()?)),
+            header::TOTAL_TIMEOUT => set!(total_timeout, Some(duration()?)),
+            header::ON_FAILURE => set!(on_failure, on_failure(name, text)?),
+            header::NAME => set!(name, Some(short(name, text)?)),
+            header::CREATOR => set!(creator, Some(short(name, text)?)),
+            header::TAGS => set!(tags, tags(name, text)?),
+            header::LINK => set!(link, Some(short(name, text)?)),
+            header::POLICY => set!(rules, rules(name, text)?),
+            header::SPEC_VERSION | header::SOURCE => {}
+            _ => self.has_foreign_headers = true,
+        }
+        Ok(())
+    }
+
+    fn content_type(&mut self, text: &str) -> Result<(), Reject> {
+        let media = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        match media.as_str() {
+            STRUCTURED => self.structured = true,
+            "application/json" | "text/json" | "" => {}
+            media if media.ends_with("+json") => {}
+            _ => {
+                return Err(bad_header(
+                    header::CONTENT_TYPE,
+                    &format!("`{}` is not JSON: params are `application/json`", clip(text)),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes a structured-mode CloudEvent: its attributes are the headers, its `data` the params.
+    fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<Task, Reject> {
+        #[derive(Deserialize)]
+        struct Envelope {
+            data: Option<RawJson>,
+            #[serde(flatten)]
+            attributes: serde_json::Map<String, serde_json::Value>,
+        }
+        let envelope: Envelope = serde_json::from_slice(value).map_err(|why| {
+            self.reject(Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {why}")), source)
+        })?;
+        let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let attributes: Vec<(&String, String)> = envelope.attributes.iter().map(|(name, value)| (name, text(value))).collect();
+        let mut draft: Draft<'_> = self;
+        draft.structured = false;
+        for (name, text) in &attributes {
+            match name.as_str() {
+                "datacontenttype" => draft.take(header::CONTENT_TYPE, text.as_bytes()),
+                "traceparent" | "tracestate" => draft.take(name, text.as_bytes()),
+                name => draft.take(&format!("ce_{name}"), text.as_bytes()),
+            }
+        }
+        let data = envelope.data.unwrap_or_else(RawJson::null);
+        draft.finish(source, data.text().as_bytes())
+    }
+
+    fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<Task, Reject> {
+        if let Some(refusal) = self.refusal.take() {
+            return Err(self.reject(refusal, source));
+        }
+        let id = self.resolve_id(source).map_err(|why| Reject::new("bad_id", why.to_string()))?;
+        let run = self.run.unwrap_or(1);
+        let known = |reject: Reject| Reject { task: Some((id.clone(), run)), ..reject };
+        if let Some(named) = self.task_type.filter(|named| *named != &**source.task_type) {
+            let why = format!("`{}` does not match the topic, which holds tasks of type `{}`", clip(named), source.task_type);
+            return Err(known(bad_header(header::TYPE, &why)));
+        }
+        let params =
+            RawJson::parse(value).map_err(|why| known(Reject::new("bad_json", format!("the params are not JSON: {why}"))))?;
+        let created_at_ms = self.time_ms.unwrap_or(source.timestamp_ms);
+        if let Some(expires) = &self.expires {
+            let at = match expires {
+                Expiry::At(at) => *at,
+                Expiry::After(span) => created_at_ms.saturating_add(span.as_i64()),
+            };
+            self.policy.get_or_insert_default().expires_at_ms = Some(at);
+        }
+        let state = self.trace_state;
+        Ok(Task {
+            task_type: source.task_type.clone(),
+            run,
+            attempts_used: self.attempts_used,
+            created_at_ms,
+            position: source.position,
+            asof: self.asof,
+            announced: self.announced,
+            hash: self.hash,
+            policy: self.policy,
+            has_foreign_headers: self.has_foreign_headers,
+            trace: self.trace_parent.map(|parent| Box::new(Trace { parent, state })),
+            params,
+            id,
+        })
+    }
+
+    fn resolve_id(&self, source: &Source<'_>) -> Result<TaskId, IdError> {
+        match &self.id {
+            Some(id) => TaskId::resolve(id, self.parent),
+            None => {
+                let Position { partition, offset } = source.position;
+                let made = TaskId::from_position(source.task_type, partition, offset, source.timestamp_ms);
+                TaskId::resolve(&made, self.parent)
+            }
+        }
+    }
+
+    /// Adds the task's identity to a rejection, if it can be parsed.
+    fn reject(&self, reject: Reject, source: &Source<'_>) -> Reject {
+        let id = if self.nameless { None } else { self.resolve_id(source).ok() };
+        let task = id.map(|id| (id, self.run.unwrap_or(1)));
+        Reject { task, ..reject }
+    }
+}
+
+fn bad_header(name: &str, why: &str) -> Reject {
+    Reject::new("bad_header", format!("header `{name}`: {why}"))
+}
+
+fn number(name: &str, text: &str, min: u64, max: u64) -> Result<u64, Reject> {
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|number| (min..=max).contains(number))
+        .ok_or_else(|| bad_header(name, &format!("`{}` is not a whole number from {min} to {max}", clip(text))))
+}
+
+/// Parses RFC 3339, or epoch milliseconds.
+pub fn parse_time(text: &str) -> Result<i64, String> {
+    if let Ok(millis) = text.trim().parse::<i64>() {
+        return Ok(millis);
+    }
+    let invalid =
+        |_| format!("`{}` is not a time: write RFC 3339, such as 2026-01-31T12:00:00Z, or epoch milliseconds", clip(text));
+    text.trim().parse::<jiff::Timestamp>().map(jiff::Timestamp::as_millisecond).map_err(invalid)
+}
+
+fn time(name: &str, text: &str) -> Result<i64, Reject> {
+    parse_time(text).map_err(|why| bad_header(name, &why))
+}
+
+/// Parses an expiry. A duration counts from the task's creation; a bare number is a duration in milliseconds.
+fn expiry(name: &str, text: &str) -> Result<Expiry, Reject> {
+    Millis::parse(text)
+        .map(Expiry::After)
+        .or_else(|_| time(name, text).map(Expiry::At))
+        .map_err(|_| bad_header(name, &format!("`{}` is neither a duration, such as 10m, nor an RFC 3339 time", clip(text))))
+}
+
+fn short(name: &str, text: &str) -> Result<String, Reject> {
+    if text.chars().count() > MAX_TEXT_CHARS {
+        return Err(bad_header(name, &format!("it has more than {MAX_TEXT_CHARS} characters")));
+    }
+    Ok(text.to_owned())
+}
+
+fn on_failure(name: &str, text: &str) -> Result<OnFailure, Reject> {
+    match text {
+        "fail" => Ok(OnFailure::Fail),
+        "ignore" => Ok(OnFailure::Ignore),
+        _ => Err(bad_header(name, &format!("`{}` is unknown: use `fail` or `ignore`", clip(text)))),
+    }
+}
+
+/// Parses tags separated by commas.
+fn tags(name: &str, text: &str) -> Result<Vec<String>, Reject> {
+    let tags: Vec<String> = text.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+    check_tags(&tags).map_err(|why| bad_header(name, &why))?;
+    Ok(tags)
+}
+
+/// Checks tags: at most 32, of 1 to 128 characters each, without commas.
+pub fn check_tags(tags: &[String]) -> Result<(), String> {
+    if tags.len() > MAX_TAGS {
+        return Err(format!("{} tags: at most {MAX_TAGS} are allowed", tags.len()));
+    }
+    match tags.iter().find(|tag| tag.is_empty() || tag.chars().count() > 128 || tag.contains(',')) {
+        Some(tag) => Err(format!("the tag `{}` must have 1 to 128 characters and no comma", clip(tag))),
+        None => Ok(()),
+    }
+}
+
+fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
+    if text.len() > MAX_POLICY_BYTES {
+        return Err(bad_header(name, &format!("it has {} bytes: at most {MAX_POLICY_BYTES} are allowed", text.len())));
+    }
+    // serde would also accept a list as a struct, field by field.
+    if !text.trim_start().starts_with('{') {
+        return Err(bad_header(name, "it must be a JSON object"));
+    }
+    let rules: Rules = serde_json::from_str(text).map_err(|why| bad_header(name, &format!("it is invalid: {why}")))?;
+    if rules.options.as_ref().is_some_and(|options| !options.is_object()) {
+        return Err(bad_header(name, "`options` must be a JSON object"));
+    }
+    check_thens(&rules.then).map_err(|(at, why)| bad_header(name, &format!("`then{at}`: {why}")))?;
+    rules.own_tells().check().map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
+    Ok(rules)
+}
