@@ -172,7 +172,7 @@ fn prepare_isolation(task_type: &str, reentry: Option<&Reentry>) -> anyhow::Resu
              hint: run it through `kafleet::app().main()`"
         );
     }
-    crate::handlers::builtin::exec::reaper::start().context("no guard process for child processes could be started")
+    crate::handlers::reaper::start().context("no guard process for child processes could be started")
 }
 
 /// Waits until a type's lane and then its dispatcher are at their end. True: some tasks that it has begun are left to
