@@ -23,6 +23,7 @@ pub mod context;
 mod continuations;
 pub mod egress;
 mod failure;
+pub(crate) mod reaper;
 mod registry;
 mod schema;
 pub mod testing;

@@ -221,7 +221,7 @@ fn prepare_isolation(task_type: &str, reentry: Option<&Reentry>) -> anyhow::Resu
              hint: run it through `kafleet::app().main()`"
         );
     }
-    crate::handlers::builtin::exec::reaper::start().context("the guard of child processes could not be started")
+    crate::handlers::reaper::start().context("no guard process for child processes could be started")
 }
 
 /// Waits until all types have ended; a type that fails stops the worker. Returns the last failure, and whether tasks

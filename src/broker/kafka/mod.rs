@@ -32,6 +32,7 @@ mod error;
 mod native;
 mod producer;
 mod reader;
+mod rebalance;
 mod settings;
 
 /// A Kafka cluster.

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Method, Response, StatusCode, Url};
 
+use super::Section;
 use crate::handlers::failure::excerpt;
-use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
+use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered};
 use crate::model::json::RawJson;
+use crate::model::task::id::clip;
 
 /// Upper bound on a server's `Retry-After`.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
@@ -52,6 +54,60 @@ impl Http {
     pub fn new(client: Client, call: Call) -> Self {
         Self { client, call: Arc::new(call) }
     }
+
+    /// Creates the type of a configuration section.
+    pub(super) fn from_section(section: &mut Section<'_>) -> Option<Registered> {
+        call(section).map(|(client, call)| Registered::new(Self::new(client, call)))
+    }
+}
+
+fn call(section: &mut Section<'_>) -> Option<(Client, Call)> {
+    let (url, method, headers) = (url(section), method(section), headers(section));
+    if section.client.is_none() {
+        *section.client = client().map_err(|why| section.problem("", why)).ok();
+    }
+    let client = section.client.clone();
+    Some((client?, Call { url: url?, method: method?, headers: headers?, max_output: section.max_output() }))
+}
+
+fn url(section: &mut Section<'_>) -> Option<Url> {
+    let Some(text) = &section.config.url else {
+        section
+            .problem("url", "missing; hint: set it to the address of the service, such as \"https://resizer.internal/resize\"");
+        return None;
+    };
+    let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    if url.is_none() {
+        section.problem("url", format!("`{}` is not an http or https url", clip(text)));
+    }
+    url
+}
+
+fn method(section: &mut Section<'_>) -> Option<Method> {
+    match section.config.method.as_deref().unwrap_or("POST") {
+        "POST" => Some(Method::POST),
+        "PUT" => Some(Method::PUT),
+        "PATCH" => Some(Method::PATCH),
+        other => {
+            section.problem("method", format!("`{}` is unknown: use POST, PUT or PATCH", clip(other)));
+            None
+        }
+    }
+}
+
+fn headers(section: &mut Section<'_>) -> Option<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &section.config.headers {
+        match (name.parse::<HeaderName>(), value.parse::<HeaderValue>()) {
+            (Ok(name), Ok(value)) => drop(headers.insert(name, value)),
+            // The value may be a secret and is not shown.
+            (Ok(_), Err(_)) => {
+                section.problem(&format!("headers.{name}"), "the value has characters that are not allowed in a header")
+            }
+            (Err(_), _) => section.problem("headers", format!("`{}` is not the name of a header", clip(name))),
+        }
+    }
+    (headers.len() == section.config.headers.len()).then_some(headers)
 }
 
 impl Handler for Http {

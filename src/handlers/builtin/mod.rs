@@ -12,21 +12,19 @@ pub mod http;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Method, Url};
+use reqwest::Client;
 use serde_json::Value;
 
 use super::builtin::callback::Callbacks;
 use super::builtin::echo::Echo;
 use super::builtin::email::Emails;
-use super::builtin::exec::{Exec, Program, RETRY_EXIT_CODE};
+use super::builtin::exec::Exec;
 use super::builtin::foreach::Foreach;
-use super::builtin::http::{Call, Http};
+use super::builtin::http::Http;
 use super::{Registered, Registry, Schema, Task};
 use crate::config::{CallbacksConfig, EmailConfig, HandlerKind, TypeConfig, WorkerConfig};
-use crate::model::task::id::{check_own_type, clip};
+use crate::model::task::id::check_own_type;
 
 /// Maximum size of a schema file, in bytes.
 const MAX_SCHEMA_BYTES: u64 = 1 << 20;
@@ -146,79 +144,9 @@ impl Section<'_> {
         match kind {
             HandlerKind::Echo => Some(Registered::new(Echo)),
             HandlerKind::Foreach => Some(Registered::of::<Foreach>()),
-            HandlerKind::Exec => self.program().map(|program| Registered::new(Exec::new(program))),
-            HandlerKind::Http => self.call().map(|(client, call)| Registered::new(Http::new(client, call))),
+            HandlerKind::Exec => Exec::from_section(self),
+            HandlerKind::Http => Http::from_section(self),
         }
-    }
-
-    fn program(&mut self) -> Option<Program> {
-        let Some((program, arguments)) = self.config.command.split_first().filter(|(program, _)| !program.is_empty()) else {
-            self.problem("command", "missing; hint: a program and its arguments, such as [\"python3\", \"count.py\"]");
-            return None;
-        };
-        // A name without a slash is looked up in PATH; a path is relative to kafleet.toml, independent of the working
-        // directory.
-        let program = if program.contains('/') { self.path(Path::new(program)) } else { PathBuf::from(program) };
-        Some(Program {
-            program,
-            arguments: arguments.to_vec(),
-            env: self.config.env.clone(),
-            cwd: self.path(self.config.cwd.as_deref().unwrap_or(Path::new("."))),
-            retry_exit_codes: self.config.retry_exit_codes.clone().unwrap_or_else(|| vec![RETRY_EXIT_CODE]),
-            max_output: self.max_output(),
-            grace: Duration::from(self.env.worker.grace),
-        })
-    }
-
-    fn call(&mut self) -> Option<(Client, Call)> {
-        let (url, method, headers) = (self.url(), self.method(), self.headers());
-        if self.client.is_none() {
-            *self.client = http::client().map_err(|why| self.problem("", why)).ok();
-        }
-        let client = self.client.clone();
-        Some((client?, Call { url: url?, method: method?, headers: headers?, max_output: self.max_output() }))
-    }
-
-    fn url(&mut self) -> Option<Url> {
-        let Some(text) = &self.config.url else {
-            self.problem(
-                "url",
-                "missing; hint: set it to the address of the service, such as \"https://resizer.internal/resize\"",
-            );
-            return None;
-        };
-        let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        if url.is_none() {
-            self.problem("url", format!("`{}` is not an http or https url", clip(text)));
-        }
-        url
-    }
-
-    fn method(&mut self) -> Option<Method> {
-        match self.config.method.as_deref().unwrap_or("POST") {
-            "POST" => Some(Method::POST),
-            "PUT" => Some(Method::PUT),
-            "PATCH" => Some(Method::PATCH),
-            other => {
-                self.problem("method", format!("`{}` is unknown: use POST, PUT or PATCH", clip(other)));
-                None
-            }
-        }
-    }
-
-    fn headers(&mut self) -> Option<HeaderMap> {
-        let mut headers = HeaderMap::new();
-        for (name, value) in &self.config.headers {
-            match (name.parse::<HeaderName>(), value.parse::<HeaderValue>()) {
-                (Ok(name), Ok(value)) => drop(headers.insert(name, value)),
-                // The value may be a secret and is not shown.
-                (Ok(_), Err(_)) => {
-                    self.problem(&format!("headers.{name}"), "the value has characters that are not allowed in a header")
-                }
-                (Err(_), _) => self.problem("headers", format!("`{}` is not the name of a header", clip(name))),
-            }
-        }
-        (headers.len() == self.config.headers.len()).then_some(headers)
     }
 
     /// Returns the configured schema; `None`: the handler's own.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
-use self::reaper::Group;
 use self::stderr_protocol::{Stderr, Stdout};
+use super::Section;
 use crate::handlers::failure::excerpt;
-use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
+use crate::handlers::reaper::{self, Group};
+use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered};
 use crate::model::json::RawJson;
 
-pub(crate) mod reaper;
 mod stderr_protocol;
 
 pub use stderr_protocol::{MAX_LINE_BYTES, MAX_LINES};
@@ -60,6 +60,30 @@ impl Exec {
     pub fn new(program: Program) -> Self {
         Self(Arc::new(program))
     }
+
+    /// Creates the type of a configuration section.
+    pub(super) fn from_section(section: &mut Section<'_>) -> Option<Registered> {
+        program(section).map(|program| Registered::new(Self::new(program)))
+    }
+}
+
+fn program(section: &mut Section<'_>) -> Option<Program> {
+    let Some((program, arguments)) = section.config.command.split_first().filter(|(program, _)| !program.is_empty()) else {
+        section.problem("command", "missing; hint: a program and its arguments, such as [\"python3\", \"count.py\"]");
+        return None;
+    };
+    // A name without a slash is looked up in PATH; a path is relative to kafleet.toml, independent of the working
+    // directory.
+    let program = if program.contains('/') { section.path(Path::new(program)) } else { PathBuf::from(program) };
+    Some(Program {
+        program,
+        arguments: arguments.to_vec(),
+        env: section.config.env.clone(),
+        cwd: section.path(section.config.cwd.as_deref().unwrap_or(Path::new("."))),
+        retry_exit_codes: section.config.retry_exit_codes.clone().unwrap_or_else(|| vec![RETRY_EXIT_CODE]),
+        max_output: section.max_output(),
+        grace: Duration::from(section.env.worker.grace),
+    })
 }
 
 impl Handler for Exec {
