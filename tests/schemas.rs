@@ -286,7 +286,7 @@ fn headers_are_refused_by_code_and_schema_alike() {
 }
 
 #[test]
-fn events_written_by_hand_are_read() {
+fn documented_example_events_are_folded() {
     let text = std::fs::read_to_string(schemas().join("examples/events.jsonl")).unwrap();
     let schema = read("event.json");
     let validator = jsonschema::validator_for(&schema).unwrap();

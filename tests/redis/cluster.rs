@@ -1,4 +1,4 @@
-//! Three masters that share the slots.
+//! A cluster of three masters.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ impl Cluster {
         cluster
     }
 
-    /// Every node knows of every other, and all slots are served.
+    /// Waits until every node knows all others and all slots are served.
     fn settle(&self) {
         for server in &self.servers {
             await_that("the cluster is formed", || {
@@ -49,7 +49,7 @@ impl Cluster {
         self.servers.iter().position(owns).expect("the partition has keys")
     }
 
-    /// Begins to move the slot of a partition to another node.
+    /// Starts the migration of a partition's slot to another node.
     pub fn begin_move(&self, partition: u32) -> Move<'_> {
         let slot = self.slot(partition);
         let from = self.owner(slot);
@@ -61,7 +61,7 @@ impl Cluster {
     }
 }
 
-/// A slot on its way.
+/// A slot migration.
 pub struct Move<'a> {
     cluster: &'a Cluster,
     slot: String,
@@ -74,7 +74,7 @@ impl Move<'_> {
         let () = self.cluster.servers[node].call(&["CLUSTER", "SETSLOT", &self.slot, how, other]).unwrap();
     }
 
-    /// Moves so many keys, and says how many were left to move.
+    /// Migrates at most this many keys and returns how many were left before.
     pub fn keys(&self, most: usize) -> usize {
         let (from, to) = (&self.cluster.servers[self.from], &self.cluster.servers[self.to]);
         let keys: Vec<String> = from.call(&["CLUSTER", "GETKEYSINSLOT", &self.slot, &most.to_string()]).unwrap();
@@ -87,7 +87,7 @@ impl Move<'_> {
         keys.len()
     }
 
-    /// Moves what is left, and makes the other node the owner.
+    /// Migrates the rest and assigns the slot to the other node.
     pub fn end(self) {
         while self.keys(500) > 0 {}
         let owner = self.cluster.id(self.to);

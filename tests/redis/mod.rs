@@ -1,5 +1,5 @@
-//! Redis servers of a test's own: one, a master behind sentinels, a cluster; and a connection that can be cut. All of it goes
-//! with the test.
+//! Redis servers per test: a single one, a master behind sentinels, a cluster; and a connection that can be cut. All
+//! of them end with the test.
 
 mod cluster;
 mod proxy;
@@ -15,7 +15,7 @@ pub use server::{Server, free_port, patient};
 
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Waits until it holds.
+/// Waits for a condition.
 fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !holds() {

@@ -1,4 +1,4 @@
-//! A TCP connection in between, which can be held and cut at bad moments.
+//! A TCP proxy that can be held and cut at chosen moments.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What ends a transaction.
+/// Command that ends a transaction.
 const EXEC: &[u8] = b"$4\r\nEXEC\r\n";
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Where connections are cut, at every so manieth EXEC.
+/// Moment at which connections are cut, at every nth EXEC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     Never,
-    /// Everything but the EXEC has come there.
+    /// Everything except the EXEC was forwarded.
     Before(usize),
-    /// It was executed, and nobody is told.
+    /// The EXEC was executed but its answer is dropped.
     After(usize),
 }
 
@@ -53,7 +53,7 @@ impl Proxy {
         Self { port: own, shared }
     }
 
-    /// Nothing goes through any more, and nothing is cut.
+    /// Stops all traffic without cutting connections.
     pub fn hold(&self, hold: bool) {
         self.shared.held.store(hold, SeqCst);
     }
@@ -62,7 +62,7 @@ impl Proxy {
         *self.shared.cut.lock().unwrap() = cut;
     }
 
-    /// How many connections were cut.
+    /// Number of connections cut.
     pub fn cuts(&self) -> usize {
         self.shared.cuts.load(SeqCst)
     }
@@ -75,7 +75,7 @@ impl Drop for Proxy {
     }
 }
 
-/// One connection; its answers may be kept from the client.
+/// One connection; its answers may be withheld from the client.
 struct Joined {
     client: TcpStream,
     server: TcpStream,
@@ -107,7 +107,7 @@ impl Shared {
         joined.end();
     }
 
-    /// None at the end.
+    /// Reads from a connection; `None` at the end.
     fn read<'a>(&self, mut from: &TcpStream, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
         loop {
             if self.over.load(SeqCst) {
@@ -141,7 +141,7 @@ impl Shared {
     fn asks(&self, joined: &Joined) {
         let (mut buffer, mut tail) = (vec![0; 1 << 16], Vec::new());
         while let Some(bytes) = self.read(&joined.client, &mut buffer) {
-            // What may be the beginning of an EXEC waits for its end.
+            // Possible beginnings of an EXEC wait for their end.
             tail.extend_from_slice(bytes);
             while let Some(at) = tail.windows(EXEC.len()).position(|window| window == EXEC) {
                 let rest = tail.split_off(at + EXEC.len());
@@ -158,7 +158,7 @@ impl Shared {
         }
     }
 
-    /// Says whether the connection goes on.
+    /// Forwards an EXEC and returns whether the connection continues.
     fn pass_exec(&self, joined: &Joined, command: &[u8]) -> bool {
         let number = self.seen.fetch_add(1, SeqCst) + 1;
         let cut = *self.cut.lock().unwrap();

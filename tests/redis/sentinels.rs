@@ -1,4 +1,4 @@
-//! A master, a replica that can be made to lag, and a sentinel that puts the replica in the master's place.
+//! A master, a replica that can be made to lag, and a sentinel that promotes the replica.
 
 use super::{Proxy, Server, await_that};
 
@@ -6,7 +6,7 @@ pub struct Sentinels {
     pub master: Server,
     pub replica: Server,
     sentinel: Server,
-    /// From the replica to its master.
+    /// Proxy between the replica and its master.
     replication: Proxy,
 }
 
@@ -15,7 +15,7 @@ impl Sentinels {
         let master = Server::start_with(&["--repl-diskless-sync-delay", "0"]);
         let replication = Proxy::to(master.port);
         let replica = Server::start_with(&["--replicaof", "127.0.0.1", &replication.port.to_string()]);
-        // It takes the replica's word for its master's address for as long as a failover may take.
+        // The sentinel trusts the replica's report of its master's address for the duration of a failover.
         let lines = ["down-after-milliseconds main 1500", "failover-timeout main 60000", "parallel-syncs main 1"];
         let lines: String = lines.iter().map(|line| format!("sentinel {line}\n")).collect();
         let sentinel = Server::sentinel(&format!("sentinel monitor main 127.0.0.1 {} 1\n{lines}", master.port));
@@ -24,7 +24,7 @@ impl Sentinels {
         this
     }
 
-    /// The replica follows, and the sentinel knows of it.
+    /// Waits until the replica follows and the sentinel knows it.
     fn settle(&self) {
         await_that("the replica follows", || {
             let info: String = self.replica.call(&["INFO", "replication"]).unwrap();
@@ -44,25 +44,25 @@ impl Sentinels {
         format!("redis-sentinel://127.0.0.1:{}/main", self.sentinel.port)
     }
 
-    /// From now on the replica hears nothing from its master.
+    /// Cuts the replica off from its master.
     pub fn let_lag(&self) {
         self.replication.hold(true);
     }
 
-    /// Waits until the sentinel has made the replica the master.
+    /// Waits until the sentinel has promoted the replica.
     pub fn await_failover(&self) {
         await_that("the replica is the master", || {
             let named = self.sentinel.call::<Vec<String>>(&["SENTINEL", "MASTER", "main"]).unwrap_or_default();
-            // Whoever becomes a master ends the connections of its clients.
+            // A server closes its clients' connections when it becomes a master.
             let info = self.replica.call::<String>(&["INFO", "replication"]).unwrap_or_default();
             named.windows(2).any(|pair| pair == ["port", &self.replica.port.to_string()]) && info.contains("role:master")
         });
     }
 
-    /// The replica takes over, and the master does not hear of it.
+    /// Promotes the replica without the master noticing.
     pub fn depose(&self) {
         let () = self.master.call(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]).unwrap();
-        // A sentinel that has not heard of the replica for a while finds none that is good enough.
+        // A sentinel rejects a replica that it has not heard from recently.
         await_that("the sentinel begins", || {
             let begun = self.sentinel.call::<()>(&["SENTINEL", "FAILOVER", "main"]);
             begun.is_ok() || begun.is_err_and(|error| error.to_string().contains("INPROG"))
@@ -70,7 +70,7 @@ impl Sentinels {
         self.await_failover();
     }
 
-    /// Up to where the replica has a partition folded.
+    /// Offset up to which the replica has a partition folded.
     pub fn replicated(&self, partition: u32) -> i64 {
         let fence: Option<String> = self.replica.call(&["GET", &format!("kafleet:{{p{partition}}}:fence")]).unwrap();
         fence.and_then(|fence| fence.split(' ').next()?.parse().ok()).unwrap_or(0)

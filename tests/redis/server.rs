@@ -1,4 +1,4 @@
-//! A Redis of a test's own, which it may maltreat. It keeps nothing on disk unless told to.
+//! A Redis server per test. Without persistence unless configured.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Where tests choose ports: below those that a system gives to clients and to whoever asks for any.
+/// Range of test ports, below the ephemeral ports of the system.
 const FIRST_PORT: u16 = 10_000;
 const PORTS: u16 = 10_000;
 
@@ -27,12 +27,12 @@ impl Server {
         Self::start_with(&[])
     }
 
-    /// With more arguments, a configuration file before all others.
+    /// Starts with further arguments; a configuration file must come first.
     pub fn start_with(arguments: &[&str]) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), arguments)
     }
 
-    /// A sentinel with these lines of configuration.
+    /// Starts a sentinel with these lines of configuration.
     pub fn sentinel(lines: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("sentinel.conf");
@@ -49,7 +49,7 @@ impl Server {
         server
     }
 
-    /// Where it keeps its files.
+    /// Data directory.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -60,18 +60,18 @@ impl Server {
         format!("redis://{user}127.0.0.1:{}", self.port)
     }
 
-    /// A store in it.
+    /// A store on this server.
     pub fn store(&self, prefix: &str) -> Redis {
         self.database(prefix, 0)
     }
 
-    /// Another store in it, which is nothing to the first.
+    /// A separate store in another database of this server.
     pub fn database(&self, prefix: &str, number: u8) -> Redis {
         let url = format!("{}/{number}", self.url());
         Redis::connect(RedisOptions { prefix: prefix.to_owned(), ..patient(url) }).unwrap()
     }
 
-    /// The same store, for whoever is to give up soon waiting for an answer.
+    /// A store with short deadlines.
     pub fn hasty_store(&self, prefix: &str) -> Redis {
         let seconds = Duration::from_secs(2);
         let options = RedisOptions { prefix: prefix.to_owned(), ..RedisOptions::new(self.url()) };
@@ -79,7 +79,7 @@ impl Server {
         Redis::connect(options).unwrap()
     }
 
-    /// As `kill -9`: whatever was in it is gone.
+    /// Kills the server as `kill -9` does, losing its contents.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -90,7 +90,7 @@ impl Server {
         self.wait_until_ready();
     }
 
-    /// It keeps its connections and says nothing.
+    /// Stops the process: connections stay open without answers.
     pub fn freeze(&self) {
         kill(Pid::from_raw(self.process.id() as i32), Signal::SIGSTOP).unwrap();
     }
@@ -104,7 +104,7 @@ impl Server {
         redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
     }
 
-    /// It answers itself: on a port that was taken meanwhile it ends, somebody else may answer there, and it is tried again.
+    /// Waits for an answer of this process itself: if its port was taken meanwhile it ends, and is started again.
     fn wait_until_ready(&mut self) {
         let end = Instant::now() + DEADLINE;
         while !self.is_ready() {
@@ -122,7 +122,7 @@ impl Server {
     }
 }
 
-/// With whom a busy machine may take its time.
+/// Options with long deadlines for a busy machine.
 pub fn patient(url: impl Into<String>) -> RedisOptions {
     let long = Duration::from_secs(60);
     RedisOptions { connect_timeout: long, response_timeout: long, read_timeout: long, ..RedisOptions::new(url) }
@@ -146,7 +146,7 @@ fn launch(port: u16, folder: &Path, arguments: &[String]) -> Child {
     command.spawn().expect("redis-server must be in the path when KAFLEET_TEST_REDIS is set")
 }
 
-/// A free port that no other test of this process is given; the one 10,000 above, for the bus of a cluster, is free as well.
+/// Returns a port unused by other tests of this process; the one 10,000 above, for the bus of a cluster, is free too.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let begin = (std::process::id() % u32::from(PORTS)) as u16;

@@ -1,10 +1,10 @@
-//! Keys that Redis has lost, or that others have taken away, and a Redis that is full.
+//! Keys that Redis has lost or other clients have removed, and a Redis that is full.
 
 use kafleet::model::projection::changes::Changes;
 use kafleet::model::record::state::State;
 use kafleet::store::{Index, StoreError};
 
-use crate::bench::*;
+use crate::fixture::*;
 use crate::redis_only::server;
 use crate::servers::Server;
 
@@ -12,13 +12,13 @@ fn is_damaged(result: &Result<(), StoreError>, said: &str) -> bool {
     matches!(result, Err(StoreError::Damaged(text)) if text.contains(said))
 }
 
-/// Whoever opens the partition empties it, and the next one begins anew.
-async fn is_emptied(server: &Server, bench: &Bench) {
-    let told = bench.store.open(0).await.map(drop);
+/// The next open empties the partition, and the one after it starts from scratch.
+async fn expect_emptied(server: &Server, fixture: &Fixture) {
+    let told = fixture.store.open(0).await.map(drop);
     assert!(is_unavailable(&told, "folded again"), "{told:?}");
     let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();
     assert_eq!(left, Vec::<String>::new());
-    let (mut writer, found) = bench.open(0).await;
+    let (mut writer, found) = fixture.open(0).await;
     assert_eq!(found, None);
     assert_eq!((writer.check().await, writer.sums().await), (Ok(()), Ok(None)));
 }
@@ -28,7 +28,7 @@ fn evicted(server: &Server) -> u64 {
     stats.lines().find_map(|line| line.strip_prefix("evicted_keys:")).unwrap().trim().parse().unwrap()
 }
 
-/// Has Redis drop a key of somebody else, and then has it as it must be.
+/// Makes Redis evict a foreign key, then restores its configuration.
 fn evict(server: &Server) {
     let before = evicted(server);
     let _: String = server.call(&["SET", "another:key", "", "EX", "3600"]).unwrap();
@@ -42,38 +42,38 @@ fn evict(server: &Server) {
 }
 
 #[tokio::test]
-async fn evictions_are_noticed_by_the_writer() {
-    let Some((server, bench)) = server(&[]).await else { return };
+async fn evictions_are_detected_by_the_writer() {
+    let Some((server, fixture)) = server(&[]).await else { return };
     evict(&server);
-    bench.put(0, full_batch("a")).await;
-    let (mut writer, _) = bench.open(0).await;
+    fixture.put(0, full_batch("a")).await;
+    let (mut writer, _) = fixture.open(0).await;
     assert_eq!(writer.check().await, Ok(()), "what was evicted before was not of this partition");
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", "100mb"]).unwrap();
     let _: String = server.call(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]).unwrap();
     let checked = writer.check().await;
     assert!(matches!(&checked, Err(StoreError::Misconfigured(told)) if told.contains("`volatile-ttl`")), "{checked:?}");
-    let opened = bench.store.open(0).await.map(drop);
+    let opened = fixture.store.open(0).await.map(drop);
     assert!(matches!(&opened, Err(StoreError::Misconfigured(told)) if told.contains("`volatile-ttl`")), "{opened:?}");
 }
 
 #[tokio::test]
-async fn evictions_while_nobody_looks_are_noticed_when_opened() {
-    let Some((server, bench)) = server(&[]).await else { return };
-    bench.put(0, full_batch("a")).await;
-    let (mut writer, _) = bench.open(0).await;
+async fn evictions_without_a_writer_are_detected_on_open() {
+    let Some((server, fixture)) = server(&[]).await else { return };
+    fixture.put(0, full_batch("a")).await;
+    let (mut writer, _) = fixture.open(0).await;
     evict(&server);
     let checked = writer.check().await;
     assert!(is_damaged(&checked, "redis has evicted 1 keys"), "{checked:?}");
-    is_emptied(&server, &bench).await;
-    bench.put(0, full_batch("a")).await;
+    expect_emptied(&server, &fixture).await;
+    fixture.put(0, full_batch("a")).await;
     evict(&server);
-    let opened = bench.store.open(0).await.map(drop);
+    let opened = fixture.store.open(0).await.map(drop);
     assert!(is_damaged(&opened, "redis has evicted 1 keys"), "{opened:?}");
-    is_emptied(&server, &bench).await;
+    expect_emptied(&server, &fixture).await;
 }
 
 #[tokio::test]
-async fn deleted_keys_are_noticed_by_their_sums() {
+async fn deleted_keys_are_detected_by_sizes() {
     for (key, said) in [
         ("counts", "the counters add up to 0 tasks instead of 2"),
         ("roots", "`kafleet:{p0}:roots` has 0 entries instead of 1"),
@@ -81,53 +81,53 @@ async fn deleted_keys_are_noticed_by_their_sums() {
         ("m:echo:failed", "the index of `echo/failed` has 0 entries instead of 1"),
         ("b", "holds 1 of 0 entries"),
     ] {
-        let Some((server, bench)) = server(&[]).await else { return };
+        let Some((server, fixture)) = server(&[]).await else { return };
         let mut changes = full_batch("a");
         changes.added.push((Index::Timers, entry(9, "a")));
         changes.added.push((Index::Members { task_type: "echo".into(), state: State::Failed }, entry(9, "b")));
         changes.counts.push(("echo".into(), State::Failed, 1));
-        bench.put(0, changes).await;
-        let (mut writer, _) = bench.open(0).await;
+        fixture.put(0, changes).await;
+        let (mut writer, _) = fixture.open(0).await;
         assert_eq!(writer.sums().await, Ok(None));
         assert_eq!(server.call::<i64>(&["DEL", &format!("kafleet:{{p0}}:{key}")]).unwrap(), 1);
         let fault = writer.sums().await.unwrap();
         assert!(fault.as_ref().is_some_and(|fault| fault.contains(said)), "{key}: {fault:?}");
         writer.condemn().await.unwrap();
-        is_emptied(&server, &bench).await;
+        expect_emptied(&server, &fixture).await;
     }
 }
 
 #[tokio::test]
-async fn missing_fence_or_count_of_batches_is_noticed_when_opened() {
+async fn missing_checkpoint_or_batch_counts_are_detected_on_open() {
     for (key, said) in [("fence", "its checkpoint is missing"), ("batches", "the counts of its batches are missing")] {
-        let Some((server, bench)) = server(&[]).await else { return };
-        bench.put(0, full_batch("a")).await;
+        let Some((server, fixture)) = server(&[]).await else { return };
+        fixture.put(0, full_batch("a")).await;
         assert_eq!(server.call::<i64>(&["DEL", &format!("kafleet:{{p0}}:{key}")]).unwrap(), 1);
-        let opened = bench.store.open(0).await.map(drop);
+        let opened = fixture.store.open(0).await.map(drop);
         assert!(is_damaged(&opened, said), "{key}: {opened:?}");
-        is_emptied(&server, &bench).await;
+        expect_emptied(&server, &fixture).await;
     }
 }
 
 #[tokio::test]
-async fn counter_below_zero_is_noticed_by_the_batch() {
-    let Some((server, bench)) = server(&[]).await else { return };
-    bench.put(0, full_batch("a")).await;
-    let (mut writer, found) = bench.open(0).await;
+async fn negative_counter_is_detected_by_the_batch() {
+    let Some((server, fixture)) = server(&[]).await else { return };
+    fixture.put(0, full_batch("a")).await;
+    let (mut writer, found) = fixture.open(0).await;
     let _: i64 = server.call(&["DEL", "kafleet:{p0}:counts"]).unwrap();
     let ended = vec![("echo".into(), State::Queued, -1), ("echo".into(), State::Succeeded, 1)];
     let changes = Changes { counts: ended, ..Changes::default() };
     let applied = writer.apply(&changes, found, fence(2)).await;
     assert!(is_damaged(&applied, "`echo/queued` is negative"), "{applied:?}");
-    is_emptied(&server, &bench).await;
+    expect_emptied(&server, &fixture).await;
 }
 
 #[tokio::test]
 async fn audit_finds_missing_and_expiring_records() {
-    let Some((server, bench)) = server(&[]).await else { return };
-    bench.put(0, full_batch("a")).await;
-    bench.put(0, Changes { nodes: vec![record("b", 1)], ..adds(&Index::Roots, [entry(6, "b")]) }).await;
-    let (mut writer, _) = bench.open(0).await;
+    let Some((server, fixture)) = server(&[]).await else { return };
+    fixture.put(0, full_batch("a")).await;
+    fixture.put(0, Changes { nodes: vec![record("b", 1)], ..adds(&Index::Roots, [entry(6, "b")]) }).await;
+    let (mut writer, _) = fixture.open(0).await;
     let first = writer.audit(&Index::Roots, None, 1).await.unwrap();
     assert!(first.more && first.tasks.len() == 1 && first.tasks[0].entry == entry(5, "a"), "{first:?}");
     let rest = writer.audit(&Index::Roots, Some(&first.tasks[0].entry), 10).await.unwrap();
@@ -144,25 +144,25 @@ async fn audit_finds_missing_and_expiring_records() {
 }
 
 #[tokio::test]
-async fn partition_that_others_write_is_not_condemned() {
-    let Some((_server, bench)) = server(&[]).await else { return };
-    bench.put(0, full_batch("a")).await;
-    let (mut zombie, _) = bench.open(0).await;
-    let to = bench.put(0, full_batch("b")).await;
+async fn partition_of_another_writer_is_not_marked_damaged() {
+    let Some((_server, fixture)) = server(&[]).await else { return };
+    fixture.put(0, full_batch("a")).await;
+    let (mut zombie, _) = fixture.open(0).await;
+    let to = fixture.put(0, full_batch("b")).await;
     let refused = zombie.condemn().await;
     assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
-    assert_eq!(bench.open(0).await.1, Some(to));
+    assert_eq!(fixture.open(0).await.1, Some(to));
 }
 
 #[tokio::test]
-async fn full_server_is_noticed_without_a_batch() {
-    let Some((server, bench)) = server(&["--maxmemory-policy", "noeviction"]).await else { return };
-    bench.put(0, full_batch("a")).await;
-    let (mut writer, _) = bench.open(0).await;
-    assert_eq!(bench.store.memory().await.unwrap(), []);
+async fn full_server_is_detected_without_a_batch() {
+    let Some((server, fixture)) = server(&["--maxmemory-policy", "noeviction"]).await else { return };
+    fixture.put(0, full_batch("a")).await;
+    let (mut writer, _) = fixture.open(0).await;
+    assert_eq!(fixture.store.memory().await.unwrap(), []);
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     let checked = writer.check().await;
     assert!(is_unavailable(&checked, "out of memory") && is_unavailable(&checked, "hint: raise its `maxmemory`"), "{checked:?}");
-    let memory = bench.store.memory().await.unwrap();
+    let memory = fixture.store.memory().await.unwrap();
     assert!(memory.len() == 1 && memory[0].limit_bytes == 1 && memory[0].used_bytes > 1, "{memory:?}");
 }

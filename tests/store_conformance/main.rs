@@ -1,9 +1,10 @@
-//! What every store promises, over each of them: the memory store always, Redis when `KAFLEET_TEST_REDIS` names one
-//! (`redis://127.0.0.1:6379`), and then also a cluster and a master behind sentinels, which `topologies` starts from
-//! `redis-server` in the path. Each case has a key prefix of its own. `redis_only` is for what only Redis can do wrong.
+//! Conformance suite of the stores: in memory always, on Redis if `KAFLEET_TEST_REDIS` names one
+//! (`redis://127.0.0.1:6379`), and then also on a cluster and a master behind sentinels, which `topologies` starts
+//! from `redis-server` in the path. Each case has its own key prefix. `redis_only` covers faults that only Redis can
+//! have.
 
-mod bench;
 mod cases;
+mod fixture;
 mod losses;
 mod redis_only;
 #[path = "../redis/mod.rs"]
@@ -11,64 +12,64 @@ mod redis_only;
 mod servers;
 mod topologies;
 
-/// Each case as a test over each store, and all of them in a row over servers that were started for them.
+/// Runs each case as a test over each store, and all of them in sequence over servers started for them.
 macro_rules! conformance {
     ($($case:ident),* $(,)?) => {
         mod memory {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                let bench = crate::bench::Bench::memory();
-                crate::cases::$case(&bench).await;
+                let fixture = crate::fixture::Fixture::memory();
+                crate::cases::$case(&fixture).await;
             })*
         }
         mod redis {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                let Some(bench) = crate::bench::Bench::redis(stringify!($case)) else { return };
-                bench.wipe().await;
-                crate::cases::$case(&bench).await;
-                bench.wipe().await;
+                let Some(fixture) = crate::fixture::Fixture::redis(stringify!($case)) else { return };
+                fixture.wipe().await;
+                crate::cases::$case(&fixture).await;
+                fixture.wipe().await;
             })*
         }
-        async fn every_case(bench: impl Fn(&str) -> crate::bench::Bench) {
+        async fn every_case(fixture: impl Fn(&str) -> crate::fixture::Fixture) {
             $(
                 eprintln!("{}", stringify!($case));
-                crate::cases::$case(&bench(stringify!($case))).await;
+                crate::cases::$case(&fixture(stringify!($case))).await;
             )*
         }
     };
 }
 
 conformance! {
-    a_partition_begins_without_a_fence,
-    a_batch_from_a_stale_place_changes_nothing,
-    of_two_writers_the_second_wins,
-    a_wiped_store_is_noticed,
-    a_store_that_went_back_is_noticed,
-    what_came_and_went_is_noticed,
-    a_store_that_went_back_twice_is_noticed,
-    a_writer_is_closed_after_a_refusal,
-    an_empty_batch_moves_the_fence,
-    records_come_back_as_they_were,
-    a_batch_larger_than_a_command_is_one,
-    indexes_have_their_order,
-    a_task_moves_between_indexes,
-    pages_go_on_after_what_is_gone,
-    pages_are_exact_where_all_share_a_time,
+    partition_starts_without_a_checkpoint,
+    batch_from_a_stale_checkpoint_is_rejected,
+    second_writer_fences_the_first,
+    wiped_store_is_detected,
+    restored_store_is_detected,
+    temporary_data_is_detected,
+    store_restored_twice_is_detected,
+    writer_is_closed_after_a_rejection,
+    empty_batch_moves_the_checkpoint,
+    records_round_trip,
+    batch_larger_than_a_command_is_atomic,
+    indexes_are_ordered,
+    task_moves_between_indexes,
+    pages_continue_after_removed_entries,
+    pages_are_exact_when_all_entries_share_a_time,
     pages_are_stable_under_writes,
     counts_add_up_over_partitions,
-    logs_keep_their_newest_lines_and_their_numbers,
+    logs_keep_newest_lines_and_their_numbers,
     logs_are_bounded_in_bytes,
-    a_log_goes_on_under_the_next_writer,
-    an_id_is_reserved_once,
-    a_reservation_is_replaced_by_its_holder_alone,
-    a_renewed_lease_does_not_expire,
-    a_reservation_expires,
-    notices_tell_what_changed,
-    a_slow_listener_is_told_of_a_gap,
-    what_is_due_comes_with_its_fence,
-    finished_roots_come_by_the_time_of_their_removal,
-    kept_records_stay_until_they_are_dropped,
-    attachments_stay_until_they_are_taken_away_or_their_task_goes,
-    partitions_are_apart,
+    log_continues_under_the_next_writer,
+    id_is_reserved_once,
+    reservation_is_replaced_only_by_its_holder,
+    renewed_lease_does_not_expire,
+    reservation_expires,
+    notices_name_changed_tasks,
+    slow_listener_receives_a_gap,
+    outbox_is_read_with_its_checkpoint,
+    finished_roots_are_ordered_by_removal_time,
+    deferred_records_stay_until_they_are_dropped,
+    attachments_stay_until_removed_or_their_task_is,
+    partitions_are_isolated,
 }

@@ -1,4 +1,4 @@
-//! What only Redis can do wrong, against servers that a test may maltreat.
+//! Faults that only Redis can have, on servers of the test's own.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use kafleet::model::record::state::State;
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Index, Notice, PartitionWriter, Store, StoreError};
 
-use crate::bench::*;
+use crate::fixture::*;
 use crate::servers::{Server, free_port, patient};
 
 const SECRET: &str = "very-secret-word";
 
-/// None where tests are to go without Redis.
-pub async fn server(arguments: &[&str]) -> Option<(Server, Bench)> {
+/// A server with its fixture; `None` if Redis tests are disabled.
+pub async fn server(arguments: &[&str]) -> Option<(Server, Fixture)> {
     test_redis()?;
     let server = Server::start_with(arguments);
-    let bench = Bench::over(patient(server.url()));
-    Some((server, bench))
+    let fixture = Fixture::over(patient(server.url()));
+    Some((server, fixture))
 }
 
 fn impatient(url: &str) -> RedisOptions {
@@ -29,7 +29,7 @@ fn impatient(url: &str) -> RedisOptions {
     options
 }
 
-/// A writer of a store with short deadlines, which a busy machine may miss.
+/// A writer of a store with short deadlines, retried because a busy machine may miss them.
 async fn opened(redis: &Redis) -> Box<dyn PartitionWriter> {
     let start = Instant::now();
     loop {
@@ -41,31 +41,31 @@ async fn opened(redis: &Redis) -> Box<dyn PartitionWriter> {
 }
 
 #[tokio::test]
-async fn a_cut_connection_closes_the_writer_and_the_next_goes_on() {
-    let Some((server, bench)) = server(&[]).await else { return };
-    let (mut writer, _) = bench.open(0).await;
+async fn cut_connection_closes_the_writer_and_the_next_continues() {
+    let Some((server, fixture)) = server(&[]).await else { return };
+    let (mut writer, _) = fixture.open(0).await;
     writer.apply(&Changes::default(), None, fence(1)).await.unwrap();
     let _: i64 = server.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
     let cut = writer.apply(&full_batch("a"), Some(fence(1)), fence(2)).await;
     assert!(matches!(cut, Err(StoreError::Unavailable(_))), "{cut:?}");
     assert!(is_unavailable(&writer.apply(&full_batch("a"), Some(fence(1)), fence(2)).await, "closed"));
-    expect_untouched(&*bench.store, "a").await;
-    let (mut writer, found) = bench.open(0).await;
+    expect_untouched(&*fixture.store, "a").await;
+    let (mut writer, found) = fixture.open(0).await;
     assert_eq!(found, Some(fence(1)));
     writer.apply(&full_batch("a"), found, fence(2)).await.unwrap();
 }
 
 #[tokio::test]
-async fn flushall_is_noticed() {
-    let Some((server, bench)) = server(&[]).await else { return };
-    let (mut writer, _) = bench.open(0).await;
+async fn flushall_is_detected() {
+    let Some((server, fixture)) = server(&[]).await else { return };
+    let (mut writer, _) = fixture.open(0).await;
     writer.apply(&full_batch("a"), None, fence(1)).await.unwrap();
     let _: String = server.call(&["FLUSHALL"]).unwrap();
     assert_eq!(writer.apply(&full_batch("b"), Some(fence(1)), fence(2)).await, Err(StoreError::Conflict { found: None }));
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_without_it() {
+async fn wrong_password_is_reported_without_showing_it() {
     let Some((server, _)) = server(&["--requirepass", "right"]).await else { return };
     let options = RedisOptions::new(format!("redis://:{SECRET}@127.0.0.1:{}", server.port));
     assert!(!format!("{options:?}").contains(SECRET));
@@ -85,7 +85,7 @@ async fn a_wrong_password_is_told_without_it() {
 }
 
 #[tokio::test]
-async fn nobody_waits_longer_than_the_deadline() {
+async fn calls_end_within_their_deadline() {
     if test_redis().is_none() {
         return;
     }
@@ -103,14 +103,14 @@ async fn nobody_waits_longer_than_the_deadline() {
             let Err(StoreError::Unavailable(told)) = error else { panic!("{error:?}") };
             assert!(told.contains(&format!("127.0.0.1:{port}")) && !told.contains(SECRET), "{told}");
         }
-        // With the deadlines that a fleet has it is more than 20 s.
+        // With production deadlines it would take more than 20 s.
         assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     }
 }
 
 #[tokio::test]
-async fn a_silent_server_fails_the_batch_within_the_deadline() {
-    let Some((server, bench)) = server(&[]).await else { return };
+async fn silent_server_fails_the_batch_within_the_deadline() {
+    let Some((server, fixture)) = server(&[]).await else { return };
     let redis = Redis::connect(impatient(&server.url())).unwrap();
     let mut writer = opened(&redis).await;
     server.freeze();
@@ -122,13 +122,13 @@ async fn a_silent_server_fails_the_batch_within_the_deadline() {
     server.thaw();
     let is_back = || async { redis.fences(&[0]).await.is_ok() };
     until("reads work again", is_back).await;
-    // The batch may have been done after all: the fence tells.
-    let (mut writer, found) = bench.open(0).await;
+    // The batch may have been applied after all: the checkpoint tells.
+    let (mut writer, found) = fixture.open(0).await;
     writer.apply(&full_batch("a"), found, fence(2)).await.unwrap();
 }
 
 #[tokio::test]
-async fn reads_come_back_with_the_server() {
+async fn reads_resume_with_the_server() {
     let Some((mut server, _)) = server(&[]).await else { return };
     let redis = Redis::connect(impatient(&server.url())).unwrap();
     let is_there = || async { redis.fences(&[0]).await == Ok(vec![None]) };
@@ -142,15 +142,15 @@ async fn reads_come_back_with_the_server() {
 }
 
 #[tokio::test]
-async fn a_listener_is_told_of_a_gap_when_it_listens_again() {
-    let Some((server, bench)) = server(&[]).await else { return };
-    let mut notices = bench.store.notices().await.unwrap();
+async fn reconnected_listener_receives_a_gap() {
+    let Some((server, fixture)) = server(&[]).await else { return };
+    let mut notices = fixture.store.notices().await.unwrap();
     let mut next = async || tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice came");
     assert_eq!(next().await, Some(Notice::Gap));
     let killed: i64 = server.call(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
     assert_eq!(killed, 1);
     assert_eq!(next().await, Some(Notice::Gap));
-    let at = bench.put(0, full_batch("a")).await;
+    let at = fixture.put(0, full_batch("a")).await;
     assert_eq!(next().await, Some(Notice::Changed { partition: 0, offset: at.offset, ids: Some(vec![id("a")]) }));
     drop(notices);
     let is_gone = || async {
@@ -161,36 +161,36 @@ async fn a_listener_is_told_of_a_gap_when_it_listens_again() {
 }
 
 #[tokio::test]
-async fn eviction_is_refused() {
-    let Some((_server, bench)) = server(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await else { return };
-    let Err(StoreError::Misconfigured(told)) = bench.store.check().await else { panic!("accepted") };
+async fn eviction_policy_is_rejected() {
+    let Some((_server, fixture)) = server(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await else { return };
+    let Err(StoreError::Misconfigured(told)) = fixture.store.check().await else { panic!("accepted") };
     assert!(told.contains("`allkeys-lru`") && told.contains("hint: set maxmemory-policy to noeviction"), "{told}");
 }
 
 #[tokio::test]
-async fn a_batch_that_finds_no_memory_changes_nothing() {
-    let Some((server, bench)) = server(&["--maxmemory-policy", "noeviction"]).await else { return };
-    let (mut writer, _) = bench.open(0).await;
+async fn batch_without_memory_changes_nothing() {
+    let Some((server, fixture)) = server(&["--maxmemory-policy", "noeviction"]).await else { return };
+    let (mut writer, _) = fixture.open(0).await;
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     let refused = writer.apply(&full_batch("a"), None, fence(1)).await;
     assert!(is_unavailable(&refused, "OOM"), "{refused:?}");
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
-    expect_untouched(&*bench.store, "a").await;
-    let (mut writer, found) = bench.open(0).await;
+    expect_untouched(&*fixture.store, "a").await;
+    let (mut writer, found) = fixture.open(0).await;
     writer.apply(&full_batch("a"), found, fence(1)).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_named() {
-    let Some((server, bench)) = server(&[]).await else { return };
+async fn unreadable_values_are_named() {
+    let Some((server, fixture)) = server(&[]).await else { return };
     let _: String = server.call(&["SET", "kafleet:{p0}:fence", "12 nonsense"]).unwrap();
     let _: String = server.call(&["SET", "kafleet:{p0}:t:a", "\u{1}"]).unwrap();
     let _: i64 = server.call(&["HSET", "kafleet:{p0}:counts", "nonsense", "1"]).unwrap();
     for (error, said) in [
-        (bench.store.open(0).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
-        (bench.store.fences(&[0]).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
-        (bench.store.nodes(0, &[id("a")]).await.map(drop), ["`a` in partition 0", "another version wrote it"]),
-        (bench.store.counts(&[0]).await.map(drop), ["`nonsense`", "counter"]),
+        (fixture.store.open(0).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
+        (fixture.store.fences(&[0]).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
+        (fixture.store.nodes(0, &[id("a")]).await.map(drop), ["`a` in partition 0", "another version wrote it"]),
+        (fixture.store.counts(&[0]).await.map(drop), ["`nonsense`", "counter"]),
     ] {
         let Err(StoreError::Invalid(told)) = error else { panic!("{error:?}") };
         assert!(said.iter().all(|said| told.contains(said)), "{told}");
@@ -198,20 +198,20 @@ async fn what_cannot_be_read_is_named() {
 }
 
 #[tokio::test]
-async fn a_half_done_batch_stops_the_partition() {
-    let Some((server, bench)) = server(&[]).await else { return };
-    let (mut writer, _) = bench.open(0).await;
+async fn partial_batch_stops_the_partition() {
+    let Some((server, fixture)) = server(&[]).await else { return };
+    let (mut writer, _) = fixture.open(0).await;
     let _: String = server.call(&["SET", "kafleet:{p0}:roots", "of another type"]).unwrap();
     let broken = writer.apply(&full_batch("a"), None, fence(1)).await;
     assert!(matches!(&broken, Err(StoreError::Invalid(told)) if told.contains("WRONGTYPE")), "{broken:?}");
-    let Err(StoreError::Invalid(told)) = bench.store.open(0).await.map(drop) else { panic!("went on") };
+    let Err(StoreError::Invalid(told)) = fixture.store.open(0).await.map(drop) else { panic!("went on") };
     assert!(told.contains("`spoilt`") && told.contains("hint: delete the keys `kafleet:{p0}:*`"), "{told}");
 }
 
 #[tokio::test]
-async fn a_thousand_finished_tasks_cost_few_commands() {
-    let Some((server, bench)) = server(&[]).await else { return };
-    let (mut writer, _) = bench.open(0).await;
+async fn thousand_finished_tasks_cost_few_commands() {
+    let Some((server, fixture)) = server(&[]).await else { return };
+    let (mut writer, _) = fixture.open(0).await;
     let running = vec![("echo".into(), State::Running, 10_000)];
     writer.apply(&Changes { counts: running, ..Changes::default() }, None, fence(0)).await.unwrap();
     let _: String = server.call(&["CONFIG", "RESETSTAT"]).unwrap();
@@ -232,9 +232,9 @@ async fn a_thousand_finished_tasks_cost_few_commands() {
 }
 
 #[tokio::test]
-async fn a_counter_at_zero_leaves_nothing_behind() {
-    let Some((server, bench)) = server(&[]).await else { return };
-    let (mut writer, _) = bench.open(0).await;
+async fn zero_counter_is_removed() {
+    let Some((server, fixture)) = server(&[]).await else { return };
+    let (mut writer, _) = fixture.open(0).await;
     let count = |change| Changes { counts: vec![("label".into(), State::Queued, change)], ..Changes::default() };
     writer.apply(&count(1), None, fence(1)).await.unwrap();
     writer.apply(&count(-1), Some(fence(1)), fence(2)).await.unwrap();
@@ -246,43 +246,43 @@ async fn a_counter_at_zero_leaves_nothing_behind() {
 async fn sentinels_name_the_master() {
     let Some((master, _)) = server(&["--requirepass", SECRET]).await else { return };
     let sentinel = Server::sentinel(&format!("sentinel monitor main 127.0.0.1 {} 1\n", master.port));
-    let bench = Bench::over(patient(format!("redis-sentinel://:{SECRET}@127.0.0.1:{}/main", sentinel.port)));
-    assert_eq!(bench.store.check().await, Ok(()));
-    bench.put(0, full_batch("a")).await;
-    assert_eq!(bench.store.nodes(0, &[id("a")]).await.unwrap(), [Some(node(1))]);
+    let fixture = Fixture::over(patient(format!("redis-sentinel://:{SECRET}@127.0.0.1:{}/main", sentinel.port)));
+    assert_eq!(fixture.store.check().await, Ok(()));
+    fixture.put(0, full_batch("a")).await;
+    assert_eq!(fixture.store.nodes(0, &[id("a")]).await.unwrap(), [Some(node(1))]);
     let unknown = Redis::connect(impatient(&format!("redis-sentinel://127.0.0.1:{}/other", sentinel.port))).unwrap();
     let is_told = || async { is_unavailable(&unknown.check().await, "entinel") };
     until("the sentinels know no such master", is_told).await;
 }
 
-/// A Redis that ends in the middle of writing a batch keeps the part of it, and takes it for the beginning of the next one when
-/// it starts for the second time.
+/// A Redis that stops in the middle of writing a batch keeps its first part, and reads it as the beginning of the
+/// next batch at the second start.
 #[tokio::test]
-async fn a_batch_that_redis_tore_apart_is_noticed() {
-    // In the middle of its last command, and of the EXEC behind it.
+async fn torn_batch_is_detected() {
+    // Cut within its last command, and within the EXEC behind it.
     for cut in [40, 7] {
-        let Some((mut server, bench)) = server(&["--appendonly", "yes", "--appendfsync", "always"]).await else { return };
-        bench.put(0, full_batch("a")).await;
-        bench.put(0, full_batch("b")).await;
+        let Some((mut server, fixture)) = server(&["--appendonly", "yes", "--appendfsync", "always"]).await else { return };
+        fixture.put(0, full_batch("a")).await;
+        fixture.put(0, full_batch("b")).await;
         let (_, folder): (String, String) = server.call(&["CONFIG", "GET", "dir"]).unwrap();
         server.kill();
         let file = std::path::Path::new(&folder).join("appendonlydir/appendonly.aof.1.incr.aof");
         let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
         file.set_len(file.metadata().unwrap().len() - cut).unwrap();
         server.start_again();
-        assert_eq!(bench.open(0).await.1, Some(fence(1)), "the torn batch is not there");
-        bench.put(0, full_batch("b")).await;
-        bench.put(1, full_batch("c")).await;
+        assert_eq!(fixture.open(0).await.1, Some(fence(1)), "the torn batch is not there");
+        fixture.put(0, full_batch("b")).await;
+        fixture.put(1, full_batch("c")).await;
         server.kill();
         server.start_again();
-        let told = bench.store.open(0).await.map(drop);
+        let told = fixture.store.open(0).await.map(drop);
         assert!(matches!(&told, Err(StoreError::Damaged(why)) if why == "only a part of a batch was applied"), "{told:?}");
         let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();
         assert_eq!(left, Vec::<String>::new());
-        assert_eq!(bench.open(0).await.1, None, "it begins anew");
-        bench.put(0, full_batch("a")).await;
-        assert_eq!(bench.open(0).await.1, Some(fence(1)));
-        assert_eq!(bench.open(1).await.1, Some(fence(1)), "other partitions stay");
-        assert_eq!(bench.store.counts(&[0]).await.unwrap()[0].count, 1);
+        assert_eq!(fixture.open(0).await.1, None, "it begins anew");
+        fixture.put(0, full_batch("a")).await;
+        assert_eq!(fixture.open(0).await.1, Some(fence(1)));
+        assert_eq!(fixture.open(1).await.1, Some(fence(1)), "other partitions stay");
+        assert_eq!(fixture.store.counts(&[0]).await.unwrap()[0].count, 1);
     }
 }

@@ -1,10 +1,10 @@
-//! A cluster, and a master behind sentinels: every promise of a store, and what happens while slots and masters move.
+//! A cluster, and a master behind sentinels: the whole suite, and behaviour while slots and masters move.
 
 use futures::StreamExt;
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Index, Notice, Reservation, Stage, Store, StoreError};
 
-use crate::bench::*;
+use crate::fixture::*;
 use crate::servers::{Cluster, Sentinels, patient};
 
 fn options(url: String, case: &str) -> RedisOptions {
@@ -12,51 +12,51 @@ fn options(url: String, case: &str) -> RedisOptions {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_keeps_every_promise() {
+async fn cluster_passes_every_case() {
     if test_redis().is_none() {
         return;
     }
     let cluster = Cluster::start();
     let nodes = || cluster.servers.iter().map(|server| server.url()).collect();
-    crate::every_case(|case| Bench::over_nodes(options(cluster.url(), case), nodes())).await;
+    crate::every_case(|case| Fixture::over_nodes(options(cluster.url(), case), nodes())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_behind_sentinels_keeps_every_promise() {
+async fn master_behind_sentinels_passes_every_case() {
     if test_redis().is_none() {
         return;
     }
     let sentinels = Sentinels::start();
-    crate::every_case(|case| Bench::over_nodes(options(sentinels.url(), case), vec![sentinels.master.url()])).await;
+    crate::every_case(|case| Fixture::over_nodes(options(sentinels.url(), case), vec![sentinels.master.url()])).await;
 }
 
 #[tokio::test]
-async fn a_cluster_serves_every_partition() {
+async fn cluster_serves_every_partition() {
     if test_redis().is_none() {
         return;
     }
     let cluster = Cluster::start();
-    let bench = Bench::over(patient(cluster.url()));
-    assert_eq!(bench.store.check().await, Ok(()));
-    let mut notices = bench.store.notices().await.unwrap();
+    let fixture = Fixture::over(patient(cluster.url()));
+    assert_eq!(fixture.store.check().await, Ok(()));
+    let mut notices = fixture.store.notices().await.unwrap();
     assert_eq!(notices.next().await, Some(Notice::Gap));
     let partitions: Vec<u32> = (0..16).collect();
     for &partition in &partitions {
-        let (mut writer, found) = bench.open(partition).await;
+        let (mut writer, found) = fixture.open(partition).await;
         writer.apply(&full_batch("a"), found, fence(1)).await.unwrap();
         assert_eq!(writer.nodes(&[id("a")]).await.unwrap(), [Some(node(1))]);
         writer.apply(&full_batch("b"), Some(fence(1)), fence(2)).await.unwrap();
-        assert_eq!(bench.store.nodes(partition, &[id("a"), id("b")]).await.unwrap(), [Some(node(1)), Some(node(1))]);
-        let first = bench.store.page(partition, &Index::Roots, None, 1).await.unwrap();
-        assert_eq!(ids(&bench.store.page(partition, &Index::Roots, first.last(), 9).await.unwrap()), ["a"]);
-        assert_eq!(bench.store.log_lines(partition, &id("a"), 0, 9).await.unwrap().lines, ["a line"]);
-        assert_eq!(bench.store.outbox(partition, 9).await.unwrap().fence, Some(fence(2)));
-        assert_eq!(bench.store.kept(partition, &[id("a"), id("b")]).await.unwrap(), [None, None]);
+        assert_eq!(fixture.store.nodes(partition, &[id("a"), id("b")]).await.unwrap(), [Some(node(1)), Some(node(1))]);
+        let first = fixture.store.page(partition, &Index::Roots, None, 1).await.unwrap();
+        assert_eq!(ids(&fixture.store.page(partition, &Index::Roots, first.last(), 9).await.unwrap()), ["a"]);
+        assert_eq!(fixture.store.log_lines(partition, &id("a"), 0, 9).await.unwrap().lines, ["a line"]);
+        assert_eq!(fixture.store.outbox(partition, 9).await.unwrap().fence, Some(fence(2)));
+        assert_eq!(fixture.store.kept(partition, &[id("a"), id("b")]).await.unwrap(), [None, None]);
         let mark = Reservation { hash: "h".into(), stage: Stage::InDoubt };
-        assert_eq!(bench.store.reserve(partition, &id("a"), 1, &mark).await.unwrap(), None);
+        assert_eq!(fixture.store.reserve(partition, &id("a"), 1, &mark).await.unwrap(), None);
     }
-    assert_eq!(bench.store.fences(&partitions).await.unwrap(), vec![Some(fence(2)); 16]);
-    assert_eq!(bench.store.counts(&partitions).await.unwrap()[0].count, 32);
+    assert_eq!(fixture.store.fences(&partitions).await.unwrap(), vec![Some(fence(2)); 16]);
+    assert_eq!(fixture.store.counts(&partitions).await.unwrap()[0].count, 32);
     for _ in 0..32 {
         let told = tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice came");
         assert!(matches!(told, Some(Notice::Changed { .. })), "{told:?}");
@@ -66,39 +66,39 @@ async fn a_cluster_serves_every_partition() {
     assert!(told.contains("redis-cluster://"), "{told}");
 }
 
-/// A batch is all or nothing, so it waits until its slot has arrived; reads do not.
+/// A batch is atomic, so it waits until its slot is migrated; reads do not wait.
 #[tokio::test]
-async fn a_slot_moves_under_a_writer() {
+async fn slot_migrates_under_a_writer() {
     if test_redis().is_none() {
         return;
     }
     let cluster = Cluster::start();
-    let bench = Bench::over(patient(cluster.url()));
+    let fixture = Fixture::over(patient(cluster.url()));
     let all: Vec<String> = (0..40).map(|n| format!("a{n}")).collect();
     for text in &all {
-        bench.put(0, full_batch(text)).await;
+        fixture.put(0, full_batch(text)).await;
     }
-    let (mut writer, found) = bench.open(0).await;
+    let (mut writer, found) = fixture.open(0).await;
     let moving = cluster.begin_move(0);
     for _ in 0..8 {
         moving.keys(12);
-        everything_is_read(&*bench.store, &all).await;
+        everything_is_read(&*fixture.store, &all).await;
     }
     let refused = writer.apply(&full_batch("b"), found, fence(100)).await;
     assert!(is_unavailable(&refused, "slot is being moved"), "{refused:?}");
     moving.keys(1_000);
-    let refused = bench.store.open(0).await.map(drop);
+    let refused = fixture.store.open(0).await.map(drop);
     assert!(is_unavailable(&refused, "slot is being moved"), "{refused:?}");
     moving.end();
-    everything_is_read(&*bench.store, &all).await;
-    let (mut writer, found) = bench.open(0).await;
+    everything_is_read(&*fixture.store, &all).await;
+    let (mut writer, found) = fixture.open(0).await;
     assert_eq!(found, Some(fence(40)), "nothing of the refused batch is there");
     writer.apply(&full_batch("b"), found, fence(41)).await.unwrap();
-    // Once more under the nose of a writer that has nothing to do meanwhile.
+    // Once more while a writer is open and idle.
     cluster.begin_move(0).end();
     let moved = writer.apply(&full_batch("c"), Some(fence(41)), fence(42)).await;
     assert!(matches!(moved, Err(StoreError::Unavailable(_) | StoreError::Conflict { .. })), "{moved:?}");
-    assert_eq!(bench.open(0).await.1, Some(fence(41)));
+    assert_eq!(fixture.open(0).await.1, Some(fence(41)));
 }
 
 async fn everything_is_read(store: &dyn Store, all: &[String]) {
@@ -119,22 +119,22 @@ async fn everything_is_read(store: &dyn Store, all: &[String]) {
     assert!(held.is_none_or(|held| held == mark));
 }
 
-/// A master that was deposed without its knowledge goes on answering: readers leave it all the same.
+/// Readers leave a deposed master that does not know of it and keeps answering.
 #[tokio::test]
 async fn readers_follow_the_sentinels() {
     if test_redis().is_none() {
         return;
     }
     let sentinels = Sentinels::start();
-    let bench = Bench::over(RedisOptions::new(sentinels.url()));
-    bench.put(0, full_batch("a")).await;
-    assert_eq!(bench.store.fences(&[0]).await.unwrap(), [Some(fence(1))]);
+    let fixture = Fixture::over(RedisOptions::new(sentinels.url()));
+    fixture.put(0, full_batch("a")).await;
+    assert_eq!(fixture.store.fences(&[0]).await.unwrap(), [Some(fence(1))]);
     sentinels.depose();
     let old: String = sentinels.master.call(&["INFO", "replication"]).unwrap();
     assert!(old.contains("role:master"), "nobody told it");
-    let (mut writer, found) = bench.open(0).await;
+    let (mut writer, found) = fixture.open(0).await;
     writer.apply(&full_batch("b"), found, fence(2)).await.unwrap();
-    let is_seen = || async { bench.store.fences(&[0]).await.is_ok_and(|fences| fences == [Some(fence(2))]) };
+    let is_seen = || async { fixture.store.fences(&[0]).await.is_ok_and(|fences| fences == [Some(fence(2))]) };
     until("readers see what the new master has", is_seen).await;
     let stale: String = sentinels.master.call(&["GET", "kafleet:{p0}:fence"]).unwrap();
     assert!(stale.starts_with("1 "), "{stale}");

@@ -1,5 +1,5 @@
-//! What log time brings: finished trees go, trees that stay open end, what nobody announces is given up. Where the log is
-//! cut into batches does not matter, and what is left adds up.
+//! Expiry by log time: finished trees are removed, old open trees end, unannounced tasks are given up. The result
+//! does not depend on batch boundaries, and counters stay consistent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use kafleet::store::{Store, TypeCount};
 use kafleet::tracker::project::projection::{Logged, Projection};
 use proptest::prelude::*;
 
-use crate::cases::agrees;
-use crate::firing::{make_topics, node, read_all, scheduled, until_state};
-use crate::ground::{DEADLINE, Ground, until};
+use crate::cases::expect_agreement;
+use crate::event_log::{event, id, submitted, succeeded};
+use crate::faulty::{ANY, FaultyBroker, FaultyStore};
+use crate::fixture::{DEADLINE, Fixture, until};
 use crate::oracle::Oracle;
-use crate::shaky::{ANY, ShakyBroker, ShakyStore};
-use crate::story::{event, id, submitted, succeeded};
+use crate::outbox::{make_topics, node, read_all, scheduled, until_state};
 
 const HOUR: i64 = 3_600_000;
 const START: i64 = 1_700_000_000_000;
@@ -42,7 +42,7 @@ pub fn logged(events: Vec<(i64, Event)>) -> Vec<Logged> {
     all.map(|(n, (timestamp_ms, event))| Logged { event, offset: n as i64 * 2, timestamp_ms }).collect()
 }
 
-/// Folds a log in batches of these sizes, over and over, each time with an empty cache where `forgets` says so.
+/// Folds a log in batches of these sizes, repeated, each time with an empty cache if `forgets` is set.
 async fn fold(events: &[Logged], sizes: &[usize], forgets: bool) -> (Memory, Vec<(TaskId, TaskRecord)>, u64) {
     let store = Memory::default();
     let mut folding = Projection::open(Arc::new(store.clone()), 0).await.unwrap();
@@ -60,8 +60,8 @@ async fn fold(events: &[Logged], sizes: &[usize], forgets: bool) -> (Memory, Vec
     (store, nodes, removed)
 }
 
-/// Counters against the records that are there.
-async fn adds_up(store: &Memory, nodes: &[(TaskId, TaskRecord)]) {
+/// Compares the counters with the records.
+async fn expect_consistent_counts(store: &Memory, nodes: &[(TaskId, TaskRecord)]) {
     let mut counts: BTreeMap<(Arc<str>, State), u64> = BTreeMap::new();
     for node in nodes.iter().map(|(_, node)| node) {
         if let Some(task_type) = &node.task_type {
@@ -78,7 +78,7 @@ async fn adds_up(store: &Memory, nodes: &[(TaskId, TaskRecord)]) {
 
 pub const TASKS: [&str; 9] = ["a", "a:1", "a:2", "a:1:x", "b", "b:1", "c", "c:1:y", "d"];
 
-pub fn story_of(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
+pub fn steps_to_events(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
     let mut at = START;
     let mut events = Vec::new();
     for (task, what, wait) in steps {
@@ -111,15 +111,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn batches_make_no_difference(
+    fn batch_boundaries_do_not_change_the_result(
         steps in prop::collection::vec((0..TASKS.len(), 0_u8..13, 0_i64..14), 1..90),
         sizes in prop::collection::vec(1_usize..30, 1..6),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let events = logged(story_of(&steps));
+            let events = logged(steps_to_events(&steps));
             let (store, nodes, removed) = fold(&events, &[usize::MAX], false).await;
-            adds_up(&store, &nodes).await;
+            expect_consistent_counts(&store, &nodes).await;
             let oracle = Oracle { store: store.clone(), nodes: vec![nodes], events: events.len(), ends: Vec::new() };
             let all = TASKS.map(id);
             for (sizes, forgets) in [(&sizes[..], false), (&sizes[..], true), (&[1][..], true)] {
@@ -133,9 +133,9 @@ proptest! {
     }
 }
 
-/// A tree wider than a step, with branches, logs and something superseded, goes as a whole; its neighbour stays.
+/// A tree wider than a step, with branches, logs and superseded tasks, is removed completely; its neighbour stays.
 #[tokio::test]
-async fn a_finished_tree_goes_as_a_whole() {
+async fn finished_tree_is_removed_completely() {
     let mut events = vec![(START, submitted("w")), (START, submitted("stays")), (START, submitted("w:branch"))];
     for n in 0..1_300 {
         let leaf = if n % 3 == 0 { format!("w:branch:{n}") } else { format!("w:{n}") };
@@ -146,13 +146,13 @@ async fn a_finished_tree_goes_as_a_whole() {
     events.extend([(START, log), (START, succeeded("w:branch")), (START, succeeded("w"))]);
     let kept = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
     let (store, nodes, removed) = fold(&kept, &[700], true).await;
-    assert_eq!((nodes.len(), removed), (0, 0), "nothing is at hand, nothing is gone");
+    assert_eq!((nodes.len(), removed), (0, 0), "no record is left and none was removed");
     assert_eq!(store.counts(&[0]).await.unwrap().iter().map(|count| count.count).sum::<u64>(), 1_303);
     let gone = logged(events.into_iter().chain([(START + HOUR + 20_000, Event::tick(0))]).collect());
     let (store, nodes, removed) = fold(&gone, &[usize::MAX], false).await;
     assert_eq!(removed, 1_302);
     assert_eq!(nodes.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["stays"]);
-    adds_up(&store, &nodes).await;
+    expect_consistent_counts(&store, &nodes).await;
     assert_eq!(store.log_lines(0, &id("w:1"), 0, 10).await.unwrap().lines, Vec::<String>::new());
 }
 
@@ -161,7 +161,7 @@ async fn state_after(events: Vec<(i64, Event)>, task: &str) -> Option<TaskRecord
     nodes.into_iter().find(|(found, _)| found.as_str() == task).map(|(_, node)| node)
 }
 
-/// The type of the root says how long its tree is kept.
+/// The type of the root determines the retention of its tree.
 #[tokio::test]
 async fn each_type_has_its_own_retention() {
     let mut long = submitted("long");
@@ -171,9 +171,9 @@ async fn each_type_has_its_own_retention() {
     assert!(state_after(log(10), "long").await.is_none());
 }
 
-/// A child that somebody named holds its parent open for a day, and does so again when it appears after all.
+/// An unannounced child holds its parent open for a day, and again once it is announced.
 #[tokio::test]
-async fn what_nobody_announces_is_given_up_until_somebody_does() {
+async fn unannounced_task_is_given_up_until_it_is_announced() {
     let mut grandchild = vec![(START, Event::settings(Lifetimes::default(), START))];
     grandchild.extend([submitted("p"), succeeded("p"), submitted("p:e:x"), succeeded("p:e:x")].map(|event| (START, event)));
     let after = |more: Vec<(i64, Event)>| grandchild.iter().cloned().chain(more).collect::<Vec<_>>();
@@ -192,10 +192,10 @@ async fn what_nobody_announces_is_given_up_until_somebody_does() {
     assert_eq!(state_after(ended, "p").await.unwrap().state, State::Succeeded);
 }
 
-/// A tree may be older than the word on how long it may be open: trees that are there before the tracker has told the log, or
-/// before an operator has changed it.
+/// The maximum age of open trees may change after a tree was created: before the tracker has written it to the log
+/// for the first time, and when an operator changes it.
 #[tokio::test]
-async fn trees_that_are_open_already_end_at_the_new_age() {
+async fn open_trees_end_at_a_changed_age() {
     let lifetimes = |hours| Lifetimes { max_tree_age_ms: hours * HOUR, ..Lifetimes::default() };
     let mut log: Vec<(i64, Event)> = (0..1_200).map(|n| (START + n, submitted(&format!("t{n}")))).collect();
     log.push((START + HOUR, Event::settings(lifetimes(3), START)));
@@ -205,82 +205,85 @@ async fn trees_that_are_open_already_end_at_the_new_age() {
         let (store, ..) = fold(&logged([&told[..], &log, more].concat()), &[usize::MAX], false).await;
         store.nodes(0, &[id(task)]).await.unwrap().pop().flatten().unwrap().state
     };
-    assert_eq!(state(&[], "t0").await, State::Queued, "not before its time");
+    assert_eq!(state(&[], "t0").await, State::Queued, "not before its age");
     let later = (START + 4 * HOUR, Event::tick(0));
     assert_eq!(state(std::slice::from_ref(&later), "t0").await, State::Expired);
     assert_eq!(state(std::slice::from_ref(&later), "t1199").await, State::Expired);
     let longer = (START + 2 * HOUR, Event::settings(lifetimes(9), START));
-    assert_eq!(state(&[longer, later], "t7").await, State::Queued, "the last word counts");
+    assert_eq!(state(&[longer, later], "t7").await, State::Queued, "the last setting applies");
 }
 
-/// The tracker, with a clock of its own: an old tree ends, what runs is told, and later all of it is gone.
+/// With the tracker's own clock: an old tree ends, its running task is cancelled, and later all of it is removed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tree_that_is_open_for_too_long_ends() {
+async fn tree_open_for_too_long_ends() {
     let ahead = Arc::new(AtomicI64::new(0));
     let clock = {
         let ahead = ahead.clone();
         Arc::new(move || now_ms() + ahead.load(SeqCst))
     };
-    // What has gone stays in its group however far the clock is moved.
+    // Removed topics stay in the group however far the clock advances.
     let options = broker::MemoryOptions { clock, session_timeout: Duration::from_secs(90 * 86_400), ..Default::default() };
-    let ground = Ground::new(broker::Memory::new(options), Arc::new(Memory::default()), 1);
-    make_topics(&ground);
+    let fixture = Fixture::new(broker::Memory::new(options), Arc::new(Memory::default()), 1);
+    make_topics(&fixture);
     let config = TrackerConfig { tick: Millis(200), ..TrackerConfig::default() };
-    let tracker = ground.tracker_that_keeps(config, lifetimes()).await;
-    until("the lifetimes are told", || async { ground.end(0) == 1 }).await;
+    let tracker = fixture.tracker_with_lifetimes(config, lifetimes()).await;
+    until("the lifetimes are published", || async { fixture.end(0) == 1 }).await;
     let mut runs = event(Kind::Started, "old:runs");
     runs.worker = Some("w".into());
-    ground.write(&[submitted("old"), succeeded("old"), submitted("old:queued"), runs, submitted("old:queued:deep")]).await;
-    ground.write(&[scheduled("old:waits", now_ms() + 20 * HOUR)]).await;
-    until_state(&ground, "old", State::WaitingForChildren).await;
+    fixture.write(&[submitted("old"), succeeded("old"), submitted("old:queued"), runs, submitted("old:queued:deep")]).await;
+    fixture.write(&[scheduled("old:waits", now_ms() + 20 * HOUR)]).await;
+    until_state(&fixture, "old", State::WaitingForChildren).await;
     ahead.store(6 * HOUR, SeqCst);
     for task in ["old:queued", "old:queued:deep", "old:waits", "old:runs", "old"] {
-        let ended = until_state(&ground, task, State::Expired).await;
+        let ended = until_state(&fixture, task, State::Expired).await;
         let told = ended.history.iter().any(|entry| entry.message.as_deref() == Some("open longer than max_tree_age"));
         assert!(told, "{task}: {:?}", ended.history);
     }
-    let control = read_all(&ground, &ground.names.control());
+    let control = read_all(&fixture, &fixture.names.control());
     let told = String::from_utf8_lossy(control[0].value.as_deref().unwrap()).into_owned();
-    assert!(told.contains("open longer than max_tree_age"), "workers stop what runs: {told}");
-    agrees(&ground).await;
+    assert!(told.contains("open longer than max_tree_age"), "workers receive the cancel: {told}");
+    expect_agreement(&fixture).await;
     ahead.store(8 * HOUR, SeqCst);
-    until("it is gone", || async { node(&ground, "old").await.is_none() && node(&ground, "old:runs").await.is_none() }).await;
-    agrees(&ground).await;
-    assert_eq!(ground.store.counts(&ground.all()).await.unwrap(), []);
-    // A last one may be on its way: it was decided on while there was something left.
+    until("the tree is removed", || async {
+        node(&fixture, "old").await.is_none() && node(&fixture, "old:runs").await.is_none()
+    })
+    .await;
+    expect_agreement(&fixture).await;
+    assert_eq!(fixture.store.counts(&fixture.all()).await.unwrap(), []);
+    // One more tick may be in flight, decided on while something could still expire.
     let is_quiet = || async {
-        let end = ground.end(0);
+        let end = fixture.end(0);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        ground.end(0) == end
+        fixture.end(0) == end
     };
-    until("where nothing grows old, no time has to pass", is_quiet).await;
+    until("no ticks are published once nothing can expire", is_quiet).await;
     tracker.stop().await;
 }
 
-/// A tracker that tells the log something soon.
-async fn quick(ground: &Ground) -> crate::ground::Tracker {
+/// A tracker with short intervals.
+async fn short_intervals(fixture: &Fixture) -> crate::fixture::Tracker {
     let config = TrackerConfig { tick: Millis(400), ..TrackerConfig::default() };
-    ground.tracker_with(config).await
+    fixture.tracker_with(config).await
 }
 
-pub async fn an_idle_partition_is_told_that_time_passes(ground: Ground) {
-    make_topics(&ground);
-    let tracker = quick(&ground).await;
-    ground.write(&[submitted("t")]).await;
-    let (with, without) = (ground.partition_of("t"), 1 - ground.partition_of("t"));
-    until("there are ticks", || async { ground.end(with) >= 3 }).await;
-    assert_eq!(ground.end(without), 0, "what holds nothing is told nothing");
-    assert_eq!(node(&ground, "t").await.unwrap().history.len(), 1);
+pub async fn idle_partition_gets_ticks(fixture: Fixture) {
+    make_topics(&fixture);
+    let tracker = short_intervals(&fixture).await;
+    fixture.write(&[submitted("t")]).await;
+    let (with, without) = (fixture.partition_of("t"), 1 - fixture.partition_of("t"));
+    until("there are ticks", || async { fixture.end(with) >= 3 }).await;
+    assert_eq!(fixture.end(without), 0, "an empty partition gets no ticks");
+    assert_eq!(node(&fixture, "t").await.unwrap().history.len(), 1);
     tracker.stop().await;
-    // The last tick may have come too late for it.
-    let next = ground.tracker().await;
-    agrees(&ground).await;
+    // The last tick may precede the time at which the task expires.
+    let next = fixture.tracker().await;
+    expect_agreement(&fixture).await;
     next.stop().await;
 }
 
-/// A heartbeat, the next of which comes so much later.
-pub async fn beat(ground: &Ground, worker: &str, every_ms: u64, state: HeartbeatState) {
-    let topic = ground.names.workers();
+/// Publishes a heartbeat with this interval to the next one.
+pub async fn beat(fixture: &Fixture, worker: &str, every_ms: u64, state: HeartbeatState) {
+    let topic = fixture.names.workers();
     let part = TypeStatus { task_type: "root".into(), slots: 1, in_flight: 1, ..TypeStatus::default() };
     let beat = Heartbeat {
         v: 1,
@@ -300,53 +303,53 @@ pub async fn beat(ground: &Ground, worker: &str, every_ms: u64, state: Heartbeat
     let value = serde_json::to_vec(&beat).unwrap();
     let record =
         ProducerRecord { topic: &topic, partition: Some(0), key: Some(worker.as_bytes()), value: Some(&value), headers: &[] };
-    ground.link.deliver(record, DEADLINE).await.unwrap();
+    fixture.link.deliver(record, DEADLINE).await.unwrap();
 }
 
-/// Its tasks are told, and nobody waits for it with a cancel; a worker that goes on is left alone.
-pub async fn a_silent_worker_is_told_of(ground: Ground) {
-    make_topics(&ground);
-    let tracker = quick(&ground).await;
+/// Tasks of a silent worker are marked, and a cancel does not wait for it; tasks of a live worker are not.
+pub async fn tasks_of_a_silent_worker_are_marked(fixture: Fixture) {
+    make_topics(&fixture);
+    let tracker = short_intervals(&fixture).await;
     let started = |task: &str, worker: &str| {
         let mut started = event(Kind::Started, task);
         (started.worker, started.attempt) = (Some(worker.into()), 1);
         started
     };
-    ground.write(&[submitted("gone"), started("gone", "w1"), submitted("there"), started("there", "w2")]).await;
-    beat(&ground, "w1", 500, HeartbeatState::Running).await;
+    fixture.write(&[submitted("gone"), started("gone", "w1"), submitted("there"), started("there", "w2")]).await;
+    beat(&fixture, "w1", 500, HeartbeatState::Running).await;
     let silent = |task: &'static str| {
-        let ground = ground.clone();
-        async move { node(&ground, task).await.is_some_and(|node| node.silent) }
+        let fixture = fixture.clone();
+        async move { node(&fixture, task).await.is_some_and(|node| node.silent) }
     };
-    until("its task is told", || async {
-        beat(&ground, "w2", 60_000, HeartbeatState::Running).await;
+    until("its task is marked", || async {
+        beat(&fixture, "w2", 60_000, HeartbeatState::Running).await;
         silent("gone").await
     })
     .await;
-    let told = node(&ground, "gone").await.unwrap();
+    let told = node(&fixture, "gone").await.unwrap();
     assert_eq!((told.state, told.history.last().map(|entry| entry.kind)), (State::Running, Some(Kind::WorkerSilent)));
-    assert!(!silent("there").await, "the other one is heard");
-    ground.write(&[event(Kind::CancelRequested, "gone")]).await;
-    until_state(&ground, "gone", State::Cancelled).await;
-    // It is looked for several times, and may be told again before the first word is folded; that changes nothing.
-    let history = node(&ground, "gone").await.unwrap().history;
+    assert!(!silent("there").await, "the other worker is alive");
+    fixture.write(&[event(Kind::CancelRequested, "gone")]).await;
+    until_state(&fixture, "gone", State::Cancelled).await;
+    // Searches repeat, and may publish the event again before the first one is folded; that changes nothing.
+    let history = node(&fixture, "gone").await.unwrap().history;
     assert_eq!(history.iter().filter(|entry| entry.kind == Kind::WorkerSilent && !entry.ignored).count(), 1, "{history:?}");
-    agrees(&ground).await;
+    expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// Records of tasks, of which nobody but these tests says a word.
-async fn put_records(ground: &Ground, topic: &str, count: usize) {
+/// Publishes records of tasks that only these tests report on.
+async fn put_records(fixture: &Fixture, topic: &str, count: usize) {
     for n in 0..count {
         let key = format!("k{n}");
         let headers: [(&str, &[u8]); 1] = [("ce_announced", b"1")];
         let record =
             ProducerRecord { topic, partition: Some(0), key: Some(key.as_bytes()), value: Some(b"1"), headers: &headers };
-        ground.link.deliver(record, DEADLINE).await.unwrap();
+        fixture.link.deliver(record, DEADLINE).await.unwrap();
     }
 }
 
-/// Announced, with the place of its record.
+/// A `submitted` event with the position of the task's record.
 fn lies_at(task: &str, offset: i64) -> Event {
     let mut event = submitted(task);
     let told = event.task.as_mut().unwrap();
@@ -354,15 +357,15 @@ fn lies_at(task: &str, offset: i64) -> Event {
     event
 }
 
-/// Kafka has removed the record of a queued task: somebody has to say so.
+/// A queued task whose record Kafka has removed expires.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queued_task_whose_record_is_removed_expires() {
+async fn queued_task_expires_when_its_record_is_removed() {
     let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let ground = Ground::new(memory.clone(), Arc::new(Memory::default()), 2);
-    make_topics(&ground);
-    let topic = ground.names.tasks("root");
-    put_records(&ground, &topic, 3).await;
-    ground
+    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
+    make_topics(&fixture);
+    let topic = fixture.names.tasks("root");
+    put_records(&fixture, &topic, 3).await;
+    fixture
         .write(&[
             lies_at("lost", 0),
             submitted("p"),
@@ -373,97 +376,97 @@ async fn a_queued_task_whose_record_is_removed_expires() {
             succeeded("done"),
         ])
         .await;
-    let tracker = quick(&ground).await;
+    let tracker = short_intervals(&fixture).await;
     memory.truncate_before(&Partition::new(topic.as_str(), 0), 2).unwrap();
     for task in ["lost", "p:lost"] {
-        let expired = until_state(&ground, task, State::Expired).await;
+        let expired = until_state(&fixture, task, State::Expired).await;
         let told = expired.error.map(|error| format!("{}: {}", error.kind, error.message));
         assert_eq!(told.as_deref(), Some("expired: removed by retention"));
     }
-    until_state(&ground, "p", State::Expired).await;
-    until_state(&ground, "done", State::Succeeded).await;
-    until_state(&ground, "kept", State::Queued).await;
+    until_state(&fixture, "p", State::Expired).await;
+    until_state(&fixture, "done", State::Succeeded).await;
+    until_state(&fixture, "kept", State::Queued).await;
     until("it is counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 2 }).await;
-    agrees(&ground).await;
-    assert_eq!(node(&ground, "kept").await.unwrap().state, State::Queued);
+    expect_agreement(&fixture).await;
+    assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
 }
 
-/// A record that is gone from the log may be in a worker's hands: its task is lost when the group has passed it, or when
-/// no worker is left.
+/// A worker may have fetched a record before Kafka removed it: the task is lost once the group has committed past it,
+/// or when no worker is left.
 #[tokio::test(flavor = "multi_thread")]
-async fn removed_record_is_lost_only_when_no_worker_can_have_it() {
+async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
     let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let ground = Ground::new(memory.clone(), Arc::new(Memory::default()), 2);
-    make_topics(&ground);
-    let place = Partition::new(ground.names.tasks("root"), 0);
-    put_records(&ground, &place.topic, 4).await;
+    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
+    make_topics(&fixture);
+    let place = Partition::new(fixture.names.tasks("root"), 0);
+    put_records(&fixture, &place.topic, 4).await;
     let tasks = ["held", "passed", "waits", "last"];
-    ground.write(&[lies_at("held", 0), lies_at("passed", 1), lies_at("waits", 2), lies_at("last", 3)]).await;
-    beat(&ground, "w1", 600_000, HeartbeatState::Running).await;
+    fixture.write(&[lies_at("held", 0), lies_at("passed", 1), lies_at("waits", 2), lies_at("last", 3)]).await;
+    beat(&fixture, "w1", 600_000, HeartbeatState::Running).await;
     let commit = |metadata: &str| {
         let commit = Commit { partition: place.clone(), offset: 0, metadata: metadata.to_owned() };
-        memory.set_group_offsets(&ground.names.group("root"), &[commit], DEADLINE).unwrap();
+        memory.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
     };
     commit("kf1 open 100 0 -");
     memory.truncate_before(&place, 4).unwrap();
-    let tracker = quick(&ground).await;
+    let tracker = short_intervals(&fixture).await;
     for task in tasks {
-        until_state(&ground, task, State::Queued).await;
+        until_state(&fixture, task, State::Queued).await;
     }
-    // Done without a word: the worker was never given it.
+    // Committed without an event: the worker never received it.
     commit("kf1 open 100 0 r:AQE");
-    until_state(&ground, "passed", State::Expired).await;
+    until_state(&fixture, "passed", State::Expired).await;
     for task in ["held", "waits", "last"] {
-        assert_eq!(node(&ground, task).await.unwrap().state, State::Queued, "`{task}` may be at the worker");
+        assert_eq!(node(&fixture, task).await.unwrap().state, State::Queued, "`{task}` may be held by the worker");
     }
-    ground.write(&[succeeded("held")]).await;
-    until_state(&ground, "held", State::Succeeded).await;
-    beat(&ground, "w1", 600_000, HeartbeatState::Stopped).await;
+    fixture.write(&[succeeded("held")]).await;
+    until_state(&fixture, "held", State::Succeeded).await;
+    beat(&fixture, "w1", 600_000, HeartbeatState::Stopped).await;
     for task in ["waits", "last"] {
-        until_state(&ground, task, State::Expired).await;
+        until_state(&fixture, task, State::Expired).await;
     }
-    assert_eq!(node(&ground, "held").await.unwrap().state, State::Succeeded);
+    assert_eq!(node(&fixture, "held").await.unwrap().state, State::Succeeded);
     until("they are counted", || async { tracker.metrics.lost.with_label_values(&["root"]).get() == 3 }).await;
-    agrees(&ground).await;
+    expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// A tracker that is behind finds the gap before it knows of the task.
+/// A tracker that is behind detects the gap before it knows the task.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_is_folded_after_its_record_was_missed_expires() {
+async fn task_folded_after_its_record_was_removed_expires() {
     let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let ground = Ground::new(memory.clone(), Arc::new(Memory::default()), 1);
-    make_topics(&ground);
-    let topic = ground.names.tasks("root");
-    put_records(&ground, &topic, 2).await;
-    ground.write(&[lies_at("lost", 0), lies_at("kept", 1)]).await;
+    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
+    make_topics(&fixture);
+    let topic = fixture.names.tasks("root");
+    put_records(&fixture, &topic, 2).await;
+    fixture.write(&[lies_at("lost", 0), lies_at("kept", 1)]).await;
     memory.truncate_before(&Partition::new(topic.as_str(), 0), 1).unwrap();
-    let (broker, tricks) = ShakyBroker::new(ground.broker.clone());
-    tricks.records.store(0, SeqCst);
+    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
+    faults.records.store(0, SeqCst);
     let config = TrackerConfig { tick: Millis(400), observe: false, ..TrackerConfig::default() };
-    let store = ShakyStore::new(ground.store.clone());
-    let tracker = ground.with(broker, Arc::new(store.clone())).tracker_with(config).await;
-    until("it has found the gap", || async { tricks.groups.load(SeqCst) > 0 }).await;
-    // Some seconds go by: whoever looks for the task at once looks in vain.
+    let store = FaultyStore::new(fixture.store.clone());
+    let tracker = fixture.with(broker, Arc::new(store.clone())).tracker_with(config).await;
+    until("it has found the gap", || async { faults.groups.load(SeqCst) > 0 }).await;
+    // Time passes: an immediate search would not find the task.
     let looks = store.looks.load(SeqCst);
     until("time passes", || async { store.looks.load(SeqCst) >= looks + 2 }).await;
-    assert_eq!(node(&ground, "lost").await, None, "nothing is folded");
-    tricks.records.store(ANY, SeqCst);
-    until_state(&ground, "lost", State::Expired).await;
-    agrees(&ground).await;
-    assert_eq!(node(&ground, "kept").await.unwrap().state, State::Queued);
+    assert_eq!(node(&fixture, "lost").await, None, "nothing is folded");
+    faults.records.store(ANY, SeqCst);
+    until_state(&fixture, "lost", State::Expired).await;
+    expect_agreement(&fixture).await;
+    assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
 }
 
 mod in_memory {
     #[tokio::test(flavor = "multi_thread")]
-    async fn an_idle_partition_is_told_that_time_passes() {
-        super::an_idle_partition_is_told_that_time_passes(crate::memory::ground(2).0).await;
+    async fn idle_partition_gets_ticks() {
+        super::idle_partition_gets_ticks(crate::memory::fixture(2).0).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_silent_worker_is_told_of() {
-        super::a_silent_worker_is_told_of(crate::memory::ground(2).0).await;
+    async fn tasks_of_a_silent_worker_are_marked() {
+        super::tasks_of_a_silent_worker_are_marked(crate::memory::fixture(2).0).await;
     }
 }

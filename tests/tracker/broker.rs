@@ -1,4 +1,4 @@
-//! A Kafka of a test's own, one broker, which may be killed.
+//! A single Kafka broker per test, which may be killed.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ pub struct OwnBroker {
 }
 
 impl OwnBroker {
-    /// None where no services were started.
+    /// Starts the broker; `None` if no services were started.
     pub fn start() -> Option<Self> {
         let Some(libraries) = std::env::var_os("KAFLEET_TEST_KAFKA_LIBS") else {
             eprintln!("skipped: KAFLEET_TEST_KAFKA_LIBS names no libraries");
@@ -42,7 +42,7 @@ impl OwnBroker {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// As `kill -9`.
+    /// Kills the process as `kill -9` does.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -58,7 +58,7 @@ impl OwnBroker {
         let said = || std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         while !said().contains("Kafka Server started") || TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             let ended = self.process.try_wait().unwrap();
-            assert!(ended.is_none() && Instant::now() < end, "Kafka is not ready: {ended:?} within {START:?}: {}", said());
+            assert!(ended.is_none() && Instant::now() < end, "Kafka was not ready within {START:?}: {ended:?}: {}", said());
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -78,7 +78,7 @@ fn launch(libraries: &Path, folder: &Path) -> Child {
     command.stdout(log.try_clone().unwrap()).stderr(log).stdin(Stdio::null()).spawn().unwrap()
 }
 
-/// One that is soon there rather than fast.
+/// Java with options for a quick start.
 fn java(libraries: &Path) -> Command {
     let mut command = Command::new("java");
     command.args(["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);

@@ -1,5 +1,5 @@
-//! Counters by type and state are exact at every moment: after each batch they are what a count of all records gives,
-//! whoever writes, however often something is told again, and while old trees go.
+//! Counters by type and state are exact at every moment: after each batch they equal a count of all records, whoever
+//! writes, for duplicate events, and while old trees are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -14,7 +14,7 @@ use kafleet::store::memory::Memory;
 use kafleet::store::{Store, TypeCount};
 use kafleet::tracker::project::projection::{Logged, Projection};
 
-use crate::ages::{TASKS, logged, story_of};
+use crate::ages::{TASKS, logged, steps_to_events};
 use crate::redis::Server;
 
 type Counts = BTreeMap<(Arc<str>, State), u64>;
@@ -31,7 +31,7 @@ async fn everything(store: &dyn Store, index: &Index) -> Vec<(Entry, TaskRecord)
     }
 }
 
-/// Every record that there is, from the roots down.
+/// Reads all records from the roots down.
 async fn records(store: &dyn Store) -> Vec<(TaskId, TaskRecord)> {
     let (mut all, mut open) = (Vec::new(), vec![Index::Roots]);
     while let Some(index) = open.pop() {
@@ -43,7 +43,7 @@ async fn records(store: &dyn Store) -> Vec<(TaskId, TaskRecord)> {
     all
 }
 
-async fn is_exact(store: &dyn Store, when: &str) {
+async fn expect_exact(store: &dyn Store, when: &str) {
     let records = records(store).await;
     let mut counts = Counts::new();
     let mut members: BTreeMap<(Arc<str>, State), BTreeSet<TaskId>> = BTreeMap::new();
@@ -71,11 +71,11 @@ async fn is_exact(store: &dyn Store, when: &str) {
     }
 }
 
-/// A story in which much is told again.
-fn story(random: &mut fastrand::Rng) -> Vec<Logged> {
+/// A log with many duplicate events.
+fn event_log(random: &mut fastrand::Rng) -> Vec<Logged> {
     let steps: Vec<(usize, u8, i64)> =
         (0..random.usize(40..160)).map(|_| (random.usize(..TASKS.len()), random.u8(..12), random.i64(0..14))).collect();
-    let mut events = story_of(&steps);
+    let mut events = steps_to_events(&steps);
     for _ in 0..events.len() / 5 {
         let at = random.usize(..events.len());
         let (_, again) = events[at].clone();
@@ -86,10 +86,10 @@ fn story(random: &mut fastrand::Rng) -> Vec<Logged> {
     logged(events)
 }
 
-/// Two trackers that both think the partition theirs, each with what it believes, take turns.
-async fn stays_exact(store: Arc<dyn Store>, seed: u64) {
+/// Two trackers that both consider themselves the owner of the partition take turns with their own state.
+async fn expect_exact_counts(store: Arc<dyn Store>, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let events = story(&mut random);
+    let events = event_log(&mut random);
     let end = events.last().map_or(0, |last| last.offset + 1);
     let open = async || Projection::open(store.clone(), 0).await.unwrap();
     let mut owners = [open().await, open().await];
@@ -101,7 +101,7 @@ async fn stays_exact(store: Arc<dyn Store>, seed: u64) {
         let batch = &events[first..(first + random.usize(1..12)).min(events.len())];
         let next = events.get(first + batch.len()).map_or(end, |logged| logged.offset);
         let is_zombie = owners[owner].fence() != store.fences(&[0]).await.unwrap()[0];
-        // What a zombie has in mind does not fit what it reads, and may not add up at all.
+        // The state of a zombie does not match the store and may be inconsistent.
         match AssertUnwindSafe(owners[owner].fold(batch, next)).catch_unwind().await {
             Ok(Ok(_)) if !is_zombie => done = done.max(next),
             Ok(Err(_)) | Err(_) if is_zombie => {
@@ -111,18 +111,18 @@ async fn stays_exact(store: Arc<dyn Store>, seed: u64) {
             told => panic!("seed {seed}: zombie: {is_zombie}, refused: {:?}", told.map(|told| told.err())),
         }
         if random.u8(..20) == 0 {
-            // It dies, and begins where the store is.
+            // It fails and resumes from the store's checkpoint.
             owners[owner] = open().await;
         }
-        is_exact(&*store, &format!("seed {seed}, up to {next}")).await;
+        expect_exact(&*store, &format!("seed {seed}, up to {next}")).await;
     }
-    assert!(refused > 0, "seed {seed}: nobody was a zombie");
+    assert!(refused > 0, "seed {seed}: no batch was fenced off");
 }
 
 #[tokio::test]
 async fn counters_are_exact_at_every_moment() {
     for seed in 0..24 {
-        stays_exact(Arc::new(Memory::default()), seed).await;
+        expect_exact_counts(Arc::new(Memory::default()), seed).await;
     }
 }
 
@@ -133,6 +133,6 @@ async fn counters_are_exact_on_redis() {
     }
     let server = Server::start();
     for seed in 0..8 {
-        stays_exact(Arc::new(server.store(&format!("s{seed}"))), seed).await;
+        expect_exact_counts(Arc::new(server.store(&format!("s{seed}"))), seed).await;
     }
 }

@@ -1,40 +1,40 @@
-//! The core cases on the broker and the store in memory.
+//! Core cases on the broker and store in memory.
 
 use std::sync::{Arc, Mutex};
 
 use kafleet::broker::memory as broker;
 use kafleet::store::memory::Memory;
 
+use crate::announcements;
 use crate::cases;
-use crate::ground::Ground;
-use crate::observed;
+use crate::fixture::Fixture;
 
 const TREES: usize = 400;
 
-pub fn ground(partitions: u32) -> (Ground, Memory) {
+pub fn fixture(partitions: u32) -> (Fixture, Memory) {
     let store = Memory::default();
-    (Ground::new(broker::Memory::new(broker::MemoryOptions::default()), Arc::new(store.clone()), partitions), store)
+    (Fixture::new(broker::Memory::new(broker::MemoryOptions::default()), Arc::new(store.clone()), partitions), store)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_is_folded() {
-    cases::everything_is_folded(ground(4).0, TREES).await;
+async fn all_events_are_folded_once() {
+    cases::all_events_are_folded_once(fixture(4).0, TREES).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trackers_come_and_go() {
-    cases::trackers_come_and_go(ground(5).0, TREES).await;
+async fn trackers_start_and_stop_under_load() {
+    cases::trackers_start_and_stop_under_load(fixture(5).0, TREES).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newer_event_stops_its_partition() {
-    cases::a_newer_event_stops_its_partition(ground(3).0).await;
+async fn newer_event_stops_its_partition() {
+    cases::newer_event_stops_its_partition(fixture(3).0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_is_wiped() {
-    let (ground, store) = ground(3);
-    cases::the_store_loses_writes(ground, TREES, |_| {
+async fn store_is_wiped() {
+    let (fixture, store) = fixture(3);
+    cases::store_loses_writes(fixture, TREES, |_| {
         store.wipe();
         async {}
     })
@@ -42,10 +42,10 @@ async fn the_store_is_wiped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_goes_back() {
-    let (ground, store) = ground(3);
+async fn store_is_restored_from_a_snapshot() {
+    let (fixture, store) = fixture(3);
     let saved = Mutex::new(store.snapshot());
-    cases::the_store_loses_writes(ground, TREES, |_| {
+    cases::store_loses_writes(fixture, TREES, |_| {
         let mut saved = saved.lock().unwrap();
         let now = store.snapshot();
         store.restore(&saved);
@@ -56,11 +56,11 @@ async fn the_store_goes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_tasks_are_announced() {
-    observed::foreign_tasks_are_announced(ground(3).0).await;
+async fn unannounced_tasks_are_announced() {
+    announcements::unannounced_tasks_are_announced(fixture(3).0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_what_is_new_is_announced() {
-    observed::only_what_is_new_is_announced(ground(3).0).await;
+async fn only_new_tasks_are_announced() {
+    announcements::only_new_tasks_are_announced(fixture(3).0).await;
 }

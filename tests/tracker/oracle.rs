@@ -1,4 +1,4 @@
-//! What a store has to hold: the same log, folded from its start into an empty store.
+//! Expected contents of a store: the same log, folded from the start into an empty store.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -19,28 +19,28 @@ use kafleet::store::memory::Memory;
 use kafleet::tracker::project::projection::{Logged, Projection};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Events folded at once: not what trackers use, because it must not matter.
+/// Events per batch; differs from the trackers' batches on purpose.
 const BATCH: usize = 333;
-/// Small, so that paging is looked at too.
+/// Small, to cover paging.
 const PAGE: usize = 700;
 
-/// The log, folded anew.
+/// The log, folded from the start.
 pub struct Oracle {
     pub store: Memory,
     pub nodes: Vec<Vec<(TaskId, TaskRecord)>>,
     pub events: usize,
-    /// Where the partitions ended when they were read.
+    /// Ends of the partitions when they were read.
     pub ends: Vec<i64>,
 }
 
-/// All events of a partition, in order; what is none is left out.
+/// Reads all events of a partition in order; invalid records are skipped.
 pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64) {
     let ends = broker.ends(partition, DEADLINE).unwrap();
     let mut consumer = broker.consumer(&ConsumerSpec::default()).unwrap();
     consumer.assign(&[(partition.clone(), StartOffset::Beginning)]).unwrap();
-    let (mut events, mut next, begun) = (Vec::new(), ends.first, Instant::now());
+    let (mut events, mut next, started) = (Vec::new(), ends.first, Instant::now());
     while next < ends.end {
-        assert!(begun.elapsed() < DEADLINE, "{partition} is read up to {next} of {}", ends.end);
+        assert!(started.elapsed() < DEADLINE, "{partition} is read up to {next} of {}", ends.end);
         let take = &mut |record: &kafleet::broker::RecordRef<'_>| {
             next = record.offset + 1;
             if let Ok(event) = Event::decode(record.value.unwrap_or_default()) {
@@ -48,7 +48,7 @@ pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64
             }
         };
         consumer.poll(5_000, Duration::from_millis(100), take).unwrap();
-        // What ends an atomic send is not delivered.
+        // Transaction markers are not delivered.
         next = consumer.positions().unwrap().first().map_or(next, |(_, place)| next.max(*place));
     }
     consumer.close(DEADLINE);
@@ -72,8 +72,9 @@ impl Oracle {
         self.nodes.iter().map(Vec::len).sum()
     }
 
-    /// The same of a store that may still be written to; `is_at` says whether both the log and the store's fences are at
-    /// these places. A difference counts where they were there before it and after it. None: it did not count.
+    /// Compares with a store that may still be written to; `is_at` returns whether the log and the store's
+    /// checkpoints are at these offsets. A difference counts only if they are so before and after it. `None`: it did
+    /// not count.
     pub async fn settles(self, store: &dyn Store, is_at: impl AsyncFn(&[i64]) -> bool) -> Option<Self> {
         let before = is_at(&self.ends).await;
         match AssertUnwindSafe(self.equals(store)).catch_unwind().await {
@@ -83,7 +84,7 @@ impl Oracle {
         }
     }
 
-    /// Every record, counter, index, log and attachment is the same in this store.
+    /// Asserts that every record, counter, index, log and attachment is equal in this store.
     pub async fn equals(&self, store: &dyn Store) {
         let all: Vec<u32> = (0..self.nodes.len() as u32).collect();
         for (number, nodes) in all.iter().zip(&self.nodes) {
@@ -149,7 +150,7 @@ async fn all_of(store: &dyn Store, number: u32, index: &Index) -> Vec<Entry> {
     }
 }
 
-/// Every finished root is there under its time. More may be there: of what was started again, or is gone.
+/// Checks that every finished root is listed under its removal time. Additional entries are allowed.
 async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     let (mut found, mut after_ms) = (BTreeSet::new(), i64::MIN);
     loop {

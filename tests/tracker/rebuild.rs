@@ -1,4 +1,4 @@
-//! Another store is filled from the log while the first one serves, and trackers take it over.
+//! Rebuild: another store is filled from the log while the first one serves, and trackers take it over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use kafleet::tracker::TrackerSetup;
 use kafleet::tracker::rebuild::{self, Ending, Next, Rebuild, RebuildEvent, RebuildPlan, Refusal};
 use tokio::task::JoinHandle;
 
-use crate::cases::{agrees, one_each};
-use crate::firing::{header, make_topics, read_all, scheduled};
-use crate::ground::{Ground, until};
-use crate::memory::ground;
+use crate::cases::{expect_agreement, one_each};
+use crate::event_log::{event_log, id, submitted, succeeded};
+use crate::fixture::{Fixture, until};
+use crate::memory::fixture;
+use crate::outbox::{header, make_topics, read_all, scheduled};
 use crate::redis::{Cluster, Server, patient};
-use crate::story::{id, story, submitted, succeeded};
 
-/// For a rebuild to its end.
+/// Deadline of a rebuild.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// From the ground's store into the other's.
-fn setup(ground: &Ground, into: &Ground) -> Rebuild {
+/// Rebuild from the store of `fixture` into that of `into`.
+fn setup(fixture: &Fixture, into: &Fixture) -> Rebuild {
     let tracker = TrackerSetup {
         broker: into.broker.clone(),
         store: into.store.clone(),
@@ -40,19 +40,19 @@ fn setup(ground: &Ground, into: &Ground) -> Rebuild {
         lifetimes: Lifetimes::default(),
         task_retention: TopicsConfig::default().task_retention,
         topic_check: TopicsConfig::default().check_interval,
-        names: ground.names.clone(),
-        events_partitions: ground.partitions,
+        names: fixture.names.clone(),
+        events_partitions: fixture.partitions,
         metrics: Metrics::new().unwrap(),
         health: Health::default(),
     };
-    Rebuild { tracker: Arc::new(tracker), source: ground.store.clone(), compare: None, partial: false, follow: true }
+    Rebuild { tracker: Arc::new(tracker), source: fixture.store.clone(), compare: None, partial: false, follow: true }
 }
 
 async fn plan(setup: &Rebuild) -> RebuildPlan {
     rebuild::preflight(setup).await.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// Why it is refused.
+/// Error with which the rebuild is refused.
 async fn refused(setup: &Rebuild) -> String {
     match rebuild::preflight(setup).await {
         Ok(_) => panic!("it is not refused"),
@@ -61,15 +61,15 @@ async fn refused(setup: &Rebuild) -> String {
     }
 }
 
-/// What a rebuild told, and how it ended.
+/// Events of a rebuild, and its outcome.
 type End = (Vec<RebuildEvent>, Result<Ending, Refusal>);
 
-/// Runs it to its end.
+/// Runs a rebuild to its end.
 fn run(setup: Rebuild, plan: RebuildPlan, stop: &Shutdown) -> JoinHandle<End> {
     run_until_ready(setup, plan, stop).0
 }
 
-/// The same, and whether all is compared.
+/// Runs a rebuild to its end, with a flag that is set once all is compared.
 fn run_until_ready(setup: Rebuild, plan: RebuildPlan, stop: &Shutdown) -> (JoinHandle<End>, Arc<AtomicBool>) {
     let (stop, ready) = (stop.clone(), Arc::new(AtomicBool::new(false)));
     let is_ready = ready.clone();
@@ -94,38 +94,38 @@ async fn ended(running: JoinHandle<End>) -> End {
     tokio::time::timeout(DEADLINE, running).await.expect("the rebuild ends").unwrap()
 }
 
-fn another(ground: &Ground) -> Ground {
-    ground.with(ground.broker.clone(), Arc::new(Memory::default()))
+fn another(fixture: &Fixture) -> Fixture {
+    fixture.with(fixture.broker.clone(), Arc::new(Memory::default()))
 }
 
-/// Whose the partitions are.
-async fn numbers(ground: &Ground) -> Vec<Option<u32>> {
-    let fences = ground.store.fences(&ground.all()).await.unwrap();
+/// Rebuild numbers of the partitions' checkpoints.
+async fn numbers(fixture: &Fixture) -> Vec<Option<u32>> {
+    let fences = fixture.store.fences(&fixture.all()).await.unwrap();
     fences.into_iter().map(|fence| fence.map(|fence| fence.rebuild)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_follows_the_log_until_a_tracker_takes_it_over() {
-    let (ground, _) = ground(3);
-    make_topics(&ground);
-    let copy = another(&ground);
-    ground.write(&story(1, 200)).await;
-    let old = ground.tracker().await;
-    agrees(&ground).await;
+async fn copy_follows_the_log_until_a_tracker_takes_over() {
+    let (fixture, _) = fixture(3);
+    make_topics(&fixture);
+    let copy = another(&fixture);
+    fixture.write(&event_log(1, 200)).await;
+    let old = fixture.tracker().await;
+    expect_agreement(&fixture).await;
     let stop = Shutdown::new();
-    let setup = setup(&ground, &copy);
+    let setup = setup(&fixture, &copy);
     let plan = plan(&setup).await;
     let running = run(setup, plan, &stop);
-    agrees(&copy).await;
-    ground.write(&story(2, 200)).await;
-    agrees(&copy).await;
+    expect_agreement(&copy).await;
+    fixture.write(&event_log(2, 200)).await;
+    expect_agreement(&copy).await;
     assert_eq!(numbers(&copy).await, [Some(1); 3]);
     old.stop().await;
-    // Nobody fires now, though the copy holds what is due.
+    // Nothing is published now, although the copy has due timers.
     let due: Vec<_> = (0..30).map(|n| scheduled(&format!("due-{n}"), now_ms() - 1_000)).collect();
-    ground.write(&due).await;
+    fixture.write(&due).await;
     copy.folded().await;
-    assert_eq!(times_published(&ground), BTreeMap::new());
+    assert_eq!(times_published(&fixture), BTreeMap::new());
     let new = copy.tracker().await;
     let (told, ending) = ended(running).await;
     assert_eq!(ending, Ok(Ending::TakenOver));
@@ -137,36 +137,36 @@ async fn a_copy_follows_the_log_until_a_tracker_takes_it_over() {
     assert!(told.contains(&RebuildEvent::Ready), "{told:?}");
     until("all of it is released", || async {
         let queued = copy.store.counts(&copy.all()).await.unwrap();
-        times_published(&ground).len() == 30 && queued.iter().all(|count| count.state != State::Scheduled)
+        times_published(&fixture).len() == 30 && queued.iter().all(|count| count.state != State::Scheduled)
     })
     .await;
-    assert!(times_published(&ground).values().all(|times| *times == 1), "{:?}", times_published(&ground));
-    agrees(&copy).await;
+    assert!(times_published(&fixture).values().all(|times| *times == 1), "{:?}", times_published(&fixture));
+    expect_agreement(&copy).await;
     assert_eq!(numbers(&copy).await, [Some(0); 3]);
     new.stop().await;
 }
 
-fn times_published(ground: &Ground) -> BTreeMap<String, usize> {
+fn times_published(fixture: &Fixture) -> BTreeMap<String, usize> {
     let mut times = BTreeMap::new();
-    for record in read_all(ground, &ground.names.tasks("root")) {
+    for record in read_all(fixture, &fixture.names.tasks("root")) {
         *times.entry(header(&record, "ce_id").unwrap().to_owned()).or_default() += 1;
     }
     times
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_later_rebuild_goes_on_and_ends_the_earlier() {
-    let (ground, _) = ground(2);
-    let copy = another(&ground);
-    let tracker = ground.tracker().await;
-    ground.write(&story(1, 100)).await;
-    agrees(&ground).await;
+async fn later_rebuild_continues_and_ends_the_earlier() {
+    let (fixture, _) = fixture(2);
+    let copy = another(&fixture);
+    let tracker = fixture.tracker().await;
+    fixture.write(&event_log(1, 100)).await;
+    expect_agreement(&fixture).await;
     let stop = Shutdown::new();
-    let (first, again) = (setup(&ground, &copy), setup(&ground, &copy));
+    let (first, again) = (setup(&fixture, &copy), setup(&fixture, &copy));
     let planned = plan(&first).await;
     assert!((planned.number, planned.resumed) == (1, false));
     let first = run(first, planned, &stop);
-    agrees(&copy).await;
+    expect_agreement(&copy).await;
     let planned = plan(&again).await;
     assert!((planned.number, planned.resumed) == (2, true));
     assert!(planned.partitions.iter().all(|task| task.from == task.end), "what is folded is not folded again");
@@ -174,8 +174,8 @@ async fn a_later_rebuild_goes_on_and_ends_the_earlier() {
     let (_, ending) = ended(first).await;
     let why = ending.unwrap_err().to_string();
     assert!(why.contains("another rebuild into this store was started since"), "{why}");
-    ground.write(&story(2, 100)).await;
-    agrees(&copy).await;
+    fixture.write(&event_log(2, 100)).await;
+    expect_agreement(&copy).await;
     assert_eq!(numbers(&copy).await, [Some(2); 2]);
     stop.begin();
     assert_eq!(ended(second).await.1, Ok(Ending::Stopped));
@@ -183,29 +183,29 @@ async fn a_later_rebuild_goes_on_and_ends_the_earlier() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_would_go_wrong_is_refused() {
-    let (ground, _) = ground(2);
-    let copy = another(&ground);
-    let tracker = ground.tracker().await;
-    one_each(&ground, "t").await;
-    agrees(&ground).await;
-    let why = refused(&setup(&ground, &ground)).await;
+async fn unsuitable_stores_are_refused() {
+    let (fixture, _) = fixture(2);
+    let copy = another(&fixture);
+    let tracker = fixture.tracker().await;
+    one_each(&fixture, "t").await;
+    expect_agreement(&fixture).await;
+    let why = refused(&setup(&fixture, &fixture)).await;
     assert!(why.contains("this is the store that serves now") && why.contains("hint: "), "{why}");
-    // The tracker of some other fleet.
+    // A store with the checkpoint of another fleet.
     put(&copy, 0, Checkpoint { offset: 1, version: 0, ..Checkpoint::default() }).await;
-    let why = refused(&setup(&ground, &copy)).await;
+    let why = refused(&setup(&fixture, &copy)).await;
     assert!(why.contains("fold version 0") && why.contains("hint: "), "{why}");
     tracker.stop().await;
 }
 
-/// What stands in the fence of the copy decides.
+/// The checkpoints of the copy determine whether a rebuild may start.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_of_others_is_refused() {
+async fn store_of_another_fleet_is_refused() {
     use kafleet::model::projection::FOLD_VERSION;
-    let (ground, _) = ground(2);
-    let tracker = ground.tracker().await;
-    one_each(&ground, "t").await;
-    agrees(&ground).await;
+    let (fixture, _) = fixture(2);
+    let tracker = fixture.tracker().await;
+    one_each(&fixture, "t").await;
+    expect_agreement(&fixture).await;
     let now = now_ms();
     let fence = Checkpoint { offset: 1, version: FOLD_VERSION, log_time_ms: now, rebuild: 1, ..Checkpoint::default() };
     for (partition, fence, said) in [
@@ -216,45 +216,45 @@ async fn a_store_of_others_is_refused() {
         (2, fence, "it has a partition 2, this fleet has 0 to 1"),
         (1, Checkpoint { version: FOLD_VERSION + 1, ..fence }, "and this build has"),
     ] {
-        let copy = another(&ground);
+        let copy = another(&fixture);
         put(&copy, partition, fence).await;
-        let why = refused(&setup(&ground, &copy)).await;
+        let why = refused(&setup(&fixture, &copy)).await;
         assert!(why.contains(said) && why.contains("hint: "), "{why}");
     }
-    let newer = another(&ground);
+    let newer = another(&fixture);
     put(&newer, 0, Checkpoint { version: FOLD_VERSION + 1, rebuild: 0, ..fence }).await;
-    let why = refused(&setup(&newer, &another(&ground))).await;
+    let why = refused(&setup(&newer, &another(&fixture))).await;
     assert!(why.contains("the source has fold version"), "{why}");
     tracker.stop().await;
 }
 
-/// Retention has removed what one partition began with: the trees that were announced there cannot be had from the log.
+/// Retention has removed the beginning of a partition: trees announced there are missing from the log.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_without_its_beginning_is_refused_unless_parts_will_do() {
+async fn log_without_its_beginning_requires_partial() {
     let log = broker::Memory::new(broker::MemoryOptions::default());
-    let ground = Ground::new(log.clone(), Arc::new(Memory::default()), 2);
-    let tracker = ground.tracker().await;
-    let old = one_each(&ground, "old").await;
-    // Its end comes when its beginning is gone.
-    let half = (0..).map(|n| format!("half-{n}")).find(|root| ground.partition_of(root) == 0).unwrap();
-    ground.write(&[submitted(&half)]).await;
-    agrees(&ground).await;
-    let (written_ms, beginning) = (now_ms(), ground.end(0));
+    let fixture = Fixture::new(log.clone(), Arc::new(Memory::default()), 2);
+    let tracker = fixture.tracker().await;
+    let old = one_each(&fixture, "old").await;
+    // A tree whose end is in the log but not its beginning.
+    let half = (0..).map(|n| format!("half-{n}")).find(|root| fixture.partition_of(root) == 0).unwrap();
+    fixture.write(&[submitted(&half)]).await;
+    expect_agreement(&fixture).await;
+    let (written_ms, beginning) = (now_ms(), fixture.end(0));
     until("time passes", || async { now_ms() > written_ms + 1 }).await;
-    let new = one_each(&ground, "new").await;
-    ground.write(&[succeeded(&half)]).await;
-    ground.folded().await;
-    log.truncate_before(&ground.place(0), beginning).unwrap();
+    let new = one_each(&fixture, "new").await;
+    fixture.write(&[succeeded(&half)]).await;
+    fixture.folded().await;
+    log.truncate_before(&fixture.place(0), beginning).unwrap();
 
-    let copy = another(&ground);
-    let why = refused(&setup(&ground, &copy)).await;
-    let says = format!("partition 0 begins at offset {beginning} (");
-    assert!(why.contains("retention has removed the beginning of the log") && why.contains(&says), "{why}");
+    let copy = another(&fixture);
+    let why = refused(&setup(&fixture, &copy)).await;
+    let expect_reason = format!("partition 0 begins at offset {beginning} (");
+    assert!(why.contains("retention has removed the beginning of the log") && why.contains(&expect_reason), "{why}");
     assert!(why.contains("and 2 trees in the source began earlier, such as") && why.contains("`--partial`"), "{why}");
     assert!(!why.contains("partition 1"), "that one is whole: {why}");
     assert_eq!(numbers(&copy).await, [None; 2], "nothing is written");
 
-    let partial = Rebuild { partial: true, follow: false, ..setup(&ground, &copy) };
+    let partial = Rebuild { partial: true, follow: false, ..setup(&fixture, &copy) };
     let planned = plan(&partial).await;
     assert_eq!((planned.partial_trees, planned.partitions[0].from), (2, beginning));
     let (told, ending) = ended(run(partial, planned, &Shutdown::new())).await;
@@ -267,8 +267,8 @@ async fn a_log_without_its_beginning_is_refused_unless_parts_will_do() {
     assert_eq!(state(&old[0]).await, None, "the log knows nothing of it");
     let known = crate::cases::state_of(&copy, &half).await.expect("its end is in the log");
     assert_eq!((known.task_type.as_deref(), known.own), (None, State::Succeeded), "{known:?}");
-    // What was begun so goes on without being asked again, and is not taken for what it is not.
-    let again = Rebuild { follow: false, ..setup(&ground, &copy) };
+    // A partial rebuild continues without another confirmation and is not mistaken for a complete one.
+    let again = Rebuild { follow: false, ..setup(&fixture, &copy) };
     let planned = plan(&again).await;
     assert_eq!((planned.resumed, planned.partial_trees), (true, 2));
     let (told, ending) = ended(run(again, planned, &Shutdown::new())).await;
@@ -281,9 +281,9 @@ fn unverified(told: &[RebuildEvent]) -> usize {
     told.iter().filter(|told| matches!(told, RebuildEvent::Unverified { why, .. } if why.contains(lost))).count()
 }
 
-/// One server and three that share the slots, and a slot that moves while the copy is written.
+/// A single server and a cluster of three, with a slot migration while the copy is written.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
+async fn rebuild_works_into_and_from_a_cluster() {
     if std::env::var("KAFLEET_TEST_REDIS").is_err() {
         eprintln!("skipped: KAFLEET_TEST_REDIS is not set");
         return;
@@ -293,24 +293,24 @@ async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
         let options = RedisOptions { prefix: "fleet".into(), ..patient(cluster.url()) };
         Redis::connect(options).unwrap()
     };
-    let (log, _) = ground(5);
+    let (log, _) = fixture(5);
     let [first, last] = servers.each_ref().map(|server| log.with(log.broker.clone(), Arc::new(server.store("fleet"))));
     let copy = log.with(log.broker.clone(), Arc::new(in_cluster()));
     let stop = Shutdown::new();
 
     let old = first.tracker().await;
     first.write(&(0..300).map(|n| scheduled(&format!("later-{n}"), now_ms() + 3_600_000)).collect::<Vec<_>>()).await;
-    first.write(&story(1, 300)).await;
+    first.write(&event_log(1, 300)).await;
     let into = Rebuild { follow: true, ..compared_in(&first, &copy, [servers[0].store("fleet"), in_cluster()]) };
     let planned = plan(&into).await;
     let (running, ready) = run_until_ready(into, planned, &stop);
-    agrees(&copy).await;
+    expect_agreement(&copy).await;
     until("all is compared", || async { ready.load(SeqCst) }).await;
     let moving = cluster.begin_move(0);
     moving.keys(20);
-    first.write(&story(2, 100)).await;
+    first.write(&event_log(2, 100)).await;
     moving.end();
-    agrees(&copy).await;
+    expect_agreement(&copy).await;
     old.stop().await;
     let new = copy.tracker().await;
     let (told, ending) = ended(running).await;
@@ -318,15 +318,15 @@ async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
     let same = told.iter().filter(|told| matches!(told, RebuildEvent::Verified(one) if one.keys > 0)).count();
     assert_eq!(same, 5, "{told:?}");
 
-    first.write(&story(3, 100)).await;
-    agrees(&copy).await;
+    first.write(&event_log(3, 100)).await;
+    expect_agreement(&copy).await;
     let back = compared_in(&copy, &last, [in_cluster(), servers[1].store("fleet")]);
     let planned = plan(&back).await;
     let (told, ending) = ended(run(back, planned, &stop)).await;
     assert_eq!(ending, Ok(Ending::Complete), "{told:?}");
     assert!(told.iter().all(|told| matches!(told, RebuildEvent::Verified(_) | RebuildEvent::Ready)), "{told:?}");
-    agrees(&last).await;
-    // The same place under another name: any node of the cluster is the cluster.
+    expect_agreement(&last).await;
+    // Any node of the cluster identifies the cluster.
     let node = format!("redis-cluster://127.0.0.1:{}", cluster.servers[2].port);
     let same = Redis::connect(RedisOptions { prefix: "fleet".into(), ..patient(node) }).unwrap();
     let why = refused(&setup(&copy, &log.with(log.broker.clone(), Arc::new(same)))).await;
@@ -334,49 +334,49 @@ async fn a_cluster_is_filled_and_a_cluster_is_the_source() {
     new.stop().await;
 }
 
-async fn put(ground: &Ground, partition: u32, fence: Checkpoint) {
-    let (mut writer, found): (Box<dyn PartitionWriter>, _) = ground.store.open(partition).await.unwrap();
+async fn put(fixture: &Fixture, partition: u32, fence: Checkpoint) {
+    let (mut writer, found): (Box<dyn PartitionWriter>, _) = fixture.store.open(partition).await.unwrap();
     writer.apply(&Default::default(), found, fence).await.unwrap();
 }
 
 /// A Redis with two databases, and a log in memory.
-fn redis(partitions: u32) -> Option<(Ground, Ground, Server)> {
+fn redis(partitions: u32) -> Option<(Fixture, Fixture, Server)> {
     if std::env::var("KAFLEET_TEST_REDIS").is_err() {
         eprintln!("skipped: KAFLEET_TEST_REDIS is not set");
         return None;
     }
     let server = Server::start();
-    let (ground, _) = ground(partitions);
-    let source = ground.with(ground.broker.clone(), Arc::new(server.store("fleet")));
-    let copy = ground.with(ground.broker.clone(), Arc::new(server.database("fleet", 1)));
+    let (fixture, _) = fixture(partitions);
+    let source = fixture.with(fixture.broker.clone(), Arc::new(server.store("fleet")));
+    let copy = fixture.with(fixture.broker.clone(), Arc::new(server.database("fleet", 1)));
     Some((source, copy, server))
 }
 
-fn compared(source: &Ground, copy: &Ground, server: &Server) -> Rebuild {
+fn compared(source: &Fixture, copy: &Fixture, server: &Server) -> Rebuild {
     compared_in(source, copy, [server.store("fleet"), server.database("fleet", 1)])
 }
 
-/// The same, wherever the stores are.
-fn compared_in(source: &Ground, copy: &Ground, stores: [Redis; 2]) -> Rebuild {
+/// A rebuild with comparison of these stores.
+fn compared_in(source: &Fixture, copy: &Fixture, stores: [Redis; 2]) -> Rebuild {
     let [one, other] = stores.map(|store| Arc::new(store) as Arc<dyn Inspect>);
     Rebuild { compare: Some((one, other)), follow: false, ..setup(source, copy) }
 }
 
-/// While events come in: every key of both is compared, each at one fence.
+/// Every key is compared at equal checkpoints while events arrive.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_copy_is_compared_under_load() {
+async fn copy_is_compared_under_load() {
     let Some((source, copy, server)) = redis(3) else { return };
-    // The log stands still when nobody writes.
+    // Without writers the log stands still.
     let tracker = source.tracker_with(TrackerConfig { tick: Millis(3_600_000), ..TrackerConfig::default() }).await;
-    // One with more children than are read at once, and some that wait for their time.
+    // One task with more children than a page, and some delayed tasks.
     source.write(&(0..2_500).map(|n| submitted(&format!("wide:c{n}"))).collect::<Vec<_>>()).await;
     source.write(&(0..300).map(|n| scheduled(&format!("later-{n}"), now_ms() + 3_600_000)).collect::<Vec<_>>()).await;
-    source.write(&story(1, 300)).await;
+    source.write(&event_log(1, 300)).await;
     let writing = tokio::spawn({
         let source = source.clone();
         async move {
             for seed in 2..6 {
-                source.write(&story(seed, 100)).await;
+                source.write(&event_log(seed, 100)).await;
             }
         }
     });
@@ -388,7 +388,7 @@ async fn the_copy_is_compared_under_load() {
     let keys: u64 = told.iter().map(|told| if let RebuildEvent::Verified(one) = told { one.keys } else { 0 }).sum();
     assert!(keys > 3_000, "{told:?}");
     writing.await.unwrap();
-    // The same again, where nothing moves: the digest is that of the contents.
+    // Compare again without writes: the digest covers the contents only.
     source.folded().await;
     let mut digests = Vec::new();
     for _ in 0..2 {
@@ -401,17 +401,17 @@ async fn the_copy_is_compared_under_load() {
     }
     assert_eq!(digests[0], digests[1]);
     assert_eq!(digests[0].len(), 3);
-    agrees(&copy).await;
+    expect_agreement(&copy).await;
     tracker.stop().await;
 }
 
-/// What was tampered with in the source is found, and told by key and field.
+/// Manipulated keys of the source are found and reported by key and field.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_difference_is_named() {
+async fn differences_are_reported_by_key_and_field() {
     let Some((source, copy, server)) = redis(1) else { return };
     let tracker = source.tracker().await;
     source.write(&[submitted("a"), succeeded("a"), submitted("b"), scheduled("later", now_ms() + 3_600_000)]).await;
-    agrees(&source).await;
+    expect_agreement(&source).await;
     tracker.stop().await;
     let record = source.store.nodes(0, &[id("a")]).await.unwrap().remove(0).unwrap();
     let wrong = TaskRecord { attempt: 7, ..record }.encode();

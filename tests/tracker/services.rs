@@ -1,20 +1,20 @@
-//! The core cases on real Kafka and Redis, each test with a Redis of its own, which is maltreated.
+//! Core cases on real Kafka, and with a Redis per test that is disturbed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use kafleet::broker::kafka::Kafka;
 
-use crate::cases::{self, agrees, one_each};
-use crate::ground::{Ground, part};
-use crate::observed;
+use crate::announcements;
+use crate::cases::{self, expect_agreement, one_each};
+use crate::event_log::{event_log, submitted};
+use crate::fixture::{Fixture, part};
 use crate::redis::Server;
-use crate::story::{story, submitted};
 
 const TREES: usize = 200;
 
-/// None, with a word about it, where no services were started.
-pub fn ground(partitions: u32) -> Option<(Ground, Server)> {
+/// Test fixture; `None` with a message if the services were not started.
+pub fn fixture(partitions: u32) -> Option<(Fixture, Server)> {
     let (Ok(brokers), Ok(_)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
         eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not both set");
         return None;
@@ -22,43 +22,43 @@ pub fn ground(partitions: u32) -> Option<(Ground, Server)> {
     let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap();
     let server = Server::start();
     let store = server.store("kafleet");
-    Some((Ground::new(Arc::new(kafka), Arc::new(store), partitions), server))
+    Some((Fixture::new(Arc::new(kafka), Arc::new(store), partitions), server))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_is_folded() {
-    let Some((ground, _server)) = ground(4) else { return };
-    cases::everything_is_folded(ground, TREES).await;
+async fn all_events_are_folded_once() {
+    let Some((fixture, _server)) = fixture(4) else { return };
+    cases::all_events_are_folded_once(fixture, TREES).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trackers_come_and_go() {
-    let Some((ground, _server)) = ground(5) else { return };
-    cases::trackers_come_and_go(ground, TREES).await;
+async fn trackers_start_and_stop_under_load() {
+    let Some((fixture, _server)) = fixture(5) else { return };
+    cases::trackers_start_and_stop_under_load(fixture, TREES).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newer_event_stops_its_partition() {
-    let Some((ground, _server)) = ground(3) else { return };
-    cases::a_newer_event_stops_its_partition(ground).await;
+async fn newer_event_stops_its_partition() {
+    let Some((fixture, _server)) = fixture(3) else { return };
+    cases::newer_event_stops_its_partition(fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn flushall() {
-    let Some((ground, server)) = ground(3) else { return };
-    cases::the_store_loses_writes(ground, TREES, |_| {
+    let Some((fixture, server)) = fixture(3) else { return };
+    cases::store_loses_writes(fixture, TREES, |_| {
         let () = server.call(&["FLUSHALL"]).unwrap();
         async {}
     })
     .await;
 }
 
-/// Killed, and started again empty.
+/// Killed and restarted empty.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_is_killed() {
-    let Some((ground, server)) = ground(3) else { return };
+    let Some((fixture, server)) = fixture(3) else { return };
     let server = Mutex::new(server);
-    cases::the_store_loses_writes(ground, TREES, |_| {
+    cases::store_loses_writes(fixture, TREES, |_| {
         let mut server = server.lock().unwrap();
         server.kill();
         server.start_again();
@@ -67,11 +67,11 @@ async fn redis_is_killed() {
     .await;
 }
 
-/// The connections go, the data stays.
+/// Connections are closed, data stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_killed() {
-    let Some((ground, server)) = ground(3) else { return };
-    cases::the_store_loses_writes(ground, TREES, |_| {
+    let Some((fixture, server)) = fixture(3) else { return };
+    cases::store_loses_writes(fixture, TREES, |_| {
         for kind in ["normal", "pubsub"] {
             let _: i64 = server.call(&["CLIENT", "KILL", "TYPE", kind]).unwrap();
         }
@@ -80,76 +80,76 @@ async fn connections_are_killed() {
     .await;
 }
 
-/// Where trackers soon give up waiting for Redis.
-fn hasty(ground: &Ground, server: &Server) -> Ground {
-    ground.with(ground.broker.clone(), Arc::new(server.hasty_store("kafleet")))
+/// Test fixture whose trackers have short Redis deadlines.
+fn impatient(fixture: &Fixture, server: &Server) -> Fixture {
+    fixture.with(fixture.broker.clone(), Arc::new(server.hasty_store("kafleet")))
 }
 
-/// Frozen, then gone, for longer than a call waits: it says so, busy or idle, and goes on by itself.
+/// Frozen, then stopped, for longer than a call's deadline: reported whether busy or idle, and resumed automatically.
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_is_away_for_a_while() {
-    let Some((ground, mut server)) = ground(2) else { return };
-    one_each(&ground, "before").await;
-    let tracker = hasty(&ground, &server).tracker().await;
-    agrees(&ground).await;
+async fn redis_outage_is_reported_and_survived() {
+    let Some((fixture, mut server)) = fixture(2) else { return };
+    one_each(&fixture, "before").await;
+    let tracker = impatient(&fixture, &server).tracker().await;
+    expect_agreement(&fixture).await;
     server.freeze();
-    ground.write(&[submitted("busy-0")]).await;
-    for partition in ground.all() {
-        tracker.says(&part(partition), "redis at").await;
+    fixture.write(&[submitted("busy-0")]).await;
+    for partition in fixture.all() {
+        tracker.expect_reason(&part(partition), "redis at").await;
     }
     server.thaw();
-    agrees(&ground).await;
+    expect_agreement(&fixture).await;
     tracker.is_well().await;
     server.kill();
-    ground.write(&story(1, TREES)).await;
-    for partition in ground.all() {
-        tracker.says(&part(partition), "redis at").await;
+    fixture.write(&event_log(1, TREES)).await;
+    for partition in fixture.all() {
+        tracker.expect_reason(&part(partition), "redis at").await;
     }
     server.start_again();
-    agrees(&ground).await;
+    expect_agreement(&fixture).await;
     tracker.is_well().await;
     tracker.stop().await;
 }
 
-/// A tracker that cannot reach its store stops all the same.
+/// A tracker without its store stops promptly.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_does_not_wait_for_redis() {
-    let Some((ground, server)) = ground(2) else { return };
-    let tracker = hasty(&ground, &server).tracker().await;
-    one_each(&ground, "t").await;
-    agrees(&ground).await;
+async fn stop_does_not_wait_for_redis() {
+    let Some((fixture, server)) = fixture(2) else { return };
+    let tracker = impatient(&fixture, &server).tracker().await;
+    one_each(&fixture, "t").await;
+    expect_agreement(&fixture).await;
     server.freeze();
-    ground.write(&[submitted("busy-0")]).await;
-    let busy = ground.partition_of("busy-0");
-    tracker.says(&part(busy), "redis at").await;
+    fixture.write(&[submitted("busy-0")]).await;
+    let busy = fixture.partition_of("busy-0");
+    tracker.expect_reason(&part(busy), "redis at").await;
     tracker.stop().await;
     server.thaw();
-    let tracker = ground.tracker().await;
-    agrees(&ground).await;
+    let tracker = fixture.tracker().await;
+    expect_agreement(&fixture).await;
     tracker.is_well().await;
     tracker.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_tasks_are_announced() {
-    let Some((ground, _server)) = ground(3) else { return };
-    observed::foreign_tasks_are_announced(ground).await;
+async fn unannounced_tasks_are_announced() {
+    let Some((fixture, _server)) = fixture(3) else { return };
+    announcements::unannounced_tasks_are_announced(fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_what_is_new_is_announced() {
-    let Some((ground, _server)) = ground(3) else { return };
-    observed::only_what_is_new_is_announced(ground).await;
+async fn only_new_tasks_are_announced() {
+    let Some((fixture, _server)) = fixture(3) else { return };
+    announcements::only_new_tasks_are_announced(fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_partition_is_told_that_time_passes() {
-    let Some((ground, _server)) = ground(2) else { return };
-    crate::ages::an_idle_partition_is_told_that_time_passes(ground).await;
+async fn idle_partition_gets_ticks() {
+    let Some((fixture, _server)) = fixture(2) else { return };
+    crate::ages::idle_partition_gets_ticks(fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_worker_is_told_of() {
-    let Some((ground, _server)) = ground(2) else { return };
-    crate::ages::a_silent_worker_is_told_of(ground).await;
+async fn tasks_of_a_silent_worker_are_marked() {
+    let Some((fixture, _server)) = fixture(2) else { return };
+    crate::ages::tasks_of_a_silent_worker_are_marked(fixture).await;
 }

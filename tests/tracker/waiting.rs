@@ -1,4 +1,4 @@
-//! What waits for workers holds nothing else up, and is not forgotten; who does not come back is not waited for.
+//! Effects that wait for workers or Kafka block nothing else and are not lost; stopped workers are not waited for.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -13,12 +13,12 @@ use kafleet::model::task::{Policy, Position, Rules};
 use kafleet::runtime::now_ms;
 
 use crate::ages::beat;
-use crate::cases::agrees;
-use crate::firing::{each_lies_where_it_is_said, header, make_topics, node, placed, put_task, read_all, until_state};
-use crate::ground::{DEADLINE, Ground, until};
-use crate::memory::ground;
-use crate::shaky::ShakyBroker;
-use crate::story::{event, id, submitted, succeeded};
+use crate::cases::expect_agreement;
+use crate::event_log::{event, id, submitted, succeeded};
+use crate::faulty::FaultyBroker;
+use crate::fixture::{DEADLINE, Fixture, until};
+use crate::memory::fixture;
+use crate::outbox::{header, make_topics, node, placed, positions_match_newest_records, put_task, read_all, until_state};
 
 fn of_type(task: &str, task_type: &str) -> Event {
     let mut event = submitted(task);
@@ -31,53 +31,54 @@ fn by(kind: Kind, task: &str, worker: &str) -> Event {
     Event { worker: Some(worker.into()), attempt: 1, ..event(kind, task) }
 }
 
-/// What the control topic says last of the cancel of a task.
-fn told(ground: &Ground, task: &str) -> Option<Vec<u8>> {
+/// Latest control record of a task's cancel.
+fn told(fixture: &Fixture, task: &str) -> Option<Vec<u8>> {
     let key = format!("cancel/{task}");
-    let records = read_all(ground, &ground.names.control());
+    let records = read_all(fixture, &fixture.names.control());
     records.into_iter().rev().find(|record| record.key.as_deref() == Some(key.as_bytes()))?.value
 }
 
-async fn is_taken_back(ground: &Ground, task: &str) -> bool {
-    node(ground, task).await.is_some_and(|node| node.effects.is_empty()) && told(ground, task).is_none()
+async fn is_withdrawn(fixture: &Fixture, task: &str) -> bool {
+    node(fixture, task).await.is_some_and(|node| node.effects.is_empty()) && told(fixture, task).is_none()
 }
 
-/// Hundreds of tasks were cancelled before a worker took them, and none comes to pass their records by.
+/// Hundreds of tasks were cancelled before a worker took them, and no worker consumes their records.
 #[tokio::test(flavor = "multi_thread")]
-async fn cancels_that_wait_for_workers_hide_nothing_behind_them() {
-    let (ground, _) = ground(1);
-    make_topics(&ground);
-    put_task(&ground, "untaken").await;
-    let position = put_task(&ground, "again").await;
+async fn waiting_cancels_block_no_other_effects() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    put_task(&fixture, "untaken").await;
+    let position = put_task(&fixture, "again").await;
     let names: Vec<String> = (0..700).map(|n| format!("c{n}")).collect();
     let asked = names.iter().flat_map(|name| [submitted(name), event(Kind::CancelRequested, name)]);
-    ground.write(&asked.collect::<Vec<_>>()).await;
-    let tracker = ground.tracker().await;
+    fixture.write(&asked.collect::<Vec<_>>()).await;
+    let tracker = fixture.tracker().await;
     let ids: Vec<_> = names.iter().map(|name| id(name)).collect();
     until("all are cancelled, and workers are to forget it later", || async {
-        let nodes = ground.store.nodes(0, &ids).await.unwrap();
+        let nodes = fixture.store.nodes(0, &ids).await.unwrap();
         nodes.iter().flatten().filter(|node| node.state == State::Cancelled && node.effects.len() == 1).count() == 700
     })
     .await;
     let again = placed("again", position);
     let mut failed = event(Kind::Failed, "again");
     failed.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
-    ground.write(&[again, failed, event(Kind::RetryRequested, "again")]).await;
-    let done = || async { node(&ground, "again").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
+    fixture.write(&[again, failed, event(Kind::RetryRequested, "again")]).await;
+    let done = || async { node(&fixture, "again").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
     until("the retry of another task is published", done).await;
-    assert_eq!(node(&ground, "again").await.unwrap().state, State::Queued);
-    assert_eq!(node(&ground, "c0").await.unwrap().effects.len(), 1, "workers have not passed it");
-    agrees(&ground).await;
+    assert_eq!(node(&fixture, "again").await.unwrap().state, State::Queued);
+    assert_eq!(node(&fixture, "c0").await.unwrap().effects.len(), 1, "workers have not passed it");
+    expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// A child that no worker took is cancelled with its parent, which is retried: the child's old record is still to be passed by.
+/// A child that no worker took is cancelled with its parent, which is retried: workers have not passed the child's
+/// record yet.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_does_not_make_a_cancel_forget_what_it_has_ended() {
-    let (ground, _) = ground(1);
-    make_topics(&ground);
-    let position = put_task(&ground, "p").await;
-    let (topic, at) = (ground.names.tasks("child"), Partition::new(ground.names.tasks("child"), 0));
+async fn retry_keeps_the_cancel_of_a_child() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    let position = put_task(&fixture, "p").await;
+    let (topic, at) = (fixture.names.tasks("child"), Partition::new(fixture.names.tasks("child"), 0));
     let record = ProducerRecord {
         topic: &topic,
         partition: Some(0),
@@ -85,187 +86,190 @@ async fn a_retry_does_not_make_a_cancel_forget_what_it_has_ended() {
         value: Some(b"1"),
         headers: &[("ce_announced", b"1")],
     };
-    let end = ground.link.deliver(record, DEADLINE).await.unwrap().offset + 1;
+    let end = fixture.link.deliver(record, DEADLINE).await.unwrap().offset + 1;
     let parent = placed("p", position);
-    let first = ground.tracker().await;
-    ground.write(&[parent, of_type("p:c", "child"), by(Kind::Succeeded, "p", "w"), event(Kind::CancelRequested, "p")]).await;
-    until_state(&ground, "p", State::Cancelled).await;
+    let first = fixture.tracker().await;
+    fixture.write(&[parent, of_type("p:c", "child"), by(Kind::Succeeded, "p", "w"), event(Kind::CancelRequested, "p")]).await;
+    until_state(&fixture, "p", State::Cancelled).await;
     first.stop().await;
-    ground.write(&[event(Kind::RetryRequested, "p")]).await;
-    let second = ground.tracker().await;
-    until_state(&ground, "p", State::Queued).await;
-    // Of a type without records; it stands behind the other one, which so has been looked at when this one is done.
-    ground.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
-    until_state(&ground, "y", State::Cancelled).await;
-    until("nobody need know of the other one", || is_taken_back(&ground, "y")).await;
-    assert!(told(&ground, "p").is_some(), "a worker that comes back would run the child");
+    fixture.write(&[event(Kind::RetryRequested, "p")]).await;
+    let second = fixture.tracker().await;
+    until_state(&fixture, "p", State::Queued).await;
+    // A type without records: its cancel is examined after the other one, so its withdrawal shows that both were.
+    fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
+    until_state(&fixture, "y", State::Cancelled).await;
+    until("nobody need know of the other one", || is_withdrawn(&fixture, "y")).await;
+    assert!(told(&fixture, "p").is_some(), "a worker that comes back would run the child");
     let commit = Commit { partition: at, offset: end, metadata: String::new() };
-    ground.broker.set_group_offsets(&ground.names.group("child"), &[commit], DEADLINE).unwrap();
-    until("nobody need know any more", || is_taken_back(&ground, "p")).await;
-    agrees(&ground).await;
+    fixture.broker.set_group_offsets(&fixture.names.group("child"), &[commit], DEADLINE).unwrap();
+    until("nobody need know any more", || is_withdrawn(&fixture, "p")).await;
+    expect_agreement(&fixture).await;
     second.stop().await;
 }
 
-/// Its worker has ended a cancelled task, and may lose its partition before it has committed that: the next one is to know.
+/// A worker has ended a cancelled task and may lose its partition before the commit: its successor must know the
+/// cancel.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_is_told_until_what_its_worker_ended_is_committed() {
-    let (ground, _) = ground(1);
-    make_topics(&ground);
-    let position = put_task(&ground, "x").await;
+async fn cancel_stays_until_its_worker_has_committed() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    let position = put_task(&fixture, "x").await;
     let there = placed("x", position);
-    let tracker = ground.tracker().await;
-    ground.write(&[there, by(Kind::Started, "x", "w"), event(Kind::CancelRequested, "x")]).await;
-    ground.write(&[by(Kind::Cancelled, "x", "w")]).await;
-    until_state(&ground, "x", State::Cancelled).await;
-    // Of a type without records; it stands behind the other one, which so has been looked at when this one is done.
-    ground.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
-    until_state(&ground, "y", State::Cancelled).await;
-    until("nobody need know of the other one", || is_taken_back(&ground, "y")).await;
-    assert!(told(&ground, "x").is_some(), "whoever takes it up once more would run it");
-    let at = Partition::new(ground.names.tasks("root"), position.partition);
+    let tracker = fixture.tracker().await;
+    fixture.write(&[there, by(Kind::Started, "x", "w"), event(Kind::CancelRequested, "x")]).await;
+    fixture.write(&[by(Kind::Cancelled, "x", "w")]).await;
+    until_state(&fixture, "x", State::Cancelled).await;
+    // A type without records: its cancel is examined after the other one, so its withdrawal shows that both were.
+    fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
+    until_state(&fixture, "y", State::Cancelled).await;
+    until("nobody need know of the other one", || is_withdrawn(&fixture, "y")).await;
+    assert!(told(&fixture, "x").is_some(), "whoever takes it up once more would run it");
+    let at = Partition::new(fixture.names.tasks("root"), position.partition);
     let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
-    ground.broker.set_group_offsets(&ground.names.group("root"), &[commit], DEADLINE).unwrap();
-    until("nobody need know any more", || is_taken_back(&ground, "x")).await;
-    agrees(&ground).await;
+    fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
+    until("nobody need know any more", || is_withdrawn(&fixture, "x")).await;
+    expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// Kafka does not say how far the workers are: what others wait for goes out meanwhile, and nobody forgets the cancel.
+/// Kafka does not report the workers' offsets: other effects are published meanwhile, and the cancel stays.
 #[tokio::test(flavor = "multi_thread")]
-async fn groups_that_cannot_be_asked_hold_nothing_up() {
-    let (ground, _) = ground(1);
-    make_topics(&ground);
-    put_task(&ground, "x").await;
-    let (broker, tricks) = ShakyBroker::new(ground.broker.clone());
-    *tricks.no_groups.lock().unwrap() = Some(BrokerError::Unavailable("the coordinator is away".into()));
-    // The observer asks groups too, and is not well without an answer.
+async fn unavailable_group_offsets_block_nothing() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    put_task(&fixture, "x").await;
+    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
+    *faults.no_groups.lock().unwrap() = Some(BrokerError::Unavailable("the coordinator is away".into()));
+    // The announcer reads group offsets too and reports the error.
     let config = TrackerConfig { observe: false, ..TrackerConfig::default() };
-    let tracker = ground.with(broker, ground.store.clone()).tracker_with(config).await;
-    ground.write(&[submitted("x"), event(Kind::CancelRequested, "x")]).await;
-    until("it was asked for the group", || async { tricks.groups.load(SeqCst) > 0 }).await;
-    ground.write(&[crate::firing::scheduled("late", now_ms() - 1)]).await;
-    until_state(&ground, "late", State::Queued).await;
-    assert!(told(&ground, "x").is_some());
+    let tracker = fixture.with(broker, fixture.store.clone()).tracker_with(config).await;
+    fixture.write(&[submitted("x"), event(Kind::CancelRequested, "x")]).await;
+    until("it was asked for the group", || async { faults.groups.load(SeqCst) > 0 }).await;
+    fixture.write(&[crate::outbox::scheduled("late", now_ms() - 1)]).await;
+    until_state(&fixture, "late", State::Queued).await;
+    assert!(told(&fixture, "x").is_some());
     tracker.is_well().await;
-    agrees(&ground).await;
+    expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// What could not be started because of its type runs once that is there.
+/// A continuation that failed because of a missing type can be retried once the type exists.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_continuation_that_was_never_published_can_be_retried() {
-    let (ground, _) = ground(1);
-    make_topics(&ground);
+async fn unpublished_continuation_can_be_retried() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
     let mut root = submitted("r");
     let rules = Rules { then: vec![Continuation::new("later", serde_json::json!({"n": 1}))], ..Rules::default() };
     root.task.as_mut().unwrap().policy = Some(Box::new(Policy { rules, ..Policy::default() }));
-    let tracker = ground.tracker().await;
-    ground.write(&[root, succeeded("r")]).await;
-    let failed = until_state(&ground, "r:then", State::Failed).await;
+    let tracker = fixture.tracker().await;
+    fixture.write(&[root, succeeded("r")]).await;
+    let failed = until_state(&fixture, "r:then", State::Failed).await;
     assert!(failed.error.unwrap().message.contains("kafleet topics apply"));
-    let topic = ground.names.tasks("later");
+    let topic = fixture.names.tasks("later");
     let spec = TopicSpec { name: topic.clone(), partitions: 1, replication: None, config: Vec::new() };
-    ground.broker.apply_topics(&[spec], DEADLINE).unwrap();
-    ground.write(&[event(Kind::RetryRequested, "r:then")]).await;
-    let done = || async { node(&ground, "r:then").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
+    fixture.broker.apply_topics(&[spec], DEADLINE).unwrap();
+    fixture.write(&[event(Kind::RetryRequested, "r:then")]).await;
+    let done = || async { node(&fixture, "r:then").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
     until("it is published", done).await;
-    assert_eq!(node(&ground, "r:then").await.unwrap().state, State::Queued);
-    let records = read_all(&ground, &topic);
+    assert_eq!(node(&fixture, "r:then").await.unwrap().state, State::Queued);
+    let records = read_all(&fixture, &topic);
     assert_eq!(records.len(), 1);
     assert_eq!((header(&records[0], "ce_id"), header(&records[0], "ce_run")), (Some("r:then"), Some("2")));
-    each_lies_where_it_is_said(&ground, &topic).await;
+    positions_match_newest_records(&fixture, &topic).await;
     assert_eq!(records[0].value.as_deref(), Some(&b"{\"n\":1}"[..]));
-    agrees(&ground).await;
+    expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// It was told to stop, and its time was over before its task was: nobody else ends that.
+/// A stopping worker runs out of time before its task ends: nobody else would end the task.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_does_not_wait_for_a_worker_that_has_stopped() {
-    let (ground, _) = ground(1);
-    make_topics(&ground);
-    let tracker = ground.tracker().await;
-    ground.write(&[submitted("left"), by(Kind::Started, "left", "w")]).await;
-    until_state(&ground, "left", State::Running).await;
-    beat(&ground, "w", 500, HeartbeatState::Stopped).await;
-    until("its task is told", || async { node(&ground, "left").await.unwrap().silent }).await;
-    ground.write(&[event(Kind::CancelRequested, "left")]).await;
-    until_state(&ground, "left", State::Cancelled).await;
-    agrees(&ground).await;
+async fn cancel_does_not_wait_for_a_stopped_worker() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    let tracker = fixture.tracker().await;
+    fixture.write(&[submitted("left"), by(Kind::Started, "left", "w")]).await;
+    until_state(&fixture, "left", State::Running).await;
+    beat(&fixture, "w", 500, HeartbeatState::Stopped).await;
+    until("its task is told", || async { node(&fixture, "left").await.unwrap().silent }).await;
+    fixture.write(&[event(Kind::CancelRequested, "left")]).await;
+    until_state(&fixture, "left", State::Cancelled).await;
+    expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// What waited too long at a full tracker, and was refused there, is published when it is asked for again.
+/// A record that was deferred for too long at a full tracker is contained in an event only, from which a retry
+/// publishes it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_comes_from_the_event_that_brought_it_where_it_lies_nowhere_else() {
-    let (ground, _) = ground(1);
-    make_topics(&ground);
-    let mut late = crate::firing::scheduled("late", now_ms() - 1);
+async fn retry_publishes_a_record_contained_in_an_event() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    let mut late = crate::outbox::scheduled("late", now_ms() - 1);
     late.task.as_mut().unwrap().position = None::<Position>;
     assert!(late.record.as_ref().is_some_and(|record| record.params == RawJson::parse(b"{\"of\":\"late\"}").unwrap()));
-    let tracker = ground.tracker().await;
-    ground.write(&[late]).await;
-    until_state(&ground, "late", State::Queued).await;
+    let tracker = fixture.tracker().await;
+    fixture.write(&[late]).await;
+    until_state(&fixture, "late", State::Queued).await;
     let mut failed = event(Kind::Failed, "late");
     failed.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
-    ground.write(&[failed, event(Kind::RetryRequested, "late")]).await;
+    fixture.write(&[failed, event(Kind::RetryRequested, "late")]).await;
     until("it is published once more", || async {
-        let records = read_all(&ground, &ground.names.tasks("root"));
+        let records = read_all(&fixture, &fixture.names.tasks("root"));
         records.iter().any(|record| header(record, "ce_id") == Some("late") && header(record, "ce_run") == Some("2"))
     })
     .await;
-    agrees(&ground).await;
+    expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// The children of a cancelled task that had not started, and external ones, say with whom they were cancelled, by whom and why.
+/// Children of a cancelled task that had not started, and external ones, name the parent, the requester and the
+/// reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn cancelled_children_say_with_whom_by_whom_and_why() {
-    let (ground, _) = ground(1);
-    make_topics(&ground);
-    let tracker = ground.tracker().await;
+async fn cancelled_children_name_parent_requester_and_reason() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    let tracker = fixture.tracker().await;
     let mut external = of_type("r:x", "review");
     let rules = Rules { external: true, ..Rules::default() };
     external.task.as_mut().unwrap().policy = Some(Box::new(Policy { rules, ..Policy::default() }));
     let asked = Event { by: Some("ann".into()), message: Some("too dear".into()), ..event(Kind::CancelRequested, "r") };
-    ground.write(&[submitted("r"), of_type("r:a", "child"), external, asked]).await;
+    fixture.write(&[submitted("r"), of_type("r:a", "child"), external, asked]).await;
     for (task, error) in [
         ("r", "cancelled on request, before a worker took it: too dear"),
         ("r:a", "cancelled with `r`, before a worker took it: too dear"),
         ("r:x", "cancelled with `r`: too dear"),
     ] {
-        let ended = until_state(&ground, task, State::Cancelled).await;
+        let ended = until_state(&fixture, task, State::Cancelled).await;
         assert_eq!(ended.error.unwrap().message, error, "{task}");
         let asked = ended.history.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
         let why = if task == "r" { "too dear" } else { "with `r`: too dear" };
         assert_eq!((asked.message.as_deref(), asked.by.as_deref()), (Some(why), Some("ann")), "{task}");
     }
-    let said = String::from_utf8(told(&ground, "r").unwrap()).unwrap();
+    let said = String::from_utf8(told(&fixture, "r").unwrap()).unwrap();
     assert!(said.contains(r#""reason":"too dear","by":"ann""#), "workers say the same of what runs: {said}");
-    agrees(&ground).await;
+    expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// Nobody has created it: the cancel ends it all the same, and reaches it if somebody does.
+/// A cancel of an expected task ends it, and applies to it if it is created later.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancel_of_an_expected_task_ends_it_and_applies_once_it_is_created() {
-    let (ground, _) = ground(1);
-    make_topics(&ground);
-    let tracker = ground.tracker().await;
-    ground.write(&[of_type("r:a", "child"), succeeded("r:a")]).await;
-    until_state(&ground, "r", State::Expected).await;
-    ground.write(&[event(Kind::CancelRequested, "r")]).await;
-    until_state(&ground, "r", State::Cancelled).await;
-    until("its walk is done", || async { node(&ground, "r").await.is_some_and(|node| node.effects.len() == 1) }).await;
-    let before = read_all(&ground, &ground.names.control()).len();
-    let position = put_task(&ground, "r").await;
-    ground.write(&[placed("r", position)]).await;
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    let tracker = fixture.tracker().await;
+    fixture.write(&[of_type("r:a", "child"), succeeded("r:a")]).await;
+    until_state(&fixture, "r", State::Expected).await;
+    fixture.write(&[event(Kind::CancelRequested, "r")]).await;
+    until_state(&fixture, "r", State::Cancelled).await;
+    until("its walk is done", || async { node(&fixture, "r").await.is_some_and(|node| node.effects.len() == 1) }).await;
+    let before = read_all(&fixture, &fixture.names.control()).len();
+    let position = put_task(&fixture, "r").await;
+    fixture.write(&[placed("r", position)]).await;
     until("it is cancelled as what it is now", || async {
-        node(&ground, "r").await.is_some_and(|node| node.announced && node.state == State::Cancelled)
+        node(&fixture, "r").await.is_some_and(|node| node.announced && node.state == State::Cancelled)
     })
     .await;
-    until("workers are told again", || async { read_all(&ground, &ground.names.control()).len() > before }).await;
-    assert!(told(&ground, "r").is_some(), "no worker has passed its record by");
-    agrees(&ground).await;
+    until("workers are told again", || async { read_all(&fixture, &fixture.names.control()).len() > before }).await;
+    assert!(told(&fixture, "r").is_some(), "no worker has passed its record by");
+    expect_agreement(&fixture).await;
     tracker.stop().await;
 }

@@ -1,5 +1,5 @@
-//! A broker whose trackers each believe that all partitions are theirs, as one does that its group has given up without
-//! its knowledge.
+//! A broker whose consumers are assigned all partitions regardless of the group, like a member that was evicted
+//! without noticing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use kafleet::broker::{Broker, BrokerError, Commit, Consumer, ConsumerSpec, Group
 
 pub struct SelfishBroker {
     pub inner: Arc<dyn Broker>,
-    /// Whose members take everything.
+    /// Group whose members are assigned everything.
     pub group: String,
     pub all: Vec<Partition>,
 }

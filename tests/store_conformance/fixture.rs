@@ -1,4 +1,4 @@
-//! The stores under test, what is done to them from outside, and the data they are fed.
+//! Fixture: the stores under test, operations on them from outside, and test data.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::servers::patient;
 
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-pub struct Bench {
+pub struct Fixture {
     pub store: Arc<dyn Store>,
     kind: Kind,
 }
@@ -27,7 +27,7 @@ enum Kind {
 
 struct Servers {
     options: RedisOptions,
-    /// The URLs of all that hold keys.
+    /// URLs of all nodes that hold keys.
     nodes: Vec<String>,
 }
 
@@ -36,17 +36,17 @@ type Dump = (Vec<u8>, Vec<u8>);
 
 pub enum Saved {
     Memory(Snapshot),
-    /// By node.
+    /// Dumps by node.
     Redis(Vec<Vec<Dump>>),
 }
 
-impl Bench {
+impl Fixture {
     pub fn memory() -> Self {
         let memory = Memory::default();
         Self { store: Arc::new(memory.clone()), kind: Kind::Memory(memory) }
     }
 
-    /// None where no Redis is named.
+    /// Fixture over Redis; `None` if none is configured.
     pub fn redis(case: &str) -> Option<Self> {
         let prefix = format!("test-{}-{}", std::process::id(), &case[..case.len().min(40)]);
         Some(Self::over(RedisOptions { prefix, ..patient(test_redis()?) }))
@@ -57,13 +57,13 @@ impl Bench {
         Self::over_nodes(options, nodes)
     }
 
-    /// Where the URL is not that of what holds the keys.
+    /// Fixture for a store whose keys are on other nodes than its URL names.
     pub fn over_nodes(options: RedisOptions, nodes: Vec<String>) -> Self {
         let redis = Redis::connect(options.clone()).unwrap();
         Self { store: Arc::new(redis), kind: Kind::Redis(Box::new(Servers { options, nodes })) }
     }
 
-    /// A store of the same kind whose reservations and leases last so long.
+    /// A store of the same kind with these lifetimes of reservations and leases.
     pub fn with_reservation_ttl(&self, reservation_ttl: Duration, lease_ttl: Duration) -> Arc<dyn Store> {
         match &self.kind {
             Kind::Memory(_) => Arc::new(Memory::new(MemoryOptions { reservation_ttl, lease_ttl, ..MemoryOptions::default() })),
@@ -74,7 +74,7 @@ impl Bench {
         }
     }
 
-    /// Everything is gone, as after FLUSHALL.
+    /// Removes everything, as FLUSHALL does.
     pub async fn wipe(&self) {
         match &self.kind {
             Kind::Memory(memory) => memory.wipe(),
@@ -104,8 +104,8 @@ impl Bench {
         }
     }
 
-    /// Goes back to what was saved, as after a failover to a replica that lags.
-    pub async fn go_back(&self, saved: &Saved) {
+    /// Restores saved contents, as a failover to a lagging replica does.
+    pub async fn restore(&self, saved: &Saved) {
         match (&self.kind, saved) {
             (Kind::Memory(memory), Saved::Memory(snapshot)) => memory.restore(snapshot),
             (Kind::Redis(servers), Saved::Redis(saved)) => {
@@ -121,12 +121,12 @@ impl Bench {
         }
     }
 
-    /// A writer, and the fence it found.
+    /// Opens a writer and returns the checkpoint it found.
     pub async fn open(&self, partition: u32) -> (Box<dyn PartitionWriter>, Option<Checkpoint>) {
         self.store.open(partition).await.unwrap()
     }
 
-    /// Applies changes to a partition wherever it stands.
+    /// Applies changes to a partition at its current checkpoint.
     pub async fn put(&self, partition: u32, changes: Changes) -> Checkpoint {
         let (mut writer, from) = self.open(partition).await;
         let to = fence(from.map_or(0, |from| from.offset) + 1);
@@ -135,7 +135,7 @@ impl Bench {
     }
 }
 
-/// The Redis that tests are to use.
+/// URL of the Redis for tests.
 pub fn test_redis() -> Option<String> {
     let url = std::env::var("KAFLEET_TEST_REDIS").ok().filter(|url| !url.is_empty());
     if url.is_none() {
@@ -189,7 +189,7 @@ pub fn ids(entries: &[Entry]) -> Vec<&str> {
     entries.iter().map(|entry| entry.id.as_str()).collect()
 }
 
-/// A record that can be told apart.
+/// A distinguishable record.
 pub fn node(run: u32) -> TaskRecord {
     TaskRecord { task_type: Some("echo".into()), ..TaskRecord::expected(run, 7) }
 }
@@ -198,7 +198,7 @@ pub fn record(text: &str, run: u32) -> (TaskId, Vec<u8>) {
     (id(text), node(run).encode())
 }
 
-/// A batch that touches everything there is.
+/// A batch that touches every kind of data.
 pub fn full_batch(text: &str) -> Changes {
     Changes {
         nodes: vec![record(text, 1)],
@@ -217,7 +217,7 @@ pub fn removes(index: &Index, entries: impl IntoIterator<Item = Entry>) -> Chang
     Changes { removed: entries.into_iter().map(|entry| (index.clone(), entry)).collect(), ..Changes::default() }
 }
 
-/// Nothing of [`full_batch`] is there.
+/// Asserts that nothing of [`full_batch`] is stored.
 pub async fn expect_untouched(store: &dyn Store, text: &str) {
     assert_eq!(store.nodes(0, &[id(text)]).await.unwrap(), [None]);
     assert_eq!(store.page(0, &Index::Roots, None, 10).await.unwrap(), []);
@@ -229,7 +229,7 @@ pub fn is_unavailable(result: &Result<(), StoreError>, said: &str) -> bool {
     matches!(result, Err(StoreError::Unavailable(text)) if text.contains(said))
 }
 
-/// Asks again until it holds.
+/// Polls a condition until it holds.
 pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let start = Instant::now();
     while !holds().await {

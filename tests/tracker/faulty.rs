@@ -1,4 +1,4 @@
-//! A broker and a store that do on purpose what real ones do at bad moments.
+//! A broker and a store with injected faults.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -18,53 +18,53 @@ use kafleet::store::{
     AuditPage, Checkpoint, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount,
 };
 
-/// Polls, or records, without end.
+/// Unlimited polls or records.
 pub const ANY: u32 = u32::MAX;
 
-/// What the consumers of a [`ShakyBroker`] do.
-pub struct Tricks {
-    /// So many moves of a partition that is held already fail.
+/// Faults of the consumers and producers of a [`FaultyBroker`].
+pub struct Faults {
+    /// Number of seeks of an assigned partition that fail.
     pub refuse_moves: AtomicU32,
-    /// So many polls more, then they wait.
+    /// Number of polls before consumers are held.
     pub polls: AtomicU32,
-    /// A poll waits for that now.
+    /// A poll is held now.
     pub is_held: AtomicBool,
-    /// What the next poll ends with.
+    /// Error of the next poll.
     pub say: Mutex<Vec<GroupEvent>>,
     pub fail: Mutex<Option<BrokerError>>,
-    /// Records handed over.
+    /// Records delivered.
     pub delivered: AtomicU32,
-    /// Number of records that consumers in groups are still given.
+    /// Number of records that group consumers may still receive.
     pub records: AtomicU32,
-    /// How often it was asked what groups have committed.
+    /// Number of reads of committed offsets.
     pub groups: AtomicU32,
-    /// What that ends with.
+    /// Error of those reads.
     pub no_groups: Mutex<Option<BrokerError>>,
-    /// What opening a producer for atomic sends ends with.
+    /// Error of opening a transactional producer.
     pub no_atomic: Mutex<Option<BrokerError>>,
     pub atomics: AtomicU32,
-    /// Atomic sends.
+    /// Number of transactions.
     pub sends: AtomicU32,
-    /// What becomes of atomic sends.
+    /// Step at which transactions stop.
     pub step: Mutex<Step>,
     pub frozen: AtomicBool,
 }
 
-/// Where an atomic send comes to an end.
+/// Step at which a transaction stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Done,
-    /// Nothing was sent.
+    /// Fails before anything is sent.
     Before,
-    /// All is there, and nobody was told.
+    /// Commits but reports no result.
     After,
-    /// It goes on only when it is told otherwise: a process that was stopped.
+    /// Continues only when released, as a stopped process does.
     Frozen,
 }
 
 struct ShakyAtomic {
     inner: Box<dyn TransactionalProducer>,
-    tricks: Arc<Tricks>,
+    faults: Arc<Faults>,
 }
 
 impl TransactionalProducer for ShakyAtomic {
@@ -74,8 +74,8 @@ impl TransactionalProducer for ShakyAtomic {
         then: &mut MakeDependents<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
-        self.tricks.sends.fetch_add(1, SeqCst);
-        let step = *self.tricks.step.lock().unwrap();
+        self.faults.sends.fetch_add(1, SeqCst);
+        let step = *self.faults.step.lock().unwrap();
         match step {
             Step::Done => self.inner.send_with_dependents(records, then, deadline),
             Step::Before => Err(BrokerError::Unavailable("nothing was sent, on purpose".into())),
@@ -84,9 +84,9 @@ impl TransactionalProducer for ShakyAtomic {
                 Err(BrokerError::InDoubt("sent, on purpose".into()))
             }
             Step::Frozen => {
-                self.tricks.frozen.store(true, SeqCst);
+                self.faults.frozen.store(true, SeqCst);
                 let end = std::time::Instant::now() + Duration::from_secs(60);
-                while *self.tricks.step.lock().unwrap() == Step::Frozen && std::time::Instant::now() < end {
+                while *self.faults.step.lock().unwrap() == Step::Frozen && std::time::Instant::now() < end {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 self.inner.send_with_dependents(records, then, deadline)
@@ -95,14 +95,14 @@ impl TransactionalProducer for ShakyAtomic {
     }
 }
 
-pub struct ShakyBroker {
+pub struct FaultyBroker {
     pub inner: Arc<dyn Broker>,
-    pub tricks: Arc<Tricks>,
+    pub faults: Arc<Faults>,
 }
 
-impl ShakyBroker {
-    pub fn new(inner: Arc<dyn Broker>) -> (Arc<Self>, Arc<Tricks>) {
-        let tricks = Arc::new(Tricks {
+impl FaultyBroker {
+    pub fn new(inner: Arc<dyn Broker>) -> (Arc<Self>, Arc<Faults>) {
+        let faults = Arc::new(Faults {
             refuse_moves: AtomicU32::new(0),
             polls: AtomicU32::new(ANY),
             is_held: AtomicBool::new(false),
@@ -118,28 +118,28 @@ impl ShakyBroker {
             step: Mutex::new(Step::Done),
             frozen: AtomicBool::new(false),
         });
-        (Arc::new(Self { inner, tricks: tricks.clone() }), tricks)
+        (Arc::new(Self { inner, faults: faults.clone() }), faults)
     }
 }
 
-impl Broker for ShakyBroker {
+impl Broker for FaultyBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         let (inner, in_group) = (self.inner.consumer(spec)?, spec.group.is_some());
-        Ok(Box::new(ShakyConsumer { inner, in_group, tricks: self.tricks.clone() }))
+        Ok(Box::new(ShakyConsumer { inner, in_group, faults: self.faults.clone() }))
     }
     fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
-        self.tricks.groups.fetch_add(1, SeqCst);
-        if let Some(error) = &*self.tricks.no_groups.lock().unwrap() {
+        self.faults.groups.fetch_add(1, SeqCst);
+        if let Some(error) = &*self.faults.no_groups.lock().unwrap() {
             return Err(error.clone());
         }
         self.inner.group_offsets(group, at, deadline)
     }
     fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
-        self.tricks.atomics.fetch_add(1, SeqCst);
-        if let Some(error) = &*self.tricks.no_atomic.lock().unwrap() {
+        self.faults.atomics.fetch_add(1, SeqCst);
+        if let Some(error) = &*self.faults.no_atomic.lock().unwrap() {
             return Err(error.clone());
         }
-        Ok(Box::new(ShakyAtomic { inner: self.inner.atomic_producer(name)?, tricks: self.tricks.clone() }))
+        Ok(Box::new(ShakyAtomic { inner: self.inner.atomic_producer(name)?, faults: self.faults.clone() }))
     }
     through!(producer, topics, apply_topics, ends, look, set_group_offsets);
 }
@@ -147,27 +147,27 @@ impl Broker for ShakyBroker {
 struct ShakyConsumer {
     inner: Box<dyn Consumer>,
     in_group: bool,
-    tricks: Arc<Tricks>,
+    faults: Arc<Faults>,
 }
 
 impl Consumer for ShakyConsumer {
     fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
-        while self.tricks.polls.load(SeqCst) == 0 {
-            self.tricks.is_held.store(true, SeqCst);
+        while self.faults.polls.load(SeqCst) == 0 {
+            self.faults.is_held.store(true, SeqCst);
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.tricks.is_held.store(false, SeqCst);
-        let counted = self.tricks.polls.load(SeqCst) != ANY;
-        self.tricks.polls.fetch_sub(u32::from(counted), SeqCst);
-        if let Some(error) = self.tricks.fail.lock().unwrap().take() {
+        self.faults.is_held.store(false, SeqCst);
+        let counted = self.faults.polls.load(SeqCst) != ANY;
+        self.faults.polls.fetch_sub(u32::from(counted), SeqCst);
+        if let Some(error) = self.faults.fail.lock().unwrap().take() {
             return Err(error);
         }
-        let said = std::mem::take(&mut *self.tricks.say.lock().unwrap());
+        let said = std::mem::take(&mut *self.faults.say.lock().unwrap());
         if !said.is_empty() {
             return Ok(said);
         }
-        let left = if self.in_group { self.tricks.records.load(SeqCst) } else { ANY };
-        let (delivered, records) = (&self.tricks.delivered, &self.tricks.records);
+        let left = if self.in_group { self.faults.records.load(SeqCst) } else { ANY };
+        let (delivered, records) = (&self.faults.delivered, &self.faults.records);
         self.inner.poll(max.min(left as usize), wait, &mut |record| {
             delivered.fetch_add(1, SeqCst);
             records.fetch_sub(u32::from(left != ANY), SeqCst);
@@ -176,8 +176,8 @@ impl Consumer for ShakyConsumer {
     }
     fn assign(&mut self, starts: &[(Partition, StartOffset)]) -> Result<(), BrokerError> {
         let moves = starts.iter().any(|(_, start)| matches!(start, StartOffset::At(_)));
-        if moves && self.tricks.refuse_moves.load(SeqCst) > 0 {
-            self.tricks.refuse_moves.fetch_sub(1, SeqCst);
+        if moves && self.faults.refuse_moves.load(SeqCst) > 0 {
+            self.faults.refuse_moves.fetch_sub(1, SeqCst);
             return Err(BrokerError::Unavailable("seeking: no answer in time".into()));
         }
         self.inner.assign(starts)
@@ -185,13 +185,13 @@ impl Consumer for ShakyConsumer {
     through!(release, commit, commit_sync, committed, pause, positions, close);
 }
 
-/// How a [`ShakyStore`] answers.
+/// Behaviour of a [`FaultyStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mood {
+pub enum FaultMode {
     Well,
-    /// Says that it is not reachable.
+    /// Reports that it is unavailable.
     Away,
-    /// Says nothing.
+    /// Never answers.
     Silent,
     /// The next read of a writer panics.
     Panics,
@@ -200,36 +200,36 @@ pub enum Mood {
 pub type Happening = Box<dyn FnOnce() + Send>;
 
 #[derive(Clone)]
-pub struct ShakyStore {
+pub struct FaultyStore {
     pub inner: Arc<dyn Store>,
-    mood: Arc<Mutex<Mood>>,
-    /// What happens before the panic.
+    mode: Arc<Mutex<FaultMode>>,
+    /// Action before the panic.
     pub before_panic: Arc<Mutex<Option<Happening>>>,
-    /// How often fences were asked for: the first thing that a folder does when it has asked for its start and waits.
+    /// Number of checkpoint reads: the first call of a partition task that waits after its seek request.
     pub looks: Arc<AtomicU32>,
 }
 
-impl ShakyStore {
+impl FaultyStore {
     pub fn new(inner: Arc<dyn Store>) -> Self {
-        Self { inner, mood: Arc::new(Mutex::new(Mood::Well)), before_panic: Arc::default(), looks: Arc::default() }
+        Self { inner, mode: Arc::new(Mutex::new(FaultMode::Well)), before_panic: Arc::default(), looks: Arc::default() }
     }
 
-    pub fn set(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
+    pub fn set(&self, mode: FaultMode) {
+        *self.mode.lock().unwrap() = mode;
     }
 
     async fn answer(&self) -> Result<(), StoreError> {
-        let mood = *self.mood.lock().unwrap();
-        match mood {
-            Mood::Away => Err(StoreError::Unavailable("connection refused".into())),
-            Mood::Silent => std::future::pending().await,
-            Mood::Well | Mood::Panics => Ok(()),
+        let mode = *self.mode.lock().unwrap();
+        match mode {
+            FaultMode::Away => Err(StoreError::Unavailable("connection refused".into())),
+            FaultMode::Silent => std::future::pending().await,
+            FaultMode::Well | FaultMode::Panics => Ok(()),
         }
     }
 }
 
 #[async_trait]
-impl Store for ShakyStore {
+impl Store for FaultyStore {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
         self.answer().await?;
         let (inner, fence) = self.inner.open(partition).await?;
@@ -297,7 +297,7 @@ impl Store for ShakyStore {
 
 struct ShakyWriter {
     inner: Box<dyn PartitionWriter>,
-    store: ShakyStore,
+    store: FaultyStore,
 }
 
 #[async_trait]
@@ -311,8 +311,8 @@ impl PartitionWriter for ShakyWriter {
     }
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         self.store.answer().await?;
-        if *self.store.mood.lock().unwrap() == Mood::Panics {
-            self.store.set(Mood::Well);
+        if *self.store.mode.lock().unwrap() == FaultMode::Panics {
+            self.store.set(FaultMode::Well);
             if let Some(happen) = self.store.before_panic.lock().unwrap().take() {
                 happen();
             }

@@ -1,4 +1,4 @@
-//! Events as a fleet writes them, and as it should not: out of order, twice, of old runs. The same for the same seed.
+//! Generated event logs, including events out of order, duplicates and events of old runs. Deterministic per seed.
 
 use kafleet::model::event::{Announcement, ErrorInfo, Event, Kind};
 use kafleet::model::json::RawJson;
@@ -38,13 +38,13 @@ pub fn succeeded(task: &str) -> Event {
     event
 }
 
-/// Some 30 events a tree.
-pub fn story(seed: u64, trees: usize) -> Vec<Event> {
+/// Generates about 30 events per tree.
+pub fn event_log(seed: u64, trees: usize) -> Vec<Event> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut open: Vec<Vec<Event>> = Vec::new();
     let mut told = Vec::new();
     for tree in 0..trees {
-        let mut events = tree_story(&mut random, &format!("s{seed}-{tree}"));
+        let mut events = tree_log(&mut random, &format!("s{seed}-{tree}"));
         events.reverse();
         open.push(events);
         while open.len() > 50 || (tree + 1 == trees && !open.is_empty()) {
@@ -58,7 +58,7 @@ pub fn story(seed: u64, trees: usize) -> Vec<Event> {
     told
 }
 
-fn tree_story(random: &mut fastrand::Rng, root: &str) -> Vec<Event> {
+fn tree_log(random: &mut fastrand::Rng, root: &str) -> Vec<Event> {
     let mut tasks = vec![root.to_owned()];
     for child in 0..random.usize(0..4) {
         tasks.push(format!("{root}:c{child}"));
@@ -66,9 +66,9 @@ fn tree_story(random: &mut fastrand::Rng, root: &str) -> Vec<Event> {
     }
     let mut events: Vec<Event> = Vec::new();
     for task in &tasks {
-        events.extend(task_story(random, task));
+        events.extend(task_log(random, task));
     }
-    // Neighbours change places: a child may be told of before its parent, an end before its start.
+    // Swap neighbours: a child may be announced before its parent, an end before its start.
     for n in 1..events.len() {
         if random.u8(..) < 80 {
             events.swap(n - 1, n);
@@ -81,7 +81,7 @@ fn tree_story(random: &mut fastrand::Rng, root: &str) -> Vec<Event> {
     events
 }
 
-fn task_story(random: &mut fastrand::Rng, task: &str) -> Vec<Event> {
+fn task_log(random: &mut fastrand::Rng, task: &str) -> Vec<Event> {
     let ignore = random.u8(..) < 40;
     let policy = ignore.then(|| Policy { on_failure: OnFailure::Ignore, tags: vec!["t".into()], ..Policy::default() });
     let mut events = vec![with_policy(task, policy)];

@@ -1,4 +1,4 @@
-//! A log, a store, and trackers between them.
+//! Test fixture: a log, a store, and trackers between them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use kafleet::tracker::{self, TrackerSetup};
 pub const DEADLINE: Duration = Duration::from_secs(120);
 const CALL: Duration = Duration::from_secs(60);
 
-/// Waits until a condition holds; fails the test with what it was about.
+/// Waits for a condition; the test fails with `what` if it does not hold in time.
 pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let end = Instant::now() + DEADLINE;
     while !holds().await {
@@ -28,19 +28,19 @@ pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut()
     }
 }
 
-/// A log with events, and a store for what they become.
+/// A log with events and a store for their projection.
 #[derive(Clone)]
-pub struct Ground {
+pub struct Fixture {
     pub broker: Arc<dyn Broker>,
     pub store: Arc<dyn Store>,
     pub names: Names,
     pub partitions: u32,
     pub link: Arc<SharedProducer>,
-    /// How often trackers check the topics.
+    /// Interval of the trackers' topic checks.
     pub topic_check: Millis,
 }
 
-impl Ground {
+impl Fixture {
     pub fn new(broker: Arc<dyn Broker>, store: Arc<dyn Store>, partitions: u32) -> Self {
         let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
         let names = Names::new(&format!("t-{}", tail.to_lowercase()));
@@ -62,7 +62,7 @@ impl Ground {
         self.broker.apply_topics(&[spec], CALL).unwrap();
     }
 
-    /// The same log, seen through another broker or kept in another store.
+    /// The same log through another broker or with another store.
     pub fn with(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>) -> Self {
         Self { broker, store, ..self.clone() }
     }
@@ -79,7 +79,7 @@ impl Ground {
         partition_of(root.as_bytes(), self.partitions)
     }
 
-    /// Writes events in this order.
+    /// Writes events in order.
     pub async fn write(&self, events: &[Event]) {
         for chunk in events.chunks(500) {
             let encoded: Vec<(u32, Vec<u8>)> = chunk
@@ -94,7 +94,7 @@ impl Ground {
         }
     }
 
-    /// Writes whatever bytes, and returns their offset.
+    /// Writes raw bytes and returns their offset.
     pub async fn write_raw(&self, partition: u32, value: Option<&[u8]>) -> i64 {
         let topic = self.names.events();
         let record = ProducerRecord { topic: &topic, partition: Some(partition as i32), key: Some(b"k"), value, headers: &[] };
@@ -106,12 +106,12 @@ impl Ground {
     }
 
     pub async fn tracker_with(&self, config: TrackerConfig) -> Tracker {
-        self.tracker_that_keeps(config, Lifetimes::default()).await
+        self.tracker_with_lifetimes(config, Lifetimes::default()).await
     }
 
-    pub async fn tracker_that_keeps(&self, config: TrackerConfig, lifetimes: Lifetimes) -> Tracker {
+    pub async fn tracker_with_lifetimes(&self, config: TrackerConfig, lifetimes: Lifetimes) -> Tracker {
         let (health, metrics, shutdown) = (Health::default(), Metrics::new().unwrap(), Shutdown::new());
-        // Until it has partitions: it says so itself only once it runs.
+        // A tracker reports its state only once it has partitions.
         health.set("tracker", "not begun");
         let setup = TrackerSetup {
             broker: self.broker.clone(),
@@ -129,18 +129,18 @@ impl Ground {
         Tracker { health, metrics, shutdown, running }
     }
 
-    /// The end of a partition's log.
+    /// End of a partition's log.
     pub fn end(&self, partition: u32) -> i64 {
         self.broker.ends(&self.place(partition), CALL).unwrap().end
     }
 
-    /// Waits until everything that is in the log now is folded.
+    /// Waits until the current log is folded.
     pub async fn folded(&self) {
         let ends: Vec<i64> = self.all().into_iter().map(|partition| self.end(partition)).collect();
         self.folded_to(&ends).await;
     }
 
-    /// The log ends here, and all of it is folded.
+    /// Returns true if the log ends at these offsets and is folded.
     pub async fn is_at(&self, ends: &[i64]) -> bool {
         let place = |fence: &Option<kafleet::store::Checkpoint>| fence.map_or(0, |fence| fence.offset);
         let fences = self.store.fences(&self.all()).await.unwrap_or_default();
@@ -164,12 +164,12 @@ impl Ground {
     }
 }
 
-/// A topic is there before all of its partitions can be asked for.
+/// Waits until all partitions of a new topic are available.
 pub fn until_known(broker: &dyn Broker, topic: &str, partitions: u32) {
     let end = Instant::now() + DEADLINE;
     for index in 0..partitions as i32 {
         while broker.ends(&Partition::new(topic, index), CALL).is_err() {
-            assert!(Instant::now() < end, "`{topic}` is not known within {DEADLINE:?}");
+            assert!(Instant::now() < end, "`{topic}` was not available within {DEADLINE:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -188,13 +188,13 @@ impl Tracker {
         tokio::time::timeout(DEADLINE, self.running).await.expect("stops in time").unwrap().unwrap();
     }
 
-    /// Why this part is not ready.
+    /// Reason why this part is not ready.
     pub fn reason(&self, part: &str) -> Option<String> {
         self.health.reasons().into_iter().find(|(name, _)| name == part).map(|(_, reason)| reason)
     }
 
     /// Waits for a reason that contains these words.
-    pub async fn says(&self, part: &str, words: &str) {
+    pub async fn expect_reason(&self, part: &str, words: &str) {
         let what = format!("`{part}` says `{words}`");
         until(&what, || async { self.reason(part).is_some_and(|reason| reason.contains(words)) }).await;
     }
@@ -212,7 +212,7 @@ impl Tracker {
     }
 }
 
-/// How the health report names a partition.
+/// Name of a partition in the health report.
 pub fn part(partition: u32) -> String {
     format!("events partition {partition}")
 }

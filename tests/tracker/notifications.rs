@@ -1,0 +1,129 @@
+//! Notifications: each transition becomes one delivery, whatever happens to the tracker in between.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::SeqCst;
+
+use kafleet::broker::TopicSpec;
+use kafleet::handlers::builtin::callback::TYPE;
+use kafleet::model::event::{Event, Kind};
+use kafleet::model::record::state::State;
+use kafleet::model::task::action::{Action, Callback, Check, NotifyAction};
+use kafleet::model::task::{Policy, Rules};
+use kafleet::model::units::duration::Millis;
+use kafleet::runtime::now_ms;
+use kafleet::store::memory::Memory;
+
+use crate::cases::expect_agreement;
+use crate::event_log::{submitted, succeeded};
+use crate::faulty::{FaultyBroker, Step};
+use crate::fixture::{DEADLINE, Fixture, until};
+use crate::memory::fixture;
+use crate::outbox::{header, make_topics, read_all};
+
+fn make_callback_topic(fixture: &Fixture) {
+    make_topics(fixture);
+    let spec = TopicSpec { name: fixture.names.tasks(TYPE), partitions: 2, replication: None, config: Vec::new() };
+    fixture.broker.apply_topics(&[spec], DEADLINE).unwrap();
+}
+
+/// A task that notifies of its success and of a state check that is due at once.
+fn notifying_task(task: &str) -> Event {
+    let callback = Callback::to("https://hooks.example.com");
+    let tell = Some(NotifyAction { callback: Some(callback.clone()), email: None });
+    let check = Check { after: Some(Millis(1)), at: None, expect: vec![State::Failed], passed: None, failed: tell };
+    let actions = vec![Action { on: vec![State::Succeeded], callback: Some(callback), email: None }];
+    let rules = Rules { actions, checks: vec![check], ..Rules::default() };
+    let mut event = submitted(task);
+    let announced = event.task.as_mut().unwrap();
+    (announced.policy, announced.created_at_ms) = (Some(Box::new(Policy { rules, ..Policy::default() })), now_ms());
+    event
+}
+
+/// Number of publications per delivery, and the number of tasks they refer to.
+fn published(fixture: &Fixture) -> (BTreeMap<String, usize>, usize) {
+    let mut times = BTreeMap::new();
+    let records = read_all(fixture, &fixture.names.tasks(TYPE));
+    for record in &records {
+        *times.entry(header(record, "ce_id").unwrap().to_owned()).or_default() += 1;
+    }
+    let about = |value: &[u8]| serde_json::from_slice::<serde_json::Value>(value).unwrap()["body"]["data"]["id"].to_string();
+    let tasks: std::collections::BTreeSet<_> = records.iter().map(|record| about(record.value.as_deref().unwrap())).collect();
+    (times, tasks.len())
+}
+
+async fn all_notified(fixture: &Fixture, tasks: usize) {
+    until("everything is told", || async { published(fixture).0.len() == 2 * tasks }).await;
+    expect_agreement(fixture).await;
+    let (times, notice_of) = published(fixture);
+    let twice: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
+    assert!(twice.is_empty(), "not once: {twice:?}");
+    assert_eq!((times.len(), notice_of), (2 * tasks, tasks));
+}
+
+fn event_log(prefix: &str, tasks: usize) -> Vec<Event> {
+    (0..tasks).flat_map(|n| [notifying_task(&format!("{prefix}-{n}")), succeeded(&format!("{prefix}-{n}"))]).collect()
+}
+
+/// A tracker is stopped at each step, and another one continues.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_transition_notifies_once_when_a_tracker_stops() {
+    for step in [Step::Before, Step::After, Step::Frozen] {
+        let (fixture, _) = fixture(2);
+        make_callback_topic(&fixture);
+        let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
+        *faults.step.lock().unwrap() = step;
+        let stopped = fixture.with(broker, fixture.store.clone()).tracker().await;
+        fixture.write(&event_log("a", 20)).await;
+        match step {
+            Step::Frozen => until("it is stopped in the middle", || async { faults.frozen.load(SeqCst) }).await,
+            _ => until("it has tried", || async { faults.atomics.load(SeqCst) > 0 }).await,
+        }
+        stopped.shutdown.begin();
+        let next = fixture.tracker().await;
+        fixture.write(&event_log("b", 20)).await;
+        all_notified(&fixture, 40).await;
+        *faults.step.lock().unwrap() = Step::Done;
+        stopped.stop().await;
+        all_notified(&fixture, 40).await;
+        next.stop().await;
+    }
+}
+
+/// A wiped store is folded again, and no notification is repeated.
+#[tokio::test(flavor = "multi_thread")]
+async fn refold_repeats_no_notification() {
+    let (fixture, _) = fixture(2);
+    make_callback_topic(&fixture);
+    let tracker = fixture.tracker().await;
+    fixture.write(&event_log("a", 20)).await;
+    all_notified(&fixture, 20).await;
+    tracker.stop().await;
+    let again = fixture.with(fixture.broker.clone(), std::sync::Arc::new(Memory::default()));
+    let tracker = again.tracker().await;
+    again.write(&event_log("b", 5)).await;
+    all_notified(&again, 25).await;
+    tracker.stop().await;
+}
+
+/// Without the callback type its topic is missing: the delivery fails, and its task reports the reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_callback_topic_is_reported() {
+    let (fixture, _) = fixture(2);
+    make_topics(&fixture);
+    let tracker = fixture.tracker().await;
+    fixture.write(&event_log("a", 1)).await;
+    let failed = || async {
+        let counts = fixture.store.counts(&fixture.all()).await.unwrap();
+        counts.iter().any(|count| &*count.task_type == TYPE && count.state == State::Failed && count.count == 2)
+    };
+    until("both deliveries have failed", failed).await;
+    let task = crate::outbox::node(&fixture, "a-0").await.unwrap();
+    assert_eq!(task.history.iter().filter(|entry| entry.kind == Kind::Checked).count(), 1);
+    let rules = &task.policy.as_ref().unwrap().rules;
+    for one in &task.told.as_ref().unwrap().deliveries {
+        let id = one.id(&crate::event_log::id("a-0"), one.rule.telling(rules).unwrap());
+        let error = crate::outbox::node(&fixture, &id).await.unwrap().error.unwrap();
+        assert!(error.message.contains("does not exist"), "{}", error.message);
+    }
+    tracker.stop().await;
+}

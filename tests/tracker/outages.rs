@@ -1,0 +1,235 @@
+//! Faults: the store is away, hangs or panics; the broker fails to seek or is lost; partitions return while their
+//! last owner still has requests queued.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use kafleet::broker::{BrokerError, GroupEvent, TopicSpec};
+use kafleet::config::TrackerConfig;
+use kafleet::store::memory::Memory;
+
+use crate::cases::{expect_agreement, one_each};
+use crate::event_log::{event_log, submitted};
+use crate::faulty::{ANY, FaultMode, Faults, FaultyBroker, FaultyStore};
+use crate::fixture::{DEADLINE, Fixture, Tracker, part, until};
+use crate::memory::fixture;
+
+/// Test fixture with a faulty broker and store, and their controls.
+fn faulty(partitions: u32) -> (Fixture, Memory, FaultyStore, Arc<Faults>) {
+    let (fixture, memory) = fixture(partitions);
+    let store = FaultyStore::new(fixture.store.clone());
+    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
+    (fixture.with(broker, Arc::new(store.clone())), memory, store, faults)
+}
+
+/// The outage is reported, even while idle, and cleared automatically.
+#[tokio::test(flavor = "multi_thread")]
+async fn store_outage_is_reported_and_survived() {
+    let (fixture, _, store, _) = faulty(2);
+    one_each(&fixture, "before").await;
+    let tracker = fixture.tracker().await;
+    expect_agreement(&fixture).await;
+    store.set(FaultMode::Away);
+    for partition in fixture.all() {
+        tracker.expect_reason(&part(partition), "connection refused").await;
+    }
+    let busy = fixture.partition_of("busy-0");
+    fixture.write(&[crate::event_log::submitted("busy-0")]).await;
+    store.set(FaultMode::Well);
+    expect_agreement(&fixture).await;
+    tracker.is_well().await;
+    assert!(tracker.rewinds(busy, "store") > 0 && tracker.rewinds(1 - busy, "store") > 0);
+    tracker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn store_outage_at_start_is_survived() {
+    let (fixture, _, store, _) = faulty(2);
+    one_each(&fixture, "before").await;
+    store.set(FaultMode::Away);
+    let tracker = fixture.tracker().await;
+    tracker.expect_reason(&part(0), "connection refused").await;
+    store.set(FaultMode::Well);
+    expect_agreement(&fixture).await;
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// Reading stops meanwhile, and a stop does not wait for the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn hanging_store_stops_reading() {
+    let (fixture, _, store, faults) = faulty(1);
+    let config = TrackerConfig { queue_events: 1_000, batch_events: 100, ..TrackerConfig::default() };
+    let tracker = fixture.tracker_with(config.clone()).await;
+    one_each(&fixture, "t").await;
+    expect_agreement(&fixture).await;
+    store.set(FaultMode::Silent);
+    let began = faults.delivered.load(SeqCst);
+    fixture.write(&event_log(5, 1_000)).await;
+    until("it has read what it may", || async { faults.delivered.load(SeqCst) - began >= 1_000 }).await;
+    // Further polls would reveal a reader that continues.
+    fixture.write(&event_log(6, 1_000)).await;
+    let read = faults.delivered.load(SeqCst) - began;
+    assert!(read < 6_000, "{read} events are read ahead of a store that hangs, {} are there", fixture.end(0));
+    assert!(fixture.end(0) > 12_000);
+    tracker.stop().await;
+    store.set(FaultMode::Well);
+    let tracker = fixture.tracker_with(config).await;
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
+/// A tracker whose next read panics as it folds this partition.
+async fn panics(fixture: &Fixture, store: &FaultyStore) -> (Tracker, u32) {
+    let tracker = fixture.tracker().await;
+    one_each(fixture, "before").await;
+    expect_agreement(fixture).await;
+    store.set(FaultMode::Panics);
+    fixture.write(&[submitted("boom")]).await;
+    (tracker, fixture.partition_of("boom"))
+}
+
+/// A panic on one record is reported, and the partition is retried.
+#[tokio::test(flavor = "multi_thread")]
+async fn panic_is_reported_and_retried() {
+    let (fixture, _, store, _) = faulty(2);
+    let (tracker, hit) = panics(&fixture, &store).await;
+    tracker.expect_reason(&part(hit), "panicked").await;
+    one_each(&fixture, "after").await;
+    expect_agreement(&fixture).await;
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// Records of a store that changes between two reads may be inconsistent: neither a defect nor a reason to wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn panic_after_store_change_rereads_the_checkpoint() {
+    let (fixture, memory, store, _) = faulty(2);
+    *store.before_panic.lock().unwrap() = Some(Box::new(move || memory.wipe()));
+    let (tracker, hit) = panics(&fixture, &store).await;
+    expect_agreement(&fixture).await;
+    assert!(tracker.rewinds(hit, "fence") > 0, "it did not wait as for a defect");
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// A consumer that could not seek continues at its old position, behind events that must be folded again.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_seek_is_retried_before_folding() {
+    let (fixture, memory, _, faults) = faulty(2);
+    let tracker = fixture.tracker().await;
+    fixture.write(&event_log(1, 50)).await;
+    expect_agreement(&fixture).await;
+    faults.refuse_moves.store(6, SeqCst);
+    memory.wipe();
+    for seed in 2..6 {
+        fixture.write(&event_log(seed, 50)).await;
+    }
+    expect_agreement(&fixture).await;
+    assert_eq!(faults.refuse_moves.load(SeqCst), 0, "it was tried until it worked");
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// A partition is released and assigned again while its first task's seek request is still queued, and another
+/// tracker has folded further in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_seek_request_of_an_earlier_owner_is_ignored() {
+    let (fixture, memory, store, faults) = faulty(1);
+    let early = event_log(1, 5);
+    fixture.write(&early).await;
+    let tracker = fixture.tracker().await;
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+    // The next tracker finds the store empty; then the contents return without its knowledge.
+    let folded = memory.snapshot();
+    memory.wipe();
+    faults.polls.store(0, SeqCst);
+    let tracker = fixture.tracker().await;
+    until("the tracker polls", || async { faults.is_held.load(SeqCst) }).await;
+    let place = fixture.place(0);
+    faults.polls.store(1, SeqCst);
+    until("the partition is assigned", || async { tracker.reason("tracker").is_none() }).await;
+    let looks = store.looks.load(SeqCst);
+    until("its folder has found an empty store and asked", || async { store.looks.load(SeqCst) > looks }).await;
+    memory.restore(&folded);
+    fixture.write(&event_log(2, 5)).await;
+    *faults.say.lock().unwrap() = vec![GroupEvent::Revoked(vec![place.clone()]), GroupEvent::Assigned(vec![place])];
+    faults.polls.store(ANY, SeqCst);
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
+/// A failed consumer ends the tracker with an error, so that the process is restarted.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_consumer_ends_the_tracker() {
+    let (fixture, _, _, faults) = faulty(1);
+    let tracker = fixture.tracker().await;
+    one_each(&fixture, "t").await;
+    expect_agreement(&fixture).await;
+    *faults.fail.lock().unwrap() = Some(BrokerError::Fenced("another member has this instance id".into()));
+    let ended = tokio::time::timeout(DEADLINE, tracker.running).await.expect("it ends").unwrap();
+    let told = format!("{:#}", ended.unwrap_err());
+    assert!(told.contains("another member has this instance id"), "{told}");
+}
+
+/// Broker errors that the client retries stay in the health report until records or commits succeed again.
+#[tokio::test(flavor = "multi_thread")]
+async fn broker_error_is_reported_and_cleared() {
+    let (fixture, _, _, faults) = faulty(1);
+    let tracker = fixture.tracker().await;
+    one_each(&fixture, "t").await;
+    expect_agreement(&fixture).await;
+    // Repeated until it is seen, because the answer to a commit may clear it.
+    let is_told = || async {
+        let away = BrokerError::Unavailable("all brokers are down".into());
+        *faults.say.lock().unwrap() = vec![GroupEvent::Trouble(away)];
+        tracker.reason("events topic").is_some_and(|reason| reason.contains("all brokers are down"))
+    };
+    until("it is told", is_told).await;
+    // Nothing is written: the answer to the next commit clears it.
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// A stop under load is prompt, and the next tracker continues from there.
+#[tokio::test(flavor = "multi_thread")]
+async fn stops_under_load_lose_nothing() {
+    let (fixture, _) = fixture(3);
+    let writing = tokio::spawn({
+        let fixture = fixture.clone();
+        async move { fixture.write(&event_log(8, 2_000)).await }
+    });
+    while !writing.is_finished() {
+        let tracker = fixture.tracker().await;
+        until("it folds", || async { fixture.store.fences(&[0]).await.unwrap()[0].is_some() }).await;
+        tracker.stop().await;
+    }
+    writing.await.unwrap();
+    let tracker = fixture.tracker().await;
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
+/// With unsuitable timestamps or retention, the events topic is not folded, and the reason is reported.
+#[tokio::test(flavor = "multi_thread")]
+async fn misconfigured_events_topic_is_not_folded() {
+    for (key, value, good) in [("message.timestamp.type", "CreateTime", "LogAppendTime"), ("retention.ms", "604800000", "-1")] {
+        let (fixture, _) = fixture(1);
+        let set = |value: &str| {
+            let config = vec![(key.to_owned(), value.to_owned())];
+            let spec = TopicSpec { name: fixture.names.events(), partitions: 1, replication: None, config };
+            fixture.broker.apply_topics(&[spec], DEADLINE).unwrap();
+        };
+        set(value);
+        let tracker = fixture.tracker().await;
+        tracker.expect_reason(&part(0), &format!("`{key}` is")).await;
+        tracker.expect_reason(&part(0), "kafleet topics apply").await;
+        tracker.stop().await;
+        set(good);
+        fixture.write(&[submitted("t")]).await;
+        let tracker = fixture.tracker().await;
+        expect_agreement(&fixture).await;
+        tracker.stop().await;
+    }
+}

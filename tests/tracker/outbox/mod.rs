@@ -1,0 +1,440 @@
+//! Timers and effects are published exactly once, whatever happens to trackers, store and broker.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use kafleet::broker::{
+    Broker, BrokerError, Commit, ConsumerSpec, DependentRecord, Partition, ProducerRecord, Record, StartOffset, TopicSpec,
+    memory as broker,
+};
+use kafleet::config::TrackerConfig;
+use kafleet::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord};
+use kafleet::model::event::{Event, Kind};
+use kafleet::model::json::RawJson;
+use kafleet::model::outbox::KeptRecord;
+use kafleet::model::record::TaskRecord;
+use kafleet::model::record::state::State;
+use kafleet::model::task::Position;
+use kafleet::model::units::duration::Millis;
+use kafleet::runtime::now_ms;
+use kafleet::store::memory::Memory;
+use serde_json::json;
+
+use crate::cases::expect_agreement;
+use crate::event_log::{event, id, submitted, succeeded};
+use crate::faulty::{FaultyBroker, FaultyStore, Step};
+use crate::fixture::{DEADLINE, Fixture, until, until_known};
+use crate::memory::fixture;
+
+mod cancels;
+
+pub use cancels::*;
+
+const TYPE: &str = "root";
+
+pub fn make_topics(fixture: &Fixture) {
+    let spec = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
+    let (control, workers) = (spec(fixture.names.control(), 1), spec(fixture.names.workers(), 1));
+    let topics = [spec(fixture.names.tasks(TYPE), 2), spec(fixture.names.tasks("child"), 1), control, workers];
+    fixture.broker.apply_topics(&topics, DEADLINE).unwrap();
+    topics.iter().for_each(|topic| until_known(&*fixture.broker, &topic.name, topic.partitions));
+}
+
+/// A delayed task.
+pub fn scheduled(task: &str, due_ms: i64) -> Event {
+    let mut event = submitted(task);
+    event.kind = Kind::Scheduled;
+    event.due_ms = Some(due_ms);
+    event.task.as_mut().unwrap().position = None;
+    let headers = [("ce_id", task), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_announced", "1")];
+    let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
+    let params = RawJson::parse(format!("{{\"of\":\"{task}\"}}").as_bytes()).unwrap();
+    event.record = Some(Box::new(KeptRecord::of(None, headers, params)));
+    event
+}
+
+/// Reads all committed records of a topic.
+pub fn read_all(fixture: &Fixture, topic: &str) -> Vec<Record> {
+    let mut records = Vec::new();
+    let known = fixture.broker.topics(topic, DEADLINE).unwrap();
+    let partitions = known.iter().find(|info| info.name == topic).unwrap().partitions;
+    for index in 0..partitions as i32 {
+        let at = Partition::new(topic, index);
+        let ends = fixture.broker.ends(&at, DEADLINE).unwrap();
+        let mut consumer = fixture.broker.consumer(&ConsumerSpec::default()).unwrap();
+        consumer.assign(&[(at, StartOffset::Beginning)]).unwrap();
+        let end = Instant::now() + DEADLINE;
+        let mut next = ends.first;
+        while next < ends.end {
+            assert!(Instant::now() < end, "read to {next} of {ends:?}");
+            consumer.poll(1_000, Duration::from_millis(20), &mut |record| records.push(record.to_owned())).unwrap();
+            next = consumer.positions().unwrap().first().map_or(next, |(_, place)| *place);
+        }
+        consumer.close(DEADLINE);
+    }
+    records
+}
+
+pub fn header<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
+    let value = record.headers.iter().find(|(own, _)| own == name)?.1.as_deref()?;
+    std::str::from_utf8(value).ok()
+}
+
+/// Number of records per task id in the topic.
+pub fn published(fixture: &Fixture) -> BTreeMap<String, usize> {
+    let mut times = BTreeMap::new();
+    for record in read_all(fixture, &fixture.names.tasks(TYPE)) {
+        *times.entry(header(&record, "ce_id").unwrap().to_owned()).or_default() += 1;
+    }
+    times
+}
+
+pub async fn node(fixture: &Fixture, task: &str) -> Option<TaskRecord> {
+    let task = id(task);
+    fixture.store.nodes(fixture.partition_of(task.root()), &[task]).await.unwrap().pop()?
+}
+
+pub async fn until_state(fixture: &Fixture, task: &str, state: State) -> TaskRecord {
+    let seen = RefCell::new(None);
+    until(&format!("`{task}` is {state}"), || async {
+        let found = node(fixture, task).await.filter(|node| node.state == state);
+        seen.replace(found);
+        seen.borrow().is_some()
+    })
+    .await;
+    seen.into_inner().unwrap()
+}
+
+async fn all_released(fixture: &Fixture, count: usize) {
+    let queued = || async {
+        let counts = fixture.store.counts(&fixture.all()).await.unwrap_or_default();
+        counts.iter().find(|count| count.state == State::Queued).is_some_and(|found| found.count == count as u64)
+    };
+    until("everything is released", queued).await;
+    let times = published(fixture);
+    let twice: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
+    assert!(twice.is_empty(), "not once: {twice:?}");
+    assert_eq!(times.len(), count);
+    positions_match_newest_records(fixture, &fixture.names.tasks(TYPE)).await;
+    expect_agreement(fixture).await;
+}
+
+/// Checks that the position in each task's record is that of its newest record in a topic.
+pub async fn positions_match_newest_records(fixture: &Fixture, topic: &str) {
+    let records = read_all(fixture, topic);
+    let last: BTreeMap<_, _> = records
+        .iter()
+        .map(|record| (header(record, "ce_id").unwrap(), Position { partition: record.partition, offset: record.offset }))
+        .collect();
+    for (task, position) in last {
+        assert_eq!(node(fixture, task).await.unwrap().position, Some(position), "`{task}`");
+    }
+}
+
+/// Tasks due soon, now and long ago, over all partitions.
+pub fn many(count: usize, prefix: &str) -> Vec<Event> {
+    let now = now_ms();
+    (0..count).map(|n| scheduled(&format!("{prefix}-{n}"), now - 500 + (n as i64 * 37) % 2_000)).collect()
+}
+
+pub async fn each_task_is_released_once_when_due(fixture: Fixture) {
+    make_topics(&fixture);
+    let tracker = fixture.tracker().await;
+    let (due_ms, far_ms) = (now_ms() + 2_000, now_ms() + 3_600_000);
+    fixture.write(&[scheduled("one", due_ms), scheduled("far", far_ms)]).await;
+    let waiting = until_state(&fixture, "far", State::Scheduled).await;
+    assert_eq!((waiting.due_ms, waiting.kept > 0), (Some(far_ms), true));
+    until_state(&fixture, "one", State::Queued).await;
+    fixture.write(&many(400, "m")).await;
+    all_released(&fixture, 401).await;
+    let records = read_all(&fixture, &fixture.names.tasks(TYPE));
+    let one = records.iter().find(|record| header(record, "ce_id") == Some("one")).unwrap();
+    assert!(one.timestamp_ms >= due_ms, "released too early: {} for {due_ms}", one.timestamp_ms);
+    assert_eq!((one.value.as_deref(), one.key.as_deref()), (Some(&b"{\"of\":\"one\"}"[..]), Some(&b"one"[..])));
+    assert_eq!((header(one, "ce_notbefore"), header(one, "ce_attempt")), (None, None));
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// Trackers start and stop while timers are due.
+pub async fn trackers_change_while_timers_are_due(fixture: Fixture) {
+    make_topics(&fixture);
+    let first = fixture.tracker().await;
+    fixture.write(&many(500, "a")).await;
+    let second = fixture.tracker().await;
+    until("the second has partitions", || async { second.reason("tracker").is_none() }).await;
+    // Aborted, not stopped gracefully.
+    first.running.abort();
+    first.shutdown.abort();
+    fixture.write(&many(500, "b")).await;
+    let third = fixture.tracker().await;
+    second.stop().await;
+    all_released(&fixture, 1_000).await;
+    third.stop().await;
+}
+
+/// Publishes a task's record and returns its position.
+pub async fn put_task(fixture: &Fixture, task: &str) -> Position {
+    let link = kafleet::broker::shared_producer::SharedProducer::open(fixture.broker.clone(), None).unwrap();
+    let topic = fixture.names.tasks(TYPE);
+    let headers: [(&str, &[u8]); 3] = [("ce_id", task.as_bytes()), ("ce_announced", b"1"), ("x-own", b"kept")];
+    let record =
+        ProducerRecord { topic: &topic, partition: Some(1), key: Some(b"key"), value: Some(b"{\"n\":7}"), headers: &headers };
+    link.deliver(record, DEADLINE).await.unwrap()
+}
+
+/// The task with the position of its record.
+pub fn placed(task: &str, position: Position) -> Event {
+    let mut event = submitted(task);
+    event.task.as_mut().unwrap().position = Some(position);
+    event
+}
+
+fn ended(kind: Kind, task: &str) -> Event {
+    let mut event = event(kind, task);
+    event.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
+    event
+}
+
+pub async fn retry_publishes_the_record_again(fixture: Fixture) {
+    make_topics(&fixture);
+    let position = put_task(&fixture, "again").await;
+    let there = placed("again", position);
+    let gone = placed("gone", Position { partition: 1, offset: 999 });
+    let mut waited = vec![scheduled("waited", now_ms() - 1)];
+    waited.push(ended(Kind::Failed, "waited"));
+    let tracker = fixture.tracker().await;
+    fixture.write(&[there, ended(Kind::Failed, "again"), gone, ended(Kind::Failed, "gone")]).await;
+    fixture.write(&waited).await;
+    fixture.write(&["again", "gone", "waited"].map(|task| event(Kind::RetryRequested, task))).await;
+    let failed = until_state(&fixture, "gone", State::Failed).await;
+    until("the retries are decided", || async {
+        node(&fixture, "gone").await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
+    })
+    .await;
+    assert!(node(&fixture, "gone").await.unwrap().error.unwrap().message.contains("no longer in Kafka"), "{failed:?}");
+    for task in ["again", "waited"] {
+        until("its effect is done", || async {
+            node(&fixture, task).await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
+        })
+        .await;
+        let queued = node(&fixture, task).await.unwrap();
+        assert_eq!((queued.state, queued.error.is_none()), (State::Queued, true));
+    }
+    let records = read_all(&fixture, &fixture.names.tasks(TYPE));
+    let of = |task: &str| {
+        records
+            .iter()
+            .filter(|record| header(record, "ce_run") == Some("2") && header(record, "ce_id") == Some(task))
+            .collect::<Vec<_>>()
+    };
+    let again = of("again");
+    assert_eq!((again.len(), of("waited").len(), of("gone").len()), (1, 1, 0));
+    assert_eq!((again[0].value.as_deref(), again[0].key.as_deref()), (Some(&b"{\"n\":7}"[..]), Some(&b"key"[..])));
+    assert_eq!((header(again[0], "x-own"), header(again[0], "ce_announced")), (Some("kept"), Some("1")));
+    positions_match_newest_records(&fixture, &fixture.names.tasks(TYPE)).await;
+    let asked = node(&fixture, "again").await.unwrap().asof;
+    assert_eq!(header(again[0], "ce_asof"), Some(asked.to_string().as_str()));
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
+/// A retry of failed tasks restarts only those in a wide tree, all in one run.
+pub async fn retry_of_failed_tasks_restarts_only_those(fixture: Fixture) {
+    make_topics(&fixture);
+    let mut event_log = vec![submitted("r"), succeeded("r")];
+    for n in 0..700 {
+        event_log.push(submitted(&format!("r:{n}")));
+        event_log.push(if n % 10 == 0 { ended(Kind::Failed, &format!("r:{n}")) } else { succeeded(&format!("r:{n}")) });
+    }
+    fixture.write(&event_log).await;
+    let mut only = event(Kind::RetryRequested, "r");
+    only.only_failed = true;
+    let tracker = fixture.tracker().await;
+    until_state(&fixture, "r", State::Failed).await;
+    fixture.write(&[only]).await;
+    // Their positions do not exist: each of them fails again in the new run.
+    for n in (0..700).step_by(10) {
+        let failed = |node: TaskRecord| node.run == 2 && node.state == State::Failed && node.effects.is_empty();
+        until("it has failed again", || async { node(&fixture, &format!("r:{n}")).await.is_some_and(failed) }).await;
+    }
+    until("all are done", || async { node(&fixture, "r").await.unwrap().state == State::Failed }).await;
+    let oracle = expect_agreement(&fixture).await;
+    let runs: Vec<u32> = oracle.nodes.iter().flatten().map(|(_, node)| node.run).collect();
+    assert_eq!(runs.iter().filter(|run| **run == 2).count(), 70);
+    tracker.stop().await;
+}
+
+/// An effect that cannot be published fails its task and does not block others.
+pub async fn unpublishable_effect_fails_its_task(fixture: Fixture) {
+    make_topics(&fixture);
+    let tracker = fixture.tracker().await;
+    let mut nowhere = scheduled("nowhere", now_ms() - 1);
+    nowhere.task.as_mut().unwrap().task_type = "unknown".into();
+    let mut late = scheduled("late", now_ms() + 600_000);
+    late.task.as_mut().unwrap().policy.get_or_insert_default().expires_at_ms = Some(now_ms() + 300);
+    fixture.write(&[nowhere, scheduled("good", now_ms() - 1), late]).await;
+    let failed = until_state(&fixture, "nowhere", State::Failed).await;
+    assert!(failed.error.unwrap().message.contains("kafleet topics apply"));
+    until_state(&fixture, "good", State::Queued).await;
+    until_state(&fixture, "late", State::Expired).await;
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
+/// Many timers due within seconds are published shortly after their time. One transaction each would take minutes.
+pub async fn thousand_timers_per_second_fire_on_time(fixture: Fixture) {
+    const PER_SECOND: usize = 1_000;
+    const COUNT: usize = 4 * PER_SECOND;
+    const LATE_MS: i64 = 30_000;
+    make_topics(&fixture);
+    let tracker = fixture.tracker().await;
+    tracker.is_well().await;
+    let begin = now_ms() + 3_000;
+    let due = |n: usize| begin + (n * 1_000 / PER_SECOND) as i64;
+    let all: Vec<Event> = (0..COUNT).map(|n| scheduled(&format!("t{n}"), due(n))).collect();
+    fixture.write(&all).await;
+    let written = now_ms();
+    all_released(&fixture, COUNT).await;
+    let records = read_all(&fixture, &fixture.names.tasks(TYPE));
+    let times = records.iter().map(|record| {
+        let n: usize = header(record, "ce_id").unwrap()[1..].parse().unwrap();
+        (record.timestamp_ms, due(n))
+    });
+    assert!(times.clone().all(|(at, due)| at >= due), "published too early");
+    // Lateness counts from the moment at which the timer exists.
+    let mut late: Vec<i64> = times.map(|(at, due)| at - due.max(written)).collect();
+    late.sort_unstable();
+    let (median, p99, most) = (late[COUNT / 2], late[COUNT * 99 / 100], late[COUNT - 1]);
+    println!("{PER_SECOND} due a second: late by {median} ms (median), {p99} ms (p99), {most} ms (most)");
+    assert!(p99 < LATE_MS, "late by {median}, {p99}, {most} ms");
+    tracker.stop().await;
+}
+
+everywhere! {
+    cancel_stays_until_workers_have_passed_it,
+    cancel_without_a_tree_is_withdrawn,
+    thousand_timers_per_second_fire_on_time,
+    each_task_is_released_once_when_due,
+    trackers_change_while_timers_are_due,
+    retry_publishes_the_record_again,
+    retry_of_failed_tasks_restarts_only_those,
+    cancel_ends_waiting_tasks_and_is_sent_to_workers,
+    unpublishable_effect_fails_its_task,
+}
+
+/// The store is wiped, or loses the last second, while timers are due: released tasks stay released.
+#[tokio::test(flavor = "multi_thread")]
+async fn lossy_store_releases_nothing_twice() {
+    let (fixture, store) = fixture(2);
+    make_topics(&fixture);
+    let tracker = fixture.tracker().await;
+    let saved = store.snapshot();
+    for round in 0..5 {
+        fixture.write(&many(120, &format!("r{round}"))).await;
+        until("some are released", || async { published(&fixture).len() > round * 120 }).await;
+        if round % 2 == 0 { store.wipe() } else { store.restore(&saved) }
+    }
+    all_released(&fixture, 600).await;
+    tracker.stop().await;
+}
+
+/// The outcome of a transaction is unknown: open, aborted or committed. Each is resolved before anything else is
+/// published.
+#[tokio::test(flavor = "multi_thread")]
+async fn transaction_of_unknown_outcome_is_resolved() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
+    make_topics(&fixture);
+    let name = format!("{}.firing.0", fixture.names.events());
+    memory.hold_atomic(&name, true);
+    let tracker = fixture.tracker().await;
+    fixture.write(&many(50, "a")).await;
+    tracker.expect_reason("timers of events partition 0", "held open").await;
+    memory.hold_atomic(&name, false);
+    all_released(&fixture, 50).await;
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// A record behind another producer's open transaction is not lost: its retry waits without blocking others.
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_waits_for_an_uncommitted_record() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
+    make_topics(&fixture);
+    let topic = fixture.names.tasks(TYPE);
+    let strangers =
+        ProducerRecord { topic: &topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &[("ce_id", b"s")] };
+    memory.hold_atomic("stranger", true);
+    memory.atomic_producer("stranger").unwrap().send_all(&[strangers], DEADLINE).unwrap_err();
+    let position = put_task(&fixture, "x").await;
+    let there = placed("x", position);
+    let tracker = fixture.tracker().await;
+    fixture.write(&[there, ended(Kind::Failed, "x"), event(Kind::RetryRequested, "x")]).await;
+    until("the retry is to be published", || async { node(&fixture, "x").await.is_some_and(|node| node.effects.len() == 1) })
+        .await;
+    fixture.write(&many(20, "a")).await;
+    until_state(&fixture, "a-19", State::Queued).await;
+    assert_eq!(node(&fixture, "x").await.unwrap().effects.len(), 1, "it waits");
+    assert!(memory.settle_atomic("stranger", true));
+    until("it is published", || async { node(&fixture, "x").await.unwrap().effects.is_empty() }).await;
+    assert_eq!(node(&fixture, "x").await.unwrap().state, State::Queued);
+    assert_eq!(published(&fixture)["x"], 2);
+    tracker.stop().await;
+}
+
+/// Folding continues while nothing can be published, and the reason is reported.
+#[tokio::test(flavor = "multi_thread")]
+async fn folding_continues_while_publishing_fails() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    let store = FaultyStore::new(fixture.store.clone());
+    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
+    let fixture = fixture.with(broker, Arc::new(store));
+    *faults.no_atomic.lock().unwrap() = Some(BrokerError::Unavailable("no coordinator".into()));
+    let tracker = fixture.tracker().await;
+    fixture.write(&many(20, "a")).await;
+    tracker.expect_reason("timers of events partition 0", "no coordinator").await;
+    fixture.write(&[submitted("meanwhile"), succeeded("meanwhile")]).await;
+    until_state(&fixture, "meanwhile", State::Succeeded).await;
+    let tries = faults.atomics.load(SeqCst);
+    assert!(tries < 30, "{tries} tries: it spins");
+    *faults.no_atomic.lock().unwrap() = None;
+    all_released(&fixture, 20).await;
+    tracker.is_well().await;
+    tracker.stop().await;
+}
+
+/// A tracker ends or is frozen at each step of publishing: the next one detects its progress.
+#[tokio::test(flavor = "multi_thread")]
+async fn tracker_stopped_at_any_step_releases_nothing_twice() {
+    for step in [Step::Before, Step::After, Step::Frozen] {
+        let (fixture, _) = fixture(2);
+        make_topics(&fixture);
+        let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
+        let first = fixture.with(broker, fixture.store.clone());
+        *faults.step.lock().unwrap() = step;
+        let stopped = first.tracker().await;
+        fixture.write(&many(60, "a")).await;
+        match step {
+            Step::Frozen => until("it is stopped in the middle", || async { faults.frozen.load(SeqCst) }).await,
+            Step::Before => stopped.expect_reason("timers of events partition 0", "on purpose").await,
+            // Committed records are detected after the restart and not published again.
+            _ => until("something was sent", || async { !published(&fixture).is_empty() }).await,
+        }
+        stopped.shutdown.begin();
+        let second = fixture.tracker().await;
+        all_released(&fixture, 60).await;
+        // The frozen tracker resumes and is fenced.
+        *faults.step.lock().unwrap() = Step::Done;
+        fixture.write(&many(60, "b")).await;
+        all_released(&fixture, 120).await;
+        stopped.stop().await;
+        assert_eq!(published(&fixture).values().sum::<usize>(), 120, "{step:?}");
+        second.stop().await;
+    }
+}
